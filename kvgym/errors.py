@@ -1,0 +1,51 @@
+"""Exceptions of kvgym. Every error a user can cause derives from :class:`KVGymError`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class KVGymError(Exception):
+    """Base of all errors raised by kvgym."""
+
+
+class ConfigError(KVGymError, ValueError):
+    """A configuration value, option or argument is wrong."""
+
+
+class UnknownNameError(ConfigError):
+    """A registry was asked for a name it does not hold."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        """Build the message, with the closest names first.
+
+        Args:
+            kind: what was looked up, e.g. ``"policy"``.
+            name: the name that was not found.
+            known: all valid names.
+        """
+        names = sorted(known)
+        close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+        hint = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+        super().__init__(f"unknown {kind} {name!r}.{hint} Valid names: {', '.join(names)}.")
+
+
+class WorkloadError(KVGymError, ValueError):
+    """A workload is malformed or cannot be served by the configured system."""
+
+
+class TraceFormatError(WorkloadError):
+    """A trace file is malformed; the message names file, line, column and what was expected."""
+
+
+class InvalidDecisionError(KVGymError):
+    """A policy returned a decision that the worker cannot carry out."""
+
+
+class InformationError(KVGymError):
+    """A policy read information that it did not declare in ``needs``."""
+
+
+class LivelockError(KVGymError):
+    """A run cannot end: the policy makes no progress any more."""

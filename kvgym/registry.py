@@ -1,0 +1,70 @@
+"""String-keyed registries with one-line descriptions; duplicates and unknown names are errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from kvgym.errors import ConfigError, UnknownNameError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Maps names to objects, in the order of registration.
+
+    Args:
+        kind: what the registry holds, used in messages (``"policy"``).
+        load: called once before the first look-up, to import the modules that register.
+    """
+
+    def __init__(self, kind: str, load: Callable[[], None] | None = None) -> None:
+        self.kind = kind
+        self._items: dict[str, T] = {}
+        self._load = load
+
+    def add(self, name: str, item: T) -> T:
+        """Register ``item`` under ``name``.
+
+        Raises:
+            ConfigError: the name is taken by another object.
+        """
+        if name in self._items and self._items[name] is not item:
+            raise ConfigError(f"{self.kind} {name!r} is already registered as {self._items[name]!r}")
+        self._items[name] = item
+        return item
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Return a decorator that registers under ``name``."""
+        return lambda item: self.add(name, item)
+
+    def _ensure_loaded(self) -> None:
+        if self._load is not None:
+            load, self._load = self._load, None
+            load()
+
+    def __getitem__(self, name: str) -> T:
+        """Return the object called ``name``.
+
+        Raises:
+            UnknownNameError: with suggestions and all valid names.
+        """
+        self._ensure_loaded()
+        if name not in self._items:
+            raise UnknownNameError(self.kind, name, self._items)
+        return self._items[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether ``name`` is registered."""
+        self._ensure_loaded()
+        return name in self._items
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names in registration order."""
+        self._ensure_loaded()
+        return iter(list(self._items))
+
+    def __len__(self) -> int:
+        """Return the number of names."""
+        self._ensure_loaded()
+        return len(self._items)

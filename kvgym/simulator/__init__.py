@@ -1,0 +1,1 @@
+"""The compiled core: request tables, worker state, KV memory, look-ahead and engine."""

@@ -1,0 +1,227 @@
+"""The structured arrays that hold all state of the simulator, and the codes stored in them.
+
+Everything the compiled functions touch is one of these records or a plain array, so that the same code
+runs compiled (records) and uncompiled (``numpy.record`` views). Units: times in seconds, lengths and
+memory in tokens. Each dtype is built once: Numba is slow at recognising an equal but distinct dtype.
+
+Names avoid attributes that ``numpy.record`` already has (``base``, ``size``, ``shape``, ...).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+# Life cycle of a request (REQUEST.status).
+FUTURE, WAITING, ACTIVE, FINISHED = 0, 1, 2, 3
+
+# What an evicted request keeps (PROBLEM.progress_on_evict).
+PROGRESS_LOST, PROGRESS_RECOMPUTE, PROGRESS_KEPT = 0, 1, 2
+
+# Where an evicted request re-enters the waiting queue (PROBLEM.requeue).
+REQUEUE_ARRIVAL, REQUEUE_FRONT, REQUEUE_BACK = 0, 1, 2
+
+# What a worker does after a decision (DECISION.act).
+RUN, WAIT = 0, 1
+
+UNKNOWN = -1
+"""Stored where a length or class is not known, or must not be known by the policy."""
+
+WORKLOAD = np.dtype(
+    [
+        ("arrival_time", "f8"),
+        ("ttft_slo", "f8"),  # seconds, inf = none
+        ("tbt_slo", "f8"),  # seconds, inf = none
+        ("prompt_len", "i4"),
+        ("output_len", "i4"),
+        ("predicted_len", "i4"),  # UNKNOWN where there is no prediction
+        ("predicted_low", "i4"),
+        ("predicted_high", "i4"),
+        ("class_id", "i4"),
+        ("priority", "i4"),  # larger = more important
+    ],
+    align=True,
+)
+"""The true requests, sorted by arrival; hidden from policies. A row is revealed when it arrives."""
+
+REQUEST = np.dtype(
+    [
+        # Revealed on arrival, as far as the policy's declared needs allow.
+        ("arrival_time", "f8"),
+        ("ttft_slo", "f8"),
+        ("tbt_slo", "f8"),
+        ("prompt_len", "i4"),
+        ("output_len", "i4"),  # UNKNOWN unless the policy declares true_length
+        ("predicted_len", "i4"),
+        ("predicted_low", "i4"),
+        ("predicted_high", "i4"),
+        ("class_id", "i4"),
+        ("priority", "i4"),
+        # State.
+        ("status", "i4"),
+        ("worker", "i4"),
+        ("queue_next", "i4"),
+        ("queue_prev", "i4"),
+        ("num_output_tokens", "i4"),  # progress kept over an eviction, or final
+        ("num_delivered_tokens", "i4"),  # most output tokens ever generated; repeats are not delivered again
+        ("num_kv_tokens", "i4"),  # KV swapped out under PROGRESS_KEPT, to be restored on admission
+        ("num_prefill_left", "i4"),  # prompt tokens (and output tokens to recompute) not yet in KV
+        ("num_evictions", "i4"),
+        ("num_recomputed_tokens", "i8"),  # KV tokens thrown away by evictions
+        ("admit_iteration", "i8"),  # worker iteration of the latest admission
+        # Record; NaN until it happens.
+        ("start_time", "f8"),  # first admission
+        ("first_token_time", "f8"),
+        ("last_token_time", "f8"),
+        ("finish_time", "f8"),
+        ("max_token_gap", "f8"),
+    ],
+    align=True,
+)
+"""One row per request: what a policy may know, its state, and its record."""
+
+SLOT = np.dtype(
+    [
+        ("request_id", "i4"),
+        ("prompt_len", "i4"),
+        ("predicted_len", "i4"),
+        ("num_kv_tokens", "i4"),  # at rest
+        ("num_prefill_left", "i4"),  # 0 = decoding
+        ("num_output_tokens", "i4"),
+        ("num_delivered_tokens", "i4"),
+        ("planned", "i4"),  # tokens of the coming iteration, read where DECISION.explicit is 1
+        ("admit_iteration", "i8"),
+        ("last_token_time", "f8"),
+        ("max_token_gap", "f8"),
+    ],
+    align=True,
+)
+"""The active set of a worker, in order of activation."""
+
+WORKER = np.dtype(
+    [
+        ("clock", "f8"),
+        ("last_batch_end", "f8"),
+        ("iteration", "i8"),  # batches executed, stalled ones included
+        ("kv_tokens", "i8"),  # at rest
+        ("num_active", "i8"),
+        ("num_prefilling", "i8"),
+        ("num_waiting", "i8"),
+        ("queue_head", "i8"),
+        ("queue_tail", "i8"),
+        ("num_queued", "i8"),  # entries of the `queued` event list
+        ("num_finished", "i8"),  # entries of the `finished` event list
+        ("decisions", "i8"),
+        ("last_progress", "i8"),  # value of `decisions` when a new token was last delivered
+        # Totals over the run.
+        ("total_admitted", "i8"),
+        ("total_evicted", "i8"),
+        ("total_finished", "i8"),
+        ("total_output_tokens", "i8"),  # as generated, repeats included
+        ("total_prefill_tokens", "i8"),  # as processed, repeats included
+        ("total_batch_requests", "i8"),  # sum over iterations of requests in the batch
+        ("peak_kv_tokens", "i8"),
+        ("busy_time", "f8"),
+        ("kv_time", "f8"),  # integral of KV tokens over time
+        ("active_time", "f8"),  # integral of active requests over time
+        ("waiting_time", "f8"),  # integral of waiting requests over time, as seen at iteration ends
+    ],
+    align=True,
+)
+"""Scalars of a worker."""
+
+DECISION = np.dtype(
+    [
+        ("act", "i8"),  # RUN or WAIT
+        ("explicit", "i8"),  # 0: all active run in full; 1: per-slot and per-admission token counts
+        ("num_admit", "i8"),
+        ("num_evict", "i8"),
+        ("wait_until", "f8"),  # with WAIT: latest time of the next decision (inf = next arrival)
+    ],
+    align=True,
+)
+"""What a policy decided; the lists themselves are separate arrays."""
+
+LOAD = np.dtype(
+    [
+        ("num_prefills", "i8"),  # requests with a prefill chunk
+        ("prefill_tokens", "i8"),  # sum of chunks c
+        ("prefill_context", "i8"),  # sum of tokens k cached before the chunk
+        ("prefill_squares", "i8"),  # sum of c * c
+        ("prefill_products", "i8"),  # sum of c * k
+        ("num_decodes", "i8"),  # requests that decode one token
+        ("decode_context", "i8"),  # sum of tokens cached before the decode
+    ],
+    align=True,
+)
+"""What a batch-time model is told about a batch: exact sums over its requests."""
+
+PROBLEM = np.dtype(
+    [
+        ("kv_capacity", "i8"),
+        ("num_requests", "i8"),
+        ("prefill_emits", "i8"),  # 1: the last prefill chunk emits output token 1
+        ("ttft_at_prefill", "i8"),  # 1: the first token appears at the end of the last prefill chunk
+        ("progress_on_evict", "i8"),
+        ("requeue", "i8"),
+        ("stall_limit", "i8"),  # decisions without a new token after which a run is a livelock
+        ("horizon", "f8"),  # seconds; inf = until all have finished
+        # What is revealed to the policy on arrival.
+        ("reveal_output", "i8"),
+        ("reveal_predicted", "i8"),
+        ("reveal_interval", "i8"),
+        ("reveal_class", "i8"),
+        ("reveal_slo", "i8"),
+    ],
+    align=True,
+)
+"""Settings of a run that the compiled functions read."""
+
+TRACKER = np.dtype(
+    [
+        ("next_arrival", "i8"),
+        ("num_log", "i8"),
+        ("log_limit", "i8"),  # 0 = no log
+        # Set when a decision is refused: error code, request, tokens or counts.
+        ("error", "i8"),
+        ("error_request", "i8"),
+        ("error_needed", "i8"),
+        ("error_available", "i8"),
+    ],
+    align=True,
+)
+"""Scalars shared by all workers of a run."""
+
+ITERATION = np.dtype(
+    [
+        ("start_time", "f8"),
+        ("end_time", "f8"),
+        ("worker", "i4"),
+        ("num_admitted", "i4"),
+        ("num_evicted", "i4"),
+        ("num_finished", "i4"),
+        ("num_active", "i4"),  # after admission, paused included
+        ("num_waiting", "i4"),  # after admission
+        ("num_prefills", "i4"),
+        ("prefill_tokens", "i4"),
+        ("num_decodes", "i4"),
+        ("num_output_tokens", "i4"),
+        ("kv_tokens", "i8"),  # in use while the batch runs
+    ],
+    align=True,
+)
+"""One row of the per-iteration log."""
+
+GAP_BINS_PER_OCTAVE = 1024
+GAP_MIN_EXPONENT = -40
+GAP_BINS = 80 * GAP_BINS_PER_OCTAVE
+"""Token gaps are counted in bins of relative width 2^-10, from 2^-41 s to 2^39 s."""
+
+
+def records(dtype: np.dtype[np.void], *shape: int) -> np.ndarray:
+    """Return a zeroed table whose elements also read as attributes in plain Python."""
+    return as_records(np.zeros(shape, dtype))
+
+
+def as_records(table: np.ndarray) -> np.ndarray:
+    """Return a view of a structured array that uncompiled code can use (``row.field``)."""
+    return table.view(np.recarray)
