@@ -52,9 +52,18 @@ def cache_dir() -> Path:
     raise OSError(f"no writable folder for compiled code: tried {root} and the temporary directory")
 
 
+# Compiled functions only use arrays that the caller owns and allocate nothing. Numba's reference counting
+# (two atomic operations per array and call) would cost more than the simulation itself: it is off.
+
+
 def jit(function: Callable[..., Any]) -> Any:
     """Compile a helper that only compiled code calls; its code is kept with each caller's."""
-    return numba.njit(function)
+    return numba.njit(_nrt=False)(function)
+
+
+def jit_inline(function: Callable[..., Any]) -> Any:
+    """Compile a helper into its callers: for functions on the hot path with one caller and many arguments."""
+    return numba.njit(_nrt=False, forceinline=True)(function)
 
 
 class Kernel:
@@ -92,7 +101,11 @@ class Kernel:
         previous = numba.config.CACHE_DIR
         numba.config.CACHE_DIR = str(folder)
         try:
-            result = numba.njit(self.signature, cache=True)(self.function)
+            result = numba.njit(self.signature, cache=True, _nrt=False)(self.function)
+        except RuntimeError as error:
+            if "cannot cache" not in str(error):
+                raise
+            return numba.njit(self.signature, _nrt=False)(self.function)  # typed at a prompt: no file to key by
         finally:
             numba.config.CACHE_DIR = previous
         marker.touch()
@@ -135,7 +148,7 @@ def uncompiled(function: Any) -> Callable[..., Any]:
     Args:
         function: a :class:`Kernel`, a Numba dispatcher, or a plain function (returned as it is).
     """
-    return _Twins().of(function)
+    return _TWINS.of(function)
 
 
 class _Twins:
@@ -158,3 +171,6 @@ class _Twins:
                 if name in namespace:
                     namespace[name] = self.of(namespace[name])
         return self._twins[id(source)]
+
+
+_TWINS = _Twins()

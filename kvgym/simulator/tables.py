@@ -13,6 +13,8 @@ import numpy as np
 
 # Life cycle of a request (REQUEST.status).
 FUTURE, WAITING, ACTIVE, FINISHED = 0, 1, 2, 3
+# Marks while a decision is being checked, to find duplicates; never seen by a policy.
+EVICTING, ADMITTING = 4, 5
 
 # What an evicted request keeps (PROBLEM.progress_on_evict).
 PROGRESS_LOST, PROGRESS_RECOMPUTE, PROGRESS_KEPT = 0, 1, 2
@@ -22,6 +24,10 @@ REQUEUE_ARRIVAL, REQUEUE_FRONT, REQUEUE_BACK = 0, 1, 2
 
 # What a worker does after a decision (DECISION.act).
 RUN, WAIT = 0, 1
+
+# Outcome of an engine step. Those from BAD_EVICT on mean that the decision was refused and nothing changed.
+OK, DECIDE, DONE, HORIZON, LOG_FULL, STALLED, DEADLOCK, BUDGET = 0, 1, 2, 3, 4, 5, 6, 7
+BAD_EVICT, BAD_ADMIT, BAD_TOKENS, NO_MEMORY, TOO_MANY, BAD_WAIT, BAD_DURATION = 10, 11, 12, 13, 14, 15, 16
 
 UNKNOWN = -1
 """Stored where a length or class is not known, or must not be known by the policy."""
@@ -87,7 +93,7 @@ SLOT = np.dtype(
         ("num_kv_tokens", "i4"),  # at rest
         ("num_prefill_left", "i4"),  # 0 = decoding
         ("num_output_tokens", "i4"),
-        ("num_delivered_tokens", "i4"),
+        ("num_delivered_tokens", "i4"),  # as of admission
         ("planned", "i4"),  # tokens of the coming iteration, read where DECISION.explicit is 1
         ("admit_iteration", "i8"),
         ("last_token_time", "f8"),
@@ -123,7 +129,6 @@ WORKER = np.dtype(
         ("busy_time", "f8"),
         ("kv_time", "f8"),  # integral of KV tokens over time
         ("active_time", "f8"),  # integral of active requests over time
-        ("waiting_time", "f8"),  # integral of waiting requests over time, as seen at iteration ends
     ],
     align=True,
 )
@@ -164,6 +169,7 @@ PROBLEM = np.dtype(
         ("progress_on_evict", "i8"),
         ("requeue", "i8"),
         ("stall_limit", "i8"),  # decisions without a new token after which a run is a livelock
+        ("keep_log", "i8"),
         ("horizon", "f8"),  # seconds; inf = until all have finished
         # What is revealed to the policy on arrival.
         ("reveal_output", "i8"),
@@ -180,9 +186,7 @@ TRACKER = np.dtype(
     [
         ("next_arrival", "i8"),
         ("num_log", "i8"),
-        ("log_limit", "i8"),  # 0 = no log
-        # Set when a decision is refused: error code, request, tokens or counts.
-        ("error", "i8"),
+        # Set when a decision is refused.
         ("error_request", "i8"),
         ("error_needed", "i8"),
         ("error_available", "i8"),

@@ -1,0 +1,188 @@
+"""First come, first served without length predictions: greedy admission and rules for overflow.
+
+Sources: P. Jaillet et al., "Online Scheduling for LLM Inference with KV Cache Constraints", Section 5.2
+(α-protection greedy; α-protection β-clearing). FCFS with LIFO eviction is the rule of vLLM (Kwon et al.,
+"Efficient Memory Management for Large Language Model Serving with PagedAttention") without its block size.
+
+Readings: a prompt is admitted while the memory of the coming round, those admitted just before included,
+stays within the threshold; admission stops at the first that does not fit; (1 - α)M is compared exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.baselines._common import clear_all, evict_last, need_of_ongoing, slot_need
+from kvgym.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    PolicyMemory,
+    SystemInfo,
+    fraction_of,
+    policy_kernel,
+    register_policy,
+    require,
+)
+from kvgym.simulator.compiled import jit
+from kvgym.simulator.lookahead import first_use
+from kvgym.simulator.random import next_uniform, seed_words
+from kvgym.simulator.tables import UNKNOWN
+
+PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Constraints"
+
+
+@jit
+def admit_greedily(problem: Any, w: Any, requests: Any, d: Any, admit: Any, need: int, limit: int) -> int:
+    """Admit in queue order while the coming round stays within ``limit``; returns the memory it needs."""
+    i = w.queue_head
+    while i != UNKNOWN and d.num_admit < admit.shape[0] - w.num_active:
+        use = first_use(problem, requests[i])
+        if need + use > limit:
+            break
+        need += use
+        admit[d.num_admit] = i
+        d.num_admit += 1
+        i = requests[i].queue_next
+    return need
+
+
+@policy_kernel
+def fcfs_kernel(
+    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
+    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
+) -> None:  # fmt: skip
+    """Evict the newest while the coming round does not fit; admit only if nobody had to go."""
+    need = need_of_ongoing(problem, w, active)
+    if need > problem.kv_capacity:
+        evict_last(problem, w, active, d, evict, need)
+    else:
+        admit_greedily(problem, w, requests, d, admit, need, int(params[0]))
+
+
+@policy_kernel
+def alpha_greedy_kernel(
+    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
+    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
+) -> None:  # fmt: skip
+    """α-protection greedy: on overflow clear everything."""
+    need = need_of_ongoing(problem, w, active)
+    if need > problem.kv_capacity:
+        clear_all(w, d, evict)
+    else:
+        admit_greedily(problem, w, requests, d, admit, need, int(params[0]))
+
+
+@policy_kernel
+def alpha_beta_kernel(
+    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
+    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
+) -> None:  # fmt: skip
+    """α-protection β-clearing: on overflow toss a coin per active request, in order of activation.
+
+    If the survivors still do not fit, nobody advances in this round and the coins are tossed again in the
+    next one: every survivor is paused.
+    """
+    need = need_of_ongoing(problem, w, active)
+    if need <= problem.kv_capacity:
+        admit_greedily(problem, w, requests, d, admit, need, int(params[0]))
+        return
+    for k in range(w.num_active):
+        if next_uniform(state, 0) < params[1]:
+            evict[d.num_evict] = k
+            d.num_evict += 1
+            need -= slot_need(problem, active[k])
+    if need > problem.kv_capacity:
+        d.explicit = 1
+        for k in range(w.num_active):
+            active[k].planned = 0
+
+
+@register_policy
+class FCFS(CompiledPolicy):
+    """First come, first served; on overflow the latest activated requests go back to the queue."""
+
+    info = PolicyInfo(
+        name="fcfs",
+        summary="first come, first served, greedy; evicts the newest on overflow (LIFO)",
+        paper="Kwon et al., Efficient Memory Management for Large Language Model Serving with PagedAttention",
+        algorithm="Section 4.5",
+        evicts=True,
+    )
+    kernel = fcfs_kernel
+
+    def __init__(self, *, protection: float = 0.0) -> None:
+        """Set the watermark.
+
+        Args:
+            protection: fraction of the capacity that admission leaves free, in [0, 1).
+        """
+        require("protection", protection, 0 <= protection < 1, "a fraction in [0, 1)")
+        self.protection = protection
+
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the admission threshold, tokens."""
+        return np.array([fraction_of(system.kv_capacity, self.protection)], dtype=np.float64)
+
+
+@register_policy
+class AlphaGreedy(CompiledPolicy):
+    """α-protection greedy: first come, first served below (1 - α)M; overflow clears everything."""
+
+    info = PolicyInfo(
+        name="alpha_greedy",
+        summary="first come, first served below (1-alpha) of memory; clears everything on overflow",
+        paper=PAPER,
+        algorithm="Section 5.2, α-protection greedy",
+        evicts=True,
+    )
+    kernel = alpha_greedy_kernel
+
+    def __init__(self, *, alpha: float = 0.3) -> None:
+        """Set the protection level.
+
+        Args:
+            alpha: protected fraction of memory, in (0, 1). The paper reports 0.3 and 0.25.
+        """
+        require("alpha", alpha, 0 < alpha < 1, "a fraction in (0, 1)")
+        self.alpha = alpha
+
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the admission threshold, tokens."""
+        return np.array([fraction_of(system.kv_capacity, self.alpha)], dtype=np.float64)
+
+
+@register_policy
+class AlphaBeta(CompiledPolicy):
+    """α-protection β-clearing: as α-protection, but overflow clears each request with probability β."""
+
+    info = PolicyInfo(
+        name="alpha_beta",
+        summary="first come, first served below (1-alpha) of memory; clears each with probability beta",
+        paper=PAPER,
+        algorithm="Section 5.2, α-protection β-clearing",
+        evicts=True,
+        pauses=True,
+    )
+    kernel = alpha_beta_kernel
+
+    def __init__(self, *, alpha: float = 0.2, beta: float = 0.1) -> None:
+        """Set protection level and clearing probability.
+
+        Args:
+            alpha: protected fraction of memory, in (0, 1). The paper reports 0.2 and 0.1.
+            beta: probability that a request is cleared on overflow, in (0, 1]. The paper reports 0.2, 0.1.
+        """
+        require("alpha", alpha, 0 < alpha < 1, "a fraction in (0, 1)")
+        require("beta", beta, 0 < beta <= 1, "a probability in (0, 1]")
+        self.alpha, self.beta = alpha, beta
+
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the admission threshold in tokens and the clearing probability."""
+        return np.array([fraction_of(system.kv_capacity, self.alpha), self.beta])
+
+    def memory(self, system: SystemInfo) -> PolicyMemory:
+        """Return the state of the policy's coins."""
+        return PolicyMemory(seed_words(system.seed), np.zeros(1), np.zeros(2, np.int32))

@@ -1,0 +1,262 @@
+"""The policy contract: what a scheduler is told, what it may know, and what it decides.
+
+A policy is written in one of two ways. A plain :class:`Policy` has ``schedule(view) -> Decision`` and may use
+any Python. A :class:`CompiledPolicy` has the same rule as a compiled kernel and runs inside the compiled
+loop; it can be called through ``schedule`` as well, and gives the same schedule. Nothing else differs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal as Exact
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import ConfigError
+from kvgym.registry import Registry
+from kvgym.simulator.compiled import Kernel, kernel
+from kvgym.simulator.loop import POLICY_SIGNATURE
+
+if TYPE_CHECKING:
+    from kvgym.simulator.view import SystemView
+
+NEEDS = ("predicted_length", "length_interval", "true_length", "class", "slo")
+"""What a policy may declare that it needs to know; everything else is hidden from it."""
+
+
+@dataclass(frozen=True)
+class PolicyInfo:
+    """What a policy is and what it needs.
+
+    Attributes:
+        name: registry id, snake_case.
+        summary: one line for listings.
+        paper: authors and title, or "" where it comes from practice.
+        algorithm: algorithm or section number in the paper.
+        needs: subset of :data:`NEEDS`.
+        chunks_prefill: whether prompts may be processed in several iterations.
+        pauses: whether active requests may be left out of an iteration.
+        evicts: whether active requests may be sent back to the queue.
+    """
+
+    name: str
+    summary: str
+    paper: str = ""
+    algorithm: str = ""
+    needs: frozenset[str] = frozenset()
+    chunks_prefill: bool = False
+    pauses: bool = False
+    evicts: bool = False
+
+    def __post_init__(self) -> None:
+        """Check ``needs``.
+
+        Raises:
+            ConfigError: an unknown need.
+        """
+        unknown = sorted(set(self.needs) - set(NEEDS))
+        if unknown:
+            raise ConfigError(f"policy {self.name!r} needs {unknown}, which is not one of {', '.join(NEEDS)}")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a worker is to do until the next iteration boundary: evict, then admit, then run.
+
+    Attributes:
+        admit: ids of waiting requests to activate, in order.
+        evict: ids of active requests to send back to the queue, in order.
+        tokens: tokens to process in the coming iteration by request id: a prefill chunk, 1 or 0 for a decode
+            step, 0 = paused. Requests left out run in full: the whole prefill, or one decode step.
+        wait_until: do not run a batch, but wait for the next arrival, at the latest until this time
+            (seconds; ``math.inf`` = the next arrival). None = run a batch; an empty one stalls the worker
+            for the time of an empty batch.
+    """
+
+    admit: Sequence[int] = ()
+    evict: Sequence[int] = ()
+    tokens: Mapping[int, int] = field(default_factory=dict)
+    wait_until: float | None = None
+
+
+@dataclass(frozen=True)
+class SystemInfo:
+    """What a policy is told once, before a run.
+
+    Attributes:
+        kv_capacity: KV memory, tokens.
+        prefill_emits: whether the last prefill iteration emits the first counted output token.
+        max_requests: most requests the run can hold (sizes buffers; says nothing of arrivals).
+        max_predicted_len: longest predicted output, tokens; 0 where there are no predictions.
+        seed: seed sequence of the policy's own random stream.
+    """
+
+    kv_capacity: int
+    prefill_emits: bool
+    max_requests: int
+    max_predicted_len: int
+    seed: np.random.SeedSequence
+
+
+class Policy(ABC):
+    """A scheduler. Hyperparameters are keyword-only constructor arguments that default to the paper's."""
+
+    info: ClassVar[PolicyInfo]
+
+    def reset(self, system: SystemInfo) -> None:
+        """Forget everything and prepare for a run. Randomness may come from ``system.seed`` only."""
+
+    @abstractmethod
+    def schedule(self, view: SystemView) -> Decision:
+        """Decide what the worker does until the next iteration boundary."""
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Return the constructor arguments of this instance, JSON-able."""
+        return dict(getattr(self, "_hyperparameters", {}))
+
+    def __repr__(self) -> str:
+        """Return e.g. ``alpha_greedy(alpha=0.3)``."""
+        inside = ", ".join(f"{k}={v!r}" for k, v in self.hyperparameters().items())
+        return f"{self.info.name}({inside})"
+
+
+@dataclass
+class PolicyMemory:
+    """What a compiled policy remembers: three arrays handed to every call of its kernel."""
+
+    state: NDArray[np.int64]
+    reals: NDArray[np.float64]
+    profile: NDArray[np.int32]
+
+
+class CompiledPolicy(Policy):
+    """A policy whose rule is a compiled kernel, see :data:`~kvgym.simulator.loop.POLICY_SIGNATURE`."""
+
+    kernel: ClassVar[Kernel]
+
+    @abstractmethod
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the hyperparameters the kernel reads, float64 (k,)."""
+
+    def memory(self, system: SystemInfo) -> PolicyMemory:
+        """Return fresh memory for a run."""
+        return PolicyMemory(np.zeros(1, np.int64), np.zeros(1), np.zeros(2, np.int32))
+
+    def reset(self, system: SystemInfo) -> None:
+        """Prepare parameters and memory for a run."""
+        self._params = np.ascontiguousarray(self.params(system), dtype=np.float64)
+        self._memory = self.memory(system)
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Return ``(params, state, reals, profile)`` of the run prepared by :meth:`reset`."""
+        return self._params, self._memory.state, self._memory.reals, self._memory.profile
+
+    def schedule(self, view: SystemView) -> Decision:
+        """Decide through the uncompiled kernel, as from plain Python."""
+        return view.consult(self.kernel, self.arguments())
+
+
+def policy_kernel(function: Callable[..., None]) -> Kernel:
+    """Make a policy kernel of a function with the arguments of ``POLICY_SIGNATURE``."""
+    return kernel(POLICY_SIGNATURE)(function)
+
+
+def fraction_of(capacity: int, fraction: float) -> int:
+    """Return floor((1 - fraction) * capacity), computed exactly on the decimal the user wrote."""
+    return int((1 - Exact(str(fraction))) * capacity)
+
+
+def _load_policies() -> None:
+    for entry in entry_points(group="kvgym.policies"):
+        entry.load()
+    __import__("kvgym.baselines")
+
+
+POLICIES: Registry[type[Policy]] = Registry("policy", _load_policies)
+"""All policies by name. Other distributions add theirs by an entry point in group ``kvgym.policies``."""
+
+P = TypeVar("P", bound=type[Policy])
+
+
+def register_policy(cls: P) -> P:
+    """Class decorator: register a policy under ``cls.info.name`` and record constructor arguments."""
+    POLICIES.add(cls.info.name, cls)
+    original = cls.__init__
+
+    def __init__(self: Policy, **hyperparameters: Any) -> None:  # noqa: N807
+        try:
+            original(self, **hyperparameters)
+        except TypeError as error:
+            raise ConfigError(f"policy {cls.info.name!r}: {error}; valid: {describe_arguments(cls)}") from None
+        self._hyperparameters = hyperparameters  # type: ignore[attr-defined]
+
+    __init__.__doc__, __init__.__wrapped__ = original.__doc__, original  # type: ignore[attr-defined]
+    cls.__init__ = __init__  # type: ignore[method-assign]
+    return cls
+
+
+def policy_defaults(cls: type[Policy]) -> dict[str, Any]:
+    """Return the hyperparameters of a policy with their defaults."""
+    import inspect
+
+    signature = inspect.signature(cls.__init__)  # follows __wrapped__
+    return {
+        name: p.default
+        for name, p in signature.parameters.items()
+        if p.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def describe_arguments(cls: type[Policy]) -> str:
+    """Return the hyperparameters of a policy with their defaults, for messages."""
+    return ", ".join(f"{k}={v!r}" for k, v in policy_defaults(cls).items()) or "none"
+
+
+def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
+    """Return a policy by name.
+
+    Args:
+        spec: a registered name, optionally with hyperparameters as in ``"alpha_greedy:alpha=0.3"`` or
+            ``"alpha_beta:alpha=0.2,beta=0.1"``; a policy instance is returned as it is.
+        **hyperparameters: override those in ``spec``.
+
+    Raises:
+        UnknownNameError: no policy of that name.
+        ConfigError: an unknown hyperparameter or a value out of range.
+    """
+    if isinstance(spec, Policy):
+        return spec
+    name, _, rest = spec.partition(":")
+    cls = POLICIES[name.strip()]
+    given: dict[str, Any] = {}
+    for part in filter(None, (p.strip() for p in rest.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise ConfigError(f"policy {spec!r}: {part!r} is not name=value; valid: {describe_arguments(cls)}")
+        given[key.strip()] = _parse(value.strip())
+    return cls(**{**given, **hyperparameters})
+
+
+def _parse(text: str) -> Any:
+    """Read a value from the command line: number, true/false, or text."""
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False, "none": None}.get(text.lower(), text)
+
+
+def require(name: str, value: Any, condition: bool, expected: str) -> None:
+    """Check a hyperparameter.
+
+    Raises:
+        ConfigError: ``condition`` does not hold; the message says what was expected.
+    """
+    if not condition:
+        raise ConfigError(f"{name} = {value!r}; expected {expected}")

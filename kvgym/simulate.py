@@ -1,0 +1,132 @@
+"""Run one policy over one request table: the function everything else is built on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import ConfigError
+from kvgym.policy import CompiledPolicy, Policy, SystemInfo, make_policy
+from kvgym.seeding import stream_seed
+from kvgym.simulator.simulation import Simulation
+from kvgym.simulator.system import System
+from kvgym.simulator.tables import FINISHED
+from kvgym.workloads.table import RequestTable
+
+# Columns of the request table that a need requires.
+_REQUIRED = {"predicted_length": "predicted_output_len", "length_interval": "predicted_low", "class": "class_id"}
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """The outcome of a run.
+
+    Attributes:
+        policy: the policy, with its hyperparameters.
+        system: the system.
+        table: the requests, true lengths included.
+        requests: their records, dtype REQUEST, shape (n,).
+        worker: the worker's totals, dtype WORKER, shape (r,).
+        log: per-iteration rows, dtype ITERATION, shape (iterations,); None unless asked for.
+        gap_counts: int64, how many token gaps fell into each bin, see ``tables.GAP_BINS``.
+        gap_sums: float64, their sums in seconds.
+        completed: whether every request finished; False when the horizon came first.
+    """
+
+    policy: Policy
+    system: System
+    table: RequestTable
+    requests: NDArray[Any]
+    worker: NDArray[Any]
+    log: NDArray[Any] | None
+    gap_counts: NDArray[np.int64]
+    gap_sums: NDArray[np.float64]
+    completed: bool
+
+
+def check_needs(policy: Policy, table: RequestTable) -> None:
+    """Check that the requests carry what the policy needs to know.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    for need, column in _REQUIRED.items():
+        if need in policy.info.needs and getattr(table, column) is None:
+            raise ConfigError(
+                f"policy {policy.info.name!r} needs {need}, but the requests have no {column}; choose a workload "
+                "or a prediction model that provides it (for lengths: exact, noisy, upper_bound, …)"
+            )
+
+
+def system_info(system: System, table: RequestTable, seed: int) -> SystemInfo:
+    """Return what a policy is told before a run."""
+    predicted = [c for c in (table.predicted_output_len, table.predicted_high) if c is not None and len(c)]
+    return SystemInfo(
+        kv_capacity=system.kv_capacity,
+        prefill_emits=system.first_token == "counted",
+        max_requests=len(table),
+        max_predicted_len=max((int(c.max()) for c in predicted), default=0),
+        seed=stream_seed(seed, "policy"),
+    )
+
+
+def simulate(
+    system: System,
+    table: RequestTable,
+    policy: str | Policy,
+    *,
+    seed: int = 0,
+    log: bool = False,
+    compiled: bool = True,
+) -> SimulationResult:
+    """Run ``policy`` on ``table`` until every request has finished or the horizon is reached.
+
+    Args:
+        system: the worker and its rules.
+        table: the requests.
+        policy: a policy or its name, e.g. ``"mc_sf"`` or ``"alpha_greedy:alpha=0.25"``.
+        seed: seed of the policy's own randomness.
+        log: keep a row per iteration.
+        compiled: False runs the same engine as plain Python, for reading and debugging.
+
+    Returns:
+        Records and totals; equal arguments give equal bits.
+
+    Raises:
+        WorkloadError: a request can never be served.
+        ConfigError: the requests lack what the policy needs.
+        InvalidDecisionError: the policy decided something impossible.
+        LivelockError: the policy makes no progress.
+    """
+    policy = make_policy(policy)
+    check_needs(policy, table)
+    simulation = Simulation(
+        system, table, needs=policy.info.needs, policy_name=policy.info.name, log=log, compiled=compiled
+    )
+    policy.reset(system_info(system, table, seed))
+    if isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule:
+        simulation.run(policy.kernel, policy.arguments())
+    else:
+        running = simulation.start()
+        while running:
+            running = simulation.step(policy.schedule(simulation.view))
+    return result_of(simulation, policy)
+
+
+def result_of(simulation: Simulation, policy: Policy) -> SimulationResult:
+    """Return the outcome of a simulation that has ended."""
+    count = int(simulation.tracker[0]["num_log"])
+    return SimulationResult(
+        policy=policy,
+        system=simulation.system,
+        table=simulation.table,
+        requests=simulation.requests,
+        worker=simulation.workers,
+        log=simulation.log[:count] if simulation.problem[0]["keep_log"] else None,
+        gap_counts=simulation.gap_counts,
+        gap_sums=simulation.gap_sums,
+        completed=bool((simulation.requests["status"] == FINISHED).all()),
+    )

@@ -1,0 +1,98 @@
+"""The future-memory profile: predicted KV use of the active set, for every iteration to come.
+
+``profile[x - origin]`` holds the tokens that the requests admitted so far are predicted to use while
+iteration x runs. Entries are absolute in x, so the passing of time costs nothing; admitting adds a ramp,
+ending earlier than predicted subtracts its rest. The buffer is two horizons long and shifts once a horizon.
+A check and an update are one loop each over the predicted length, which compiles to SIMD code.
+
+This answers inequality (5) of Jaillet et al., "Online Scheduling for LLM Inference with KV Cache
+Constraints", at every future iteration instead of at completion times only. The two agree: between
+completions the left side only grows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kvgym.simulator.compiled import jit
+
+
+@jit
+def profile_offset(profile: Any, state: Any, iteration: int) -> int:
+    """Return the index of ``iteration`` in the profile, shifting the buffer when it nears the end.
+
+    ``state[0]`` holds the origin.
+    """
+    horizon = profile.shape[0] // 2
+    while iteration - state[0] >= horizon:
+        for x in range(horizon):
+            profile[x] = profile[x + horizon]
+            profile[x + horizon] = 0
+        state[0] += horizon
+    return iteration - state[0]
+
+
+@jit
+def profile_add(profile: Any, offset: int, first: int, rounds: int, sign: int) -> None:
+    """Add (sign 1) or subtract (sign -1) the ramp first, first + 1, ... over ``rounds`` iterations."""
+    step, value = np.int32(sign), np.int32(sign * first)
+    for x in range(offset, min(offset + rounds, profile.shape[0])):
+        profile[x] = np.int32(profile[x] + value)
+        value = np.int32(value + step)
+
+
+@jit
+def blocked_for(profile: Any, offset: int, first: int, rounds: int, limit: int) -> int:
+    """Return for how many iterations a request surely cannot be admitted; 0 = it fits now.
+
+    A request whose ramp exceeds ``limit`` by e in round k (k = 1, 2, ...) stays blocked for min(e, k)
+    iterations: each iteration it waits lowers its own use in that same moment by one token, and admissions
+    only raise the profile. A caller may skip checks until then, unless requests leave early.
+    """
+    bound = np.int32(0)
+    excess, k = np.int32(first - limit), np.int32(1)
+    for x in range(offset, min(offset + rounds, profile.shape[0])):
+        bound = max(bound, min(np.int32(profile[x] + excess), k))
+        excess = np.int32(excess + 1)
+        k = np.int32(k + 1)
+    return int(bound)
+
+
+@jit
+def profile_clear(profile: Any) -> None:
+    """Forget all predictions (after everything was evicted)."""
+    for x in range(profile.shape[0]):
+        profile[x] = 0
+
+
+@jit
+def first_use(problem: Any, request: Any) -> int:
+    """Return the KV tokens a waiting request would use in its first iteration (whole prefill)."""
+    if request.num_prefill_left > 0:
+        return request.num_kv_tokens + request.num_prefill_left + problem.prefill_emits
+    return request.num_kv_tokens + 1
+
+
+@jit
+def predicted_rounds(problem: Any, request: Any) -> int:
+    """Return the iterations a waiting request is predicted to run, at least 1."""
+    rounds = request.predicted_len - request.num_output_tokens
+    if request.num_prefill_left > 0:
+        rounds += 1 - problem.prefill_emits
+    return max(rounds, 1)
+
+
+@jit
+def profile_forget(profile: Any, offset: int, predicted_len: int, num_output_tokens: int, next_use: int) -> None:
+    """Take a request that leaves before its predicted end out of the profile.
+
+    Args:
+        profile: the profile.
+        offset: index of the coming iteration.
+        predicted_len: predicted output tokens, as at admission.
+        num_output_tokens: output tokens generated so far.
+        next_use: KV tokens it would have used in the coming iteration.
+    """
+    profile_add(profile, offset, next_use, predicted_len - num_output_tokens, -1)

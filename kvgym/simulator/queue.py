@@ -1,0 +1,60 @@
+"""The waiting queue of a worker: a doubly linked list through the request table.
+
+Every operation is O(1) but the sorted insertion, which walks from the head: a request that returns after
+an eviction is older than almost everything that waits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvgym.simulator.compiled import jit
+from kvgym.simulator.tables import REQUEUE_BACK, REQUEUE_FRONT, UNKNOWN
+
+Record = Any
+Table = Any
+
+
+@jit
+def queue_insert(w: Record, requests: Table, i: int, before: int) -> None:
+    """Insert request ``i`` before request ``before``; UNKNOWN = at the tail."""
+    after = w.queue_tail if before == UNKNOWN else requests[before].queue_prev
+    requests[i].queue_prev = after
+    requests[i].queue_next = before
+    if after == UNKNOWN:
+        w.queue_head = i
+    else:
+        requests[after].queue_next = i
+    if before == UNKNOWN:
+        w.queue_tail = i
+    else:
+        requests[before].queue_prev = i
+    w.num_waiting += 1
+
+
+@jit
+def queue_return(w: Record, requests: Table, i: int, requeue: int) -> None:
+    """Put an evicted request back: by (arrival, id), at the front, or at the back."""
+    before = UNKNOWN
+    if requeue == REQUEUE_FRONT:
+        before = w.queue_head
+    elif requeue != REQUEUE_BACK:  # request ids are in arrival order
+        before = w.queue_head
+        while before != UNKNOWN and before < i:
+            before = requests[before].queue_next
+    queue_insert(w, requests, i, before)
+
+
+@jit
+def queue_remove(w: Record, requests: Table, i: int) -> None:
+    """Take request ``i`` out of the queue."""
+    after, before = requests[i].queue_prev, requests[i].queue_next
+    if after == UNKNOWN:
+        w.queue_head = before
+    else:
+        requests[after].queue_next = before
+    if before == UNKNOWN:
+        w.queue_tail = after
+    else:
+        requests[before].queue_prev = after
+    w.num_waiting -= 1

@@ -1,0 +1,280 @@
+"""A run of one worker, seen from Python: owns the tables, steps or runs to the end, explains failures."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError
+from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.loop import run_loop, step_worker
+from kvgym.simulator.system import System
+from kvgym.simulator.tables import (
+    BAD_ADMIT,
+    BAD_DURATION,
+    BAD_EVICT,
+    BAD_TOKENS,
+    BAD_WAIT,
+    BUDGET,
+    DEADLOCK,
+    DECIDE,
+    DECISION,
+    DONE,
+    GAP_BINS,
+    HORIZON,
+    ITERATION,
+    LOAD,
+    LOG_FULL,
+    NO_MEMORY,
+    OK,
+    REQUEST,
+    RUN,
+    SLOT,
+    STALLED,
+    TOO_MANY,
+    TRACKER,
+    UNKNOWN,
+    WAIT,
+    WORKER,
+    as_records,
+)
+from kvgym.simulator.view import SystemView
+from kvgym.workloads.table import RequestTable
+
+if TYPE_CHECKING:
+    from kvgym.policy import Decision
+
+# Order of the tables in the signatures of the compiled entry points.
+_ORDER = (
+    "problem", "tracker", "workers", "decision", "load", "workload", "requests", "active", "targets", "queued",
+    "finished", "admit", "admit_tokens", "evict", "gap_counts", "gap_sums", "log",
+)  # fmt: skip
+
+
+class Simulation:
+    """One run of one worker over a request table.
+
+    Use :func:`kvgym.simulate` to run a policy to the end. Step by step: :meth:`start`, then
+    :meth:`step` with a :class:`~kvgym.policy.Decision` while they return True, looking at :attr:`view`.
+
+    Args:
+        system: the worker and its rules.
+        table: the requests.
+        needs: what the policy may know, see :data:`kvgym.policy.NEEDS`.
+        policy_name: for messages.
+        log: keep a row per iteration.
+        compiled: run compiled code; False runs the same functions as plain Python.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        table: RequestTable,
+        *,
+        needs: frozenset[str] = frozenset(),
+        policy_name: str = "decision",
+        log: bool = False,
+        compiled: bool = True,
+    ) -> None:
+        system.check_fits(table)
+        n = len(table)
+        slots = max(1, min(n, system.kv_capacity))
+        self.system, self.table, self.needs, self.policy_name = system, table, needs, policy_name
+        self.compiled = compiled
+        self.problem = system.to_record(table, needs, log)
+        self.tracker = np.zeros(1, TRACKER)
+        self.workers = np.zeros(1, WORKER)
+        self.workers["queue_head"] = self.workers["queue_tail"] = UNKNOWN
+        self.decision = np.zeros(1, DECISION)
+        self.load = np.zeros(1, LOAD)
+        self.workload = table.to_records()
+        self.requests = np.zeros(n, REQUEST)
+        for name in ("start_time", "first_token_time", "last_token_time", "finish_time"):
+            self.requests[name] = np.nan
+        self.active = np.zeros((1, slots), SLOT)
+        self.targets = np.zeros((1, slots), np.int32)
+        self.queued = np.zeros((1, max(1, 2 * n)), np.int32)  # arrivals and evictions of one boundary
+        self.finished = np.zeros((1, slots), np.int32)
+        self.admit = np.zeros((1, slots), np.int32)
+        self.admit_tokens = np.full((1, slots), UNKNOWN, np.int32)
+        self.evict = np.zeros((1, slots), np.int32)
+        self.gap_counts = np.zeros(GAP_BINS, np.int64)
+        self.gap_sums = np.zeros(GAP_BINS, np.float64)
+        self.log = np.zeros(4096 if log else 0, ITERATION)
+        self.batch_params = np.ascontiguousarray(system.batch_time.params(), dtype=np.float64)
+        self.view = SystemView(self)
+
+    # ------------------------------------------------------------ running
+
+    @property
+    def worker(self) -> Any:
+        """The worker's record."""
+        return self.workers[0]
+
+    def tables(self) -> tuple[NDArray[Any], ...]:
+        """Return the tables in the order of the compiled entry points."""
+        return tuple(getattr(self, name) for name in _ORDER)
+
+    def python_tables(self) -> dict[str, Any]:
+        """Return the tables by name, as views that uncompiled code can use."""
+        return {
+            name: as_records(table) if table.dtype.names else table
+            for name, table in zip(_ORDER, self.tables(), strict=True)
+        }
+
+    def _call(self, entry: Any, before: tuple[Any, ...], last: int) -> int:
+        """Call a compiled entry point, or its Python twin, with the tables and the batch-time model."""
+        arguments = (*before, self.system.batch_time.kernel, self.batch_params)
+        if self.compiled:
+            arguments = tuple(getattr(a, "compiled", a) for a in arguments)
+            return int(entry.compiled(*self.tables(), *arguments, last))
+        arguments = tuple(uncompiled(a) for a in arguments)
+        return int(uncompiled(entry)(*self.python_tables().values(), *arguments, last))
+
+    def _until_log_fits(self, entry: Any, before: tuple[Any, ...], last: int) -> int:
+        status = self._call(entry, before, last)
+        while status == LOG_FULL:
+            self.log = np.concatenate([self.log, np.zeros(len(self.log), ITERATION)])
+            status = self._call(entry, before, 0 if entry is step_worker else last)
+        return status
+
+    def run(self, kernel: Any, arguments: tuple[Any, ...], *, budget: int | None = None) -> bool:
+        """Run under a compiled policy.
+
+        Args:
+            kernel: the policy's kernel.
+            arguments: its parameters and memory.
+            budget: decisions after which to pause; None = run to the end.
+
+        Returns:
+            True when the run has ended, False when the budget is used up.
+
+        Raises:
+            InvalidDecisionError: the policy decided something the worker cannot do.
+            LivelockError: the run would never end.
+        """
+        while True:
+            status = self._until_log_fits(run_loop, (kernel, *arguments), budget or 1_000_000_000)
+            if status != BUDGET or budget is not None:
+                break
+        if status == BUDGET:
+            return False
+        self._raise_for(status)
+        return True
+
+    def start(self) -> bool:
+        """Go to the first moment at which something can be decided; False if there is none."""
+        return self._settle(self._until_log_fits(step_worker, (), 0))
+
+    def step(self, decision: Decision) -> bool:
+        """Carry out a decision and go to the next boundary; False when the run has ended.
+
+        Raises:
+            InvalidDecisionError: the worker cannot do it; nothing has changed.
+            LivelockError: the run would never end.
+        """
+        self._enter(decision)
+        return self._settle(self._until_log_fits(step_worker, (), 1))
+
+    def _settle(self, status: int) -> bool:
+        if status == DECIDE:
+            return True
+        self._raise_for(status)
+        return False
+
+    def _enter(self, decision: Decision) -> None:
+        """Write a decision into the tables."""
+        d, w = self.decision[0], self.worker
+        active = self.active[0, : int(w["num_active"])]
+        slots = {int(i): k for k, i in enumerate(active["request_id"])}
+        capacity = self.admit.shape[1]
+        if len(decision.admit) > capacity or len(decision.evict) > capacity:
+            raise self._invalid(f"lists more requests than can ever be active ({capacity})")
+        for i in decision.evict:
+            if i not in slots:
+                raise self._invalid(f"evicts request {i}, which is {self._status_of(i)}, not active")
+        waiting = dict.fromkeys(decision.admit)
+        for i in decision.tokens:
+            if i not in slots and i not in waiting:
+                raise self._invalid(f"gives tokens to request {i}, which is neither active nor admitted")
+        d["act"] = RUN if decision.wait_until is None else WAIT
+        d["wait_until"] = math.inf if decision.wait_until is None else decision.wait_until
+        d["explicit"] = 1 if decision.tokens else 0
+        d["num_admit"], d["num_evict"] = len(decision.admit), len(decision.evict)
+        active["planned"] = [decision.tokens.get(i, UNKNOWN) for i in slots]
+        for j, i in enumerate(decision.admit):
+            self.admit[0, j] = i
+            self.admit_tokens[0, j] = decision.tokens.get(i, UNKNOWN)
+        for j, i in enumerate(decision.evict):
+            self.evict[0, j] = slots[i]
+
+    # ------------------------------------------------------------ failures
+
+    def _status_of(self, i: int) -> str:
+        if not 0 <= i < len(self.requests):
+            return f"unknown (ids are 0 … {len(self.requests) - 1})"
+        return {0: "not here yet", 1: "waiting", 2: "active", 3: "finished"}[int(self.requests["status"][i])]
+
+    def _where(self) -> str:
+        w = self.worker
+        return f"iteration {int(w['iteration'])}, t = {float(w['clock']):.6g} s"
+
+    def _invalid(self, what: str) -> InvalidDecisionError:
+        return InvalidDecisionError(f"policy {self.policy_name!r}, {self._where()}: the decision {what}")
+
+    def _raise_for(self, status: int) -> None:
+        """Raise the error that belongs to a status of the engine; return if it is a regular end."""
+        if status in (OK, DONE, HORIZON):
+            return
+        w, t = self.worker, self.tracker[0]
+        request, needed, available = (int(t[n]) for n in ("error_request", "error_needed", "error_available"))
+        who = f"request {request}" if request != UNKNOWN else "its active requests"
+        counts = f"{int(w['num_active'])} active, {int(w['num_waiting'])} waiting"
+        if status == STALLED:
+            raise LivelockError(
+                f"policy {self.policy_name!r}, {self._where()}: no request has received a new token for "
+                f"{int(self.problem[0]['stall_limit'])} decisions ({counts}, {int(w['total_evicted'])} evictions so "
+                f"far, kv_capacity {self.system.kv_capacity}); the policy makes no progress. If it evicts and "
+                "readmits the same requests for ever, it needs a larger protection margin."
+            )
+        if status == DEADLOCK:
+            raise LivelockError(
+                f"policy {self.policy_name!r}, {self._where()}: it waits for the next arrival, but there is none "
+                f"({counts}); the run can never end. A policy with thresholds needs a drain rule."
+            )
+        if status == NO_MEMORY:
+            raise self._invalid(
+                f"does not fit: with {who} the coming iteration needs {needed} KV tokens, kv_capacity is {available} "
+                f"({counts}, {int(w['kv_tokens'])} tokens in use; admits {self._listed(self.admit, 'num_admit')}, "
+                f"evicts {int(self.decision[0]['num_evict'])})"
+            )
+        if status == BAD_EVICT:
+            raise self._invalid(
+                f"evicts request {request} twice"
+                if request != UNKNOWN
+                else f"evicts slot {needed}; slots are 0 … {available - 1}"
+            )
+        if status == BAD_ADMIT:
+            state = self._status_of(request)
+            raise self._invalid(
+                f"admits request {request}, which is {state}"
+                + (" but listed twice" if state == "waiting" else "; only waiting requests can be admitted")
+            )
+        if status == BAD_TOKENS:
+            raise self._invalid(f"gives request {request} {needed} tokens; valid: 0 … {available}")
+        if status == TOO_MANY:
+            raise self._invalid(f"makes {needed} requests active; at most {available} can be")
+        if status == BAD_WAIT:
+            until = float(self.decision[0]["wait_until"])
+            raise self._invalid(f"waits until {until:g} s, which is not later than now")
+        if status == BAD_DURATION:
+            load = {name: int(self.load[0][name]) for name in self.load.dtype.names or ()}
+            raise KVGymError(f"the batch-time model returned no valid duration for {load}")
+        raise KVGymError(f"engine returned unknown status {status}")
+
+    def _listed(self, ids: NDArray[np.int32], count: str) -> str:
+        values = [int(i) for i in ids[0, : int(self.decision[0][count])]]
+        return str(values if len(values) <= 8 else [*values[:8], "…"])

@@ -1,0 +1,190 @@
+"""What a policy in plain Python sees of a worker: read-only columns, only those it declared to need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import InformationError
+from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.tables import RUN, UNKNOWN
+
+if TYPE_CHECKING:
+    from kvgym.policy import Decision
+    from kvgym.simulator.simulation import Simulation
+
+# Columns that exist only for policies with the given need.
+_GUARDED = {
+    "output_len": ("output_len", "true_length"),
+    "predicted_output_len": ("predicted_len", "predicted_length"),
+    "predicted_low": ("predicted_low", "length_interval"),
+    "predicted_high": ("predicted_high", "length_interval"),
+    "class_id": ("class_id", "class"),
+    "ttft_slo": ("ttft_slo", "slo"),
+    "tbt_slo": ("tbt_slo", "slo"),
+}
+
+
+class RequestColumns:
+    """Columns of some requests, as read-only arrays of equal length m.
+
+    Always: ``request_id`` int64, ``arrival_time`` float64 seconds, ``prompt_len`` tokens, ``priority``,
+    ``num_evictions``, ``num_output_tokens`` (generated), ``num_prefill_left`` (tokens still to prefill),
+    ``num_kv_tokens`` (KV held; of a waiting request: KV that comes back on admission). With the matching
+    need: ``predicted_output_len`` (predicted_length), ``predicted_low`` and ``predicted_high``
+    (length_interval), ``output_len`` (true_length), ``class_id`` (class), ``ttft_slo`` and ``tbt_slo`` (slo).
+    """
+
+    def __init__(self, simulation: Simulation, ids: NDArray[np.int64], slots: NDArray[Any] | None) -> None:
+        """Wrap the given request ids; ``slots`` are their rows of the active set, if active."""
+        self._simulation = simulation
+        self._slots = slots
+        self.request_id = ids
+        self.request_id.setflags(write=False)
+
+    def __len__(self) -> int:
+        """Return the number of requests."""
+        return len(self.request_id)
+
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        """Return a column.
+
+        Raises:
+            InformationError: the policy did not declare the need for it.
+            AttributeError: there is no such column.
+        """
+        if name.startswith("_"):
+            raise AttributeError(name)
+        source = name
+        if name in _GUARDED:
+            source, need = _GUARDED[name]
+            if need not in self._simulation.needs:
+                raise InformationError(
+                    f"policy {self._simulation.policy_name!r} read {name!r} but declares "
+                    f"needs = {sorted(self._simulation.needs)}; add {need!r} to PolicyInfo.needs"
+                )
+        if self._slots is not None and source in (self._slots.dtype.names or ()):
+            column = self._slots[source].copy()
+        elif source in _READABLE:
+            column = self._simulation.requests[source][self.request_id]
+        else:
+            raise AttributeError(f"no request column {name!r}; valid: {', '.join([*_ALWAYS, *_GUARDED])}")
+        column.setflags(write=False)
+        return column
+
+
+_ALWAYS = (
+    "request_id",
+    "arrival_time",
+    "prompt_len",
+    "priority",
+    "num_evictions",
+    "num_output_tokens",
+    "num_prefill_left",
+    "num_kv_tokens",
+)
+_READABLE = frozenset(_ALWAYS) | {source for source, _ in _GUARDED.values()}
+
+
+class SystemView:
+    """A worker at an iteration boundary, read-only.
+
+    Attributes:
+        clock: seconds.
+        iteration: batches executed so far.
+        kv_capacity: tokens.
+        kv_tokens: tokens in use at rest.
+        prefill_emits: whether completing a prefill also writes output token 1.
+        num_waiting: requests in the queue.
+        num_active: requests in the active set.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        """Wrap a simulation."""
+        self._simulation = simulation
+
+    @property
+    def clock(self) -> float:
+        """Seconds since the start of the run."""
+        return float(self._simulation.worker["clock"])
+
+    @property
+    def iteration(self) -> int:
+        """Batches executed so far."""
+        return int(self._simulation.worker["iteration"])
+
+    @property
+    def kv_capacity(self) -> int:
+        """KV memory, tokens."""
+        return int(self._simulation.problem[0]["kv_capacity"])
+
+    @property
+    def kv_tokens(self) -> int:
+        """KV memory in use at rest, tokens."""
+        return int(self._simulation.worker["kv_tokens"])
+
+    @property
+    def prefill_emits(self) -> bool:
+        """Whether the iteration that completes a prefill also writes output token 1 (1 token more of KV)."""
+        return bool(self._simulation.problem[0]["prefill_emits"])
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests in the queue."""
+        return int(self._simulation.worker["num_waiting"])
+
+    @property
+    def num_active(self) -> int:
+        """Requests in the active set."""
+        return int(self._simulation.worker["num_active"])
+
+    @property
+    def waiting(self) -> RequestColumns:
+        """The waiting requests, in queue order."""
+        ids = np.empty(self.num_waiting, np.int64)
+        following = self._simulation.requests["queue_next"]
+        i = int(self._simulation.worker["queue_head"])
+        for j in range(len(ids)):
+            ids[j] = i
+            i = int(following[i])
+        return RequestColumns(self._simulation, ids, None)
+
+    @property
+    def active(self) -> RequestColumns:
+        """The active requests, in order of activation."""
+        slots = self._simulation.active[0, : self.num_active]
+        return RequestColumns(self._simulation, slots["request_id"].astype(np.int64), slots)
+
+    @property
+    def finished(self) -> NDArray[np.int64]:
+        """Ids of the requests that finished since the last decision."""
+        count = int(self._simulation.worker["num_finished"])
+        return self._simulation.finished[0, :count].astype(np.int64)
+
+    def consult(self, kernel: Any, arguments: tuple[Any, ...]) -> Decision:
+        """Ask a compiled policy, running its kernel as plain Python, and return what it decides."""
+        from kvgym.policy import Decision
+
+        tables = self._simulation.python_tables()
+        d, active, requests = tables["decision"][0], tables["active"][0], tables["requests"]
+        admit, admit_tokens, evict = tables["admit"][0], tables["admit_tokens"][0], tables["evict"][0]
+        uncompiled(kernel)(
+            tables["problem"][0], tables["workers"][0], requests, active, tables["queued"][0],
+            tables["finished"][0], d, admit, admit_tokens, evict, *arguments,
+        )  # fmt: skip
+        tokens: dict[int, int] = {}
+        if d.explicit == 1:
+            for k in range(self.num_active):
+                if active[k].planned != UNKNOWN:
+                    tokens[int(active[k].request_id)] = int(active[k].planned)
+            for j in range(int(d.num_admit)):
+                if admit_tokens[j] != UNKNOWN:
+                    tokens[int(admit[j])] = int(admit_tokens[j])
+        return Decision(
+            admit=tuple(int(i) for i in admit[: d.num_admit]),
+            evict=tuple(int(active[k].request_id) for k in evict[: d.num_evict]),
+            tokens=tokens,
+            wait_until=None if d.act == RUN else float(d.wait_until),
+        )
