@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from kvgym.simulator.compiled import jit
 
 
 @jit
 def request_key(value: int, i: int) -> int:
     """Return a key that sorts by ``value``, then by request id (which is arrival order)."""
-    return (value << 32) | i
+    return (np.int64(value) << 32) | np.int64(i)
 
 
 @jit
