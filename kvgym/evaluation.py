@@ -1,0 +1,248 @@
+"""Policies × scenario × seeds: run them on identical workloads, compare them in pairs, write the results."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import kvgym
+from kvgym.errors import ConfigError, LivelockError
+from kvgym.metrics import compute_metrics, metric_info, metric_names
+from kvgym.policy import Policy, make_policy
+from kvgym.scenario import Scenario, load_scenario
+from kvgym.simulate import SimulationResult, simulate
+from kvgym.statistics import Estimate, mean_interval, ratio_interval
+from kvgym.workloads.table import RequestTable
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One policy on one seed.
+
+    Attributes:
+        policy: label of the policy, e.g. ``alpha_greedy(alpha=0.3)``.
+        seed: the seed.
+        metrics: see :mod:`kvgym.metrics`; all NaN where the run failed.
+        error: why the run has no result, or "".
+        completed_once: every request has exactly one completion record.
+        wall_time: seconds the run took on this machine.
+    """
+
+    policy: str
+    seed: int
+    metrics: dict[str, float]
+    error: str
+    completed_once: bool
+    wall_time: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of :func:`compare`.
+
+    Attributes:
+        scenario: the scenario as run.
+        policies: labels, in order.
+        seeds: seeds; every policy saw the same requests under each.
+        runs: one record per policy and seed.
+        num_requests: requests per seed.
+        examples: results of the first seed with per-iteration logs, by label, for plots; empty unless kept.
+        notes: what happened to the workload (clipped, dropped, ...), one sentence each.
+        provenance: what the workload was made from.
+    """
+
+    scenario: Scenario
+    policies: tuple[str, ...]
+    seeds: tuple[int, ...]
+    runs: tuple[RunRecord, ...]
+    num_requests: tuple[int, ...]
+    examples: dict[str, SimulationResult] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def values(self, policy: str, metric: str) -> NDArray[np.float64]:
+        """Return a metric of a policy by seed, shape (seeds,); NaN where a run failed."""
+        metric_info(metric)
+        return np.array([r.metrics.get(metric, np.nan) for r in self.runs if r.policy == policy])
+
+    def estimate(self, policy: str, metric: str) -> Estimate:
+        """Return the mean of a metric over seeds, with its confidence interval."""
+        return mean_interval(self.values(policy, metric))
+
+    def ratio(self, policy: str, reference: str, metric: str) -> Estimate:
+        """Return the ratio of means of a metric to that of a reference policy, paired by seed."""
+        return ratio_interval(self.values(policy, metric), self.values(reference, metric))
+
+    def errors(self) -> dict[str, str]:
+        """Return the first error of each policy that has one."""
+        found: dict[str, str] = {}
+        for run in self.runs:
+            if run.error:
+                found.setdefault(run.policy, f"seed {run.seed}: {run.error}")
+        return found
+
+    def to_frame(self) -> Any:
+        """Return one row per policy and seed as a polars DataFrame."""
+        import polars as pl
+
+        return pl.DataFrame(
+            [
+                {"policy": r.policy, "seed": r.seed, "error": r.error, "wall_time": r.wall_time}
+                | {name: r.metrics.get(name, float("nan")) for name in metric_names()}
+                for r in self.runs
+            ]
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Return means and intervals of all metrics by policy, JSON-able (NaN as None)."""
+        return {
+            policy: {name: _jsonable(vars(self.estimate(policy, name))) for name in metric_names()}
+            for policy in self.policies
+        }
+
+    def save(self, folder: str | Path, *, command: str = "") -> Path:
+        """Write ``runs.csv``, ``runs.parquet``, ``summary.json`` and ``config.json`` into ``folder``.
+
+        Args:
+            folder: created if missing.
+            command: the command line that led here, kept in ``config.json``.
+
+        Returns:
+            The folder.
+        """
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        frame = self.to_frame()
+        frame.write_csv(path / "runs.csv")
+        frame.write_parquet(path / "runs.parquet")
+        config = {
+            "scenario": self.scenario.model_dump(mode="json"),
+            "policies": list(self.policies),
+            "seeds": list(self.seeds),
+            "num_requests": list(self.num_requests),
+            "workload": self.provenance,
+            "notes": list(self.notes),
+            **run_context(command),
+        }
+        _write_json(path / "config.json", config)
+        _write_json(path / "summary.json", {"policies": self.summary(), "errors": self.errors()})
+        return path
+
+
+def run_context(command: str = "") -> dict[str, Any]:
+    """Return what a reader needs to repeat a run: version, command, interpreter and library versions."""
+    from importlib.metadata import version
+
+    return {
+        "kvgym": kvgym.__version__,
+        "command": command or " ".join(sys.argv),
+        "python": platform.python_version(),
+        "libraries": {name: version(name) for name in ("numpy", "numba", "gymnasium", "scipy")},
+    }
+
+
+def label_of(policy: Policy) -> str:
+    """Return the name of a policy with the hyperparameters that were given."""
+    given = policy.hyperparameters()
+    return repr(policy) if given else policy.info.name
+
+
+def compare(
+    scenario: str | Path | Scenario | None = None,
+    policies: Sequence[str | Policy] | None = None,
+    *,
+    seeds: int | Iterable[int] | None = None,
+    keep_examples: bool = False,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Run policies on the same workloads.
+
+    Args:
+        scenario: a scenario, its name or file; None = the default scenario.
+        policies: policies or specs; None = those of the scenario.
+        seeds: number of seeds (0, 1, …) or the seeds; None = as in the scenario.
+        keep_examples: keep the first seed's results with per-iteration logs.
+        progress: called with a line of text before each run.
+
+    Returns:
+        All runs. A policy that livelocks is reported in its record, and the others still run.
+
+    Raises:
+        KVGymError: the scenario, a policy or the workload is wrong; nothing has been run then.
+    """
+    chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario or "a100-llama2-70b")
+    system, workload = chosen.make_system(), chosen.make_workload()
+    made = [make_policy(p) for p in (policies if policies is not None else chosen.policies)]
+    if not made:
+        raise ConfigError("no policies to compare; name at least one")
+    labels = [label_of(p) for p in made]
+    repeated = sorted({label for label in labels if labels.count(label) > 1})
+    if repeated:
+        raise ConfigError(f"policy {repeated[0]} is listed twice; results are told apart by policy")
+    numbers = tuple(range(chosen.seeds if seeds is None else seeds) if not isinstance(seeds, Iterable) else seeds)
+    if not numbers:
+        raise ConfigError("no seeds to run; give at least one")
+    runs: list[RunRecord] = []
+    sizes, notes, examples = [], [], {}
+    for seed in numbers:
+        table = workload.sample(seed)
+        sizes.append(len(table))
+        notes += [note for note in table.notes if note not in notes]
+        for policy, label in zip(made, labels, strict=True):
+            if progress is not None:
+                progress(f"{label}, seed {seed}")
+            keep = keep_examples and seed == numbers[0]
+            record, result = _run(system, table, policy, label, seed, keep)
+            runs.append(record)
+            if keep and result is not None:
+                examples[label] = result
+    order = {label: i for i, label in enumerate(labels)}
+    runs.sort(key=lambda r: (order[r.policy], numbers.index(r.seed)))
+    return Comparison(
+        scenario=chosen,
+        policies=tuple(labels),
+        seeds=numbers,
+        runs=tuple(runs),
+        num_requests=tuple(sizes),
+        examples=examples,
+        notes=tuple(notes),
+        provenance=workload.provenance(),
+    )
+
+
+def _run(
+    system: Any, table: RequestTable, policy: Policy, label: str, seed: int, log: bool
+) -> tuple[RunRecord, SimulationResult | None]:
+    started = time.perf_counter()
+    try:
+        result = simulate(system, table, policy, seed=seed, log=log)
+    except LivelockError as error:
+        empty = dict.fromkeys(metric_names(), float("nan"))
+        return RunRecord(label, seed, empty, str(error), False, time.perf_counter() - started), None
+    elapsed = time.perf_counter() - started
+    once = result.completed and int(result.worker["total_finished"].sum()) == len(table)
+    return RunRecord(label, seed, compute_metrics(result), "", once, elapsed), result
+
+
+def _jsonable(value: Any) -> Any:
+    """Return ``value`` with numbers JSON does not know as None."""
+    if isinstance(value, dict):
+        return {k: _jsonable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(v) for v in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(_jsonable(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")

@@ -1,0 +1,196 @@
+"""Every metric, defined once.
+
+Symbols, per request i: a arrival, b first admission, f first token, c completion (seconds); s prompt and o
+output length (tokens). Per run: t0 first arrival, t1 end (the last completion; with a horizon, the moment
+the run stopped), span = t1 - t0, M the KV capacity.
+
+Latencies are over finished requests, each as mean, p50, p90, p95, p99 and max:
+
+- ``e2e_latency`` = c - a
+- ``ttft`` = f - a (time to first token)
+- ``queueing_delay`` = b - a (of all admitted requests)
+- ``tpot`` = (c - f) / (gaps between output tokens): o - 1, or o where prefill shows an uncounted first token;
+  requests with no gap are left out (time per output token)
+- ``tbt`` = gaps between consecutive output tokens of a request, over all tokens (time between tokens). A
+  token generated again after lost progress is not delivered twice: the user waits for the next new one.
+  Mean and maximum are exact, percentiles to a relative 0.1 %.
+
+Rates, per second of span: ``request_throughput`` (finished), ``token_throughput`` (output tokens of finished
+requests, counted at completion), ``generated_token_throughput`` (output tokens as generated, repeats
+included), ``processed_token_throughput`` (prefill and output tokens as processed), ``goodput`` (requests
+that met all of their SLOs: f - a ≤ TTFT SLO and every gap ≤ TBT SLO). ``slo_attainment`` is the share of
+all requests that did.
+
+Cost and use: ``evictions``, ``recomputed_tokens`` (KV tokens thrown away by evictions), ``kv_utilisation``
+(time average of KV tokens / M), ``kv_peak`` (largest KV tokens / M), ``batch_size`` (requests per
+iteration), ``active_requests`` (time average), ``busy_fraction`` (share of span spent in batches),
+``iterations``, ``makespan`` = span, ``jain_fairness`` = (Σx)² / (n Σx²) of the finished requests' token
+rates x = o / (c - a) (1 = equal), ``max_wait`` (longest b - a, counting requests not yet admitted as
+waiting until t1), ``finished``, ``unfinished``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.simulate import SimulationResult
+from kvgym.simulator.tables import FINISHED, FUTURE, WAITING
+
+STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
+
+
+@dataclass(frozen=True)
+class MetricInfo:
+    """What a metric is.
+
+    Attributes:
+        unit: unit, "1" for ratios.
+        summary: one line; the module's docstring has the definition.
+        lower_is_better: True, False, or None where neither is.
+    """
+
+    unit: str
+    summary: str
+    lower_is_better: bool | None
+
+
+LATENCIES: dict[str, MetricInfo] = {
+    "e2e_latency": MetricInfo("s", "completion - arrival", True),
+    "ttft": MetricInfo("s", "first token - arrival", True),
+    "tbt": MetricInfo("s", "gap between consecutive output tokens", True),
+    "tpot": MetricInfo("s", "mean gap between output tokens of a request", True),
+    "queueing_delay": MetricInfo("s", "first admission - arrival", True),
+}
+"""Metrics reported as ``<name>_<statistic>``, see :data:`STATISTICS`."""
+
+SCALARS: dict[str, MetricInfo] = {
+    "request_throughput": MetricInfo("1/s", "requests finished per second", False),
+    "token_throughput": MetricInfo("tokens/s", "output tokens of finished requests per second", False),
+    "generated_token_throughput": MetricInfo("tokens/s", "output tokens generated, repeats included", None),
+    "processed_token_throughput": MetricInfo("tokens/s", "prefill and output tokens processed", None),
+    "goodput": MetricInfo("1/s", "requests per second that met all of their SLOs", False),
+    "slo_attainment": MetricInfo("1", "share of requests that met all of their SLOs", False),
+    "evictions": MetricInfo("1", "requests sent back to the queue", True),
+    "recomputed_tokens": MetricInfo("tokens", "KV tokens thrown away by evictions", True),
+    "kv_utilisation": MetricInfo("1", "time average of KV tokens / capacity", None),
+    "kv_peak": MetricInfo("1", "largest KV tokens / capacity", None),
+    "batch_size": MetricInfo("1", "requests per iteration", None),
+    "active_requests": MetricInfo("1", "time average of active requests", None),
+    "busy_fraction": MetricInfo("1", "share of time spent in batches", None),
+    "iterations": MetricInfo("1", "batches executed", None),
+    "makespan": MetricInfo("s", "end of the run - first arrival", True),
+    "jain_fairness": MetricInfo("1", "Jain's index of the requests' token rates", False),
+    "max_wait": MetricInfo("s", "longest time from arrival to first admission", True),
+    "finished": MetricInfo("1", "requests finished", False),
+    "unfinished": MetricInfo("1", "requests not finished when the run stopped", True),
+}
+
+
+def metric_info(name: str) -> MetricInfo:
+    """Return the description of a metric such as ``"ttft_p99"`` or ``"goodput"``.
+
+    Raises:
+        KeyError: there is no such metric.
+    """
+    if name in SCALARS:
+        return SCALARS[name]
+    family, _, statistic = name.rpartition("_")
+    if statistic in STATISTICS and family in LATENCIES:
+        return LATENCIES[family]
+    raise KeyError(name)
+
+
+def metric_names() -> tuple[str, ...]:
+    """Return the names of all metrics, in order."""
+    return (*(f"{family}_{s}" for family in LATENCIES for s in STATISTICS), *SCALARS)
+
+
+def compute_metrics(result: SimulationResult) -> dict[str, float]:
+    """Return all metrics of a run by name, NaN where nothing was measured."""
+    r, w, table = result.requests, result.worker, result.table
+    done = r["status"] == FINISHED
+    arrival = table.arrival_time
+    start = float(arrival[0]) if len(arrival) else 0.0
+    end = float(r["finish_time"].max()) if result.completed and len(r) else float(w["clock"].max())
+    span = max(end - start, 0.0)
+    e2e = (r["finish_time"] - arrival)[done]
+    waited = (r["start_time"] - arrival)[~np.isnan(r["start_time"])]
+    gaps = table.output_len - (result.system.first_token != "uncounted")
+    timed = done & (gaps > 0)
+    met = slo_met(result)
+    here = np.isin(r["status"], (FUTURE, WAITING)) & (arrival <= end) & np.isnan(r["start_time"])
+    metrics = {
+        **_statistics("e2e_latency", e2e),
+        **_statistics("ttft", (r["first_token_time"] - arrival)[done]),
+        **_gap_statistics(result),
+        **_statistics("tpot", ((r["finish_time"] - r["first_token_time"])[timed] / gaps[timed])),
+        **_statistics("queueing_delay", waited),
+    }
+    capacity_time = result.system.kv_capacity * span * len(w)
+    rates = table.output_len[done] / np.maximum(e2e, 1e-12)
+    metrics |= {
+        "request_throughput": _ratio(done.sum(), span),
+        "token_throughput": _ratio(table.output_len[done].sum(), span),
+        "generated_token_throughput": _ratio(w["total_output_tokens"].sum(), span),
+        "processed_token_throughput": _ratio(
+            w["total_output_tokens"].sum() + w["total_prefill_tokens"].sum(), span
+        ),
+        "goodput": _ratio(met.sum(), span),
+        "slo_attainment": _ratio(met.sum(), len(r)),
+        "evictions": float(w["total_evicted"].sum()),
+        "recomputed_tokens": float(r["num_recomputed_tokens"].sum()),
+        "kv_utilisation": _ratio(w["kv_time"].sum(), capacity_time),
+        "kv_peak": float(w["peak_kv_tokens"].max()) / result.system.kv_capacity,
+        "batch_size": _ratio(w["total_batch_requests"].sum(), w["iteration"].sum()),
+        "active_requests": _ratio(w["active_time"].sum(), span),
+        "busy_fraction": _ratio(w["busy_time"].sum(), span * len(w)),
+        "iterations": float(w["iteration"].sum()),
+        "makespan": span,
+        "jain_fairness": _ratio(rates.sum() ** 2, len(rates) * (rates**2).sum()),
+        "max_wait": float(max(waited.max(initial=0.0), (end - arrival[here]).max(initial=0.0))),
+        "finished": float(done.sum()),
+        "unfinished": float((~done).sum()),
+    }
+    return metrics
+
+
+def slo_met(result: SimulationResult) -> NDArray[np.bool_]:
+    """Return for each request whether it finished within all of its SLOs, shape (n,)."""
+    r, table = result.requests, result.table
+    met = r["status"] == FINISHED
+    if table.ttft_slo is not None:
+        met &= r["first_token_time"] - table.arrival_time <= table.ttft_slo
+    if table.tbt_slo is not None:
+        met &= r["max_token_gap"] <= table.tbt_slo
+    return np.asarray(met)
+
+
+def _ratio(numerator: Any, denominator: Any) -> float:
+    return float(numerator) / float(denominator) if denominator > 0 else float("nan")
+
+
+def _statistics(name: str, values: NDArray[np.float64]) -> dict[str, float]:
+    if not len(values):
+        return {f"{name}_{s}": float("nan") for s in STATISTICS}
+    p50, p90, p95, p99 = np.percentile(values, (50, 90, 95, 99))
+    figures = (values.mean(), p50, p90, p95, p99, values.max())
+    return {f"{name}_{s}": float(x) for s, x in zip(STATISTICS, figures, strict=True)}
+
+
+def _gap_statistics(result: SimulationResult) -> dict[str, float]:
+    """Statistics of the token gaps from their histogram; a bin stands for the mean of its gaps."""
+    used = result.gap_counts > 0
+    counts, sums = result.gap_counts[used], result.gap_sums[used]
+    if not len(counts):
+        return {f"tbt_{s}": float("nan") for s in STATISTICS}
+    cumulative = np.cumsum(counts)
+    figures = [sums.sum() / counts.sum()]
+    for q in (0.50, 0.90, 0.95, 0.99):
+        k = int(np.searchsorted(cumulative, q * cumulative[-1], side="left"))
+        figures.append(sums[k] / counts[k])
+    figures.append(result.requests["max_token_gap"].max())
+    return {f"tbt_{s}": float(x) for s, x in zip(STATISTICS, figures, strict=True)}

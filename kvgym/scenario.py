@@ -1,0 +1,160 @@
+"""Scenarios: a deployment, a workload and the schedulers to compare on it, by name or from a YAML file."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kvgym.batch_time import make_batch_time
+from kvgym.batch_time.hardware import load_hardware
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.simulator.system import System
+from kvgym.workloads.workload import Workload, make_workload
+
+DEFAULT_SCENARIO = "a100-llama2-70b"
+
+
+class SystemSettings(BaseModel):
+    """Rules of the engine, see :class:`~kvgym.simulator.system.System`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    first_token: str = "counted"
+    progress_on_evict: str = "lost"
+    requeue: str = "arrival"
+    horizon: float | None = None
+    stall_limit: int | None = None
+
+
+class Scenario(BaseModel):
+    """A comparison that can be run: JSON-able, frozen, unknown keys refused.
+
+    Attributes:
+        name: id.
+        summary: one line.
+        hardware: name of a calibrated hardware file or path of one; None where ``batch_time`` is given.
+        batch_time: description of a batch-time model that replaces the hardware's, see
+            :func:`kvgym.batch_time.make_batch_time`; or, with ``hardware``, options of its
+            ``batch_time`` method (``composition``, ``cpu_overhead``).
+        kv_capacity: KV memory in tokens; None = the hardware's.
+        workload: preset name or description, see :func:`kvgym.workloads.make_workload`.
+        system: rules of the engine.
+        policies: what ``kvgym compare`` runs unless told otherwise.
+        seeds: number of seeds it runs unless told otherwise; seeds are 0, 1, …
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    summary: str
+    hardware: str | None = None
+    batch_time: dict[str, Any] = Field(default_factory=dict)
+    kv_capacity: int | None = Field(default=None, ge=2)
+    workload: str | dict[str, Any]
+    system: SystemSettings = SystemSettings()
+    policies: tuple[str, ...] = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta")
+    seeds: int = Field(default=5, ge=1)
+
+    def make_system(self) -> System:
+        """Return the system.
+
+        Raises:
+            ConfigError: the description is contradictory or incomplete.
+        """
+        settings = {k: v for k, v in self.system.model_dump().items() if v is not None}
+        capacity = self.kv_capacity
+        if self.hardware is not None:
+            hardware = load_hardware(self.hardware)
+            capacity = capacity or hardware.kv_capacity
+            try:
+                batch_time: Any = hardware.batch_time(**self.batch_time)
+            except TypeError as error:
+                raise ConfigError(
+                    f"scenario {self.name!r}: batch_time with hardware takes composition and cpu_overhead ({error})"
+                ) from None
+        else:
+            if "kind" not in self.batch_time or capacity is None:
+                raise ConfigError(
+                    f"scenario {self.name!r} needs either hardware, or batch_time with a kind and kv_capacity"
+                )
+            batch_time = make_batch_time(self.batch_time)
+        return System(kv_capacity=capacity, batch_time=batch_time, **settings)
+
+    def make_workload(self) -> Workload:
+        """Return the workload."""
+        return make_workload(self.workload) if isinstance(self.workload, str) else _workload(self.workload)
+
+    def override(self, **changes: Any) -> Scenario:
+        """Return the scenario with some fields replaced (None = keep)."""
+        return _validate({**self.model_dump(), **{k: v for k, v in changes.items() if v is not None}}, self.name)
+
+
+def _workload(description: Mapping[str, Any]) -> Workload:
+    """A mapping with ``preset`` is that preset with overrides, any other a full description."""
+    rest = dict(description)
+    preset = rest.pop("preset", None)
+    return make_workload(preset, **rest) if preset is not None else make_workload(rest)
+
+
+def scenario_names() -> dict[str, str]:
+    """Return the scenarios that come with kvgym, with a line each; the default one first."""
+    names = sorted(_texts(), key=lambda name: (name != DEFAULT_SCENARIO, name))
+    return {name: _load_name(name).summary for name in names}
+
+
+def load_scenario(name_or_path: str | Path) -> Scenario:
+    """Return a scenario by name, or from a YAML file (a path, or a name ending in .yaml or .yml).
+
+    Raises:
+        UnknownNameError: no scenario of that name comes with kvgym.
+        ConfigError: the file cannot be read or a field is wrong.
+    """
+    if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
+        path = Path(name_or_path)
+        try:
+            text = path.read_text("utf-8")
+        except OSError as error:
+            raise ConfigError(f"scenario file {path}: cannot be read: {error.strerror}") from None
+        return _parse(text, str(path), path.stem)
+    return _load_name(name_or_path)
+
+
+@functools.lru_cache(maxsize=1)
+def _texts() -> dict[str, str]:
+    folder = resources.files("kvgym.configs").joinpath("scenario")
+    return {f.name[:-5]: f.read_text("utf-8") for f in folder.iterdir() if f.name.endswith(".yaml")}
+
+
+@functools.lru_cache(maxsize=64)
+def _load_name(name: str) -> Scenario:
+    if name not in _texts():
+        raise UnknownNameError("scenario", name, _texts())
+    return _parse(_texts()[name], f"{name}.yaml", name)
+
+
+def _parse(text: str, origin: str, name: str) -> Scenario:
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"scenario file {origin}: not valid YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"scenario file {origin}: expected a mapping of fields, got {type(content).__name__}")
+    return _validate({"name": name, **content}, origin)
+
+
+def _validate(content: Mapping[str, Any], origin: str) -> Scenario:
+    try:
+        return Scenario.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "(whole file)"
+        valid = ", ".join(Scenario.model_fields)
+        raise ConfigError(
+            f"scenario {origin}: field {place}: {first['msg']} (got {first['input']!r}); fields: {valid}"
+        ) from None
