@@ -1,0 +1,370 @@
+"""When requests arrive: frozen processes that sample arrival times in seconds.
+
+Every process draws its randomness in the order of the requests, so the first n times of a longer sample
+equal the sample of n, and scaling the rate stretches the same realisation. The non-homogeneous Poisson
+processes are exact: unit-rate arrivals are mapped through the inverse of the cumulative rate.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from kvgym.errors import ConfigError
+from kvgym.workloads.base import FloatRange, Spec
+
+Times = NDArray[np.float64]
+Rate = Annotated[float, Field(gt=0)]
+
+
+class ArrivalProcess(Spec):
+    """Contract of the arrival processes."""
+
+    @property
+    def mean_rate(self) -> float:
+        """Long-run arrivals per second (per slot for slotted time); inf where all arrive at once."""
+        raise NotImplementedError
+
+    def sample(self, n: int, rng: np.random.Generator) -> Times:
+        """Return the first ``n`` arrival times, float64 (n,), seconds, non-decreasing."""
+        return self._times(np.cumsum(self._gaps(n, rng)))
+
+    def sample_until(self, duration: float, rng: np.random.Generator) -> Times:
+        """Return all arrival times below ``duration`` seconds, float64 (n,); a prefix of longer horizons."""
+        gaps: list[NDArray[np.float64]] = []
+        chunk = int(1.1 * self.mean_rate * duration) + 64
+        while True:
+            gaps.append(self._gaps(chunk, rng))
+            times = self._times(np.cumsum(np.concatenate(gaps)))
+            if times[-1] >= duration:
+                return times[: int(np.searchsorted(times, duration, side="left"))]
+            chunk *= 2
+
+    def scaled(self, factor: float) -> ArrivalProcess:
+        """Return this process with every rate multiplied by ``factor`` > 0."""
+        raise NotImplementedError
+
+    def _gaps(self, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Return ``n`` independent gaps of mean 1, before :meth:`_times` gives them their rate."""
+        return rng.standard_exponential(n)
+
+    def _times(self, clock: Times) -> Times:
+        """Map the unit-rate clock, non-decreasing, to seconds."""
+        raise NotImplementedError
+
+
+class AllAtOnce(ArrivalProcess):
+    """All requests arrive at the same instant.
+
+    Attributes:
+        time: that instant, seconds.
+    """
+
+    kind: Literal["all_at_once"] = "all_at_once"
+    time: float = Field(default=0.0, ge=0)
+
+    @property
+    def mean_rate(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def sample(self, n: int, rng: np.random.Generator) -> Times:
+        """Return ``n`` times equal to ``time``."""
+        return np.full(n, self.time)
+
+    def sample_until(self, duration: float, rng: np.random.Generator) -> Times:
+        """Refuse: a duration does not say how many requests arrive."""
+        raise ConfigError("all-at-once arrivals need num_requests, a duration does not bound them")
+
+    def scaled(self, factor: float) -> AllAtOnce:
+        """Return the process unchanged."""
+        return self
+
+
+class PoissonArrivals(ArrivalProcess):
+    """Poisson process.
+
+    Attributes:
+        rate: arrivals per second.
+    """
+
+    kind: Literal["poisson"] = "poisson"
+    rate: Rate
+
+    @property
+    def mean_rate(self) -> float:
+        """Arrivals per second."""
+        return self.rate
+
+    def scaled(self, factor: float) -> PoissonArrivals:
+        """Return this process at ``factor`` times the rate."""
+        return PoissonArrivals(rate=self.rate * factor)
+
+    def _times(self, clock: Times) -> Times:
+        return clock / self.rate
+
+
+class GammaArrivals(ArrivalProcess):
+    """Renewal process with gamma gaps, as vLLM's benchmark client draws them.
+
+    Gaps have shape ``burstiness`` and mean 1/rate, so their coefficient of variation is
+    1/√burstiness: below 1 burstier than Poisson, 1 Poisson, above 1 more regular. The first request
+    arrives after a first gap (vLLM's client sends it at once).
+
+    Attributes:
+        rate: arrivals per second.
+        burstiness: shape of the gaps.
+    """
+
+    kind: Literal["gamma"] = "gamma"
+    rate: Rate
+    burstiness: float = Field(default=1.0, gt=0)
+
+    @property
+    def mean_rate(self) -> float:
+        """Arrivals per second."""
+        return self.rate
+
+    def scaled(self, factor: float) -> GammaArrivals:
+        """Return this process at ``factor`` times the rate."""
+        return GammaArrivals(rate=self.rate * factor, burstiness=self.burstiness)
+
+    def _gaps(self, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        return rng.standard_gamma(self.burstiness, n) / self.burstiness
+
+    def _times(self, clock: Times) -> Times:
+        return clock / self.rate
+
+
+class DeterministicArrivals(ArrivalProcess):
+    """Fixed spacing: request i arrives at i/rate, the first at time 0.
+
+    Attributes:
+        rate: arrivals per second.
+    """
+
+    kind: Literal["deterministic"] = "deterministic"
+    rate: Rate
+
+    @property
+    def mean_rate(self) -> float:
+        """Arrivals per second."""
+        return self.rate
+
+    def sample(self, n: int, rng: np.random.Generator) -> Times:
+        """Return 0, 1/rate, …, (n−1)/rate."""
+        return np.arange(n) / self.rate
+
+    def sample_until(self, duration: float, rng: np.random.Generator) -> Times:
+        """Return the multiples of 1/rate below ``duration``."""
+        times = np.arange(math.ceil(duration * self.rate) + 1) / self.rate
+        return times[times < duration]
+
+    def scaled(self, factor: float) -> DeterministicArrivals:
+        """Return this process at ``factor`` times the rate."""
+        return DeterministicArrivals(rate=self.rate * factor)
+
+
+class PiecewiseArrivals(ArrivalProcess):
+    """Poisson process whose rate is constant between breakpoints.
+
+    Attributes:
+        times: start of each piece, seconds; the first is 0, increasing.
+        rates: arrivals per second in each piece, ≥ 0.
+        period: seconds after which the pieces repeat; None keeps the last rate for ever.
+    """
+
+    kind: Literal["piecewise"] = "piecewise"
+    times: tuple[float, ...] = Field(min_length=1)
+    rates: tuple[Annotated[float, Field(ge=0)], ...] = Field(min_length=1)
+    period: float | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PiecewiseArrivals:
+        if len(self.times) != len(self.rates):
+            raise ValueError(f"{len(self.times)} times but {len(self.rates)} rates; one rate per piece")
+        if self.times[0] != 0 or any(b <= a for a, b in zip(self.times, self.times[1:], strict=False)):
+            raise ValueError(f"times must start at 0 and increase, got {self.times}")
+        if self.period is None and self.rates[-1] == 0:
+            raise ValueError("the last rate must be > 0 where there is no period, else arrivals end")
+        if self.period is not None and (self.period <= self.times[-1] or sum(self.rates) == 0):
+            raise ValueError(f"period = {self.period} must exceed the last time, and a rate must be > 0")
+        return self
+
+    @property
+    def mean_rate(self) -> float:
+        """Mean over a period, or the last rate where there is none."""
+        if self.period is None:
+            return self.rates[-1]
+        return float(np.diff([*self.times, self.period]) @ np.asarray(self.rates)) / self.period
+
+    def rate_at(self, time: Times) -> Times:
+        """Return the rate at ``time`` (seconds, any shape), arrivals per second."""
+        time = np.asarray(time, np.float64) if self.period is None else np.mod(time, self.period)
+        return np.asarray(self.rates)[np.searchsorted(self.times, time, side="right") - 1]
+
+    def scaled(self, factor: float) -> PiecewiseArrivals:
+        """Return this process with every rate times ``factor``."""
+        rates = tuple(rate * factor for rate in self.rates)
+        return PiecewiseArrivals(times=self.times, rates=rates, period=self.period)
+
+    def _times(self, clock: Times) -> Times:
+        starts, rates = np.asarray(self.times), np.asarray(self.rates)
+        cumulative = np.concatenate([[0.0], np.cumsum(np.diff(starts) * rates[:-1])])
+        offset: Times | float = 0.0
+        if self.period is not None:
+            total = self.mean_rate * self.period
+            cycles = np.floor(clock / total)
+            offset = cycles * self.period
+            clock = np.clip(clock - cycles * total, 0.0, np.nextafter(total, 0.0))
+        piece = np.searchsorted(cumulative, clock, side="right") - 1
+        with np.errstate(divide="ignore", invalid="ignore"):
+            within = np.where(rates[piece] > 0, (clock - cumulative[piece]) / rates[piece], 0.0)
+        return np.maximum.accumulate(starts[piece] + within + offset)
+
+
+class SinusoidArrivals(ArrivalProcess):
+    """Poisson process of rate λ(t) = rate · (1 + amplitude · sin(2πt/period + phase)).
+
+    Attributes:
+        rate: mean arrivals per second.
+        amplitude: relative swing, 0 to 1.
+        period: seconds.
+        phase: radians.
+    """
+
+    kind: Literal["sinusoid"] = "sinusoid"
+    rate: Rate
+    amplitude: float = Field(default=0.5, ge=0, le=1)
+    period: float = Field(gt=0)
+    phase: float = 0.0
+
+    @property
+    def mean_rate(self) -> float:
+        """Mean over a period."""
+        return self.rate
+
+    def rate_at(self, time: Times) -> Times:
+        """Return the rate at ``time`` (seconds, any shape), arrivals per second."""
+        angle = 2 * np.pi * np.asarray(time, np.float64) / self.period + self.phase
+        return np.asarray(self.rate * (1 + self.amplitude * np.sin(angle)), np.float64)
+
+    def scaled(self, factor: float) -> SinusoidArrivals:
+        """Return this process at ``factor`` times the mean rate."""
+        return self.model_copy(update={"rate": self.rate * factor})
+
+    def _cumulative(self, time: Times) -> Times:
+        """Return ∫₀ᵗ λ / rate, seconds."""
+        scale = self.amplitude * self.period / (2 * np.pi)
+        return time + scale * (math.cos(self.phase) - np.cos(2 * np.pi * time / self.period + self.phase))
+
+    def _times(self, clock: Times) -> Times:
+        target = clock / self.rate
+        swing = self.amplitude * self.period / np.pi  # |cumulative(t) − t| never exceeds it
+        low, high = np.maximum(target - swing, 0.0), target + swing
+        for _ in range(64):  # bisection to the last bit: safe where the rate touches zero
+            middle = 0.5 * (low + high)
+            below = self._cumulative(middle) < target
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return np.maximum.accumulate(high) if len(high) else high
+
+
+class TimestampArrivals(ArrivalProcess):
+    """Given times, replayed.
+
+    Attributes:
+        times: seconds, ≥ 0, non-decreasing.
+        rate_scale: the rate is multiplied by this, i.e. the times are divided by it.
+    """
+
+    kind: Literal["timestamps"] = "timestamps"
+    times: tuple[Annotated[float, Field(ge=0)], ...] = Field(min_length=1)
+    rate_scale: Rate = 1.0
+
+    @model_validator(mode="after")
+    def _sorted(self) -> TimestampArrivals:
+        if any(b < a for a, b in zip(self.times, self.times[1:], strict=False)):
+            raise ValueError("times must be non-decreasing")
+        return self
+
+    @property
+    def mean_rate(self) -> float:
+        """Number of gaps over the span of the times, scaled; inf where all are equal."""
+        span = self.times[-1] - self.times[0]
+        return (len(self.times) - 1) / span * self.rate_scale if span > 0 else math.inf
+
+    def sample(self, n: int, rng: np.random.Generator) -> Times:
+        """Return the first ``n`` times, scaled."""
+        if n > len(self.times):
+            raise ConfigError(f"{n} arrivals asked for, but only {len(self.times)} timestamps are given")
+        return np.asarray(self.times[:n], np.float64) / self.rate_scale
+
+    def sample_until(self, duration: float, rng: np.random.Generator) -> Times:
+        """Return the scaled times below ``duration``."""
+        times = np.asarray(self.times, np.float64) / self.rate_scale
+        return times[times < duration]
+
+    def scaled(self, factor: float) -> TimestampArrivals:
+        """Return these times at ``factor`` times the rate."""
+        return self.model_copy(update={"rate_scale": self.rate_scale * factor})
+
+
+class SlottedArrivals(ArrivalProcess):
+    """A Poisson number of arrivals at every integer time, for the discrete model of MC-SF and FLOW.
+
+    Attributes:
+        rate: mean arrivals per slot; a range draws it uniformly once per sample (MC-SF, Section 5.1,
+            Model 2).
+        start: first slot.
+    """
+
+    kind: Literal["slotted"] = "slotted"
+    rate: Rate | FloatRange
+    start: int = Field(default=0, ge=0)
+
+    @property
+    def mean_rate(self) -> float:
+        """Arrivals per slot."""
+        return 0.5 * (self.rate.low + self.rate.high) if isinstance(self.rate, FloatRange) else self.rate
+
+    def sample(self, n: int, rng: np.random.Generator) -> Times:
+        """Return the first ``n`` arrivals, integer times as float64 (n,)."""
+        rate = self._draw(rng)
+        counts = np.zeros(0, np.int64)
+        while counts.sum() < n:
+            counts = np.concatenate([counts, rng.poisson(rate, int((n - counts.sum()) / rate) + 16)])
+        return np.repeat(self.start + np.arange(len(counts), dtype=np.float64), counts)[:n]
+
+    def sample_until(self, duration: float, rng: np.random.Generator) -> Times:
+        """Return the arrivals of the first ⌈``duration``⌉ slots, from ``start`` on."""
+        slots = math.ceil(duration)
+        counts = rng.poisson(self._draw(rng), slots)
+        return np.repeat(self.start + np.arange(slots, dtype=np.float64), counts)
+
+    def scaled(self, factor: float) -> SlottedArrivals:
+        """Return this process at ``factor`` times the rate."""
+        if isinstance(self.rate, FloatRange):
+            scaled = FloatRange(low=self.rate.low * factor, high=self.rate.high * factor)
+            return SlottedArrivals(rate=scaled, start=self.start)
+        return SlottedArrivals(rate=self.rate * factor, start=self.start)
+
+    def _draw(self, rng: np.random.Generator) -> float:
+        return self.rate.draw(rng) if isinstance(self.rate, FloatRange) else self.rate
+
+
+AnyArrivals = Annotated[
+    AllAtOnce
+    | PoissonArrivals
+    | GammaArrivals
+    | DeterministicArrivals
+    | PiecewiseArrivals
+    | SinusoidArrivals
+    | TimestampArrivals
+    | SlottedArrivals,
+    Field(discriminator="kind"),
+]
+"""Any arrival process, told apart by ``kind``."""

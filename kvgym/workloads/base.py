@@ -1,0 +1,91 @@
+"""Common ground of the workload descriptions: frozen, strict, JSON-able models and random ranges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from kvgym.errors import ConfigError
+from kvgym.seeding import stream_seed
+
+MAX_TOKENS = 2**31 - 1
+"""Largest length that a request table can hold."""
+
+
+class Spec(BaseModel):
+    """Frozen description; unknown keys are refused and every mistake is a :class:`ConfigError`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def __init__(self, **data: Any) -> None:
+        """Validate ``data``.
+
+        Raises:
+            ConfigError: names each wrong field, what is wrong with it and the value given.
+        """
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            raise ConfigError("; ".join(_sentence(dict(item)) for item in error.errors())) from None
+
+
+def _sentence(item: dict[str, Any]) -> str:
+    """Turn one pydantic error into ``field: message (got value)``."""
+    where = ".".join(str(part) for part in item["loc"])
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "value_error":  # already a full sentence, of a nested description or of a validator
+        return f"{where}: {message}" if where else message
+    return f"{where}: {message} (got {item['input']!r})"
+
+
+class IntRange(Spec):
+    """An integer drawn uniformly from ``low`` to ``high``, both included, once per sample."""
+
+    low: int = Field(ge=0)
+    high: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> IntRange:
+        if self.high < self.low:
+            raise ValueError(f"high = {self.high} lies below low = {self.low}")
+        return self
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """Return one draw."""
+        return int(rng.integers(self.low, self.high, endpoint=True))
+
+
+class FloatRange(Spec):
+    """A number drawn uniformly from [``low``, ``high``), once per sample."""
+
+    low: float = Field(ge=0)
+    high: float = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> FloatRange:
+        if self.high < self.low:
+            raise ValueError(f"high = {self.high} lies below low = {self.low}")
+        return self
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """Return one draw."""
+        return float(rng.uniform(self.low, self.high))
+
+
+def substream(seed: int, name: str, *key: int) -> np.random.Generator:
+    """Return the generator of part ``key`` of the named stream ``name``.
+
+    Parts keep draws apart that must not move each other, such as the prompt and output lengths.
+
+    Args:
+        seed: non-negative seed of the whole run.
+        name: one of :data:`kvgym.seeding.STREAMS`.
+        *key: position of the part; without it, the stream itself.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ConfigError(f"seed must be a whole number ≥ 0, got {seed!r}")
+    parent = stream_seed(int(seed), name)
+    child = np.random.SeedSequence(int(seed), spawn_key=(*parent.spawn_key, *key))
+    return np.random.Generator(np.random.PCG64(child))

@@ -1,0 +1,96 @@
+"""Limits on lengths. Whatever they cut or drop is counted in the table's notes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from kvgym.workloads.base import Spec
+from kvgym.workloads.table import RequestTable
+
+
+class LengthLimits(Spec):
+    """Bounds on prompt, output and total length, tokens.
+
+    Clipping brings prompt and output into their ranges first. Where the total still exceeds
+    ``max_total_len`` the prompt is shortened, as Vidur's replay generator does, but not below
+    ``min_prompt_len``; only then the output.
+
+    Attributes:
+        min_prompt_len: shortest prompt.
+        max_prompt_len: longest prompt; None for no bound.
+        min_output_len: shortest output.
+        max_output_len: longest output; None for no bound.
+        max_total_len: largest prompt + output; None for no bound.
+        policy: ``"clip"`` changes the lengths, ``"drop"`` removes the requests out of bounds.
+    """
+
+    min_prompt_len: int = Field(default=1, ge=1)
+    max_prompt_len: int | None = Field(default=None, ge=1)
+    min_output_len: int = Field(default=1, ge=1)
+    max_output_len: int | None = Field(default=None, ge=1)
+    max_total_len: int | None = Field(default=None, ge=2)
+    policy: Literal["clip", "drop"] = "clip"
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LengthLimits:
+        for name in ("prompt", "output"):
+            low, high = getattr(self, f"min_{name}_len"), getattr(self, f"max_{name}_len")
+            if high is not None and high < low:
+                raise ValueError(f"max_{name}_len = {high} lies below min_{name}_len = {low}")
+        least = self.min_prompt_len + self.min_output_len
+        if self.max_total_len is not None and self.max_total_len < least:
+            raise ValueError(f"max_total_len = {self.max_total_len} lies below the shortest request, {least}")
+        return self
+
+    def apply(self, table: RequestTable) -> RequestTable:
+        """Return the table within the limits, with one note per limit that acted."""
+        return self._drop(table) if self.policy == "drop" else self._clip(table)
+
+    def _clip(self, table: RequestTable) -> RequestTable:
+        notes: list[str] = []
+        lengths = {}
+        for name in ("prompt", "output"):
+            before = getattr(table, f"{name}_len")
+            low, high = getattr(self, f"min_{name}_len"), getattr(self, f"max_{name}_len")
+            after = np.clip(before, low, high)
+            _note(notes, int(np.sum(before < low)), len(table), f"had its {name} raised to {low} tokens")
+            _note(notes, int(np.sum(before > after)), len(table), f"had its {name} clipped to {high} tokens")
+            lengths[name] = after
+        if self.max_total_len is not None:
+            prompt, output = lengths["prompt"], lengths["output"]
+            over = int(np.sum(prompt + output > self.max_total_len))
+            prompt = np.minimum(prompt, np.maximum(self.max_total_len - output, self.min_prompt_len))
+            lengths = {"prompt": prompt, "output": np.minimum(output, self.max_total_len - prompt)}
+            cut = f"shortened to {self.max_total_len} tokens in total, the prompt first"
+            _note(notes, over, len(table), f"was {cut}")
+        if not notes:
+            return table
+        return table.replace(
+            prompt_len=lengths["prompt"], output_len=lengths["output"], notes=(*table.notes, *notes)
+        )
+
+    def _drop(self, table: RequestTable) -> RequestTable:
+        total = table.prompt_len + table.output_len
+        bounds = (
+            ("prompt", table.prompt_len, self.min_prompt_len, self.max_prompt_len),
+            ("output", table.output_len, self.min_output_len, self.max_output_len),
+            ("total", total, 0, self.max_total_len),
+        )
+        keep = np.ones(len(table), bool)
+        notes: list[str] = []
+        for name, value, low, high in bounds:
+            inside = (value >= low) & (value <= (high if high is not None else value))
+            span = f"{low} … {high if high is not None else '∞'} tokens"
+            text = f"was dropped, its {name} length outside {span}"
+            _note(notes, int(np.sum(keep & ~inside)), len(table), text)
+            keep &= inside
+        return table.select(keep, *notes) if notes else table
+
+
+def _note(notes: list[str], count: int, n: int, what: str) -> None:
+    """Append "count of n requests: each ``what``" where the count is positive."""
+    if count:
+        notes.append(f"{count:,} of {n:,} requests: each {what}.")

@@ -1,0 +1,211 @@
+"""Named workloads of the literature."""
+
+from __future__ import annotations
+
+from kvgym.registry import Registry
+from kvgym.workloads.arrivals import AllAtOnce, PoissonArrivals, SlottedArrivals
+from kvgym.workloads.base import FloatRange, IntRange, substream
+from kvgym.workloads.lengths import (
+    ConstantLength,
+    FillLengths,
+    IndependentLengths,
+    LogNormalLength,
+    UniformLength,
+)
+from kvgym.workloads.limits import LengthLimits
+from kvgym.workloads.spec import RequestClass, WorkloadSpec
+from kvgym.workloads.table import RequestTable
+from kvgym.workloads.workload import make_workload
+
+PRESETS: Registry[WorkloadSpec] = Registry("workload")
+"""All presets by name."""
+
+
+def preset_names() -> tuple[str, ...]:
+    """Return the names of the presets, in the order of the papers."""
+    return tuple(PRESETS)
+
+
+def describe_presets() -> dict[str, str]:
+    """Return the one-line description of each preset, by name."""
+    return {name: PRESETS[name].description for name in PRESETS}
+
+
+def mcsf_instance(model: int, seed: int) -> tuple[RequestTable, int]:
+    """Return one random instance of MC-SF, Section 5.1: its requests and its memory.
+
+    The memory M is uniform on 30 … 50, prompts on 1 … 5, outputs on 1 … M − prompt. Model 1: 40 … 60
+    requests at time 0. Model 2: slots 1 … T, T uniform on 40 … 60, Poisson arrivals of one rate uniform
+    in [0.5, 1.5).
+
+    Args:
+        model: 1 or 2.
+        seed: non-negative integer; trials are consecutive seeds.
+
+    Returns:
+        The requests, and M in tokens.
+    """
+    kv_capacity = int(substream(seed, "lengths", 4).integers(30, 50, endpoint=True))
+    workload = make_workload(f"mcsf-model-{model}", lengths={"kv_capacity": kv_capacity})
+    return workload.sample(seed), kv_capacity
+
+
+def _add(spec: WorkloadSpec) -> None:
+    PRESETS.add(spec.name, spec)
+
+
+# MC-SF, Section 5.2: word counts of LMSYS-Chat-1M. The conversations themselves are under a licence that
+# forbids redistribution, so the preset has lognormal lengths of the published means and medians. The
+# maxima keep every request servable (M = 16,492) and lower the means by less than 1 %.
+_LMSYS = IndependentLengths(
+    prompt=LogNormalLength(median=11, mean=40.62), output=LogNormalLength(median=45, mean=85.32)
+)
+_LMSYS_LIMITS = LengthLimits(max_prompt_len=4096, max_output_len=2048)
+
+for _name, _rate, _n, _what in (
+    ("lmsys", 50.0, 1000, "high demand, 50/s, 1,000 requests (MC-SF 5.2, Table 1)"),
+    ("lmsys-low", 10.0, 1000, "low demand, 10/s, 1,000 requests (MC-SF 5.2)"),
+    ("lmsys-50k", 50.0, 50_000, "50/s, 50,000 requests (FLOW 4.2)"),
+):
+    _add(
+        WorkloadSpec(
+            name=_name,
+            description=f"LMSYS chat lengths (lognormal by mean and median), {_what}",
+            arrivals=PoissonArrivals(rate=_rate),
+            lengths=_LMSYS,
+            limits=_LMSYS_LIMITS,
+            num_requests=_n,
+        )
+    )
+
+# MC-SF, Section 5.1. The paper draws the memory M per trial: see mcsf_instance; 40 is the middle.
+_FILL = FillLengths(prompt=UniformLength(low=1, high=5), kv_capacity=40)
+_add(
+    WorkloadSpec(
+        name="mcsf-model-1",
+        description="40 to 60 small requests at time 0, for memory M = 40 (MC-SF 5.1, Model 1)",
+        arrivals=AllAtOnce(),
+        lengths=_FILL,
+        num_requests=IntRange(low=40, high=60),
+    )
+)
+_add(
+    WorkloadSpec(
+        name="mcsf-model-2",
+        description="small requests over 40 to 60 slots, 0.5 to 1.5 a slot, for M = 40 (MC-SF 5.1, Model 2)",
+        arrivals=SlottedArrivals(rate=FloatRange(low=0.5, high=1.5), start=1),
+        lengths=_FILL,
+        duration=IntRange(low=40, high=60),
+    )
+)
+
+
+def _classes(
+    prompts: tuple[int, ...], outputs: tuple[int, ...], rates: tuple[float, ...], weights: bool = False
+) -> tuple[RequestClass, ...]:
+    """Return classes of constant lengths with Poisson rates, or with weights."""
+    return tuple(
+        RequestClass(
+            name=f"{prompt}+{output}",
+            prompt=ConstantLength(value=prompt),
+            output=ConstantLength(value=output),
+            weight=rate if weights else None,
+            rate=None if weights else rate,
+        )
+        for prompt, output, rate in zip(prompts, outputs, rates, strict=True)
+    )
+
+
+# FLOW, Section 4.1: three independent Poisson streams of rate 5 per slot are one of rate 15 with equal
+# shares. The paper varies the horizon from 1,000 to 10,000 slots.
+_add(
+    WorkloadSpec(
+        name="flow",
+        description="3 classes (10+20, 10+40, 10+60 tokens), 5 per slot each, 1,000 slots (FLOW 4.1)",
+        arrivals=SlottedArrivals(rate=15.0),
+        classes=_classes((10, 10, 10), (20, 40, 60), (1.0, 1.0, 1.0), weights=True),
+        duration=1000,
+    )
+)
+
+# WAIT, Section 6. The paper gives no number of requests; ten seconds or ten thousand requests here.
+_add(
+    WorkloadSpec(
+        name="wait-low",
+        description="2 classes (10+10, 10+20 tokens), 1,000/s each (WAIT 6.1, low demand)",
+        classes=_classes((10, 10), (10, 20), (1000.0, 1000.0)),
+        num_requests=10_000,
+    )
+)
+_add(
+    WorkloadSpec(
+        name="wait-high",
+        description="3 classes (20 + 100, 200, 300 tokens), 6,000, 4,000 and 2,000/s (WAIT 6.1, high demand)",
+        classes=_classes((20, 20, 20), (100, 200, 300), (6000.0, 4000.0, 2000.0)),
+        num_requests=10_000,
+    )
+)
+# Only the ratio 20 : 40 : 80 : 160 is published; the numbers are taken as rates per second.
+_add(
+    WorkloadSpec(
+        name="wait-nested",
+        description="4 classes (10 + 20, 40, 80, 160 tokens), 20, 40, 80 and 160/s (WAIT 6.2, synthetic)",
+        classes=_classes((10,) * 4, (20, 40, 80, 160), (20.0, 40.0, 80.0, 160.0)),
+        num_requests=10_000,
+    )
+)
+for _name, _qps in (("wait-bins-low", 55.0), ("wait-bins-high", 550.0)):
+    _add(
+        WorkloadSpec(
+            name=_name,
+            description=f"10 classes (60 + 50 … 500 tokens) in LMSYS proportions, {_qps:g}/s (WAIT 6.2)",
+            arrivals=PoissonArrivals(rate=_qps),
+            classes=_classes(
+                (60,) * 10, tuple(range(50, 501, 50)), (23, 11, 8, 7, 6, 4, 3, 2, 1, 1), weights=True
+            ),
+            num_requests=10_000,
+        )
+    )
+
+# SLAI, Section 7 and Table 1. The table's decode standard deviation contradicts its median and P90; these
+# two are fitted. Rates run from 0.2 to 1.6 per second.
+for _name, _share in (("slai", 0.05), ("slai-paying-50", 0.5), ("slai-paying-95", 0.95)):
+    _add(
+        WorkloadSpec(
+            name=_name,
+            description=f"ShareGPT-4 lengths, 1/s, 35 min, {_share:.0%} paying, TBT 0.1 or 0.5 s (SLAI 7)",
+            arrivals=PoissonArrivals(rate=1.0),
+            lengths=IndependentLengths(
+                prompt=LogNormalLength(median=1730, p90=5696), output=LogNormalLength(median=415, p90=834)
+            ),
+            classes=(
+                RequestClass(name="paying", weight=_share, priority=1, tbt_slo=0.1),
+                RequestClass(name="free", weight=1 - _share, priority=0, tbt_slo=0.5),
+            ),
+            limits=LengthLimits(max_total_len=8192),
+            duration=2100,
+        )
+    )
+
+# STAB, Section 5. The text ties outputs to prompts, but the printed rates follow only from independent
+# lengths with these maxima. 5/s is the smallest rate at which all three saturate one GPU.
+for _name, _prompt, _output in (
+    ("stab-1-1", (10, 1600), (10, 1600)),
+    ("stab-2-1", (10, 2133), (5, 1066)),
+    ("stab-1-2", (10, 1066), (10, 2133)),
+):
+    _add(
+        WorkloadSpec(
+            name=_name,
+            description=(
+                f"prompts uniform on {_prompt[0]} … {_prompt[1]}, "
+                f"outputs on {_output[0]} … {_output[1]}, 5/s (STAB 5)"
+            ),
+            arrivals=PoissonArrivals(rate=5.0),
+            lengths=IndependentLengths(
+                prompt=UniformLength(low=_prompt[0], high=_prompt[1]),
+                output=UniformLength(low=_output[0], high=_output[1]),
+            ),
+            num_requests=10_000,
+        )
+    )

@@ -1,0 +1,162 @@
+"""The description of a workload: frozen, strict, JSON-able."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from kvgym.errors import ConfigError
+from kvgym.workloads.arrivals import AnyArrivals, Rate
+from kvgym.workloads.base import IntRange, Spec
+from kvgym.workloads.lengths import AnyLength, EmpiricalPairs, FillLengths, IndependentLengths
+from kvgym.workloads.limits import LengthLimits
+from kvgym.workloads.predictions import AnyPredictor
+
+
+class TraceLengths(Spec):
+    """Requests of a trace file.
+
+    Attributes:
+        path: the file.
+        format: one of :func:`kvgym.workloads.trace_formats`, or ``"auto"``.
+        mode: ``"replay"`` keeps the rows in order, with their own times where the workload gives no
+            arrival process; ``"resample"`` draws (prompt, output) pairs jointly with replacement.
+        rate_scale: the recorded rate is multiplied by this.
+        start: seconds since the first row; earlier rows are left out.
+        end: seconds since the first row; rows from here on are left out. None keeps all.
+        debatch: spread tied timestamps over the gap to the next; None does what the format needs.
+    """
+
+    kind: Literal["trace"] = "trace"
+    path: str = Field(min_length=1)
+    format: str = "auto"
+    mode: Literal["replay", "resample"] = "replay"
+    rate_scale: Rate = 1.0
+    start: float = Field(default=0.0, ge=0)
+    end: float | None = Field(default=None, gt=0)
+    debatch: bool | None = None
+
+
+AnyPairs = Annotated[
+    IndependentLengths | FillLengths | EmpiricalPairs | TraceLengths, Field(discriminator="kind")
+]
+"""Any source of (prompt, output) lengths, told apart by ``kind``."""
+
+
+class RequestClass(Spec):
+    """A class of requests: its share of the arrivals, and what sets it apart.
+
+    Attributes:
+        name: for reports.
+        weight: share of the workload's arrivals, relative to the other classes.
+        rate: own Poisson rate, arrivals per second, instead of a weight.
+        arrivals: own arrival process, instead of a weight.
+        prompt: own prompt lengths; None takes the workload's.
+        output: own output lengths; None takes the workload's.
+        priority: larger is more important.
+        ttft_slo: target of the time to first token, seconds; None for no target.
+        tbt_slo: target of the time between tokens, seconds; None for no target.
+    """
+
+    name: str = ""
+    weight: float | None = Field(default=None, gt=0)
+    rate: Rate | None = None
+    arrivals: AnyArrivals | None = None
+    prompt: AnyLength | None = None
+    output: AnyLength | None = None
+    priority: int = 0
+    ttft_slo: float | None = Field(default=None, ge=0)
+    tbt_slo: float | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> RequestClass:
+        given = [name for name in ("weight", "rate", "arrivals") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"a class has one of weight, rate and arrivals, got {given}")
+        return self
+
+    @property
+    def source(self) -> str:
+        """``"arrivals"``, ``"rate"`` or ``"weight"`` (also where nothing is given: weight 1)."""
+        return "arrivals" if self.arrivals is not None else "rate" if self.rate is not None else "weight"
+
+
+class WorkloadSpec(Spec):
+    """Everything that defines a workload; with a seed it defines every request.
+
+    Arrivals come from exactly one place: ``arrivals``, or a rate or process of every class, or the
+    timestamps of a replayed trace. Every other workload also needs ``num_requests`` or ``duration``.
+
+    Attributes:
+        name: name of the preset, or the user's.
+        description: one line.
+        arrivals: process of all requests together.
+        lengths: source of (prompt, output) lengths, for requests whose class has none of its own.
+        classes: classes of requests; empty for none.
+        predictions: what schedulers are told; None keeps a trace's own predictions, else exact lengths.
+        limits: bounds on the lengths.
+        num_requests: number of requests, or a range to draw it from.
+        duration: horizon in seconds (slots for slotted arrivals), or a range to draw it from.
+    """
+
+    name: str = "custom"
+    description: str = ""
+    arrivals: AnyArrivals | None = None
+    lengths: AnyPairs | None = None
+    classes: tuple[RequestClass, ...] = ()
+    predictions: AnyPredictor | None = None
+    limits: LengthLimits = LengthLimits()
+    num_requests: Annotated[int, Field(ge=1)] | IntRange | None = None
+    duration: Annotated[float, Field(gt=0)] | IntRange | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> WorkloadSpec:
+        sources = {c.source for c in self.classes}
+        if len(sources) > 1:
+            raise ValueError(f"classes mix {' and '.join(sorted(sources))}; use one of them for all classes")
+        per_class = bool(sources & {"rate", "arrivals"})
+        if self.arrivals is not None and per_class:
+            raise ValueError(f"both the workload and its classes give {sources.pop()}; use class weights")
+        if self.replays and per_class:
+            raise ValueError("a replayed trace sets the arrivals; give its classes weights")
+        if self.arrivals is None and not per_class and not self.replays:
+            raise ValueError("no arrivals: give arrivals, or a rate for every class, or replay a trace")
+        if self.lengths is None and not all(c.prompt and c.output for c in self.classes or [RequestClass()]):
+            raise ValueError("no lengths: give lengths, or prompt and output for every class")
+        if self.num_requests is not None and self.duration is not None:
+            raise ValueError("give num_requests or duration, not both")
+        if self.num_requests is None and self.duration is None and not self.replays:
+            raise ValueError("give num_requests (requests) or duration (seconds)")
+        return self
+
+    @property
+    def replays(self) -> bool:
+        """Whether the rows of a trace are replayed in order."""
+        return isinstance(self.lengths, TraceLengths) and self.lengths.mode == "replay"
+
+    @property
+    def mean_rate(self) -> float:
+        """Long-run arrivals per second of all classes; NaN where a trace's timestamps decide."""
+        if self.arrivals is not None:
+            return self.arrivals.mean_rate
+        rates = [c.arrivals.mean_rate if c.arrivals else c.rate or math.nan for c in self.classes]
+        return sum(rates) if rates else math.nan
+
+    def at_rate(self, rate: float) -> WorkloadSpec:
+        """Return this workload with all arrivals sped up or slowed down to ``rate`` per second.
+
+        Raises:
+            ConfigError: the workload has no finite rate of its own.
+        """
+        if not math.isfinite(self.mean_rate):
+            raise ConfigError("the workload has no rate to change; for a trace use lengths.rate_scale")
+        factor = rate / self.mean_rate
+        if self.arrivals is not None:
+            return self.model_copy(update={"arrivals": self.arrivals.scaled(factor)})
+        classes = []
+        for c in self.classes:
+            own = {"arrivals": c.arrivals.scaled(factor)} if c.arrivals else {"rate": (c.rate or 0) * factor}
+            classes.append(c.model_copy(update=own))
+        return self.model_copy(update={"classes": tuple(classes)})

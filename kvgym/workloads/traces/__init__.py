@@ -1,0 +1,10 @@
+"""Readers of request traces, the writer of kvgym's own format, and a synthetic sample."""
+
+from __future__ import annotations
+
+from kvgym.workloads.traces.reader import load_trace, read_trace, trace_formats
+from kvgym.workloads.traces.sample import write_sample_trace
+from kvgym.workloads.traces.trace import Trace
+from kvgym.workloads.traces.writer import write_requests
+
+__all__ = ["Trace", "load_trace", "read_trace", "trace_formats", "write_requests", "write_sample_trace"]

@@ -1,0 +1,335 @@
+"""Formats of traces: what their files look like, and how they are told apart and read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from kvgym.errors import TraceFormatError
+from kvgym.registry import Registry
+from kvgym.workloads.limits import LengthLimits
+from kvgym.workloads.table import RequestTable
+from kvgym.workloads.traces.source import PARQUET_ERRORS, SourceFile
+from kvgym.workloads.traces.trace import NO_TIMES, Trace
+from kvgym.workloads.traces.values import Column, Columns
+
+Tokenizer = Callable[[str], "int | Sized"]
+"""Text to a number of tokens, or to the tokens themselves."""
+
+
+def count_words(text: str) -> int:
+    """Return the number of words, the papers' stand-in for tokens (MC-SF, Section 5.2)."""
+    return len(text.split())
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """A format with one row per request.
+
+    Attributes:
+        name: its name.
+        description: one line.
+        columns: its columns; detection asks for the required ones.
+        zero: what a row of length 0 is, for the note on dropped rows.
+        batched: whether arrivals are recorded in batches.
+        own_clock: whether times are kept as written instead of counted from the first row.
+    """
+
+    name: str
+    description: str
+    columns: tuple[Column, ...]
+    zero: str = "a prompt or output of length 0"
+    batched: bool = False
+    own_clock: bool = False
+
+    def matches(self, names: tuple[str, ...]) -> bool:
+        """Whether a file with these columns or keys is of this format."""
+        return all(c.source in names for c in self.columns if c.required)
+
+    def read(self, source: SourceFile, tokenizer: Tokenizer) -> tuple[Columns, list[str]]:
+        """Return the columns in file order, times in seconds, and notes."""
+        data = source.columns(self.columns)
+        kinds = {c.target: c.kind for c in self.columns}
+        if "arrival_time" in data and kinds["arrival_time"] == "datetime" and len(data["arrival_time"]):
+            times = data["arrival_time"]
+            data["arrival_time"] = (times - times.min()) / 1e9
+        elif "arrival_time" in data and kinds["arrival_time"] == "milliseconds":
+            data["arrival_time"] = data["arrival_time"] / 1e3
+        known = {c.source for c in self.columns}
+        ignored = [name for name in source.names if name not in known] if self.own_clock else []
+        return data, [f"Ignored columns: {', '.join(ignored)}."] if ignored else []
+
+
+@dataclass(frozen=True)
+class ConversationFormat:
+    """A format with one conversation per record; its first question and answer make a request.
+
+    Attributes:
+        name: its name.
+        description: one line.
+        turns: key of the list of turns.
+        role: key of a turn's speaker.
+        text: key of a turn's text.
+    """
+
+    name: str
+    description: str
+    turns: str
+    role: str
+    text: str
+    batched: bool = False
+    own_clock: bool = False
+    zero: str = "no question with an answer, or an empty one,"
+
+    def matches(self, names: tuple[str, ...]) -> bool:
+        """Whether a file with these columns or keys is of this format."""
+        return self.turns in names
+
+    def read(self, source: SourceFile, tokenizer: Tokenizer) -> tuple[Columns, list[str]]:
+        """Return prompt and output lengths in file order, and notes."""
+        if not self.matches(source.names):
+            raise TraceFormatError(
+                f"{source.path}: key {self.turns!r} is missing; found {', '.join(source.names) or 'none'}"
+            )
+        lengths: list[tuple[int, int]] = []
+        records = _parquet_turns(source, self.turns) if source.container == "parquet" else source.records()
+        for place, record in records:
+            pair = self._first_exchange(source.path, place, record.get(self.turns))
+            lengths.append((_count(tokenizer, pair[0]), _count(tokenizer, pair[1])) if pair else (0, 0))
+        table = np.array(lengths, np.float64).reshape(-1, 2)
+        return {"prompt_len": table[:, 0], "output_len": table[:, 1]}, []
+
+    def _first_exchange(self, path: Path, place: str, turns: Any) -> tuple[str, str] | None:
+        """Return the texts of the first question and the first answer after it, None without."""
+        if not isinstance(turns, list):
+            raise TraceFormatError(f"{path}, {place}, key {self.turns!r}: expected a list of turns")
+        question = None
+        for turn in turns:
+            text = turn.get(self.text) if isinstance(turn, dict) else None
+            if not isinstance(text, str) or self.role not in turn:
+                raise TraceFormatError(
+                    f"{path}, {place}, key {self.turns!r}: "
+                    f"expected turns with {self.role!r} and text in {self.text!r}"
+                )
+            speaker = str(turn[self.role]).lower()
+            if question is None and speaker in ("user", "human"):
+                question = text
+            elif question is not None and speaker not in ("user", "human", "system"):
+                return question, text
+        return None
+
+
+FORMATS: Registry[TableFormat | ConversationFormat] = Registry("trace format")
+"""All formats, in the order in which detection tries them."""
+
+for _format in (
+    TableFormat(
+        "kvgym",
+        "own format, CSV, JSONL or Parquet: arrival_time (s), prompt_len, output_len, optional columns",
+        (
+            Column("arrival_time", "arrival_time", "seconds"),
+            Column("prompt_len", "prompt_len", "tokens"),
+            Column("output_len", "output_len", "tokens"),
+            Column("predicted_output_len", "predicted_output_len", "positive", required=False),
+            Column("predicted_low", "predicted_low", "positive", required=False),
+            Column("predicted_high", "predicted_high", "positive", required=False),
+            Column("class_id", "class_id", "index", required=False),
+            Column("priority", "priority", "integer", required=False),
+            Column("ttft_slo", "ttft_slo", "slo", required=False),
+            Column("tbt_slo", "tbt_slo", "slo", required=False),
+        ),
+        own_clock=True,
+    ),
+    TableFormat(
+        "azure",
+        "Azure LLM inference traces 2023 and 2024, CSV: TIMESTAMP, ContextTokens, GeneratedTokens",
+        (
+            Column("TIMESTAMP", "arrival_time", "datetime"),
+            Column("ContextTokens", "prompt_len", "tokens"),
+            Column("GeneratedTokens", "output_len", "tokens"),
+        ),
+    ),
+    TableFormat(
+        "burstgpt",
+        "BurstGPT, CSV: Timestamp (s), Request tokens, Response tokens (0 = failed, dropped)",
+        (
+            Column("Timestamp", "arrival_time", "seconds"),
+            Column("Request tokens", "prompt_len", "tokens"),
+            Column("Response tokens", "output_len", "tokens"),
+        ),
+        zero="0 response tokens (a failed request) or 0 request tokens",
+    ),
+    TableFormat(
+        "mooncake",
+        "Mooncake, JSONL: timestamp (ms, recorded in batches), input_length, output_length",
+        (
+            Column("timestamp", "arrival_time", "milliseconds"),
+            Column("input_length", "prompt_len", "tokens"),
+            Column("output_length", "output_len", "tokens"),
+        ),
+        batched=True,
+    ),
+    TableFormat(
+        "vidur",
+        "Vidur's processed traces, CSV: num_prefill_tokens, num_decode_tokens, optional arrived_at (s)",
+        (
+            Column("arrived_at", "arrival_time", "seconds", required=False),
+            Column("num_prefill_tokens", "prompt_len", "tokens"),
+            Column("num_decode_tokens", "output_len", "tokens"),
+        ),
+    ),
+    ConversationFormat(
+        "sharegpt",
+        "ShareGPT, JSON list: {from, value} turns; texts are tokenised, no arrival times",
+        turns="conversations",
+        role="from",
+        text="value",
+    ),
+    ConversationFormat(
+        "lmsys",
+        "LMSYS-Chat-1M, JSONL or Parquet: {role, content} turns; texts are tokenised, no arrival times",
+        turns="conversation",
+        role="role",
+        text="content",
+    ),
+):
+    FORMATS.add(_format.name, _format)
+
+
+def trace_formats() -> dict[str, str]:
+    """Return the one-line description of each format, by name."""
+    return {name: FORMATS[name].description for name in FORMATS}
+
+
+def load_trace(path: str | Path, format: str = "auto", *, tokenizer: Tokenizer = count_words) -> Trace:  # noqa: A002
+    """Read a trace file.
+
+    Args:
+        path: the file.
+        format: a name of :func:`trace_formats`, or ``"auto"`` to tell it by content and column names.
+        tokenizer: for formats of texts; the default counts words.
+
+    Raises:
+        TraceFormatError: the file is malformed, with line, column and what was expected.
+        UnknownNameError: no format of this name.
+    """
+    chosen = FORMATS[format] if format != "auto" else None
+    source = SourceFile.open(path)
+    how = "told" if chosen is not None else "detected"
+    if chosen is None:
+        chosen = _detect(source)
+    data, notes = chosen.read(source, tokenizer)
+    num_rows = len(data["prompt_len"])
+    sha256 = source.contents[0]
+    has_times = "arrival_time" in data
+    if not has_times:
+        data["arrival_time"] = np.zeros(num_rows)
+        notes.append(NO_TIMES)
+    empty = (data["prompt_len"] == 0) | (data["output_len"] == 0)
+    if num_rows == 0 or empty.all():
+        found = f"all {num_rows:,} rows have {chosen.zero}" if num_rows else "no rows"
+        raise TraceFormatError(f"{source.path}: {found}; expected at least one request")
+    if empty.any():
+        notes.append(f"{int(empty.sum()):,} of {num_rows:,} rows with {chosen.zero} were dropped.")
+        data = {name: column[~empty] for name, column in data.items()}
+    if np.any(np.diff(data["arrival_time"]) < 0):
+        notes.append("The rows were not in order of time and have been sorted.")
+        order = np.argsort(data["arrival_time"], kind="stable")
+        data = {name: column[order] for name, column in data.items()}
+    times = data.pop("arrival_time")
+    if not chosen.own_clock:
+        times = times - times[0]
+    integers = {name: _to_int(name, column) for name, column in data.items()}
+    what = f"format {chosen.name} ({how}), sha256 {sha256[:12]}…"
+    first = f"Read {num_rows:,} rows of {source.path.name}, {what}"
+    return Trace(
+        path=str(source.path),
+        format=chosen.name,
+        sha256=sha256,
+        num_rows=num_rows,
+        arrival_time=times,
+        prompt_len=integers.pop("prompt_len"),
+        output_len=integers.pop("output_len"),
+        extra=integers,
+        notes=(first, *notes),
+        has_times=has_times,
+        batched=chosen.batched,
+    )
+
+
+def read_trace(
+    path: str | Path,
+    format: str = "auto",  # noqa: A002
+    *,
+    tokenizer: Tokenizer = count_words,
+    rate_scale: float = 1.0,
+    max_requests: int | None = None,
+    start: float = 0.0,
+    end: float | None = None,
+    debatch: bool | None = None,
+    limits: LengthLimits | None = None,
+    seed: int = 0,
+) -> RequestTable:
+    """Read a trace file to a request table; its notes say what was detected, dropped and changed.
+
+    Args:
+        path: the file.
+        format: a name of :func:`trace_formats`, or ``"auto"``.
+        tokenizer: for formats of texts; the default counts words.
+        rate_scale: factor on the arrival rate.
+        max_requests: keep at most this many requests of the window.
+        start: seconds of the trace at which the window opens; it becomes time 0.
+        end: seconds of the trace before which the window closes; None for the end.
+        debatch: spread tied times over the gap to the next; None does so for formats that record batches.
+        limits: bounds on the lengths, clipping or dropping.
+        seed: of the spreading.
+
+    Raises:
+        TraceFormatError: the file is malformed, with line, column and what was expected.
+    """
+    table = load_trace(path, format, tokenizer=tokenizer).to_table(
+        rate_scale=rate_scale,
+        max_requests=max_requests,
+        start=start,
+        end=end,
+        debatch=debatch,
+        rng=np.random.default_rng(seed),
+    )
+    return table if limits is None else limits.apply(table)
+
+
+def _detect(source: SourceFile) -> TableFormat | ConversationFormat:
+    """Return the first format whose columns the file has."""
+    for name in FORMATS:
+        if FORMATS[name].matches(source.names):
+            return FORMATS[name]
+    known = "; ".join(f"{name}: {text}" for name, text in trace_formats().items())
+    found = ", ".join(source.names[:12])
+    raise TraceFormatError(f"{source.path}: unknown format; found columns {found}. Known formats: {known}")
+
+
+def _to_int(name: str, column: NDArray[Any]) -> NDArray[Any]:
+    """Return lengths and ids as int64, SLOs as they are."""
+    return column if name.endswith("_slo") else column.astype(np.int64)
+
+
+def _count(tokenizer: Tokenizer, text: str) -> int:
+    """Return the number of tokens of a text."""
+    tokens = tokenizer(text)
+    return tokens if isinstance(tokens, int) else len(tokens)
+
+
+def _parquet_turns(source: SourceFile, turns: str) -> Any:
+    """Yield (place, record) with the turns only."""
+    try:
+        column = pl.read_parquet(source.path, columns=[turns])[turns]
+    except PARQUET_ERRORS as error:
+        raise TraceFormatError(f"{source.path}: damaged Parquet file: {str(error).splitlines()[0]}") from None
+    for i, value in enumerate(column):
+        yield f"row {i}", {turns: value.to_list() if isinstance(value, pl.Series) else value}

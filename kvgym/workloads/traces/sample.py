@@ -1,0 +1,154 @@
+"""Synthetic traces in the layout of every supported format, for examples and tests."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.workloads.base import substream
+from kvgym.workloads.lengths import LogNormalLength
+from kvgym.workloads.table import RequestTable
+from kvgym.workloads.traces.writer import write_requests
+
+Rows = list[dict[str, Any]]
+
+
+def sample_requests(num_requests: int = 200, seed: int = 0) -> RequestTable:
+    """Return synthetic requests: Poisson, 5 per second, lognormal lengths; times in whole milliseconds."""
+    gaps = substream(seed, "arrivals").exponential(0.2, num_requests)
+    prompt = LogNormalLength(median=300, mean=500).sample(num_requests, substream(seed, "lengths", 0))
+    output = LogNormalLength(median=80, mean=120).sample(num_requests, substream(seed, "lengths", 1))
+    times = np.cumsum(gaps)
+    times = np.round(times - times[0], 3)
+    return RequestTable.from_columns(arrival_time=times, prompt_len=prompt, output_len=output)
+
+
+def write_sample_trace(
+    path: str | Path,
+    format: str,  # noqa: A002
+    num_requests: int = 200,
+    seed: int = 0,
+) -> RequestTable:
+    """Write a synthetic trace as a file of a given format.
+
+    Args:
+        path: the file; its ending should suit the format (``.csv``, ``.jsonl``, ``.json``, ``.parquet``).
+        format: a name of :func:`kvgym.workloads.trace_formats`.
+        num_requests: number of requests.
+        seed: non-negative integer.
+
+    Returns:
+        The requests that the file holds. Texts are made of words, one per token.
+    """
+    path = Path(path)
+    table = sample_requests(num_requests, seed)
+    if format == "kvgym":
+        write_requests(table, path)
+        return table
+    if format not in _ROWS:
+        raise UnknownNameError("trace format", format, ["kvgym", *_ROWS])
+    rows = _ROWS[format](table)
+    if path.suffix == ".csv":
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows), encoding="utf-8")
+    elif path.suffix == ".parquet":
+        pl.DataFrame(rows).write_parquet(path)
+    else:
+        raise ConfigError(f"{path}: unknown ending; valid: .csv, .jsonl, .json, .parquet")
+    return table
+
+
+def _tuples(table: RequestTable) -> Sequence[tuple[float, int, int]]:
+    """Return (arrival time, prompt length, output length) as Python numbers."""
+    columns = (table.arrival_time.tolist(), table.prompt_len.tolist(), table.output_len.tolist())
+    return list(zip(*columns, strict=True))
+
+
+def _azure(table: RequestTable) -> Rows:
+    origin = datetime(2023, 11, 16, 18, 15, 46, tzinfo=timezone.utc)
+    return [
+        {
+            "TIMESTAMP": f"{origin + timedelta(milliseconds=round(1e3 * t)):%Y-%m-%d %H:%M:%S.%f}0",
+            "ContextTokens": p,
+            "GeneratedTokens": o,
+        }
+        for t, p, o in _tuples(table)
+    ]
+
+
+def _burstgpt(table: RequestTable) -> Rows:
+    return [
+        {
+            "Timestamp": t,
+            "Model": "ChatGPT",
+            "Request tokens": p,
+            "Response tokens": o,
+            "Total tokens": p + o,
+            "Log Type": "Conversation log",
+        }
+        for t, p, o in _tuples(table)
+    ]
+
+
+def _mooncake(table: RequestTable) -> Rows:
+    return [
+        {"timestamp": round(1e3 * t), "input_length": p, "output_length": o, "hash_ids": [0, 1]}
+        for t, p, o in _tuples(table)
+    ]
+
+
+def _vidur(table: RequestTable) -> Rows:
+    return [{"arrived_at": t, "num_prefill_tokens": p, "num_decode_tokens": o} for t, p, o in _tuples(table)]
+
+
+def _words(n: int) -> str:
+    return " ".join(["word"] * n)
+
+
+def _sharegpt(table: RequestTable) -> Rows:
+    return [
+        {
+            "id": str(i),
+            "conversations": [{"from": "human", "value": _words(p)}, {"from": "gpt", "value": _words(o)}],
+        }
+        for i, (_, p, o) in enumerate(_tuples(table))
+    ]
+
+
+def _lmsys(table: RequestTable) -> Rows:
+    return [
+        {
+            "conversation_id": str(i),
+            "model": "synthetic",
+            "conversation": [
+                {"content": _words(p), "role": "user"},
+                {"content": _words(o), "role": "assistant"},
+            ],
+            "turn": 1,
+        }
+        for i, (_, p, o) in enumerate(_tuples(table))
+    ]
+
+
+_ROWS: dict[str, Callable[[RequestTable], Rows]] = {
+    "azure": _azure,
+    "burstgpt": _burstgpt,
+    "mooncake": _mooncake,
+    "vidur": _vidur,
+    "sharegpt": _sharegpt,
+    "lmsys": _lmsys,
+}

@@ -1,0 +1,116 @@
+"""What a column of a trace may hold, and how one value of it is checked."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Columns = dict[str, NDArray[Any]]
+"""Raw columns by target name: int64 nanoseconds for ``datetime``, else float64, in file order."""
+
+DATE = r"(?:19[7-9]\d|20\d\d|21\d\d)-\d{2}-\d{2}"
+"""Pattern of the dates that traces may hold, 1970 to 2199: nanoseconds since 1970 fit 64 bits."""
+
+_TIME = r"(\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?\s*(Z|[+-]\d{2}:?\d{2})?"
+_DATETIME = re.compile(rf"({DATE})[ T]{_TIME}")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a format.
+
+    Attributes:
+        source: its name in the file.
+        target: the attribute of a request table that it fills.
+        kind: key of :data:`KINDS`.
+        required: whether the file must have it.
+    """
+
+    source: str
+    target: str
+    kind: str
+    required: bool = True
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of value.
+
+    Attributes:
+        expected: what is right, for messages.
+        valid: whether a number is right; also applied to whole float64 columns.
+        missing: what an empty value means; None makes it an error.
+    """
+
+    expected: str
+    valid: Callable[[Any], Any]
+    missing: float | None = None
+
+
+def _whole(low: float) -> Callable[[Any], Any]:
+    return lambda x: (np.floor(x) == x) & (x >= low) & (x <= 2**31 - 1) & (x >= -(2**31))
+
+
+KINDS: Mapping[str, Kind] = {
+    "tokens": Kind("a whole number of tokens ≥ 0", _whole(0)),
+    "positive": Kind("a whole number of tokens ≥ 1", _whole(1)),
+    "index": Kind("a whole number ≥ 0", _whole(0)),
+    "integer": Kind("a whole number", _whole(-math.inf)),
+    "seconds": Kind("a number of seconds ≥ 0", lambda x: (x >= 0) & (x < math.inf)),
+    "milliseconds": Kind("a number of milliseconds ≥ 0", lambda x: (x >= 0) & (x < math.inf)),
+    "slo": Kind("a number of seconds ≥ 0, or nothing for no target", lambda x: x >= 0, missing=math.inf),
+    "datetime": Kind("a time such as 2023-11-16 18:15:46.6805900 or 2024-05-10 00:00:00+00:00", bool),
+}
+"""All kinds of columns by name."""
+
+
+def parse_value(value: Any, kind: str) -> float | int:
+    """Return one value of a column as a number; datetimes as nanoseconds since 1970 (UTC if not said).
+
+    Args:
+        value: text of a CSV field, or a value of a JSON record.
+        kind: key of :data:`KINDS`.
+
+    Raises:
+        ValueError: the value is not of this kind.
+    """
+    rule = KINDS[kind]
+    if kind == "datetime":
+        return _nanoseconds(value)
+    if value is None or (isinstance(value, str) and not value.strip()):
+        if rule.missing is None:
+            raise ValueError("missing")
+        return rule.missing
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError("not a number")
+    if isinstance(value, str) and "_" in value:  # float() would take 1_000
+        raise ValueError("not a number")
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise ValueError("too large") from error
+    if not rule.valid(number):
+        raise ValueError("out of range")
+    return number
+
+
+def _nanoseconds(value: Any) -> int:
+    """Parse a timestamp to nanoseconds since 1970."""
+    match = _DATETIME.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError("not a time")
+    date, clock, fraction, zone = match.groups()
+    moment = datetime.fromisoformat(f"{date}T{clock}").replace(tzinfo=timezone.utc)
+    seconds = round(moment.timestamp())
+    if zone and zone != "Z":
+        digits = zone[1:].replace(":", "")
+        offset = 3600 * int(digits[:2]) + 60 * int(digits[2:])
+        seconds -= offset if zone[0] == "+" else -offset
+    return seconds * 10**9 + int((fraction or "0").ljust(9, "0"))

@@ -1,0 +1,53 @@
+"""Writes request tables in kvgym's own format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from kvgym.errors import ConfigError
+from kvgym.workloads.table import RequestTable
+
+
+def write_requests(table: RequestTable, path: str | Path) -> None:
+    """Write a table so that :func:`read_trace` returns the same columns, bit for bit.
+
+    Columns carry the names of :class:`RequestTable`, absent ones are left out, and a service-level target
+    of infinity is an empty value. Notes are not written.
+
+    Args:
+        table: the requests.
+        path: ends in ``.csv``, ``.jsonl`` or ``.parquet``, which decides the container.
+
+    Raises:
+        ConfigError: another ending, or no such folder.
+    """
+    path = Path(path)
+    columns = table.columns()
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path}: the folder {path.parent} does not exist")
+    suffix = path.suffix.lower()
+    frame = pl.DataFrame(
+        {
+            name: pl.Series(values).replace(np.inf, None) if name.endswith("_slo") else pl.Series(values)
+            for name, values in columns.items()
+        }
+    )
+    if suffix == ".csv":
+        frame.write_csv(path)
+    elif suffix == ".parquet":
+        frame.write_parquet(path)
+    elif suffix == ".jsonl":
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(json.dumps(row) + "\n" for row in _rows(frame))
+    else:
+        raise ConfigError(f"{path}: unknown ending {suffix!r}; valid: .csv, .jsonl, .parquet")
+
+
+def _rows(frame: pl.DataFrame) -> Any:
+    """Yield the rows as mappings."""
+    return frame.iter_rows(named=True)

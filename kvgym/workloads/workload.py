@@ -1,0 +1,296 @@
+"""A workload: a description bound to its data, sampled by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import ConfigError
+from kvgym.workloads.arrivals import ArrivalProcess, PoissonArrivals, Times
+from kvgym.workloads.base import IntRange, substream
+from kvgym.workloads.lengths import Lengths, PairDistribution, draw_index
+from kvgym.workloads.predictions import ClassPrediction, ExactPrediction, Predictor
+from kvgym.workloads.spec import TraceLengths, WorkloadSpec
+from kvgym.workloads.table import RequestTable
+
+if TYPE_CHECKING:
+    from kvgym.workloads.traces import Trace
+
+# Parts of the named streams. A class c has part (CLASS, c); appending parts keeps old workloads.
+_COUNT, _CLASS = 0, 1  # of "arrivals": number or horizon, and the classes' own processes
+_PROMPT, _OUTPUT, _CLASS_PROMPT, _CLASS_OUTPUT = 0, 1, 2, 3  # of "lengths"
+
+TRACE_SUFFIXES = (".csv", ".json", ".jsonl", ".ndjson", ".parquet")
+
+
+class Workload:
+    """A sampler of request tables.
+
+    Arrivals, lengths, classes and predictions use separate random streams: a change to one of them never
+    moves another. The first n requests of a longer run equal the run of n (except under a predictor whose
+    answer depends on the whole table). Where classes have arrival processes of their own, these decide the
+    order of the classes, but the j-th request of a class keeps its lengths.
+
+    Args:
+        spec: the description.
+        trace: the data of a ``trace`` source, e.g. read with a tokenizer; None reads the file now.
+
+    Attributes:
+        spec: the description.
+        trace: the data, None where no trace is used.
+    """
+
+    def __init__(self, spec: WorkloadSpec, trace: Trace | None = None) -> None:
+        """Bind ``spec`` to its data."""
+        self.spec = spec
+        self.trace = trace
+        if isinstance(spec.lengths, TraceLengths):
+            if trace is None:
+                from kvgym.workloads.traces import load_trace
+
+                self.trace = load_trace(spec.lengths.path, spec.lengths.format)
+        elif trace is not None:
+            raise ConfigError("a trace was given, but the workload's lengths are not of kind 'trace'")
+
+    def __repr__(self) -> str:
+        """Return the name and rate."""
+        return f"Workload({self.spec.name!r}, mean_rate={self.mean_rate:g})"
+
+    @property
+    def mean_rate(self) -> float:
+        """Long-run arrivals per second, of the trace where its timestamps decide."""
+        if self.spec.arrivals is None and self.spec.replays and self.trace is not None:
+            assert isinstance(self.spec.lengths, TraceLengths)
+            return self.trace.mean_rate * self.spec.lengths.rate_scale
+        return self.spec.mean_rate
+
+    @property
+    def class_rates(self) -> NDArray[np.float64]:
+        """Arrivals per second of each class, float64 (number of classes,)."""
+        classes = self.spec.classes
+        if classes and classes[0].source == "weight":
+            weights = np.array([c.weight or 1.0 for c in classes])
+            return np.asarray(self.mean_rate * weights / weights.sum(), np.float64)
+        return np.array([c.arrivals.mean_rate if c.arrivals else c.rate for c in classes], np.float64)
+
+    def sample(self, seed: int) -> RequestTable:
+        """Return the requests of ``seed``; equal seeds give equal bits, and no file is read.
+
+        Args:
+            seed: non-negative integer.
+        """
+        spec = self.spec
+        if spec.replays:
+            table = self._replay(seed)
+        else:
+            times, class_id = self._arrivals(seed)
+            prompt, output = self._lengths(seed, class_id, len(times))
+            table = RequestTable.from_columns(
+                arrival_time=times, prompt_len=prompt, output_len=output, **self._class_columns(class_id)
+            )
+        table = spec.limits.apply(table)
+        predictor = self._predictor(table)
+        return table if predictor is None else predictor.apply(table, substream(seed, "predictions"))
+
+    def provenance(self) -> dict[str, Any]:
+        """Return what reproduces the workload: its description, and the trace's path, format and SHA-256."""
+        trace = self.trace
+        source = (
+            None if trace is None else {"path": trace.path, "format": trace.format, "sha256": trace.sha256}
+        )
+        return {"spec": self.spec.model_dump(mode="json"), "trace": source}
+
+    def _replay(self, seed: int) -> RequestTable:
+        """Return the trace's rows in order, with their own times or those of the arrival process."""
+        spec, source = self.spec, self.spec.lengths
+        assert isinstance(source, TraceLengths)
+        assert self.trace is not None
+        table = self.trace.to_table(
+            rate_scale=source.rate_scale,
+            start=source.start,
+            end=source.end,
+            debatch=False if spec.arrivals is not None else source.debatch,
+            rng=substream(seed, "arrivals"),
+        )
+        n, horizon = self._extent(seed)
+        if spec.arrivals is not None:
+            rng = substream(seed, "arrivals")
+            times = spec.arrivals.sample(len(table), rng)
+            notes = tuple(note for note in table.notes if not note.startswith("no arrival times"))
+            table = table.replace(arrival_time=times, notes=notes)
+        if n is not None and n < len(table):
+            table = table.select(slice(0, n), f"The first {n:,} of {len(table):,} requests are used.")
+        if horizon is not None:
+            inside = table.arrival_time < horizon
+            if not inside.all():
+                table = table.select(inside, f"{inside.sum():,} of {len(table):,} requests arrive in time.")
+        if not spec.classes:
+            return table
+        class_id = self._draw_classes(seed, len(table))
+        prompt, output = self._own_lengths(seed, class_id, table.prompt_len, table.output_len)
+        return table.replace(prompt_len=prompt, output_len=output, **self._class_columns(class_id))
+
+    def _extent(self, seed: int) -> tuple[int | None, float | None]:
+        """Return the number of requests and the horizon in seconds, one of them None, or both."""
+        n, duration = self.spec.num_requests, self.spec.duration
+        if isinstance(n, IntRange):
+            n = n.draw(substream(seed, "arrivals", _COUNT))
+        if isinstance(duration, IntRange):
+            duration = duration.draw(substream(seed, "arrivals", _COUNT))
+        return n, duration
+
+    def _arrivals(self, seed: int) -> tuple[Times, Lengths | None]:
+        """Return arrival times (n,) in seconds and class ids (n,), None without classes."""
+        spec = self.spec
+        n, horizon = self._extent(seed)
+        if spec.arrivals is not None:
+            times = _sample(spec.arrivals, n, horizon, substream(seed, "arrivals"))
+            return times, self._draw_classes(seed, len(times)) if spec.classes else None
+        parts = [
+            _sample(
+                c.arrivals or PoissonArrivals(rate=c.rate or 1.0),
+                n,
+                horizon,
+                substream(seed, "arrivals", _CLASS, k),
+            )
+            for k, c in enumerate(spec.classes)
+        ]
+        times = np.concatenate(parts)
+        class_id = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        order = np.argsort(times, kind="stable")[:n]
+        return times[order], class_id[order]
+
+    def _draw_classes(self, seed: int, n: int) -> Lengths:
+        """Return class ids (n,) drawn by weight."""
+        weights = np.array([c.weight or 1.0 for c in self.spec.classes])
+        return draw_index(weights, substream(seed, "classes").random(n))
+
+    def _lengths(self, seed: int, class_id: Lengths | None, n: int) -> tuple[Lengths, Lengths]:
+        """Return prompt and output lengths, (n,) each, tokens."""
+        source = self.spec.lengths
+        prompt = output = np.ones(n, np.int64)
+        prompt_rng, output_rng = substream(seed, "lengths", _PROMPT), substream(seed, "lengths", _OUTPUT)
+        if isinstance(source, PairDistribution):
+            prompt, output = source.sample(n, prompt_rng, output_rng)
+        elif isinstance(source, TraceLengths):
+            assert self.trace is not None
+            pool = self.trace.window(source.start, source.end)
+            rows = pool[prompt_rng.integers(0, len(pool), n)]
+            prompt, output = self.trace.prompt_len[rows], self.trace.output_len[rows]
+        return self._own_lengths(seed, class_id, prompt, output)
+
+    def _own_lengths(
+        self, seed: int, class_id: Lengths | None, prompt: Lengths, output: Lengths
+    ) -> tuple[Lengths, Lengths]:
+        """Return the lengths with those of classes that have their own put in."""
+        prompt, output = prompt.copy(), output.copy()
+        for k, c in enumerate(self.spec.classes):
+            rows = np.flatnonzero(class_id == k)
+            if c.prompt is not None:
+                prompt[rows] = c.prompt.sample(len(rows), substream(seed, "lengths", _CLASS_PROMPT, k))
+            if c.output is not None:
+                output[rows] = c.output.sample(len(rows), substream(seed, "lengths", _CLASS_OUTPUT, k))
+        return prompt, output
+
+    def _class_columns(self, class_id: Lengths | None) -> dict[str, Any]:
+        """Return the columns that follow from the class."""
+        if class_id is None:
+            return {}
+        columns: dict[str, Any] = {"class_id": class_id}
+        classes = self.spec.classes
+        if any(c.priority for c in classes):
+            columns["priority"] = np.array([c.priority for c in classes], np.int64)[class_id]
+        for name in ("ttft_slo", "tbt_slo"):
+            targets = [getattr(c, name) for c in classes]
+            if any(target is not None for target in targets):
+                seconds = np.array([np.inf if target is None else target for target in targets])
+                columns[name] = seconds[class_id]
+        return columns
+
+    def _predictor(self, table: RequestTable) -> Predictor | None:
+        """Return the predictor, None to keep the predictions that a trace brought along."""
+        predictor = self.spec.predictions
+        if predictor is None:
+            recorded = table.predicted_output_len is not None or table.predicted_low is not None
+            return None if recorded else ExactPrediction()
+        if isinstance(predictor, ClassPrediction) and predictor.lengths is None and self.spec.classes:
+            outputs = [c.output for c in self.spec.classes]
+            if predictor.statistic == "mean" and all(outputs):
+                means = tuple(int(np.ceil(o.mean_len)) for o in outputs if o is not None)
+                return predictor.model_copy(update={"lengths": means})
+            longest = [o.max_len for o in outputs if o is not None and o.max_len is not None]
+            if predictor.statistic == "max" and len(longest) == len(outputs):
+                return predictor.model_copy(update={"lengths": tuple(longest)})
+        return predictor
+
+
+def make_workload(source: str | Path | Mapping[str, Any] | WorkloadSpec, **overrides: Any) -> Workload:
+    """Return a workload from a preset, a trace file or a description.
+
+    Args:
+        source: name of a preset (:func:`kvgym.workloads.preset_names`), path of a trace file to replay, a
+            :class:`WorkloadSpec`, or its fields as a mapping, which may start from ``{"preset": name}``.
+        **overrides: fields to replace, e.g. ``num_requests=500``. Mappings are merged into the fields they
+            name unless their ``kind`` differs: ``arrivals={"rate": 10}`` keeps the process. ``rate=10``
+            scales all arrivals to 10 per second.
+
+    Raises:
+        UnknownNameError: no preset of this name.
+        ConfigError: a field is unknown or wrong.
+        TraceFormatError: the trace file is malformed.
+    """
+    from kvgym.workloads.presets import PRESETS
+
+    if isinstance(source, WorkloadSpec):
+        fields = _fields(source)
+    elif isinstance(source, Mapping):
+        fields = {str(key): value for key, value in source.items()}
+        preset = fields.pop("preset", None)
+        if preset is not None:
+            fields = _layer(_fields(PRESETS[str(preset)]), fields)
+    elif str(source) not in PRESETS and Path(source).suffix.lower() in TRACE_SUFFIXES:
+        fields = {"name": Path(source).name, "lengths": {"kind": "trace", "path": str(source)}}
+    else:
+        fields = _fields(PRESETS[str(source)])
+    rate = overrides.pop("rate", fields.pop("rate", None))
+    spec = WorkloadSpec(**_layer(fields, overrides))
+    if rate is not None:
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < np.inf:
+            raise ConfigError(f"rate must be a number of requests per second > 0, got {rate!r}")
+        spec = spec.at_rate(rate)
+    return Workload(spec)
+
+
+def _fields(spec: WorkloadSpec) -> dict[str, Any]:
+    """Return the fields of a description as plain values."""
+    return spec.model_dump(mode="python")
+
+
+def _layer(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge changes into fields; a new number of requests displaces a duration and the other way round."""
+    merged = {**fields, **{key: _merge(fields.get(key), value) for key, value in changes.items()}}
+    for given, other in (("duration", "num_requests"), ("num_requests", "duration")):
+        if changes.get(given) is not None and other not in changes:
+            merged[other] = None
+    return merged
+
+
+def _merge(old: Any, new: Any) -> Any:
+    """Merge mapping ``new`` into ``old`` unless they are of different kinds."""
+    if not isinstance(new, Mapping) or not isinstance(old, Mapping):
+        return new
+    if new.get("kind", old.get("kind")) != old.get("kind"):
+        return dict(new)
+    return {**old, **{key: _merge(old.get(key), value) for key, value in new.items()}}
+
+
+def _sample(process: ArrivalProcess, n: int | None, horizon: float | None, rng: np.random.Generator) -> Times:
+    """Sample by number or by horizon."""
+    if n is not None:
+        return process.sample(n, rng)
+    assert horizon is not None
+    return process.sample_until(horizon, rng)
