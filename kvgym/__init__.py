@@ -1,3 +1,87 @@
-"""kvgym: scheduling LLM inference under a limited KV cache."""
+"""kvgym: scheduling LLM inference under a limited KV cache.
+
+The names below are imported on first use, so that ``import kvgym`` stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from kvgym.batch_time import make_batch_time
+    from kvgym.batch_time.hardware import load_hardware
+    from kvgym.evaluation import Comparison, compare
+    from kvgym.metrics import compute_metrics
+    from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo, make_policy, register_policy
+    from kvgym.scenario import Scenario, load_scenario
+    from kvgym.simulate import SimulationResult, simulate
+    from kvgym.simulator.simulation import Simulation
+    from kvgym.simulator.system import System
+    from kvgym.simulator.view import SystemView
+    from kvgym.workloads import RequestTable, make_workload, read_trace
+
+_HOME = {
+    "Comparison": "evaluation",
+    "CompiledPolicy": "policy",
+    "Decision": "policy",
+    "Policy": "policy",
+    "PolicyInfo": "policy",
+    "RequestTable": "workloads",
+    "Scenario": "scenario",
+    "Simulation": "simulator.simulation",
+    "SimulationResult": "simulate",
+    "System": "simulator.system",
+    "SystemView": "simulator.view",
+    "compare": "evaluation",
+    "compute_metrics": "metrics",
+    "load_hardware": "batch_time.hardware",
+    "load_scenario": "scenario",
+    "make_batch_time": "batch_time",
+    "make_policy": "policy",
+    "make_workload": "workloads",
+    "read_trace": "workloads",
+    "register_policy": "policy",
+    "simulate": "simulate",
+}
+
+__all__ = [
+    "Comparison",
+    "CompiledPolicy",
+    "Decision",
+    "Policy",
+    "PolicyInfo",
+    "RequestTable",
+    "Scenario",
+    "Simulation",
+    "SimulationResult",
+    "System",
+    "SystemView",
+    "__version__",
+    "compare",
+    "compute_metrics",
+    "load_hardware",
+    "load_scenario",
+    "make_batch_time",
+    "make_policy",
+    "make_workload",
+    "read_trace",
+    "register_policy",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module on first use."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import kvgym
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.metrics import compute_metrics, metric_info, metric_names
-from kvgym.policy import Policy, make_policy
+from kvgym.policy import Policy, make_policy, policy_defaults
 from kvgym.scenario import Scenario, load_scenario
 from kvgym.simulate import SimulationResult, simulate
 from kvgym.statistics import Estimate, mean_interval, ratio_interval
@@ -60,6 +60,7 @@ class Comparison:
         examples: results of the first seed with per-iteration logs, by label, for plots; empty unless kept.
         notes: what happened to the workload (clipped, dropped, ...), one sentence each.
         provenance: what the workload was made from.
+        hyperparameters: all hyperparameters of each policy, defaults included, by label.
     """
 
     scenario: Scenario
@@ -70,6 +71,7 @@ class Comparison:
     examples: dict[str, SimulationResult] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
+    hyperparameters: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def values(self, policy: str, metric: str) -> NDArray[np.float64]:
         """Return a metric of a policy by seed, shape (seeds,); NaN where a run failed."""
@@ -107,7 +109,7 @@ class Comparison:
     def summary(self) -> dict[str, Any]:
         """Return means and intervals of all metrics by policy, JSON-able (NaN as None)."""
         return {
-            policy: {name: _jsonable(vars(self.estimate(policy, name))) for name in metric_names()}
+            policy: {name: jsonable(vars(self.estimate(policy, name))) for name in metric_names()}
             for policy in self.policies
         }
 
@@ -128,7 +130,7 @@ class Comparison:
         frame.write_parquet(path / "runs.parquet")
         config = {
             "scenario": self.scenario.model_dump(mode="json"),
-            "policies": list(self.policies),
+            "policies": self.hyperparameters,
             "seeds": list(self.seeds),
             "num_requests": list(self.num_requests),
             "workload": self.provenance,
@@ -218,6 +220,10 @@ def compare(
         examples=examples,
         notes=tuple(notes),
         provenance=workload.provenance(),
+        hyperparameters={
+            label: {**policy_defaults(type(policy)), **policy.hyperparameters()}
+            for policy, label in zip(made, labels, strict=True)
+        },
     )
 
 
@@ -235,14 +241,14 @@ def _run(
     return RunRecord(label, seed, compute_metrics(result), "", once, elapsed), result
 
 
-def _jsonable(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
     """Return ``value`` with numbers JSON does not know as None."""
     if isinstance(value, dict):
-        return {k: _jsonable(v) for k, v in value.items()}
+        return {k: jsonable(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_jsonable(v) for v in value]
+        return [jsonable(v) for v in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _write_json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(_jsonable(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(jsonable(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")

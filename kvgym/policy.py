@@ -21,6 +21,7 @@ from kvgym.errors import ConfigError
 from kvgym.registry import Registry
 from kvgym.simulator.compiled import Kernel, kernel
 from kvgym.simulator.loop import POLICY_SIGNATURE
+from kvgym.specs import parse_spec
 
 if TYPE_CHECKING:
     from kvgym.simulator.view import SystemView
@@ -231,25 +232,8 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
     """
     if isinstance(spec, Policy):
         return spec
-    name, _, rest = spec.partition(":")
-    cls = POLICIES[name.strip()]
-    given: dict[str, Any] = {}
-    for part in filter(None, (p.strip() for p in rest.split(","))):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise ConfigError(f"policy {spec!r}: {part!r} is not name=value; valid: {describe_arguments(cls)}")
-        given[key.strip()] = _parse(value.strip())
-    return cls(**{**given, **hyperparameters})
-
-
-def _parse(text: str) -> Any:
-    """Read a value from the command line: number, true/false, or text."""
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False, "none": None}.get(text.lower(), text)
+    name, given = parse_spec(spec, "policy")
+    return POLICIES[name](**{**given, **hyperparameters})
 
 
 def require(name: str, value: Any, condition: bool, expected: str) -> None:

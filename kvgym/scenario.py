@@ -88,18 +88,11 @@ class Scenario(BaseModel):
 
     def make_workload(self) -> Workload:
         """Return the workload."""
-        return make_workload(self.workload) if isinstance(self.workload, str) else _workload(self.workload)
+        return make_workload(self.workload)
 
     def override(self, **changes: Any) -> Scenario:
         """Return the scenario with some fields replaced (None = keep)."""
         return _validate({**self.model_dump(), **{k: v for k, v in changes.items() if v is not None}}, self.name)
-
-
-def _workload(description: Mapping[str, Any]) -> Workload:
-    """A mapping with ``preset`` is that preset with overrides, any other a full description."""
-    rest = dict(description)
-    preset = rest.pop("preset", None)
-    return make_workload(preset, **rest) if preset is not None else make_workload(rest)
 
 
 def scenario_names() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,15 +72,21 @@ def _bootstrap(data: tuple[NDArray[np.float64], ...], statistic: object, confide
         return Estimate(value, value, value, n)
     from scipy.stats import bootstrap
 
-    result = bootstrap(
-        data,
-        statistic,
-        paired=len(data) > 1,
-        vectorized=True,
-        confidence_level=confidence,
-        n_resamples=resamples,
-        method="BCa" if n > 2 else "percentile",
-        rng=np.random.default_rng(0),
-    )
-    low, high = (float(x) for x in result.confidence_interval)
+    low = high = nan
+    for method in ("BCa", "percentile"):  # BCa does not exist for some degenerate samples
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            result = bootstrap(
+                data,
+                statistic,
+                paired=len(data) > 1,
+                vectorized=True,
+                confidence_level=confidence,
+                n_resamples=resamples,
+                method=method,
+                rng=np.random.default_rng(0),
+            )
+        low, high = (float(x) for x in result.confidence_interval)
+        if np.isfinite(low) and np.isfinite(high):
+            break
     return Estimate(value, low, high, n)

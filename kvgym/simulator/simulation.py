@@ -104,7 +104,7 @@ class Simulation:
         self.gap_counts = np.zeros(GAP_BINS, np.int64)
         self.gap_sums = np.zeros(GAP_BINS, np.float64)
         self.log = np.zeros(4096 if log else 0, ITERATION)
-        self.batch_params = np.ascontiguousarray(system.batch_time.params(), dtype=np.float64)
+        self.batch_params = np.array(system.batch_time.params(), dtype=np.float64)  # own and writable
         self.view = SystemView(self)
 
     # ------------------------------------------------------------ running
