@@ -1,0 +1,137 @@
+"""Models of batch time: how long one iteration of a worker takes, from its load.
+
+>>> model = make_batch_time({"kind": "affine", "constant": 0.02, "per_context_token": 1e-6})
+>>> round(model(num_decodes=4, decode_context=3996), 6)
+0.024
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from kvgym.batch_time.affine import AffineBatchTime
+from kvgym.batch_time.base import LOAD_FIELDS, BatchTimeModel, batch_time_kernel
+from kvgym.batch_time.hardware import Hardware, hardware_names, load_hardware
+from kvgym.batch_time.memory import kv_capacity
+from kvgym.batch_time.piecewise import PiecewiseBatchTime
+from kvgym.batch_time.profile import COMPOSITIONS, ProfileBatchTime
+from kvgym.batch_time.roofline import RooflineBatchTime
+from kvgym.batch_time.shapes import GPU, GPUS, MODELS, ModelShape
+from kvgym.batch_time.tables import ProfileTables
+from kvgym.batch_time.unit import UnitBatchTime
+from kvgym.errors import ConfigError
+from kvgym.registry import Registry
+
+__all__ = [
+    "BATCH_TIMES",
+    "COMPOSITIONS",
+    "GPU",
+    "GPUS",
+    "LOAD_FIELDS",
+    "MODELS",
+    "AffineBatchTime",
+    "BatchTimeModel",
+    "Hardware",
+    "ModelShape",
+    "PiecewiseBatchTime",
+    "ProfileBatchTime",
+    "ProfileTables",
+    "RooflineBatchTime",
+    "UnitBatchTime",
+    "batch_time_kernel",
+    "hardware_names",
+    "kv_capacity",
+    "load_hardware",
+    "make_batch_time",
+]
+
+BATCH_TIMES: Registry[Callable[..., BatchTimeModel]] = Registry("batch-time model")
+"""Constructors of batch-time models by kind; their arguments are the keys of a specification."""
+
+BATCH_TIMES.add("unit", UnitBatchTime)
+BATCH_TIMES.add("affine", AffineBatchTime)
+BATCH_TIMES.add("wait", AffineBatchTime.from_wait)
+BATCH_TIMES.add("piecewise", PiecewiseBatchTime)
+BATCH_TIMES.add("threshold", PiecewiseBatchTime.from_threshold)
+
+
+@BATCH_TIMES.register("roofline")
+def _roofline(
+    gpu: str | Mapping[str, Any],
+    model: str | Mapping[str, Any],
+    tensor_parallel: int = 1,
+    compute_efficiency: float = 0.6,
+    memory_efficiency: float = 0.8,
+    overhead: float = 0.003,
+) -> BatchTimeModel:
+    return RooflineBatchTime(
+        gpu if isinstance(gpu, str) else _validated(GPU, "gpu", gpu),
+        model if isinstance(model, str) else _validated(ModelShape, "model", model),
+        tensor_parallel=tensor_parallel,
+        compute_efficiency=compute_efficiency,
+        memory_efficiency=memory_efficiency,
+        overhead=overhead,
+    )
+
+
+@BATCH_TIMES.register("profile")
+def _profile(
+    hardware: str | None = None,
+    composition: str = "kvgym",
+    cpu_overhead: float | None = None,
+    tables: Mapping[str, Any] | None = None,
+    source: str = "",
+    valid_range: Mapping[str, Any] | None = None,
+) -> BatchTimeModel:
+    if (hardware is None) == (tables is None):
+        raise ConfigError("batch time 'profile' needs either hardware (a name or path) or tables, not both")
+    if hardware is not None:
+        return load_hardware(hardware).batch_time(composition=composition, cpu_overhead=cpu_overhead)
+    return ProfileBatchTime(
+        _validated(ProfileTables, "tables", tables or {}),
+        composition=composition,
+        cpu_overhead=0.0 if cpu_overhead is None else cpu_overhead,
+        source=source,
+        valid_range={name: (float(low), float(high)) for name, (low, high) in (valid_range or {}).items()},
+    )
+
+
+def _validated(kind: type[BaseModel], name: str, value: Mapping[str, Any]) -> Any:
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join([name, *(str(part) for part in first["loc"])])
+        raise ConfigError(f"batch time: {place}: {first['msg']}") from None
+
+
+def make_batch_time(spec: Mapping[str, Any]) -> BatchTimeModel:
+    """Build a batch-time model from a JSON-able specification.
+
+    Args:
+        spec: ``{"kind": <name in BATCH_TIMES>, **arguments}``; what :meth:`BatchTimeModel.spec` of a model
+            returns builds an equal model.
+
+    Raises:
+        ConfigError: ``kind`` is missing, or an argument is unknown, missing or wrong.
+        UnknownNameError: an unknown kind.
+    """
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("kind"), str):
+        raise ConfigError(f"a batch-time model needs 'kind', one of: {', '.join(BATCH_TIMES)}; got {spec!r}")
+    build = BATCH_TIMES[spec["kind"]]
+    arguments = {key: value for key, value in spec.items() if key != "kind"}
+    known = list(inspect.signature(build).parameters)
+    unknown = sorted(set(arguments) - set(known))
+    if unknown:
+        raise ConfigError(
+            f"batch time {spec['kind']!r}: unknown key {', '.join(map(repr, unknown))}; "
+            f"valid: {', '.join(known) or 'none'}"
+        )
+    try:
+        return build(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"batch time {spec['kind']!r}: {error}; valid keys: {', '.join(known)}") from None

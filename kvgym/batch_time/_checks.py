@@ -1,0 +1,42 @@
+"""Checks of arguments that the models of this package share."""
+
+from __future__ import annotations
+
+import math
+
+from kvgym.errors import ConfigError
+
+
+def number(model: str, name: str, value: object) -> float:
+    """Return ``value`` as a finite float.
+
+    Raises:
+        ConfigError: it is not a finite number.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ConfigError(f"batch time {model!r}: {name} must be a finite number, got {value!r}")
+    return float(value)
+
+
+def non_negative(model: str, name: str, value: object) -> float:
+    """Return ``value`` as a finite float >= 0.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    result = number(model, name, value)
+    if result < 0:
+        raise ConfigError(f"batch time {model!r}: {name} must be >= 0, got {value!r}")
+    return result
+
+
+def share(model: str, name: str, value: object) -> float:
+    """Return ``value`` as a float in (0, 1].
+
+    Raises:
+        ConfigError: it is not.
+    """
+    result = number(model, name, value)
+    if not 0 < result <= 1:
+        raise ConfigError(f"batch time {model!r}: {name} must be in (0, 1], got {value!r}")
+    return result

@@ -1,0 +1,183 @@
+"""Hardware files: a model on GPUs, with its calibrated tables, KV capacity and where they come from."""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from kvgym.batch_time.profile import ProfileBatchTime
+from kvgym.batch_time.shapes import GPU, ModelShape
+from kvgym.batch_time.tables import ProfileTables
+from kvgym.errors import ConfigError, UnknownNameError
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class FitError(_Section):
+    """Relative error of one operator group on rows held out from the fit.
+
+    Attributes:
+        median: median of |predicted / measured - 1|.
+        p95: 95th percentile of the same.
+        rows: how many rows were held out.
+    """
+
+    median: float = Field(ge=0)
+    p95: float = Field(ge=0)
+    rows: int = Field(ge=0)
+
+
+class Hardware(_Section):
+    """A model served on GPUs as one worker.
+
+    Attributes:
+        name: name of the file.
+        description: one line.
+        source: where the measurements come from, with licence.
+        date: day of the calibration, ISO 8601.
+        held_out: how rows were held out for ``fit_error``.
+        gpu: data-sheet figures.
+        tensor_parallel: GPUs that the model is split over.
+        model: shape of the model.
+        kv_capacity: tokens of KV cache.
+        kv_capacity_origin: where that figure comes from.
+        cpu_overhead_ms: milliseconds per batch outside the GPU.
+        cpu_overhead_origin: where that figure comes from.
+        valid_range: measured (low, high) by quantity.
+        fit_error: by operator group.
+        tables: calibrated operator tables.
+    """
+
+    name: str
+    description: str
+    source: str
+    date: str
+    held_out: str
+    gpu: GPU
+    tensor_parallel: int = Field(gt=0)
+    model: ModelShape
+    kv_capacity: int = Field(gt=0)
+    kv_capacity_origin: str
+    cpu_overhead_ms: float = Field(ge=0)
+    cpu_overhead_origin: str
+    valid_range: dict[str, tuple[float, float]]
+    fit_error: dict[str, FitError]
+    tables: ProfileTables
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Hardware:
+        if self.tables.num_layers != self.model.num_layers:
+            raise ValueError(
+                f"tables.num_layers is {self.tables.num_layers}, model.num_layers {self.model.num_layers}"
+            )
+        if (self.tables.all_reduce is None) != (self.tensor_parallel == 1):
+            raise ValueError("tables.all_reduce must be given exactly where tensor_parallel > 1")
+        return self
+
+    def batch_time(
+        self, *, composition: str = "kvgym", cpu_overhead: float | None = None
+    ) -> ProfileBatchTime:
+        """Return the batch-time model of this hardware.
+
+        Args:
+            composition: one of :data:`~kvgym.batch_time.profile.COMPOSITIONS`.
+            cpu_overhead: seconds per batch outside the GPU; None = as in the file.
+
+        Raises:
+            UnknownNameError: an unknown composition.
+        """
+        return ProfileBatchTime(
+            self.tables,
+            composition=composition,
+            cpu_overhead=self.cpu_overhead_ms * 1e-3 if cpu_overhead is None else cpu_overhead,
+            source=self.source,
+            valid_range=self.valid_range,
+            hardware=self.name,
+        )
+
+
+def _files() -> dict[str, str]:
+    folder = resources.files("kvgym.configs").joinpath("hardware")
+    if not folder.is_dir():
+        return {}
+    items = sorted(folder.iterdir(), key=lambda item: item.name)
+    return {item.name[:-5]: item.read_text("utf-8") for item in items if item.name.endswith(".yaml")}
+
+
+@functools.lru_cache(maxsize=1)
+def _descriptions() -> dict[str, str]:
+    found = {}
+    for name, text in _files().items():
+        line = next((part for part in text.splitlines() if part.startswith("description:")), "")
+        found[name] = str((yaml.safe_load(line) or {}).get("description", ""))
+    return found
+
+
+def hardware_names() -> dict[str, str]:
+    """Return the names of the hardware files that come with kvgym, with a description each."""
+    return dict(_descriptions())
+
+
+def load_hardware(name_or_path: str | Path) -> Hardware:
+    """Read a hardware file.
+
+    Args:
+        name_or_path: one of :func:`hardware_names`, or the path of a YAML file (it ends in ``.yaml`` or
+            ``.yml``, or is a :class:`~pathlib.Path`).
+
+    Raises:
+        UnknownNameError: no file of that name comes with kvgym.
+        ConfigError: the file cannot be read or a field is wrong; the message names file and field.
+    """
+    if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
+        return _load_path(Path(name_or_path))
+    return _load_name(name_or_path)
+
+
+@functools.lru_cache(maxsize=16)
+def _load_name(name: str) -> Hardware:
+    item = resources.files("kvgym.configs").joinpath("hardware", f"{name}.yaml")
+    if name not in _descriptions():
+        raise UnknownNameError("hardware", name, _descriptions())
+    return parse_hardware(item.read_text("utf-8"), f"{name}.yaml")
+
+
+def _load_path(path: Path) -> Hardware:
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise ConfigError(f"hardware file {path}: cannot be read: {error.strerror}") from None
+    hardware = parse_hardware(text, str(path))
+    return hardware.model_copy(update={"name": str(path)})
+
+
+def parse_hardware(text: str, origin: str) -> Hardware:
+    """Parse the text of a hardware file.
+
+    Args:
+        text: YAML.
+        origin: name of the file, for messages.
+
+    Raises:
+        ConfigError: naming file and field.
+    """
+    try:
+        content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise ConfigError(f"hardware file {origin}: not valid YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(
+            f"hardware file {origin}: must be a mapping of fields, got {type(content).__name__}"
+        )
+    try:
+        return Hardware.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "(whole file)"
+        raise ConfigError(f"hardware file {origin}: field {place}: {first['msg']}") from None

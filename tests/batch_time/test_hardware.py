@@ -1,0 +1,141 @@
+"""The committed hardware files, their errors, and KV capacity from GPU memory."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kvgym.batch_time import kv_capacity, load_hardware, make_batch_time
+from kvgym.batch_time.calibration_report import VIDUR_EXAMPLES, monotone_effect, report
+from kvgym.batch_time.hardware import hardware_names
+from kvgym.errors import ConfigError, UnknownNameError
+
+NAMES = list(hardware_names())
+
+
+def _text(name):
+    return (Path(__file__).parents[2] / "configs" / "hardware" / f"{name}.yaml").read_text("utf-8")
+
+
+def test_names_have_descriptions():
+    assert {"llama2-70b-a100-tp2", "llama2-7b-a100-tp1", "llama3-8b-a100-tp1"} <= set(NAMES)
+    assert all(0 < len(text) < 100 for text in hardware_names().values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_file_is_complete_compact_and_within_its_errors(name):
+    hardware = load_hardware(name)
+    assert hardware.name == name
+    assert "MIT" in hardware.source
+    assert hardware.kv_capacity_origin
+    assert hardware.cpu_overhead_origin
+    assert len(_text(name).encode()) < 40_000
+    assert hardware.fit_error["linear"].median <= 0.03
+    assert hardware.fit_error["attention_decode"].median <= 0.06
+    assert hardware.fit_error["attention_prefill"].median <= 0.06
+    assert ("all_reduce" in hardware.fit_error) == (hardware.tensor_parallel > 1)
+    model = hardware.batch_time()
+    assert model.valid_range["tokens"][0] == 1
+    assert model() == pytest.approx(1e-3 * hardware.cpu_overhead_ms)
+    assert hardware.batch_time(cpu_overhead=0.0)() == 0.0
+    median, largest = monotone_effect(hardware)
+    assert median < 0.01
+    assert largest < 0.13
+
+
+def test_capacities():
+    assert load_hardware("llama2-70b-a100-tp2").kv_capacity == 16492
+    assert load_hardware("llama3-8b-a100-tp1").kv_capacity == 131000
+    assert load_hardware("llama2-7b-a100-tp1").kv_capacity == kv_capacity("a100-80gb", "llama2-7b")
+
+
+@pytest.mark.parametrize(("batch", "milliseconds"), VIDUR_EXAMPLES, ids=lambda v: getattr(v, "label", ""))
+def test_vidur_predictions_of_the_70b_model(batch, milliseconds):
+    model = load_hardware("llama2-70b-a100-tp2").batch_time(composition="vidur")
+    assert 1e3 * model(**batch.load()) == pytest.approx(milliseconds, rel=0.015)
+
+
+def test_decode_attention_steps_at_the_waves_of_the_sms():
+    """Four KV heads per GPU: 27 decodes fill 108 SMs, the 28th starts another wave."""
+    model = load_hardware("llama2-70b-a100-tp2").batch_time(composition="homogeneous")
+    context = 4032
+    times = 1e3 * model(num_decodes=[26, 27, 28, 29], decode_context=[n * context for n in (26, 27, 28, 29)])
+    assert times[2] - times[1] > 80 * 0.04
+    assert times[1] - times[0] < 80 * 0.01
+    assert times[3] - times[2] < 80 * 0.01
+
+
+def test_files_read_by_path_and_round_trip(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(_text("llama2-7b-a100-tp1"))
+    hardware = load_hardware(path)
+    assert hardware.tables == load_hardware("llama2-7b-a100-tp1").tables
+    again = yaml.safe_load(yaml.safe_dump(hardware.model_dump(mode="json")))
+    assert type(hardware).model_validate(again) == hardware
+    model = hardware.batch_time(composition="vidur")
+    assert make_batch_time(model.spec())(num_decodes=3, decode_context=99) == model(
+        num_decodes=3, decode_context=99
+    )
+
+
+def test_unknown_name_suggests():
+    with pytest.raises(UnknownNameError, match="Did you mean 'llama2-7b-a100-tp1'"):
+        load_hardware("llama2-7b-a100")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"kv_capacity": 0}, "field kv_capacity"),
+        ({"speed": 3}, "field speed"),
+        ({"tensor_parallel": 2}, "all_reduce"),
+        ({"tables": None}, "field tables"),
+    ],
+)
+def test_malformed_files_name_file_and_field(tmp_path, change, field):
+    content = {**yaml.safe_load(_text("llama2-7b-a100-tp1")), **change}
+    path = tmp_path / "broken.yaml"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(ConfigError, match=r"broken\.yaml") as caught:
+        load_hardware(path)
+    assert field in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "word"), [("a: [", "not valid YAML"), ("- 1", "must be a mapping")])
+def test_files_that_are_no_mapping(tmp_path, text, word):
+    path = tmp_path / "broken.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=word):
+        load_hardware(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_hardware(tmp_path / "none.yaml")
+
+
+def test_kv_capacity_by_hand():
+    """Llama-2-7B: 6,738,415,616 weights of 2 bytes; 2 * 32 layers * 4096 * 2 = 524,288 bytes per token."""
+    free = 80 * 2**30 * 0.9 - 2 * 6_738_415_616 - 2 * 2**30
+    assert kv_capacity("a100-80gb", "llama2-7b", block_size=1) == int(free // 524_288)
+    assert kv_capacity("a100-80gb", "llama2-7b") == int(free // 524_288) // 16 * 16
+    # With two GPUs either holds half the weights and half of each token.
+    free = 80 * 2**30 * 0.9 - 6_738_415_616 - 2 * 2**30
+    assert kv_capacity("a100-80gb", "llama2-7b", tensor_parallel=2, block_size=1) == int(free // 262_144)
+
+
+def test_kv_capacity_errors():
+    with pytest.raises(ConfigError, match="Llama-2-70B does not fit on 1 x A100"):
+        kv_capacity("a100-80gb", "llama2-70b")
+    for arguments in (
+        {"memory_fraction": 1.2},
+        {"activation_reserve": -1},
+        {"block_size": 0},
+        {"tensor_parallel": 0},
+    ):
+        with pytest.raises(ConfigError, match=next(iter(arguments))):
+            kv_capacity("a100-80gb", "llama2-7b", **arguments)
+
+
+def test_the_document_shows_the_committed_figures():
+    text = (Path(__file__).parents[2] / "docs" / "calibration.md").read_text("utf-8")
+    for line in report([load_hardware(name) for name in NAMES if name in text]).splitlines():
+        if line.startswith("|"):
+            assert line in text

@@ -1,0 +1,193 @@
+"""Hand-worked batch times of the models without calibration, their specifications and their errors."""
+
+import json
+
+import numpy as np
+import pytest
+
+from kvgym.batch_time import (
+    BATCH_TIMES,
+    GPU,
+    AffineBatchTime,
+    ModelShape,
+    PiecewiseBatchTime,
+    RooflineBatchTime,
+    UnitBatchTime,
+    make_batch_time,
+)
+from kvgym.errors import ConfigError, UnknownNameError
+
+
+def test_unit_takes_one_second_even_empty():
+    model = UnitBatchTime()
+    assert model() == 1.0
+    assert model(num_decodes=7, decode_context=900) == 1.0
+    np.testing.assert_array_equal(model(num_decodes=np.arange(3)), np.ones(3))
+
+
+def test_affine_counts_cached_and_new_tokens():
+    model = AffineBatchTime(0.5, 0.01, 0.02, 0.001)
+    load = {
+        "num_prefills": 1,
+        "prefill_tokens": 10,
+        "prefill_context": 5,
+        "num_decodes": 3,
+        "decode_context": 60,
+    }
+    # 0.5 + 10 * 0.01 + 3 * 0.02 + (5 + 60 + 10 + 3) * 0.001
+    assert model(**load) == pytest.approx(0.738)
+    cached_only = AffineBatchTime(0.5, 0.01, 0.02, 0.001, include_new=False)
+    assert cached_only(**load) == pytest.approx(0.725)
+    assert model() == 0.5
+
+
+def test_wait_equation_one():
+    """Prompts of 4 and 6 in prefill; decodes that will hold 10 + 3 and 8 + 1 tokens: 32 in all."""
+    model = AffineBatchTime.from_wait(d0=2.0, d1=0.5)
+    cached = (10 + 3 - 1) + (8 + 1 - 1)
+    assert model(num_prefills=2, prefill_tokens=10, num_decodes=2, decode_context=cached) == 2.0 + 0.5 * 32
+
+
+@pytest.mark.parametrize(("tokens", "seconds"), [(0, 2.0), (100, 2.0), (101, 2.1), (150, 7.0)])
+def test_threshold(tokens, seconds):
+    model = PiecewiseBatchTime.from_threshold(c=2.0, a=0.1, b0=100)
+    assert model(num_prefills=1, prefill_tokens=tokens) == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "x"), [("requests", 6.0), ("tokens", 14.0), ("kv_tokens", 121.0), ("context", 107.0)]
+)
+def test_piecewise_quantities_and_breakpoints(quantity, x):
+    model = PiecewiseBatchTime(quantity, [0, 10, 110], [1, 2, 4], slope=0.5)
+    load = {
+        "num_prefills": 2,
+        "prefill_tokens": 10,
+        "prefill_context": 7,
+        "num_decodes": 4,
+        "decode_context": 100,
+    }
+    expected = np.interp(x, [0, 10, 110], [1, 2, 4]) + 0.5 * max(0.0, x - 110)
+    assert model(**load) == pytest.approx(expected, rel=1e-12)
+
+
+TOY_GPU = GPU(
+    name="toy", peak_flops=1000.0, memory_bandwidth=100.0, memory=1e9, link_bandwidth=10.0, link_latency=0.5
+)
+TOY_MODEL = ModelShape(
+    name="toy", num_layers=2, hidden=4, num_heads=2, num_kv_heads=1, ffn=8, vocab=10, dtype_bytes=2
+)
+
+
+def test_roofline_by_hand():
+    model = RooflineBatchTime(TOY_GPU, TOY_MODEL, compute_efficiency=0.5, memory_efficiency=0.5, overhead=1.0)
+    assert model() == 1.0
+    # Weights per layer: 2 * 16 + 2 * 4 * 2 + 3 * 4 * 8 + 2 * 4 = 152; two layers, 2 bytes, 50 bytes/s.
+    weights = 2 * 152 * 2 / 50
+    # Activations per token and layer: 10 * 4 + 2 * 2 + 4 * 8 = 76 entries.
+    linear = max(2 * 304 * 3 / 500, weights + 3 * 2 * 76 * 2 / 50)
+    # Three decodes at 9, 9 and 9: 30 keys; KV bytes per token: 2 * 2 * 2 * 2 = 16.
+    decode = max(4 * 4 * 2 * 30 / 500, 16 * 30 / 50)
+    head = max(3 * 2 * 40 / 500, 40 * 2 / 50)
+    assert model(num_decodes=3, decode_context=27) == pytest.approx(1.0 + linear + decode + head)
+    # A chunk of 5 after 2: 5 * 2 + 15 = 25 pairs.
+    prefill = max(4 * 4 * 2 * 25 / 500, 16 * 7 / 50)
+    linear = max(2 * 304 * 5 / 500, weights + 5 * 2 * 76 * 2 / 50)
+    head = max(2 * 40 / 500, 40 * 2 / 50)
+    got = model(num_prefills=1, prefill_tokens=5, prefill_context=2, prefill_squares=25, prefill_products=10)
+    assert got == pytest.approx(1.0 + linear + prefill + head)
+
+
+def test_roofline_tensor_parallel_halves_work_and_adds_collectives():
+    one = RooflineBatchTime(TOY_GPU, TOY_MODEL, overhead=0.0)
+    two = RooflineBatchTime(TOY_GPU, TOY_MODEL, tensor_parallel=2, overhead=0.0)
+    # One KV head on two GPUs is copied: reading the cache is not halved.
+    work = one.params()[[1, 2, 3, 4, 6, 7]] / 2
+    np.testing.assert_allclose(two.params()[[1, 2, 3, 4, 6, 7]], work)
+    assert two.params()[5] == pytest.approx(one.params()[5])
+    # Four all-reduces: 0.5 s each, and 2 * (1 / 2) * 4 entries * 2 bytes / 10 bytes/s per token.
+    np.testing.assert_allclose(two.params()[8:], [4 * 0.5, 4 * 0.8])
+
+
+def test_roofline_presets_are_plausible():
+    """A decode of Llama-2-7B reads 13.2 GB of weights: 6.5 ms at the A100's peak bandwidth, 8.1 at 80 %."""
+    model = make_batch_time({"kind": "roofline", "gpu": "a100-80gb", "model": "llama2-7b", "overhead": 0.0})
+    assert model(num_decodes=1, decode_context=1) == pytest.approx(0.0081, rel=0.02)
+
+
+SPECS = [
+    {"kind": "unit"},
+    {"kind": "affine", "constant": 0.5, "per_context_token": 0.001, "include_new": False},
+    {"kind": "wait", "d0": 0.01, "d1": 1e-6},
+    {"kind": "piecewise", "quantity": "context", "breakpoints": [1, 5], "times": [1.0, 2.0], "slope": 0.0},
+    {"kind": "threshold", "c": 0.1, "a": 0.01, "b0": 64},
+    {"kind": "roofline", "gpu": "h100-80gb", "model": "llama2-70b", "tensor_parallel": 4},
+    {"kind": "roofline", "gpu": TOY_GPU.model_dump(), "model": TOY_MODEL.model_dump()},
+    {"kind": "profile", "hardware": "llama2-7b-a100-tp1", "composition": "vidur"},
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec["kind"])
+def test_spec_round_trips_through_json(spec):
+    model = make_batch_time(spec)
+    again = make_batch_time(json.loads(json.dumps(model.spec())))
+    assert type(again) is type(model)
+    assert again.spec() == model.spec()
+    np.testing.assert_array_equal(again.params(), model.params())
+
+
+def test_every_kind_has_a_round_trip():
+    assert {spec["kind"] for spec in SPECS} == set(BATCH_TIMES)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({}, ["'kind'", "affine"]),
+        ({"kind": "affin"}, ["Did you mean 'affine'", "profile"]),
+        ({"kind": "affine", "constant": 1, "slope": 2}, ["'slope'", "per_context_token"]),
+        ({"kind": "unit", "seconds": 2}, ["'seconds'", "none"]),
+        ({"kind": "affine"}, ["constant"]),
+        ({"kind": "affine", "constant": -1}, ["constant must be >= 0", "-1"]),
+        ({"kind": "affine", "constant": "fast"}, ["finite number", "'fast'"]),
+        ({"kind": "affine", "constant": float("nan")}, ["finite number"]),
+        (
+            {"kind": "piecewise", "quantity": "token", "breakpoints": [1], "times": [1], "slope": 0},
+            ["'tokens'"],
+        ),
+        (
+            {"kind": "piecewise", "quantity": "tokens", "breakpoints": [1, 2], "times": [1], "slope": 0},
+            ["2 and 1"],
+        ),
+        (
+            {"kind": "piecewise", "quantity": "tokens", "breakpoints": [2, 1], "times": [1, 1], "slope": 0},
+            ["ascend"],
+        ),
+        (
+            {"kind": "piecewise", "quantity": "tokens", "breakpoints": [1, 2], "times": [2, 1], "slope": 0},
+            ["must not fall"],
+        ),
+        ({"kind": "roofline", "gpu": "a100", "model": "llama2-7b"}, ["'a100-80gb'"]),
+        ({"kind": "roofline", "gpu": {"name": "x"}, "model": "llama2-7b"}, ["gpu.peak_flops", "required"]),
+        (
+            {"kind": "roofline", "gpu": "a100-80gb", "model": "llama2-7b", "tensor_parallel": 3},
+            ["32 heads", "3"],
+        ),
+        (
+            {"kind": "roofline", "gpu": "a100-80gb", "model": "llama2-7b", "memory_efficiency": 1.5},
+            ["(0, 1]", "1.5"],
+        ),
+        ({"kind": "profile"}, ["either hardware"]),
+        ({"kind": "profile", "hardware": "llama2-7b-a100-tp1", "composition": "x"}, ["'vidur'", "vidur"][1:]),
+        ({"kind": "profile", "tables": {"num_layers": 0}}, ["tables.num_layers"]),
+    ],
+)
+def test_errors_say_what_is_wrong_and_what_is_right(spec, words):
+    with pytest.raises(ConfigError) as caught:
+        make_batch_time(spec)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_unknown_kind_is_an_unknown_name():
+    with pytest.raises(UnknownNameError):
+        make_batch_time({"kind": "linear"})
