@@ -50,7 +50,7 @@ _BLOCKED_UNTIL, _BLOCKED_ID, _HEAP = 1, 2, 3
 
 @jit
 def update_profile(w: Any, requests: Any, finished: Any, state: Any, profile: Any) -> int:
-    """Take requests that finished before their predicted end out of the profile; returns the offset of now."""
+    """Take requests that ended before their prediction out of the profile; returns the offset of now."""
     offset = profile_offset(profile, state, w.iteration)
     for j in range(w.num_finished):
         r = requests[finished[j]]
@@ -63,7 +63,16 @@ def update_profile(w: Any, requests: Any, finished: Any, state: Any, profile: An
 
 @jit
 def try_admit(
-    problem: Any, w: Any, requests: Any, d: Any, admit: Any, limit: int, state: Any, profile: Any, offset: int, i: int
+    problem: Any,
+    w: Any,
+    requests: Any,
+    d: Any,
+    admit: Any,
+    limit: int,
+    state: Any,
+    profile: Any,
+    offset: int,
+    i: int,
 ) -> bool:
     """Admit request ``i`` if inequality (5) holds with it; else remember until when it cannot."""
     if d.num_admit >= admit.shape[0] - w.num_active or (

@@ -34,7 +34,9 @@ HardwareOption = Annotated[
 ]
 BatchTimeOption = Annotated[
     str | None,
-    typer.Option(help="Replace the batch-time model: e.g. unit, or affine:constant=0.02,per_context_token=1e-6."),
+    typer.Option(
+        help="Replace the batch-time model: e.g. unit, or affine:constant=0.02,per_context_token=1e-6."
+    ),
 ]
 CapacityOption = Annotated[int | None, typer.Option(help="Replace the KV capacity, tokens.")]
 WorkloadOption = Annotated[
@@ -55,7 +57,9 @@ PredictionsOption = Annotated[
 TooLongOption = Annotated[
     str, typer.Option(help="Requests longer than the KV capacity: error, drop or clip (both reported).")
 ]
-OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for results (default: results/…).")]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Folder for results (default: results/…).")
+]
 
 
 def _build_scenario(
@@ -156,7 +160,9 @@ def compare(
         str | None,
         typer.Option("--policies", "-p", help="Comma-separated, e.g. mc_sf,alpha_beta:alpha=0.2,beta=0.1."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; policies share workloads.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds; policies share workloads.")
+    ] = None,
     first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
     trace: TraceOption = None,
     trace_format: TraceFormatOption = "auto",
@@ -255,7 +261,9 @@ def run(
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload and policy.")] = 0,
     log: Annotated[bool, typer.Option("--log", help="Also write iterations.csv, a row per batch.")] = False,
     out: OutOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON instead of a table.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as JSON instead of a table.")
+    ] = False,
 ) -> None:
     """Run one scheduler once and write what happened to every request.
 
@@ -281,7 +289,9 @@ def run(
         print(json.dumps(summary, indent=2))
         return
     console.out.print(f"{result.policy!r} on {chosen.name}: {chosen.summary}", markup=False)
-    console.out.print(console.metrics_table({k: float("nan") if v is None else v for k, v in summary["metrics"].items()}))
+    console.out.print(
+        console.metrics_table({k: float("nan") if v is None else v for k, v in summary["metrics"].items()})
+    )
     for note in result.table.notes:
         console.out.print(f"note: {note}", markup=False)
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
@@ -292,7 +302,9 @@ LISTS = ("policies", "scenarios", "hardware", "workloads", "traces", "metrics")
 
 @app.command("list")
 def list_(
-    what: Annotated[str | None, typer.Argument(help=f"One of {', '.join(LISTS)}; nothing lists the first four.")] = None,
+    what: Annotated[
+        str | None, typer.Argument(help=f"One of {', '.join(LISTS)}; nothing lists the first four.")
+    ] = None,
 ) -> None:
     """List policies, scenarios, hardware, workloads, trace formats or metrics, a line each."""
     if what is not None and what not in LISTS:
@@ -307,21 +319,35 @@ def _listing(what: str) -> Any:
     if what == "policies":
         from kvgym.policy import POLICIES, describe_arguments
 
-        rows = {}
+        rows: dict[str, tuple[str, ...]] = {}
         for name in POLICIES:
             info = POLICIES[name].info
-            can = [w for w, yes in (("chunks", info.chunks_prefill), ("pauses", info.pauses), ("evicts", info.evicts)) if yes]
+            can = [
+                w
+                for w, yes in (
+                    ("chunks", info.chunks_prefill),
+                    ("pauses", info.pauses),
+                    ("evicts", info.evicts),
+                )
+                if yes
+            ]
             source = f"{info.paper.partition(',')[0]}, {info.algorithm}" if info.paper else "practice"
             needs = ", ".join(sorted(info.needs)) or "–"
-            rows[name] = (info.summary, describe_arguments(POLICIES[name]), needs, ", ".join(can) or "–", source)
+            rows[name] = (
+                info.summary,
+                describe_arguments(POLICIES[name]),
+                needs,
+                ", ".join(can) or "–",
+                source,
+            )
         return console.mapping_table(
             "Policies", rows, ("name", "what it does", "hyperparameters", "needs to know", "can", "source")
         )
     if what == "metrics":
         from kvgym.metrics import metric_info, metric_names
 
-        rows = {n: (metric_info(n).unit, metric_info(n).summary) for n in metric_names()}
-        return console.mapping_table("Metrics", rows, ("name", "unit", "what it is"))
+        figures = {n: (metric_info(n).unit, metric_info(n).summary) for n in metric_names()}
+        return console.mapping_table("Metrics", figures, ("name", "unit", "what it is"))
     lines: dict[str, str]
     if what == "scenarios":
         lines = scenario_names()
@@ -337,7 +363,9 @@ def _listing(what: str) -> Any:
         from kvgym.workloads import trace_formats
 
         lines = trace_formats()
-    return console.mapping_table(what.capitalize(), {k: (v,) for k, v in lines.items()}, ("name", "what it is"))
+    return console.mapping_table(
+        what.capitalize(), {k: (v,) for k, v in lines.items()}, ("name", "what it is")
+    )
 
 
 def _version(value: bool) -> None:
@@ -348,7 +376,9 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     """Compare schedulers of LLM inference under a limited KV cache, on calibrated hardware."""
 

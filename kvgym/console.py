@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kvgym.evaluation import Comparison
-from kvgym.metrics import LATENCIES, SCALARS, STATISTICS, metric_info, metric_names
+from kvgym.metrics import LATENCIES, SCALARS, STATISTICS, metric_names
 from kvgym.statistics import Estimate
 
 # Piped output is not bound to a terminal's width; 120 columns hold every table.
@@ -53,7 +53,7 @@ def number(value: float) -> str:
     """Return a figure with about four significant digits."""
     if math.isnan(value):
         return "–"
-    if value == round(value) and abs(value) >= 10 or value == 0:
+    if (value == round(value) and abs(value) >= 10) or value == 0:
         return f"{value:,.0f}"
     if abs(value) < 10:
         return f"{value:.3f}"

@@ -192,7 +192,9 @@ def compare(
     repeated = sorted({label for label in labels if labels.count(label) > 1})
     if repeated:
         raise ConfigError(f"policy {repeated[0]} is listed twice; results are told apart by policy")
-    numbers = tuple(range(chosen.seeds if seeds is None else seeds) if not isinstance(seeds, Iterable) else seeds)
+    numbers = tuple(
+        range(chosen.seeds if seeds is None else seeds) if not isinstance(seeds, Iterable) else seeds
+    )
     if not numbers:
         raise ConfigError("no seeds to run; give at least one")
     runs: list[RunRecord] = []

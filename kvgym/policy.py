@@ -111,6 +111,7 @@ class Policy(ABC):
 
     def reset(self, system: SystemInfo) -> None:
         """Forget everything and prepare for a run. Randomness may come from ``system.seed`` only."""
+        return None
 
     @abstractmethod
     def schedule(self, view: SystemView) -> Decision:
@@ -193,11 +194,13 @@ def register_policy(cls: P) -> P:
         try:
             original(self, **hyperparameters)
         except TypeError as error:
-            raise ConfigError(f"policy {cls.info.name!r}: {error}; valid: {describe_arguments(cls)}") from None
+            raise ConfigError(
+                f"policy {cls.info.name!r}: {error}; valid: {describe_arguments(cls)}"
+            ) from None
         self._hyperparameters = hyperparameters  # type: ignore[attr-defined]
 
     __init__.__doc__, __init__.__wrapped__ = original.__doc__, original  # type: ignore[attr-defined]
-    cls.__init__ = __init__  # type: ignore[method-assign]
+    cls.__init__ = __init__  # type: ignore
     return cls
 
 

@@ -99,5 +99,7 @@ def save_run(
             **run_context(command),
         }
     )
-    (path / "summary.json").write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    (path / "summary.json").write_text(
+        json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8"
+    )
     return summary

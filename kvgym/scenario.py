@@ -92,7 +92,9 @@ class Scenario(BaseModel):
 
     def override(self, **changes: Any) -> Scenario:
         """Return the scenario with some fields replaced (None = keep)."""
-        return _validate({**self.model_dump(), **{k: v for k, v in changes.items() if v is not None}}, self.name)
+        return _validate(
+            {**self.model_dump(), **{k: v for k, v in changes.items() if v is not None}}, self.name
+        )
 
 
 def scenario_names() -> dict[str, str]:
@@ -137,7 +139,9 @@ def _parse(text: str, origin: str, name: str) -> Scenario:
     except yaml.YAMLError as error:
         raise ConfigError(f"scenario file {origin}: not valid YAML: {error}") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"scenario file {origin}: expected a mapping of fields, got {type(content).__name__}")
+        raise ConfigError(
+            f"scenario file {origin}: expected a mapping of fields, got {type(content).__name__}"
+        )
     return _validate({"name": name, **content}, origin)
 
 

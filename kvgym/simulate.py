@@ -17,7 +17,11 @@ from kvgym.simulator.tables import FINISHED
 from kvgym.workloads.table import RequestTable
 
 # Columns of the request table that a need requires.
-_REQUIRED = {"predicted_length": "predicted_output_len", "length_interval": "predicted_low", "class": "class_id"}
+_REQUIRED = {
+    "predicted_length": "predicted_output_len",
+    "length_interval": "predicted_low",
+    "class": "class_id",
+}
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,9 @@ def ratio_interval(
     return _bootstrap((x, y), ratio, confidence, resamples)
 
 
-def _bootstrap(data: tuple[NDArray[np.float64], ...], statistic: object, confidence: float, resamples: int) -> Estimate:
+def _bootstrap(
+    data: tuple[NDArray[np.float64], ...], statistic: object, confidence: float, resamples: int
+) -> Estimate:
     n = len(data[0])
     with np.errstate(all="ignore"):
         value = float(statistic(*data)) if n else float("nan")  # type: ignore[operator]

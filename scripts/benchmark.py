@@ -37,7 +37,9 @@ TEXTBOOK: dict[str, Callable[..., Any]] = {name: getattr(textbook, name) for nam
 AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6}
 
 
-def prepare(system: System, table: RequestTable, policy: str, *, compiled: bool = True) -> tuple[Simulation, Any]:
+def prepare(
+    system: System, table: RequestTable, policy: str, *, compiled: bool = True
+) -> tuple[Simulation, Any]:
     """Return a simulation ready to run, and its policy."""
     made = make_policy(policy)
     assert isinstance(made, CompiledPolicy)
@@ -96,7 +98,12 @@ def slow_twins(system: System, n: int) -> list[dict[str, Any]]:
         started = time.process_time()
         simulation.run(made.kernel, made.arguments())
         uncompiled = time.process_time() - started
-        row = {"policy": policy, "requests": n, "compiled_ms": 1e3 * compiled, "uncompiled_ratio": uncompiled / compiled}
+        row = {
+            "policy": policy,
+            "requests": n,
+            "compiled_ms": 1e3 * compiled,
+            "uncompiled_ratio": uncompiled / compiled,
+        }
         if policy != "alpha_beta":  # its coins come from another generator: not the same schedule
             started = time.process_time()
             times = textbook.run_textbook(table, system.kv_capacity, system.batch_time, TEXTBOOK[policy])
@@ -128,12 +135,16 @@ def start_times() -> dict[str, float]:
 
 def print_row(row: dict[str, Any]) -> None:
     """Print a row of results."""
-    print("  ".join(f"{k} {v:,.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True)
+    print(
+        "  ".join(f"{k} {v:,.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()), flush=True
+    )
 
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="smaller sizes")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args()

@@ -44,7 +44,7 @@ class AffineBatchTime(BatchTimeModel):
 
     kernel = _affine
 
-    def __init__(  # noqa: D107
+    def __init__(
         self,
         constant: float,
         per_prefill_token: float = 0.0,

@@ -52,7 +52,7 @@ class PiecewiseBatchTime(BatchTimeModel):
 
     kernel = _piecewise
 
-    def __init__(  # noqa: D107
+    def __init__(
         self,
         quantity: str,
         breakpoints: Sequence[float],

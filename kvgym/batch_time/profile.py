@@ -136,7 +136,7 @@ class ProfileBatchTime(BatchTimeModel):
         ConfigError: a negative overhead.
     """
 
-    def __init__(  # noqa: D107
+    def __init__(
         self,
         tables: ProfileTables,
         *,

@@ -60,7 +60,7 @@ class RooflineBatchTime(BatchTimeModel):
 
     kernel = _roofline
 
-    def __init__(  # noqa: D107
+    def __init__(
         self,
         gpu: GPU | str,
         model: ModelShape | str,

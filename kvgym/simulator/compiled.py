@@ -24,6 +24,8 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _COMPILED_PARTS = ("simulator", "batch_time", "baselines", "envs")
 _LOCK = threading.RLock()
 _announced = False
+_njit: Any = numba.njit  # untyped: the option _nrt is not in Numba's stubs
+_config: Any = numba.config
 
 
 @functools.lru_cache(maxsize=1)
@@ -40,8 +42,13 @@ def cache_dir() -> Path:
             digest.update(source.read_bytes())
     name = f"code-{digest.hexdigest()[:20]}"
     chosen = os.environ.get("KVGYM_CACHE_DIR")
-    root = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "kvgym"
-    for candidate in (root, Path(tempfile.gettempdir()) / f"kvgym-{os.getuid() if hasattr(os, 'getuid') else 0}"):
+    root = (
+        Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "kvgym"
+    )
+    for candidate in (
+        root,
+        Path(tempfile.gettempdir()) / f"kvgym-{os.getuid() if hasattr(os, 'getuid') else 0}",
+    ):
         folder = candidate / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -58,12 +65,12 @@ def cache_dir() -> Path:
 
 def jit(function: Callable[..., Any]) -> Any:
     """Compile a helper that only compiled code calls; its code is kept with each caller's."""
-    return numba.njit(_nrt=False)(function)
+    return _njit(_nrt=False)(function)
 
 
 def jit_inline(function: Callable[..., Any]) -> Any:
     """Compile a helper into its callers: for functions on the hot path with one caller and many arguments."""
-    return numba.njit(_nrt=False, forceinline=True)(function)
+    return _njit(_nrt=False, forceinline=True)(function)
 
 
 class Kernel:
@@ -98,16 +105,16 @@ class Kernel:
         marker = folder / f"{name}.compiled"
         if not marker.exists():
             _announce()
-        previous = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = str(folder)
+        previous = _config.CACHE_DIR
+        _config.CACHE_DIR = str(folder)
         try:
-            result = numba.njit(self.signature, cache=True, _nrt=False)(self.function)
+            result = _njit(self.signature, cache=True, _nrt=False)(self.function)
         except RuntimeError as error:
             if "cannot cache" not in str(error):
                 raise
-            return numba.njit(self.signature, _nrt=False)(self.function)  # typed at a prompt: no file to key by
+            return _njit(self.signature, _nrt=False)(self.function)  # typed at a prompt: no file to key by
         finally:
-            numba.config.CACHE_DIR = previous
+            _config.CACHE_DIR = previous
         marker.touch()
         return result
 
@@ -134,9 +141,13 @@ def kernel(signature: Any) -> Callable[[Callable[..., Any]], Kernel]:
 
 def _announce() -> None:
     global _announced
-    if not _announced and not numba.config.DISABLE_JIT:
+    if not _announced and not _config.DISABLE_JIT:
         _announced = True
-        print("kvgym: compiling the simulator for this machine (about 10 s, once) ...", file=sys.stderr, flush=True)
+        print(
+            "kvgym: compiling the simulator for this machine (about 10 s, once) ...",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def uncompiled(function: Any) -> Callable[..., Any]:
@@ -148,7 +159,8 @@ def uncompiled(function: Any) -> Callable[..., Any]:
     Args:
         function: a :class:`Kernel`, a Numba dispatcher, or a plain function (returned as it is).
     """
-    return _TWINS.of(function)
+    twin: Callable[..., Any] = _TWINS.of(function)
+    return twin
 
 
 class _Twins:

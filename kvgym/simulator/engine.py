@@ -340,6 +340,9 @@ def measure_load(run: Run) -> None:
     first = first_to_measure(run)
     num_decodes, decode_context = first, w.kv_tokens if first > 0 else 0
     num_prefills = prefill_tokens = prefill_context = squares = products = 0
+    left: Any
+    context: Any
+    tokens: Any
     for k in range(first, w.num_active):
         slot = run.active[k]
         left, context = np.int64(slot.num_prefill_left), np.int64(slot.num_kv_tokens)
@@ -355,7 +358,11 @@ def measure_load(run: Run) -> None:
             products += tokens * context
             if first > 0:
                 decode_context -= context
-    load.num_prefills, load.prefill_tokens, load.prefill_context = num_prefills, prefill_tokens, prefill_context
+    load.num_prefills, load.prefill_tokens, load.prefill_context = (
+        num_prefills,
+        prefill_tokens,
+        prefill_context,
+    )
     load.prefill_squares, load.prefill_products = squares, products
     load.num_decodes, load.decode_context = num_decodes, decode_context
 
@@ -364,7 +371,9 @@ def measure_load(run: Run) -> None:
 def count_gap(gap_counts: Any, gap_sums: Any, gap: float, count: int) -> None:
     """Add ``count`` token gaps of ``gap`` seconds to the histogram."""
     mantissa, exponent = math.frexp(gap)
-    bin_ = (exponent - GAP_MIN_EXPONENT) * GAP_BINS_PER_OCTAVE + int((2.0 * mantissa - 1.0) * GAP_BINS_PER_OCTAVE)
+    bin_ = (exponent - GAP_MIN_EXPONENT) * GAP_BINS_PER_OCTAVE + int(
+        (2.0 * mantissa - 1.0) * GAP_BINS_PER_OCTAVE
+    )
     if gap <= 0.0:
         bin_ = 0
     bin_ = min(max(bin_, 0), gap_counts.shape[0] - 1)
@@ -427,7 +436,8 @@ def process_tokens(run: Run, end: float) -> int:
             tokens = np.int32(planned_tokens(d, slot.planned, left))
             slot.planned = UNKNOWN
         if tokens > 0:
-            growth, emits = tokens, True
+            growth: Any = tokens
+            emits = True
             if left > 0:
                 growth = np.int32(kv_growth(run.problem, left, tokens))
                 emits = finish_chunk(run, slot, tokens, end)
@@ -470,7 +480,11 @@ def write_log(run: Run, start: float, kv: int, made: int) -> None:
     row.worker = 0
     row.num_admitted, row.num_evicted, row.num_finished = d.num_admit, d.num_evict, w.num_finished
     row.num_active, row.num_waiting = w.num_active + w.num_finished, w.num_waiting
-    row.num_prefills, row.prefill_tokens, row.num_decodes = load.num_prefills, load.prefill_tokens, load.num_decodes
+    row.num_prefills, row.prefill_tokens, row.num_decodes = (
+        load.num_prefills,
+        load.prefill_tokens,
+        load.num_decodes,
+    )
     row.num_output_tokens = made
     row.kv_tokens = kv
     run.tracker.num_log += 1

@@ -12,7 +12,8 @@ from kvgym.simulator.compiled import jit
 @jit
 def request_key(value: int, i: int) -> int:
     """Return a key that sorts by ``value``, then by request id (which is arrival order)."""
-    return (np.int64(value) << 32) | np.int64(i)
+    key: Any = (np.int64(value) << 32) | np.int64(i)
+    return key
 
 
 @jit

@@ -85,7 +85,9 @@ def predicted_rounds(problem: Any, request: Any) -> int:
 
 
 @jit
-def profile_forget(profile: Any, offset: int, predicted_len: int, num_output_tokens: int, next_use: int) -> None:
+def profile_forget(
+    profile: Any, offset: int, predicted_len: int, num_output_tokens: int, next_use: int
+) -> None:
     """Take a request that leaves before its predicted end out of the profile.
 
     Args:

@@ -84,7 +84,9 @@ _BATCH_TIME = types.FunctionType(BATCH_TIME_SIGNATURE)
 
 
 @kernel(
-    types.int64(*_TABLES, types.FunctionType(POLICY_SIGNATURE), _F8, _I8, _F8, _I4, _BATCH_TIME, _F8, types.int64)
+    types.int64(
+        *_TABLES, types.FunctionType(POLICY_SIGNATURE), _F8, _I8, _F8, _I4, _BATCH_TIME, _F8, types.int64
+    )
 )
 def run_loop(
     problem: Any,

@@ -61,7 +61,9 @@ class System:
             ConfigError: a value out of range, with the valid ones.
         """
         if not (isinstance(self.kv_capacity, int | np.integer) and 2 <= self.kv_capacity < 2**31):
-            raise ConfigError(f"kv_capacity = {self.kv_capacity!r}; expected a whole number of tokens, 2 … 2^31-1")
+            raise ConfigError(
+                f"kv_capacity = {self.kv_capacity!r}; expected a whole number of tokens, 2 … 2^31-1"
+            )
         for name, valid in (
             ("first_token", FIRST_TOKEN),
             ("progress_on_evict", PROGRESS_ON_EVICT),
