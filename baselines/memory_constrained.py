@@ -49,8 +49,14 @@ _BLOCKED_UNTIL, _BLOCKED_ID, _HEAP = 1, 2, 3
 
 
 @jit
-def update_profile(w: Any, requests: Any, finished: Any, state: Any, profile: Any) -> int:
-    """Take requests that ended before their prediction out of the profile; returns the offset of now."""
+def update_profile(
+    w: Any, requests: Any, active: Any, finished: Any, extend: bool, state: Any, profile: Any
+) -> int:
+    """Correct the profile where predictions were wrong; returns the offset of now.
+
+    Requests that ended early are taken out. With ``extend``, each that has outlived its prediction is put
+    back for the coming iteration.
+    """
     offset = profile_offset(profile, state, w.iteration)
     for j in range(w.num_finished):
         r = requests[finished[j]]
@@ -58,6 +64,11 @@ def update_profile(w: Any, requests: Any, finished: Any, state: Any, profile: An
             next_use = r.prompt_len + r.num_output_tokens + 1
             profile_forget(profile, offset, r.predicted_len, r.num_output_tokens, next_use)
             state[_BLOCKED_ID] = UNKNOWN
+    if extend:
+        for k in range(w.num_active):
+            slot = active[k]
+            if slot.num_output_tokens >= slot.predicted_len:
+                profile_add(profile, offset, slot.num_kv_tokens + 1, 1, 1)
     return offset
 
 
@@ -117,7 +128,7 @@ def mc_sf_kernel(
     for j in range(w.num_queued):
         i = queued[j]
         heap_push(state, _HEAP, request_key(requests[i].predicted_len, i))
-    offset = update_profile(w, requests, finished, state, profile)
+    offset = update_profile(w, requests, active, finished, params[1] == 1.0, state, profile)
     while state[_HEAP] > 0:
         i = key_request(state[_HEAP + 1])
         if requests[i].status == WAITING and not try_admit(
@@ -138,7 +149,7 @@ def mc_benchmark_kernel(
 ) -> None:  # fmt: skip
     """Algorithm 2: admit in order of arrival while (5) holds."""
     limit = int(params[0])
-    offset = update_profile(w, requests, finished, state, profile)
+    offset = update_profile(w, requests, active, finished, params[1] == 1.0, state, profile)
     i = w.queue_head
     while i != UNKNOWN and try_admit(problem, w, requests, d, admit, limit, state, profile, offset, i):
         i = requests[i].queue_next
@@ -146,21 +157,25 @@ def mc_benchmark_kernel(
 
 
 class _LookAhead(CompiledPolicy):
-    """What both policies share: the margin and the memory they keep."""
+    """What both policies share: margin, overruns, and the memory they keep."""
 
-    def __init__(self, *, protection: float = 0.0) -> None:
-        """Set the margin.
+    def __init__(self, *, protection: float = 0.0, overrun: str = "ignore") -> None:
+        """Set the margin and what an overrun prediction means.
 
         Args:
             protection: fraction α of the capacity kept free in the look-ahead, in [0, 1). The paper uses 0
                 with exact predictions and 0.1 with noisy ones.
+            overrun: what an ongoing request counts once it has outlived its prediction: ``"ignore"``, 0 as
+                (5) is printed; ``"extend"``, the memory it needs in the coming iteration. With predictions
+                below the truth the printed rule can admit the same set, overflow and clear it for ever.
         """
         require("protection", protection, 0 <= protection < 1, "a fraction in [0, 1)")
-        self.protection = protection
+        require("overrun", overrun, overrun in ("ignore", "extend"), "ignore or extend")
+        self.protection, self.overrun = protection, overrun
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the memory limit of the look-ahead, tokens."""
-        return np.array([fraction_of(system.kv_capacity, self.protection)], dtype=np.float64)
+        """Return the memory limit of the look-ahead in tokens, and whether overruns extend predictions."""
+        return np.array([fraction_of(system.kv_capacity, self.protection), float(self.overrun == "extend")])
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the profile, with the heap behind the scalars."""

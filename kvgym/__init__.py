@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from kvgym.evaluation import Comparison, compare
     from kvgym.metrics import compute_metrics
     from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo, make_policy, register_policy
+    from kvgym.runner import SimulationResult, simulate
     from kvgym.scenario import Scenario, load_scenario
-    from kvgym.simulate import SimulationResult, simulate
     from kvgym.simulator.simulation import Simulation
     from kvgym.simulator.system import System
     from kvgym.simulator.view import SystemView
@@ -32,7 +32,7 @@ _HOME = {
     "RequestTable": "workloads",
     "Scenario": "scenario",
     "Simulation": "simulator.simulation",
-    "SimulationResult": "simulate",
+    "SimulationResult": "runner",
     "System": "simulator.system",
     "SystemView": "simulator.view",
     "compare": "evaluation",
@@ -44,7 +44,7 @@ _HOME = {
     "make_workload": "workloads",
     "read_trace": "workloads",
     "register_policy": "policy",
-    "simulate": "simulate",
+    "simulate": "runner",
 }
 
 __all__ = [

@@ -272,7 +272,7 @@ def run(
     """
     from kvgym.policy import make_policy
     from kvgym.records import save_run
-    from kvgym.simulate import simulate
+    from kvgym.runner import simulate
 
     chosen = _build_scenario(
         scenario, hardware=hardware, batch_time=batch_time, kv_capacity=kv_capacity, workload=workload,

@@ -16,8 +16,8 @@ from kvgym.evaluation import Comparison
 from kvgym.metrics import LATENCIES, SCALARS, STATISTICS, metric_names
 from kvgym.statistics import Estimate
 
-# Piped output is not bound to a terminal's width; 120 columns hold every table.
-out = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+# Piped output is not bound to a terminal's width; 140 columns hold every table.
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
 err = Console(stderr=True, highlight=False)
 
 DEFAULT_COLUMNS = (
@@ -73,15 +73,15 @@ def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_CO
     first, *rest = columns
     table = Table(
         title=f"{comparison.scenario.name}: {comparison.scenario.summary}",
-        caption=f"means over {len(comparison.seeds)} seeds; × = ratio to the first policy, paired by seed"
+        caption=f"means over {len(comparison.seeds)} seeds; × = ratio to the first result, paired by seed"
         if many
-        else "one seed; × = ratio to the first policy",
+        else "one seed; × = ratio to the first result",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         title_justify="left",
         caption_justify="left",
     )
-    table.add_column("policy", overflow="fold")
+    table.add_column("policy", no_wrap=True)
     table.add_column(heading(first), justify="right")
     if many:
         table.add_column("95 % interval", justify="right", style="dim", no_wrap=True)
@@ -89,16 +89,17 @@ def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_CO
     for name in rest:
         table.add_column(heading(name), justify="right")
     errors = comparison.errors()
+    reference = comparison.reference(first)
     for policy in comparison.policies:
         estimate = comparison.estimate(policy, first)
         if policy in errors and math.isnan(estimate.value):
-            table.add_row(policy, "[red]no result[/]")
+            table.add_row(policy, "[red]failed[/]")
             continue
         table.add_row(
             policy,
             number(estimate.value),
             *([interval(estimate)] if many else []),
-            number(comparison.ratio(policy, comparison.policies[0], first).value),
+            number(comparison.ratio(policy, reference, first).value),
             *(number(comparison.estimate(policy, name).value) for name in rest),
         )
     return table

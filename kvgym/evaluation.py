@@ -18,8 +18,8 @@ import kvgym
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.metrics import compute_metrics, metric_info, metric_names
 from kvgym.policy import Policy, make_policy, policy_defaults
+from kvgym.runner import SimulationResult, simulate
 from kvgym.scenario import Scenario, load_scenario
-from kvgym.simulate import SimulationResult, simulate
 from kvgym.statistics import Estimate, mean_interval, ratio_interval
 from kvgym.workloads.table import RequestTable
 
@@ -31,7 +31,7 @@ class RunRecord:
     """One policy on one seed.
 
     Attributes:
-        policy: label of the policy, e.g. ``alpha_greedy(alpha=0.3)``.
+        policy: label of the policy, e.g. ``alpha_greedy:alpha=0.3``.
         seed: the seed.
         metrics: see :mod:`kvgym.metrics`; all NaN where the run failed.
         error: why the run has no result, or "".
@@ -85,6 +85,11 @@ class Comparison:
     def ratio(self, policy: str, reference: str, metric: str) -> Estimate:
         """Return the ratio of means of a metric to that of a reference policy, paired by seed."""
         return ratio_interval(self.values(policy, metric), self.values(reference, metric))
+
+    def reference(self, metric: str) -> str:
+        """Return the first policy that has a value of ``metric``: what ratios refer to."""
+        found = (p for p in self.policies if np.isfinite(self.estimate(p, metric).value))
+        return next(found, self.policies[0])
 
     def errors(self) -> dict[str, str]:
         """Return the first error of each policy that has one."""
@@ -155,9 +160,9 @@ def run_context(command: str = "") -> dict[str, Any]:
 
 
 def label_of(policy: Policy) -> str:
-    """Return the name of a policy with the hyperparameters that were given."""
-    given = policy.hyperparameters()
-    return repr(policy) if given else policy.info.name
+    """Return the name of a policy with the hyperparameters that were given, as in ``make_policy``."""
+    given = ",".join(f"{k}={v}" for k, v in policy.hyperparameters().items())
+    return f"{policy.info.name}:{given}" if given else policy.info.name
 
 
 def compare(

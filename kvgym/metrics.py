@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.simulate import SimulationResult
+from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED, FUTURE, WAITING
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")

@@ -11,7 +11,7 @@ import numpy as np
 from kvgym.evaluation import jsonable, run_context
 from kvgym.metrics import compute_metrics, slo_met
 from kvgym.policy import policy_defaults
-from kvgym.simulate import SimulationResult
+from kvgym.runner import SimulationResult
 
 if TYPE_CHECKING:
     from kvgym.scenario import Scenario

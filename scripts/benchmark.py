@@ -5,6 +5,7 @@ ratios are what can be compared between machines. Cold and warm start are wall t
 
     python scripts/benchmark.py                 # about 6 minutes
     python scripts/benchmark.py --quick         # about 1 minute, smaller sizes
+    python scripts/benchmark.py --smoke         # seconds: shows that it runs, the figures mean nothing
     python scripts/benchmark.py --json out.json # also as data
 """
 
@@ -27,8 +28,8 @@ import numpy as np
 
 from kvgym import RequestTable, System, load_hardware, make_batch_time, make_policy, make_workload
 from kvgym.policy import CompiledPolicy
+from kvgym.runner import system_info
 from kvgym.scenario import DEFAULT_SCENARIO, load_scenario
-from kvgym.simulate import system_info
 from kvgym.simulator import textbook
 from kvgym.simulator.simulation import Simulation
 
@@ -126,10 +127,11 @@ def start_times() -> dict[str, float]:
     """Return wall seconds of import plus a first comparison, with an empty cache and with a full one."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "KVGYM_CACHE_DIR": folder}
-        seconds = [
-            float(subprocess.run([sys.executable, "-c", START], env=environment, check=True, capture_output=True, text=True).stdout)
-            for _ in range(2)
-        ]  # fmt: skip
+        command = [sys.executable, "-c", START]
+        runs = [
+            subprocess.run(command, env=environment, check=True, capture_output=True, text=True) for _ in "cw"
+        ]
+    seconds = [float(run.stdout) for run in runs]
     return {"cold_s": seconds[0], "warm_s": seconds[1]}
 
 
@@ -146,8 +148,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="smaller sizes")
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     options = parser.parse_args()
+    sizes = (
+        (100, 200, 100)
+        if options.smoke
+        else (10_000, 100_000, 1_000)
+        if options.quick
+        else (10_000, 1_000_000, 10_000)
+    )
     hardware = load_hardware("llama2-70b-a100-tp2")
     capacity = load_scenario(DEFAULT_SCENARIO).make_system().kv_capacity
     systems = {
@@ -159,8 +169,8 @@ def main() -> None:
             run_time(system, make_workload("lmsys", num_requests=100).sample(0), policy, 1)
     print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}")
     results = {
-        "full_runs": full_runs(systems, [(10_000, 9), (100_000 if options.quick else 1_000_000, 3)]),
-        "slow_twins": slow_twins(systems["affine"], 1_000 if options.quick else 10_000),
+        "full_runs": full_runs(systems, [(sizes[0], 9), (sizes[1], 3)]),
+        "slow_twins": slow_twins(systems["affine"], sizes[2]),
         "start": start_times(),
     }
     print_row(results["start"])

@@ -1,0 +1,28 @@
+"""Formatting, lint and types: the checks of .pre-commit-config.yaml, on the whole repository."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+HOOKS = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+
+
+@pytest.mark.parametrize("entry", [hook["entry"] for hook in HOOKS])
+def test_hook(entry):
+    command = [sys.executable, "-m", *entry.split()]
+    if entry.startswith("ruff"):
+        command.append(".")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_modules_stay_small():
+    sources = [
+        p for folder in ("kvgym", "baselines", "agents", "scripts") for p in (ROOT / folder).rglob("*.py")
+    ]
+    long = {p.name: n for p in sources if (n := len(p.read_text().splitlines())) > 560}
+    assert not long, f"split these modules, they do more than one thing: {long}"

@@ -1,0 +1,132 @@
+"""Metrics on schedules small enough to work by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from kvgym import RequestTable, System, compute_metrics, make_batch_time, simulate
+from kvgym.metrics import LATENCIES, SCALARS, STATISTICS, metric_info, metric_names, slo_met
+
+UNIT = make_batch_time({"kind": "unit"})
+
+
+def run(table, policy="fcfs", **system):
+    return simulate(
+        System(kv_capacity=system.pop("kv_capacity", 100), batch_time=UNIT, **system), table, policy
+    )
+
+
+def test_two_requests_by_hand():
+    # Request 0 (arrives 0, s = 3, o = 2): rounds 1, 2; first token at 1, done at 2.
+    # Request 1 (arrives 1, s = 5, o = 3): starts at 1; first token at 2, done at 4.
+    table = RequestTable.from_columns(
+        arrival_time=[0.0, 1.0], prompt_len=[3, 5], output_len=[2, 3], ttft_slo=[1.0, 0.5]
+    )
+    result = run(table)
+    m = compute_metrics(result)
+    assert m["e2e_latency_mean"] == (2 + 3) / 2
+    assert m["e2e_latency_max"] == 3
+    assert m["ttft_mean"] == 1
+    assert m["queueing_delay_max"] == 0
+    assert m["tbt_mean"] == m["tbt_p99"] == m["tbt_max"] == 1  # gaps: 1 | 1, 1
+    assert m["tpot_mean"] == 1
+    assert m["makespan"] == 4
+    assert m["request_throughput"] == 2 / 4
+    assert m["token_throughput"] == m["generated_token_throughput"] == 5 / 4
+    assert m["processed_token_throughput"] == (5 + 8) / 4
+    assert m["goodput"] == 1 / 4  # request 1 misses its TTFT target
+    assert m["slo_attainment"] == 0.5
+    # KV while rounds run: 4; 5 + 6; 7; 8 → 30 token-seconds of 100 tokens over 4 s.
+    assert m["kv_utilisation"] == 30 / 400
+    assert m["kv_peak"] == 11 / 100
+    assert m["batch_size"] == (1 + 2 + 1 + 1) / 4
+    assert m["active_requests"] == 5 / 4
+    assert m["busy_fraction"] == 1
+    assert m["iterations"] == 4
+    rates = np.array([2 / 2, 3 / 3])
+    assert m["jain_fairness"] == rates.sum() ** 2 / (2 * (rates**2).sum()) == 1
+    assert (m["finished"], m["unfinished"], m["evictions"], m["max_wait"]) == (2, 0, 0, 0)
+
+
+def test_lost_progress_is_a_gap_and_not_a_second_token():
+    # M = 9. Both start at 0: rounds need 8, then 10 > 9, so request 1 is evicted at 1 with one token lost.
+    # Request 0 (s = 3, o = 3) runs rounds 2, 3 and ends at 3; request 1 restarts at 3: tokens at 4 (again
+    # the first) and 5 (new).
+    table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[3, 3], output_len=[3, 2])
+    result = run(table, kv_capacity=9)
+    m = compute_metrics(result)
+    assert result.requests["num_evictions"].tolist() == [0, 1]
+    assert result.requests["first_token_time"].tolist() == [1, 1]
+    assert result.requests["finish_time"].tolist() == [3, 5]
+    assert m["recomputed_tokens"] == 4
+    assert m["generated_token_throughput"] == 6 / 5
+    assert m["token_throughput"] == 5 / 5
+    assert m["tbt_max"] == 4  # the second token of request 1: from 1 to 5
+    assert m["tbt_mean"] == (1 + 1 + 4) / 3
+    assert int(result.gap_counts.sum()) == 3
+
+
+@pytest.mark.parametrize(("first_token", "gaps"), [("counted", 2), ("uncounted", 3), ("decode", 2)])
+def test_tpot_divides_by_the_gaps_there_are(first_token, gaps):
+    table = RequestTable.from_columns(arrival_time=[0], prompt_len=[4], output_len=[3])
+    result = run(table, first_token=first_token)
+    assert int(result.gap_counts.sum()) == gaps
+    assert compute_metrics(result)["tpot_mean"] == 1
+
+
+def test_one_token_requests_have_no_tpot():
+    table = RequestTable.from_columns(arrival_time=[0], prompt_len=[4], output_len=[1])
+    m = compute_metrics(run(table))
+    assert math.isnan(m["tpot_mean"])
+    assert math.isnan(m["tbt_p50"])
+    assert m["e2e_latency_mean"] == 1
+
+
+def test_horizon_counts_those_still_waiting():
+    table = RequestTable.from_columns(arrival_time=[0, 0, 50], prompt_len=[6, 6, 6], output_len=[4, 4, 4])
+    result = run(table, kv_capacity=10, horizon=5.0)
+    m = compute_metrics(result)
+    assert not result.completed
+    assert (m["finished"], m["unfinished"]) == (1, 2)
+    assert m["makespan"] == 5
+    # Request 1 starts when request 0 ends, at 4.
+    assert m["max_wait"] == 4
+    assert m["slo_attainment"] == pytest.approx(1 / 3)
+
+
+def test_tbt_slo_uses_the_worst_gap():
+    table = RequestTable.from_columns(
+        arrival_time=[0, 0], prompt_len=[3, 3], output_len=[3, 2], tbt_slo=[1.0, 3.9]
+    )
+    assert slo_met(run(table, kv_capacity=9)).tolist() == [True, False]
+
+
+def test_percentiles_of_gaps_are_close_to_exact():
+    rng = np.random.default_rng(0)
+    n = 300
+    table = RequestTable.from_columns(
+        arrival_time=np.cumsum(rng.exponential(0.01, n)),
+        prompt_len=rng.integers(1, 60, n),
+        output_len=rng.integers(2, 60, n),
+    )
+    affine = make_batch_time({"kind": "affine", "constant": 0.01, "per_context_token": 1e-5})
+    result = simulate(System(kv_capacity=600, batch_time=affine), table, "fcfs", log=True)
+    # Tight enough for evictions, so that some gaps are long.
+    assert result.worker[0]["total_evicted"] > 0
+    m = compute_metrics(result)
+    assert m["tbt_p50"] <= m["tbt_p90"] <= m["tbt_p95"] <= m["tbt_p99"] <= m["tbt_max"]
+    delivered = int(table.output_len.sum()) - n
+    assert int(result.gap_counts.sum()) == delivered
+    total = float((result.requests["finish_time"] - result.requests["first_token_time"]).sum())
+    assert m["tbt_mean"] * delivered == pytest.approx(total, rel=1e-12)
+
+
+def test_every_metric_is_described():
+    table = RequestTable.from_columns(arrival_time=[0], prompt_len=[4], output_len=[2])
+    computed = compute_metrics(run(table))
+    assert tuple(computed) == metric_names()
+    assert len(metric_names()) == len(LATENCIES) * len(STATISTICS) + len(SCALARS)
+    assert all(metric_info(name).summary for name in metric_names())
+    with pytest.raises(KeyError):
+        metric_info("speed")

@@ -1,0 +1,69 @@
+"""Short specs, registries, seeds: what names are made of."""
+
+import pytest
+
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.policy import Policy, PolicyInfo, fraction_of, make_policy
+from kvgym.registry import Registry
+from kvgym.seeding import STREAMS, stream
+from kvgym.specs import parse_spec, split_specs
+
+
+def test_parse_spec():
+    assert parse_spec("alpha_beta:alpha=0.2, beta=1,x=true,y=none,z=text", "policy") == (
+        "alpha_beta",
+        {"alpha": 0.2, "beta": 1, "x": True, "y": None, "z": "text"},
+    )
+    assert parse_spec("fcfs", "policy") == ("fcfs", {})
+    for bad in ("p:alpha", "p:=3", ":a=1", ""):
+        with pytest.raises(ConfigError, match="key=value"):
+            parse_spec(bad, "policy")
+
+
+def test_split_specs_keeps_hyperparameters_together():
+    text = "mc_sf, alpha_beta:alpha=0.2,beta=0.1,fcfs"
+    assert split_specs(text) == ["mc_sf", "alpha_beta:alpha=0.2,beta=0.1", "fcfs"]
+
+
+def test_registry_refuses_duplicates_and_suggests():
+    registry: Registry[int] = Registry("thing")
+    registry.add("first", 1)
+    registry.add("first", 1)
+    with pytest.raises(ConfigError, match="already registered"):
+        registry.add("first", 2)
+    with pytest.raises(UnknownNameError, match=r"Did you mean 'first'") as caught:
+        registry["frist"]
+    assert "Valid names: first" in str(caught.value)
+
+
+def test_streams_are_independent_and_reproducible():
+    draws = {name: stream(7, name).random(4).tolist() for name in STREAMS}
+    assert draws == {name: stream(7, name).random(4).tolist() for name in STREAMS}
+    assert len({tuple(d) for d in draws.values()}) == len(STREAMS)
+    assert stream(8, "arrivals").random() != stream(7, "arrivals").random()
+    with pytest.raises(ValueError, match="unknown random stream"):
+        stream(0, "weather")
+
+
+def test_fraction_of_is_exact():
+    assert fraction_of(10, 0.1) == 9  # (1 - 0.1) * 10 in floating point is 9.0, but 0.7 * 10 is not 7
+    assert [fraction_of(1000, a) for a in (0.3, 0.2, 0.21, 0.999)] == [700, 800, 790, 1]
+    assert all(fraction_of(100, k / 100) == 100 - k for k in range(100))
+
+
+def test_make_policy():
+    policy = make_policy("alpha_beta:alpha=0.25", beta=0.5)
+    assert policy.hyperparameters() == {"alpha": 0.25, "beta": 0.5}
+    assert repr(policy) == "alpha_beta(alpha=0.25, beta=0.5)"
+    assert make_policy(policy) is policy
+    with pytest.raises(ConfigError, match=r"valid: alpha=0\.2, beta=0\.1"):
+        make_policy("alpha_beta:gamma=1")
+    with pytest.raises(ConfigError, match=r"alpha = 1\.5; expected a fraction in \(0, 1\)"):
+        make_policy("alpha_greedy:alpha=1.5")
+    with pytest.raises(ConfigError, match="not one of"):
+        PolicyInfo(name="x", summary="", needs=frozenset({"crystal_ball"}))
+
+
+def test_a_policy_is_abstract():
+    with pytest.raises(TypeError):
+        Policy()
