@@ -77,9 +77,8 @@ class Run(NamedTuple):
 
 
 @jit
-def reveal(run: Run, i: int) -> None:
-    """Copy request ``i`` from the hidden workload, as far as the policy may know it."""
-    p, source, r = run.problem, run.workload[i], run.requests[i]
+def reveal(p: Any, source: Any, r: Any) -> None:
+    """Copy a request from the hidden workload, as far as the policy may know it."""
     r.arrival_time = source.arrival_time
     r.prompt_len = source.prompt_len
     r.num_prefill_left = source.prompt_len
@@ -94,35 +93,34 @@ def reveal(run: Run, i: int) -> None:
 
 
 @jit
-def announce(run: Run, i: int) -> None:
+def announce(w: Any, requests: Any, queued: Any, i: int) -> None:
     """Note for the policy that request ``i`` has joined the queue."""
-    run.requests[i].status = WAITING
-    run.queued[run.w.num_queued] = i
-    run.w.num_queued += 1
+    requests[i].status = WAITING
+    queued[w.num_queued] = i
+    w.num_queued += 1
 
 
 @jit_inline
-def next_arrival_time(run: Run) -> float:
+def next_arrival_time(p: Any, tracker: Any, workload: Any) -> float:
     """Return when the next request arrives, inf if none will."""
-    i = run.tracker.next_arrival
-    return run.workload[i].arrival_time if i < run.problem.num_requests else np.inf
+    i = tracker.next_arrival
+    return workload[i].arrival_time if i < p.num_requests else np.inf
 
 
 @jit_inline
 def take_arrivals(run: Run) -> None:
     """Queue all requests with arrival time ≤ now, in (arrival, id) order."""
-    while next_arrival_time(run) <= run.w.clock:
+    while next_arrival_time(run.problem, run.tracker, run.workload) <= run.w.clock:
         i = run.tracker.next_arrival
-        reveal(run, i)
+        reveal(run.problem, run.workload[i], run.requests[i])
         queue_insert(run.w, run.requests, i, UNKNOWN)
-        announce(run, i)
+        announce(run.w, run.requests, run.queued, i)
         run.tracker.next_arrival += 1
 
 
 @jit_inline
-def advance_clock(run: Run, until: float) -> None:
+def advance_clock(w: Any, until: float) -> None:
     """Move the clock, accounting for memory held meanwhile."""
-    w = run.w
     w.kv_time += w.kv_tokens * (until - w.clock)
     w.active_time += w.num_active * (until - w.clock)
     w.clock = until
@@ -134,12 +132,12 @@ def next_boundary(run: Run) -> int:
     w = run.w
     take_arrivals(run)
     if w.num_active == 0 and w.num_waiting == 0:
-        until = next_arrival_time(run)
+        until = next_arrival_time(run.problem, run.tracker, run.workload)
         if until == np.inf:
             return DONE
         if until >= run.problem.horizon:
             return HORIZON
-        advance_clock(run, until)
+        advance_clock(run.w, until)
         take_arrivals(run)
     if w.clock >= run.problem.horizon:
         return HORIZON
@@ -169,8 +167,8 @@ def kv_growth(p: Any, prefill_left: int, tokens: int) -> int:
 
 
 @jit
-def refuse(run: Run, code: int, request: int, needed: int, available: int) -> int:
-    """Take the marks of a refused decision back and say what was wrong."""
+def take_marks_back(run: Run) -> None:
+    """Restore the status of the requests a refused decision names."""
     d = run.decision
     for j in range(min(d.num_evict, run.evict.shape[0])):
         k = run.evict[j]
@@ -180,7 +178,11 @@ def refuse(run: Run, code: int, request: int, needed: int, available: int) -> in
         i = run.admit[j]
         if 0 <= i < run.problem.num_requests and run.requests[i].status == ADMITTING:
             run.requests[i].status = WAITING
-    t = run.tracker
+
+
+@jit_inline
+def refuse(t: Any, code: int, request: int, needed: int, available: int) -> int:
+    """Note what is wrong with a decision."""
     t.error_request, t.error_needed, t.error_available = request, needed, available
     return code
 
@@ -196,20 +198,20 @@ def planned_tokens(d: Any, chosen: int, prefill_left: int) -> int:
 
 
 @jit_inline
-def check_decision(run: Run) -> int:
-    """Return OK if the worker can carry out the decision, else the reason; marks what it touches."""
+def inspect_decision(run: Run) -> int:
+    """Check a decision, marking the requests it evicts and admits on the way."""
     d, w, limit = run.decision, run.w, run.problem.kv_capacity
     for j in range(d.num_evict):
         k = run.evict[j]
         if not 0 <= k < w.num_active:
-            return refuse(run, BAD_EVICT, UNKNOWN, k, w.num_active)
+            return refuse(run.tracker, BAD_EVICT, UNKNOWN, k, w.num_active)
         r = run.requests[run.active[k].request_id]
         if r.status != ACTIVE:
-            return refuse(run, BAD_EVICT, run.active[k].request_id, k, w.num_active)
+            return refuse(run.tracker, BAD_EVICT, run.active[k].request_id, k, w.num_active)
         r.status = EVICTING
     count = w.num_active - d.num_evict + d.num_admit
     if count > run.active.shape[0] or d.num_admit > run.admit.shape[0]:
-        return refuse(run, TOO_MANY, UNKNOWN, count, run.active.shape[0])
+        return refuse(run.tracker, TOO_MANY, UNKNOWN, count, run.active.shape[0])
     kv = w.kv_tokens
     if d.act == RUN and d.explicit == 0 and d.num_evict == 0 and w.num_prefilling == 0:
         kv += w.num_active  # the usual case: everybody decodes one token
@@ -221,25 +223,34 @@ def check_decision(run: Run) -> int:
                 continue
             tokens = planned_tokens(d, slot.planned, slot.num_prefill_left)
             if not 0 <= tokens <= full_tokens(slot.num_prefill_left):
-                return refuse(run, BAD_TOKENS, slot.request_id, tokens, full_tokens(slot.num_prefill_left))
+                return refuse(run.tracker, BAD_TOKENS, slot.request_id, tokens, full_tokens(slot.num_prefill_left))
             kv += kv_growth(run.problem, slot.num_prefill_left, tokens)
     for j in range(d.num_admit):
         i = run.admit[j]
         if not 0 <= i < run.problem.num_requests or run.requests[i].status != WAITING:
-            return refuse(run, BAD_ADMIT, i, 0, 0)
+            return refuse(run.tracker, BAD_ADMIT, i, 0, 0)
         r = run.requests[i]
         tokens = planned_tokens(d, run.admit_tokens[j], r.num_prefill_left)
         if not 0 <= tokens <= full_tokens(r.num_prefill_left):
-            return refuse(run, BAD_TOKENS, i, tokens, full_tokens(r.num_prefill_left))
+            return refuse(run.tracker, BAD_TOKENS, i, tokens, full_tokens(r.num_prefill_left))
         kv += r.num_kv_tokens + kv_growth(run.problem, r.num_prefill_left, tokens)
         if kv > limit:
-            return refuse(run, NO_MEMORY, i, kv, limit)
+            return refuse(run.tracker, NO_MEMORY, i, kv, limit)
         r.status = ADMITTING
     if kv > limit:
-        return refuse(run, NO_MEMORY, UNKNOWN, kv, limit)
+        return refuse(run.tracker, NO_MEMORY, UNKNOWN, kv, limit)
     if d.act == WAIT and not d.wait_until > w.clock:
-        return refuse(run, BAD_WAIT, UNKNOWN, 0, 0)
+        return refuse(run.tracker, BAD_WAIT, UNKNOWN, 0, 0)
     return OK
+
+
+@jit_inline
+def check_decision(run: Run) -> int:
+    """Return OK if the worker can carry out the decision, with its requests marked, else the reason."""
+    status = inspect_decision(run)
+    if status != OK:
+        take_marks_back(run)
+    return status
 
 
 # ---------------------------------------------------------------- applying a decision
@@ -266,7 +277,7 @@ def release(run: Run, k: int) -> None:
         r.num_output_tokens = 0 if p.progress_on_evict == PROGRESS_LOST else slot.num_output_tokens
         r.num_prefill_left = slot.prompt_len + r.num_output_tokens
     queue_return(w, run.requests, slot.request_id, p.requeue)
-    announce(run, slot.request_id)
+    announce(w, run.requests, run.queued, slot.request_id)
     w.total_evicted += 1
 
 
@@ -318,17 +329,16 @@ def activate(run: Run, i: int, tokens: int) -> None:
 
 
 @jit_inline
-def first_to_measure(run: Run) -> int:
+def first_to_measure(w: Any, d: Any, active: Any) -> int:
     """Return the slot before which every request decodes one token, so that sums are known without a look.
 
     This is so where nothing is paused or chunked and only requests just admitted prefill.
     """
-    w, d = run.w, run.decision
     if d.explicit == 1 or w.num_prefilling > d.num_admit:
         return 0
     first = w.num_active - d.num_admit
     for k in range(first, w.num_active):
-        if run.active[k].num_prefill_left == 0:
+        if active[k].num_prefill_left == 0:
             return 0
     return first
 
@@ -337,7 +347,7 @@ def first_to_measure(run: Run) -> int:
 def measure_load(run: Run) -> None:
     """Sum the load of the decided batch."""
     d, w, load = run.decision, run.w, run.load
-    first = first_to_measure(run)
+    first = first_to_measure(w, d, run.active)
     num_decodes, decode_context = first, w.kv_tokens if first > 0 else 0
     num_prefills = prefill_tokens = prefill_context = squares = products = 0
     left: Any
@@ -383,42 +393,41 @@ def count_gap(gap_counts: Any, gap_sums: Any, gap: float, count: int) -> None:
 
 
 @jit
-def deliver(run: Run, slot: Any, end: float) -> None:
+def deliver(requests: Any, gap_counts: Any, gap_sums: Any, slot: Any, end: float) -> None:
     """Hand the user a first token, or one that comes after a pause or an eviction."""
     since, slot.last_token_time = slot.last_token_time, end
     if math.isnan(since):
-        run.requests[slot.request_id].first_token_time = end
+        requests[slot.request_id].first_token_time = end
     else:
         slot.max_token_gap = max(slot.max_token_gap, end - since)
-        count_gap(run.gap_counts, run.gap_sums, end - since, 1)
+        count_gap(gap_counts, gap_sums, end - since, 1)
 
 
 @jit
-def complete(run: Run, slot: Any, end: float) -> None:
+def complete(w: Any, requests: Any, finished: Any, slot: Any, end: float) -> None:
     """Record a finished request and free its memory."""
-    w, r = run.w, run.requests[slot.request_id]
+    r = requests[slot.request_id]
     r.status = FINISHED
     r.num_output_tokens = r.num_delivered_tokens = slot.num_output_tokens
     r.last_token_time = slot.last_token_time
     r.max_token_gap = slot.max_token_gap
     r.finish_time = end
     w.kv_tokens -= slot.num_kv_tokens
-    run.finished[w.num_finished] = slot.request_id
+    finished[w.num_finished] = slot.request_id
     w.num_finished += 1
     w.total_finished += 1
 
 
 @jit
-def finish_chunk(run: Run, slot: Any, tokens: int, end: float) -> bool:
+def finish_chunk(p: Any, w: Any, requests: Any, slot: Any, tokens: int, end: float) -> bool:
     """Account for a prefill chunk; True if it emits a counted output token."""
-    p = run.problem
     slot.num_prefill_left -= tokens
     if slot.num_prefill_left > 0:
         return False
-    run.w.num_prefilling -= 1
+    w.num_prefilling -= 1
     if p.prefill_emits == 0 and p.ttft_at_prefill == 1 and math.isnan(slot.last_token_time):
         # SLAI, STAB: this iteration shows a first token that output_len does not count.
-        run.requests[slot.request_id].first_token_time = end
+        requests[slot.request_id].first_token_time = end
         slot.last_token_time = end
     return bool(p.prefill_emits == 1)
 
@@ -440,7 +449,7 @@ def process_tokens(run: Run, end: float) -> int:
             emits = True
             if left > 0:
                 growth = np.int32(kv_growth(run.problem, left, tokens))
-                emits = finish_chunk(run, slot, tokens, end)
+                emits = finish_chunk(run.problem, w, run.requests, slot, tokens, end)
             slot.num_kv_tokens += growth
             written += growth
             if emits:
@@ -455,9 +464,9 @@ def process_tokens(run: Run, end: float) -> int:
                     if usual_gap > slot.max_token_gap:
                         slot.max_token_gap = usual_gap
                 else:
-                    deliver(run, slot, end)
+                    deliver(run.requests, run.gap_counts, run.gap_sums, slot, end)
                 if output == targets[k]:
-                    complete(run, slot, end)
+                    complete(w, run.requests, run.finished, slot, end)
                     continue
         if k != kept:  # the active set stays compact and in order of activation
             active[kept] = active[k]
@@ -533,10 +542,10 @@ def carry_out(run: Run, batch_time: Any, batch_params: Any) -> int:
     if d.act == WAIT:
         for k in range(w.num_active):
             run.active[k].planned = UNKNOWN
-        until = min(d.wait_until, next_arrival_time(run), run.problem.horizon)
+        until = min(d.wait_until, next_arrival_time(run.problem, run.tracker, run.workload), run.problem.horizon)
         if until == np.inf:
             return DEADLOCK
-        advance_clock(run, until)
+        advance_clock(run.w, until)
     else:
         status = run_batch(run, batch_time, batch_params)
         if status != OK:
