@@ -1,0 +1,98 @@
+"""Every command and every example of the README is run, in order, in a copy of the repository."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvgym.workloads.traces import write_sample_trace
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(bash|python)\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+SET_UP = [code for kind, code in BLOCKS if "pip install" in code]
+COMMANDS = [
+    line for kind, code in BLOCKS if kind == "bash" and code not in SET_UP for line in code.splitlines()
+]
+EXAMPLES = [code for kind, code in BLOCKS if kind == "python"]
+# Long measurements run at a size that only shows that they work.
+SMALLER = {"python scripts/benchmark.py": "python scripts/benchmark.py --smoke"}
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of the tracked and new files, as a fresh clone would have them."""
+    folder = tmp_path_factory.mktemp("checkout") / "kvgym"
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    for name in filter(None, listed.split("\0")):
+        source, target = ROOT / name, folder / name
+        if source.exists() or source.is_symlink():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target, follow_symlinks=False)
+    write_sample_trace(folder / "AzureLLMInferenceTrace_conv.csv", "azure")
+    return folder
+
+
+def shell(command, folder, path=None):
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(Path.home()),
+    }
+    if path is not None:
+        environment["PATH"] = path
+    return subprocess.run(
+        ["bash", "-euc", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def means_by_policy(table):
+    return {name: float(mean) for name, mean in re.findall(r"^ (\w+) +(\d+\.\d+)  \d", table, re.MULTILINE)}
+
+
+def test_the_blocks_are_found():
+    assert len(SET_UP) == 2
+    assert len(COMMANDS) >= 8
+    assert len(EXAMPLES) >= 2
+
+
+def test_the_first_command_sets_up_and_compares(checkout):
+    import os
+
+    done = shell(SET_UP[0], checkout, path=os.environ["PATH"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "25,000 of 25,000 requests completed, each exactly once." in done.stdout
+    assert "report.html" in done.stdout
+    shown, printed = means_by_policy(TEXT.split("```text\n")[1].split("```")[0]), means_by_policy(done.stdout)
+    assert len(shown) == 5
+    for policy, mean in shown.items():  # to 2 %: the last bits of exp and log differ between processors
+        assert printed[policy] == pytest.approx(mean, rel=0.02)
+    shutil.rmtree(checkout / ".venv")
+
+
+def test_the_second_command_is_what_continuous_integration_runs():
+    # Running it here would run these tests in themselves; .ci/run runs exactly this block.
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "<!-- test command -->" in script
+    assert TEXT.split("<!-- test command -->")[1].strip().startswith("```bash\n" + SET_UP[1])
+    assert "-m pytest" in SET_UP[1]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command(checkout, command):
+    done = shell(SMALLER.get(command, command), checkout)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("code", EXAMPLES, ids=range(len(EXAMPLES)))
+def test_example(checkout, code):
+    done = subprocess.run(
+        [sys.executable, "-"], input=code, cwd=checkout, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
