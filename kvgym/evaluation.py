@@ -155,7 +155,8 @@ def run_context(command: str = "") -> dict[str, Any]:
         "kvgym": kvgym.__version__,
         "command": command or " ".join(sys.argv),
         "python": platform.python_version(),
-        "libraries": {name: version(name) for name in ("numpy", "numba", "gymnasium", "scipy")},
+        "platform": platform.platform(),
+        "libraries": {name: version(name) for name in ("numpy", "numba", "gymnasium", "scipy", "polars")},
     }
 
 
@@ -203,11 +204,13 @@ def compare(
     if not numbers:
         raise ConfigError("no seeds to run; give at least one")
     runs: list[RunRecord] = []
-    sizes, notes, examples = [], [], {}
+    sizes: list[int] = []
+    notes: list[tuple[int, str]] = []
+    examples: dict[str, SimulationResult] = {}
     for seed in numbers:
         table = workload.sample(seed)
         sizes.append(len(table))
-        notes += [note for note in table.notes if note not in notes]
+        notes += [(seed, note) for note in table.notes]
         for policy, label in zip(made, labels, strict=True):
             if progress is not None:
                 progress(f"{label}, seed {seed}")
@@ -225,12 +228,25 @@ def compare(
         runs=tuple(runs),
         num_requests=tuple(sizes),
         examples=examples,
-        notes=tuple(notes),
+        notes=_merge_notes(notes, len(numbers)),
         provenance=workload.provenance(),
         hyperparameters={
             label: {**policy_defaults(type(policy)), **policy.hyperparameters()}
             for policy, label in zip(made, labels, strict=True)
         },
+    )
+
+
+def _merge_notes(notes: list[tuple[int, str]], seeds: int) -> tuple[str, ...]:
+    """Return each note once, with the seeds it holds for unless these are all."""
+    by_text: dict[str, list[int]] = {}
+    for seed, text in notes:
+        by_text.setdefault(text, []).append(seed)
+    return tuple(
+        text
+        if len(where) == seeds
+        else f"Seed{'s' if len(where) > 1 else ''} {', '.join(map(str, where))}: {text}"
+        for text, where in by_text.items()
     )
 
 

@@ -1,0 +1,314 @@
+"""What the report says, as plain values for the template."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, fields
+from pprint import pformat
+from typing import Any
+
+import yaml
+
+import kvgym.metrics
+from kvgym.batch_time.hardware import load_hardware
+from kvgym.errors import KVGymError
+from kvgym.evaluation import Comparison, jsonable, run_context
+from kvgym.metrics import metric_info, metric_names
+from kvgym.policy import POLICIES, PolicyInfo
+from kvgym.report.numbers import figures, interval
+from kvgym.statistics import Estimate
+
+REFERENCE_METRIC = "e2e_latency_mean"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the main table.
+
+    Attributes:
+        title: heading.
+        unit: unit as shown, "" for none.
+        metrics: one metric, or several shown as ``a / b``.
+        scale: factor from the metric's unit to the one shown.
+        with_interval: whether the interval is shown below.
+    """
+
+    title: str
+    unit: str
+    metrics: tuple[str, ...]
+    scale: float = 1.0
+    with_interval: bool = False
+
+
+COLUMNS = (
+    Column("Mean E2E latency", "s", ("e2e_latency_mean",), with_interval=True),
+    Column("TTFT p50 / p99", "s", ("ttft_p50", "ttft_p99")),
+    Column("TBT p50 / p99", "ms", ("tbt_p50", "tbt_p99"), scale=1e3),
+    Column("Requests finished", "1/s", ("request_throughput",)),
+    Column("Output tokens", "1/s", ("token_throughput",)),
+    Column("Evictions", "", ("evictions",)),
+    Column("Recomputed tokens", "", ("recomputed_tokens",)),
+    Column("KV utilisation", "%", ("kv_utilisation",), scale=100.0),
+    Column("Longest wait", "s", ("max_wait",)),
+    Column("Fairness (Jain)", "", ("jain_fairness",)),
+)
+UNFINISHED = Column("Unfinished requests", "", ("unfinished",))
+
+
+class Remembering(Comparison):
+    """A comparison that works out every estimate once."""
+
+    def estimate(self, policy: str, metric: str) -> Estimate:
+        """Return the mean of a metric over seeds, with its confidence interval."""
+        known: dict[tuple[str, str], Estimate] = self.__dict__.setdefault("_known", {})
+        if (policy, metric) not in known:
+            known[policy, metric] = super().estimate(policy, metric)
+        return known[policy, metric]
+
+
+def remember(comparison: Comparison) -> Comparison:
+    """Return the same comparison, but quick at repeated questions."""
+    return Remembering(**{f.name: getattr(comparison, f.name) for f in fields(comparison)})
+
+
+def lead(comparison: Comparison) -> str:
+    """Return the outcome in a sentence or two."""
+    means = {p: comparison.estimate(p, REFERENCE_METRIC) for p in comparison.policies}
+    done = {p: e for p, e in means.items() if math.isfinite(e.value)}
+    if not done:
+        return "No policy completed the comparison; the reasons are below."
+    best = min(done, key=lambda p: done[p].value)
+    seeds = len(comparison.seeds)
+    over = f"over {seeds} seeds" if seeds > 1 else f"on seed {comparison.seeds[0]}"
+    text = f"Lowest mean end-to-end latency {over}: {best}, {figures(done[best].value)} s"
+    span = interval(done[best])
+    text += f" (95 % interval {span} s)." if span else "."
+    others = {p: e for p, e in done.items() if p != best}
+    if others:
+        second = min(others, key=lambda p: others[p].value)
+        ratio = comparison.ratio(best, second, REFERENCE_METRIC)
+        if ratio.value == 1.0:
+            return f"{text} {second} has the same mean."
+        span = interval(ratio)
+        text += f" That is {figures(ratio.value)} times the mean of the next, {second}"
+        text += f" (paired 95 % interval {span})." if span else "."
+    return text
+
+
+def main_table(comparison: Comparison, reference: str) -> dict[str, Any]:
+    """Return the main table: ``columns`` (title, unit) and ``rows`` (policy, cells)."""
+    columns = list(COLUMNS)
+    if unfinished_policies(comparison):
+        columns.append(UNFINISHED)
+    rows = []
+    for policy in comparison.policies:
+        cells = []
+        for column in columns:
+            estimates = [comparison.estimate(policy, m) for m in column.metrics]
+            cells.append(
+                {
+                    "text": " / ".join(figures(e.value * column.scale) for e in estimates),
+                    "interval": interval(estimates[0], column.scale) if column.with_interval else "",
+                    "best": any(_is_best(comparison, policy, m) for m in column.metrics[:1]),
+                }
+            )
+        ratio = comparison.ratio(policy, reference, REFERENCE_METRIC)
+        ratio_cell = {"text": figures(ratio.value), "interval": interval(ratio), "best": False}
+        if policy == reference:
+            ratio_cell["interval"] = "reference"
+        rows.append({"policy": policy, "cells": [cells[0], ratio_cell, *cells[1:]]})
+    heads = [{"title": c.title, "unit": c.unit} for c in columns]
+    heads.insert(1, {"title": f"E2E ratio to {reference}", "unit": ""})
+    return {"columns": heads, "rows": rows}
+
+
+def full_table(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return a row for every metric: name, unit, definition, and a cell per policy."""
+    rows = []
+    for name in metric_names():
+        info = metric_info(name)
+        estimates = [comparison.estimate(policy, name) for policy in comparison.policies]
+        rows.append(
+            {
+                "name": name,
+                "unit": "" if info.unit == "1" else info.unit,
+                "summary": info.summary,
+                "better": {True: "lower", False: "higher", None: ""}[info.lower_is_better],
+                "cells": [{"text": figures(e.value, 4), "interval": interval(e)} for e in estimates],
+            }
+        )
+    return rows
+
+
+def _is_best(comparison: Comparison, policy: str, metric: str) -> bool:
+    """Whether a policy alone has the best mean of a metric, where there is a better and a worse."""
+    lower = metric_info(metric).lower_is_better
+    means = {p: float(comparison.values(p, metric).mean()) for p in comparison.policies}
+    finite = [m for m in means.values() if math.isfinite(m)]
+    if lower is None or len(finite) < 2:
+        return False
+    best = min(finite) if lower else max(finite)
+    return means[policy] == best and finite.count(best) == 1
+
+
+def unfinished_policies(comparison: Comparison) -> dict[str, int]:
+    """Return the policies that left requests unfinished when the run stopped, with how many over all seeds."""
+    counts = {
+        p: int(sum(r.metrics.get("unfinished", 0) for r in comparison.runs if r.policy == p and not r.error))
+        for p in comparison.policies
+    }
+    return {p: n for p, n in counts.items() if n}
+
+
+def failures(comparison: Comparison) -> list[dict[str, Any]]:
+    """Return a row for each policy that failed: policy, seeds on which it did, and the first message."""
+    rows = []
+    for policy, message in comparison.errors().items():
+        seeds = [r.seed for r in comparison.runs if r.policy == policy and r.error]
+        rows.append({"policy": policy, "seeds": seeds, "total": len(comparison.seeds), "message": message})
+    return rows
+
+
+def completion(comparison: Comparison) -> str:
+    """Return whether every request was completed once, in a sentence."""
+    good = [r for r in comparison.runs if not r.error]
+    once = sum(r.completed_once for r in good)
+    if once == len(comparison.runs):
+        return "In every run every request was completed exactly once."
+    return f"In {once} of {len(comparison.runs)} runs every request was completed exactly once."
+
+
+def setting(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return what was compared: pairs of a term and its description."""
+    scenario = comparison.scenario
+    rows = [("Scenario", f"{scenario.name}: {scenario.summary}")]
+    hardware = _hardware(comparison)
+    if hardware is not None:
+        rows.append(("Hardware", f"{hardware.name}: {hardware.description}"))
+        overhead = scenario.batch_time.get("cpu_overhead")
+        if overhead is None:
+            overhead = hardware.cpu_overhead_ms * 1e-3
+        rows.append(
+            ("Batch time", f"calibrated; {hardware.source}; {overhead * 1e3:g} ms per batch outside the GPU")
+        )
+    else:
+        model = scenario.hardware or scenario.batch_time
+        rows.append(("Batch time", model if isinstance(model, str) else _flat(model)))
+    capacity = scenario.kv_capacity or (hardware.kv_capacity if hardware is not None else None)
+    for example in list(comparison.examples.values())[:1]:
+        capacity = example.system.kv_capacity
+    if capacity is not None:
+        rows.append(("KV capacity", f"{capacity:,} tokens"))
+    spec = comparison.provenance.get("spec") or {}
+    trace = comparison.provenance.get("trace")
+    rows.append(("Workload", spec.get("description") or spec.get("name") or _flat(scenario.workload)))
+    if trace:
+        rows.append(("Trace", f"{trace.get('path')} ({trace.get('format')}), SHA-256 {trace.get('sha256')}"))
+    sizes = sorted(set(comparison.num_requests))
+    count = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    rows.append(("Requests", f"{count} per seed; the same ones for every policy"))
+    rows.append(("Seeds", ", ".join(map(str, comparison.seeds))))
+    rows.append(
+        ("Engine rules", _flat({k: v for k, v in scenario.system.model_dump().items() if v is not None}))
+    )
+    return rows
+
+
+def policy_rows(comparison: Comparison) -> list[dict[str, str]]:
+    """Return what is known of each policy: label, summary, source, needs and hyperparameters."""
+    rows = []
+    for label in comparison.policies:
+        info = _policy_info(comparison, label)
+        given = comparison.hyperparameters.get(label, {})
+        paper = ", ".join(filter(None, (info.paper, info.algorithm))) if info else ""
+        needs = ", ".join(sorted(info.needs)).replace("_", " ") if info else ""
+        summary = info.summary if info else ""
+        rows.append(
+            {
+                "label": label,
+                "summary": summary,
+                "paper": paper,
+                "needs": needs or "nothing",
+                "options": _flat(given),
+            }
+        )
+    return rows
+
+
+def _policy_info(comparison: Comparison, label: str) -> PolicyInfo | None:
+    if label in comparison.examples:
+        return comparison.examples[label].policy.info
+    try:
+        return POLICIES[label.partition(":")[0]].info
+    except KVGymError:
+        return None
+
+
+def _hardware(comparison: Comparison) -> Any:
+    """Return the hardware file, or None where there is none (any more)."""
+    if comparison.scenario.hardware is None:
+        return None
+    try:
+        return load_hardware(comparison.scenario.hardware)
+    except KVGymError:
+        return None
+
+
+def _flat(value: Any) -> str:
+    """Return nested options in one line."""
+    if isinstance(value, dict):
+        return ", ".join(f"{k} = {_flat(v)}" for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_flat(v) for v in value) + "]"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def configuration(comparison: Comparison, command: str) -> list[tuple[str, str]]:
+    """Return titled blocks of YAML: the scenario as run, the workload in full, the hardware, the software."""
+    blocks: list[tuple[str, Any]] = [
+        ("Scenario", comparison.scenario.model_dump(mode="json")),
+        ("Workload", comparison.provenance),
+        ("Policies", comparison.hyperparameters),
+    ]
+    hardware = _hardware(comparison)
+    if hardware is not None:
+        blocks.append(("Hardware (without its tables)", hardware.model_dump(mode="json", exclude={"tables"})))
+    blocks.append(("Software", run_context(command)))
+    return [
+        (title, yaml.safe_dump(jsonable(content), sort_keys=False, allow_unicode=True, width=100))
+        for title, content in blocks
+        if content
+    ]
+
+
+def repeat_code(comparison: Comparison) -> str:
+    """Return Python that runs the comparison again."""
+    scenario = pformat(
+        comparison.scenario.model_dump(mode="json", exclude_defaults=True), width=96, sort_dicts=False
+    )
+    policies = pformat(list(comparison.policies), width=96)
+    return (
+        "from kvgym import Scenario, compare\n"
+        "from kvgym.report import write_report\n\n"
+        f"scenario = Scenario.model_validate(\n{_indent(scenario)}\n)\n"
+        f"policies = {_indent(policies).lstrip()}\n"
+        f"comparison = compare(scenario, policies, seeds={list(comparison.seeds)}, keep_examples=True)\n"
+        'write_report(comparison, "report.html")\n'
+    )
+
+
+def _indent(text: str) -> str:
+    return "\n".join("    " + line for line in text.splitlines())
+
+
+def definitions() -> list[dict[str, Any]]:
+    """Return the definitions of all metrics: paragraphs (one item) and lists, items split at their code."""
+    text = (kvgym.metrics.__doc__ or "").partition("\n")[2].strip()
+    blocks = []
+    for block in re.split(r"\n\s*\n", text):
+        bullets = block.startswith("- ")
+        items = re.split(r"\n- ", block[2:]) if bullets else [block]
+        parts = [[{"code": i % 2 == 1, "text": t} for i, t in enumerate(item.split("``"))] for item in items]
+        blocks.append({"bullets": bullets, "items": parts})
+    return blocks

@@ -1,0 +1,135 @@
+"""What the plots draw, as arrays: step functions, bins and distributions of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import ConfigError
+from kvgym.runner import SimulationResult
+from kvgym.simulator.tables import FINISHED
+
+MAX_POINTS = 1000
+"""Most points of a line; a step function of that many points has twice as many corners."""
+
+Floats = NDArray[np.float64]
+LATENCY_COLUMNS = {"e2e_latency": "finish_time", "ttft": "first_token_time"}
+
+
+def iteration_log(result: SimulationResult) -> NDArray[Any]:
+    """Return the per-iteration log of a run.
+
+    Raises:
+        ConfigError: the run kept none.
+    """
+    if result.log is None:
+        raise ConfigError("this run kept no per-iteration log; simulate with log=True")
+    return result.log
+
+
+def step_series(log: NDArray[Any], column: str) -> tuple[Floats, Floats]:
+    """Return a column of the log as a step function of time, summed over workers.
+
+    A value holds from the start of its iteration to the start of the worker's next one. While a worker is
+    idle its KV memory is empty.
+
+    Args:
+        log: per-iteration rows, dtype ITERATION.
+        column: ``"kv_tokens"``, ``"num_waiting"``, ``"num_active"``, ...
+
+    Returns:
+        Times in seconds, increasing, float64 (n,), and the value from each time on, float64 (n,).
+    """
+    times: list[Floats] = []
+    deltas: list[Floats] = []
+    for worker in np.unique(log["worker"]):
+        rows = log[log["worker"] == worker]
+        start, end = rows["start_time"], rows["end_time"]
+        value = rows[column].astype(np.float64)
+        after = value.copy()  # from the end of the iteration on
+        if column in ("kv_tokens", "num_active"):
+            after[rows["num_active"] == rows["num_finished"]] = 0.0
+        instants = np.column_stack((start, end)).ravel()
+        levels = np.column_stack((value, after)).ravel()
+        times.append(instants)
+        deltas.append(np.diff(levels, prepend=0.0))
+    if not times:
+        return np.zeros(0), np.zeros(0)
+    all_times, all_deltas = np.concatenate(times), np.concatenate(deltas)
+    order = np.argsort(all_times, kind="stable")
+    all_times, levels = all_times[order], np.cumsum(all_deltas[order])
+    keep = np.append(all_times[1:] > all_times[:-1], True)  # the last of equal times counts
+    all_times, levels = all_times[keep], levels[keep]
+    changed = np.append(True, levels[1:] != levels[:-1])
+    changed[-1] = True  # how long the last value holds
+    return all_times[changed], levels[changed]
+
+
+def thin_steps(times: Floats, values: Floats, limit: int = MAX_POINTS) -> tuple[Floats, Floats]:
+    """Return a step function with at most ``limit`` of its points.
+
+    Time is cut into equal bins; of each bin the smallest, the largest and the last value stay, so that peaks
+    survive and the value between bins is exact.
+
+    Args:
+        times: increasing, float64 (n,).
+        values: value from each time on, float64 (n,).
+        limit: most points to return, at least 4.
+    """
+    if len(times) <= limit:
+        return times, values
+    bins = (limit - 1) // 3
+    share = (times - times[0]) / (times[-1] - times[0])
+    which = np.minimum((share * bins).astype(np.int64), bins - 1)
+    starts = np.flatnonzero(np.diff(which, prepend=-1))
+    keep = {0}
+    for a, b in zip(starts, np.append(starts[1:], len(times)), strict=True):
+        inside = values[a:b]
+        keep |= {int(a + inside.argmin()), int(a + inside.argmax()), int(b - 1)}
+    chosen = np.array(sorted(keep))
+    return times[chosen], values[chosen]
+
+
+def latencies(result: SimulationResult, name: str) -> Floats:
+    """Return the latencies of the finished requests in seconds, sorted.
+
+    Args:
+        result: the run.
+        name: ``"e2e_latency"`` or ``"ttft"``.
+    """
+    r = result.requests
+    values = (r[LATENCY_COLUMNS[name]] - result.table.arrival_time)[r["status"] == FINISHED]
+    return np.sort(np.asarray(values, dtype=np.float64))
+
+
+def distribution(values: Floats, total: int, limit: int = MAX_POINTS) -> tuple[Floats, Floats]:
+    """Return the empirical distribution function of sorted values.
+
+    Args:
+        values: sorted, float64 (n,).
+        total: of how many; larger than n where some have no value, so that the curve ends below 1.
+        limit: most points to return.
+
+    Returns:
+        The values, and the share of ``total`` that is at most each.
+    """
+    n = len(values)
+    share = np.arange(1, n + 1) / max(total, 1)
+    if n > limit:
+        chosen = np.unique(np.linspace(0, n - 1, limit).round().astype(np.int64))
+        return values[chosen], share[chosen]
+    return values, share
+
+
+def rate_bins(times: Floats, weights: NDArray[Any], edges: Floats) -> Floats:
+    """Return the sum of weights per second in each bin.
+
+    Args:
+        times: instants in seconds, (n,).
+        weights: e.g. tokens, (n,).
+        edges: of the bins, increasing, (bins + 1,); what lies outside is left out.
+    """
+    total, _ = np.histogram(times, bins=edges, weights=weights.astype(np.float64))
+    return np.asarray(total / np.diff(edges), dtype=np.float64)

@@ -1,0 +1,231 @@
+"""The report is one file that says what was run, shows what failed, and lets nothing through."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.evaluation import compare
+from kvgym.metrics import metric_names
+from kvgym.report import content, write_report
+from kvgym.report.html import render
+from kvgym.report.numbers import figures, interval
+from kvgym.statistics import Estimate
+from kvgym.workloads.traces.sample import write_sample_trace
+
+from .conftest import HOSTILE, scenario
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Page(HTMLParser):
+    """Collects tags, attributes and texts, and checks that tags are balanced."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.texts, self.open = [], [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+@pytest.fixture(scope="module")
+def text(comparison):
+    return render(comparison, command="kvgym compare tiny --seeds 3")
+
+
+def test_report_is_one_balanced_file_without_resources(comparison, tmp_path):
+    path = write_report(comparison, tmp_path / "deep" / "report.html")
+    page = Page(path.read_text("utf-8"))
+    assert path.name == "report.html"
+    assert not {"link", "script", "img", "iframe", "object"} & set(page.tags)
+    for name, value in page.attributes:
+        if name in ("src", "href", "xlink:href", "action"):
+            assert value.startswith("#")
+    assert not re.search(r"https?://|@import|url\((?!#)", path.read_text("utf-8"))
+
+
+def test_ids_are_unique_and_references_hit(text):
+    page = Page(text)
+    ids = [value for name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    wanted = set(re.findall(r"url\(#([^)]+)\)", text))
+    wanted |= {value[1:] for name, value in page.attributes if name == "href"}
+    wanted |= {value for name, value in page.attributes if name == "aria-labelledby"}
+    assert wanted <= set(ids)
+
+
+def test_report_says_what_was_run(text):
+    page = " ".join(" ".join(Page(text).texts).split())
+    for part in (
+        "Scheduler comparison: tiny",
+        "thirty requests in slotted time",
+        "30 tokens",
+        "uniform lengths",
+        "0, 1, 2",
+        "kvgym compare tiny --seeds 3",
+        "exactly once",
+        "numba",
+        "Jaillet et al.",
+    ):
+        assert part in page
+    for name in metric_names():
+        assert f"<code>{name}</code>" in text
+    assert Page(text).tags.count("svg") == 6
+
+
+def test_main_table_holds_the_estimates(comparison):
+    table = content.main_table(comparison, "fcfs")
+    assert [c["title"] for c in table["columns"][:2]] == ["Mean E2E latency", "E2E ratio to fcfs"]
+    for row in table["rows"]:
+        mean = comparison.estimate(row["policy"], "e2e_latency_mean")
+        ratio = comparison.ratio(row["policy"], "fcfs", "e2e_latency_mean")
+        assert row["cells"][0]["text"] == figures(mean.value)
+        assert row["cells"][0]["interval"] == interval(mean)
+        assert row["cells"][1]["text"] == figures(ratio.value)
+    best = min(comparison.policies, key=lambda p: comparison.estimate(p, "e2e_latency_mean").value)
+    assert [r["policy"] for r in table["rows"] if r["cells"][0]["best"]] == [best]
+    assert content.lead(comparison).startswith(f"Lowest mean end-to-end latency over 3 seeds: {best},")
+
+
+def test_reference_can_be_chosen(comparison):
+    assert "E2E ratio to mc_sf" in render(comparison, reference="mc_sf")
+    with pytest.raises(UnknownNameError, match="mc_sf"):
+        render(comparison, reference="mc_sv")
+
+
+def test_equal_comparisons_give_equal_reports(comparison):
+    assert render(comparison, command="x") == render(comparison, command="x")
+
+
+def test_hostile_texts_are_escaped_everywhere(with_failure):
+    text = render(with_failure, command=HOSTILE)
+    page = Page(text)
+    assert "script" not in page.tags
+    assert "<b>" not in text
+    assert "alert(" in text
+    assert sum(HOSTILE in part for part in page.texts) > 5
+
+
+def test_failures_are_shown_with_their_reason(with_failure):
+    text = render(with_failure)
+    page = " ".join(" ".join(Page(text).texts).split())
+    assert "3 of 3 seeds" in page
+    assert "it waits for the next arrival, but there is none" in page
+    assert "Not shown, as the run failed" in page
+    assert "6 of 9 runs" in page
+    rows = content.main_table(with_failure, "fcfs")["rows"]
+    assert rows[1]["cells"][0]["text"] == "–"
+    assert rows[2]["cells"][0]["text"] != "–"
+
+
+def test_a_report_of_failures_only():
+    from .conftest import Stuck
+
+    text = render(compare(scenario(), [Stuck()], keep_examples=True))
+    assert "No policy completed the comparison" in text
+    assert Page(text).tags.count("svg") == 1
+
+
+def test_one_seed_has_no_intervals(single):
+    text = render(single)
+    assert "One seed, so there are no intervals" in text
+    assert 'class="interval">reference' in text
+    assert text.count('class="interval"') == 1
+    assert "nan" not in " ".join(Page(text).texts).lower().split()
+
+
+def test_equal_policies_are_called_equal():
+    result = compare(scenario(kv_capacity=2000), ["fcfs", "mc_sf"])
+    assert content.lead(result).endswith("mc_sf has the same mean.")
+    assert not any(c["best"] for row in content.main_table(result, "fcfs")["rows"] for c in row["cells"])
+
+
+def test_a_trace_is_named_with_its_hash(tmp_path):
+    write_sample_trace(tmp_path / "trace.csv", "kvgym", num_requests=20)
+    chosen = scenario(kv_capacity=20000, workload=str(tmp_path / "trace.csv"))
+    result = compare(chosen, ["fcfs"], seeds=1, keep_examples=True)
+    text = render(result)
+    assert result.provenance["trace"]["sha256"] in text
+    assert "trace.csv" in text
+
+
+def test_unfinished_requests_are_pointed_out():
+    result = compare(scenario(system={"horizon": 12.0}), keep_examples=True)
+    text = render(result)
+    assert "Latencies cover finished requests only" in text
+    assert "Unfinished requests" in [c["title"] for c in content.main_table(result, "fcfs")["columns"]]
+
+
+def test_a_comparison_without_examples_has_bars_only():
+    text = render(compare(scenario(), ["fcfs", "mc_sf"], seeds=2))
+    assert Page(text).tags.count("svg") == 1
+    assert "keep_examples=True" in text
+
+
+def test_the_code_to_repeat_it_does(with_failure, comparison, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(content.repeat_code(comparison), names)
+    again = names["comparison"]
+    for policy in comparison.policies:
+        expected = comparison.values(policy, "e2e_latency_mean")
+        assert again.values(policy, "e2e_latency_mean").tolist() == expected.tolist()
+    assert (tmp_path / "report.html").exists()
+    assert "mc_sf:protection=0.1" in content.repeat_code(with_failure)
+
+
+def test_missing_libraries_are_explained(comparison, tmp_path, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr("kvgym.report.find_spec", lambda name: None if name == "jinja2" else found(name))
+    with pytest.raises(ConfigError, match=re.escape('jinja2; install with: pip install "kvgym[report]"')):
+        write_report(comparison, tmp_path / "report.html")
+
+
+def test_importing_the_package_imports_no_plotting():
+    code = "import sys, kvgym.report; sys.exit('matplotlib' in sys.modules or 'jinja2' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (float("nan"), "–"),
+        (float("inf"), "∞"),
+        (0.0, "0"),
+        (26.04, "26.0"),
+        (0.04567, "0.0457"),
+        (999.96, "1,000"),
+        (1234567.8, "1,234,568"),
+        (16492.0, "16,492"),
+        (1.234e-6, "1.23e-06"),
+        (-2.5, "-2.50"),
+    ],
+)
+def test_numbers(value, expected):
+    assert figures(value) == expected
+
+
+def test_interval_text():
+    assert interval(Estimate(1.5, 1.25, 2.0, 3)) == "1.25\N{NO-BREAK SPACE}–\N{NO-BREAK SPACE}2"
+    assert interval(Estimate(1.0, 1.0, 1.0, 3)) == ""
+    assert interval(Estimate(1.5, float("nan"), float("nan"), 1)) == ""
