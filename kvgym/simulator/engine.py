@@ -27,8 +27,8 @@ from kvgym.simulator.tables import (
     DONE,
     EVICTING,
     FINISHED,
-    GAP_BINS_PER_OCTAVE,
     GAP_MIN_EXPONENT,
+    GAP_OCTAVES,
     HORIZON,
     LOG_FULL,
     NO_MEMORY,
@@ -223,7 +223,9 @@ def inspect_decision(run: Run) -> int:
                 continue
             tokens = planned_tokens(d, slot.planned, slot.num_prefill_left)
             if not 0 <= tokens <= full_tokens(slot.num_prefill_left):
-                return refuse(run.tracker, BAD_TOKENS, slot.request_id, tokens, full_tokens(slot.num_prefill_left))
+                return refuse(
+                    run.tracker, BAD_TOKENS, slot.request_id, tokens, full_tokens(slot.num_prefill_left)
+                )
             kv += kv_growth(run.problem, slot.num_prefill_left, tokens)
     for j in range(d.num_admit):
         i = run.admit[j]
@@ -274,6 +276,7 @@ def release(run: Run, k: int) -> None:
         r.num_prefill_left = slot.num_prefill_left
     else:
         r.num_recomputed_tokens += slot.num_kv_tokens
+        w.total_recomputed_tokens += slot.num_kv_tokens
         r.num_output_tokens = 0 if p.progress_on_evict == PROGRESS_LOST else slot.num_output_tokens
         r.num_prefill_left = slot.prompt_len + r.num_output_tokens
     queue_return(w, run.requests, slot.request_id, p.requeue)
@@ -380,16 +383,16 @@ def measure_load(run: Run) -> None:
 @jit
 def count_gap(gap_counts: Any, gap_sums: Any, gap: float, count: int) -> None:
     """Add ``count`` token gaps of ``gap`` seconds to the histogram."""
-    mantissa, exponent = math.frexp(gap)
-    bin_ = (exponent - GAP_MIN_EXPONENT) * GAP_BINS_PER_OCTAVE + int(
-        (2.0 * mantissa - 1.0) * GAP_BINS_PER_OCTAVE
-    )
-    if gap <= 0.0:
-        bin_ = 0
+    per_octave = gap_counts.shape[0] // GAP_OCTAVES
+    if per_octave == 0:
+        return  # not wanted
+    bin_ = 0
+    if gap > 0.0:
+        mantissa, exponent = math.frexp(gap)
+        bin_ = (exponent - GAP_MIN_EXPONENT) * per_octave + int((2.0 * mantissa - 1.0) * per_octave)
     bin_ = min(max(bin_, 0), gap_counts.shape[0] - 1)
-    if bin_ >= 0:  # no bins = not wanted
-        gap_counts[bin_] += count
-        gap_sums[bin_] += gap * count
+    gap_counts[bin_] += count
+    gap_sums[bin_] += gap * count
 
 
 @jit
@@ -474,6 +477,7 @@ def process_tokens(run: Run, end: float) -> int:
         kept += 1
     w.kv_tokens += written
     w.num_active = kept
+    w.total_delivered_tokens += made - repeated
     if made > repeated:
         w.last_progress = w.decisions
     if usual > 0:
@@ -542,7 +546,9 @@ def carry_out(run: Run, batch_time: Any, batch_params: Any) -> int:
     if d.act == WAIT:
         for k in range(w.num_active):
             run.active[k].planned = UNKNOWN
-        until = min(d.wait_until, next_arrival_time(run.problem, run.tracker, run.workload), run.problem.horizon)
+        until = min(
+            d.wait_until, next_arrival_time(run.problem, run.tracker, run.workload), run.problem.horizon
+        )
         if until == np.inf:
             return DEADLOCK
         advance_clock(run.w, until)

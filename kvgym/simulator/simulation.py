@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,6 +107,7 @@ class Simulation:
         self.log = np.zeros(4096 if log else 0, ITERATION)
         self.batch_params = np.array(system.batch_time.params(), dtype=np.float64)  # own and writable
         self.view = SystemView(self)
+        self._ended = False
 
     # ------------------------------------------------------------ running
 
@@ -175,7 +177,10 @@ class Simulation:
         Raises:
             InvalidDecisionError: the worker cannot do it; nothing has changed.
             LivelockError: the run would never end.
+            KVGymError: the run has ended already.
         """
+        if self._ended:
+            raise KVGymError(f"the run has ended ({self._where()}); start a new Simulation")
         self._enter(decision)
         return self._settle(self._until_log_fits(step_worker, (), 1))
 
@@ -183,33 +188,56 @@ class Simulation:
         if status == DECIDE:
             return True
         self._raise_for(status)
+        self._ended = True
         return False
 
     def _enter(self, decision: Decision) -> None:
-        """Write a decision into the tables."""
+        """Write a decision into the tables.
+
+        Raises:
+            InvalidDecisionError: it is not well-formed; nothing has been written.
+        """
         d, w = self.decision[0], self.worker
         active = self.active[0, : int(w["num_active"])]
         slots = {int(i): k for k, i in enumerate(active["request_id"])}
+        admit = [self._whole(i, "admits request") for i in decision.admit]
+        evict = [self._whole(i, "evicts request") for i in decision.evict]
+        tokens = {self._whole(i, "gives tokens to request"): t for i, t in decision.tokens.items()}
         capacity = self.admit.shape[1]
-        if len(decision.admit) > capacity or len(decision.evict) > capacity:
+        if len(admit) > capacity or len(evict) > capacity:
             raise self._invalid(f"lists more requests than can ever be active ({capacity})")
-        for i in decision.evict:
+        for i in evict:
             if i not in slots:
                 raise self._invalid(f"evicts request {i}, which is {self._status_of(i)}, not active")
-        waiting = dict.fromkeys(decision.admit)
-        for i in decision.tokens:
-            if i not in slots and i not in waiting:
-                raise self._invalid(f"gives tokens to request {i}, which is neither active nor admitted")
+        for i in admit:
+            if not 0 <= i < len(self.requests):
+                raise self._invalid(f"admits request {i}, which is {self._status_of(i)}")
+        running = (slots.keys() - evict) | set(admit)
+        for i, count in tokens.items():
+            if i not in running:
+                raise self._invalid(f"gives tokens to request {i}, which is not in the coming batch")
+            tokens[i] = self._whole(count, f"to request {i} gives tokens:")
+            if not 0 <= tokens[i] < 2**31:
+                raise self._invalid(f"gives request {i} {tokens[i]} tokens; leave it out to run it in full")
+        until = math.inf if decision.wait_until is None else decision.wait_until
+        if not isinstance(until, int | float | np.number):
+            raise self._invalid(f"waits until {until!r}; expected seconds, or None to run a batch")
         d["act"] = RUN if decision.wait_until is None else WAIT
-        d["wait_until"] = math.inf if decision.wait_until is None else decision.wait_until
-        d["explicit"] = 1 if decision.tokens else 0
-        d["num_admit"], d["num_evict"] = len(decision.admit), len(decision.evict)
-        active["planned"] = [decision.tokens.get(i, UNKNOWN) for i in slots]
-        for j, i in enumerate(decision.admit):
+        d["wait_until"] = until
+        d["explicit"] = 1 if tokens else 0
+        d["num_admit"], d["num_evict"] = len(admit), len(evict)
+        active["planned"] = [tokens.get(i, UNKNOWN) for i in slots]
+        for j, i in enumerate(admit):
             self.admit[0, j] = i
-            self.admit_tokens[0, j] = decision.tokens.get(i, UNKNOWN)
-        for j, i in enumerate(decision.evict):
+            self.admit_tokens[0, j] = tokens.get(i, UNKNOWN)
+        for j, i in enumerate(evict):
             self.evict[0, j] = slots[i]
+
+    def _whole(self, value: Any, what: str) -> int:
+        try:
+            return operator.index(value)
+        except TypeError:
+            raise self._invalid(f"{what} {value!r}; expected a whole number") from None
 
     # ------------------------------------------------------------ failures
 

@@ -123,6 +123,8 @@ WORKER = np.dtype(
         ("total_evicted", "i8"),
         ("total_finished", "i8"),
         ("total_output_tokens", "i8"),  # as generated, repeats included
+        ("total_delivered_tokens", "i8"),  # generated for the first time
+        ("total_recomputed_tokens", "i8"),  # KV tokens thrown away by evictions
         ("total_prefill_tokens", "i8"),  # as processed, repeats included
         ("total_batch_requests", "i8"),  # sum over iterations of requests in the batch
         ("peak_kv_tokens", "i8"),
@@ -215,10 +217,10 @@ ITERATION = np.dtype(
 )
 """One row of the per-iteration log."""
 
-GAP_BINS_PER_OCTAVE = 1024
 GAP_MIN_EXPONENT = -40
-GAP_BINS = 80 * GAP_BINS_PER_OCTAVE
-"""Token gaps are counted in bins of relative width 2^-10, from 2^-41 s to 2^39 s."""
+GAP_OCTAVES = 80
+GAP_BINS = 1024 * GAP_OCTAVES
+"""Token gaps are counted in bins of relative width 2^-10, from 2^-41 s to 2^39 s; fewer bins are coarser."""
 
 
 def records(dtype: np.dtype[np.void], *shape: int) -> np.ndarray:

@@ -1,0 +1,112 @@
+"""Write the golden traces: one small instance, every registered policy with its defaults.
+
+Run ``python tests/golden/generate.py [policy ...]`` from the repository root after an intended change of a
+policy's decisions, and read the difference before committing it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from kvgym.batch_time import UnitBatchTime
+from kvgym.policy import POLICIES, make_policy, policy_defaults
+from kvgym.runner import system_info
+from kvgym.simulator.simulation import Simulation
+from kvgym.simulator.system import System
+from kvgym.workloads.table import RequestTable
+
+FOLDER = Path(__file__).parent
+CAPACITY = 24
+SEED = 0
+
+# Small enough to follow by hand; memory is tight and some predictions are too short, so that every overflow
+# rule comes into play. Columns that a policy does not declare are hidden from it.
+TABLE = RequestTable.from_columns(
+    arrival_time=[2, 2, 2, 4, 4, 4, 5, 5, 6, 7],
+    prompt_len=[1, 1, 2, 2, 3, 3, 1, 2, 2, 4],
+    output_len=[2, 8, 1, 6, 7, 3, 3, 4, 1, 3],
+    predicted_output_len=[1, 7, 1, 4, 4, 3, 3, 5, 1, 3],
+    predicted_low=[1, 5, 1, 3, 4, 2, 2, 2, 1, 2],
+    predicted_high=[3, 9, 2, 7, 9, 4, 4, 6, 2, 5],
+    class_id=[0, 1, 0, 1, 1, 0, 0, 1, 0, 0],
+    priority=[0, 0, 1, 0, 0, 1, 0, 0, 0, 1],
+    ttft_slo=[4, 8, 4, 8, 8, 4, 4, 8, 4, 4],
+    tbt_slo=[2, 3, 2, 3, 3, 2, 2, 3, 2, 2],
+)
+
+
+def _ids(ids: Iterable[int]) -> str:
+    return " ".join(str(int(i)) for i in ids) or "-"
+
+
+def header(policy: str) -> list[str]:
+    """Return the lines that describe the instance."""
+    defaults = ", ".join(f"{key}={value!r}" for key, value in policy_defaults(POLICIES[policy]).items())
+    lines = [
+        f"policy    {policy}({defaults}), seed {SEED}",
+        f"system    M = {CAPACITY} tokens, one second per iteration, the prefill iteration emits token 1,",
+        "          evicted requests lose their progress and requeue by arrival",
+    ]
+    for name, column in TABLE.columns().items():
+        lines.append(f"{name:<21}" + "".join(f"{value:>3g}" for value in column))
+    return [
+        *lines,
+        "",
+        "t         time of the decision, seconds",
+        "queue     waiting requests, in order",
+        "active    request:KV tokens it holds, in order of activation, before the decision",
+        "evict, admit, tokens, wait   the decision; tokens where it departs from one step or a whole prompt",
+        "memory    KV tokens in use while the batch runs",
+        "finished  requests that finish at the end of the iteration",
+        "",
+    ]
+
+
+def trace(name: str) -> str:
+    """Return the trace of a registered policy on the instance."""
+    policy = make_policy(name)
+    system = System(kv_capacity=CAPACITY, batch_time=UnitBatchTime())
+    simulation = Simulation(
+        system, TABLE, needs=policy.info.needs, policy_name=name, log=True, compiled=False
+    )
+    policy.reset(system_info(system, TABLE, SEED))
+    view = simulation.view
+    rows = [("t", "queue", "active", "evict", "admit", "memory", "finished", "")]
+    running = simulation.start()
+    while running:
+        decision = policy.schedule(view)
+        active = view.active
+        held = [f"{i}:{kv}" for i, kv in zip(active.request_id, active.num_kv_tokens, strict=True)]
+        cells = [f"{view.clock:g}", _ids(view.waiting.request_id), " ".join(held) or "-"]
+        cells += [_ids(decision.evict), _ids(decision.admit)]
+        note = ""
+        if decision.tokens:
+            note = "tokens " + " ".join(f"{i}:{count}" for i, count in decision.tokens.items())
+        if decision.wait_until is not None:
+            note = f"wait until {decision.wait_until:g}"
+        logged = int(simulation.tracker[0]["num_log"])
+        running = simulation.step(decision)
+        ran = int(simulation.tracker[0]["num_log"]) > logged
+        cells += [f"{simulation.log[logged]['kv_tokens']}" if ran else "-", _ids(view.finished), note]
+        rows.append(tuple(cells))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    body = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    records = simulation.requests
+    footer = ["", "request " + "".join(f"{i:>4}" for i in range(len(records)))]
+    for label, column in (("start", "start_time"), ("first", "first_token_time"), ("finish", "finish_time")):
+        footer.append(f"{label:<8}" + "".join(f"{value:>4g}" for value in records[column]))
+    footer.append("evicted " + "".join(f"{value:>4}" for value in records["num_evictions"]))
+    lines = [*header(name), *body, *footer]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def main(names: list[str]) -> None:
+    """Write the traces of the given policies, or of all."""
+    for name in names or POLICIES:
+        (FOLDER / f"{name}.txt").write_text(trace(name), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
