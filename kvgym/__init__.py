@@ -85,3 +85,12 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """List the public names."""
     return sorted(__all__)
+
+
+def _register_environments() -> None:
+    from kvgym.envs import register_all
+
+    register_all()
+
+
+_register_environments()

@@ -170,6 +170,8 @@ class _Twins:
         self._twins: dict[int, Any] = {}
 
     def of(self, item: Any) -> Any:
+        if hasattr(item, "python_twin"):  # compiler intrinsics bring their own
+            return item.python_twin
         source = item.function if isinstance(item, Kernel) else getattr(item, "py_func", None)
         if source is None:
             return item

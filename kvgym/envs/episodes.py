@@ -1,0 +1,287 @@
+"""Many episodes side by side: memory, resets and steps of N environments of one configuration.
+
+The scalar and the vector environment are faces of this class, with N = 1 and N = n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.envs.actions import ADMISSION_CAPS, PROTECTION_LEVELS, TOKEN_BUDGETS
+from kvgym.envs.config import EnvConfig
+from kvgym.envs.core import RUNNING, TERMINATED, TRUNCATED, step_envs
+from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
+from kvgym.envs.memory import NUM_TABLES, Block, Sizes, function_handle
+from kvgym.envs.observations import observation_size
+from kvgym.envs.tables import REWARD_TERMS
+from kvgym.errors import ConfigError, KVGymError
+from kvgym.metrics import compute_metrics
+from kvgym.policy import Decision, Policy, PolicyInfo
+from kvgym.runner import SimulationResult
+from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.system import System
+from kvgym.simulator.tables import FINISHED, GAP_OCTAVES, UNKNOWN, as_records
+from kvgym.simulator.view import SystemView
+from kvgym.workloads.table import RequestTable
+from kvgym.workloads.workload import Workload
+
+STEP, START = 1, 2
+GAP_BINS = 32 * GAP_OCTAVES
+"""Bins of an environment's histogram of token gaps: percentiles of the time between tokens to 3 %."""
+
+
+class _Agent(Policy):
+    """Names the agent in results."""
+
+    info = PolicyInfo(name="agent", summary="actions from outside")
+
+    def schedule(self, view: SystemView) -> Decision:
+        """Never called: actions come from outside."""
+        raise NotImplementedError
+
+
+@dataclass
+class Slot:
+    """One environment's place: its block, and the requests of its episode."""
+
+    block: Block
+    table: RequestTable | None = None
+
+
+class Episodes:
+    """N environments of one configuration.
+
+    Attributes:
+        config: the configuration.
+        system: the system all episodes run on.
+        workload: where requests come from.
+        observations: float32 (N, D), of the latest step.
+        masks: uint8 (N, K), see :func:`kvgym.envs.actions.write_mask`.
+        rewards: float64 (N,).
+        terms: float64 (N, number of terms).
+        outcomes: int64 (N,): RUNNING, TERMINATED or TRUNCATED.
+        ignored: int64 (N,): parts of the latest action that were not possible.
+        times: float64 (N,): clocks, seconds.
+    """
+
+    def __init__(self, config: EnvConfig, count: int, *, compiled: bool = True) -> None:
+        """Set up memory for ``count`` environments."""
+        self.config = config
+        self.compiled = compiled
+        self.scenario = config.make_scenario()
+        self.workload: Workload = self.scenario.make_workload()
+        first = self.workload.sample(0)
+        self.check_information(first)
+        self.system: System = config.make_system(self.scenario, self.workload, len(first))
+        self.settings = config.make_settings(self.system.batch_time, len(first), self.workload.mean_rate)
+        self.batch_params = np.array(self.system.batch_time.params(), dtype=np.float64)
+        self.slots = [Slot(Block(self._sizes(len(first)))) for _ in range(count)]
+        self.addresses = np.stack([slot.block.addresses for slot in self.slots])
+        self.lengths = np.stack([slot.block.lengths for slot in self.slots])
+        size = observation_size(config.queue_window, config.active_window)
+        self.observations = np.zeros((count, size), np.float32)
+        self.masks = np.zeros((count, mask_size(config)), np.uint8)
+        self.rewards = np.zeros(count)
+        self.terms = np.zeros((count, len(REWARD_TERMS)))
+        self.outcomes = np.zeros(count, np.int64)
+        self.ignored = np.zeros(count, np.int64)
+        self.times = np.zeros(count)
+        self.actions = np.zeros((count, action_size(config)), np.int64)
+        self.todo = np.zeros(count, np.uint8)
+        self._needs = frozenset(config.information)
+        self._entry: Any = None
+        self._arguments: tuple[Any, ...] = ()
+
+    def _sizes(self, num_requests: int) -> Sizes:
+        n = max(1, num_requests)
+        return Sizes(
+            num_requests=n,
+            slots=min(n, self.system.kv_capacity),
+            window=self.config.queue_window,
+            heap=0 if self.config.queue_order == "queue" else n + 2,
+            gap_bins=GAP_BINS,
+        )
+
+    def check_information(self, table: RequestTable) -> None:
+        """Check that the workload carries what is to be revealed.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        for need, column in (("predicted_length", "predicted_output_len"), ("length_interval", "predicted_low")):
+            if need in self.config.information and getattr(table, column) is None:
+                raise ConfigError(
+                    f"information has {need!r}, but the workload predicts no such thing; leave it out of "
+                    "information or give the workload predictions"
+                )
+
+    # ------------------------------------------------------------ running
+
+    def prepare(self, index: int, seed: int) -> None:
+        """Write a new episode into the tables of environment ``index``; :meth:`run` with START begins it."""
+        table = self.workload.sample(seed)
+        self.system.check_fits(table)
+        slot = self.slots[index]
+        if len(table) > slot.block.sizes.num_requests:
+            slot.block = Block(self._sizes(2 * len(table)))
+            self.addresses[index], self.lengths[index] = slot.block.addresses, slot.block.lengths
+            self._entry = None
+        block = slot.block
+        block.clear()
+        block["problem"][:] = self.system.to_record(table, self._needs, log=False)
+        worker = block["workers"][0]
+        worker["queue_head"] = worker["queue_tail"] = UNKNOWN
+        block["episode"][0]["cursor"] = UNKNOWN
+        block["workload"][: len(table)] = table.to_records()
+        for name in ("start_time", "first_token_time", "last_token_time", "finish_time"):
+            block["requests"][name] = np.nan
+        slot.table = table
+
+    def run(self) -> None:
+        """Do what ``todo`` says with ``actions``.
+
+        Raises:
+            KVGymError: the engine refused a decision, which is a bug of kvgym.
+        """
+        if self._entry is None:
+            kernel = self.system.batch_time.kernel
+            self._batch_time = kernel.compiled if self.compiled else uncompiled(kernel)
+            self._entry = step_envs.compiled if self.compiled else uncompiled(step_envs)
+            handle = function_handle(self._batch_time, BATCH_TIME_SIGNATURE, compiled=self.compiled)
+            self._arguments = (
+                self.addresses, self.lengths, int(self.settings.ctypes.data), self.todo, self.actions,
+                self.observations, self.masks, self.rewards, self.terms, self.outcomes, self.ignored, self.times,
+                *handle, self.batch_params,
+            )  # fmt: skip
+        failed = self._entry(*self._arguments)
+        if failed:
+            index = failed - 1
+            status = int(self.slots[index].block["episode"][0]["status"])
+            raise KVGymError(f"environment {index}: the engine stopped with status {status}; please report this")
+
+    def start(self, index: int, seed: int) -> None:
+        """Begin a new episode in one environment."""
+        self.prepare(index, seed)
+        self.todo[:] = 0
+        self.todo[index] = START
+        self.run()
+
+    # ------------------------------------------------------------ looking
+
+    def result(self, index: int) -> SimulationResult:
+        """Return the records of the present episode of an environment; the arrays are copies."""
+        slot = self.slots[index]
+        assert slot.table is not None
+        block, n = slot.block, len(slot.table)
+        requests = block["requests"][:n].copy()
+        return SimulationResult(
+            policy=_Agent(),
+            system=self.system,
+            table=slot.table,
+            requests=requests,
+            worker=block["workers"].copy(),
+            log=None,
+            gap_counts=block["gap_counts"].copy(),
+            gap_sums=block["gap_sums"].copy(),
+            completed=bool((requests["status"] == FINISHED).all()),
+        )
+
+    def metrics(self, index: int) -> NDArray[np.float64]:
+        """Return the metrics of the present episode, float64, in the order of ``metric_names()``."""
+        return np.array(list(compute_metrics(self.result(index)).values()))
+
+
+class EpisodeTables:
+    """An environment's tables in the form that :class:`SystemView` and compiled policies read."""
+
+    def __init__(self, episodes: Episodes, index: int = 0) -> None:
+        """Look at environment ``index``."""
+        self._episodes, self._index = episodes, index
+        self.needs = frozenset(episodes.config.information)
+        self.policy_name = "agent"
+
+    @property
+    def _block(self) -> Block:
+        return self._episodes.slots[self._index].block
+
+    @property
+    def problem(self) -> Any:
+        """The PROBLEM record, shape (1,)."""
+        return self._block["problem"]
+
+    @property
+    def worker(self) -> Any:
+        """The WORKER record."""
+        return self._block["workers"][0]
+
+    @property
+    def requests(self) -> Any:
+        """The request table, shape (n,)."""
+        return self._block["requests"]
+
+    @property
+    def active(self) -> Any:
+        """The active set, shape (1, A)."""
+        return self._block["active"][None]
+
+    @property
+    def finished(self) -> Any:
+        """Requests that finished since the last decision, shape (1, A)."""
+        return self._block["finished"][None]
+
+    def python_tables(self) -> dict[str, Any]:
+        """Return copies of what a decision is written to, and views of the rest, for uncompiled kernels."""
+        block = self._block
+        found: dict[str, Any] = {}
+        for name in ("problem", "workers", "decision", "requests"):
+            table = block[name].copy() if name == "decision" else block[name]
+            found[name] = as_records(table)
+        found["decision"][:] = 0
+        found["active"] = as_records(block["active"].copy()[None])
+        for name in ("queued", "finished"):
+            found[name] = block[name][None]
+        for name in ("admit", "admit_tokens", "evict"):
+            found[name] = np.full_like(block[name], UNKNOWN)[None]
+        return found
+
+
+def action_size(config: EnvConfig) -> int:
+    """Return the number of integers in an action."""
+    if config.action == "flags":
+        return config.queue_window + config.active_window
+    return 3 if config.action == "knobs" else 1
+
+
+def knob_levels() -> tuple[int, int, int]:
+    """Return the number of levels of each knob."""
+    return len(PROTECTION_LEVELS), len(ADMISSION_CAPS), len(TOKEN_BUDGETS)
+
+
+def mask_size(config: EnvConfig) -> int:
+    """Return the length of a mask row."""
+    return {
+        "admit_evict": config.queue_window + config.active_window + 1,
+        "admit_count": config.queue_window + 1,
+        "flags": 2 * (config.queue_window + config.active_window),
+        "knobs": sum(knob_levels()),
+    }[config.action]
+
+
+__all__ = [
+    "NUM_TABLES",
+    "RUNNING",
+    "START",
+    "STEP",
+    "TERMINATED",
+    "TRUNCATED",
+    "EpisodeTables",
+    "Episodes",
+    "Slot",
+    "action_size",
+    "knob_levels",
+    "mask_size",
+]

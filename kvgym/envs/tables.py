@@ -1,0 +1,64 @@
+"""Settings and per-episode state of the environments, as records for compiled code."""
+
+from __future__ import annotations
+
+import numpy as np
+
+# Kinds of action (SETTINGS.action).
+ADMIT_EVICT, ADMIT_COUNT, FLAGS, KNOBS = 0, 1, 2, 3
+
+# Order of the queue window (SETTINGS.order).
+ORDER_QUEUE, ORDER_PREDICTED, ORDER_PROMPT = 0, 1, 2
+
+# What happens when the coming iteration does not fit (SETTINGS.overflow).
+OVERFLOW_LIFO, OVERFLOW_CLEAR = 0, 1
+
+MARKED = -2
+"""Stored in SLOT.planned while a decision is being composed: this request will be evicted."""
+
+REWARD_TERMS = ("latency", "ttft", "tokens", "goodput", "evictions")
+"""Names of the reward terms, in the order of EPISODE and of ``info["reward_terms"]``."""
+
+PROFILE_BINS = 16
+"""Future-memory bins: 1, 2, 4, ... 2^15 iterations ahead."""
+
+SETTINGS = np.dtype(
+    [
+        ("action", "i8"),
+        ("queue_window", "i8"),
+        ("active_window", "i8"),
+        ("order", "i8"),
+        ("overflow", "i8"),
+        ("skip", "i8"),  # 1: only stop where there is something to decide
+        ("hold", "i8"),  # iterations a setting of the knobs stays in force
+        ("idle_time", "f8"),  # s, longest wait of a worker with nothing to run
+        ("time_scale", "f8"),  # s, at which waiting times and ages are half-way
+        ("duration_scale", "f8"),  # s, at which batch durations are half-way
+        ("rate_scale", "f8"),  # 1/s, at which the arrival rate is half-way
+        ("rate_memory", "f8"),  # s, time constant of the estimate of the arrival rate
+        ("reward_scale", "f8"),
+        ("weights", "f8", (len(REWARD_TERMS),)),
+    ],
+    align=True,
+)
+"""Settings all environments of a vector share."""
+
+EPISODE = np.dtype(
+    [
+        ("need", "i8"),  # KV tokens of the coming iteration under the decision being composed
+        ("num_window", "i8"),
+        ("cursor", "i8"),  # first waiting request behind the window, when the window follows the queue
+        ("num_ignored", "i8"),  # parts of the last action that were not possible
+        ("rate", "f8"),  # estimate of the arrival rate, 1/s
+        ("reward", "f8"),
+        ("latency", "f8"),
+        ("ttft", "f8"),
+        ("tokens", "f8"),
+        ("goodput", "f8"),
+        ("evictions", "f8"),
+        ("status", "i8"),  # outcome of the last engine step
+        ("bins", "f8", (PROFILE_BINS,)),  # scratch of the future-memory profile
+    ],
+    align=True,
+)
+"""State of an episode that is not the simulator's."""
