@@ -24,7 +24,7 @@ import numpy as np
 from kvgym.baselines._common import need_of_ongoing, slot_need
 from kvgym.envs.tables import ADMIT_COUNT, ADMIT_EVICT, FLAGS, KNOBS, MARKED, OVERFLOW_CLEAR
 from kvgym.envs.window import Env, window_take
-from kvgym.simulator.compiled import jit
+from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.lookahead import first_use
 from kvgym.simulator.tables import RUN, UNKNOWN, WAIT
 
@@ -42,14 +42,17 @@ _CAPS = np.array(ADMISSION_CAPS, np.int64)
 _BUDGETS = np.array(TOKEN_BUDGETS, np.int64)
 
 
-@jit
+@jit_inline
+def room_left(e: Env) -> int:
+    """Return how many more requests can be active under the decision so far."""
+    return e.run.active.shape[0] - e.run.w.num_active + e.run.decision.num_evict - e.run.decision.num_admit
+
+
+@jit_inline
 def can_admit(e: Env, i: int) -> bool:
     """Whether request ``i`` fits into the coming iteration with what is decided so far."""
-    d, w = e.run.decision, e.run.w
-    room = e.run.admit.shape[0] - w.num_active + d.num_evict - d.num_admit
-    return bool(
-        room > 0 and e.episode.need + first_use(e.run.problem, e.run.requests[i]) <= e.run.problem.kv_capacity
-    )
+    use = first_use(e.run.problem, e.run.requests[i])
+    return bool(room_left(e) > 0 and e.episode.need + use <= e.run.problem.kv_capacity)
 
 
 @jit
@@ -83,7 +86,7 @@ def active_position(e: Env, position: int) -> int:
     return UNKNOWN
 
 
-@jit
+@jit_inline
 def number_fitting(e: Env) -> int:
     """Return how many requests from the front of the window fit together into the coming iteration."""
     need, room = e.episode.need, e.run.admit.shape[0] - e.run.w.num_active
@@ -96,7 +99,7 @@ def number_fitting(e: Env) -> int:
     return count
 
 
-@jit
+@jit_inline
 def write_mask(e: Env, mask: Any) -> None:
     """Write which choices are possible into ``mask``, uint8.
 
@@ -129,7 +132,7 @@ def write_mask(e: Env, mask: Any) -> None:
             mask[queue + active] = 1
 
 
-@jit
+@jit_inline
 def apply_choice(e: Env, choice: int) -> bool:
     """Apply one admit/evict choice; True if the batch is to run."""
     queue, active = e.settings.queue_window, e.settings.active_window
@@ -148,7 +151,7 @@ def apply_choice(e: Env, choice: int) -> bool:
     return True
 
 
-@jit
+@jit_inline
 def apply_count(e: Env, count: int) -> None:
     """Admit the first ``count`` of the window, or none if they do not all fit."""
     if not 0 <= count <= number_fitting(e):
@@ -236,7 +239,7 @@ def settle(e: Env) -> None:
         d.wait_until = w.clock + e.settings.idle_time
 
 
-@jit
+@jit_inline
 def start_decision(e: Env) -> None:
     """Start composing a decision: nothing is admitted or evicted, everybody runs in full."""
     e.episode.need = need_of_ongoing(e.run.problem, e.run.w, e.run.active)

@@ -140,7 +140,9 @@ class EnvConfig(BaseModel):
             described["rate"] = self.rate
         return scenario.override(workload=described)
 
-    def make_settings(self, batch_time: BatchTimeModel, episode_requests: int, mean_rate: float) -> np.ndarray:
+    def make_settings(
+        self, batch_time: BatchTimeModel, episode_requests: int, mean_rate: float
+    ) -> np.ndarray:
         """Return the settings the compiled code reads, dtype SETTINGS, shape (1,)."""
         settings = np.zeros(1, SETTINGS)
         s = settings[0]

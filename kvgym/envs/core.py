@@ -25,7 +25,7 @@ from kvgym.envs.memory import function_at, view_at
 from kvgym.envs.observations import write_observation
 from kvgym.envs.tables import ADMIT_COUNT, ADMIT_EVICT, EPISODE, FLAGS, KNOBS, SETTINGS
 from kvgym.envs.window import Env, window_update
-from kvgym.simulator.compiled import jit, kernel
+from kvgym.simulator.compiled import jit, jit_inline, kernel
 from kvgym.simulator.engine import Run, carry_out, clear_decision, next_boundary
 from kvgym.simulator.tables import (
     DECIDE,
@@ -46,10 +46,18 @@ from kvgym.simulator.tables import (
 
 problem_at, tracker_at, worker_at = view_at(PROBLEM), view_at(TRACKER), view_at(WORKER)
 decision_at, load_at, episode_at = view_at(DECISION), view_at(LOAD), view_at(EPISODE)
-workload_at, requests_at, slots_at, log_at = view_at(WORKLOAD), view_at(REQUEST), view_at(SLOT), view_at(ITERATION)
+workload_at, requests_at, slots_at, log_at = (
+    view_at(WORKLOAD),
+    view_at(REQUEST),
+    view_at(SLOT),
+    view_at(ITERATION),
+)
 settings_at = view_at(SETTINGS)
 batch_time_at = function_at(BATCH_TIME_SIGNATURE)
 i4_at, i8_at, f8_at = view_at("i4"), view_at("i8"), view_at("f8")
+
+# What an environment is to do.
+STEP, START, BEGIN, COMPOSE = 1, 2, 3, 4
 
 # Outcome of an environment's step.
 RUNNING, TERMINATED, TRUNCATED, FAILED = 0, 1, 2, 3
@@ -65,7 +73,7 @@ def earn(e: Env, i: int) -> None:
         episode.goodput += 1.0
 
 
-@jit
+@jit_inline
 def account(
     e: Env, before: float, after: float, present: int, arrived: int, delivered: int, thrown_away: int
 ) -> None:
@@ -75,7 +83,6 @@ def account(
     after ``after`` passed with nobody in the system.
     """
     w, episode = e.run.w, e.episode
-    elapsed = w.clock - before
     episode.latency -= present * (after - before)
     for i in range(arrived, e.run.tracker.next_arrival):
         episode.latency -= w.clock - e.run.workload[i].arrival_time
@@ -83,20 +90,27 @@ def account(
     episode.evictions -= w.total_recomputed_tokens - thrown_away
     for j in range(w.num_finished):
         earn(e, e.run.finished[j])
-    count = e.run.tracker.next_arrival - arrived
-    memory = e.settings.rate_memory
+
+
+@jit_inline
+def update_rate(settings: Any, episode: Any, clock: float, arrived: int) -> None:
+    """Update the estimate of the arrival rate: arrivals over time, the past fading with ``rate_memory``."""
+    memory = settings.rate_memory
+    count, elapsed = arrived - episode.rate_arrived, clock - episode.rate_clock
     episode.rate = (episode.rate * memory + count) / (memory + elapsed)
+    episode.rate_arrived, episode.rate_clock = arrived, clock
 
 
 @jit
 def begin(e: Env) -> None:
     """Prepare for a new decision at the boundary the worker is at."""
     clear_decision(e.run)
+    update_rate(e.settings, e.episode, e.run.w.clock, e.run.tracker.next_arrival)
     window_update(e.settings, e.episode, e.window, e.heap, e.run.requests, e.run.w, e.run.queued)
     start_decision(e)
 
 
-@jit
+@jit_inline
 def advance(e: Env, batch_time: Any, batch_params: Any) -> int:
     """Carry out the decision and go to the next boundary; returns the environment's outcome."""
     run, w, tracker = e.run, e.run.w, e.run.tracker
@@ -119,37 +133,44 @@ def advance(e: Env, batch_time: Any, batch_params: Any) -> int:
     return TRUNCATED if boundary == HORIZON else FAILED
 
 
-@jit
-def step_one(e: Env, action: Any, batch_time: Any, batch_params: Any) -> int:
-    """Take one environment step; returns its outcome. Reward terms are those of this step."""
-    s, episode = e.settings, e.episode
-    episode.num_ignored = 0
-    episode.latency = episode.ttft = episode.tokens = episode.goodput = episode.evictions = 0.0
-    runs = 1
-    if s.action == ADMIT_EVICT:
-        if not apply_choice(e, action[0]):
-            return RUNNING  # the decision is still being composed; no time passes
-    elif s.action == ADMIT_COUNT:
+@jit_inline
+def apply_action(e: Env, action: Any) -> bool:
+    """Add an action to the decision being composed; True if the decision is complete."""
+    e.episode.num_ignored = 0
+    kind = e.settings.action
+    if kind == ADMIT_EVICT:
+        return apply_choice(e, action[0])
+    if kind == ADMIT_COUNT:
         apply_count(e, action[0])
-    elif s.action == FLAGS:
+    elif kind == FLAGS:
         apply_flags(e, action)
     else:
         apply_knobs(e, action)
-        runs = s.hold
-    outcome = advance(e, batch_time, batch_params)
-    while outcome == RUNNING:
-        runs -= 1
+    return True
+
+
+@jit_inline
+def step_one(e: Env, action: Any, batch_time: Any, batch_params: Any) -> int:
+    """Take one environment step; returns its outcome. Reward terms are those of this step."""
+    s, episode = e.settings, e.episode
+    episode.latency = episode.ttft = episode.tokens = episode.goodput = episode.evictions = 0.0
+    if not apply_action(e, action):
+        return RUNNING  # the decision is still being composed; no time passes
+    runs = s.hold
+    while True:
+        outcome = advance(e, batch_time, batch_params)
+        if outcome != RUNNING:
+            return outcome
         if s.action == KNOBS:
-            if runs <= 0:
-                break
+            runs -= 1
+            if runs == 0:
+                return outcome
             apply_knobs(e, action)
         elif s.skip == 0 or something_to_decide(e):
-            break
-        outcome = advance(e, batch_time, batch_params)
-    return outcome
+            return outcome
 
 
-@jit
+@jit_inline
 def total_reward(e: Env, terms: Any) -> float:
     """Write the reward terms, divided by the reward scale, and return their weighted sum."""
     episode, s = e.episode, e.settings
@@ -165,7 +186,12 @@ def total_reward(e: Env, terms: Any) -> float:
 
 
 _I8, _F8, _F4_2D = types.int64[::1], types.float64[::1], types.float32[:, ::1]
-_U8, _U8_2D, _F8_2D, _I8_2D = types.uint8[::1], types.uint8[:, ::1], types.float64[:, ::1], types.int64[:, ::1]
+_U8, _U8_2D, _F8_2D, _I8_2D = (
+    types.uint8[::1],
+    types.uint8[:, ::1],
+    types.float64[:, ::1],
+    types.int64[:, ::1],
+)
 _ENV_SIGNATURE = types.int64(
     _I8_2D, _I8_2D, types.int64, _U8, _I8_2D, _F4_2D, _U8_2D, _F8, _F8_2D, _I8, _I8, _F8, types.int64,
     types.int64, _F8,
@@ -196,13 +222,15 @@ def step_envs(
         addresses: int64 (N, NUM_TABLES), see :class:`~kvgym.envs.memory.Block`.
         lengths: int64 (N, NUM_TABLES).
         settings_address: where the shared SETTINGS record lies.
-        todo: uint8 (N,), 0 = leave alone, 1 = step, 2 = start the episode prepared in its tables.
+        todo: uint8 (N,): 0 leave alone; STEP; START the episode prepared in its tables; or, for a
+            simulation that is run from outside, BEGIN a decision or COMPOSE it by one action.
         actions: int64 (N, a).
         observations: float32 (N, D), written.
         masks: uint8 (N, K), written.
         rewards: float64 (N,), written.
         terms: float64 (N, 5), written.
-        outcomes: int64 (N,), written: RUNNING, TERMINATED, TRUNCATED or FAILED.
+        outcomes: int64 (N,), written: RUNNING, TERMINATED, TRUNCATED or FAILED. BEGIN: 1 if there is
+            something to decide; COMPOSE: 1 if the decision is complete.
         ignored: int64 (N,), written: parts of the action that were not possible.
         times: float64 (N,), written: the clock, seconds.
         batch_time_c: where the batch-time kernel lies, see :func:`~kvgym.envs.memory.function_handle`.
@@ -244,11 +272,18 @@ def step_envs(
             i4_at(at[6], size[6]),
             i8_at(at[7], size[7]),
         )
-        if todo[n] == 2:
+        if todo[n] == STEP:
+            outcome = step_one(e, actions[n], batch_time, batch_params)
+        elif todo[n] == START:
             outcome = RUNNING if next_boundary(run) == DECIDE else TERMINATED
             begin(e)
+        elif todo[n] == BEGIN:
+            begin(e)
+            outcome = 1 if something_to_decide(e) else 0
         else:
-            outcome = step_one(e, actions[n], batch_time, batch_params)
+            outcome = 1 if apply_action(e, actions[n]) else 0
+            if outcome == 1:
+                settle(e)
         rewards[n] = total_reward(e, terms[n])
         outcomes[n] = outcome
         ignored[n] = e.episode.num_ignored

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs.actions import ADMISSION_CAPS, PROTECTION_LEVELS, TOKEN_BUDGETS
 from kvgym.envs.config import EnvConfig
-from kvgym.envs.core import RUNNING, TERMINATED, TRUNCATED, step_envs
+from kvgym.envs.core import RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
 from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
 from kvgym.envs.memory import NUM_TABLES, Block, Sizes, function_handle
 from kvgym.envs.observations import observation_size
@@ -29,7 +29,6 @@ from kvgym.simulator.view import SystemView
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload
 
-STEP, START = 1, 2
 GAP_BINS = 32 * GAP_OCTAVES
 """Bins of an environment's histogram of token gaps: percentiles of the time between tokens to 3 %."""
 
@@ -112,7 +111,10 @@ class Episodes:
         Raises:
             ConfigError: it does not.
         """
-        for need, column in (("predicted_length", "predicted_output_len"), ("length_interval", "predicted_low")):
+        for need, column in (
+            ("predicted_length", "predicted_output_len"),
+            ("length_interval", "predicted_low"),
+        ):
             if need in self.config.information and getattr(table, column) is None:
                 raise ConfigError(
                     f"information has {need!r}, but the workload predicts no such thing; leave it out of "
@@ -161,7 +163,9 @@ class Episodes:
         if failed:
             index = failed - 1
             status = int(self.slots[index].block["episode"][0]["status"])
-            raise KVGymError(f"environment {index}: the engine stopped with status {status}; please report this")
+            raise KVGymError(
+                f"environment {index}: the engine stopped with status {status}; please report this"
+            )
 
     def start(self, index: int, seed: int) -> None:
         """Begin a new episode in one environment."""

@@ -7,14 +7,15 @@ and never reaches 1; slacks are s / (|s| + scale), in (-1, 1). What the informat
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from kvgym.envs.actions import can_admit
+from kvgym.envs.actions import room_left
 from kvgym.envs.tables import MARKED, PROFILE_BINS
 from kvgym.envs.window import Env
-from kvgym.simulator.compiled import jit
+from kvgym.simulator.compiled import jit_inline
 from kvgym.simulator.lookahead import first_use
 from kvgym.simulator.tables import UNKNOWN
 
@@ -83,13 +84,13 @@ def observation_size(queue_window: int, active_window: int) -> int:
     )
 
 
-@jit
+@jit_inline
 def half_way(x: float, scale: float) -> Any:
     """Return x / (x + scale) for x ≥ 0."""
     return np.float32(x / (x + scale))
 
 
-@jit
+@jit_inline
 def slack(x: float, scale: float) -> Any:
     """Return x / (|x| + scale), 1 for no target."""
     if x == np.inf:
@@ -97,7 +98,7 @@ def slack(x: float, scale: float) -> Any:
     return np.float32(x / (abs(x) + scale))
 
 
-@jit
+@jit_inline
 def predicted_left(predicted_len: int, num_output_tokens: int) -> int:
     """Return the predicted output tokens left; 1 once a prediction is outlived, UNKNOWN without one."""
     if predicted_len == UNKNOWN:
@@ -105,7 +106,7 @@ def predicted_left(predicted_len: int, num_output_tokens: int) -> int:
     return max(predicted_len - num_output_tokens, 1)
 
 
-@jit
+@jit_inline
 def write_profile(e: Env, out: Any, at: int) -> None:
     """Write the future-memory profile: one pass over the active set, one over the bins."""
     for b in range(PROFILE_BINS):
@@ -119,9 +120,7 @@ def write_profile(e: Env, out: Any, at: int) -> None:
         left = predicted_left(slot.predicted_len, slot.num_output_tokens)
         b = PROFILE_BINS - 1
         if left != UNKNOWN:
-            b = 0
-            while b < PROFILE_BINS - 1 and (left >> (b + 1)) > 0:
-                b += 1
+            b = min(math.frexp(float(left))[1] - 1, PROFILE_BINS - 1)  # floor of log2
         out[at + b] += np.float32(slot.num_kv_tokens + slot.num_prefill_left)
         e.episode.bins[b] += 1
     for b in range(PROFILE_BINS - 1, -1, -1):
@@ -132,7 +131,7 @@ def write_profile(e: Env, out: Any, at: int) -> None:
         out[at + b] = half_way(tokens, e.run.problem.kv_capacity)
 
 
-@jit
+@jit_inline
 def load_candidate(load: Any, r: Any, sign: int) -> None:
     """Add a waiting request that runs in full to the load of the batch, or take it out again."""
     if r.num_prefill_left > 0:
@@ -147,7 +146,7 @@ def load_candidate(load: Any, r: Any, sign: int) -> None:
         load.decode_context += sign * r.num_kv_tokens
 
 
-@jit
+@jit_inline
 def load_as_decided(e: Env) -> None:
     """Set the load of the coming batch if everybody active runs in full."""
     load, w = e.run.load, e.run.w
@@ -164,11 +163,11 @@ def load_as_decided(e: Env) -> None:
         load_candidate(load, e.run.requests[e.run.admit[j]], 1)
 
 
-@jit
+@jit_inline
 def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_params: Any) -> int:
     """Write the rows of the queue window; returns the next free place."""
     s, p, w, load = e.settings, e.run.problem, e.run.w, e.run.load
-    capacity = float(p.kv_capacity)
+    capacity, has_room = float(p.kv_capacity), room_left(e) > 0
     for q in range(s.queue_window):
         if q >= e.episode.num_window:
             for k in range(8):
@@ -185,14 +184,15 @@ def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_p
             out[at + 2] = np.float32(0.0) if left == UNKNOWN else np.float32(min(left / capacity, 1.0))
             out[at + 3] = half_way(max(w.clock - r.arrival_time, 0.0), s.time_scale)
             out[at + 4] = np.float32(0.0) if left == UNKNOWN else np.float32(min(peak / capacity, 1.0))
-            out[at + 5] = np.float32(1.0) if can_admit(e, e.window[q]) else np.float32(0.0)
+            fits = has_room and e.episode.need + first_use(p, r) <= p.kv_capacity
+            out[at + 5] = np.float32(1.0) if fits else np.float32(0.0)
             out[at + 6] = half_way(longer, s.duration_scale)
             out[at + 7] = slack(r.arrival_time + r.ttft_slo - w.clock, s.time_scale)
         at += 8
     return at
 
 
-@jit
+@jit_inline
 def write_active(e: Env, out: Any, at: int) -> None:
     """Write the rows of the active window, latest activated first."""
     s, w, capacity = e.settings, e.run.w, float(e.run.problem.kv_capacity)
@@ -221,7 +221,7 @@ def write_active(e: Env, out: Any, at: int) -> None:
         rows += 1
 
 
-@jit
+@jit_inline
 def write_observation(e: Env, out: Any, batch_time: Any, batch_params: Any) -> None:
     """Write the flat observation, float32 (observation_size,)."""
     s, p, w, d = e.settings, e.run.problem, e.run.w, e.run.decision

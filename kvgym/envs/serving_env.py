@@ -82,7 +82,9 @@ class ServingEnv(gym.Env[Any, Any]):
     def __init__(self, *, render_mode: str | None = None, compiled: bool = True, **arguments: Any) -> None:
         """Set the environment up; see :class:`~kvgym.envs.config.EnvConfig` for the arguments."""
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
-            raise ConfigError(f"render_mode = {render_mode!r}; valid: {', '.join(self.metadata['render_modes'])}")
+            raise ConfigError(
+                f"render_mode = {render_mode!r}; valid: {', '.join(self.metadata['render_modes'])}"
+            )
         self.render_mode = render_mode
         self.config = EnvConfig.of(**arguments)
         self._compiled = compiled
@@ -99,7 +101,9 @@ class ServingEnv(gym.Env[Any, Any]):
 
     # ------------------------------------------------------------ episodes
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Start an episode.
 
         Args:

@@ -50,6 +50,8 @@ EPISODE = np.dtype(
         ("cursor", "i8"),  # first waiting request behind the window, when the window follows the queue
         ("num_ignored", "i8"),  # parts of the last action that were not possible
         ("rate", "f8"),  # estimate of the arrival rate, 1/s
+        ("rate_clock", "f8"),  # when and
+        ("rate_arrived", "i8"),  # after how many arrivals it was made
         ("reward", "f8"),
         ("latency", "f8"),
         ("ttft", "f8"),

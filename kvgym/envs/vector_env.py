@@ -54,7 +54,9 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         if num_envs < 1:
             raise ConfigError(f"num_envs = {num_envs}; expected a whole number ≥ 1")
         if render_mode is not None:
-            raise ConfigError("the vector environment does not render; use render_mode with a single environment")
+            raise ConfigError(
+                "the vector environment does not render; use render_mode with a single environment"
+            )
         self.num_envs = num_envs
         self.render_mode = None
         self.autoreset_mode = AutoresetMode(autoreset_mode)
@@ -122,7 +124,9 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
 
     # ------------------------------------------------------------ stepping
 
-    def step(self, actions: Any) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """Step every environment, see the class for what happens at an end.
 
         Args:
@@ -138,7 +142,9 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         restarting = self._ended.copy()
         if restarting.any() and mode == AutoresetMode.DISABLED:
             where = np.flatnonzero(restarting).tolist()
-            raise gym.error.ResetNeeded(f"environments {where} have ended; reset them with options reset_mask")
+            raise gym.error.ResetNeeded(
+                f"environments {where} have ended; reset them with options reset_mask"
+            )
         episodes.todo[:] = STEP
         if restarting.any():
             episodes.todo[restarting] = START

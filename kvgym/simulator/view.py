@@ -106,6 +106,11 @@ class SystemView:
         self._simulation = simulation
 
     @property
+    def simulation(self) -> Simulation:
+        """The simulation behind the view. It holds what policies may not know: for tools, not for rules."""
+        return self._simulation
+
+    @property
     def clock(self) -> float:
         """Seconds since the start of the run."""
         return float(self._simulation.worker["clock"])
