@@ -97,15 +97,14 @@ def cartpole(steps: int) -> Callable[[], int]:
 def train_fps(algorithm: str, envs: int, rollouts: int) -> dict[str, float]:
     """Return frames per second of a training run, and the share of time inside the environment."""
     import torch
-    from stable_baselines3 import PPO
-
     from kvgym.agents.vec_env import SB3VecEnv
+    from stable_baselines3 import PPO
 
     torch.set_num_threads(1)
     if algorithm == "MaskablePPO":
         from sb3_contrib import MaskablePPO as Algorithm
     else:
-        Algorithm = PPO  # noqa: N806
+        Algorithm = PPO
     venv = SB3VecEnv(ServingVectorEnv(envs, action="admit_count", autoreset_mode="SameStep", **TASK))
     inside = 0.0
     wait = venv.step_wait

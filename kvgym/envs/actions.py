@@ -250,7 +250,7 @@ def something_to_decide(e: Env) -> bool:
     """Whether a request could be admitted now, or the coming iteration does not fit."""
     if e.episode.need > e.run.problem.kv_capacity:
         return True
-    for q in range(e.episode.num_window):
+    for q in range(e.episode.num_window):  # noqa: SIM110 (Numba has no generator expressions)
         if can_admit(e, e.window[q]):
             return True
     return False

@@ -132,7 +132,7 @@ class EnvConfig(BaseModel):
             capacity = self.kv_capacity or base.make_system().kv_capacity
             scenario = scenario.model_copy(update={"hardware": None, "kv_capacity": capacity})
         source = self.workload if self.workload is not None else scenario.workload
-        described = {"preset": source} if isinstance(source, str) else dict(source)
+        described: dict[str, Any] = {"preset": source} if isinstance(source, str) else dict(source)
         if self.num_requests is not None:
             described.pop("duration", None)
             described["num_requests"] = self.num_requests

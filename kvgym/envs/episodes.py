@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
 from kvgym.envs.actions import ADMISSION_CAPS, PROTECTION_LEVELS, TOKEN_BUDGETS
 from kvgym.envs.config import EnvConfig
 from kvgym.envs.core import RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
-from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
 from kvgym.envs.memory import NUM_TABLES, Block, Sizes, function_handle
 from kvgym.envs.observations import observation_size
 from kvgym.envs.tables import REWARD_TERMS

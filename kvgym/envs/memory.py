@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
-from numba.np import arrayobj
+from numba.np import arrayobj as _arrayobj
 from numpy.typing import NDArray
 
 from kvgym.envs.tables import EPISODE
@@ -32,6 +32,9 @@ from kvgym.simulator.tables import (
     WORKLOAD,
     as_records,
 )
+
+cgutils: Any = _cgutils  # untyped parts of Numba's extension API
+arrayobj: Any = _arrayobj
 
 
 def view_at(dtype: Any) -> Any:
@@ -52,8 +55,9 @@ def view_at(dtype: Any) -> Any:
 
         return array(types.int64, types.int64), generate
 
-    table_at.python_twin = lambda address, n: _view_in_python(dtype, int(address), int(n))
-    return table_at
+    found: Any = table_at
+    found.python_twin = lambda address, n: _view_in_python(dtype, int(address), int(n))
+    return found
 
 
 _IN_PYTHON: dict[int, Any] = {}
@@ -69,8 +73,9 @@ def function_handle(function: Any, signature: Any, *, compiled: bool) -> tuple[i
     if not compiled:
         _IN_PYTHON[id(function)] = function
         return id(function), 0
-    from numba.experimental import function_type
+    from numba.experimental import function_type as numba_function_type
 
+    function_type: Any = numba_function_type
     return (
         int(function_type._get_wrapper_address(function, signature)),
         int(function_type._get_jit_address(function, signature)),
@@ -93,8 +98,9 @@ def function_at(signature: Any) -> Any:
 
         return kind(types.int64, types.int64), generate
 
-    make.python_twin = lambda handle, _: _IN_PYTHON[int(handle)]
-    return make
+    found: Any = make
+    found.python_twin = lambda handle, _: _IN_PYTHON[int(handle)]
+    return found
 
 
 def _view_in_python(dtype: Any, address: int, n: int) -> Any:

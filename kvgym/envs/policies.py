@@ -248,7 +248,7 @@ class AgentPolicy(Policy):
         """Read the composed decision off the tables."""
         d, active = simulation.decision[0], simulation.active[0, : int(simulation.worker["num_active"])]
         admit = simulation.admit[0, : int(d["num_admit"])].tolist()
-        evict = active["request_id"][simulation.evict[0, : int(d["num_evict"])]].tolist()
+        evict = [int(active[k]["request_id"]) for k in simulation.evict[0, : int(d["num_evict"])]]
         tokens: dict[int, int] = {}
         if d["explicit"]:
             planned = zip(active["request_id"].tolist(), active["planned"].tolist(), strict=True)

@@ -37,7 +37,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     presence masks. ``info["metrics"]`` comes where an episode ends.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
     reward_terms: ClassVar[tuple[str, ...]] = REWARD_TERMS
     metric_names: ClassVar[tuple[str, ...]] = metric_names()
 
@@ -60,7 +60,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self.num_envs = num_envs
         self.render_mode = None
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self.metadata = {**type(self).metadata, "autoreset_mode": self.autoreset_mode}  # type: ignore[misc]
+        self.metadata = {**type(self).metadata, "autoreset_mode": self.autoreset_mode}
         self.max_episode_steps = max_episode_steps
         self.config = EnvConfig.of(**arguments)
         self.episodes = Episodes(self.config, num_envs, compiled=compiled)

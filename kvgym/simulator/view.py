@@ -13,7 +13,6 @@ from kvgym.simulator.tables import RUN, UNKNOWN
 
 if TYPE_CHECKING:
     from kvgym.policy import Decision
-    from kvgym.simulator.simulation import Simulation
 
 # Columns that exist only for policies with the given need.
 _GUARDED = {
@@ -37,7 +36,7 @@ class RequestColumns:
     (length_interval), ``output_len`` (true_length), ``class_id`` (class), ``ttft_slo`` and ``tbt_slo`` (slo).
     """
 
-    def __init__(self, simulation: Simulation, ids: NDArray[np.int64], slots: NDArray[Any] | None) -> None:
+    def __init__(self, simulation: Any, ids: NDArray[np.int64], slots: NDArray[Any] | None) -> None:
         """Wrap the given request ids; ``slots`` are their rows of the active set, if active."""
         self._simulation = simulation
         self._slots = slots
@@ -72,7 +71,8 @@ class RequestColumns:
         else:
             raise AttributeError(f"no request column {name!r}; valid: {', '.join([*_ALWAYS, *_GUARDED])}")
         column.setflags(write=False)
-        return column
+        found: NDArray[Any] = column
+        return found
 
 
 _ALWAYS = (
@@ -101,12 +101,12 @@ class SystemView:
         num_active: requests in the active set.
     """
 
-    def __init__(self, simulation: Simulation) -> None:
-        """Wrap a simulation."""
+    def __init__(self, simulation: Any) -> None:
+        """Wrap a :class:`~kvgym.simulator.simulation.Simulation`, or tables of the same shape."""
         self._simulation = simulation
 
     @property
-    def simulation(self) -> Simulation:
+    def simulation(self) -> Any:
         """The simulation behind the view. It holds what policies may not know: for tools, not for rules."""
         return self._simulation
 
