@@ -246,7 +246,8 @@ class AgentPolicy(Policy):
     @staticmethod
     def _decision(simulation: Simulation) -> Decision:
         """Read the composed decision off the tables."""
-        d, active = simulation.decision[0], simulation.active[0, : int(simulation.worker["num_active"])]
+        d: Any = simulation.decision[0]
+        active: Any = simulation.active[0, : int(simulation.worker["num_active"])]
         admit = simulation.admit[0, : int(d["num_admit"])].tolist()
         evict = [int(active[k]["request_id"]) for k in simulation.evict[0, : int(d["num_evict"])]]
         tokens: dict[int, int] = {}

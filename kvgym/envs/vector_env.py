@@ -37,7 +37,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     presence masks. ``info["metrics"]`` comes where an episode ends.
     """
 
-    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
     reward_terms: ClassVar[tuple[str, ...]] = REWARD_TERMS
     metric_names: ClassVar[tuple[str, ...]] = metric_names()
 
