@@ -297,19 +297,19 @@ def run(
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
 
 
-LISTS = ("policies", "scenarios", "hardware", "workloads", "traces", "metrics")
+LISTS = ("policies", "scenarios", "hardware", "workloads", "environments", "traces", "metrics")
 
 
 @app.command("list")
 def list_(
     what: Annotated[
-        str | None, typer.Argument(help=f"One of {', '.join(LISTS)}; nothing lists the first four.")
+        str | None, typer.Argument(help=f"One of {', '.join(LISTS)}; nothing lists the first five.")
     ] = None,
 ) -> None:
     """List policies, scenarios, hardware, workloads, trace formats or metrics, a line each."""
     if what is not None and what not in LISTS:
         raise UnknownNameError("list", what, LISTS)
-    for name in LISTS[:4] if what is None else (what,):
+    for name in LISTS[:5] if what is None else (what,):
         console.out.print(_listing(name))
         console.out.print()
 
@@ -355,6 +355,10 @@ def _listing(what: str) -> Any:
         from kvgym.batch_time.hardware import hardware_names
 
         lines = hardware_names()
+    elif what == "environments":
+        from kvgym.envs import IDS, SUMMARIES
+
+        lines = {name: SUMMARIES[kind] for name, kind in IDS.items()}
     elif what == "workloads":
         from kvgym.workloads import describe_presets
 

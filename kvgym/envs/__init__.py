@@ -13,6 +13,15 @@ IDS = {
 """Registered ids and the kind of action behind each."""
 
 
+SUMMARIES = {
+    "admit_evict": "admit one queued request, evict one active request, or run the batch (Discrete)",
+    "admit_count": "how many requests to admit from the front of the queue window (Discrete)",
+    "flags": "admit and evict flags for the queue and active windows (MultiBinary)",
+    "knobs": "protection margin, admission cap, token budget of a first-come rule (MultiDiscrete)",
+}
+"""One line per kind of action."""
+
+
 def register_all() -> None:
     """Register every id once."""
     for name, action in IDS.items():

@@ -75,7 +75,7 @@ def action_of(env: ServingEnv, decision: Decision) -> list[Any]:
 def _one_by_one(env: ServingEnv, decision: Decision, window: list[int], active: list[int]) -> list[Any]:
     """Spell a decision out in admit/evict choices; positions move up as requests are chosen."""
     config, block = env.config, env.episodes.slots[0].block
-    following, cursor = block["requests"]["queue_next"], int(block["episode"][0]["cursor"])
+    following, cursor = block["requests"]["queue_next"], int(block["episode"]["cursor"][0])
     if config.queue_order != "queue" and len(decision.admit) > len(window):
         raise NotExpressibleError("admits more than the queue window holds; use a longer queue_window")
     actions: list[Any] = []
@@ -175,7 +175,7 @@ class AgentPolicy(Policy):
         config = self.config
         n = len(simulation.table)
         sizes = Sizes(n, simulation.active.shape[1], config.queue_window, n + 2, 0)
-        own = {
+        own: dict[str, Any] = {
             "episode": np.zeros(1, EPISODE),
             "window": np.zeros(config.queue_window, np.int32),
             "heap": np.zeros(n + 2, np.int64),
