@@ -1,4 +1,4 @@
-"""The command line: ``kvgym compare``, ``kvgym run``, ``kvgym list``."""
+"""The command line: ``kvgym compare``, ``kvgym run``, ``kvgym list``, ``kvgym render``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 
 from kvgym import __version__, console
 from kvgym.errors import ConfigError, KVGymError, UnknownNameError
+from kvgym.render_cli import render
 from kvgym.scenario import DEFAULT_SCENARIO, Scenario, load_scenario, scenario_names
 from kvgym.specs import parse_spec, split_specs
 
@@ -370,6 +371,9 @@ def _listing(what: str) -> Any:
     return console.mapping_table(
         what.capitalize(), {k: (v,) for k, v in lines.items()}, ("name", "what it is")
     )
+
+
+app.command()(render)
 
 
 def _version(value: bool) -> None:

@@ -178,9 +178,9 @@ class ServingEnv(gym.Env[Any, Any]):
     # ------------------------------------------------------------ rendering
 
     def _record(self, *, restart: bool = False) -> None:
-        from kvgym.envs.rendering import Recorder
-
         if restart or self._recorder is None:
+            from kvgym.envs.rendering import Recorder
+
             self._recorder = Recorder(self.episodes.system.kv_capacity)
         self._recorder.take(self.view, self.episodes.slots[0].block)
 
@@ -189,6 +189,8 @@ class ServingEnv(gym.Env[Any, Any]):
         if self.render_mode is None:
             gym.logger.warn("render() needs render_mode='rgb_array' or 'ansi' in gymnasium.make")
             return None
+        if self._recorder is None:
+            raise gym.error.ResetNeeded("there is nothing to render yet; call reset() first")
         return self._recorder.picture() if self.render_mode == "rgb_array" else self._recorder.text()
 
     def __getstate__(self) -> dict[str, Any]:

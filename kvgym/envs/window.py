@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kvgym.envs.tables import ORDER_PREDICTED, ORDER_QUEUE
+from kvgym.simulator.boundary import Run
 from kvgym.simulator.compiled import jit
-from kvgym.simulator.engine import Run
 from kvgym.simulator.heap import heap_pop, heap_push, key_request, request_key
 from kvgym.simulator.tables import UNKNOWN
 

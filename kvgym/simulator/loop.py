@@ -12,8 +12,9 @@ import numpy as np
 from numba import types
 
 from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
+from kvgym.simulator.boundary import Run, next_boundary
 from kvgym.simulator.compiled import kernel
-from kvgym.simulator.engine import Run, carry_out, clear_decision, next_boundary
+from kvgym.simulator.engine import carry_out, clear_decision
 from kvgym.simulator.tables import (
     BUDGET,
     DECIDE,

@@ -69,8 +69,10 @@ REQUEST = np.dtype(
         ("queue_prev", "i4"),
         ("num_output_tokens", "i4"),  # progress kept over an eviction, or final
         ("num_delivered_tokens", "i4"),  # most output tokens ever generated; repeats are not delivered again
+        ("num_kv_best", "i4"),  # most KV tokens it ever held; beyond that is progress
         ("num_kv_tokens", "i4"),  # KV swapped out under PROGRESS_KEPT, to be restored on admission
         ("num_prefill_left", "i4"),  # prompt tokens (and output tokens to recompute) not yet in KV
+        ("num_admissions", "i4"),
         ("num_evictions", "i4"),
         ("num_recomputed_tokens", "i8"),  # KV tokens thrown away by evictions
         ("admit_iteration", "i8"),  # worker iteration of the latest admission
@@ -90,10 +92,12 @@ SLOT = np.dtype(
         ("request_id", "i4"),
         ("prompt_len", "i4"),
         ("predicted_len", "i4"),
+        ("class_id", "i4"),
         ("num_kv_tokens", "i4"),  # at rest
         ("num_prefill_left", "i4"),  # 0 = decoding
         ("num_output_tokens", "i4"),
         ("num_delivered_tokens", "i4"),  # as of admission
+        ("num_kv_best", "i4"),  # as of admission
         ("planned", "i4"),  # tokens of the coming iteration, read where DECISION.explicit is 1
         ("admit_iteration", "i8"),
         ("last_token_time", "f8"),
@@ -117,7 +121,7 @@ WORKER = np.dtype(
         ("num_queued", "i8"),  # entries of the `queued` event list
         ("num_finished", "i8"),  # entries of the `finished` event list
         ("decisions", "i8"),
-        ("last_progress", "i8"),  # value of `decisions` when a new token was last delivered
+        ("last_progress", "i8"),  # value of `decisions` at the last new token, prefill or arrival
         # Totals over the run.
         ("total_admitted", "i8"),
         ("total_evicted", "i8"),

@@ -145,7 +145,7 @@ def run_textbook(
         kv_capacity: M, tokens.
         batch_time: function giving seconds from keyword loads, see ``kvgym.batch_time.base.LOAD_FIELDS``.
         policy: a name in :data:`RULES`, or a function (waiting, active, capacity) -> Plan.
-        patience: epochs in a row without a token never seen before that mean the run will not end.
+        patience: epochs in a row without an arrival or a token never seen before: the run will not end.
         **args: hyperparameters; ``alpha_beta`` needs ``uniform``, a function giving numbers in [0, 1).
 
     Raises:
@@ -161,6 +161,7 @@ def run_textbook(
     while future or waiting or active:
         while future and future[0].arrival <= clock:
             waiting.append(future.pop(0))
+            fruitless = 0
         waiting.sort(key=lambda job: (job.arrival, job.request_id))
         plan = rule(tuple(waiting), tuple(active), kv_capacity, **args)
         if not (plan.admit or active):  # no batch: on to the next arrival

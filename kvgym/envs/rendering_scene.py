@@ -1,0 +1,184 @@
+"""One moment of an episode as arrays, and as text.
+
+Pictures and texts are drawn from a :class:`Scene` and from nothing else, so what it holds is what they reveal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.simulator.tables import UNKNOWN
+
+# What a request is doing during a span (Spans.kind).
+IN_QUEUE, RUNNING, EVICTED, SERVED = 0, 1, 2, 3
+
+TEXT_ROWS = 8
+"""Most active and most waiting requests listed in a text."""
+
+TEXT_BAR = 48
+"""Characters of the memory bar of a text."""
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Spans:
+    """What requests did from when to when, one entry per span.
+
+    Attributes:
+        row: place of the request in :attr:`Scene.rows`, int64 (m,).
+        kind: IN_QUEUE, RUNNING, EVICTED or SERVED (ran and finished), int64 (m,).
+        start: seconds, float64 (m,).
+        end: seconds, float64 (m,).
+    """
+
+    row: Integers
+    kind: Integers
+    start: Floats
+    end: Floats
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Everything that is drawn of one moment.
+
+    Attributes:
+        clock: seconds.
+        iteration: batches executed.
+        kv_capacity: tokens.
+        kv_tokens: tokens in use between two batches.
+        peak_kv_tokens: most tokens in use so far, while batches ran.
+        num_prefilling: active requests whose prompt is not in memory yet.
+        num_finished: requests finished so far.
+        num_evictions: evictions so far.
+        mean_latency: mean end-to-end latency of the finished requests, seconds; NaN without any.
+        time: of the history, seconds, float64 (s,); the last is the present.
+        kv: KV tokens, float64 (s,).
+        waiting: waiting requests, float64 (s,).
+        active: active requests, float64 (s,).
+        active_id: active requests in order of activation, int64 (a,).
+        active_arrival: when they arrived, seconds, float64 (a,).
+        prompt_len: their prompts, tokens, int64 (a,).
+        prompt_kv: KV tokens of their prompts, int64 (a,).
+        output_kv: KV tokens of what they generated, int64 (a,).
+        num_output_tokens: what they generated, int64 (a,).
+        predicted_len: predicted output lengths, int64 (a,), UNKNOWN where there is none or it is hidden.
+        queue_id: waiting requests in queue order, int64 (q,).
+        queue_arrival: when they arrived, seconds, float64 (q,).
+        queue_prompt: their prompts, tokens, int64 (q,).
+        queue_predicted: as ``predicted_len``, int64 (q,).
+        rows: requests of the Gantt view in order of arrival, int64 (r,).
+        spans: what they did.
+    """
+
+    clock: float
+    iteration: int
+    kv_capacity: int
+    kv_tokens: int
+    peak_kv_tokens: int
+    num_prefilling: int
+    num_finished: int
+    num_evictions: int
+    mean_latency: float
+    time: Floats
+    kv: Floats
+    waiting: Floats
+    active: Floats
+    active_id: Integers
+    active_arrival: Floats
+    prompt_len: Integers
+    prompt_kv: Integers
+    output_kv: Integers
+    num_output_tokens: Integers
+    predicted_len: Integers
+    queue_id: Integers
+    queue_arrival: Floats
+    queue_prompt: Integers
+    queue_predicted: Integers
+    rows: Integers
+    spans: Spans
+
+
+def choose_rows(active: Integers, waiting: Integers, finished: Integers, rows: int | None) -> Integers:
+    """Return the requests of the Gantt view, in order of arrival.
+
+    Active requests come first (at most 60 % of the rows), then the head of the queue (20 %), then the latest
+    finished ones; room that is left goes to the head of the queue and to further active requests.
+
+    Args:
+        active: ids in order of activation.
+        waiting: ids in queue order.
+        finished: ids, the latest last.
+        rows: most requests to return, None = all.
+    """
+    if rows is None:
+        return np.sort(np.concatenate((active, waiting, finished)))
+    num_active = min(len(active), rows * 3 // 5)
+    num_waiting = min(len(waiting), rows // 5)
+    num_finished = min(len(finished), rows - num_active - num_waiting)
+    num_waiting = min(len(waiting), rows - num_active - num_finished)
+    num_active = min(len(active), rows - num_waiting - num_finished)
+    chosen = (
+        active[len(active) - num_active :],
+        waiting[:num_waiting],
+        finished[len(finished) - num_finished :],
+    )
+    return np.sort(np.concatenate(chosen))
+
+
+# ---------------------------------------------------------------- text
+
+
+def text_frame(scene: Scene) -> str:
+    """Return a scene as plain text: clock, memory, counts, the latest active requests, the head of the queue."""
+    capacity, kv = scene.kv_capacity, scene.kv_tokens
+    bar = memory_bar(int(scene.prompt_kv.sum()), kv, capacity, TEXT_BAR)
+    oldest = scene.clock - float(scene.queue_arrival.min()) if len(scene.queue_id) else 0.0
+    latency = "" if np.isnan(scene.mean_latency) else f", mean latency {scene.mean_latency:.2f} s"
+    lines = [
+        f"t = {scene.clock:.3f} s   iteration {scene.iteration:,}",
+        f"memory   [{bar}] {kv:,} / {capacity:,}",
+        f"         # prompt, = generated; {kv / capacity:.0%} in use, peak {scene.peak_kv_tokens:,} tokens",
+        f"queue    {len(scene.queue_id):,} waiting" + (f", oldest for {oldest:.2f} s" if oldest else ""),
+        f"active   {len(scene.active_id):,} requests, {scene.num_prefilling:,} in prefill",
+        f"so far   {scene.num_finished:,} finished{latency}, {scene.num_evictions:,} evictions",
+    ]
+    heading = f"{'request':>9}{'age (s)':>10}{'prompt':>9}{'predicted':>11}"
+    if len(scene.active_id):
+        lines += ["", f"active   {heading}{'generated':>11}{'KV tokens':>11}"]
+        for k in range(len(scene.active_id) - 1, max(len(scene.active_id) - TEXT_ROWS, 0) - 1, -1):
+            lines.append(
+                " " * 9
+                + f"{scene.active_id[k]:>9}{scene.clock - scene.active_arrival[k]:>10.2f}"
+                + f"{scene.prompt_len[k]:>9,}{_known(scene.predicted_len[k]):>11}"
+                + f"{scene.num_output_tokens[k]:>11,}{scene.prompt_kv[k] + scene.output_kv[k]:>11,}"
+            )
+        lines += _rest(len(scene.active_id), "activated earlier")
+    if len(scene.queue_id):
+        lines += ["", f"waiting  {heading}"]
+        for k in range(min(len(scene.queue_id), TEXT_ROWS)):
+            lines.append(
+                " " * 9
+                + f"{scene.queue_id[k]:>9}{scene.clock - scene.queue_arrival[k]:>10.2f}"
+                + f"{scene.queue_prompt[k]:>9,}{_known(scene.queue_predicted[k]):>11}"
+            )
+        lines += _rest(len(scene.queue_id), "behind them")
+    return "\n".join(lines) + "\n"
+
+
+def memory_bar(prompt: int, used: int, capacity: int, width: int) -> str:
+    """Return a bar of ``width`` characters: ``#`` prompt, ``=`` generated, ``.`` free; rounded down."""
+    filled, prompts = used * width // capacity, prompt * width // capacity
+    return "#" * prompts + "=" * (filled - prompts) + "." * (width - filled)
+
+
+def _known(length: int) -> str:
+    return "?" if length == UNKNOWN else f"{length:,}"
+
+
+def _rest(count: int, where: str) -> list[str]:
+    return [f"{'...':>18} {count - TEXT_ROWS:,} more {where}"] if count > TEXT_ROWS else []

@@ -1,0 +1,227 @@
+"""Running a batch: its load and duration, tokens, completions, records."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from kvgym.simulator.boundary import Run
+from kvgym.simulator.compiled import jit, jit_inline
+from kvgym.simulator.decisions import kv_growth, planned_tokens
+from kvgym.simulator.tables import (
+    BAD_DURATION,
+    FINISHED,
+    GAP_MIN_EXPONENT,
+    GAP_OCTAVES,
+    OK,
+    UNKNOWN,
+)
+
+
+@jit_inline
+def first_to_measure(w: Any, d: Any, active: Any) -> int:
+    """Return the slot before which every request decodes one token, so that sums are known without a look.
+
+    This is so where nothing is paused or chunked and only requests just admitted prefill.
+    """
+    if d.explicit == 1 or w.num_prefilling > d.num_admit:
+        return 0
+    first = w.num_active - d.num_admit
+    for k in range(first, w.num_active):
+        if active[k].num_prefill_left == 0:
+            return 0
+    return first
+
+
+@jit_inline
+def clear_load(load: Any) -> None:
+    """Set a load to that of an empty batch."""
+    load.num_prefills = load.prefill_tokens = load.prefill_context = 0
+    load.prefill_squares = load.prefill_products = load.num_decodes = load.decode_context = 0
+
+
+@jit_inline
+def measure_load(run: Run) -> None:
+    """Sum the load of the decided batch."""
+    d, w, load = run.decision, run.w, run.load
+    first = first_to_measure(w, d, run.active)
+    num_decodes, decode_context = first, w.kv_tokens if first > 0 else 0
+    num_prefills = prefill_tokens = prefill_context = squares = products = 0
+    left: Any
+    context: Any
+    tokens: Any
+    for k in range(first, w.num_active):
+        slot = run.active[k]
+        left, context = np.int64(slot.num_prefill_left), np.int64(slot.num_kv_tokens)
+        tokens = np.int64(planned_tokens(d, slot.planned, left))
+        if left == 0:
+            num_decodes += tokens
+            decode_context += context * tokens
+        elif tokens > 0:
+            num_prefills += 1
+            prefill_tokens += tokens
+            prefill_context += context
+            squares += tokens * tokens
+            products += tokens * context
+            if first > 0:
+                decode_context -= context
+    load.num_prefills, load.prefill_tokens, load.prefill_context = (
+        num_prefills,
+        prefill_tokens,
+        prefill_context,
+    )
+    load.prefill_squares, load.prefill_products = squares, products
+    load.num_decodes, load.decode_context = num_decodes, decode_context
+
+
+@jit
+def count_gap(gap_counts: Any, gap_sums: Any, gap: float, count: int) -> None:
+    """Add ``count`` token gaps of ``gap`` seconds to the histogram."""
+    per_octave = gap_counts.shape[0] // GAP_OCTAVES
+    if per_octave == 0:
+        return  # not wanted
+    bin_ = 0
+    if gap > 0.0:
+        mantissa, exponent = math.frexp(gap)
+        bin_ = (exponent - GAP_MIN_EXPONENT) * per_octave + int((2.0 * mantissa - 1.0) * per_octave)
+    bin_ = min(max(bin_, 0), gap_counts.shape[0] - 1)
+    gap_counts[bin_] += count
+    gap_sums[bin_] += gap * count
+
+
+@jit
+def deliver(requests: Any, gap_counts: Any, gap_sums: Any, slot: Any, end: float) -> None:
+    """Hand the user a first token, or one that comes after a pause or an eviction."""
+    since, slot.last_token_time = slot.last_token_time, end
+    if math.isnan(since):
+        requests[slot.request_id].first_token_time = end
+    else:
+        slot.max_token_gap = max(slot.max_token_gap, end - since)
+        count_gap(gap_counts, gap_sums, end - since, 1)
+
+
+@jit
+def complete(w: Any, requests: Any, finished: Any, slot: Any, end: float) -> None:
+    """Record a finished request and free its memory."""
+    r = requests[slot.request_id]
+    r.status = FINISHED
+    r.num_output_tokens = r.num_delivered_tokens = slot.num_output_tokens
+    r.last_token_time = slot.last_token_time
+    r.max_token_gap = slot.max_token_gap
+    r.finish_time = end
+    w.kv_tokens -= slot.num_kv_tokens
+    finished[w.num_finished] = slot.request_id
+    w.num_finished += 1
+    w.total_finished += 1
+
+
+@jit
+def finish_chunk(p: Any, w: Any, requests: Any, slot: Any, tokens: int, end: float) -> bool:
+    """Account for a prefill chunk; True if it emits a counted output token."""
+    slot.num_prefill_left -= tokens
+    if slot.num_kv_tokens + tokens > slot.num_kv_best:
+        w.last_progress = w.decisions  # farther than ever: not a repetition after lost progress
+    if slot.num_prefill_left > 0:
+        return False
+    w.num_prefilling -= 1
+    if p.prefill_emits == 0 and p.ttft_at_prefill == 1 and math.isnan(slot.last_token_time):
+        # SLAI, STAB: this iteration shows a first token that output_len does not count.
+        requests[slot.request_id].first_token_time = end
+        slot.last_token_time = end
+    return bool(p.prefill_emits == 1)
+
+
+@jit_inline
+def process_tokens(run: Run, end: float) -> int:
+    """Advance every request of the batch to the end of the iteration; returns the output tokens made."""
+    w, d, active, targets, last_batch_end = run.w, run.decision, run.active, run.targets, run.w.last_batch_end
+    explicit, usual_gap = d.explicit == 1, end - run.w.last_batch_end
+    made = usual = repeated = kept = written = 0
+    for k in range(w.num_active):
+        slot = active[k]
+        left, tokens = slot.num_prefill_left, np.int32(1)
+        if explicit or left > 0:
+            tokens = np.int32(planned_tokens(d, slot.planned, left))
+            slot.planned = UNKNOWN
+        if tokens > 0:
+            growth: Any = tokens
+            emits = True
+            if left > 0:
+                growth = np.int32(kv_growth(run.problem, left, tokens))
+                emits = finish_chunk(run.problem, w, run.requests, slot, tokens, end)
+            slot.num_kv_tokens += growth
+            written += growth
+            if emits:
+                made += 1
+                output = slot.num_output_tokens + np.int32(1)
+                slot.num_output_tokens = output
+                if output <= slot.num_delivered_tokens:
+                    repeated += 1  # made again after lost progress: the user has it already and waits
+                elif slot.last_token_time == last_batch_end:
+                    usual += 1  # the gap that most of a batch shares: counted once for all
+                    slot.last_token_time = end
+                    if usual_gap > slot.max_token_gap:
+                        slot.max_token_gap = usual_gap
+                else:
+                    deliver(run.requests, run.gap_counts, run.gap_sums, slot, end)
+                if output == targets[k]:
+                    complete(w, run.requests, run.finished, slot, end)
+                    continue
+        if k != kept:  # the active set stays compact and in order of activation
+            active[kept] = active[k]
+            targets[kept] = targets[k]
+        kept += 1
+    w.kv_tokens += written
+    w.num_active = kept
+    w.total_delivered_tokens += made - repeated
+    if made > repeated:
+        w.last_progress = w.decisions
+    if usual > 0:
+        count_gap(run.gap_counts, run.gap_sums, usual_gap, usual)
+    return made
+
+
+@jit_inline
+def write_log(run: Run, start: float, kv: int, made: int) -> None:
+    """Append a row to the per-iteration log."""
+    row, w, d, load = run.log[run.tracker.num_log], run.w, run.decision, run.load
+    row.start_time, row.end_time = start, w.clock
+    row.worker = 0
+    row.num_admitted, row.num_evicted, row.num_finished = d.num_admit, d.num_evict, w.num_finished
+    row.num_active, row.num_waiting = w.num_active + w.num_finished, w.num_waiting
+    row.num_prefills, row.prefill_tokens, row.num_decodes = (
+        load.num_prefills,
+        load.prefill_tokens,
+        load.num_decodes,
+    )
+    row.num_output_tokens = made
+    row.kv_tokens = kv
+    run.tracker.num_log += 1
+
+
+@jit_inline
+def run_batch(run: Run, batch_time: Any, batch_params: Any) -> int:
+    """Run the decided batch; an empty one stalls the worker for the time of an empty batch."""
+    w, load = run.w, run.load
+    measure_load(run)
+    duration = batch_time(load, batch_params)
+    if not 0.0 <= duration < np.inf:
+        return BAD_DURATION
+    start, end, kv, active = w.clock, w.clock + duration, w.kv_tokens, w.num_active
+    made = process_tokens(run, end)
+    kv += load.prefill_tokens + made
+    w.iteration += 1
+    w.busy_time += duration
+    w.kv_time += kv * duration
+    w.active_time += active * duration
+    w.peak_kv_tokens = max(w.peak_kv_tokens, kv)
+    w.total_output_tokens += made
+    w.total_prefill_tokens += load.prefill_tokens
+    w.total_batch_requests += load.num_prefills + load.num_decodes
+    w.clock = end
+    w.last_batch_end = end
+    if run.problem.keep_log == 1:
+        write_log(run, start, kv, made)
+    return OK

@@ -1,0 +1,119 @@
+"""The tables of a run, arrivals, and the clock: how a worker gets to the next moment of decision."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kvgym.simulator.compiled import jit, jit_inline
+from kvgym.simulator.queue import queue_insert
+from kvgym.simulator.tables import (
+    DECIDE,
+    DONE,
+    HORIZON,
+    LOG_FULL,
+    UNKNOWN,
+    WAITING,
+)
+
+
+class Run(NamedTuple):
+    """The tables of one worker's run; shapes in brackets, n requests, A active slots at most.
+
+    Records: ``problem``, ``tracker``, ``w`` (the worker), ``decision``, ``load``. Arrays: ``workload`` (n,)
+    true requests; ``requests`` (n,); ``active`` (A,) with ``targets`` (A,) int32, the true output lengths,
+    kept apart from what policies see; ``queued`` (n,) and ``finished`` (A,) int32, the requests that joined
+    the queue and finished since the last decision; ``admit``, ``admit_tokens``, ``evict`` (A,) int32;
+    ``gap_counts`` int64 and ``gap_sums`` float64 (GAP_BINS,); ``log`` rows of ITERATION.
+    """
+
+    problem: Any
+    tracker: Any
+    w: Any
+    decision: Any
+    load: Any
+    workload: Any
+    requests: Any
+    active: Any
+    targets: Any
+    queued: Any
+    finished: Any
+    admit: Any
+    admit_tokens: Any
+    evict: Any
+    gap_counts: Any
+    gap_sums: Any
+    log: Any
+
+
+@jit
+def reveal(p: Any, source: Any, r: Any) -> None:
+    """Copy a request from the hidden workload, as far as the policy may know it."""
+    r.arrival_time = source.arrival_time
+    r.prompt_len = source.prompt_len
+    r.num_prefill_left = source.prompt_len
+    r.priority = source.priority
+    r.output_len = source.output_len if p.reveal_output == 1 else UNKNOWN
+    r.predicted_len = source.predicted_len if p.reveal_predicted == 1 else UNKNOWN
+    r.predicted_low = source.predicted_low if p.reveal_interval == 1 else UNKNOWN
+    r.predicted_high = source.predicted_high if p.reveal_interval == 1 else UNKNOWN
+    r.class_id = source.class_id if p.reveal_class == 1 else UNKNOWN
+    r.ttft_slo = source.ttft_slo if p.reveal_slo == 1 else np.inf
+    r.tbt_slo = source.tbt_slo if p.reveal_slo == 1 else np.inf
+
+
+@jit
+def announce(w: Any, requests: Any, queued: Any, i: int) -> None:
+    """Note for the policy that request ``i`` has joined the queue."""
+    requests[i].status = WAITING
+    queued[w.num_queued] = i
+    w.num_queued += 1
+
+
+@jit_inline
+def next_arrival_time(p: Any, tracker: Any, workload: Any) -> float:
+    """Return when the next request arrives, inf if none will."""
+    i = tracker.next_arrival
+    return workload[i].arrival_time if i < p.num_requests else np.inf
+
+
+@jit_inline
+def take_arrivals(run: Run) -> None:
+    """Queue all requests with arrival time ≤ now, in (arrival, id) order."""
+    while next_arrival_time(run.problem, run.tracker, run.workload) <= run.w.clock:
+        i = run.tracker.next_arrival
+        reveal(run.problem, run.workload[i], run.requests[i])
+        queue_insert(run.w, run.requests, i, UNKNOWN)
+        announce(run.w, run.requests, run.queued, i)
+        run.tracker.next_arrival += 1
+        run.w.last_progress = run.w.decisions
+
+
+@jit_inline
+def advance_clock(w: Any, until: float) -> None:
+    """Move the clock, accounting for memory held meanwhile."""
+    w.kv_time += w.kv_tokens * (until - w.clock)
+    w.active_time += w.num_active * (until - w.clock)
+    w.clock = until
+
+
+@jit_inline
+def next_boundary(run: Run) -> int:
+    """Go to the next moment at which something can be decided; an idle worker jumps to the next arrival."""
+    w = run.w
+    take_arrivals(run)
+    if w.num_active == 0 and w.num_waiting == 0:
+        until = next_arrival_time(run.problem, run.tracker, run.workload)
+        if until == np.inf:
+            return DONE
+        if until >= run.problem.horizon:
+            advance_clock(w, run.problem.horizon)
+            return HORIZON
+        advance_clock(run.w, until)
+        take_arrivals(run)
+    if w.clock >= run.problem.horizon:
+        return HORIZON
+    if run.problem.keep_log == 1 and run.tracker.num_log >= run.log.shape[0]:
+        return LOG_FULL
+    return DECIDE

@@ -1,0 +1,208 @@
+"""Checking and applying a decision.
+
+The engine never repairs one: what does not fit is refused, with nothing changed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kvgym.simulator.boundary import Run, announce
+from kvgym.simulator.compiled import jit, jit_inline
+from kvgym.simulator.queue import queue_remove, queue_return
+from kvgym.simulator.tables import (
+    ACTIVE,
+    ADMITTING,
+    BAD_ADMIT,
+    BAD_EVICT,
+    BAD_TOKENS,
+    BAD_WAIT,
+    EVICTING,
+    NO_MEMORY,
+    OK,
+    PROGRESS_KEPT,
+    PROGRESS_LOST,
+    RUN,
+    TOO_MANY,
+    UNKNOWN,
+    WAIT,
+    WAITING,
+)
+
+
+@jit_inline
+def full_tokens(prefill_left: int) -> int:
+    """Return the tokens a request processes when nothing else is said: all of its prefill, or one decode."""
+    return prefill_left if prefill_left > 0 else 1
+
+
+@jit_inline
+def kv_growth(p: Any, prefill_left: int, tokens: int) -> int:
+    """Return the KV tokens a request gains; the last prefill chunk may also write output token 1."""
+    if prefill_left > 0 and tokens == prefill_left:
+        return tokens + p.prefill_emits
+    return tokens
+
+
+@jit
+def take_marks_back(run: Run) -> None:
+    """Restore the status of the requests a refused decision names."""
+    d = run.decision
+    for j in range(min(d.num_evict, run.evict.shape[0])):
+        k = run.evict[j]
+        if 0 <= k < run.w.num_active:
+            run.requests[run.active[k].request_id].status = ACTIVE
+    for j in range(min(d.num_admit, run.admit.shape[0])):
+        i = run.admit[j]
+        if 0 <= i < run.problem.num_requests and run.requests[i].status == ADMITTING:
+            run.requests[i].status = WAITING
+
+
+@jit_inline
+def refuse(t: Any, code: int, request: int, needed: int, available: int) -> int:
+    """Note what is wrong with a decision."""
+    t.error_request, t.error_needed, t.error_available = request, needed, available
+    return code
+
+
+@jit_inline
+def planned_tokens(d: Any, chosen: int, prefill_left: int) -> int:
+    """Return the tokens the decision gives a request that has ``prefill_left`` to go."""
+    if d.act == WAIT:
+        return 0
+    if d.explicit == 1 and chosen != UNKNOWN:
+        return chosen
+    return full_tokens(prefill_left)
+
+
+@jit_inline
+def inspect_decision(run: Run) -> int:
+    """Check a decision, marking the requests it evicts and admits on the way."""
+    d, w, limit = run.decision, run.w, run.problem.kv_capacity
+    for j in range(d.num_evict):
+        k = run.evict[j]
+        if not 0 <= k < w.num_active:
+            return refuse(run.tracker, BAD_EVICT, UNKNOWN, k, w.num_active)
+        r = run.requests[run.active[k].request_id]
+        if r.status != ACTIVE:
+            return refuse(run.tracker, BAD_EVICT, run.active[k].request_id, k, w.num_active)
+        r.status = EVICTING
+    count = w.num_active - d.num_evict + d.num_admit
+    if count > run.active.shape[0] or d.num_admit > run.admit.shape[0]:
+        return refuse(run.tracker, TOO_MANY, UNKNOWN, count, run.active.shape[0])
+    kv = w.kv_tokens
+    if d.act == RUN and d.explicit == 0 and d.num_evict == 0 and w.num_prefilling == 0:
+        kv += w.num_active  # the usual case: everybody decodes one token
+    else:
+        for k in range(w.num_active):
+            slot = run.active[k]
+            if run.requests[slot.request_id].status == EVICTING:
+                kv -= slot.num_kv_tokens
+                continue
+            tokens = planned_tokens(d, slot.planned, slot.num_prefill_left)
+            if not 0 <= tokens <= full_tokens(slot.num_prefill_left):
+                return refuse(
+                    run.tracker, BAD_TOKENS, slot.request_id, tokens, full_tokens(slot.num_prefill_left)
+                )
+            kv += kv_growth(run.problem, slot.num_prefill_left, tokens)
+    for j in range(d.num_admit):
+        i = run.admit[j]
+        if not 0 <= i < run.problem.num_requests or run.requests[i].status != WAITING:
+            return refuse(run.tracker, BAD_ADMIT, i, 0, 0)
+        r = run.requests[i]
+        tokens = planned_tokens(d, run.admit_tokens[j], r.num_prefill_left)
+        if not 0 <= tokens <= full_tokens(r.num_prefill_left):
+            return refuse(run.tracker, BAD_TOKENS, i, tokens, full_tokens(r.num_prefill_left))
+        kv += r.num_kv_tokens + kv_growth(run.problem, r.num_prefill_left, tokens)
+        if kv > limit:
+            return refuse(run.tracker, NO_MEMORY, i, kv, limit)
+        r.status = ADMITTING
+    if kv > limit:
+        return refuse(run.tracker, NO_MEMORY, UNKNOWN, kv, limit)
+    if d.act == WAIT and not d.wait_until > w.clock:
+        return refuse(run.tracker, BAD_WAIT, UNKNOWN, 0, 0)
+    return OK
+
+
+@jit_inline
+def check_decision(run: Run) -> int:
+    """Return OK if the worker can carry out the decision, with its requests marked, else the reason."""
+    status = inspect_decision(run)
+    if status != OK:
+        take_marks_back(run)
+    return status
+
+
+@jit
+def release(run: Run, k: int) -> None:
+    """Send the request in slot ``k`` back to the queue, with what its progress setting lets it keep."""
+    w, slot, p = run.w, run.active[k], run.problem
+    r = run.requests[slot.request_id]
+    w.kv_tokens -= slot.num_kv_tokens
+    if slot.num_prefill_left > 0:
+        w.num_prefilling -= 1
+    r.num_evictions += 1
+    r.num_kv_best = max(slot.num_kv_best, slot.num_kv_tokens)
+    r.num_delivered_tokens = max(slot.num_delivered_tokens, slot.num_output_tokens)
+    r.last_token_time = slot.last_token_time
+    r.max_token_gap = slot.max_token_gap
+    if p.progress_on_evict == PROGRESS_KEPT:
+        r.num_output_tokens = slot.num_output_tokens
+        r.num_kv_tokens = slot.num_kv_tokens
+        r.num_prefill_left = slot.num_prefill_left
+    else:
+        r.num_recomputed_tokens += slot.num_kv_tokens
+        w.total_recomputed_tokens += slot.num_kv_tokens
+        r.num_output_tokens = 0 if p.progress_on_evict == PROGRESS_LOST else slot.num_output_tokens
+        r.num_prefill_left = slot.prompt_len + r.num_output_tokens
+    queue_return(w, run.requests, slot.request_id, p.requeue)
+    announce(w, run.requests, run.queued, slot.request_id)
+    w.total_evicted += 1
+
+
+@jit
+def apply_evictions(run: Run) -> None:
+    """Evict in the order of the decision (the order decides who ends up where in the queue)."""
+    d, w = run.decision, run.w
+    for j in range(d.num_evict):
+        release(run, run.evict[j])
+    kept = 0
+    for k in range(w.num_active):
+        if run.requests[run.active[k].request_id].status == ACTIVE:
+            if k != kept:  # the active set stays compact and in order of activation
+                run.active[kept] = run.active[k]
+                run.targets[kept] = run.targets[k]
+            kept += 1
+    w.num_active = kept
+
+
+@jit_inline
+def activate(run: Run, i: int, tokens: int) -> None:
+    """Move a waiting request into the active set, restoring what it kept over an eviction."""
+    w, r, slot = run.w, run.requests[i], run.active[run.w.num_active]
+    queue_remove(w, run.requests, i)
+    r.status = ACTIVE
+    if math.isnan(r.start_time):
+        r.start_time = w.clock
+    r.admit_iteration = w.iteration
+    slot.request_id = i
+    slot.prompt_len = r.prompt_len
+    slot.predicted_len = r.predicted_len
+    slot.class_id = r.class_id
+    r.num_admissions += 1
+    slot.num_kv_tokens = r.num_kv_tokens
+    slot.num_prefill_left = r.num_prefill_left
+    slot.num_output_tokens = r.num_output_tokens
+    slot.num_delivered_tokens = r.num_delivered_tokens
+    slot.num_kv_best = r.num_kv_best
+    slot.planned = tokens
+    slot.admit_iteration = w.iteration
+    slot.last_token_time = r.last_token_time
+    slot.max_token_gap = r.max_token_gap
+    run.targets[w.num_active] = run.workload[i].output_len
+    w.kv_tokens += r.num_kv_tokens
+    if r.num_prefill_left > 0:
+        w.num_prefilling += 1
+    r.num_kv_tokens = 0
+    w.num_active += 1
