@@ -87,13 +87,12 @@ def _build_scenario(
     changes: dict[str, Any] = {"hardware": hardware, "kv_capacity": kv_capacity}
     if hardware is not None and "kind" in base.batch_time:
         changes["batch_time"] = {}
-    if batch_time is not None:
-        kind, options = parse_spec(batch_time, "batch-time model")
-        changes["batch_time"] = {"kind": kind, **options}
-        if kv_capacity is None:
-            changes["kv_capacity"] = base.make_system().kv_capacity
     updated = base.override(**changes)
     if batch_time is not None:
+        kind, options = parse_spec(batch_time, "batch-time model")
+        on_hardware = updated.model_copy(update={} if hardware is None else {"kv_capacity": kv_capacity})
+        capacity = kv_capacity or on_hardware.make_system().kv_capacity
+        updated = updated.override(batch_time={"kind": kind, **options}, kv_capacity=capacity)
         updated = updated.model_copy(update={"hardware": None})
     elif hardware is not None and kv_capacity is None:
         updated = updated.model_copy(update={"kv_capacity": None})
@@ -104,28 +103,44 @@ def _build_scenario(
         lengths = {"kind": "trace", "path": str(trace), "format": trace_format, "rate_scale": rate_scale}
         source = {"name": trace.name, "lengths": lengths}
     else:
-        source = {"preset": base.workload} if isinstance(base.workload, str) else dict(base.workload)
+        source = _described(base)
         if workload is not None:
             source = {"preset": workload}
+        if trace_format != "auto":
+            raise ConfigError("--trace-format goes with a trace file")
         if rate_scale != 1.0:
             raise ConfigError("--rate-scale is for traces; use --rate with other workloads")
     if rate is not None:
-        if trace is not None:
-            raise ConfigError("--rate replaces a workload's rate; use --rate-scale with a trace")
-        source["rate"] = rate
+        if trace is None:
+            source["rate"] = rate
+        elif _has_times(trace, trace_format):
+            raise ConfigError(
+                f"{trace.name} has arrival times: speed it up or slow it down with --rate-scale"
+            )
+        else:
+            source["arrivals"] = {"kind": "poisson", "rate": rate}
     if num_requests is not None:
         source.pop("duration", None)
         source["num_requests"] = num_requests
     if predictions is not None:
         kind, options = parse_spec(predictions, "prediction")
         source["predictions"] = {"kind": kind, **options}
-    if too_long != "error":
-        limits = {"max_total_len": updated.make_system().kv_capacity, "policy": too_long}
-        source["limits"] = {**source.get("limits", {}), **limits}
-    updated = updated.override(workload=source)
+    updated = updated.override(workload=source if source != _described(base) else None, too_long=too_long)
     if updated != base:
-        updated = updated.model_copy(update={"summary": _describe(updated)})
+        name = trace.stem if trace is not None else f"{base.name}-changed"
+        updated = updated.model_copy(update={"name": name, "summary": _describe(updated)})
     return updated
+
+
+def _has_times(trace: Path, trace_format: str) -> bool:
+    from kvgym.workloads import load_trace
+
+    return load_trace(trace, trace_format).has_times
+
+
+def _described(scenario: Scenario) -> dict[str, Any]:
+    """Return the workload of a scenario as a mapping."""
+    return {"preset": scenario.workload} if isinstance(scenario.workload, str) else dict(scenario.workload)
 
 
 def _describe(scenario: Scenario) -> str:
@@ -150,6 +165,20 @@ def _default_folder(kind: str, name: str) -> Path:
     return folder
 
 
+def _make_folder(folder: Path) -> Path:
+    """Make sure before a long run that results can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"results cannot be written to {folder}: {error.strerror}; choose another with --out"
+        ) from None
+    return folder
+
+
 def _command() -> str:
     return shlex.join(["kvgym", *sys.argv[1:]])
 
@@ -158,7 +187,7 @@ def _command() -> str:
 def compare(
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     policies: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option("--policies", "-p", help="Comma-separated, e.g. mc_sf,alpha_beta:alpha=0.2,beta=0.1."),
     ] = None,
     seeds: Annotated[
@@ -200,7 +229,8 @@ def compare(
             metric_info(name)
         except KeyError:
             raise UnknownNameError("metric", name, console.valid_metrics().split(", ")) from None
-    specs = split_specs(policies) if policies is not None else list(chosen.policies)
+    specs = split_specs(",".join(policies)) if policies else list(chosen.policies)
+    folder = _make_folder(out or _default_folder("compare", chosen.name))
     count = seeds if seeds is not None else (1 if trace is not None else chosen.seeds)
     numbers = range(first_seed, first_seed + count)
     with console.progress_bar(len(specs) * count, progress) as bar:
@@ -224,7 +254,7 @@ def compare(
         f"{finished:,} of {total:,} requests completed"
         + (", each exactly once." if once else "; see the notes for the others.")
     )
-    folder = comparison.save(out or _default_folder("compare", chosen.name), command=_command())
+    comparison.save(folder, command=_command())
     if report:
         _report(comparison, folder)
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
@@ -281,8 +311,10 @@ def run(
         predictions=predictions, too_long=too_long,
     )  # fmt: skip
     source = chosen.make_workload()
-    result = simulate(chosen.make_system(), source.sample(seed), make_policy(policy), seed=seed, log=log)
-    folder = out or _default_folder("run", result.policy.info.name)
+    system, made = chosen.make_system(), make_policy(policy)
+    folder = _make_folder(out or _default_folder("run", made.info.name))
+    table = chosen.sample(source, seed, system.kv_capacity)
+    result = simulate(system, table, made, seed=seed, log=log)
     summary = save_run(
         result, folder, scenario=chosen, seed=seed, command=_command(), provenance=source.provenance()
     )
@@ -395,6 +427,10 @@ def main() -> None:
     """Run the command line; errors a user can cause end in one line on standard error and exit code 2."""
     try:
         app()
+        return
     except KVGymError as error:
-        console.err.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
-        sys.exit(2)
+        message = str(error)
+    except MemoryError:
+        message = "not enough memory for so many requests; try fewer with --num-requests"
+    console.err.print(f"error: {message}", style="red", markup=False, soft_wrap=True)
+    sys.exit(2)

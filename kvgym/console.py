@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -72,7 +73,7 @@ def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_CO
     many = len(comparison.seeds) > 1
     first, *rest = columns
     table = Table(
-        title=f"{comparison.scenario.name}: {comparison.scenario.summary}",
+        title=escape(f"{comparison.scenario.name}: {comparison.scenario.summary}"),
         caption=f"means over {len(comparison.seeds)} seeds; × = ratio to the first result, paired by seed"
         if many
         else "one seed; × = ratio to the first result",

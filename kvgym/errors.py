@@ -29,6 +29,11 @@ class UnknownNameError(ConfigError):
         close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
         hint = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
         super().__init__(f"unknown {kind} {name!r}.{hint} Valid names: {', '.join(names)}.")
+        self._arguments = (kind, name, names)
+
+    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, list[str]]]:
+        """Pickle, as process pools do with exceptions."""
+        return type(self), self._arguments
 
 
 class WorkloadError(KVGymError, ValueError):

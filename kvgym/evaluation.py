@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kvgym
-from kvgym.errors import ConfigError, LivelockError
+from kvgym.errors import ConfigError, KVGymError
 from kvgym.metrics import compute_metrics, metric_info, metric_names
 from kvgym.policy import Policy, make_policy, policy_defaults
-from kvgym.runner import SimulationResult, simulate
-from kvgym.scenario import Scenario, load_scenario
+from kvgym.runner import SimulationResult, check_needs, simulate
+from kvgym.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.statistics import Estimate, mean_interval, ratio_interval
 from kvgym.workloads.table import RequestTable
 
@@ -184,12 +184,13 @@ def compare(
         progress: called with a line of text before each run.
 
     Returns:
-        All runs. A policy that livelocks is reported in its record, and the others still run.
+        All runs. A policy that livelocks or decides something impossible is reported in its record, and the
+        others still run.
 
     Raises:
         KVGymError: the scenario, a policy or the workload is wrong; nothing has been run then.
     """
-    chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario or "a100-llama2-70b")
+    chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario or DEFAULT_SCENARIO)
     system, workload = chosen.make_system(), chosen.make_workload()
     made = [make_policy(p) for p in (policies if policies is not None else chosen.policies)]
     if not made:
@@ -201,6 +202,8 @@ def compare(
     numbers = tuple(
         range(chosen.seeds if seeds is None else seeds) if not isinstance(seeds, Iterable) else seeds
     )
+    if len(set(numbers)) < len(numbers) or any(s < 0 for s in numbers):
+        raise ConfigError(f"seeds {list(numbers)}; expected different whole numbers ≥ 0")
     if not numbers:
         raise ConfigError("no seeds to run; give at least one")
     runs: list[RunRecord] = []
@@ -208,7 +211,10 @@ def compare(
     notes: list[tuple[int, str]] = []
     examples: dict[str, SimulationResult] = {}
     for seed in numbers:
-        table = workload.sample(seed)
+        table = chosen.sample(workload, seed, system.kv_capacity)
+        for policy in made:
+            check_needs(policy, table)
+        system.check_fits(table)
         sizes.append(len(table))
         notes += [(seed, note) for note in table.notes]
         for policy, label in zip(made, labels, strict=True):
@@ -217,6 +223,14 @@ def compare(
             keep = keep_examples and seed == numbers[0]
             record, result = _run(system, table, policy, label, seed, keep)
             runs.append(record)
+            if result is not None and not result.completed:
+                left = int(record.metrics["unfinished"])
+                notes.append(
+                    (
+                        seed,
+                        f"{label} stopped at the horizon, {system.horizon:g} s, with {left:,} requests left.",
+                    )
+                )
             if keep and result is not None:
                 examples[label] = result
     order = {label: i for i, label in enumerate(labels)}
@@ -256,7 +270,7 @@ def _run(
     started = time.perf_counter()
     try:
         result = simulate(system, table, policy, seed=seed, log=log)
-    except LivelockError as error:
+    except KVGymError as error:
         empty = dict.fromkeys(metric_names(), float("nan"))
         return RunRecord(label, seed, empty, str(error), False, time.perf_counter() - started), None
     elapsed = time.perf_counter() - started

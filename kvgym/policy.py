@@ -7,6 +7,9 @@ loop; it can be called through ``schedule`` as well, and gives the same schedule
 
 from __future__ import annotations
 
+import functools
+import inspect
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -93,7 +96,7 @@ class SystemInfo:
         kv_capacity: KV memory, tokens.
         prefill_emits: whether the last prefill iteration emits the first counted output token.
         max_requests: most requests the run can hold (sizes buffers; says nothing of arrivals).
-        max_predicted_len: longest predicted output, tokens; 0 where there are no predictions.
+        max_predicted_len: longest predicted output, tokens; 0 where the policy knows of no predictions.
         seed: seed sequence of the policy's own random stream.
     """
 
@@ -108,6 +111,13 @@ class Policy(ABC):
     """A scheduler. Hyperparameters are keyword-only constructor arguments that default to the paper's."""
 
     info: ClassVar[PolicyInfo]
+    _hyperparameters: dict[str, Any]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Make constructors record their arguments, for labels and saved configurations."""
+        super().__init_subclass__(**kwargs)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = _recording(cls.__dict__["__init__"])  # type: ignore
 
     def reset(self, system: SystemInfo) -> None:
         """Forget everything and prepare for a run. Randomness may come from ``system.seed`` only."""
@@ -174,9 +184,13 @@ def fraction_of(capacity: int, fraction: float) -> int:
 
 
 def _load_policies() -> None:
+    __import__("kvgym.baselines")  # first: no plugin takes the name of a built-in policy
     for entry in entry_points(group="kvgym.policies"):
-        entry.load()
-    __import__("kvgym.baselines")
+        try:
+            entry.load()
+        except Exception as error:
+            origin = entry.dist.name if entry.dist is not None else "?"
+            warnings.warn(f"policies of {origin} ({entry.value}) cannot be loaded: {error!r}", stacklevel=2)
 
 
 POLICIES: Registry[type[Policy]] = Registry("policy", _load_policies)
@@ -186,33 +200,40 @@ P = TypeVar("P", bound=type[Policy])
 
 
 def register_policy(cls: P) -> P:
-    """Class decorator: register a policy under ``cls.info.name`` and record constructor arguments."""
+    """Class decorator: register a policy under ``cls.info.name``."""
     POLICIES.add(cls.info.name, cls)
-    original = cls.__init__
+    return cls
 
-    def __init__(self: Policy, **hyperparameters: Any) -> None:  # noqa: N807
+
+def _recording(original: Callable[..., None]) -> Callable[..., None]:
+    """Return a constructor that records its arguments and explains wrong ones."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def __init__(self: Policy, *arguments: Any, **hyperparameters: Any) -> None:  # noqa: N807
+        cls = type(self)
         try:
-            original(self, **hyperparameters)
+            values = dict(list(signature.bind(self, *arguments, **hyperparameters).arguments.items())[1:])
+            for parameter in signature.parameters.values():
+                if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                    values |= values.pop(parameter.name, {})
+            if not hasattr(self, "_hyperparameters"):
+                self._hyperparameters = values
+            original(self, *arguments, **hyperparameters)
         except TypeError as error:
             raise ConfigError(
                 f"policy {cls.info.name!r}: {error}; valid: {describe_arguments(cls)}"
-            ) from None
-        self._hyperparameters = hyperparameters  # type: ignore[attr-defined]
+            ) from error
 
-    __init__.__doc__, __init__.__wrapped__ = original.__doc__, original  # type: ignore[attr-defined]
-    cls.__init__ = __init__  # type: ignore
-    return cls
+    return __init__
 
 
 def policy_defaults(cls: type[Policy]) -> dict[str, Any]:
     """Return the hyperparameters of a policy with their defaults."""
-    import inspect
-
-    signature = inspect.signature(cls.__init__)  # follows __wrapped__
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
     return {
-        name: p.default
-        for name, p in signature.parameters.items()
-        if p.kind is inspect.Parameter.KEYWORD_ONLY
+        p.name: p.default for p in parameters if p.kind in kinds and p.default is not inspect.Parameter.empty
     }
 
 
@@ -234,6 +255,8 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
         ConfigError: an unknown hyperparameter or a value out of range.
     """
     if isinstance(spec, Policy):
+        if hyperparameters:
+            raise ConfigError(f"{spec!r} is made already; give hyperparameters with a name")
         return spec
     name, given = parse_spec(spec, "policy")
     return POLICIES[name](**{**given, **hyperparameters})
@@ -245,5 +268,5 @@ def require(name: str, value: Any, condition: bool, expected: str) -> None:
     Raises:
         ConfigError: ``condition`` does not hold; the message says what was expected.
     """
-    if not condition:
+    if isinstance(value, bool) or not condition:
         raise ConfigError(f"{name} = {value!r}; expected {expected}")

@@ -10,6 +10,12 @@ from kvgym.errors import ConfigError, UnknownNameError
 T = TypeVar("T")
 
 
+def _same(one: object, other: object) -> bool:
+    """Whether two objects are one, or the same class defined again, as when a notebook cell is run twice."""
+    names = [(getattr(x, "__module__", None), getattr(x, "__qualname__", None)) for x in (one, other)]
+    return one is other or (isinstance(one, type) and isinstance(other, type) and names[0] == names[1])
+
+
 class Registry(Generic[T]):
     """Maps names to objects, in the order of registration.
 
@@ -29,7 +35,7 @@ class Registry(Generic[T]):
         Raises:
             ConfigError: the name is taken by another object.
         """
-        if name in self._items and self._items[name] is not item:
+        if name in self._items and not _same(self._items[name], item):
             raise ConfigError(f"{self.kind} {name!r} is already registered as {self._items[name]!r}")
         self._items[name] = item
         return item
@@ -40,8 +46,12 @@ class Registry(Generic[T]):
 
     def _ensure_loaded(self) -> None:
         if self._load is not None:
-            load, self._load = self._load, None
-            load()
+            load, self._load = self._load, None  # cleared first: loading registers, and looks up
+            try:
+                load()
+            except BaseException:
+                self._load = load
+                raise
 
     def __getitem__(self, name: str) -> T:
         """Return the object called ``name``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,9 +66,13 @@ def check_needs(policy: Policy, table: RequestTable) -> None:
             )
 
 
-def system_info(system: System, table: RequestTable, seed: int) -> SystemInfo:
-    """Return what a policy is told before a run."""
-    predicted = [c for c in (table.predicted_output_len, table.predicted_high) if c is not None and len(c)]
+def system_info(system: System, table: RequestTable, seed: int, needs: Collection[str]) -> SystemInfo:
+    """Return what a policy with the given needs is told before a run."""
+    columns = (
+        table.predicted_output_len if "predicted_length" in needs else None,
+        table.predicted_high if "length_interval" in needs else None,
+    )
+    predicted = [c for c in columns if c is not None and len(c)]
     return SystemInfo(
         kv_capacity=system.kv_capacity,
         prefill_emits=system.first_token == "counted",
@@ -110,7 +115,7 @@ def simulate(
     simulation = Simulation(
         system, table, needs=policy.info.needs, policy_name=policy.info.name, log=log, compiled=compiled
     )
-    policy.reset(system_info(system, table, seed))
+    policy.reset(system_info(system, table, seed, policy.info.needs))
     if isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule:
         simulation.run(policy.kernel, policy.arguments())
     else:
@@ -120,6 +125,23 @@ def simulate(
     return result_of(simulation, policy)
 
 
+def final_records(requests: NDArray[Any], active: NDArray[Any], num_active: int) -> NDArray[Any]:
+    """Return request records in which those still active carry what their slots hold."""
+    records = requests.copy()
+    for slot in active[:num_active]:
+        r = records[slot["request_id"] : slot["request_id"] + 1]
+        for name in (
+            "num_output_tokens",
+            "num_kv_tokens",
+            "num_prefill_left",
+            "last_token_time",
+            "max_token_gap",
+        ):
+            r[name] = slot[name]
+        r["num_delivered_tokens"] = max(slot["num_delivered_tokens"], slot["num_output_tokens"])
+    return records
+
+
 def result_of(simulation: Simulation, policy: Policy) -> SimulationResult:
     """Return the outcome of a simulation that has ended."""
     count = int(simulation.tracker[0]["num_log"])
@@ -127,7 +149,9 @@ def result_of(simulation: Simulation, policy: Policy) -> SimulationResult:
         policy=policy,
         system=simulation.system,
         table=simulation.table,
-        requests=simulation.requests,
+        requests=final_records(
+            simulation.requests, simulation.active[0], int(simulation.worker["num_active"])
+        ),
         worker=simulation.workers,
         log=simulation.log[:count] if simulation.problem[0]["keep_log"] else None,
         gap_counts=simulation.gap_counts,

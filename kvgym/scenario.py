@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,6 +15,8 @@ from kvgym.batch_time import make_batch_time
 from kvgym.batch_time.hardware import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.simulator.system import System
+from kvgym.workloads.limits import LengthLimits
+from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload, make_workload
 
 DEFAULT_SCENARIO = "a100-llama2-70b"
@@ -46,6 +48,8 @@ class Scenario(BaseModel):
         workload: preset name or description, see :func:`kvgym.workloads.make_workload`.
         system: rules of the engine.
         policies: what ``kvgym compare`` runs unless told otherwise.
+        too_long: what happens to requests whose prompt + output exceed the KV capacity: ``"error"``,
+            ``"drop"`` or ``"clip"`` (the prompt first); both are noted.
         seeds: number of seeds it runs unless told otherwise; seeds are 0, 1, …
     """
 
@@ -59,6 +63,7 @@ class Scenario(BaseModel):
     workload: str | dict[str, Any]
     system: SystemSettings = SystemSettings()
     policies: tuple[str, ...] = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta")
+    too_long: Literal["error", "drop", "clip"] = "error"
     seeds: int = Field(default=5, ge=1)
 
     def make_system(self) -> System:
@@ -89,6 +94,13 @@ class Scenario(BaseModel):
     def make_workload(self) -> Workload:
         """Return the workload."""
         return make_workload(self.workload)
+
+    def sample(self, workload: Workload, seed: int, kv_capacity: int) -> RequestTable:
+        """Return the requests of a seed, with those that can never be served dropped or clipped if asked to."""
+        table = workload.sample(seed)
+        if self.too_long == "error":
+            return table
+        return LengthLimits(max_total_len=kv_capacity, policy=self.too_long).apply(table)
 
     def override(self, **changes: Any) -> Scenario:
         """Return the scenario with some fields replaced (None = keep)."""

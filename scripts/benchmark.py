@@ -45,7 +45,7 @@ def prepare(
     made = make_policy(policy)
     assert isinstance(made, CompiledPolicy)
     simulation = Simulation(system, table, needs=made.info.needs, policy_name=policy, compiled=compiled)
-    made.reset(system_info(system, table, 0))
+    made.reset(system_info(system, table, 0, made.info.needs))
     return simulation, made
 
 

@@ -97,8 +97,9 @@ def cartpole(steps: int) -> Callable[[], int]:
 def train_fps(algorithm: str, envs: int, rollouts: int) -> dict[str, float]:
     """Return frames per second of a training run, and the share of time inside the environment."""
     import torch
-    from kvgym.agents.vec_env import SB3VecEnv
     from stable_baselines3 import PPO
+
+    from kvgym.agents.vec_env import SB3VecEnv
 
     torch.set_num_threads(1)
     if algorithm == "MaskablePPO":

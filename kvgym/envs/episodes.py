@@ -21,8 +21,8 @@ from kvgym.envs.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.metrics import compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
-from kvgym.runner import SimulationResult
-from kvgym.simulator.compiled import uncompiled
+from kvgym.runner import SimulationResult, final_records
+from kvgym.simulator.compiled import jit_disabled, uncompiled
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED, GAP_OCTAVES, UNKNOWN, as_records
 from kvgym.simulator.view import SystemView
@@ -70,7 +70,7 @@ class Episodes:
     def __init__(self, config: EnvConfig, count: int, *, compiled: bool = True) -> None:
         """Set up memory for ``count`` environments."""
         self.config = config
-        self.compiled = compiled
+        self.compiled = compiled and not jit_disabled()
         self.scenario = config.make_scenario()
         self.workload: Workload = self.scenario.make_workload()
         first = self.workload.sample(0)
@@ -181,7 +181,9 @@ class Episodes:
         slot = self.slots[index]
         assert slot.table is not None
         block, n = slot.block, len(slot.table)
-        requests = block["requests"][:n].copy()
+        requests = final_records(
+            block["requests"][:n], block["active"], int(block["workers"]["num_active"][0])
+        )
         return SimulationResult(
             policy=_Agent(),
             system=self.system,

@@ -6,12 +6,15 @@ helper in another file. The cache folder is therefore named by a hash of all sou
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
+import shutil
 import sys
 import tempfile
 import threading
+import time
 import types as pytypes
 from collections.abc import Callable
 from pathlib import Path
@@ -42,21 +45,30 @@ def cache_dir() -> Path:
             digest.update(source.read_bytes())
     name = f"code-{digest.hexdigest()[:20]}"
     chosen = os.environ.get("KVGYM_CACHE_DIR")
-    root = (
-        Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "kvgym"
-    )
-    for candidate in (
-        root,
-        Path(tempfile.gettempdir()) / f"kvgym-{os.getuid() if hasattr(os, 'getuid') else 0}",
-    ):
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    root = Path(chosen).absolute() if chosen else base / "kvgym"
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    for candidate in (root, Path(tempfile.gettempdir()) / f"kvgym-{user}"):
         folder = candidate / name
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if candidate is not root and candidate.stat().st_uid != user:
+                continue  # machine code from a folder of somebody else is not to be trusted
             with tempfile.TemporaryFile(dir=folder):
+                _prune(candidate, folder)
                 return folder
         except OSError:
             continue
     raise OSError(f"no writable folder for compiled code: tried {root} and the temporary directory")
+
+
+def _prune(root: Path, current: Path, days: float = 30.0) -> None:
+    """Remove machine code of other versions that has not been used for a month."""
+    os.utime(current)
+    for folder in root.glob("code-*"):
+        with contextlib.suppress(OSError):
+            if folder != current and time.time() - folder.stat().st_mtime > days * 86_400:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 # Compiled functions only use arrays that the caller owns and allocate nothing. Numba's reference counting
@@ -71,6 +83,32 @@ def jit(function: Callable[..., Any]) -> Any:
 def jit_inline(function: Callable[..., Any]) -> Any:
     """Compile a helper into its callers: for functions on the hot path with one caller and many arguments."""
     return _njit(_nrt=False, forceinline=True)(function)
+
+
+def fingerprint(function: Callable[..., Any]) -> str:
+    """Return a hash of a function's code and of all functions and constants it reaches."""
+    digest, seen, todo = hashlib.sha256(), set(), [function]
+    while todo:
+        source = todo.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        codes = [source.__code__]
+        while codes:
+            code = codes.pop()
+            codes += [c for c in code.co_consts if isinstance(c, pytypes.CodeType)]
+            plain = [c for c in code.co_consts if not isinstance(c, pytypes.CodeType)]
+            digest.update(code.co_code + repr((code.co_names, plain)).encode())
+        for name in source.__code__.co_names:
+            item = source.__globals__.get(name)
+            inner = item.function if isinstance(item, Kernel) else getattr(item, "py_func", None)
+            if inner is not None:
+                todo.append(inner)
+            elif isinstance(item, bool | int | float | str | tuple | np.ndarray):
+                digest.update(
+                    repr((name, item if not isinstance(item, np.ndarray) else item.tolist())).encode()
+                )
+    return digest.hexdigest()[:20]
 
 
 class Kernel:
@@ -100,7 +138,12 @@ class Kernel:
         return self._compiled
 
     def _compile(self) -> Any:
+        if _config.DISABLE_JIT:
+            return self.function
         folder = cache_dir()
+        if not self.function.__module__.startswith("kvgym."):
+            folder /= f"user-{fingerprint(self.function)}"  # helpers in other files may have changed
+            folder.mkdir(exist_ok=True)
         name = f"{self.function.__module__}.{self.function.__qualname__}"
         marker = folder / f"{name}.compiled"
         if not marker.exists():
@@ -141,7 +184,7 @@ def kernel(signature: Any) -> Callable[[Callable[..., Any]], Kernel]:
 
 def _announce() -> None:
     global _announced
-    if not _announced and not _config.DISABLE_JIT:
+    if not _announced:
         _announced = True
         print(
             "kvgym: compiling the simulator for this machine (about 10 s, once) ...",
@@ -164,10 +207,10 @@ def uncompiled(function: Any) -> Callable[..., Any]:
 
 
 class _Twins:
-    """Builds and remembers Python twins of compiled functions."""
+    """Builds and remembers Python twins of compiled functions, by the function itself."""
 
     def __init__(self) -> None:
-        self._twins: dict[int, Any] = {}
+        self._twins: dict[Callable[..., Any], Any] = {}
 
     def of(self, item: Any) -> Any:
         if hasattr(item, "python_twin"):  # compiler intrinsics bring their own
@@ -175,16 +218,21 @@ class _Twins:
         source = item.function if isinstance(item, Kernel) else getattr(item, "py_func", None)
         if source is None:
             return item
-        if id(source) not in self._twins:
+        if source not in self._twins:
             namespace = dict(source.__globals__)
             twin = pytypes.FunctionType(
                 source.__code__, namespace, source.__name__, source.__defaults__, source.__closure__
             )
-            self._twins[id(source)] = twin
+            self._twins[source] = twin
             for name in source.__code__.co_names:
                 if name in namespace:
                     namespace[name] = self.of(namespace[name])
-        return self._twins[id(source)]
+        return self._twins[source]
 
 
 _TWINS = _Twins()
+
+
+def jit_disabled() -> bool:
+    """Whether Numba was told not to compile (``NUMBA_DISABLE_JIT=1``)."""
+    return bool(_config.DISABLE_JIT)

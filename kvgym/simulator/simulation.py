@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError
-from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.compiled import jit_disabled, uncompiled
 from kvgym.simulator.loop import run_loop, step_worker
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import (
@@ -84,7 +84,7 @@ class Simulation:
         n = len(table)
         slots = max(1, min(n, system.kv_capacity))
         self.system, self.table, self.needs, self.policy_name = system, table, needs, policy_name
-        self.compiled = compiled
+        self.compiled = compiled and not jit_disabled()
         self.problem = system.to_record(table, needs, log)
         self.tracker = np.zeros(1, TRACKER)
         self.workers = np.zeros(1, WORKER)
@@ -197,6 +197,8 @@ class Simulation:
         Raises:
             InvalidDecisionError: it is not well-formed; nothing has been written.
         """
+        if not hasattr(decision, "wait_until"):
+            raise self._invalid(f"is {decision!r}; expected a kvgym.Decision")
         d, w = self.decision[0], self.worker
         active = self.active[0, : int(w["num_active"])]
         slots = {int(i): k for k, i in enumerate(active["request_id"])}
@@ -261,9 +263,18 @@ class Simulation:
         request, needed, available = (int(t[n]) for n in ("error_request", "error_needed", "error_available"))
         who = f"request {request}" if request != UNKNOWN else "its active requests"
         counts = f"{int(w['num_active'])} active, {int(w['num_waiting'])} waiting"
+        if status == STALLED and not int(w["num_active"]) and not int(w["total_evicted"]):
+            head = int(w["queue_head"])
+            raise LivelockError(
+                f"policy {self.policy_name!r}, {self._where()}: it has admitted nobody for "
+                f"{int(self.problem[0]['stall_limit'])} decisions with an empty worker ({counts}). Request {head} at "
+                f"the head of the queue has a prompt of {int(self.requests['prompt_len'][head])} tokens (kv_capacity "
+                f"{self.system.kv_capacity}); the policy's own limit or its prediction keeps it out: a smaller "
+                "protection margin or a tighter prediction would let it in."
+            )
         if status == STALLED:
             raise LivelockError(
-                f"policy {self.policy_name!r}, {self._where()}: no request has received a new token for "
+                f"policy {self.policy_name!r}, {self._where()}: nothing new has been computed for "
                 f"{int(self.problem[0]['stall_limit'])} decisions ({counts}, {int(w['total_evicted'])} evictions so "
                 f"far, kv_capacity {self.system.kv_capacity}); the policy makes no progress. If it evicts and "
                 "readmits the same requests for ever, it needs a larger protection margin."

@@ -64,9 +64,9 @@ class RequestColumns:
                     f"policy {self._simulation.policy_name!r} read {name!r} but declares "
                     f"needs = {sorted(self._simulation.needs)}; add {need!r} to PolicyInfo.needs"
                 )
-        if self._slots is not None and source in (self._slots.dtype.names or ()):
+        if self._slots is not None and name in _IN_SLOTS:
             column = self._slots[source].copy()
-        elif source in _READABLE:
+        elif name in _ALWAYS or name in _GUARDED:
             column = self._simulation.requests[source][self.request_id]
         else:
             raise AttributeError(f"no request column {name!r}; valid: {', '.join([*_ALWAYS, *_GUARDED])}")
@@ -85,7 +85,7 @@ _ALWAYS = (
     "num_prefill_left",
     "num_kv_tokens",
 )
-_READABLE = frozenset(_ALWAYS) | {source for source, _ in _GUARDED.values()}
+_IN_SLOTS = ("num_output_tokens", "num_prefill_left", "num_kv_tokens")
 
 
 class SystemView:

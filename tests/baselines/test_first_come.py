@@ -129,7 +129,7 @@ def test_fcfs_evicts_until_the_round_fits_newest_first() -> None:
     table = RequestTable.from_columns(arrival_time=[0] * 6, prompt_len=[2] * 6, output_len=[3] * 6)
     system = System(kv_capacity=18, batch_time=UnitBatchTime())
     policy = make_policy("fcfs")
-    policy.reset(system_info(system, table, 0))
+    policy.reset(system_info(system, table, 0, policy.info.needs))
     simulation = Simulation(system, table)
     assert simulation.start()
     decision = policy.schedule(simulation.view)

@@ -71,7 +71,7 @@ def trace(name: str) -> str:
     simulation = Simulation(
         system, TABLE, needs=policy.info.needs, policy_name=name, log=True, compiled=False
     )
-    policy.reset(system_info(system, TABLE, SEED))
+    policy.reset(system_info(system, TABLE, SEED, policy.info.needs))
     view = simulation.view
     rows = [("t", "queue", "active", "evict", "admit", "memory", "finished", "")]
     running = simulation.start()

@@ -141,7 +141,7 @@ def test_decisions_equal_textbook(spec: str, case: int) -> None:
     policy = make_policy(spec)
     system = System(kv_capacity=capacity, batch_time=UnitBatchTime(), stall_limit=patience)
     simulation = Simulation(system, table, needs=policy.info.needs)
-    policy.reset(system_info(system, table, case))
+    policy.reset(system_info(system, table, case, policy.info.needs))
     with contextlib.suppress(LivelockError):
         running = simulation.start()
         while running:

@@ -1,0 +1,71 @@
+"""The checkers of Gymnasium and Stable-Baselines3, with warnings as errors, over every id and observation."""
+
+from __future__ import annotations
+
+import typing
+import warnings
+
+import gymnasium as gym
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from kvgym.envs import IDS
+from kvgym.envs.config import EnvConfig
+
+OBSERVATIONS = typing.get_args(EnvConfig.model_fields["observation"].annotation)
+SETTINGS = (
+    {},
+    {
+        "scenario": "slotted-model-2",
+        "queue_window": 2,
+        "active_window": 1,
+        "epochs": "decision",
+        "information": [],
+    },
+)
+
+
+@pytest.mark.parametrize("arguments", SETTINGS)
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+@pytest.mark.parametrize("name", IDS)
+def test_gymnasium(name, observation, arguments):
+    env = gym.make(name, observation=observation, **arguments).unwrapped
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env, skip_render_check=True)
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_gymnasium_with_rendering(name):
+    env = gym.make(name, scenario="slotted-model-2", render_mode="rgb_array").unwrapped
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env)
+
+
+@pytest.mark.parametrize("arguments", SETTINGS)
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+@pytest.mark.parametrize("name", IDS)
+def test_stable_baselines3(name, observation, arguments):
+    checker = pytest.importorskip("stable_baselines3.common.env_checker")
+    env = gym.make(name, observation=observation, **arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        checker.check_env(env.unwrapped)
+        checker.check_env(env)
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_wrappers(name):
+    """The wrappers that people put around it, and the passive checker of make, say nothing."""
+    env = gym.make(name, scenario="slotted-model-2", observation="dict", max_episode_steps=7)
+    env = gym.wrappers.RecordEpisodeStatistics(gym.wrappers.FlattenObservation(env))
+    env = gym.wrappers.NormalizeReward(gym.wrappers.TimeAwareObservation(env))
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    for _ in range(7):
+        observation, *_, truncated, info = env.step(env.action_space.sample())
+        assert observation in env.observation_space
+    assert truncated
+    assert info["episode"]["l"] == 7
+    assert env.get_wrapper_attr("action_masks")().dtype == bool

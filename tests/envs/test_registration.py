@@ -1,0 +1,199 @@
+"""Ids, specs and arguments."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import warnings
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.envs.registration import EnvSpec
+
+import kvgym.envs
+from kvgym.envs import IDS
+from kvgym.envs.config import EnvConfig
+from kvgym.envs.serving_env import ServingEnv
+from kvgym.envs.vector_env import ServingVectorEnv
+from kvgym.errors import ConfigError, UnknownNameError, WorkloadError
+
+
+def test_every_id_of_the_registry_is_listed():
+    assert {name for name in gym.registry if name.startswith("kvgym/")} == set(IDS)
+    assert all(name.endswith("-v0") for name in IDS)
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_make(name, small):
+    env = gym.make(name, **small)
+    assert isinstance(env.unwrapped, ServingEnv)
+    assert env.unwrapped.config.action == IDS[name]
+    assert gym.make(f"kvgym:{name}", **small).spec.id == name
+    vector = gym.make_vec(name, num_envs=2, **small)
+    assert isinstance(vector.unwrapped, ServingVectorEnv)
+    assert vector.spec.id == name
+    sync = gym.make_vec(f"kvgym:{name}", num_envs=2, vectorization_mode="sync", **small)
+    assert sync.single_observation_space == vector.single_observation_space
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_make_without_importing_kvgym(name, tmp_path):
+    program = (
+        "import sys, gymnasium as gym; assert 'kvgym' not in sys.modules; "
+        f"env = gym.make('kvgym:{name}', scenario='slotted-model-2'); env.reset(seed=0); "
+        "assert 'torch' not in sys.modules; print('fine')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout.strip() == "fine", done.stderr
+
+
+@pytest.mark.parametrize("how", ["json", "pickle"])
+@pytest.mark.parametrize("name", IDS)
+def test_spec_survives(name, how, small, equal):
+    arguments = {
+        **small,
+        "workload": {"preset": "mcsf-model-2", "predictions": {"kind": "noisy", "epsilon": 0.3}},
+        "system": {"first_token": "uncounted", "requeue": "front"},
+        "information": ["predicted_length", "slo"],
+        "reward": {"latency": 0.5, "evictions": 0.1},
+        "batch_time": {"kind": "affine", "constant": 0.5, "per_context_token": 0.01},
+    }
+    env = gym.make(name, **arguments)
+    spec = env.spec
+    copy = EnvSpec.from_json(spec.to_json()) if how == "json" else pickle.loads(pickle.dumps(spec))
+    again = gym.make(copy)
+    assert again.unwrapped.config == env.unwrapped.config
+    assert equal(env.reset(seed=1), again.reset(seed=1))
+    action = env.action_space.sample(env.unwrapped.sample_mask())
+    assert equal(env.step(action), again.step(action))
+
+
+def test_arguments_are_json():
+    config = EnvConfig.of(system={"requeue": "back"}, reward={"ttft": 1.0})
+    assert EnvConfig.of(**json.loads(json.dumps(config.model_dump(mode="json")))) == config
+
+
+def test_registering_again_changes_nothing():
+    before = dict(gym.registry)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kvgym.envs.register_all()
+    assert gym.registry == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"queue_windo": 3}, "queue_windo.*arguments: action, scenario"),
+        ({"queue_window": 0}, "queue_window"),
+        ({"queue_window": 2.5}, "queue_window"),
+        ({"action": "fly"}, "action.*'admit_evict'"),
+        ({"observation": "image"}, "observation"),
+        ({"epochs": "never"}, "epochs"),
+        ({"overflow": "fifo"}, "overflow"),
+        ({"information": ["future"]}, "unknown information 'future'; valid: predicted_length"),
+        ({"information": ["length_interval"]}, "length_interval.*predicts no such thing"),
+        ({"information": [], "queue_order": "predicted"}, "needs 'predicted_length'"),
+        ({"reward": {"speed": 1.0}}, "unknown reward term 'speed'; valid: latency"),
+        ({"reward_scale": 0}, "reward_scale"),
+        ({"reward": {"latency": float("nan")}}, "reward"),
+        ({"reward_scale": float("inf")}, "reward_scale"),
+        ({"horizon": float("nan")}, "horizon"),
+        ({"time_scale": float("inf")}, "time_scale"),
+        ({"idle_time": float("inf")}, "idle_time"),
+        ({"rate": -1.0}, "rate"),
+        ({"num_requests": 0}, "num_requests"),
+        ({"system": {"first_token": "never"}}, "first_token = 'never'"),
+        ({"system": {"speed": 3}}, "system.speed"),
+        ({"batch_time": {"kind": "magic"}}, "magic"),
+        ({"render_mode": "human"}, "render_mode = 'human'; valid: rgb_array, ansi"),
+        ({"compile": True}, "compile"),
+    ],
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        ServingEnv(**{"scenario": "slotted-model-2", **arguments})
+
+
+def test_wrong_names():
+    with pytest.raises(UnknownNameError, match="unknown scenario 'a100'"):
+        ServingEnv(scenario="a100")
+    with pytest.raises(UnknownNameError, match="lmsys"):
+        ServingEnv(workload="lmsis")
+    with pytest.raises(WorkloadError, match="can never be served"):
+        ServingEnv(kv_capacity=50).reset(seed=0)
+
+
+def test_wrong_reset_options(small):
+    env = ServingEnv(**small)
+    with pytest.raises(ConfigError, match="unknown reset option 'seed'; valid: workload_seed"):
+        env.reset(options={"seed": 3})
+    with pytest.raises(ConfigError, match="seed must be a whole number"):
+        env.reset(options={"workload_seed": -1})
+    with pytest.raises(ConfigError, match="seed"):
+        env.reset(options={"workload_seed": 0.5})
+
+
+def test_workload_seed_gives_the_requests_of_compare(small):
+    env = ServingEnv(**small)
+    env.reset(options={"workload_seed": 4})
+    table = env.episodes.workload.sample(4)
+    np.testing.assert_array_equal(env.result().table.arrival_time, table.arrival_time)
+    np.testing.assert_array_equal(env.result().table.output_len, table.output_len)
+
+
+def test_stepping_needs_a_reset(small):
+    for env in (ServingEnv(**small), gym.make("kvgym/AdmitCount-v0", **small)):
+        with pytest.raises(gym.error.ResetNeeded):
+            env.step(0)
+        env.close()
+        env.close()
+
+
+@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize(
+    ("name", "action"),
+    [
+        ("kvgym/AdmitCount-v0", 99),
+        ("kvgym/AdmitCount-v0", -1),
+        ("kvgym/AdmitEvict-v0", 99),
+        ("kvgym/AdmitEvict-v0", -5),
+        ("kvgym/Knobs-v0", [10_000_000, 0, 0]),
+        ("kvgym/Knobs-v0", [0, -3, 0]),
+        ("kvgym/Knobs-v0", [0, 0, 8]),
+    ],
+)
+def test_actions_outside_the_space_do_no_harm(name, action, vector, small):
+    """They are refused, or are no-ops flagged as ignored; they never reach memory outside the tables."""
+    env = gym.make_vec(name, 1, **small) if vector else gym.make(name, disable_env_checker=True, **small)
+    env.reset(seed=0)
+    try:
+        info = env.step(np.array([action]) if vector else np.asarray(action))[4]
+    except (ConfigError, gym.error.InvalidAction):
+        return
+    assert info["ignored"] > 0
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_an_episode_that_is_over_before_it_begins(name, small):
+    """No request arrives before the horizon: the first step ends the episode, whatever the action."""
+    arguments = {**small, "workload": {"preset": "mcsf-model-2", "arrivals": {"start": 50}}, "horizon": 10.0}
+    env = gym.make(name, **arguments)
+    _, info = env.reset(seed=0)
+    action = env.action_space.sample(env.unwrapped.sample_mask())
+    _, reward, terminated, truncated, info = env.step(action)
+    assert (reward, terminated, truncated) == (0.0, False, True)
+    assert info["completed"] is False
+    assert info["time"] <= 10.0
+    vector = gym.make_vec(name, 2, **arguments)
+    vector.reset(seed=0)
+    for ended in (True, False, True):
+        _, rewards, _, truncated, _ = vector.step(np.stack([action, action]))
+        assert truncated.tolist() == [ended, ended]
+        assert not rewards.any()
