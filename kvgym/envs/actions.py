@@ -187,6 +187,15 @@ def apply_flags(e: Env, action: Any) -> None:
 def apply_knobs(e: Env, action: Any) -> None:
     """Follow the first-come rule with the given knobs for one iteration."""
     run, d = e.run, e.run.decision
+    valid = (
+        0 <= action[0] < _PROTECTION.shape[0]
+        and 0 <= action[1] < _CAPS.shape[0]
+        and 0 <= action[2] < _BUDGETS.shape[0]
+    )
+    if not valid:  # admit nobody and run what is active
+        e.episode.num_ignored += 1
+        settle_overflow(e)
+        return
     limit = int(run.problem.kv_capacity * (1.0 - _PROTECTION[action[0]]))
     cap, budget = _CAPS[action[1]], _BUDGETS[action[2]]
     settle_overflow(e)

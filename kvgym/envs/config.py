@@ -64,7 +64,7 @@ class EnvConfig(BaseModel):
         idle_time: longest wait of a worker with nothing to run, seconds; None = the duration of a smallest batch.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     action: Literal["admit_evict", "admit_count", "flags", "knobs"] = "admit_count"
     scenario: str = DEFAULT_SCENARIO

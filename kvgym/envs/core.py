@@ -155,6 +155,9 @@ def step_one(e: Env, action: Any, batch_time: Any, batch_params: Any) -> int:
     """Take one environment step; returns its outcome. Reward terms are those of this step."""
     s, episode = e.settings, e.episode
     episode.latency = episode.ttft = episode.tokens = episode.goodput = episode.evictions = 0.0
+    if episode.over != RUNNING:
+        episode.num_ignored = 0
+        return episode.over
     if not apply_action(e, action):
         return RUNNING  # the decision is still being composed; no time passes
     runs = s.hold
@@ -276,8 +279,10 @@ def step_envs(
         if todo[n] == STEP:
             outcome = step_one(e, actions[n], batch_time, batch_params)
         elif todo[n] == START:
-            outcome = RUNNING if next_boundary(run) == DECIDE else TERMINATED
+            boundary = next_boundary(run)
+            e.episode.over = RUNNING if boundary == DECIDE else TERMINATED if boundary == DONE else TRUNCATED
             begin(e)
+            outcome = RUNNING  # an episode that is over ends with its first step
         elif todo[n] == BEGIN:
             begin(e)
             outcome = 1 if something_to_decide(e) else 0

@@ -5,6 +5,7 @@ The scalar and the vector environment are faces of this class, with N = 1 and N 
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -255,6 +256,21 @@ class EpisodeTables:
         return found
 
 
+def whole_seed(seed: Any) -> int:
+    """Return a workload seed as an integer.
+
+    Raises:
+        ConfigError: it is not a whole number ≥ 0.
+    """
+    try:
+        value = operator.index(seed)
+    except TypeError:
+        value = -1
+    if value < 0:
+        raise ConfigError(f"workload_seed must be a whole number ≥ 0, got {seed!r}")
+    return value
+
+
 def action_size(config: EnvConfig) -> int:
     """Return the number of integers in an action."""
     if config.action == "flags":
@@ -290,4 +306,5 @@ __all__ = [
     "action_size",
     "knob_levels",
     "mask_size",
+    "whole_seed",
 ]

@@ -159,6 +159,12 @@ class AgentPolicy(Policy):
         )
         self._masked = "action_masks" in inspect.signature(model.predict).parameters
         self._simulation: Simulation | None = None
+        # The scales of the observation stay those of training, on whatever system the agent runs.
+        scenario = self.config.make_scenario()
+        workload = scenario.make_workload()
+        self._settings = self.config.make_settings(
+            scenario.make_system().batch_time, len(workload.sample(0)), workload.mean_rate
+        )
 
     def hyperparameters(self) -> dict[str, Any]:
         """Return nothing: the name tells agents apart."""
@@ -185,11 +191,6 @@ class AgentPolicy(Policy):
         self._own = own
         self._addresses = np.array([[t.ctypes.data for t in tables]], np.int64)
         self._lengths = np.array([[t.size for t in tables]], np.int64)
-        rate = n / max(float(simulation.table.arrival_time[-1]), 1e-9) if n else 1.0
-        workload = config.make_scenario().make_workload()
-        self._settings = config.make_settings(
-            simulation.system.batch_time, n, workload.mean_rate if np.isfinite(workload.mean_rate) else rate
-        )
         self._observations = np.zeros(
             (1, observation_size(config.queue_window, config.active_window)), np.float32
         )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs import spaces
 from kvgym.envs.config import EnvConfig
-from kvgym.envs.episodes import RUNNING, STEP, TERMINATED, TRUNCATED, Episodes, EpisodeTables
+from kvgym.envs.episodes import RUNNING, STEP, TERMINATED, TRUNCATED, Episodes, EpisodeTables, whole_seed
 from kvgym.envs.tables import REWARD_TERMS
 from kvgym.errors import ConfigError
 from kvgym.metrics import metric_names
@@ -43,7 +43,8 @@ class ServingEnv(gym.Env[Any, Any]):
         | queue | (8 Q,) | 8 features of each position of the queue window |
         | active | (7 W,) | 7 features of each position of the active window |
 
-        ``observation="flat"`` puts them one after the other; ``"dict"`` keeps the keys; ``"rllib"`` is the
+        ``observation="flat"`` puts them one after the other in this order; ``"dict"`` keeps the keys, which
+        Gymnasium sorts, so that ``FlattenObservation`` of it has another order; ``"rllib"`` is the
         flat one beside a float32 ``action_mask``.
 
     Rewards:
@@ -115,9 +116,8 @@ class ServingEnv(gym.Env[Any, Any]):
         if unknown:
             raise ConfigError(f"unknown reset option {sorted(unknown)[0]!r}; valid: workload_seed")
         drawn = int(self.np_random.integers(2**31))
-        workload_seed = (options or {}).get("workload_seed", drawn)
-        self.episodes.start(0, int(workload_seed))
-        self._done = bool(self.episodes.outcomes[0] != RUNNING)
+        self.episodes.start(0, whole_seed((options or {}).get("workload_seed", drawn)))
+        self._done = False
         self.episodes.todo[0] = STEP
         if self.render_mode is not None:
             self._record(restart=True)
@@ -200,6 +200,8 @@ class ServingEnv(gym.Env[Any, Any]):
             "render_mode": self.render_mode,
             "compiled": self._compiled,
             "np_random": self._np_random,
+            "np_random_seed": self._np_random_seed,
+            "spec": self.spec,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -207,4 +209,5 @@ class ServingEnv(gym.Env[Any, Any]):
         self.__init__(  # type: ignore[misc]
             render_mode=state["render_mode"], compiled=state["compiled"], **state["arguments"]
         )
-        self._np_random = state["np_random"]
+        self._np_random, self._np_random_seed = state["np_random"], state["np_random_seed"]
+        self.spec = state["spec"]

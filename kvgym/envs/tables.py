@@ -58,6 +58,7 @@ EPISODE = np.dtype(
         ("tokens", "f8"),
         ("goodput", "f8"),
         ("evictions", "f8"),
+        ("over", "i8"),  # not 0: the episode was over when it began, with this outcome
         ("status", "i8"),  # outcome of the last engine step
         ("bins", "f8", (PROFILE_BINS,)),  # scratch of the future-memory profile
     ],

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs import spaces
 from kvgym.envs.config import EnvConfig
-from kvgym.envs.episodes import RUNNING, START, STEP, TERMINATED, TRUNCATED, Episodes
+from kvgym.envs.episodes import RUNNING, START, STEP, TERMINATED, TRUNCATED, Episodes, whole_seed
 from kvgym.envs.tables import REWARD_TERMS
 from kvgym.errors import ConfigError
 from kvgym.metrics import metric_names
@@ -69,6 +69,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self._generators: list[np.random.Generator] = []
+        self._started = False
         self._ended = np.ones(num_envs, bool)
         self._steps = np.zeros(num_envs, np.int64)
 
@@ -92,8 +93,9 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         if given:
             raise ConfigError(f"unknown reset option {sorted(given)[0]!r}; valid: reset_mask, workload_seed")
         self._seed(seed, mask)
+        self._started = True
         self._start(np.flatnonzero(mask), workload_seeds)
-        self._ended[mask] = self.episodes.outcomes[mask] != RUNNING
+        self._ended[mask] = False
         return self._observation(), self._only(self._info(), mask)
 
     def _seed(self, seed: int | Sequence[int | None] | None, mask: NDArray[np.bool_]) -> None:
@@ -116,7 +118,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         fixed = None if workload_seeds is None else np.broadcast_to(workload_seeds, self.num_envs)
         for i in indices:
             drawn = int(self._generators[i].integers(2**31))
-            self.episodes.prepare(int(i), drawn if fixed is None else int(fixed[i]))
+            self.episodes.prepare(int(i), drawn if fixed is None else whole_seed(fixed[i]))
         self.episodes.todo[:] = 0
         self.episodes.todo[indices] = START
         self.episodes.run()
@@ -135,10 +137,13 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         Raises:
             gymnasium.error.ResetNeeded: nothing was reset yet, or an ended environment with autoreset disabled.
         """
-        if not self._generators:
+        if not self._generators or not self._started:
             raise gym.error.ResetNeeded("call reset() before step()")
         episodes, mode = self.episodes, self.autoreset_mode
-        episodes.actions[:] = np.asarray(actions).reshape(self.num_envs, -1)
+        chosen = np.asarray(actions)
+        if chosen.shape != self.action_space.shape:
+            raise ConfigError(f"actions have shape {chosen.shape}; expected {self.action_space.shape}")
+        episodes.actions[:] = chosen.reshape(self.num_envs, -1)
         restarting = self._ended.copy()
         if restarting.any() and mode == AutoresetMode.DISABLED:
             where = np.flatnonzero(restarting).tolist()
@@ -164,8 +169,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         info = self._info(ended=ended)
         if mode == AutoresetMode.SAME_STEP and ended.any():
             info = self._restart_now(ended, info)
-            self._ended = episodes.outcomes != RUNNING
-            self._ended[~ended] = False
+            self._ended[:] = False
         else:
             self._ended = ended
         return self._observation(), rewards, terminated, truncated, info
@@ -189,9 +193,10 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         for key, value in info.items():
             if key.startswith("_"):
                 continue
+            there = info[f"_{key}"] & rows
             array = np.zeros_like(value)
-            array[rows] = value[rows]
-            out[key], out[f"_{key}"] = array, rows.copy()
+            array[there] = value[there]
+            out[key], out[f"_{key}"] = array, there
         return out
 
     # ------------------------------------------------------------ looking
@@ -222,6 +227,23 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     def action_masks(self) -> NDArray[np.bool_]:
         """Return the masks as sb3-contrib reads them, bool (N, K)."""
         return self.episodes.masks.astype(bool)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the configuration and the generators; the copy starts with reset()."""
+        return {
+            "num_envs": self.num_envs,
+            "autoreset_mode": self.autoreset_mode,
+            "max_episode_steps": self.max_episode_steps,
+            "compiled": self.episodes.compiled,
+            "arguments": self.config.model_dump(),
+            "generators": self._generators,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Rebuild the environment in memory of its own."""
+        arguments, generators = state.pop("arguments"), state.pop("generators")
+        self.__init__(**state, **arguments)  # type: ignore[misc]
+        self._generators = generators
 
     def close_extras(self, **kwargs: Any) -> None:
         """Nothing to close."""
