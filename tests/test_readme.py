@@ -19,7 +19,10 @@ COMMANDS = [
 ]
 EXAMPLES = [code for kind, code in BLOCKS if kind == "python"]
 # Long measurements run at a size that only shows that they work.
-SMALLER = {"python scripts/benchmark.py": "python scripts/benchmark.py --smoke"}
+SMALLER = {
+    "python scripts/benchmark.py": "python scripts/benchmark.py --smoke",
+    "python scripts/benchmark_envs.py": "python scripts/benchmark_envs.py --smoke",
+}
 
 
 @pytest.fixture(scope="module")
