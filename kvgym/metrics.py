@@ -177,8 +177,13 @@ def _ratio(numerator: Any, denominator: Any) -> float:
 def _statistics(name: str, values: NDArray[np.float64]) -> dict[str, float]:
     if not len(values):
         return {f"{name}_{s}": float("nan") for s in STATISTICS}
-    p50, p90, p95, p99 = np.percentile(values, (50, 90, 95, 99))
-    figures = (values.mean(), p50, p90, p95, p99, values.max())
+    ordered = np.sort(values)
+    rank = np.array((0.50, 0.90, 0.95, 0.99)) * (len(ordered) - 1)
+    below = rank.astype(np.int64)
+    above = np.minimum(below + 1, len(ordered) - 1)
+    # Between the two nearest ranks, as numpy.percentile, which takes ten times as long on one episode.
+    quantiles = ordered[below] + (ordered[above] - ordered[below]) * (rank - below)
+    figures = (values.mean(), *quantiles, ordered[-1])
     return {f"{name}_{s}": float(x) for s, x in zip(STATISTICS, figures, strict=True)}
 
 

