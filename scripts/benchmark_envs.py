@@ -29,13 +29,12 @@ AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_co
 TASK: dict[str, Any] = {"num_requests": 256, "batch_time": AFFINE}
 
 
-def microseconds(work: Callable[[], int], repeats: int) -> float:
-    """Return the median CPU time per unit of work; ``work`` returns how many units it did."""
+def microseconds(work: Callable[[], tuple[int, float]], repeats: int) -> float:
+    """Return the median CPU time per unit; ``work`` returns how many units it did and the seconds they took."""
     figures = []
     for _ in range(repeats):
-        started = time.process_time()
-        count = work()
-        figures.append(1e6 * (time.process_time() - started) / count)
+        count, seconds = work()
+        figures.append(1e6 * seconds / count)
     return statistics.median(figures)
 
 
@@ -53,45 +52,59 @@ def busiest(env: ServingEnv) -> Any:
     return np.array([2, 6, 3])
 
 
-def play(env: Any, steps: int) -> Callable[[], int]:
-    """Return work that steps an environment, through its wrappers."""
+def play(env: Any, steps: int) -> Callable[[], tuple[int, float]]:
+    """Return work that replays the first steps of a busy episode, through the wrappers of ``env``."""
     inner = env.unwrapped
+    env.reset(seed=0)
+    actions: list[Any] = []
+    ended = False
+    while not ended and len(actions) < steps:
+        actions.append(busiest(inner))
+        _, _, terminated, truncated, _ = env.step(actions[-1])
+        ended = terminated or truncated
 
-    def work() -> int:
+    def work() -> tuple[int, float]:
         env.reset(seed=0)
-        for _ in range(steps):
-            _, _, terminated, truncated, _ = env.step(busiest(inner))
-            if terminated or truncated:
-                env.reset()
-        return steps
+        step = env.step
+        started = time.process_time()
+        for action in actions[:-1]:
+            step(action)
+        return len(actions) - 1, time.process_time() - started
 
     return work
 
 
-def play_vector(envs: Any, steps: int) -> Callable[[], int]:
-    """Return work that steps a vector environment with admit counts, ends of episodes and new ones included."""
-    _, info = envs.reset(seed=0)
-    masks = info["action_mask"]
+def play_vector(envs: Any, steps: int, *, restart: bool) -> Callable[[], tuple[int, float]]:
+    """Return work that steps a vector environment with admit counts.
 
-    def work() -> int:
+    With ``restart`` every repetition is the beginning of fresh episodes, of which none ends; without, it goes
+    on from the last one, ends and new episodes included.
+    """
+    masks = envs.reset(seed=0)[1]["action_mask"]
+
+    def work() -> tuple[int, float]:
         nonlocal masks
+        if restart:
+            masks = envs.reset(seed=0)[1]["action_mask"]
+        started = time.process_time()
         for _ in range(steps):
             masks = envs.step(masks.sum(axis=1) - 1)[4]["action_mask"]
-        return steps * envs.num_envs
+        return steps * envs.num_envs, time.process_time() - started
 
     return work
 
 
-def cartpole(steps: int) -> Callable[[], int]:
+def cartpole(steps: int) -> Callable[[], tuple[int, float]]:
     """Return work that steps the unwrapped CartPole-v1."""
     env = gym.make("CartPole-v1").unwrapped
 
-    def work() -> int:
+    def work() -> tuple[int, float]:
         env.reset(seed=0)
+        started = time.process_time()
         for k in range(steps):
             if env.step(k & 1)[2]:
                 env.reset()
-        return steps
+        return steps, time.process_time() - started
 
     return work
 
@@ -161,19 +174,20 @@ def main() -> None:
         "kvgym/AdmitCount-v0 raw step, profile",
         microseconds(play(ServingEnv(action="admit_count", **profile), steps), repeats),
     )
-    for count in (8,):
-        sync = gym.make_vec("kvgym/AdmitCount-v0", num_envs=count, vectorization_mode="sync", **TASK)
-        report(
-            f"SyncVectorEnv {count}, per environment step",
-            microseconds(play_vector(sync, steps // count), repeats),
-        )
+    sync = gym.make_vec("kvgym/AdmitCount-v0", num_envs=8, vectorization_mode="sync", **TASK)
+    short, long = (2, 3) if options.smoke else (300, 1500)
+    report("SyncVectorEnv 8", microseconds(play_vector(sync, short, restart=True), min(repeats, 3)))
     for count in (8, 64, 256, 1024):
         for label, task in (("affine", TASK), ("profile", profile)):
             native = ServingVectorEnv(count, action="admit_count", **task)
-            total = max(1, (2 if options.smoke else 600))
+            name = f"native {count}, {label}"
             report(
-                f"native {count}, {label}, per environment step",
-                microseconds(play_vector(native, total), 1 if options.smoke else 3),
+                f"{name}, steps alone",
+                microseconds(play_vector(native, short, restart=True), min(repeats, 3)),
+            )
+            report(
+                f"{name}, ends of episodes included",
+                microseconds(play_vector(native, long, restart=False), 1),
             )
     if importlib.util.find_spec("sb3_contrib") is not None:
         for algorithm in ("PPO", "MaskablePPO"):
