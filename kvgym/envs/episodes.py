@@ -16,7 +16,7 @@ from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
 from kvgym.envs.actions import ADMISSION_CAPS, PROTECTION_LEVELS, TOKEN_BUDGETS
 from kvgym.envs.config import EnvConfig
 from kvgym.envs.core import RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
-from kvgym.envs.memory import NUM_TABLES, Block, Sizes, function_handle
+from kvgym.envs.memory import Block, Sizes, function_handle
 from kvgym.envs.observations import observation_size
 from kvgym.envs.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, KVGymError
@@ -294,7 +294,6 @@ def mask_size(config: EnvConfig) -> int:
 
 
 __all__ = [
-    "NUM_TABLES",
     "RUNNING",
     "START",
     "STEP",

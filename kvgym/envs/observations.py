@@ -15,6 +15,7 @@ import numpy as np
 from kvgym.envs.actions import room_left
 from kvgym.envs.tables import MARKED, PROFILE_BINS
 from kvgym.envs.window import Env
+from kvgym.simulator.batch import clear_load
 from kvgym.simulator.compiled import jit_inline
 from kvgym.simulator.lookahead import first_use
 from kvgym.simulator.tables import UNKNOWN
@@ -150,11 +151,10 @@ def load_candidate(load: Any, r: Any, sign: int) -> None:
 def load_as_decided(e: Env) -> None:
     """Set the load of the coming batch if everybody active runs in full."""
     load, w = e.run.load, e.run.w
-    load.num_prefills = load.prefill_tokens = load.prefill_context = 0
-    load.prefill_squares = load.prefill_products = 0
-    load.num_decodes, load.decode_context = w.num_active, w.kv_tokens
-    if w.num_prefilling > 0 or e.run.decision.num_evict > 0:
-        load.num_decodes = load.decode_context = 0
+    clear_load(load)
+    if w.num_prefilling == 0 and e.run.decision.num_evict == 0:
+        load.num_decodes, load.decode_context = w.num_active, w.kv_tokens
+    else:
         for k in range(w.num_active):
             slot = e.run.active[k]
             if slot.planned != MARKED:

@@ -119,7 +119,6 @@ class Recorder:
         self._view: SystemView | None = None
         self._block: Block | None = None
         self._workers: Any = None
-        self._arrived = 0
         self._before: tuple[Any, ...] = ()
         self._evictions: NDArray[np.int32] = np.zeros(0, np.int32)
         self._gaps: dict[int, list[list[float]]] = {}
