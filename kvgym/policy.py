@@ -11,7 +11,7 @@ import functools
 import inspect
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal as Exact
 from importlib.metadata import entry_points
@@ -27,9 +27,11 @@ from kvgym.simulator.loop import POLICY_SIGNATURE
 from kvgym.specs import parse_spec
 
 if TYPE_CHECKING:
+    from kvgym.batch_time.base import BatchTimeModel
     from kvgym.simulator.view import SystemView
+    from kvgym.workloads.classes import ClassStatistics
 
-NEEDS = ("predicted_length", "length_interval", "true_length", "class", "slo")
+NEEDS = ("predicted_length", "length_interval", "true_length", "class", "class_rates", "slo")
 """What a policy may declare that it needs to know; everything else is hidden from it."""
 
 
@@ -98,6 +100,9 @@ class SystemInfo:
         max_requests: most requests the run can hold (sizes buffers; says nothing of arrivals).
         max_predicted_len: longest predicted output, tokens; 0 where the policy knows of no predictions.
         seed: seed sequence of the policy's own random stream.
+        batch_time: the worker's batch-time model.
+        first_token: see :class:`~kvgym.simulator.system.System`.
+        classes: rates and mean lengths of the classes, for policies that need ``class_rates``; else empty.
     """
 
     kv_capacity: int
@@ -105,6 +110,9 @@ class SystemInfo:
     max_requests: int
     max_predicted_len: int
     seed: np.random.SeedSequence
+    batch_time: BatchTimeModel
+    first_token: str
+    classes: tuple[ClassStatistics, ...] = ()
 
 
 class Policy(ABC):
@@ -270,3 +278,28 @@ def require(name: str, value: Any, condition: bool, expected: str) -> None:
     """
     if isinstance(value, bool) or not condition:
         raise ConfigError(f"{name} = {value!r}; expected {expected}")
+
+
+def numbers_of(name: str, value: Any, kind: type[int] | type[float] = int) -> tuple[Any, ...]:
+    """Return a hyperparameter that is a list of numbers.
+
+    Args:
+        name: of the hyperparameter.
+        value: one number, a sequence of numbers, or text such as ``"4/4/4"`` (as on the command line, where
+            commas separate hyperparameters).
+        kind: ``int`` or ``float``.
+
+    Raises:
+        ConfigError: it is not a list of such numbers.
+    """
+    parts = value.split("/") if isinstance(value, str) else value
+    parts = [parts] if not isinstance(parts, Iterable) else list(parts)
+    try:
+        numbers = tuple(kind(part) for part in parts)
+        whole = kind is float or all(float(part) == n for part, n in zip(parts, numbers, strict=True))
+    except (TypeError, ValueError):
+        numbers, whole = (), False
+    what = "whole numbers" if kind is int else "numbers"
+    if not numbers or not whole or any(isinstance(part, bool) for part in parts):
+        raise ConfigError(f"{name} = {value!r}; expected {what}, one or several as in 4/4/4")
+    return numbers

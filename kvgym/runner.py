@@ -64,6 +64,11 @@ def check_needs(policy: Policy, table: RequestTable) -> None:
                 f"policy {policy.info.name!r} needs {need}, but the requests have no {column}; choose a workload "
                 "or a prediction model that provides it (for lengths: exact, noisy, upper_bound, …)"
             )
+    if "class_rates" in policy.info.needs and not table.classes:
+        raise ConfigError(
+            f"policy {policy.info.name!r} needs class_rates, but the requests carry none; choose a workload with "
+            "classes, e.g. wait-low (kvgym list workloads), or give RequestTable.from_columns its classes"
+        )
 
 
 def system_info(system: System, table: RequestTable, seed: int, needs: Collection[str]) -> SystemInfo:
@@ -79,6 +84,9 @@ def system_info(system: System, table: RequestTable, seed: int, needs: Collectio
         max_requests=len(table),
         max_predicted_len=max((int(c.max()) for c in predicted), default=0),
         seed=stream_seed(seed, "policy"),
+        batch_time=system.batch_time,
+        first_token=system.first_token,
+        classes=table.classes if "class_rates" in needs else (),
     )
 
 

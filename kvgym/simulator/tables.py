@@ -22,6 +22,9 @@ PROGRESS_LOST, PROGRESS_RECOMPUTE, PROGRESS_KEPT = 0, 1, 2
 # Where an evicted request re-enters the waiting queue (PROBLEM.requeue).
 REQUEUE_ARRIVAL, REQUEUE_FRONT, REQUEUE_BACK = 0, 1, 2
 
+# What a worker is for (WORKER.role): whole requests, prefills only, or decodes of requests prefilled elsewhere.
+ROLE_MIXED, ROLE_PREFILL, ROLE_DECODE = 0, 1, 2
+
 # What a worker does after a decision (DECISION.act).
 RUN, WAIT = 0, 1
 
@@ -109,6 +112,8 @@ SLOT = np.dtype(
 
 WORKER = np.dtype(
     [
+        ("index", "i8"),  # place in the cluster, from 0
+        ("role", "i8"),  # ROLE_MIXED, ROLE_PREFILL or ROLE_DECODE
         ("clock", "f8"),
         ("last_batch_end", "f8"),
         ("iteration", "i8"),  # batches executed, stalled ones included

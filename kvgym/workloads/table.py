@@ -10,6 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import WorkloadError
 from kvgym.simulator.tables import UNKNOWN, WORKLOAD
+from kvgym.workloads.classes import ClassStatistics
+
+_ABOUT = ("notes", "classes")  # what the table says of itself; everything else is a column
 
 _OPTIONAL = {
     "predicted_output_len": ("predicted_len", UNKNOWN),
@@ -40,6 +43,8 @@ class RequestTable:
         ttft_slo: float64 (n,), seconds, or None.
         tbt_slo: float64 (n,), seconds, or None.
         notes: what was clipped or dropped on the way, one sentence each; shown to the user.
+        classes: rates and mean lengths of the classes, where the workload has classes; entry k describes
+            class_id k.
     """
 
     arrival_time: NDArray[np.float64]
@@ -53,20 +58,28 @@ class RequestTable:
     ttft_slo: NDArray[np.float64] | None = None
     tbt_slo: NDArray[np.float64] | None = None
     notes: tuple[str, ...] = field(default=())
+    classes: tuple[ClassStatistics, ...] = field(default=())
 
     @classmethod
-    def from_columns(cls, *, notes: tuple[str, ...] = (), **columns: ArrayLike | None) -> RequestTable:
+    def from_columns(
+        cls,
+        *,
+        notes: tuple[str, ...] = (),
+        classes: tuple[ClassStatistics, ...] = (),
+        **columns: ArrayLike | None,
+    ) -> RequestTable:
         """Build a table from columns: sorts by arrival (stable), converts and validates.
 
         Args:
             notes: carried over to the table.
+            classes: carried over to the table.
             **columns: the attributes above by name; ``arrival_time``, ``prompt_len`` and ``output_len``
                 are required.
 
         Raises:
             WorkloadError: missing, unknown, ragged or out-of-range columns, with the first bad row.
         """
-        names = [f.name for f in fields(cls) if f.name != "notes"]
+        names = [f.name for f in fields(cls) if f.name not in _ABOUT]
         unknown = sorted(set(columns) - set(names))
         if unknown:
             raise WorkloadError(f"unknown request column {unknown}; valid: {', '.join(names)}")
@@ -89,7 +102,12 @@ class RequestTable:
         low, high = arrays.get("predicted_low"), arrays.get("predicted_high")
         if (low is None) != (high is None) or (low is not None and high is not None and np.any(low > high)):
             raise WorkloadError("predicted_low and predicted_high must come together, low ≤ high")
-        return cls(**arrays, notes=tuple(notes))
+        class_id = arrays.get("class_id")
+        if classes and class_id is not None and len(class_id) and int(class_id.max()) >= len(classes):
+            raise WorkloadError(
+                f"class_id {int(class_id.max())} has no entry in classes, which describes {len(classes)}"
+            )
+        return cls(**arrays, notes=tuple(notes), classes=tuple(classes))
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -97,19 +115,29 @@ class RequestTable:
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the columns that are present, by name."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "notes"}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _ABOUT}
         return {name: value for name, value in values.items() if value is not None}
 
-    def replace(self, *, notes: tuple[str, ...] | None = None, **columns: ArrayLike | None) -> RequestTable:
+    def replace(
+        self,
+        *,
+        notes: tuple[str, ...] | None = None,
+        classes: tuple[ClassStatistics, ...] | None = None,
+        **columns: ArrayLike | None,
+    ) -> RequestTable:
         """Return a table with some columns replaced (None removes an optional one) and revalidated."""
         return RequestTable.from_columns(
-            notes=self.notes if notes is None else notes, **{**self.columns(), **columns}
+            notes=self.notes if notes is None else notes,
+            classes=self.classes if classes is None else classes,
+            **{**self.columns(), **columns},
         )
 
     def select(self, keep: NDArray[np.bool_] | slice, *notes: str) -> RequestTable:
         """Return the rows under ``keep`` (boolean mask or slice), with ``notes`` appended."""
         return RequestTable.from_columns(
-            notes=(*self.notes, *notes), **{name: column[keep] for name, column in self.columns().items()}
+            notes=(*self.notes, *notes),
+            classes=self.classes,
+            **{name: column[keep] for name, column in self.columns().items()},
         )
 
     def to_records(self) -> np.ndarray:

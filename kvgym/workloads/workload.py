@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError
 from kvgym.workloads.arrivals import ArrivalProcess, PoissonArrivals, Times
 from kvgym.workloads.base import IntRange, substream
+from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.lengths import Lengths, PairDistribution, draw_index
 from kvgym.workloads.predictions import ClassPrediction, ExactPrediction, Predictor
 from kvgym.workloads.spec import TraceLengths, WorkloadSpec
@@ -76,6 +77,20 @@ class Workload:
             weights = np.array([c.weight or 1.0 for c in classes])
             return np.asarray(self.mean_rate * weights / weights.sum(), np.float64)
         return np.array([c.arrivals.mean_rate if c.arrivals else c.rate for c in classes], np.float64)
+
+    @property
+    def class_statistics(self) -> tuple[ClassStatistics, ...]:
+        """Rate and mean lengths of each class; empty without classes, or where a class has no mean length."""
+        source = self.spec.lengths
+        pair = source if isinstance(source, PairDistribution) else None
+        described = []
+        for k, (c, rate) in enumerate(zip(self.spec.classes, self.class_rates, strict=True)):
+            prompt = c.prompt.mean_len if c.prompt is not None else pair and pair.mean_prompt_len
+            output = c.output.mean_len if c.output is not None else pair and pair.mean_output_len
+            if not prompt or not output or not 0 < rate < np.inf:
+                return ()
+            described.append(ClassStatistics(c.name or str(k), float(rate), float(prompt), float(output)))
+        return tuple(described)
 
     def sample(self, seed: int) -> RequestTable:
         """Return the requests of ``seed``; equal seeds give equal bits, and no file is read.
@@ -200,7 +215,7 @@ class Workload:
         """Return the columns that follow from the class."""
         if class_id is None:
             return {}
-        columns: dict[str, Any] = {"class_id": class_id}
+        columns: dict[str, Any] = {"class_id": class_id, "classes": self.class_statistics}
         classes = self.spec.classes
         if any(c.priority for c in classes):
             columns["priority"] = np.array([c.priority for c in classes], np.int64)[class_id]

@@ -22,6 +22,7 @@ from kvgym.policy import NEEDS, POLICIES, Decision, Policy, SystemInfo, make_pol
 from kvgym.runner import SimulationResult, simulate
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System
 from kvgym.simulator.view import SystemView
+from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
 
 EACH = pytest.mark.parametrize("name", POLICIES)
@@ -54,6 +55,7 @@ def workload(seed: int = 0, n: int = 16, longest: int = 9, exact: bool = False) 
         priority=rng.integers(0, 3, n),
         ttft_slo=rng.uniform(1, 20, n),
         tbt_slo=rng.uniform(0.5, 4, n),
+        classes=(ClassStatistics("short", 0.35, 4.5, 4.0), ClassStatistics("long", 0.35, 4.5, 6.0)),
     )
 
 
@@ -323,7 +325,7 @@ def test_the_future_does_not_matter(name: str) -> None:
         for values in columns.values():
             values[late] = values[late][rng.permutation(int(late.sum()))]
         columns["arrival_time"][late] = until + 1 + rng.integers(0, 20, int(late.sum()))
-        tables = [base, RequestTable.from_columns(**columns)]
+        tables = [base, RequestTable.from_columns(classes=base.classes, **columns)]
         if "true_length" not in needs:
             # No request can finish within 9 iterations, whatever else its length is.
             tables = [

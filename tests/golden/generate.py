@@ -15,6 +15,7 @@ from kvgym.policy import POLICIES, make_policy, policy_defaults
 from kvgym.runner import system_info
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
+from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
 
 FOLDER = Path(__file__).parent
@@ -34,6 +35,7 @@ TABLE = RequestTable.from_columns(
     priority=[0, 0, 1, 0, 0, 1, 0, 0, 0, 1],
     ttft_slo=[4, 8, 4, 8, 8, 4, 4, 8, 4, 4],
     tbt_slo=[2, 3, 2, 3, 3, 2, 2, 3, 2, 2],
+    classes=(ClassStatistics("short", 1.0, 2.0, 2.0), ClassStatistics("long", 1.0, 2.0, 6.0)),
 )
 
 

@@ -17,6 +17,7 @@ from kvgym.workloads import (
     preset_names,
     write_requests,
 )
+from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.traces import write_sample_trace
 
 TWO_CLASSES = [
@@ -339,3 +340,24 @@ def test_trace_given_as_object(tmp_path):
         Workload(make_workload("lmsys").spec, characters)
     with pytest.raises(WorkloadError, match="no request between"):
         make_workload(spec, lengths={"start": 5.0}).sample(0)
+
+
+def test_class_statistics_reach_the_table() -> None:
+    workload = make_workload("wait-low", num_requests=20)
+    table = workload.sample(0)
+    assert [(c.name, c.rate, c.prompt_len, c.output_len) for c in table.classes] == [
+        ("10+10", 1000.0, 10.0, 10.0),
+        ("10+20", 1000.0, 10.0, 20.0),
+    ]
+    assert table.select(slice(0, 3)).classes == table.replace(priority=None).classes == table.classes
+    assert make_workload("slai").class_statistics[0].prompt_len == pytest.approx(
+        make_workload("slai").class_statistics[1].prompt_len
+    )
+    assert make_workload("lmsys").sample(0).classes == ()
+
+
+def test_class_ids_must_be_described() -> None:
+    with pytest.raises(WorkloadError, match="class_id 2 has no entry"):
+        make_workload("wait-low", num_requests=3).sample(0).replace(class_id=[0, 2, 1])
+    with pytest.raises(WorkloadError, match="rate = 0"):
+        ClassStatistics("idle", 0, 1, 1)

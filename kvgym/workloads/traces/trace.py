@@ -113,12 +113,13 @@ class Trace:
         if max_requests is not None and max_requests < len(rows):
             notes.append(f"The first {max_requests:,} of {len(rows):,} requests are used.")
             rows = rows[:max_requests]
+        columns: dict[str, Any] = {name: column[rows] for name, column in self.extra.items()}
         return RequestTable.from_columns(
             arrival_time=(times[rows] - start) / rate_scale,
             prompt_len=self.prompt_len[rows],
             output_len=self.output_len[rows],
-            **{name: column[rows] for name, column in self.extra.items()},
             notes=tuple(notes),
+            **columns,
         )
 
 
