@@ -1,0 +1,1 @@
+"""What the papers prove: fluid models, stability, thresholds and bounds, without a simulator."""

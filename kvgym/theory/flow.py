@@ -1,0 +1,229 @@
+"""Flow control of admissions: when a load is too much, when budgets suffice, and how rare overflows are.
+
+Source throughout: the paper of the "Flow-Controlled LLM Inference Policy" with known and with unknown output
+lengths (its Algorithms 1 and 2; called FLOW here). Time runs in
+slots; in each slot every active request generates one token, and at most b_k requests of class k (Algorithm 1) or
+B_t requests (Algorithm 2) are activated. Symbols: l prompt length, o output length, M KV-cache tokens.
+
+For classes the paper lets all requests of a class have the same lengths: :class:`ClassStatistics` then holds
+exactly these. Where lengths vary within a class use :func:`mean_workload`, as the workload is not linear in
+the output length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kvgym.errors import ConfigError
+from kvgym.workloads.classes import ClassStatistics
+from kvgym.workloads.table import RequestTable
+
+
+def request_workload(prompt_len: ArrayLike, output_len: ArrayLike) -> NDArray[Any]:
+    """Return l·o + (o + o²)/2: KV tokens of a request summed over the o slots in which it is active.
+
+    It holds l + 1, …, l + o tokens (Section 2.1; equation (1)).
+
+    Args:
+        prompt_len: tokens, any shape.
+        output_len: tokens, a shape that broadcasts with it.
+
+    Returns:
+        float64 array of the broadcast shape; exact for whole lengths.
+    """
+    prompt, output = np.asarray(prompt_len, dtype=np.float64), np.asarray(output_len, dtype=np.float64)
+    return np.asarray(prompt * output + (output + output * output) / 2)
+
+
+def mean_workload(requests: RequestTable) -> float:
+    """Return E[l·o + (o + o²)/2] over the requests of a table, as in (3) and (4)."""
+    return float(np.mean(request_workload(requests.prompt_len, requests.output_len)))
+
+
+def class_load(classes: Sequence[ClassStatistics], *, slot: float = 1.0) -> float:
+    """Return the left side of (1): KV tokens that arrive per slot, summed over classes.
+
+    Args:
+        classes: the classes; their rates are per second.
+        slot: seconds per slot.
+
+    Raises:
+        ConfigError: no classes, or a slot that is not positive.
+    """
+    return float(np.sum(_rates(classes, slot) * _workloads(classes)))
+
+
+def load(rate: float, workload: float) -> float:
+    """Return the left side of (3), λ E[l·o + (o + o²)/2]: KV tokens that arrive per slot.
+
+    Args:
+        rate: λ, arrivals per slot.
+        workload: mean workload of a request, see :func:`mean_workload`.
+    """
+    return rate * workload
+
+
+def is_overloaded(arriving: float, kv_capacity: float) -> bool:
+    """Whether (1) or (3) holds: no policy can keep the system stable (Propositions 3.2 and 3.5).
+
+    Args:
+        arriving: KV tokens that arrive per slot, from :func:`class_load` or :func:`load`.
+        kv_capacity: M, tokens.
+    """
+    return arriving > kv_capacity
+
+
+def peak_memory(classes: Sequence[ClassStatistics], budgets: Sequence[int]) -> float:
+    """Return the left side of (2), Σ b_k w_k: the most KV tokens in use under Algorithm 1, equation (6).
+
+    It is reached when every budget is used up in as many successive slots as the longest output has tokens.
+
+    Raises:
+        ConfigError: the budgets do not match the classes or are not whole numbers >= 0.
+    """
+    return float(np.sum(_budgets(classes, budgets) * _workloads(classes)))
+
+
+def sufficient(
+    classes: Sequence[ClassStatistics], budgets: Sequence[int], kv_capacity: float, *, slot: float = 1.0
+) -> bool:
+    """Whether Theorem 3.3 proves flow control by class stable: (2) holds and every b_k > λ_k.
+
+    (2) alone, ``peak_memory(classes, budgets) < kv_capacity``, already rules out overflow at any load. It is
+    taken strictly as printed, although a peak of exactly M would fit as well.
+
+    Args:
+        classes: the classes; their rates are per second.
+        budgets: b_k, activations per slot and class.
+        kv_capacity: M, tokens.
+        slot: seconds per slot.
+
+    Raises:
+        ConfigError: the budgets do not match the classes or are not whole numbers >= 0.
+    """
+    enough = np.all(_budgets(classes, budgets) > _rates(classes, slot))
+    return bool(enough) and peak_memory(classes, budgets) < kv_capacity
+
+
+def sufficient_unknown(
+    budget: float, rate: float, workload: float, kv_capacity: float, epsilon: float
+) -> bool:
+    """Whether the premises of Theorem 3.6 hold: b > λ and (4), b E[l·o + (o + o²)/2] <= (1 − ε)M.
+
+    Args:
+        budget: b = E[B_t], activations per slot.
+        rate: λ, arrivals per slot.
+        workload: mean workload of a request.
+        kv_capacity: M, tokens.
+        epsilon: ε in (0, 1).
+
+    Raises:
+        ConfigError: ε is not in (0, 1).
+    """
+    _check_epsilon(epsilon)
+    return budget > rate and budget * workload <= (1 - epsilon) * kv_capacity
+
+
+def overflow_bound(
+    slots: int, kv_capacity: float, epsilon: float, largest_budget: int, longest: int
+) -> float:
+    """Return T·exp(−ε²M² / (2(A² + A)C³)): expected slots with overflow are fewer (Theorem 3.6, (9)).
+
+    The theorem leaves the constant C(A, ε) open; its proof (Appendix A.4) gives ε² / (2(A² + A)C³). The proof
+    draws the lengths of all activated requests afresh; after a first overflow that is no longer so (evicted
+    requests are activated again, and long ones more often). What it proves without that is the same bound on
+    the probability that any of the slots overflows. Unless εM is well above A·C^1.5 the bound is close to T
+    and says nothing.
+
+    Args:
+        slots: T.
+        kv_capacity: M, tokens.
+        epsilon: slack ε of (4), in (0, 1).
+        largest_budget: A, the most activations in a slot.
+        longest: C, the largest prompt or output length, tokens.
+
+    Raises:
+        ConfigError: a figure is out of range.
+    """
+    _check_epsilon(epsilon)
+    for name, value in (
+        ("slots", slots),
+        ("kv_capacity", kv_capacity),
+        ("largest_budget", largest_budget),
+        ("longest", longest),
+    ):
+        if not (math.isfinite(value) and value > 0):
+            raise ConfigError(f"{name} must be a positive number, got {value!r}")
+    spread = 2.0 * (largest_budget**2 + largest_budget) * float(longest) ** 3
+    return slots * math.exp(-((epsilon * kv_capacity) ** 2) / spread)
+
+
+def largest_budgets(classes: Sequence[ClassStatistics], kv_capacity: float) -> tuple[int, ...]:
+    """Return the largest budgets, equal for all classes, that satisfy (2); zeros where not even ones do.
+
+    Args:
+        classes: the classes; their rates play no part.
+        kv_capacity: M, tokens.
+    """
+    total = float(np.sum(_workloads(classes)))
+    budget = max(0, math.ceil(kv_capacity / total) - 1)
+    return (budget,) * len(classes)
+
+
+def smallest_budgets(classes: Sequence[ClassStatistics], *, slot: float = 1.0) -> tuple[int, ...]:
+    """Return the least whole budgets above the arrival rates, ⌊λ_k⌋ + 1.
+
+    If these violate (2) then so do all others that Theorem 3.3 admits: the load may still be below M, but only
+    because budgets are whole numbers per slot the theorem does not cover it.
+
+    Args:
+        classes: the classes; their rates are per second.
+        slot: seconds per slot.
+    """
+    return tuple(math.floor(rate) + 1 for rate in _rates(classes, slot))
+
+
+def largest_budget_unknown(workload: float, kv_capacity: float, epsilon: float) -> float:
+    """Return the largest mean budget b = E[B_t] that satisfies (4), (1 − ε)M / E[l·o + (o + o²)/2].
+
+    A constant budget is a whole number: round down. A random B_t attains any mean.
+
+    Raises:
+        ConfigError: ε is not in (0, 1), or a figure is not positive.
+    """
+    _check_epsilon(epsilon)
+    if workload <= 0 or kv_capacity <= 0:
+        raise ConfigError(f"workload and kv_capacity must be positive, got {workload!r} and {kv_capacity!r}")
+    return (1 - epsilon) * kv_capacity / workload
+
+
+def _workloads(classes: Sequence[ClassStatistics]) -> NDArray[np.float64]:
+    if not classes:
+        raise ConfigError("there must be at least one class")
+    return request_workload([c.prompt_len for c in classes], [c.output_len for c in classes])
+
+
+def _rates(classes: Sequence[ClassStatistics], slot: float) -> NDArray[np.float64]:
+    if not (math.isfinite(slot) and slot > 0):
+        raise ConfigError(f"slot must be a positive number of seconds, got {slot!r}")
+    return np.array([c.rate for c in classes], dtype=np.float64) * slot
+
+
+def _budgets(classes: Sequence[ClassStatistics], budgets: Sequence[int]) -> NDArray[np.int64]:
+    raw = np.asarray(budgets)
+    if raw.shape != (len(classes),):
+        raise ConfigError(f"{len(classes)} classes need as many budgets, got {budgets!r}")
+    whole = raw.astype(np.int64)
+    if np.any(whole != raw) or np.any(whole < 0):
+        raise ConfigError(f"budgets must be whole numbers >= 0, got {budgets!r}")
+    return whole
+
+
+def _check_epsilon(epsilon: float) -> None:
+    if not 0 < epsilon < 1:
+        raise ConfigError(f"epsilon must be in (0, 1), got {epsilon!r}")
