@@ -22,6 +22,7 @@ from kvgym.batch_time.profile import COMPOSITIONS, ProfileBatchTime
 from kvgym.batch_time.roofline import RooflineBatchTime
 from kvgym.batch_time.shapes import GPU, GPUS, MODELS, ModelShape
 from kvgym.batch_time.tables import ProfileTables
+from kvgym.batch_time.tile import TileBatchTime
 from kvgym.batch_time.unit import UnitBatchTime
 from kvgym.errors import ConfigError
 from kvgym.registry import Registry
@@ -41,6 +42,7 @@ __all__ = [
     "ProfileBatchTime",
     "ProfileTables",
     "RooflineBatchTime",
+    "TileBatchTime",
     "UnitBatchTime",
     "batch_time_kernel",
     "hardware_names",
@@ -72,6 +74,43 @@ def _roofline(
         gpu if isinstance(gpu, str) else _validated(GPU, "gpu", gpu),
         model if isinstance(model, str) else _validated(ModelShape, "model", model),
         tensor_parallel=tensor_parallel,
+        compute_efficiency=compute_efficiency,
+        memory_efficiency=memory_efficiency,
+        overhead=overhead,
+    )
+
+
+@BATCH_TIMES.register("tile")
+def _tile(
+    gpu: str | Mapping[str, Any],
+    model: str | Mapping[str, Any],
+    tensor_parallel: int = 1,
+    t_row: int = 256,
+    t_col: int = 128,
+    t_red: int = 32,
+    gemv_row: int = 64,
+    gemv_col: int = 64,
+    num_sms: int = 108,
+    tile_rate: float | None = None,
+    gemv_rate: float | None = None,
+    nonlinear_rate: float | None = None,
+    compute_efficiency: float = 0.6,
+    memory_efficiency: float = 0.8,
+    overhead: float = 0.003,
+) -> BatchTimeModel:
+    return TileBatchTime(
+        gpu if isinstance(gpu, str) else _validated(GPU, "gpu", gpu),
+        model if isinstance(model, str) else _validated(ModelShape, "model", model),
+        tensor_parallel=tensor_parallel,
+        t_row=t_row,
+        t_col=t_col,
+        t_red=t_red,
+        gemv_row=gemv_row,
+        gemv_col=gemv_col,
+        num_sms=num_sms,
+        tile_rate=tile_rate,
+        gemv_rate=gemv_rate,
+        nonlinear_rate=nonlinear_rate,
         compute_efficiency=compute_efficiency,
         memory_efficiency=memory_efficiency,
         overhead=overhead,

@@ -28,6 +28,9 @@ MODELS = {
     "roofline": make_batch_time(
         {"kind": "roofline", "gpu": "a100-80gb", "model": "llama2-70b", "tensor_parallel": 2}
     ),
+    "tile": make_batch_time(
+        {"kind": "tile", "gpu": "a100-80gb", "model": "llama2-70b", "tensor_parallel": 2}
+    ),
     **{
         f"{name}/{composition}": load_hardware(name).batch_time(composition=composition)
         for name in hardware_names()

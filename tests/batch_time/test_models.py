@@ -123,6 +123,7 @@ SPECS = [
     {"kind": "roofline", "gpu": "h100-80gb", "model": "llama2-70b", "tensor_parallel": 4},
     {"kind": "roofline", "gpu": TOY_GPU.model_dump(), "model": TOY_MODEL.model_dump()},
     {"kind": "profile", "hardware": "llama2-7b-a100-tp1", "composition": "vidur"},
+    {"kind": "tile", "gpu": TOY_GPU.model_dump(), "model": TOY_MODEL.model_dump(), "t_row": 4},
 ]
 
 
