@@ -125,7 +125,7 @@ class Policy(ABC):
         """Make constructors record their arguments, for labels and saved configurations."""
         super().__init_subclass__(**kwargs)
         if "__init__" in cls.__dict__:
-            cls.__init__ = _recording(cls.__dict__["__init__"])  # type: ignore
+            cls.__init__ = recording(cls.__dict__["__init__"])  # type: ignore
 
     def reset(self, system: SystemInfo) -> None:
         """Forget everything and prepare for a run. Randomness may come from ``system.seed`` only."""
@@ -205,6 +205,7 @@ POLICIES: Registry[type[Policy]] = Registry("policy", _load_policies)
 """All policies by name. Other distributions add theirs by an entry point in group ``kvgym.policies``."""
 
 P = TypeVar("P", bound=type[Policy])
+T = TypeVar("T")
 
 
 def register_policy(cls: P) -> P:
@@ -213,12 +214,12 @@ def register_policy(cls: P) -> P:
     return cls
 
 
-def _recording(original: Callable[..., None]) -> Callable[..., None]:
-    """Return a constructor that records its arguments and explains wrong ones."""
+def recording(original: Callable[..., None], kind: str = "policy") -> Callable[..., None]:
+    """Return a constructor that records its arguments and explains wrong ones; ``kind`` is for messages."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def __init__(self: Policy, *arguments: Any, **hyperparameters: Any) -> None:  # noqa: N807
+    def __init__(self: Any, *arguments: Any, **hyperparameters: Any) -> None:  # noqa: N807
         cls = type(self)
         try:
             values = dict(list(signature.bind(self, *arguments, **hyperparameters).arguments.items())[1:])
@@ -230,13 +231,13 @@ def _recording(original: Callable[..., None]) -> Callable[..., None]:
             original(self, *arguments, **hyperparameters)
         except TypeError as error:
             raise ConfigError(
-                f"policy {cls.info.name!r}: {error}; valid: {describe_arguments(cls)}"
+                f"{kind} {cls.info.name!r}: {error}; valid: {describe_arguments(cls)}"
             ) from error
 
     return __init__
 
 
-def policy_defaults(cls: type[Policy]) -> dict[str, Any]:
+def policy_defaults(cls: type[Any]) -> dict[str, Any]:
     """Return the hyperparameters of a policy with their defaults."""
     kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
@@ -245,7 +246,7 @@ def policy_defaults(cls: type[Policy]) -> dict[str, Any]:
     }
 
 
-def describe_arguments(cls: type[Policy]) -> str:
+def describe_arguments(cls: type[Any]) -> str:
     """Return the hyperparameters of a policy with their defaults, for messages."""
     return ", ".join(f"{k}={v!r}" for k, v in policy_defaults(cls).items()) or "none"
 
@@ -267,7 +268,19 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
             raise ConfigError(f"{spec!r} is made already; give hyperparameters with a name")
         return spec
     name, given = parse_spec(spec, "policy")
-    return POLICIES[name](**{**given, **hyperparameters})
+    cls = POLICIES[name]
+    return construct(cls, {**given, **hyperparameters}, f"policy {name!r}")
+
+
+def construct(cls: Callable[..., T], hyperparameters: Mapping[str, Any], what: str) -> T:
+    """Make an object of a class that may have no constructor of its own.
+
+    Raises:
+        ConfigError: an unknown hyperparameter or a value out of range.
+    """
+    if hyperparameters and getattr(cls, "__init__", None) is object.__init__:
+        raise ConfigError(f"{what} has no hyperparameters; got {', '.join(hyperparameters)}")
+    return cls(**hyperparameters)
 
 
 def require(name: str, value: Any, condition: bool, expected: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
 from kvgym.policy import CompiledPolicy, Policy, SystemInfo, make_policy
+from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.seeding import stream_seed
+from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
@@ -71,22 +74,32 @@ def check_needs(policy: Policy, table: RequestTable) -> None:
         )
 
 
-def system_info(system: System, table: RequestTable, seed: int, needs: Collection[str]) -> SystemInfo:
-    """Return what a policy with the given needs is told before a run."""
+def system_info(
+    system: System, table: RequestTable, seed: int, needs: Collection[str], worker: int = 0
+) -> SystemInfo:
+    """Return what the policy of a worker with the given needs is told before a run.
+
+    In a cluster the rates of the classes are the worker's share: an equal part of what arrives at its stage.
+    """
+    described, first = system.all_workers[worker], stream_seed(seed, "policy")
+    prefill = system.num_prefill_workers
+    sharing = prefill if described.role == "prefill" else len(system.all_workers) - prefill
     columns = (
         table.predicted_output_len if "predicted_length" in needs else None,
         table.predicted_high if "length_interval" in needs else None,
     )
     predicted = [c for c in columns if c is not None and len(c)]
     return SystemInfo(
-        kv_capacity=system.kv_capacity,
+        kv_capacity=described.kv_capacity,
         prefill_emits=system.first_token == "counted",
         max_requests=len(table),
         max_predicted_len=max((int(c.max()) for c in predicted), default=0),
-        seed=stream_seed(seed, "policy"),
-        batch_time=system.batch_time,
+        seed=first if worker == 0 else np.random.SeedSequence(seed, spawn_key=(*first.spawn_key, worker)),
+        batch_time=described.batch_time,
         first_token=system.first_token,
-        classes=table.classes if "class_rates" in needs else (),
+        classes=tuple(replace(c, rate=c.rate / sharing) for c in table.classes)
+        if "class_rates" in needs
+        else (),
     )
 
 
@@ -95,6 +108,7 @@ def simulate(
     table: RequestTable,
     policy: str | Policy,
     *,
+    router: str | Router | None = None,
     seed: int = 0,
     log: bool = False,
     compiled: bool = True,
@@ -102,9 +116,11 @@ def simulate(
     """Run ``policy`` on ``table`` until every request has finished or the horizon is reached.
 
     Args:
-        system: the worker and its rules.
+        system: the worker, or the cluster, and its rules.
         table: the requests.
-        policy: a policy or its name, e.g. ``"mc_sf"`` or ``"alpha_greedy:alpha=0.25"``.
+        policy: a policy or its name, e.g. ``"mc_sf"`` or ``"alpha_greedy:alpha=0.25"``; in a cluster every worker
+            has its own copy.
+        router: of a cluster: a router or its name, e.g. ``"join_shortest_queue"``; None = ``"round_robin"``.
         seed: seed of the policy's own randomness.
         log: keep a row per iteration.
         compiled: False runs the same engine as plain Python, for reading and debugging.
@@ -120,23 +136,58 @@ def simulate(
     """
     policy = make_policy(policy)
     check_needs(policy, table)
-    simulation = Simulation(
-        system, table, needs=policy.info.needs, policy_name=policy.info.name, log=log, compiled=compiled
-    )
-    policy.reset(system_info(system, table, seed, policy.info.needs))
+    simulation, copies = _prepare(system, table, policy, router, seed, log, compiled)
     if isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule:
-        simulation.run(policy.kernel, policy.arguments())
+        arguments = [p.arguments() for p in copies if isinstance(p, CompiledPolicy)]
+        if isinstance(simulation, ClusterSimulation):
+            simulation.run(policy.kernel, arguments)
+        else:
+            simulation.run(policy.kernel, arguments[0])
     else:
         running = simulation.start()
         while running:
-            running = simulation.step(policy.schedule(simulation.view))
+            running = simulation.step(copies[simulation.current].schedule(simulation.view))
     return result_of(simulation, policy)
 
 
-def final_records(requests: NDArray[Any], active: NDArray[Any], num_active: int) -> NDArray[Any]:
-    """Return request records in which those still active carry what their slots hold."""
+def _prepare(
+    system: System,
+    table: RequestTable,
+    policy: Policy,
+    router: str | Router | None,
+    seed: int,
+    log: bool,
+    compiled: bool,
+) -> tuple[Simulation, list[Policy]]:
+    """Return the simulation, and the policy of each worker made ready for it."""
+    name, needs = policy.info.name, policy.info.needs
+    options: dict[str, Any] = {"needs": needs, "policy_name": name, "log": log, "compiled": compiled}
+    copies = [policy] + [copy.deepcopy(policy) for _ in system.all_workers[1:]]
+    for k, own in enumerate(copies):
+        own.reset(system_info(system, table, seed, needs, k))
+    if not system.workers:
+        if router is not None:
+            raise ConfigError(
+                "a router is for clusters; this system has one worker (System.replicate makes more)"
+            )
+        return Simulation(system, table, **options), copies
+    chosen = make_router(DEFAULT_ROUTER if router is None else router)
+    chosen.reset(len(system.workers), stream_seed(seed, "routing"))
+    return ClusterSimulation(system, table, chosen, **options), copies
+
+
+def final_records(
+    requests: NDArray[Any], active: NDArray[Any], num_active: NDArray[np.int64]
+) -> NDArray[Any]:
+    """Return request records in which those still active carry what their slots hold.
+
+    Args:
+        requests: dtype REQUEST, (n,).
+        active: dtype SLOT, (r, slots).
+        num_active: slots in use of each worker, (r,).
+    """
     records = requests.copy()
-    for slot in active[:num_active]:
+    for slot in (slot for row, count in zip(active, num_active, strict=True) for slot in row[:count]):
         r = records[slot["request_id"] : slot["request_id"] + 1]
         for name in (
             "num_output_tokens",
@@ -157,9 +208,7 @@ def result_of(simulation: Simulation, policy: Policy) -> SimulationResult:
         policy=policy,
         system=simulation.system,
         table=simulation.table,
-        requests=final_records(
-            simulation.requests, simulation.active[0], int(simulation.worker["num_active"])
-        ),
+        requests=final_records(simulation.requests, simulation.active, simulation.workers["num_active"]),
         worker=simulation.workers,
         log=simulation.log[:count] if simulation.problem[0]["keep_log"] else None,
         gap_counts=simulation.gap_counts,

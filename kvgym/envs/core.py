@@ -21,10 +21,10 @@ from kvgym.envs.actions import (
     start_decision,
     write_mask,
 )
-from kvgym.envs.memory import function_at, view_at
 from kvgym.envs.observations import write_observation
 from kvgym.envs.tables import ADMIT_COUNT, ADMIT_EVICT, EPISODE, FLAGS, KNOBS, SETTINGS
 from kvgym.envs.window import Env, window_update
+from kvgym.simulator.addresses import function_at, view_at
 from kvgym.simulator.boundary import Run, next_boundary
 from kvgym.simulator.compiled import jit, jit_inline, kernel
 from kvgym.simulator.engine import carry_out, clear_decision

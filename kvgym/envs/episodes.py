@@ -16,13 +16,14 @@ from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
 from kvgym.envs.actions import ADMISSION_CAPS, PROTECTION_LEVELS, TOKEN_BUDGETS
 from kvgym.envs.config import EnvConfig
 from kvgym.envs.core import RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
-from kvgym.envs.memory import Block, Sizes, function_handle
+from kvgym.envs.memory import Block, Sizes
 from kvgym.envs.observations import observation_size
 from kvgym.envs.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.metrics import compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.runner import SimulationResult, final_records
+from kvgym.simulator.addresses import function_handle
 from kvgym.simulator.compiled import jit_disabled, uncompiled
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED, GAP_OCTAVES, UNKNOWN, as_records
@@ -182,9 +183,7 @@ class Episodes:
         slot = self.slots[index]
         assert slot.table is not None
         block, n = slot.block, len(slot.table)
-        requests = final_records(
-            block["requests"][:n], block["active"], int(block["workers"]["num_active"][0])
-        )
+        requests = final_records(block["requests"][:n], block["active"][None], block["workers"]["num_active"])
         return SimulationResult(
             policy=_Agent(),
             system=self.system,

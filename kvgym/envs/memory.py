@@ -8,15 +8,9 @@ environments are stepped in turn.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
-from numba import types
-from numba.core import cgutils as _cgutils
-from numba.extending import intrinsic
-from numba.np import arrayobj as _arrayobj
 from numpy.typing import NDArray
 
 from kvgym.envs.tables import EPISODE
@@ -30,85 +24,7 @@ from kvgym.simulator.tables import (
     TRACKER,
     WORKER,
     WORKLOAD,
-    as_records,
 )
-
-cgutils: Any = _cgutils  # untyped parts of Numba's extension API
-arrayobj: Any = _arrayobj
-
-
-def view_at(dtype: Any) -> Any:
-    """Return a compiled function ``(address, n) -> array of dtype, shape (n,)`` on memory owned elsewhere."""
-    element = numba.from_dtype(np.dtype(dtype))
-    array = types.Array(element, 1, "C")
-
-    @intrinsic
-    def table_at(typing: Any, address: Any, length: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            where, n = arguments
-            data_type = context.get_data_type(element)
-            size = context.get_constant(types.intp, context.get_abi_sizeof(data_type))
-            out = arrayobj.make_array(array)(context, builder)
-            data = builder.inttoptr(where, data_type.as_pointer())
-            arrayobj.populate_array(out, data=data, shape=[n], strides=[size], itemsize=size, meminfo=None)
-            return out._getvalue()
-
-        return array(types.int64, types.int64), generate
-
-    found: Any = table_at
-    found.python_twin = lambda address, n: _view_in_python(dtype, int(address), int(n))
-    return found
-
-
-_IN_PYTHON: dict[int, Any] = {}
-"""Handle -> plain Python function, for uncompiled code."""
-
-
-def function_handle(function: Any, signature: Any, *, compiled: bool) -> tuple[int, int]:
-    """Return two numbers by which compiled code finds a function, see :func:`function_at`.
-
-    Handing the function itself to a compiled call would look its addresses up again at every call, which
-    takes ten times as long as a step. The caller keeps the function alive.
-    """
-    if not compiled:
-        _IN_PYTHON[id(function)] = function
-        return id(function), 0
-    from numba.experimental import function_type as numba_function_type
-
-    function_type: Any = numba_function_type
-    return (
-        int(function_type._get_wrapper_address(function, signature)),
-        int(function_type._get_jit_address(function, signature)),
-    )
-
-
-def function_at(signature: Any) -> Any:
-    """Return a compiled function ``(c_address, jit_address) -> first-class function`` of a signature."""
-    kind = types.FunctionType(signature)
-
-    @intrinsic
-    def make(typing: Any, c_address: Any, jit_address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pointer = context.get_value_type(types.voidptr)
-            out = cgutils.create_struct_proxy(kind)(context, builder)
-            out.c_addr = builder.inttoptr(arguments[0], pointer)
-            out.py_addr = context.get_constant_null(types.voidptr)
-            out.jit_addr = builder.inttoptr(arguments[1], pointer)
-            return out._getvalue()
-
-        return kind(types.int64, types.int64), generate
-
-    found: Any = make
-    found.python_twin = lambda handle, _: _IN_PYTHON[int(handle)]
-    return found
-
-
-def _view_in_python(dtype: Any, address: int, n: int) -> Any:
-    """Do the same in plain Python, for uncompiled code."""
-    kind = np.dtype(dtype)
-    buffer = (ctypes.c_char * (kind.itemsize * n)).from_address(address)
-    table = np.frombuffer(buffer, dtype=kind, count=n)
-    return as_records(table) if kind.names else table
 
 
 class Sizes(NamedTuple):

@@ -17,13 +17,14 @@ from kvgym.envs import spaces
 from kvgym.envs.config import EnvConfig
 from kvgym.envs.core import BEGIN, COMPOSE, step_envs
 from kvgym.envs.episodes import action_size, mask_size
-from kvgym.envs.memory import Sizes, function_handle
+from kvgym.envs.memory import Sizes
 from kvgym.envs.observations import observation_size
 from kvgym.envs.serving_env import ServingEnv
 from kvgym.envs.tables import EPISODE, REWARD_TERMS
 from kvgym.errors import KVGymError
 from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.runner import SimulationResult, system_info
+from kvgym.simulator.addresses import function_handle
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.tables import RUN, UNKNOWN
 from kvgym.simulator.view import SystemView

@@ -7,15 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.simulator.boundary import Run
+from kvgym.simulator.boundary import Run, expected_tokens
 from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.decisions import kv_growth, planned_tokens
 from kvgym.simulator.tables import (
     BAD_DURATION,
+    BUSY,
     FINISHED,
     GAP_MIN_EXPONENT,
     GAP_OCTAVES,
     OK,
+    READY,
     UNKNOWN,
 )
 
@@ -115,6 +117,8 @@ def complete(w: Any, requests: Any, finished: Any, slot: Any, end: float) -> Non
     finished[w.num_finished] = slot.request_id
     w.num_finished += 1
     w.total_finished += 1
+    w.outstanding_requests -= 1
+    w.outstanding_tokens -= expected_tokens(r)
 
 
 @jit
@@ -188,9 +192,9 @@ def write_log(run: Run, start: float, kv: int, made: int) -> None:
     """Append a row to the per-iteration log."""
     row, w, d, load = run.log[run.tracker.num_log], run.w, run.decision, run.load
     row.start_time, row.end_time = start, w.clock
-    row.worker = 0
+    row.worker = w.index
     row.num_admitted, row.num_evicted, row.num_finished = d.num_admit, d.num_evict, w.num_finished
-    row.num_active, row.num_waiting = w.num_active + w.num_finished, w.num_waiting
+    row.num_active, row.num_waiting = w.batch_active, w.batch_waiting
     row.num_prefills, row.prefill_tokens, row.num_decodes = (
         load.num_prefills,
         load.prefill_tokens,
@@ -202,26 +206,38 @@ def write_log(run: Run, start: float, kv: int, made: int) -> None:
 
 
 @jit_inline
-def run_batch(run: Run, batch_time: Any, batch_params: Any) -> int:
-    """Run the decided batch; an empty one stalls the worker for the time of an empty batch."""
-    w, load = run.w, run.load
+def start_batch(run: Run, batch_time: Any, batch_params: Any) -> int:
+    """Start the decided batch; an empty one stalls the worker for the time of an empty batch."""
+    w = run.w
     measure_load(run)
-    duration = batch_time(load, batch_params)
+    duration = batch_time(run.load, batch_params) + run.problem.swap_time * w.swap_tokens
     if not 0.0 <= duration < np.inf:
         return BAD_DURATION
-    start, end, kv, active = w.clock, w.clock + duration, w.kv_tokens, w.num_active
+    if run.problem.swap_time > 0.0:
+        w.total_swapped_tokens += w.swap_tokens
+    w.swap_tokens = 0
+    w.phase, w.until, w.batch_duration = BUSY, w.clock + duration, duration
+    w.batch_kv, w.batch_active, w.batch_waiting = w.kv_tokens, w.num_active, w.num_waiting
+    return OK
+
+
+@jit_inline
+def finish_batch(run: Run) -> None:
+    """End the batch: its tokens are there, requests that are done leave."""
+    w, start, end = run.w, run.w.clock, run.w.until
     made = process_tokens(run, end)
-    kv += load.prefill_tokens + made
+    kv = w.batch_kv + run.load.prefill_tokens + made
+    duration = w.batch_duration
+    w.phase = READY
     w.iteration += 1
     w.busy_time += duration
     w.kv_time += kv * duration
-    w.active_time += active * duration
+    w.active_time += w.batch_active * duration
     w.peak_kv_tokens = max(w.peak_kv_tokens, kv)
     w.total_output_tokens += made
-    w.total_prefill_tokens += load.prefill_tokens
-    w.total_batch_requests += load.num_prefills + load.num_decodes
+    w.total_prefill_tokens += run.load.prefill_tokens
+    w.total_batch_requests += run.load.num_prefills + run.load.num_decodes
     w.clock = end
     w.last_batch_end = end
     if run.problem.keep_log == 1:
         write_log(run, start, kv, made)
-    return OK

@@ -63,12 +63,30 @@ def reveal(p: Any, source: Any, r: Any) -> None:
     r.tbt_slo = source.tbt_slo if p.reveal_slo == 1 else np.inf
 
 
+@jit_inline
+def expected_tokens(r: Any) -> int:
+    """Return the prompt and predicted output tokens of a request; the prompt alone where none is revealed."""
+    return r.prompt_len + max(r.predicted_len, 0)
+
+
 @jit
 def announce(w: Any, requests: Any, queued: Any, i: int) -> None:
     """Note for the policy that request ``i`` has joined the queue."""
     requests[i].status = WAITING
     queued[w.num_queued] = i
     w.num_queued += 1
+
+
+@jit
+def join(w: Any, requests: Any, queued: Any, i: int) -> None:
+    """Add a request that has just come to this worker to the end of its queue."""
+    queue_insert(w, requests, i, UNKNOWN)
+    announce(w, requests, queued, i)
+    requests[i].worker = w.index
+    w.outstanding_requests += 1
+    w.outstanding_tokens += expected_tokens(requests[i])
+    w.total_routed += 1
+    w.last_progress = w.decisions
 
 
 @jit_inline
@@ -84,10 +102,8 @@ def take_arrivals(run: Run) -> None:
     while next_arrival_time(run.problem, run.tracker, run.workload) <= run.w.clock:
         i = run.tracker.next_arrival
         reveal(run.problem, run.workload[i], run.requests[i])
-        queue_insert(run.w, run.requests, i, UNKNOWN)
-        announce(run.w, run.requests, run.queued, i)
+        join(run.w, run.requests, run.queued, i)
         run.tracker.next_arrival += 1
-        run.w.last_progress = run.w.decisions
 
 
 @jit_inline
@@ -108,7 +124,7 @@ def next_boundary(run: Run) -> int:
         if until == np.inf:
             return DONE
         if until >= run.problem.horizon:
-            advance_clock(w, run.problem.horizon)
+            advance_clock(w, max(w.clock, run.problem.horizon))
             return HORIZON
         advance_clock(run.w, until)
         take_arrivals(run)

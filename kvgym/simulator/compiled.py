@@ -85,6 +85,11 @@ def jit_inline(function: Callable[..., Any]) -> Any:
     return _njit(_nrt=False, forceinline=True)(function)
 
 
+def jit_expand(function: Callable[..., Any]) -> Any:
+    """Expand a helper in its callers before they are typed: for functions that return records, which none can."""
+    return _njit(_nrt=False, inline="always")(function)
+
+
 def fingerprint(function: Callable[..., Any]) -> str:
     """Return a hash of a function's code and of all functions and constants it reaches."""
     digest, seen, todo = hashlib.sha256(), set(), [function]

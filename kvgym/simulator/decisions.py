@@ -135,23 +135,31 @@ def check_decision(run: Run) -> int:
 
 
 @jit
-def release(run: Run, k: int) -> None:
-    """Send the request in slot ``k`` back to the queue, with what its progress setting lets it keep."""
-    w, slot, p = run.w, run.active[k], run.problem
-    r = run.requests[slot.request_id]
+def detach(w: Any, r: Any, slot: Any) -> None:
+    """Take a request off the worker's memory and note on its row all that the slot knows."""
     w.kv_tokens -= slot.num_kv_tokens
     if slot.num_prefill_left > 0:
         w.num_prefilling -= 1
-    r.num_evictions += 1
     r.num_kv_best = max(slot.num_kv_best, slot.num_kv_tokens)
     r.num_delivered_tokens = max(slot.num_delivered_tokens, slot.num_output_tokens)
     r.last_token_time = slot.last_token_time
     r.max_token_gap = slot.max_token_gap
+    r.num_output_tokens = slot.num_output_tokens
+    r.num_kv_tokens = slot.num_kv_tokens
+    r.num_prefill_left = slot.num_prefill_left
+
+
+@jit
+def release(run: Run, k: int) -> None:
+    """Send the request in slot ``k`` back to the queue, with what its progress setting lets it keep."""
+    w, slot, p = run.w, run.active[k], run.problem
+    r = run.requests[slot.request_id]
+    detach(w, r, slot)
+    r.num_evictions += 1
     if p.progress_on_evict == PROGRESS_KEPT:
-        r.num_output_tokens = slot.num_output_tokens
-        r.num_kv_tokens = slot.num_kv_tokens
-        r.num_prefill_left = slot.num_prefill_left
+        w.swap_tokens += slot.num_kv_tokens
     else:
+        r.num_kv_tokens = 0
         r.num_recomputed_tokens += slot.num_kv_tokens
         w.total_recomputed_tokens += slot.num_kv_tokens
         r.num_output_tokens = 0 if p.progress_on_evict == PROGRESS_LOST else slot.num_output_tokens
@@ -202,6 +210,7 @@ def activate(run: Run, i: int, tokens: int) -> None:
     slot.max_token_gap = r.max_token_gap
     run.targets[w.num_active] = run.workload[i].output_len
     w.kv_tokens += r.num_kv_tokens
+    w.swap_tokens += r.num_kv_tokens
     if r.num_prefill_left > 0:
         w.num_prefilling += 1
     r.num_kv_tokens = 0

@@ -10,23 +10,25 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.simulator.batch import run_batch
+from kvgym.simulator.batch import finish_batch, start_batch
 from kvgym.simulator.boundary import Run, advance_clock, next_arrival_time
 from kvgym.simulator.compiled import jit_inline
 from kvgym.simulator.decisions import activate, apply_evictions, check_decision
 from kvgym.simulator.tables import (
+    BUSY,
     DEADLOCK,
     OK,
+    READY,
     RUN,
+    SLEEPING,
     STALLED,
     UNKNOWN,
-    WAIT,
 )
 
 
 @jit_inline
-def carry_out(run: Run, batch_time: Any, batch_params: Any) -> int:
-    """Check and apply the decision, then run the batch or wait; the events of the last step are used up."""
+def begin(run: Run, batch_time: Any, batch_params: Any) -> int:
+    """Check and apply the decision and start the batch or the wait; the events of the last step are used up."""
     w, d = run.w, run.decision
     status = check_decision(run)
     if status != OK:
@@ -38,20 +40,36 @@ def carry_out(run: Run, batch_time: Any, batch_params: Any) -> int:
     for j in range(d.num_admit):
         activate(run, run.admit[j], run.admit_tokens[j] if d.explicit == 1 else UNKNOWN)
     w.total_admitted += d.num_admit
-    if d.act == WAIT:
-        for k in range(w.num_active):
-            run.active[k].planned = UNKNOWN
-        until = min(
-            d.wait_until, next_arrival_time(run.problem, run.tracker, run.workload), run.problem.horizon
-        )
+    if d.act == RUN:
+        return start_batch(run, batch_time, batch_params)
+    for k in range(w.num_active):
+        run.active[k].planned = UNKNOWN
+    w.phase, w.until = SLEEPING, min(d.wait_until, run.problem.horizon)
+    return OK
+
+
+@jit_inline
+def stalled(run: Run) -> bool:
+    """Whether the worker has decided too often without anything new."""
+    return bool(run.w.decisions - run.w.last_progress > run.problem.stall_limit)
+
+
+@jit_inline
+def carry_out(run: Run, batch_time: Any, batch_params: Any) -> int:
+    """Carry out the decision to its end: run the batch, or wait; for a worker that is alone."""
+    status = begin(run, batch_time, batch_params)
+    if status != OK:
+        return status
+    w = run.w
+    if w.phase == BUSY:
+        finish_batch(run)
+    else:
+        until = min(w.until, next_arrival_time(run.problem, run.tracker, run.workload))
         if until == np.inf:
             return DEADLOCK
-        advance_clock(run.w, until)
-    else:
-        status = run_batch(run, batch_time, batch_params)
-        if status != OK:
-            return status
-    return STALLED if w.decisions - w.last_progress > run.problem.stall_limit else OK
+        w.phase = READY
+        advance_clock(w, until)
+    return STALLED if stalled(run) else OK
 
 
 @jit_inline

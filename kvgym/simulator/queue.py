@@ -1,7 +1,8 @@
 """The waiting queue of a worker: a doubly linked list through the request table.
 
-Every operation is O(1) but the sorted insertion, which walks from the head: a request that returns after
-an eviction is older than almost everything that waits.
+Every operation is O(1) but the sorted insertion, which walks from both ends at once: a request that returns
+after an eviction is older than almost everything that waits where the order is first come, first served, and
+newer than most of what a shortest-first order leaves behind.
 """
 
 from __future__ import annotations
@@ -39,9 +40,13 @@ def queue_return(w: Record, requests: Table, i: int, requeue: int) -> None:
     if requeue == REQUEUE_FRONT:
         before = w.queue_head
     elif requeue != REQUEUE_BACK:  # request ids are in arrival order
-        before = w.queue_head
+        before, after = w.queue_head, w.queue_tail
         while before != UNKNOWN and before < i:
+            if after < i:  # reached from the tail: the first that is older
+                before = requests[after].queue_next
+                break
             before = requests[before].queue_next
+            after = requests[after].queue_prev
     queue_insert(w, requests, i, before)
 
 

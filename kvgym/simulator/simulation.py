@@ -1,4 +1,4 @@
-"""A run of one worker, seen from Python: owns the tables, steps or runs to the end, explains failures."""
+"""A run, seen from Python: owns the tables, steps or runs to the end, explains failures."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError
 from kvgym.simulator.compiled import jit_disabled, uncompiled
 from kvgym.simulator.loop import run_loop, step_worker
-from kvgym.simulator.system import System
+from kvgym.simulator.system import ROLES, System
 from kvgym.simulator.tables import (
+    ACTIVE,
     BAD_ADMIT,
     BAD_DURATION,
     BAD_EVICT,
@@ -24,6 +25,8 @@ from kvgym.simulator.tables import (
     DECIDE,
     DECISION,
     DONE,
+    FINISHED,
+    FUTURE,
     GAP_BINS,
     HORIZON,
     ITERATION,
@@ -37,8 +40,10 @@ from kvgym.simulator.tables import (
     STALLED,
     TOO_MANY,
     TRACKER,
+    TRANSFERRING,
     UNKNOWN,
     WAIT,
+    WAITING,
     WORKER,
     as_records,
 )
@@ -56,7 +61,7 @@ _ORDER = (
 
 
 class Simulation:
-    """One run of one worker over a request table.
+    """One run of one worker over a request table; of several workers, :class:`ClusterSimulation`.
 
     Use :func:`kvgym.simulate` to run a policy to the end. Step by step: :meth:`start`, then
     :meth:`step` with a :class:`~kvgym.policy.Decision` while they return True, looking at :attr:`view`.
@@ -81,27 +86,29 @@ class Simulation:
         compiled: bool = True,
     ) -> None:
         system.check_fits(table)
-        n = len(table)
-        slots = max(1, min(n, system.kv_capacity))
+        n, r = len(table), len(system.all_workers)
+        slots = max(1, min(n, max(worker.kv_capacity for worker in system.all_workers)))
         self.system, self.table, self.needs, self.policy_name = system, table, needs, policy_name
         self.compiled = compiled and not jit_disabled()
         self.problem = system.to_record(table, needs, log)
         self.tracker = np.zeros(1, TRACKER)
-        self.workers = np.zeros(1, WORKER)
+        self.workers = np.zeros(r, WORKER)
+        self.workers["index"] = np.arange(r)
+        self.workers["role"] = [ROLES[worker.role] for worker in system.all_workers]
         self.workers["queue_head"] = self.workers["queue_tail"] = UNKNOWN
-        self.decision = np.zeros(1, DECISION)
-        self.load = np.zeros(1, LOAD)
+        self.decision = np.zeros(r, DECISION)
+        self.load = np.zeros(r, LOAD)
         self.workload = table.to_records()
         self.requests = np.zeros(n, REQUEST)
         for name in ("start_time", "first_token_time", "last_token_time", "finish_time"):
             self.requests[name] = np.nan
-        self.active = np.zeros((1, slots), SLOT)
-        self.targets = np.zeros((1, slots), np.int32)
-        self.queued = np.zeros((1, max(1, 2 * n)), np.int32)  # arrivals and evictions of one boundary
-        self.finished = np.zeros((1, slots), np.int32)
-        self.admit = np.zeros((1, slots), np.int32)
-        self.admit_tokens = np.full((1, slots), UNKNOWN, np.int32)
-        self.evict = np.zeros((1, slots), np.int32)
+        self.active = np.zeros((r, slots), SLOT)
+        self.targets = np.zeros((r, slots), np.int32)
+        self.queued = np.zeros((r, max(1, 2 * n)), np.int32)  # arrivals and evictions of one boundary
+        self.finished = np.zeros((r, slots), np.int32)
+        self.admit = np.zeros((r, slots), np.int32)
+        self.admit_tokens = np.full((r, slots), UNKNOWN, np.int32)
+        self.evict = np.zeros((r, slots), np.int32)
         self.gap_counts = np.zeros(GAP_BINS, np.int64)
         self.gap_sums = np.zeros(GAP_BINS, np.float64)
         self.log = np.zeros(4096 if log else 0, ITERATION)
@@ -112,9 +119,14 @@ class Simulation:
     # ------------------------------------------------------------ running
 
     @property
+    def current(self) -> int:
+        """Index of the worker that decides."""
+        return 0
+
+    @property
     def worker(self) -> Any:
-        """The worker's record."""
-        return self.workers[0]
+        """The record of the worker that decides."""
+        return self.workers[self.current]
 
     def tables(self) -> tuple[NDArray[Any], ...]:
         """Return the tables in the order of the compiled entry points."""
@@ -199,8 +211,9 @@ class Simulation:
         """
         if not hasattr(decision, "wait_until"):
             raise self._invalid(f"is {decision!r}; expected a kvgym.Decision")
-        d, w = self.decision[0], self.worker
-        active = self.active[0, : int(w["num_active"])]
+        k = self.current
+        d, w = self.decision[k], self.worker
+        active = self.active[k, : int(w["num_active"])]
         slots = {int(i): k for k, i in enumerate(active["request_id"])}
         admit = [self._whole(i, "admits request") for i in decision.admit]
         evict = [self._whole(i, "evicts request") for i in decision.evict]
@@ -230,10 +243,10 @@ class Simulation:
         d["num_admit"], d["num_evict"] = len(admit), len(evict)
         active["planned"] = [tokens.get(i, UNKNOWN) for i in slots]
         for j, i in enumerate(admit):
-            self.admit[0, j] = i
-            self.admit_tokens[0, j] = tokens.get(i, UNKNOWN)
+            self.admit[k, j] = i
+            self.admit_tokens[k, j] = tokens.get(i, UNKNOWN)
         for j, i in enumerate(evict):
-            self.evict[0, j] = slots[i]
+            self.evict[k, j] = slots[i]
 
     def _whole(self, value: Any, what: str) -> int:
         try:
@@ -243,14 +256,34 @@ class Simulation:
 
     # ------------------------------------------------------------ failures
 
+    @property
+    def kv_capacity(self) -> int:
+        """KV memory of the worker that decides, tokens."""
+        return int(self.problem[self.current]["kv_capacity"])
+
     def _status_of(self, i: int) -> str:
         if not 0 <= i < len(self.requests):
             return f"unknown (ids are 0 … {len(self.requests) - 1})"
-        return {0: "not here yet", 1: "waiting", 2: "active", 3: "finished"}[int(self.requests["status"][i])]
+        status = int(self.requests["status"][i])
+        where = ""
+        if (
+            len(self.workers) > 1
+            and status in (WAITING, ACTIVE)
+            and self.requests["worker"][i] != self.current
+        ):
+            where = f" on worker {int(self.requests['worker'][i])}"
+        return {
+            FUTURE: "not here yet",
+            WAITING: "waiting",
+            ACTIVE: "active",
+            FINISHED: "finished",
+            TRANSFERRING: "between two workers",
+        }[status] + where
 
     def _where(self) -> str:
         w = self.worker
-        return f"iteration {int(w['iteration'])}, t = {float(w['clock']):.6g} s"
+        who = f"worker {self.current}, " if len(self.workers) > 1 else ""
+        return f"{who}iteration {int(w['iteration'])}, t = {float(w['clock']):.6g} s"
 
     def _invalid(self, what: str) -> InvalidDecisionError:
         return InvalidDecisionError(f"policy {self.policy_name!r}, {self._where()}: the decision {what}")
@@ -269,14 +302,14 @@ class Simulation:
                 f"policy {self.policy_name!r}, {self._where()}: it has admitted nobody for "
                 f"{int(self.problem[0]['stall_limit'])} decisions with an empty worker ({counts}). Request {head} at "
                 f"the head of the queue has a prompt of {int(self.requests['prompt_len'][head])} tokens (kv_capacity "
-                f"{self.system.kv_capacity}); the policy's own limit or its prediction keeps it out: a smaller "
+                f"{self.kv_capacity}); the policy's own limit or its prediction keeps it out: a smaller "
                 "protection margin or a tighter prediction would let it in."
             )
         if status == STALLED:
             raise LivelockError(
                 f"policy {self.policy_name!r}, {self._where()}: nothing new has been computed for "
                 f"{int(self.problem[0]['stall_limit'])} decisions ({counts}, {int(w['total_evicted'])} evictions so "
-                f"far, kv_capacity {self.system.kv_capacity}); the policy makes no progress. If it evicts and "
+                f"far, kv_capacity {self.kv_capacity}); the policy makes no progress. If it evicts and "
                 "readmits the same requests for ever, it needs a larger protection margin."
             )
         if status == DEADLOCK:
@@ -288,7 +321,7 @@ class Simulation:
             raise self._invalid(
                 f"does not fit: with {who} the coming iteration needs {needed} KV tokens, kv_capacity is {available} "
                 f"({counts}, {int(w['kv_tokens'])} tokens in use; admits {self._listed(self.admit, 'num_admit')}, "
-                f"evicts {int(self.decision[0]['num_evict'])})"
+                f"evicts {int(self.decision[self.current]['num_evict'])})"
             )
         if status == BAD_EVICT:
             raise self._invalid(
@@ -307,13 +340,13 @@ class Simulation:
         if status == TOO_MANY:
             raise self._invalid(f"makes {needed} requests active; at most {available} can be")
         if status == BAD_WAIT:
-            until = float(self.decision[0]["wait_until"])
+            until = float(self.decision[self.current]["wait_until"])
             raise self._invalid(f"waits until {until:g} s, which is not later than now")
         if status == BAD_DURATION:
-            load = {name: int(self.load[0][name]) for name in self.load.dtype.names or ()}
+            load = {name: int(self.load[self.current][name]) for name in self.load.dtype.names or ()}
             raise KVGymError(f"the batch-time model returned no valid duration for {load}")
         raise KVGymError(f"engine returned unknown status {status}")
 
     def _listed(self, ids: NDArray[np.int32], count: str) -> str:
-        values = [int(i) for i in ids[0, : int(self.decision[0][count])]]
+        values = [int(i) for i in ids[self.current, : int(self.decision[self.current][count])]]
         return str(values if len(values) <= 8 else [*values[:8], "…"])

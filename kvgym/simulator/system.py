@@ -1,8 +1,9 @@
-"""The system being simulated: one worker's memory, its batch-time model, and the rules of the papers."""
+"""The system being simulated: its workers' memory and batch-time models, and the rules of the papers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,21 +18,56 @@ from kvgym.simulator.tables import (
     REQUEUE_ARRIVAL,
     REQUEUE_BACK,
     REQUEUE_FRONT,
+    ROLE_DECODE,
+    ROLE_MIXED,
+    ROLE_PREFILL,
 )
 from kvgym.workloads.table import RequestTable
 
 FIRST_TOKEN = {"counted": (1, 1), "uncounted": (0, 1), "decode": (0, 0)}
 PROGRESS_ON_EVICT = {"lost": PROGRESS_LOST, "recompute": PROGRESS_RECOMPUTE, "kept": PROGRESS_KEPT}
+ROLES = {"mixed": ROLE_MIXED, "prefill": ROLE_PREFILL, "decode": ROLE_DECODE}
 REQUEUE = {"arrival": REQUEUE_ARRIVAL, "front": REQUEUE_FRONT, "back": REQUEUE_BACK}
 
 
+def _check_capacity(kv_capacity: Any) -> None:
+    if not (isinstance(kv_capacity, int | np.integer) and 2 <= kv_capacity < 2**31):
+        raise ConfigError(f"kv_capacity = {kv_capacity!r}; expected a whole number of tokens, 2 … 2^31-1")
+
+
 @dataclass(frozen=True)
-class System:
-    """A worker and the rules it runs by.
+class Worker:
+    """One worker of a cluster.
 
     Attributes:
         kv_capacity: KV memory, tokens.
         batch_time: duration of an iteration.
+        role: ``"mixed"`` serves whole requests. With disaggregation, ``"prefill"`` processes prompts only and
+            hands requests over to a ``"decode"`` worker.
+    """
+
+    kv_capacity: int
+    batch_time: BatchTimeModel
+    role: str = "mixed"
+
+    def __post_init__(self) -> None:
+        """Check the settings.
+
+        Raises:
+            ConfigError: a value out of range, with the valid ones.
+        """
+        _check_capacity(self.kv_capacity)
+        if self.role not in ROLES:
+            raise ConfigError(f"role = {self.role!r}; valid: {', '.join(ROLES)}")
+
+
+@dataclass(frozen=True)
+class System:
+    """A worker, or a cluster of workers, and the rules it runs by.
+
+    Attributes:
+        kv_capacity: KV memory, tokens; of a cluster, that of its smallest worker.
+        batch_time: duration of an iteration; of a cluster, that of its first worker.
         first_token: ``"counted"`` (Jaillet et al.; flow control): the last prefill iteration emits output
             token 1, so a request takes o iterations with a whole prefill. ``"uncounted"`` (SLAI; stability
             framework): that iteration shows a first token, and o decode iterations follow. ``"decode"``
@@ -44,6 +80,13 @@ class System:
         horizon: seconds after which the run stops at the next iteration boundary; inf = when all are done.
         stall_limit: decisions in a row without any new token after which the run is declared a livelock;
             None = 10,000 plus 20 times the longest request.
+        swap_time: seconds per KV token moved to or from CPU memory, added to the iteration in which an evicted
+            request leaves or comes back under progress ``"kept"``; 0 = swap at no cost.
+        transfer_latency: seconds per hand-over from a prefill to a decode worker.
+        transfer_time: further seconds per KV token handed over. The prefill worker's memory is free as soon
+            as the hand-over begins.
+        workers: the workers of a cluster; empty = one worker. Prefill workers come before decode workers.
+            Make one with :meth:`cluster` or :meth:`replicate`.
     """
 
     kv_capacity: int
@@ -53,6 +96,10 @@ class System:
     requeue: str = "arrival"
     horizon: float = np.inf
     stall_limit: int | None = None
+    swap_time: float = 0.0
+    transfer_latency: float = 0.0
+    transfer_time: float = 0.0
+    workers: tuple[Worker, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -60,10 +107,7 @@ class System:
         Raises:
             ConfigError: a value out of range, with the valid ones.
         """
-        if not (isinstance(self.kv_capacity, int | np.integer) and 2 <= self.kv_capacity < 2**31):
-            raise ConfigError(
-                f"kv_capacity = {self.kv_capacity!r}; expected a whole number of tokens, 2 … 2^31-1"
-            )
+        _check_capacity(self.kv_capacity)
         for name, valid in (
             ("first_token", FIRST_TOKEN),
             ("progress_on_evict", PROGRESS_ON_EVICT),
@@ -75,6 +119,61 @@ class System:
             raise ConfigError(f"horizon = {self.horizon!r}; expected seconds > 0, or inf")
         if self.stall_limit is not None and self.stall_limit < 1:
             raise ConfigError(f"stall_limit = {self.stall_limit!r}; expected a whole number ≥ 1, or None")
+        for name in ("swap_time", "transfer_latency", "transfer_time"):
+            if not 0 <= getattr(self, name) < np.inf:
+                raise ConfigError(f"{name} = {getattr(self, name)!r}; expected seconds ≥ 0")
+        roles = [worker.role for worker in self.workers]
+        apart = ["prefill"] * roles.count("prefill") + ["decode"] * roles.count("decode")
+        if "mixed" in roles and apart:
+            raise ConfigError("a cluster has either mixed workers, or prefill and decode workers")
+        if apart and (roles != apart or len(set(apart)) < 2):
+            raise ConfigError(
+                f"workers with roles {', '.join(roles)}; expected at least one prefill worker, then at least one "
+                "decode worker"
+            )
+
+    @classmethod
+    def cluster(cls, workers: Iterable[Worker], **rules: Any) -> System:
+        """Return a cluster.
+
+        Args:
+            workers: its workers, prefill workers first; they may differ in memory and in batch-time model.
+            **rules: the other attributes.
+
+        Raises:
+            ConfigError: no workers, or a value out of range.
+        """
+        chosen = tuple(workers)
+        if not chosen:
+            raise ConfigError("a cluster needs at least one worker")
+        return cls(
+            kv_capacity=min(worker.kv_capacity for worker in chosen),
+            batch_time=chosen[0].batch_time,
+            workers=chosen,
+            **rules,
+        )
+
+    def replicate(self, count: int) -> System:
+        """Return a cluster of ``count`` workers like this one.
+
+        Raises:
+            ConfigError: ``count`` is below 1, or this is a cluster already.
+        """
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1 or self.workers:
+            raise ConfigError(
+                f"{count!r} replicas of {len(self.all_workers)} worker(s); expected one worker, ≥ 1"
+            )
+        return replace(self, workers=self.all_workers * int(count))
+
+    @property
+    def all_workers(self) -> tuple[Worker, ...]:
+        """The workers; one for a system that is no cluster."""
+        return self.workers or (Worker(self.kv_capacity, self.batch_time),)
+
+    @property
+    def num_prefill_workers(self) -> int:
+        """Number of workers that only prefill."""
+        return sum(worker.role == "prefill" for worker in self.workers)
 
     def check_fits(self, table: RequestTable) -> None:
         """Check that every request can be served alone.
@@ -93,8 +192,8 @@ class System:
             )
 
     def to_record(self, table: RequestTable, needs: frozenset[str], log: bool) -> np.ndarray[Any, Any]:
-        """Return the settings in the simulator's layout, dtype PROBLEM, shape (1,)."""
-        problem = np.zeros(1, PROBLEM)
+        """Return the settings in the simulator's layout, dtype PROBLEM, shape (number of workers,)."""
+        problem = np.zeros(len(self.all_workers), PROBLEM)
         p = problem[0]
         longest = int((table.prompt_len + table.output_len).max()) if len(table) else 0
         p["kv_capacity"] = self.kv_capacity
@@ -104,10 +203,14 @@ class System:
         p["requeue"] = REQUEUE[self.requeue]
         p["stall_limit"] = self.stall_limit or 10_000 + 20 * longest
         p["horizon"] = self.horizon
+        p["swap_time"] = self.swap_time
         p["keep_log"] = log
         p["reveal_output"] = "true_length" in needs
         p["reveal_predicted"] = "predicted_length" in needs
         p["reveal_interval"] = "length_interval" in needs
         p["reveal_class"] = "class" in needs
         p["reveal_slo"] = "slo" in needs
+        p["transfer_latency"], p["transfer_time"] = self.transfer_latency, self.transfer_time
+        problem[1:] = p
+        problem["kv_capacity"] = [worker.kv_capacity for worker in self.all_workers]
         return problem

@@ -15,6 +15,8 @@ import numpy as np
 FUTURE, WAITING, ACTIVE, FINISHED = 0, 1, 2, 3
 # Marks while a decision is being checked, to find duplicates; never seen by a policy.
 EVICTING, ADMITTING = 4, 5
+# On its way from a prefill worker to a decode worker.
+TRANSFERRING = 6
 
 # What an evicted request keeps (PROBLEM.progress_on_evict).
 PROGRESS_LOST, PROGRESS_RECOMPUTE, PROGRESS_KEPT = 0, 1, 2
@@ -25,12 +27,16 @@ REQUEUE_ARRIVAL, REQUEUE_FRONT, REQUEUE_BACK = 0, 1, 2
 # What a worker is for (WORKER.role): whole requests, prefills only, or decodes of requests prefilled elsewhere.
 ROLE_MIXED, ROLE_PREFILL, ROLE_DECODE = 0, 1, 2
 
+# What a worker is doing (WORKER.phase): free to decide, running a batch until WORKER.until, or waiting.
+READY, BUSY, SLEEPING = 0, 1, 2
+
 # What a worker does after a decision (DECISION.act).
 RUN, WAIT = 0, 1
 
 # Outcome of an engine step. Those from BAD_EVICT on mean that the decision was refused and nothing changed.
-OK, DECIDE, DONE, HORIZON, LOG_FULL, STALLED, DEADLOCK, BUDGET = 0, 1, 2, 3, 4, 5, 6, 7
+OK, DECIDE, DONE, HORIZON, LOG_FULL, STALLED, DEADLOCK, BUDGET, ROUTE = 0, 1, 2, 3, 4, 5, 6, 7, 8
 BAD_EVICT, BAD_ADMIT, BAD_TOKENS, NO_MEMORY, TOO_MANY, BAD_WAIT, BAD_DURATION = 10, 11, 12, 13, 14, 15, 16
+BAD_ROUTE = 17
 
 UNKNOWN = -1
 """Stored where a length or class is not known, or must not be known by the policy."""
@@ -85,6 +91,7 @@ REQUEST = np.dtype(
         ("last_token_time", "f8"),
         ("finish_time", "f8"),
         ("max_token_gap", "f8"),
+        ("ready_time", "f8"),  # when its KV has reached the decode worker
     ],
     align=True,
 )
@@ -125,9 +132,19 @@ WORKER = np.dtype(
         ("queue_tail", "i8"),
         ("num_queued", "i8"),  # entries of the `queued` event list
         ("num_finished", "i8"),  # entries of the `finished` event list
+        ("phase", "i8"),  # READY, BUSY or SLEEPING
+        ("until", "f8"),  # when the batch ends, or the wait at the latest
+        ("batch_duration", "f8"),  # seconds
+        ("batch_kv", "i8"),  # KV tokens at rest when the batch began
+        ("batch_active", "i8"),  # active requests when the batch began
+        ("batch_waiting", "i8"),  # waiting requests when the batch began
+        ("swap_tokens", "i8"),  # KV tokens to be moved to or from CPU memory with the next batch
+        ("outstanding_requests", "i8"),  # assigned and not finished
+        ("outstanding_tokens", "i8"),  # their prompt and, where predictions are revealed, output tokens
         ("decisions", "i8"),
         ("last_progress", "i8"),  # value of `decisions` at the last new token, prefill or arrival
         # Totals over the run.
+        ("total_routed", "i8"),  # requests that joined, by arrival or by transfer
         ("total_admitted", "i8"),
         ("total_evicted", "i8"),
         ("total_finished", "i8"),
@@ -135,6 +152,7 @@ WORKER = np.dtype(
         ("total_delivered_tokens", "i8"),  # generated for the first time
         ("total_recomputed_tokens", "i8"),  # KV tokens thrown away by evictions
         ("total_prefill_tokens", "i8"),  # as processed, repeats included
+        ("total_swapped_tokens", "i8"),  # KV tokens moved to or from CPU memory
         ("total_batch_requests", "i8"),  # sum over iterations of requests in the batch
         ("peak_kv_tokens", "i8"),
         ("busy_time", "f8"),
@@ -182,6 +200,9 @@ PROBLEM = np.dtype(
         ("stall_limit", "i8"),  # decisions without a new token after which a run is a livelock
         ("keep_log", "i8"),
         ("horizon", "f8"),  # seconds; inf = until all have finished
+        ("swap_time", "f8"),  # seconds per KV token moved to or from CPU memory
+        ("transfer_latency", "f8"),  # seconds per transfer between workers
+        ("transfer_time", "f8"),  # seconds per KV token transferred between workers
         # What is revealed to the policy on arrival.
         ("reveal_output", "i8"),
         ("reveal_predicted", "i8"),
@@ -197,6 +218,16 @@ TRACKER = np.dtype(
     [
         ("next_arrival", "i8"),
         ("num_log", "i8"),
+        # A cluster's clock and what it asks for: a decision of this worker, or a worker for this request.
+        ("clock", "f8"),
+        ("worker", "i8"),
+        ("request", "i8"),
+        ("route", "i8"),  # the answer
+        ("num_prefill_workers", "i8"),
+        ("handoff_head", "i8"),  # prefilled requests that have no decode worker yet, in order
+        ("handoff_tail", "i8"),
+        ("transfer_head", "i8"),  # requests on their way, by ready_time
+        ("transfer_tail", "i8"),
         # Set when a decision is refused.
         ("error_request", "i8"),
         ("error_needed", "i8"),

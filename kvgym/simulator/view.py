@@ -111,6 +111,16 @@ class SystemView:
         return self._simulation
 
     @property
+    def _worker(self) -> int:
+        """Row of the tables that belongs to the worker that decides."""
+        return getattr(self._simulation, "current", 0)
+
+    @property
+    def role(self) -> str:
+        """``"mixed"``, ``"prefill"`` or ``"decode"``."""
+        return ("mixed", "prefill", "decode")[int(self._simulation.worker["role"])]
+
+    @property
     def clock(self) -> float:
         """Seconds since the start of the run."""
         return float(self._simulation.worker["clock"])
@@ -123,7 +133,7 @@ class SystemView:
     @property
     def kv_capacity(self) -> int:
         """KV memory, tokens."""
-        return int(self._simulation.problem[0]["kv_capacity"])
+        return int(self._simulation.problem[self._worker]["kv_capacity"])
 
     @property
     def kv_tokens(self) -> int:
@@ -133,7 +143,7 @@ class SystemView:
     @property
     def prefill_emits(self) -> bool:
         """Whether the iteration that completes a prefill also writes output token 1 (1 token more of KV)."""
-        return bool(self._simulation.problem[0]["prefill_emits"])
+        return bool(self._simulation.problem[self._worker]["prefill_emits"])
 
     @property
     def num_waiting(self) -> int:
@@ -159,25 +169,25 @@ class SystemView:
     @property
     def active(self) -> RequestColumns:
         """The active requests, in order of activation."""
-        slots = self._simulation.active[0, : self.num_active]
+        slots = self._simulation.active[self._worker, : self.num_active]
         return RequestColumns(self._simulation, slots["request_id"].astype(np.int64), slots)
 
     @property
     def finished(self) -> NDArray[np.int64]:
         """Ids of the requests that finished since the last decision."""
         count = int(self._simulation.worker["num_finished"])
-        return self._simulation.finished[0, :count].astype(np.int64)
+        return self._simulation.finished[self._worker, :count].astype(np.int64)
 
     def consult(self, kernel: Any, arguments: tuple[Any, ...]) -> Decision:
         """Ask a compiled policy, running its kernel as plain Python, and return what it decides."""
         from kvgym.policy import Decision
 
-        tables = self._simulation.python_tables()
-        d, active, requests = tables["decision"][0], tables["active"][0], tables["requests"]
-        admit, admit_tokens, evict = tables["admit"][0], tables["admit_tokens"][0], tables["evict"][0]
+        tables, n = self._simulation.python_tables(), self._worker
+        d, active, requests = tables["decision"][n], tables["active"][n], tables["requests"]
+        admit, admit_tokens, evict = tables["admit"][n], tables["admit_tokens"][n], tables["evict"][n]
         uncompiled(kernel)(
-            tables["problem"][0], tables["workers"][0], requests, active, tables["queued"][0],
-            tables["finished"][0], d, admit, admit_tokens, evict, *arguments,
+            tables["problem"][n], tables["workers"][n], requests, active, tables["queued"][n],
+            tables["finished"][n], d, admit, admit_tokens, evict, *arguments,
         )  # fmt: skip
         tokens: dict[int, int] = {}
         if d.explicit == 1:
@@ -193,3 +203,53 @@ class SystemView:
             tokens=tokens,
             wait_until=None if d.act == RUN else float(d.wait_until),
         )
+
+
+class ClusterView:
+    """A cluster at the moment a request must be routed, read-only.
+
+    Attributes:
+        request_id: the request.
+        candidates: workers it may go to.
+    """
+
+    def __init__(self, simulation: Any, request_id: int, candidates: range) -> None:
+        """Wrap a :class:`~kvgym.simulator.cluster_simulation.ClusterSimulation`."""
+        self.simulation = simulation
+        self.request_id = request_id
+        self.candidates = candidates
+
+    @property
+    def clock(self) -> float:
+        """Seconds since the start of the run."""
+        return float(self.simulation.tracker[0]["clock"])
+
+    @property
+    def request(self) -> RequestColumns:
+        """The request, as one row of columns; what the policy does not need to know is hidden here too."""
+        return RequestColumns(self.simulation, np.array([self.request_id], np.int64), None)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """Return a figure of every worker, shape (r,).
+
+        Args:
+            name: ``num_waiting``, ``num_active``, ``kv_tokens``, ``kv_capacity``, ``outstanding_requests`` or
+                ``outstanding_tokens`` (prompt and predicted output tokens of unfinished requests).
+
+        Raises:
+            AttributeError: another name.
+        """
+        if name == "kv_capacity":
+            column = self.simulation.problem[name].copy()
+        elif name in _CLUSTER_COLUMNS:
+            column = self.simulation.workers[name].copy()
+        else:
+            raise AttributeError(
+                f"no worker column {name!r}; valid: kv_capacity, {', '.join(_CLUSTER_COLUMNS)}"
+            )
+        column.setflags(write=False)
+        found: NDArray[Any] = column
+        return found
+
+
+_CLUSTER_COLUMNS = ("num_waiting", "num_active", "kv_tokens", "outstanding_requests", "outstanding_tokens")

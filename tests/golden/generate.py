@@ -1,6 +1,6 @@
 """Write the golden traces: one small instance, every registered policy with its defaults.
 
-Run ``python tests/golden/generate.py [policy ...]`` from the repository root after an intended change of a
+Run ``PYTHONPATH=. python tests/golden/generate.py [policy ...]`` from the repository root after an intended change of a
 policy's decisions, and read the difference before committing it.
 """
 

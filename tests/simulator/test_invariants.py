@@ -17,6 +17,7 @@ from kvgym.policy import POLICIES, Decision, Policy, PolicyInfo, SystemInfo, mak
 from kvgym.runner import SimulationResult, simulate
 from kvgym.simulator.system import System
 from kvgym.simulator.view import SystemView
+from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
 
 RANDOM_ROUNDS = 120
@@ -41,6 +42,7 @@ def tables(draw: st.DrawFn) -> RequestTable:
         class_id=rng.integers(0, 2, n),
         ttft_slo=rng.uniform(1, 9, n),
         tbt_slo=rng.uniform(0.5, 3, n),
+        classes=(ClassStatistics("short", 0.2, 5.0, 3.0), ClassStatistics("long", 0.2, 5.0, 6.0)),
     )
 
 

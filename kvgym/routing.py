@@ -1,0 +1,144 @@
+"""The router contract: which worker of a cluster serves a request.
+
+A router is asked when a request arrives and, with prefill and decode workers apart, again when its prefill has
+ended. Like a policy it is plain Python (:class:`Router`) or a compiled kernel (:class:`CompiledRouter`). It sees the
+cluster as it is at that moment: what runs has not finished yet.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.policy import construct, recording
+from kvgym.registry import Registry
+from kvgym.simulator.cluster import ROUTER_SIGNATURE
+from kvgym.simulator.compiled import Kernel, kernel, uncompiled
+from kvgym.specs import parse_spec
+
+if TYPE_CHECKING:
+    from kvgym.simulator.view import ClusterView
+
+
+@dataclass(frozen=True)
+class RouterInfo:
+    """What a router is.
+
+    Attributes:
+        name: registry id, snake_case.
+        summary: one line for listings.
+        paper: authors and title, or "" where it comes from practice.
+    """
+
+    name: str
+    summary: str
+    paper: str = ""
+
+
+class Router(ABC):
+    """Chooses workers for requests. Hyperparameters are keyword-only constructor arguments."""
+
+    info: ClassVar[RouterInfo]
+    _hyperparameters: dict[str, Any]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Make constructors record their arguments."""
+        super().__init_subclass__(**kwargs)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = recording(cls.__dict__["__init__"], "router")  # type: ignore
+
+    def reset(self, num_workers: int, seed: np.random.SeedSequence) -> None:
+        """Forget everything and prepare for a run. Randomness may come from ``seed`` only."""
+        return None
+
+    @abstractmethod
+    def route(self, view: ClusterView) -> int:
+        """Return the worker for request ``view.request_id``, one of ``view.candidates``."""
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Return the constructor arguments of this instance, JSON-able."""
+        return dict(getattr(self, "_hyperparameters", {}))
+
+    def __repr__(self) -> str:
+        """Return e.g. ``round_robin()``."""
+        inside = ", ".join(f"{k}={v!r}" for k, v in self.hyperparameters().items())
+        return f"{self.info.name}({inside})"
+
+
+class CompiledRouter(Router):
+    """A router whose rule is a compiled kernel, see :data:`~kvgym.simulator.cluster.ROUTER_SIGNATURE`."""
+
+    kernel: ClassVar[Kernel]
+
+    def params(self) -> NDArray[np.float64]:
+        """Return the hyperparameters the kernel reads, float64 (k,)."""
+        return np.zeros(1)
+
+    def memory(self, num_workers: int, seed: np.random.SeedSequence) -> NDArray[np.int64]:
+        """Return fresh memory for a run, int64 (k,)."""
+        return np.zeros(1, np.int64)
+
+    def reset(self, num_workers: int, seed: np.random.SeedSequence) -> None:
+        """Prepare parameters and memory for a run."""
+        self._params = np.ascontiguousarray(self.params(), dtype=np.float64)
+        self._state = np.ascontiguousarray(self.memory(num_workers, seed), dtype=np.int64)
+
+    def arguments(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return ``(params, state)`` of the run prepared by :meth:`reset`."""
+        return self._params, self._state
+
+    def route(self, view: ClusterView) -> int:
+        """Choose through the uncompiled kernel, as from plain Python."""
+        tables = view.simulation.python_tables()
+        first, last = view.candidates.start, view.candidates.stop
+        return int(
+            uncompiled(self.kernel)(
+                tables["problem"], tables["workers"], tables["requests"], view.request_id, first, last,
+                *self.arguments(),
+            )
+        )  # fmt: skip
+
+
+def router_kernel(function: Callable[..., int]) -> Kernel:
+    """Make a router kernel of a function with the arguments of ``ROUTER_SIGNATURE``."""
+    return kernel(ROUTER_SIGNATURE)(function)
+
+
+def _load_routers() -> None:
+    __import__("kvgym.baselines")
+
+
+ROUTERS: Registry[type[Router]] = Registry("router", _load_routers)
+"""All routers by name."""
+
+DEFAULT_ROUTER = "round_robin"
+
+R = TypeVar("R", bound=type[Router])
+
+
+def register_router(cls: R) -> R:
+    """Class decorator: register a router under ``cls.info.name``."""
+    ROUTERS.add(cls.info.name, cls)
+    return cls
+
+
+def make_router(spec: str | Router) -> Router:
+    """Return a router by name.
+
+    Args:
+        spec: a registered name, optionally with hyperparameters as in ``"name:key=value"``; a router is returned
+            as it is.
+
+    Raises:
+        UnknownNameError: no router of that name.
+        ConfigError: an unknown hyperparameter or a value out of range.
+    """
+    if isinstance(spec, Router):
+        return spec
+    name, given = parse_spec(spec, "router")
+    return construct(ROUTERS[name], given, f"router {name!r}")

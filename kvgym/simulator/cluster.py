@@ -1,0 +1,458 @@
+"""Clusters: several workers behind a router, each with a clock of its own, in one order of events.
+
+At a moment t, first the batches that end at t are finished in the order of the workers, and requests whose
+prefill has just ended leave their prefill worker; then requests arrive that were handed over earlier; then new
+requests, each of which is routed on what the cluster looks like at t; then every worker that is free decides, in
+order. One worker alone goes through exactly the states of :func:`~kvgym.simulator.loop.run_loop`.
+
+The tables come by address, see :mod:`kvgym.simulator.addresses`: a call costs the same for any number of workers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import types
+
+from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
+from kvgym.simulator.addresses import function_at, view_at
+from kvgym.simulator.batch import finish_batch
+from kvgym.simulator.boundary import (
+    Run,
+    advance_clock,
+    expected_tokens,
+    join,
+    next_arrival_time,
+    reveal,
+)
+from kvgym.simulator.compiled import jit, jit_expand, jit_inline, kernel
+from kvgym.simulator.decisions import detach
+from kvgym.simulator.engine import begin, clear_decision, stalled
+from kvgym.simulator.loop import POLICY_SIGNATURE
+from kvgym.simulator.tables import (
+    BAD_ROUTE,
+    BUDGET,
+    BUSY,
+    DEADLOCK,
+    DECIDE,
+    DECISION,
+    DONE,
+    HORIZON,
+    ITERATION,
+    LOAD,
+    LOG_FULL,
+    OK,
+    PROBLEM,
+    READY,
+    REQUEST,
+    ROLE_PREFILL,
+    ROUTE,
+    SLOT,
+    STALLED,
+    TRACKER,
+    TRANSFERRING,
+    UNKNOWN,
+    WORKER,
+    WORKLOAD,
+)
+
+ROUTER_SIGNATURE = types.int64(
+    types.Array(numba.from_dtype(PROBLEM), 1, "C"),
+    types.Array(numba.from_dtype(WORKER), 1, "C"),
+    types.Array(numba.from_dtype(REQUEST), 1, "C"),
+    types.int64,  # the request
+    types.int64,  # first worker it may go to
+    types.int64,  # last one, exclusive
+    types.float64[::1],  # params: hyperparameters
+    types.int64[::1],  # state: whole numbers the router keeps
+)
+"""Signature of a compiled router: it returns the worker for a request.
+
+``(problems, workers, requests, i, first, last, params, state) -> worker``. Called when request ``i`` arrives, and
+again when its prefill has ended on a prefill worker. It must change nothing but ``state``.
+"""
+
+SHARED = (
+    "tracker", "problem", "workers", "workload", "requests", "gap_counts", "gap_sums", "log", "router_params",
+    "router_state",
+)  # fmt: skip
+"""Tables of a cluster, in the order of the address array."""
+
+ROWS = (
+    "decision", "load", "active", "targets", "queued", "finished", "admit", "admit_tokens", "evict", "params",
+    "state", "reals", "profile", "batch_params",
+)  # fmt: skip
+"""Tables of each worker, in the order of its row of addresses."""
+
+# What is asked of the caller instead of a kernel.
+ASK_POLICY, ASK_ROUTER = 1, 2
+
+# How a call goes on from the last one.
+RESUME_NOTHING, RESUME_DECISION, RESUME_ROUTE = 0, 1, 2
+
+_tracker_at, _problem_at, _worker_at, _workload_at = map(view_at, (TRACKER, PROBLEM, WORKER, WORKLOAD))
+_request_at, _log_at, _decision_at, _load_at = map(view_at, (REQUEST, ITERATION, DECISION, LOAD))
+_slot_at, _i4_at, _i8_at, _f8_at = map(view_at, (SLOT, "i4", "i8", "f8"))
+_policy_at, _batch_time_at, _router_at = map(
+    function_at, (POLICY_SIGNATURE, BATCH_TIME_SIGNATURE, ROUTER_SIGNATURE)
+)
+
+
+class Cluster(NamedTuple):
+    """The tables all workers share, and where those of each worker lie."""
+
+    tracker: Any
+    problems: Any
+    workers: Any
+    workload: Any
+    requests: Any
+    gap_counts: Any
+    gap_sums: Any
+    log: Any
+    router_params: Any
+    router_state: Any
+    rows: Any
+    sizes: Any
+    handles: Any
+
+
+@jit_expand
+def open_cluster(shared: Any, shared_sizes: Any, rows: Any, sizes: Any, handles: Any) -> Cluster:
+    """Open the shared tables."""
+    a, n = shared, shared_sizes
+    return Cluster(
+        _tracker_at(a[0], 1)[0],
+        _problem_at(a[1], n[1]),
+        _worker_at(a[2], n[2]),
+        _workload_at(a[3], n[3]),
+        _request_at(a[4], n[4]),
+        _i8_at(a[5], n[5]),
+        _f8_at(a[6], n[6]),
+        _log_at(a[7], n[7]),
+        _f8_at(a[8], n[8]),
+        _i8_at(a[9], n[9]),
+        rows,
+        sizes,
+        handles,
+    )
+
+
+@jit_expand
+def run_of(c: Cluster, k: int) -> Run:
+    """Open the tables of worker ``k``."""
+    a, n = c.rows[k], c.sizes[k]
+    return Run(
+        c.problems[k],
+        c.tracker,
+        c.workers[k],
+        _decision_at(a[0], 1)[0],
+        _load_at(a[1], 1)[0],
+        c.workload,
+        c.requests,
+        _slot_at(a[2], n[2]),
+        _i4_at(a[3], n[3]),
+        _i4_at(a[4], n[4]),
+        _i4_at(a[5], n[5]),
+        _i4_at(a[6], n[6]),
+        _i4_at(a[7], n[7]),
+        _i4_at(a[8], n[8]),
+        c.gap_counts,
+        c.gap_sums,
+        c.log,
+    )
+
+
+@jit
+def hand_over(run: Run) -> None:
+    """Let requests whose prefill has ended leave a prefill worker, in order of activation."""
+    w, t = run.w, run.tracker
+    kept = 0
+    for k in range(w.num_active):
+        slot = run.active[k]
+        if slot.num_prefill_left > 0:
+            if k != kept:
+                run.active[kept] = run.active[k]
+                run.targets[kept] = run.targets[k]
+            kept += 1
+            continue
+        i = slot.request_id
+        r = run.requests[i]
+        detach(w, r, slot)
+        w.outstanding_requests -= 1
+        w.outstanding_tokens -= expected_tokens(r)
+        r.status = TRANSFERRING
+        r.queue_next = UNKNOWN
+        if t.handoff_head == UNKNOWN:
+            t.handoff_head = i
+        else:
+            run.requests[t.handoff_tail].queue_next = i
+        t.handoff_tail = i
+    w.num_active = kept
+
+
+@jit
+def send(c: Cluster, k: int) -> None:
+    """Start the transfer of the first request that waits for a decode worker to worker ``k``."""
+    t, requests, p = c.tracker, c.requests, c.problems[0]
+    i = t.handoff_head
+    r = requests[i]
+    t.handoff_head = r.queue_next
+    r.worker = k
+    r.ready_time = t.clock + p.transfer_latency + p.transfer_time * r.num_kv_tokens
+    after = t.transfer_tail  # sorted by ready_time; equal times stay in order
+    while after != UNKNOWN and requests[after].ready_time > r.ready_time:
+        after = requests[after].queue_prev
+    before = t.transfer_head if after == UNKNOWN else requests[after].queue_next
+    r.queue_prev, r.queue_next = after, before
+    if after == UNKNOWN:
+        t.transfer_head = i
+    else:
+        requests[after].queue_next = i
+    if before == UNKNOWN:
+        t.transfer_tail = i
+    else:
+        requests[before].queue_prev = i
+
+
+@jit
+def place(c: Cluster, k: int, i: int) -> None:
+    """Add request ``i`` to the queue of worker ``k`` now; a worker with no batch running is ready to decide."""
+    w = c.workers[k]
+    if w.phase != BUSY:
+        w.phase = READY
+        if w.clock < c.tracker.clock:
+            advance_clock(w, c.tracker.clock)
+    join(w, c.requests, _i4_at(c.rows[k][4], c.sizes[k][4]), i)
+
+
+@jit
+def deliver_transfers(c: Cluster) -> None:
+    """Add the requests whose KV has arrived to the queues of their decode workers."""
+    t, requests = c.tracker, c.requests
+    while t.transfer_head != UNKNOWN and requests[t.transfer_head].ready_time <= t.clock:
+        i = t.transfer_head
+        t.transfer_head = requests[i].queue_next
+        if t.transfer_head == UNKNOWN:
+            t.transfer_tail = UNKNOWN
+        else:
+            requests[t.transfer_head].queue_prev = UNKNOWN
+        place(c, requests[i].worker, i)
+
+
+@jit
+def settle_route(c: Cluster, k: int) -> int:
+    """Send the request in question to worker ``k``; BAD_ROUTE if that is none it may go to."""
+    t = c.tracker
+    first, last = candidates(c)
+    if not first <= k < last:
+        t.error_request, t.error_needed = t.request, k
+        return BAD_ROUTE
+    if t.handoff_head != UNKNOWN:
+        send(c, k)
+    else:
+        t.next_arrival += 1
+        place(c, k, t.request)
+    return OK
+
+
+@jit
+def candidates(c: Cluster) -> tuple[int, int]:
+    """Return the first worker the request in question may go to, and the end (exclusive)."""
+    prefill, total = c.tracker.num_prefill_workers, c.workers.shape[0]
+    if prefill == 0:
+        return 0, total
+    if c.tracker.handoff_head != UNKNOWN:
+        return prefill, total
+    return 0, prefill
+
+
+@jit
+def request_to_route(c: Cluster) -> int:
+    """Return the request that needs a worker now, UNKNOWN if none does."""
+    t = c.tracker
+    if t.handoff_head != UNKNOWN:
+        return int(t.handoff_head)
+    deliver_transfers(c)
+    if next_arrival_time(c.problems[0], t, c.workload) > t.clock:
+        return UNKNOWN
+    reveal(c.problems[0], c.workload[t.next_arrival], c.requests[t.next_arrival])
+    return int(t.next_arrival)
+
+
+@jit
+def next_event(c: Cluster) -> float:
+    """Return when something happens next, inf if nothing will."""
+    time = next_arrival_time(c.problems[0], c.tracker, c.workload)
+    if c.tracker.transfer_head != UNKNOWN:
+        time = min(time, c.requests[c.tracker.transfer_head].ready_time)
+    for k in range(c.workers.shape[0]):
+        if c.workers[k].phase != READY:
+            time = min(time, c.workers[k].until)
+    return time
+
+
+@jit
+def wake(c: Cluster, time: float) -> int:
+    """Go to ``time``: finish batches and waits that end there; STALLED if a worker makes no progress."""
+    c.tracker.clock = time
+    for k in range(c.workers.shape[0]):
+        w = c.workers[k]
+        if w.phase == READY or w.until > time:
+            continue
+        run = run_of(c, k)
+        if w.phase == BUSY:
+            finish_batch(run)
+            if w.role == ROLE_PREFILL:
+                hand_over(run)
+        else:
+            w.phase = READY
+            advance_clock(w, time)
+        if stalled(run):
+            c.tracker.worker = k
+            return STALLED
+    return OK
+
+
+@jit
+def stop(c: Cluster, time: float) -> int:
+    """Return why the run is over, with no batch running and the next event at ``time`` at or after the horizon."""
+    horizon = c.problems[0].horizon
+    left = c.tracker.transfer_head != UNKNOWN or time < np.inf
+    for k in range(c.workers.shape[0]):
+        w = c.workers[k]
+        if w.num_active > 0 or w.num_waiting > 0:
+            left = True
+            c.tracker.worker = k
+    if not left:
+        return DONE
+    if horizon == np.inf:
+        return DEADLOCK
+    for k in range(c.workers.shape[0]):
+        w = c.workers[k]
+        if w.clock < horizon:
+            advance_clock(w, horizon)
+    return HORIZON
+
+
+@jit_inline
+def next_question(c: Cluster) -> int:
+    """Go on until a worker can decide (DECIDE), a request must be routed (ROUTE), or the run is over."""
+    t, count = c.tracker, c.workers.shape[0]
+    while True:
+        i = request_to_route(c)
+        if i != UNKNOWN:
+            t.request = i
+            return ROUTE
+        busy = False
+        for k in range(count):
+            w = c.workers[k]
+            if w.phase != READY:
+                busy = busy or w.phase == BUSY
+            elif (w.num_active > 0 or w.num_waiting > 0) and w.clock < c.problems[k].horizon:
+                t.worker = k
+                if c.problems[k].keep_log == 1 and t.num_log + count > c.log.shape[0]:
+                    return LOG_FULL
+                return DECIDE
+        time = next_event(c)
+        if time >= c.problems[0].horizon and not busy:
+            return stop(c, time)
+        status = wake(c, time)
+        if status != OK:
+            return status
+
+
+@jit_inline
+def choose_worker(c: Cluster, router: Any) -> int:
+    """Ask the router, unless there is only one worker to choose from."""
+    first, last = candidates(c)
+    if last - first == 1:
+        return first
+    return int(
+        router(
+            c.problems, c.workers, c.requests, c.tracker.request, first, last, c.router_params, c.router_state
+        )
+    )
+
+
+@kernel(
+    types.int64(
+        types.int64[::1],
+        types.int64[::1],
+        types.int64[:, ::1],
+        types.int64[:, ::1],
+        types.int64[:, ::1],
+        types.int64,
+        types.int64,
+        types.int64,
+    )
+)
+def run_cluster(
+    shared: Any,
+    shared_sizes: Any,
+    rows: Any,
+    sizes: Any,
+    handles: Any,
+    resume: int,
+    ask: int,
+    budget: int,
+) -> int:
+    """Run a cluster until the caller is asked, all is done, something is wrong, or the budget is used up.
+
+    Args:
+        shared: int64 (len(SHARED),), addresses of the shared tables.
+        shared_sizes: int64, their lengths.
+        rows: int64 (r, len(ROWS)), addresses of each worker's tables.
+        sizes: int64, their lengths.
+        handles: int64 (r, 6), where policy, batch-time model and router lie, two numbers each.
+        resume: RESUME_DECISION carries out the decision of ``tracker.worker`` first; RESUME_ROUTE sends
+            ``tracker.request`` to worker ``tracker.route``.
+        ask: ASK_POLICY and ASK_ROUTER, added up: return DECIDE or ROUTE instead of calling the kernel.
+        budget: decisions after which to return BUDGET.
+
+    Returns:
+        DECIDE (with the decision of ``tracker.worker`` reset), ROUTE, or a reason to stop as in
+        :func:`~kvgym.simulator.loop.run_loop`.
+    """
+    c = open_cluster(shared, shared_sizes, rows, sizes, handles)
+    t = c.tracker
+    router = _router_at(handles[0, 4], handles[0, 5])
+    status = OK
+    if resume == RESUME_ROUTE:
+        status = settle_route(c, t.route)
+    decided = resume == RESUME_DECISION
+    used = 0
+    while status == OK:
+        if decided:
+            k = t.worker
+            run = run_of(c, k)
+            params = _f8_at(c.rows[k][13], c.sizes[k][13])
+            status = begin(run, _batch_time_at(handles[k, 2], handles[k, 3]), params)
+            decided = False
+            continue
+        question = next_question(c)
+        if question == ROUTE:
+            if ask & ASK_ROUTER:
+                return ROUTE
+            status = settle_route(c, choose_worker(c, router))
+        elif question == DECIDE:
+            if used == budget:
+                return BUDGET
+            used += 1
+            k = t.worker
+            run = run_of(c, k)
+            clear_decision(run)
+            if ask & ASK_POLICY:
+                return DECIDE
+            policy = _policy_at(handles[k, 0], handles[k, 1])
+            a, n = c.rows[k], c.sizes[k]
+            policy(
+                run.problem, run.w, run.requests, run.active, run.queued, run.finished, run.decision, run.admit,
+                run.admit_tokens, run.evict, _f8_at(a[9], n[9]), _i8_at(a[10], n[10]), _f8_at(a[11], n[11]),
+                _i4_at(a[12], n[12]),
+            )  # fmt: skip
+            decided = True
+        else:
+            return question
+    return status

@@ -1,0 +1,256 @@
+"""A run of several workers behind a router, seen from Python."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
+from kvgym.errors import InvalidDecisionError, KVGymError
+from kvgym.simulator.addresses import function_handle
+from kvgym.simulator.cluster import (
+    ASK_POLICY,
+    ASK_ROUTER,
+    RESUME_DECISION,
+    RESUME_NOTHING,
+    RESUME_ROUTE,
+    ROUTER_SIGNATURE,
+    ROWS,
+    SHARED,
+    run_cluster,
+)
+from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.loop import POLICY_SIGNATURE
+from kvgym.simulator.simulation import Simulation
+from kvgym.simulator.system import System
+from kvgym.simulator.tables import BAD_ROUTE, BUDGET, DECIDE, ITERATION, LOG_FULL, ROUTE, UNKNOWN
+from kvgym.simulator.view import ClusterView
+from kvgym.workloads.table import RequestTable
+
+if TYPE_CHECKING:
+    from kvgym.policy import Decision
+    from kvgym.routing import CompiledRouter, Router
+
+_FOREVER = 1_000_000_000
+_POLICY_TABLES = ("params", "state", "reals", "profile")
+
+
+class ClusterSimulation(Simulation):
+    """One run of a cluster over a request table.
+
+    Use :func:`kvgym.simulate` to run a policy to the end. Step by step: :meth:`start`, then :meth:`step` with a
+    decision for worker :attr:`current` while they return True. To route from outside, make it without a router and
+    :meth:`run` it: it pauses whenever :attr:`pending` is a request that :meth:`assign` must give a worker.
+
+    Args:
+        system: the workers and their rules.
+        table: the requests.
+        router: made ready for the run by its ``reset``; None to route from outside.
+        needs: what the policy may know.
+        policy_name: for messages.
+        log: keep a row per iteration.
+        compiled: run compiled code; False runs the same functions as plain Python.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        table: RequestTable,
+        router: Router | None,
+        *,
+        needs: frozenset[str] = frozenset(),
+        policy_name: str = "decision",
+        log: bool = False,
+        compiled: bool = True,
+    ) -> None:
+        super().__init__(system, table, needs=needs, policy_name=policy_name, log=log, compiled=compiled)
+        self.router = router
+        t = self.tracker[0]
+        t["num_prefill_workers"] = system.num_prefill_workers
+        t["request"] = UNKNOWN
+        for name in ("handoff_head", "handoff_tail", "transfer_head", "transfer_tail"):
+            t[name] = UNKNOWN
+        self.requests["worker"] = UNKNOWN
+        self.worker_params = [
+            np.array(worker.batch_time.params(), np.float64) for worker in system.all_workers
+        ]
+        nothing = (np.zeros(1), np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.int32))
+        self._memory: list[tuple[Any, ...]] = [nothing] * len(self.workers)
+        self._router_memory: tuple[Any, Any] = (np.zeros(1), np.zeros(1, np.int64))
+        self._functions: list[Any] = []  # keeps alive what the handles point to
+        self._handles = np.zeros((len(self.workers), 6), np.int64)
+        for k, worker in enumerate(system.all_workers):
+            self._handles[k, 2:4] = self._handle_of(worker.batch_time.kernel, BATCH_TIME_SIGNATURE)
+        self._ask_router = ASK_ROUTER
+        inside = _compiled(router)
+        if inside is not None:
+            self._ask_router = 0
+            self._router_memory = inside.arguments()
+            self._handles[:, 4:6] = self._handle_of(inside.kernel, ROUTER_SIGNATURE)
+        self._addresses: tuple[Any, ...] | None = None
+
+    @property
+    def current(self) -> int:
+        """Index of the worker that decides."""
+        return int(self.tracker[0]["worker"])
+
+    @property
+    def pending(self) -> int | None:
+        """The request that waits for a worker, None if none does."""
+        i = int(self.tracker[0]["request"])
+        return None if i == UNKNOWN else i
+
+    @property
+    def cluster_view(self) -> ClusterView:
+        """The cluster as the pending request finds it."""
+        prefill, r = int(self.tracker[0]["num_prefill_workers"]), len(self.workers)
+        handed_over = int(self.tracker[0]["handoff_head"]) != UNKNOWN
+        candidates = range(prefill, r) if handed_over else range(prefill or r)
+        return ClusterView(self, int(self.tracker[0]["request"]), candidates)
+
+    def _handle_of(self, function: Any, signature: Any) -> tuple[int, int]:
+        """Return by which numbers the compiled core finds a kernel, and keep the kernel alive."""
+        found = function.compiled if self.compiled else uncompiled(function)
+        self._functions.append(found)
+        return function_handle(found, signature, compiled=self.compiled)
+
+    def _find_tables(self) -> tuple[Any, ...]:
+        """Return addresses and lengths of all tables."""
+        params, state = self._router_memory
+        shared = [getattr(self, name) for name in SHARED[:-2]] + [params, state]
+        rows = []
+        for k, memory in enumerate(self._memory):
+            own = dict(zip(_POLICY_TABLES, memory, strict=True)) | {"batch_params": self.worker_params[k]}
+            rows.append([own[name] if name in own else getattr(self, name)[k : k + 1] for name in ROWS])
+        lengths = [[table.shape[-1] for table in row] for row in rows]
+        return (
+            np.array([table.ctypes.data for table in shared], np.int64),
+            np.array([len(table) for table in shared], np.int64),
+            np.array([[table.ctypes.data for table in row] for row in rows], np.int64),
+            np.array(lengths, np.int64),
+            self._handles,
+        )
+
+    def _drive(self, resume: int, ask: int, budget: int) -> int:
+        """Call the core, giving it a longer log whenever it needs one."""
+        entry = run_cluster.compiled if self.compiled else uncompiled(run_cluster)
+        while True:
+            if self._addresses is None:
+                self._addresses = self._find_tables()
+            self.tracker[0]["request"] = self.tracker[0]["request"] if resume == RESUME_ROUTE else UNKNOWN
+            status = int(entry(*self._addresses, resume, ask, budget))
+            if status != ROUTE:
+                self.tracker[0]["request"] = UNKNOWN
+            if status != LOG_FULL:
+                return status
+            self.log = np.concatenate([self.log, np.zeros(max(len(self.log), len(self.workers)), ITERATION)])
+            self._addresses, resume = None, RESUME_NOTHING
+
+    def run(self, kernel: Any, arguments: Sequence[tuple[Any, ...]], *, budget: int | None = None) -> bool:
+        """Run under a compiled policy.
+
+        Args:
+            kernel: the policy's kernel.
+            arguments: parameters and memory of each worker's policy.
+            budget: decisions after which to pause; None = run to the end.
+
+        Returns:
+            True when the run has ended; False when the budget is used up, or when a request is pending.
+
+        Raises:
+            InvalidDecisionError: the policy or the router decided something the cluster cannot do.
+            LivelockError: the run would never end.
+        """
+        self._memory, self._addresses = list(arguments), None
+        self._handles[:, 0:2] = self._handle_of(kernel, POLICY_SIGNATURE)
+        return self._go_on(RESUME_NOTHING, budget or _FOREVER)
+
+    def _go_on(self, resume: int, budget: int) -> bool:
+        status = self._drive(resume, self._ask_router, budget)
+        while status == ROUTE and self.router is not None:
+            self._choose()
+            status = self._drive(RESUME_ROUTE, self._ask_router, budget)
+        if status in (BUDGET, ROUTE):
+            return False
+        self._raise_for(status)
+        self._ended = True
+        return True
+
+    def assign(self, worker: int, *, budget: int | None = None) -> bool:
+        """Give the pending request a worker and go on as in :meth:`run`.
+
+        Raises:
+            InvalidDecisionError: there is no pending request, or it may not go there.
+        """
+        if self.pending is None:
+            raise InvalidDecisionError("no request waits for a worker")
+        if worker not in self.cluster_view.candidates:
+            candidates = self.cluster_view.candidates
+            raise InvalidDecisionError(
+                f"request {self.pending} cannot go to worker {worker!r}; valid: {candidates.start} … "
+                f"{candidates.stop - 1}"
+            )
+        self.tracker[0]["route"] = operator.index(worker)
+        return self._go_on(RESUME_ROUTE, budget or _FOREVER)
+
+    def _choose(self) -> None:
+        """Ask the router for the pending request's worker."""
+        assert self.router is not None
+        view = self.cluster_view
+        chosen = view.candidates[0] if len(view.candidates) == 1 else self.router.route(view)
+        try:
+            self.tracker[0]["route"] = operator.index(chosen)
+        except (TypeError, OverflowError):
+            raise InvalidDecisionError(
+                f"router {self.router.info.name!r} returned {chosen!r} for request {view.request_id}; expected the "
+                "index of a worker"
+            ) from None
+
+    def start(self) -> bool:
+        """Go to the first moment at which a worker can decide; False if there is none."""
+        return self._ask(RESUME_NOTHING)
+
+    def step(self, decision: Decision) -> bool:
+        """Carry out a decision of worker :attr:`current` and go to the next; False when the run has ended.
+
+        Raises:
+            InvalidDecisionError: the worker cannot do it; nothing has changed.
+            LivelockError: the run would never end.
+            KVGymError: the run has ended already.
+        """
+        if self._ended:
+            raise KVGymError(f"the run has ended ({self._where()}); start a new simulation")
+        self._enter(decision)
+        return self._ask(RESUME_DECISION)
+
+    def _ask(self, resume: int) -> bool:
+        status = self._drive(resume, ASK_POLICY | ASK_ROUTER, _FOREVER)
+        while status == ROUTE:
+            if self.router is None:
+                raise KVGymError("stepping a cluster needs a router")
+            self._choose()
+            status = self._drive(RESUME_ROUTE, ASK_POLICY | ASK_ROUTER, _FOREVER)
+        return self._settle(status)
+
+    def _raise_for(self, status: int) -> None:
+        if status == BAD_ROUTE:
+            t = self.tracker[0]
+            name = self.router.info.name if self.router is not None else "?"
+            raise InvalidDecisionError(
+                f"router {name!r} sends request {int(t['error_request'])} to worker {int(t['error_needed'])}; valid: "
+                f"{self.cluster_view.candidates.start} … {self.cluster_view.candidates.stop - 1}"
+            )
+        if status == DECIDE:
+            return
+        super()._raise_for(status)
+
+
+def _compiled(router: Router | None) -> CompiledRouter | None:
+    """Return the router if it runs inside the compiled core."""
+    from kvgym.routing import CompiledRouter
+
+    inside = isinstance(router, CompiledRouter) and type(router).route is CompiledRouter.route
+    return router if inside else None  # type: ignore[return-value]
