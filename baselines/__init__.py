@@ -5,6 +5,18 @@ from __future__ import annotations
 if __name__ != "kvgym.baselines":
     raise ImportError("import this package as kvgym.baselines, not from the repository's folder")
 
-from kvgym.baselines import first_come, memory_constrained, routers
+from kvgym.baselines import (
+    first_come,
+    flow,
+    memory_constrained,
+    practice,
+    routers,
+)
 
-__all__ = ["first_come", "memory_constrained", "routers"]
+__all__ = [
+    "first_come",
+    "flow",
+    "memory_constrained",
+    "practice",
+    "routers",
+]

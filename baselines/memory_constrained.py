@@ -1,8 +1,9 @@
-"""MC-SF and MC-Benchmark: admission by a look-ahead over predicted KV memory.
+"""MC-SF, MC-Benchmark and its pessimistic variant: admission by a look-ahead over predicted KV memory.
 
 Source: P. Jaillet, J. Jiang, K. Mellou, M. Molinaro, C. Podimata, Z. Zhou, "Online Scheduling for LLM
 Inference with KV Cache Constraints": Algorithm 1 (MC-SF), Algorithm 2 (MC-Benchmark), inequality (5), and
-Section 5.2.2 for the protection margin and for clearing on overflow.
+Section 5.2.2 for the protection margin and for clearing on overflow. MC-Benchmark with the longest possible
+outputs: flow control for LLM inference (stability by controlled activation), Section 4.1.1.
 
 Readings: admission stops at the first request that does not fit. Ties go by arrival, then id. An ongoing
 request that outlives its prediction counts 0 in (5), as printed. If the memory the coming round really
@@ -38,36 +39,39 @@ from kvgym.simulator.lookahead import (
     profile_clear,
     profile_forget,
     profile_offset,
+    rounds_for,
 )
 from kvgym.simulator.tables import UNKNOWN, WAITING
 
 PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Constraints"
 
 # Layout of the state array: origin of the profile, iteration until which the head is known to be blocked,
-# the head it was computed for, then (MC-SF) the heap.
-_BLOCKED_UNTIL, _BLOCKED_ID, _HEAP = 1, 2, 3
+# the head it was computed for, then (where the order is not that of the queue) the heap.
+BLOCKED_UNTIL, BLOCKED_ID, HEAP = 1, 2, 3
 
 
 @jit
 def update_profile(
-    w: Any, requests: Any, active: Any, finished: Any, extend: bool, state: Any, profile: Any
+    w: Any, requests: Any, active: Any, finished: Any, extend: bool, longest: bool, state: Any, profile: Any
 ) -> int:
     """Correct the profile where predictions were wrong; returns the offset of now.
 
     Requests that ended early are taken out. With ``extend``, each that has outlived its prediction is put
-    back for the coming iteration.
+    back for the coming iteration. The prediction is the longest possible output if ``longest``.
     """
     offset = profile_offset(profile, state, w.iteration)
     for j in range(w.num_finished):
         r = requests[finished[j]]
-        if r.predicted_len > r.num_output_tokens:
+        predicted_len = r.predicted_high if longest else r.predicted_len
+        if predicted_len > r.num_output_tokens:
             next_use = r.prompt_len + r.num_output_tokens + 1
-            profile_forget(profile, offset, r.predicted_len, r.num_output_tokens, next_use)
-            state[_BLOCKED_ID] = UNKNOWN
+            profile_forget(profile, offset, predicted_len, r.num_output_tokens, next_use)
+            state[BLOCKED_ID] = UNKNOWN
     if extend:
         for k in range(w.num_active):
             slot = active[k]
-            if slot.num_output_tokens >= slot.predicted_len:
+            predicted_len = requests[slot.request_id].predicted_high if longest else slot.predicted_len
+            if slot.num_output_tokens >= predicted_len:
                 profile_add(profile, offset, slot.num_kv_tokens + 1, 1, 1)
     return offset
 
@@ -84,17 +88,21 @@ def try_admit(
     profile: Any,
     offset: int,
     i: int,
+    rounds: int,
 ) -> bool:
-    """Admit request ``i`` if inequality (5) holds with it; else remember until when it cannot."""
+    """Admit request ``i``, predicted to run ``rounds`` iterations, if inequality (5) holds with it.
+
+    If it does not hold, remember until when it cannot.
+    """
     if d.num_admit >= admit.shape[0] - w.num_active or (
-        state[_BLOCKED_ID] == i and w.iteration < state[_BLOCKED_UNTIL]
+        state[BLOCKED_ID] == i and w.iteration < state[BLOCKED_UNTIL]
     ):
         return False
-    first, rounds = first_use(problem, requests[i]), predicted_rounds(problem, requests[i])
+    first = first_use(problem, requests[i])
     wait = blocked_for(profile, offset, first, rounds, limit)
     if wait > 0:
-        state[_BLOCKED_ID] = i
-        state[_BLOCKED_UNTIL] = w.iteration + wait
+        state[BLOCKED_ID] = i
+        state[BLOCKED_UNTIL] = w.iteration + wait
         return False
     profile_add(profile, offset, first, rounds, 1)
     admit[d.num_admit] = i
@@ -114,7 +122,7 @@ def clear_on_overflow(
         return False
     clear_all(w, d, evict)
     profile_clear(profile)
-    state[_BLOCKED_ID] = UNKNOWN
+    state[BLOCKED_ID] = UNKNOWN
     return True
 
 
@@ -127,19 +135,48 @@ def mc_sf_kernel(
     limit = int(params[0])
     for j in range(w.num_queued):
         i = queued[j]
-        heap_push(state, _HEAP, request_key(requests[i].predicted_len, i))
-    offset = update_profile(w, requests, active, finished, params[1] == 1.0, state, profile)
-    while state[_HEAP] > 0:
-        i = key_request(state[_HEAP + 1])
+        heap_push(state, HEAP, request_key(requests[i].predicted_len, i))
+    offset = update_profile(w, requests, active, finished, params[1] == 1.0, False, state, profile)
+    while state[HEAP] > 0:
+        i = key_request(state[HEAP + 1])
+        rounds = predicted_rounds(problem, requests[i])
         if requests[i].status == WAITING and not try_admit(
-            problem, w, requests, d, admit, limit, state, profile, offset, i
+            problem, w, requests, d, admit, limit, state, profile, offset, i, rounds
         ):
             break
-        heap_pop(state, _HEAP)
+        heap_pop(state, HEAP)
     admitted = d.num_admit
     if clear_on_overflow(problem, w, requests, active, d, admit, evict, state, profile):
         for j in range(admitted):
-            heap_push(state, _HEAP, request_key(requests[admit[j]].predicted_len, admit[j]))
+            heap_push(state, HEAP, request_key(requests[admit[j]].predicted_len, admit[j]))
+
+
+@jit
+def admit_in_order(
+    problem: Any,
+    w: Any,
+    requests: Any,
+    active: Any,
+    finished: Any,
+    d: Any,
+    admit: Any,
+    evict: Any,
+    params: Any,
+    longest: bool,
+    state: Any,
+    profile: Any,
+) -> None:
+    """Admit in queue order while (5) holds, under predicted or (``longest``) longest possible outputs."""
+    limit = int(params[0])
+    offset = update_profile(w, requests, active, finished, params[1] == 1.0, longest, state, profile)
+    i = w.queue_head
+    while i != UNKNOWN:
+        r = requests[i]
+        rounds = rounds_for(problem, r, r.predicted_high if longest else r.predicted_len)
+        if not try_admit(problem, w, requests, d, admit, limit, state, profile, offset, i, rounds):
+            break
+        i = r.queue_next
+    clear_on_overflow(problem, w, requests, active, d, admit, evict, state, profile)
 
 
 @policy_kernel
@@ -148,16 +185,20 @@ def mc_benchmark_kernel(
     admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
 ) -> None:  # fmt: skip
     """Algorithm 2: admit in order of arrival while (5) holds."""
-    limit = int(params[0])
-    offset = update_profile(w, requests, active, finished, params[1] == 1.0, state, profile)
-    i = w.queue_head
-    while i != UNKNOWN and try_admit(problem, w, requests, d, admit, limit, state, profile, offset, i):
-        i = requests[i].queue_next
-    clear_on_overflow(problem, w, requests, active, d, admit, evict, state, profile)
+    admit_in_order(problem, w, requests, active, finished, d, admit, evict, params, False, state, profile)
 
 
-class _LookAhead(CompiledPolicy):
-    """What both policies share: margin, overruns, and the memory they keep."""
+@policy_kernel
+def mc_longest_kernel(
+    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
+    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
+) -> None:  # fmt: skip
+    """Algorithm 2 with the longest possible output as prediction."""
+    admit_in_order(problem, w, requests, active, finished, d, admit, evict, params, True, state, profile)
+
+
+class LookAhead(CompiledPolicy):
+    """What policies with a look-ahead share: margin, overruns, and the memory they keep."""
 
     def __init__(self, *, protection: float = 0.0, overrun: str = "ignore") -> None:
         """Set the margin and what an overrun prediction means.
@@ -179,13 +220,13 @@ class _LookAhead(CompiledPolicy):
 
     def memory(self, system: SystemInfo) -> PolicyMemory:
         """Return the profile, with the heap behind the scalars."""
-        state = np.zeros(_HEAP + 2 + system.max_requests, np.int64)
-        state[_BLOCKED_ID] = UNKNOWN
+        state = np.zeros(HEAP + 2 + system.max_requests, np.int64)
+        state[BLOCKED_ID] = UNKNOWN
         return PolicyMemory(state, np.zeros(1), np.zeros(2 * (system.max_predicted_len + 2), np.int32))
 
 
 @register_policy
-class MCSF(_LookAhead):
+class MCSF(LookAhead):
     """Memory Constrained Shortest First: shortest predicted output first, as far as memory will allow."""
 
     info = PolicyInfo(
@@ -200,7 +241,7 @@ class MCSF(_LookAhead):
 
 
 @register_policy
-class MCBenchmark(_LookAhead):
+class MCBenchmark(LookAhead):
     """First come, first served, with MC-SF's look-ahead."""
 
     info = PolicyInfo(
@@ -212,3 +253,22 @@ class MCBenchmark(_LookAhead):
         evicts=True,
     )
     kernel = mc_benchmark_kernel
+
+
+@register_policy
+class MCLongest(LookAhead):
+    """MC-Benchmark under intervals of lengths: every output is treated as the longest possible one.
+
+    A request whose prompt and longest output exceed the limit is never admitted, as under MC-Benchmark with
+    such a prediction; the run then ends with an error that says so.
+    """
+
+    info = PolicyInfo(
+        name="mc_longest",
+        summary="first come, first served, by a look-ahead under the longest possible outputs",
+        paper="flow control for LLM inference (stability by controlled activation)",
+        algorithm="Section 4.1.1, MC benchmark with the longest output",
+        needs=frozenset({"length_interval"}),
+        evicts=True,
+    )
+    kernel = mc_longest_kernel

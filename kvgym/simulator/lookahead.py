@@ -76,12 +76,18 @@ def first_use(problem: Any, request: Any) -> int:
 
 
 @jit
-def predicted_rounds(problem: Any, request: Any) -> int:
-    """Return the iterations a waiting request is predicted to run, at least 1."""
-    rounds = request.predicted_len - request.num_output_tokens
+def rounds_for(problem: Any, request: Any, output_len: int) -> int:
+    """Return the iterations a waiting request would run if its output had that length, at least 1."""
+    rounds = output_len - request.num_output_tokens
     if request.num_prefill_left > 0:
         rounds += 1 - problem.prefill_emits
     return max(rounds, 1)
+
+
+@jit
+def predicted_rounds(problem: Any, request: Any) -> int:
+    """Return the iterations a waiting request is predicted to run, at least 1."""
+    return rounds_for(problem, request, request.predicted_len)
 
 
 @jit
