@@ -211,7 +211,9 @@ class NestedWait(ThresholdPolicy):
             )
         if thresholds is None and self.rule == "fluid":
             prompt_len = float(rates @ [c.prompt_len for c in system.classes] / rates.sum())
-            thresholds = nested_thresholds(ending, prompt_len, ends, system.batch_time)
+            thresholds = self.computed_thresholds(
+                lambda: nested_thresholds(ending, prompt_len, ends, system.batch_time)
+            )
         elif thresholds is None:
             thresholds = practical_nested_thresholds(ending, ends, self.batch_limit)
         return np.concatenate([self.shared_params(thresholds, reaching), ends])

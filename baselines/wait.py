@@ -19,7 +19,7 @@ Readings, shared with Nested WAIT (:mod:`kvgym.baselines.nested_wait`):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -320,6 +320,19 @@ class ThresholdPolicy(CompiledPolicy):
             )
         return np.broadcast_to(np.array(self.thresholds, dtype=np.int64), (count,))
 
+    def computed_thresholds(self, compute: Callable[[], NDArray[np.int64]]) -> NDArray[np.int64]:
+        """Return what ``compute`` returns, thresholds of shape (m,).
+
+        Raises:
+            ConfigError: no thresholds satisfy the paper's condition.
+        """
+        try:
+            return compute()
+        except ConfigError as error:
+            raise ConfigError(
+                f"policy {self.info.name!r}: {error}; lower the rates, or give thresholds or rule=practical"
+            ) from error
+
     def shared_params(self, thresholds: NDArray[np.int64], rates: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return number of thresholds, drain, patience in seconds, and the thresholds.
 
@@ -359,7 +372,7 @@ class Wait(ThresholdPolicy):
 
         thresholds = self.given_thresholds(len(system.classes), "classes")
         if thresholds is None and self.rule == "fluid":
-            thresholds = wait_thresholds(system.classes, system.batch_time)
+            thresholds = self.computed_thresholds(lambda: wait_thresholds(system.classes, system.batch_time))
         elif thresholds is None:
             thresholds = practical_thresholds(system.classes, self.batch_limit)
         return self.shared_params(thresholds, np.array([c.rate for c in system.classes]))
