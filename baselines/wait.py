@@ -10,7 +10,9 @@ Readings, shared with Nested WAIT (:mod:`kvgym.baselines.nested_wait`):
   it is active with s output tokens. Of every stage those run that were activated first.
 - What does not fit is evicted LIFO: those picked last at this very moment are not admitted, then the latest
   activated go, paused ones included, until the batch and what is paused beside it fit. If nothing of the batch
-  would be left, nobody is evicted, and the policy goes on as if no type had reached its threshold.
+  would be left, nobody is evicted, and the policy goes on as if no type had reached its threshold. So the oldest
+  active request is never evicted, and with the drain rule every run ends. With the paper's first-token rule no
+  stage of Algorithm 1 ever holds more than n_j requests: nothing is evicted where the capacity is at least M^π.
 - The last requests of a finite trace never reach a threshold. The drain rule, which the paper does not have,
   serves them: once ``patience`` seconds have passed with neither an arrival nor a batch, everything active runs
   in full and up to a threshold of each type is admitted, iteration by iteration, until a type has reached its
