@@ -8,15 +8,21 @@ if __name__ != "kvgym.baselines":
 from kvgym.baselines import (
     first_come,
     flow,
+    iteration_level,
     memory_constrained,
+    nested_wait,
     practice,
     routers,
+    wait,
 )
 
 __all__ = [
     "first_come",
     "flow",
+    "iteration_level",
     "memory_constrained",
+    "nested_wait",
     "practice",
     "routers",
+    "wait",
 ]

@@ -1,0 +1,321 @@
+"""Iteration-level batching as engines do it: vLLM (prefills first) and Sarathi-Serve (decodes first).
+
+Sources: W. Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention",
+Section 4.5 (vLLM); A. Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve",
+in the form of A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and
+Practice", Algorithm 4 and Section 7 (shortest prefill first). Memory is counted in tokens, not in blocks.
+
+Algorithm 4 as printed is off by one in the length of the last chunk, and its inner loop must end when the
+chunk is 0; it knows no memory limit. Readings shared by both policies:
+
+- Active requests are evicted LIFO, the latest activated first, until what runs and what is paused fits, and an
+  iteration that evicts admits nobody. The oldest is never evicted, so that it always finishes.
+- Admission stops at the first request that does not fit, and leaves the watermark free. Into an empty worker
+  the first one is admitted all the same: nothing starves.
+- A request that comes back with its whole KV (swapped out, not recomputed) has no prompt left: it joins the
+  decodes, and counts as one token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.baselines._common import evict_last
+from kvgym.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    PolicyMemory,
+    SystemInfo,
+    fraction_of,
+    policy_kernel,
+    register_policy,
+    require,
+)
+from kvgym.simulator.compiled import jit
+from kvgym.simulator.heap import heap_pop, heap_push, key_request, request_key
+from kvgym.simulator.lookahead import first_use
+from kvgym.simulator.tables import UNKNOWN, WAITING
+
+_HEAP = 0  # Sarathi's state array holds nothing but the heap of waiting requests
+
+
+@jit
+def admit_prompts(
+    problem: Any, w: Any, requests: Any, d: Any, admit: Any, limit: int, max_tokens: int, max_requests: int
+) -> int:
+    """Admit whole prompts in queue order; returns how many of those admitted have a prompt to process.
+
+    Decodes pause while a prompt is processed, so memory has to hold what is at rest and the newcomers; as long
+    as only swapped-out requests have been admitted, the decodes of everybody as well.
+    """
+    used, tokens, prefills = w.kv_tokens, 0, 0
+    i = w.queue_head
+    while i != UNKNOWN and w.num_active + d.num_admit < min(max_requests, admit.shape[0]):
+        use, left = first_use(problem, requests[i]), requests[i].num_prefill_left
+        room = (problem.kv_capacity if w.num_active + d.num_admit == 0 else limit) - used
+        if left == 0 and prefills == 0:
+            room -= w.num_active
+        if use > room or (left > 0 and prefills > 0 and tokens + left > max_tokens):
+            break
+        if left > 0:
+            prefills += 1
+            tokens += left
+        used += use
+        admit[d.num_admit] = i
+        d.num_admit += 1
+        i = requests[i].queue_next
+    return prefills
+
+
+@policy_kernel
+def vllm_kernel(
+    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
+    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
+) -> None:  # fmt: skip
+    """Process prompts, and only prompts, as soon as one can be admitted; else decode everybody."""
+    prefills = admit_prompts(problem, w, requests, d, admit, int(params[0]), int(params[1]), int(params[2]))
+    if prefills == 0:
+        if d.num_admit == 0:
+            evict_last(problem, w, active, d, evict, w.kv_tokens + w.num_active)
+        return
+    if w.num_active == 0 and prefills == d.num_admit:
+        return  # nobody is paused
+    d.explicit = 1
+    for k in range(w.num_active):
+        active[k].planned = 0
+    for j in range(d.num_admit):
+        admit_tokens[j] = UNKNOWN if requests[admit[j]].num_prefill_left > 0 else 0
+
+
+@jit
+def chunk_that_fits(problem: Any, left: int, budget: int, room: int) -> int:
+    """Return the largest prefill chunk within the budget and ``room`` tokens of memory.
+
+    The chunk that completes the prompt may write the first output token too, which needs room as well.
+    """
+    chunk = max(0, min(left, budget, room))
+    if chunk == left and left + problem.prefill_emits > room:
+        chunk -= 1
+    return chunk
+
+
+@jit
+def make_room(problem: Any, w: Any, active: Any, d: Any, evict: Any) -> int:
+    """Evict LIFO until the decodes of the others fit; returns the memory these need, with all that rests.
+
+    Where nobody is left to decode, the oldest prefill must be able to go on by at least one token.
+    """
+    last, decodes = w.num_active, w.num_active - w.num_prefilling
+    need = w.kv_tokens + decodes
+    while last > 0:
+        extra = 0
+        if decodes == 0:
+            extra = 1 + (problem.prefill_emits if active[0].num_prefill_left == 1 else 0)
+        if need + extra <= problem.kv_capacity:
+            break
+        last -= 1
+        need -= active[last].num_kv_tokens
+        if active[last].num_prefill_left == 0:
+            decodes -= 1
+            need -= 1
+        evict[d.num_evict] = last
+        d.num_evict += 1
+    return need
+
+
+@jit
+def continue_prefills(
+    problem: Any, w: Any, active: Any, d: Any, staying: int, budget: int, room: int
+) -> tuple[int, int]:
+    """Plan the next chunks of ongoing prefills in order of activation; pause those that get none.
+
+    Args:
+        problem: settings of the run.
+        w: the worker.
+        active: its slots.
+        d: the decision.
+        staying: slots that are not evicted; they come first.
+        budget: tokens the batch may still take.
+        room: memory left beside the decodes.
+
+    Returns:
+        The budget left, and the memory reserved: what these requests still lack of their prompts, and one token
+        each for their first output. The budget is 0 if a request was left without a chunk.
+    """
+    reserved = 0
+    for k in range(staying):
+        slot = active[k]
+        left = slot.num_prefill_left
+        if left > 0:
+            chunk = chunk_that_fits(problem, left, budget, room)
+            if chunk == 0:
+                budget = 0  # nobody may overtake
+            d.explicit = 1
+            slot.planned = chunk
+            budget -= chunk
+            room -= chunk + (problem.prefill_emits if chunk == left else 0)
+            reserved += left + 1
+    return budget, reserved
+
+
+@jit
+def next_waiting(w: Any, requests: Any, d: Any, admit: Any, state: Any, shortest_first: bool) -> int:
+    """Return the next request to admit, UNKNOWN if none waits: the queue's, or the shortest prefill."""
+    if not shortest_first:
+        return w.queue_head if d.num_admit == 0 else requests[admit[d.num_admit - 1]].queue_next
+    while state[_HEAP] > 0:
+        i = key_request(state[_HEAP + 1])
+        if requests[i].status == WAITING:
+            return i
+        heap_pop(state, _HEAP)
+    return UNKNOWN
+
+
+@policy_kernel
+def sarathi_kernel(
+    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
+    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
+) -> None:  # fmt: skip
+    """Algorithm 4: every decode, then ongoing prefills, then new ones, within the token budget."""
+    limit, max_requests = int(params[0]), int(params[2])
+    shortest_first = params[3] == 1.0
+    if shortest_first:
+        for j in range(w.num_queued):
+            heap_push(state, _HEAP, request_key(requests[queued[j]].num_prefill_left, queued[j]))
+    need = make_room(problem, w, active, d, evict)
+    staying = w.num_active - d.num_evict
+    budget, reserved, num_prefilling = int(params[1]), 0, 0
+    if w.num_prefilling == 0:
+        budget -= staying
+    else:
+        for k in range(staying):
+            num_prefilling += 1 if active[k].num_prefill_left > 0 else 0
+        budget, reserved = continue_prefills(
+            problem, w, active, d, staying, budget - (staying - num_prefilling), problem.kv_capacity - need
+        )
+    if d.num_evict > 0:
+        return
+    free = limit - need - reserved
+    while budget > 0 and staying + d.num_admit < min(max_requests, admit.shape[0]):
+        i = next_waiting(w, requests, d, admit, state, shortest_first)
+        if i == UNKNOWN:
+            break
+        left = requests[i].num_prefill_left
+        use = requests[i].num_kv_tokens + left + 1
+        if use > free and staying + d.num_admit > 0:
+            break
+        tokens = max(1, min(budget, left))
+        if tokens < left:
+            d.explicit = 1
+        budget -= tokens
+        free -= use
+        admit[d.num_admit] = i
+        admit_tokens[d.num_admit] = tokens
+        d.num_admit += 1
+        if shortest_first:
+            heap_pop(state, _HEAP)
+
+
+@register_policy
+class VLLM(CompiledPolicy):
+    """First come, first served, prefills first: a batch holds either prompts or decodes."""
+
+    info = PolicyInfo(
+        name="vllm",
+        summary="first come, first served, prompts before decodes; evicts the newest on overflow (LIFO)",
+        paper="Kwon et al., Efficient Memory Management for Large Language Model Serving with PagedAttention",
+        algorithm="Section 4.5",
+        pauses=True,
+        evicts=True,
+    )
+    kernel = vllm_kernel
+
+    def __init__(
+        self, *, max_batch_tokens: int = 4096, max_batch_requests: int = 128, watermark: float = 0.01
+    ) -> None:
+        """Set the limits.
+
+        Args:
+            max_batch_tokens: most prompt tokens in an iteration; a longer prompt is processed alone.
+            max_batch_requests: most active requests.
+            watermark: fraction of the capacity that admission leaves free, in [0, 1).
+        """
+        require_count("max_batch_tokens", max_batch_tokens)
+        require_count("max_batch_requests", max_batch_requests)
+        require("watermark", watermark, 0 <= watermark < 1, "a fraction in [0, 1)")
+        self.max_batch_tokens, self.max_batch_requests = max_batch_tokens, max_batch_requests
+        self.watermark = watermark
+
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the admission limit in tokens, the prompt tokens per iteration, and the active requests."""
+        limit = fraction_of(system.kv_capacity, self.watermark)
+        return np.array([limit, self.max_batch_tokens, self.max_batch_requests], dtype=np.float64)
+
+
+@register_policy
+class Sarathi(CompiledPolicy):
+    """Sarathi-Serve: every decode in every batch, the rest of a token budget for prompts in chunks.
+
+    A request is admitted only if its whole remaining prompt and one output token fit into the memory that
+    this iteration's decodes leave, beside the same for every ongoing prefill: Algorithm 4 knows no memory
+    limit, and without this rule prompts that cannot be finished would fill it.
+    """
+
+    info = PolicyInfo(
+        name="sarathi",
+        summary="every decode in every batch, prompts in chunks within a token budget",
+        paper="Bari et al., Optimal Scheduling Algorithms for LLM Inference: Theory and Practice",
+        algorithm="Algorithm 4 (Sarathi-Serve, Agrawal et al.)",
+        chunks_prefill=True,
+        pauses=True,
+        evicts=True,
+    )
+    kernel = sarathi_kernel
+
+    def __init__(
+        self,
+        *,
+        token_budget: int = 512,
+        max_batch_requests: int = 128,
+        order: str = "fcfs",
+        watermark: float = 0.0,
+    ) -> None:
+        """Set budget, limits and order.
+
+        Args:
+            token_budget: tokens per iteration, a decode being one; decodes run even if they exceed it.
+            max_batch_requests: most active requests.
+            order: of admissions: ``"fcfs"``, or ``"spf"``, shortest remaining prefill first (ties by arrival).
+            watermark: fraction of the capacity that admission leaves free, in [0, 1).
+        """
+        require_count("token_budget", token_budget)
+        require_count("max_batch_requests", max_batch_requests)
+        require("order", order, order in ("fcfs", "spf"), "fcfs or spf")
+        require("watermark", watermark, 0 <= watermark < 1, "a fraction in [0, 1)")
+        self.token_budget, self.max_batch_requests = token_budget, max_batch_requests
+        self.order, self.watermark = order, watermark
+
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the admission limit in tokens, the budget, the active requests, and whether SPF."""
+        limit = fraction_of(system.kv_capacity, self.watermark)
+        return np.array(
+            [limit, self.token_budget, self.max_batch_requests, self.order == "spf"], dtype=np.float64
+        )
+
+    def memory(self, system: SystemInfo) -> PolicyMemory:
+        """Return the heap of waiting requests."""
+        return PolicyMemory(
+            np.zeros(_HEAP + 2 + system.max_requests, np.int64), np.zeros(1), np.zeros(2, np.int32)
+        )
+
+
+def require_count(name: str, value: Any) -> None:
+    """Check a hyperparameter that counts something.
+
+    Raises:
+        ConfigError: it is not a whole number ≥ 1.
+    """
+    require(name, value, isinstance(value, int) and value >= 1, "a whole number >= 1")
