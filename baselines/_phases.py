@@ -64,8 +64,8 @@ def take_next(
         width: requests in a decode iteration at most.
 
     Returns:
-        The requests that have nothing left to prefill after the coming iteration and had before, or had not
-        been active: how many move from P to D.
+        How many requests move from P to D: those with an empty prefill, and the one that begins if its first
+        chunk is its last.
     """
     moved, kv = 0, w.kv_tokens
     i = w.queue_head
