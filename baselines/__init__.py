@@ -6,23 +6,31 @@ if __name__ != "kvgym.baselines":
     raise ImportError("import this package as kvgym.baselines, not from the repository's folder")
 
 from kvgym.baselines import (
+    disaggregated,
     first_come,
     flow,
     iteration_level,
     memory_constrained,
     nested_wait,
     practice,
+    rad,
+    request_level,
     routers,
+    slai,
     wait,
 )
 
 __all__ = [
+    "disaggregated",
     "first_come",
     "flow",
     "iteration_level",
     "memory_constrained",
     "nested_wait",
     "practice",
+    "rad",
+    "request_level",
     "routers",
+    "slai",
     "wait",
 ]
