@@ -5,6 +5,6 @@ from __future__ import annotations
 if __name__ != "kvgym.baselines":
     raise ImportError("import this package as kvgym.baselines, not from the repository's folder")
 
-from kvgym.baselines import first_come, memory_constrained
+from kvgym.baselines import first_come, memory_constrained, work_conserving
 
-__all__ = ["first_come", "memory_constrained"]
+__all__ = ["first_come", "memory_constrained", "work_conserving"]
