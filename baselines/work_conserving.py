@@ -53,9 +53,6 @@ PAPER = (
 _BLOCKED_UNTIL, _BLOCKED_ID, _HEAP = 1, 2, 3
 
 
-# ---------------------------------------------------------------- the coming iteration
-
-
 @jit
 def chunk_growth(problem: Any, row: Any, chunk: int) -> int:
     """Return the KV tokens that a slot or a waiting request gains in its next iteration.
@@ -113,9 +110,6 @@ def plan_chunks(
             d.explicit = 1
 
 
-# ---------------------------------------------------------------- the order of admission
-
-
 @jit
 def note_queued(w: Any, requests: Any, queued: Any, state: Any, by_work: bool) -> None:
     """Take those that joined the queue into the heap, by prompt plus predicted output (SJF only)."""
@@ -144,9 +138,6 @@ def next_in_order(requests: Any, state: Any, by_work: bool, i: int) -> int:
         heap_pop(state, _HEAP)
         return shortest(state)
     return requests[i].queue_next
-
-
-# ---------------------------------------------------------------- the look-ahead
 
 
 @jit
@@ -248,9 +239,6 @@ def admit_if_safe(
     return True
 
 
-# ---------------------------------------------------------------- kernels
-
-
 @policy_kernel
 def work_conserving_kernel(
     problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
@@ -301,9 +289,6 @@ def lookahead_kernel(
         ):
             i = next_in_order(requests, state, by_work, i)
     plan_chunks(w, requests, active, d, admit, admit_tokens, chunk)
-
-
-# ---------------------------------------------------------------- policies
 
 
 class _WorkConserving(CompiledPolicy):
