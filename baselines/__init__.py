@@ -18,6 +18,7 @@ from kvgym.baselines import (
     routers,
     slai,
     wait,
+    work_conserving,
 )
 
 __all__ = [
@@ -33,4 +34,5 @@ __all__ = [
     "routers",
     "slai",
     "wait",
+    "work_conserving",
 ]

@@ -1,0 +1,396 @@
+"""Work-conserving scheduling with chunked prefill and mixed batches, with and without look-ahead.
+
+Source: "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory
+Constraints" (anonymous authors, under review), Section 3: prompts are processed in chunks; ongoing requests
+come first, then new ones in the order of a priority rule (FCFS or SJF) as long as memory permits; what
+outgrows the memory later is swapped out. The proof of Theorem 2 assumes a look-ahead instead: nobody is
+admitted who would ever make memory overflow. In each iteration every prefilling request processes one chunk
+and every decoding request one token; nothing is paused.
+
+Readings, where the paper leaves a choice:
+
+- It prescribes no order of swapping out: the latest activated requests go first (LIFO). The paper's swap at
+  no cost is a system with ``progress_on_evict="kept"``; the other rules work as well. Nobody is admitted in
+  an iteration that swaps out, which would only exchange one request for another.
+- Admission stops at the first request that does not fit.
+- SJF orders by prompt plus predicted output. The paper names no measure of a job; its lifetime memory g(s, o)
+  grows with both lengths. A request keeps its key when it is swapped out, so that ``requeue``, which decides
+  its place in the FCFS order, does not matter here.
+- The paper assumes that chunks divide prompts; here the last chunk of a prompt may be shorter.
+- The look-ahead knows predicted lengths. A request that has reached its prediction is expected to need one
+  more token. One predicted to outgrow the memory is expected to end when it fills it, as every request fits
+  alone: an empty worker never refuses work.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    PolicyMemory,
+    SystemInfo,
+    policy_kernel,
+    register_policy,
+    require,
+)
+from kvgym.simulator.compiled import jit
+from kvgym.simulator.heap import heap_pop, heap_push, key_request, request_key
+from kvgym.simulator.lookahead import blocked_for, first_use, profile_add, profile_offset
+from kvgym.simulator.tables import UNKNOWN
+
+PAPER = (
+    "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory Constraints"
+)
+
+# Layout of the state array: origin of the profile, iteration until which the head is known to be blocked, the
+# head it was computed for, then the heap of SJF; from the back, by request id, the iteration after the last
+# one for which the profile counts the request.
+_BLOCKED_UNTIL, _BLOCKED_ID, _HEAP = 1, 2, 3
+
+
+@jit
+def chunk_growth(problem: Any, row: Any, chunk: int) -> int:
+    """Return the KV tokens that a slot or a waiting request gains in its next iteration.
+
+    A function of both: their fields have the same names.
+    """
+    if row.num_prefill_left == 0:
+        return 1
+    if row.num_prefill_left <= chunk:
+        return row.num_prefill_left + problem.prefill_emits
+    return chunk
+
+
+@jit
+def need_of_chunks(problem: Any, w: Any, active: Any, chunk: int) -> int:
+    """Return the KV tokens that the active set needs in the coming iteration."""
+    if w.num_prefilling == 0:
+        return w.kv_tokens + w.num_active
+    need = w.kv_tokens
+    for k in range(w.num_active):
+        need += chunk_growth(problem, active[k], chunk)
+    return need
+
+
+@jit
+def evict_latest(problem: Any, w: Any, active: Any, d: Any, evict: Any, need: int, chunk: int) -> None:
+    """Evict the latest activated requests until the coming iteration of the others fits.
+
+    ``need`` is what the whole active set needs. The oldest stays: every request fits alone.
+    """
+    while need > problem.kv_capacity:
+        k = w.num_active - 1 - d.num_evict
+        need -= active[k].num_kv_tokens + chunk_growth(problem, active[k], chunk)
+        evict[d.num_evict] = k
+        d.num_evict += 1
+
+
+@jit
+def plan_chunks(
+    w: Any, requests: Any, active: Any, d: Any, admit: Any, admit_tokens: Any, chunk: int
+) -> None:
+    """Give one chunk to each request with more than that to prefill; all others run in full.
+
+    Those evicted are the last slots.
+    """
+    if w.num_prefilling > 0:
+        for k in range(w.num_active - d.num_evict):
+            if active[k].num_prefill_left > chunk:
+                active[k].planned = chunk
+                d.explicit = 1
+    for j in range(d.num_admit):
+        admit_tokens[j] = UNKNOWN
+        if requests[admit[j]].num_prefill_left > chunk:
+            admit_tokens[j] = chunk
+            d.explicit = 1
+
+
+@jit
+def note_queued(w: Any, requests: Any, queued: Any, state: Any, by_work: bool) -> None:
+    """Take those that joined the queue into the heap, by prompt plus predicted output (SJF only)."""
+    if by_work:
+        for j in range(w.num_queued):
+            r = requests[queued[j]]
+            heap_push(state, _HEAP, request_key(np.int64(r.prompt_len) + r.predicted_len, queued[j]))
+
+
+@jit
+def shortest(state: Any) -> int:
+    """Return the waiting request with the least work; UNKNOWN if nobody waits."""
+    return key_request(state[_HEAP + 1]) if state[_HEAP] > 0 else UNKNOWN
+
+
+@jit
+def first_in_order(w: Any, state: Any, by_work: bool) -> int:
+    """Return the waiting request to consider first; UNKNOWN if nobody waits."""
+    return shortest(state) if by_work else w.queue_head
+
+
+@jit
+def next_in_order(requests: Any, state: Any, by_work: bool, i: int) -> int:
+    """Return the request to consider after ``i``, which has been admitted; UNKNOWN if there is none."""
+    if by_work:
+        heap_pop(state, _HEAP)
+        return shortest(state)
+    return requests[i].queue_next
+
+
+@jit
+def partial_chunks(row: Any, chunk: int) -> int:
+    """Return the iterations before the one that completes the prefill; 0 if there is nothing to prefill."""
+    return (row.num_prefill_left - 1) // chunk if row.num_prefill_left > 0 else 0
+
+
+@jit
+def expected_rounds(problem: Any, r: Any, chunk: int) -> int:
+    """Return the iterations a waiting request is expected to run, at least 1."""
+    output = min(max(r.predicted_len, r.num_output_tokens + 1), problem.kv_capacity - r.prompt_len)
+    rounds = output - r.num_output_tokens
+    if r.num_prefill_left > 0:
+        rounds += partial_chunks(r, chunk) + 1 - problem.prefill_emits
+    return rounds
+
+
+@jit
+def add_use(problem: Any, profile: Any, offset: int, row: Any, chunk: int, rounds: int, sign: int) -> None:
+    """Add (sign 1) or subtract (sign -1) what a slot or a waiting request uses over ``rounds`` iterations.
+
+    A chunk more per iteration while prompt remains, then, from the iteration that completes the prefill (or
+    at once, if that is over), one token more per iteration.
+    """
+    partial = partial_chunks(row, chunk)
+    for k in range(partial):
+        use = row.num_kv_tokens + (k + 1) * chunk
+        profile[offset + k] = np.int32(profile[offset + k] + sign * use)
+    profile_add(profile, offset + partial, first_use(problem, row), rounds - partial, sign)
+
+
+@jit
+def chunks_blocked_for(problem: Any, profile: Any, offset: int, r: Any, chunk: int, rounds: int) -> int:
+    """Return for how many iterations a request surely cannot be admitted; 0 = it fits now.
+
+    As :func:`~kvgym.simulator.lookahead.blocked_for`: each iteration of waiting lowers the use at a moment
+    before the prefill is complete by one chunk, and at a later one by one token, until it is that of the
+    completing iteration.
+    """
+    bound, partial = 0, partial_chunks(r, chunk)
+    for k in range(partial):
+        excess = profile[offset + k] + r.num_kv_tokens + (k + 1) * chunk - problem.kv_capacity
+        bound = max(bound, min((excess + chunk - 1) // chunk, k + 1))
+    later = blocked_for(
+        profile, offset + partial, first_use(problem, r), rounds - partial, problem.kv_capacity
+    )
+    return max(bound, later)
+
+
+@jit
+def end_of(state: Any, i: int) -> int:
+    """Return where the state holds the iteration after the last one that the profile counts for ``i``."""
+    return state.shape[0] - 1 - i
+
+
+@jit
+def update_use(w: Any, requests: Any, active: Any, finished: Any, state: Any, profile: Any) -> int:
+    """Correct the profile where predictions were wrong; returns the offset of now.
+
+    The rest of requests that ended early is taken out; each that has outlived its prediction is put in for
+    the coming iteration. Afterwards the profile of the coming iteration is what the active set needs.
+    """
+    offset = profile_offset(profile, state, w.iteration)
+    for j in range(w.num_finished):
+        r = requests[finished[j]]
+        rest = state[end_of(state, finished[j])] - w.iteration
+        if rest > 0:
+            profile_add(profile, offset, r.prompt_len + r.num_output_tokens + 1, rest, -1)
+            state[_BLOCKED_ID] = UNKNOWN
+    for k in range(w.num_active):
+        slot = active[k]
+        if slot.num_output_tokens >= slot.predicted_len:
+            end = end_of(state, slot.request_id)
+            if state[end] <= w.iteration:
+                profile_add(profile, offset, slot.num_kv_tokens + 1, 1, 1)
+                state[end] = w.iteration + 1
+    return offset
+
+
+@jit
+def admit_if_safe(
+    problem: Any, w: Any, requests: Any, d: Any, admit: Any, chunk: int, state: Any, profile: Any, offset: int,
+    i: int,
+) -> bool:  # fmt: skip
+    """Admit request ``i`` if memory is predicted never to overflow with it; else note until when it waits."""
+    if state[_BLOCKED_ID] == i and w.iteration < state[_BLOCKED_UNTIL]:
+        return False
+    rounds = expected_rounds(problem, requests[i], chunk)
+    wait = chunks_blocked_for(problem, profile, offset, requests[i], chunk, rounds)
+    if wait > 0:
+        state[_BLOCKED_ID] = i
+        state[_BLOCKED_UNTIL] = w.iteration + wait
+        return False
+    add_use(problem, profile, offset, requests[i], chunk, rounds, 1)
+    state[end_of(state, i)] = w.iteration + rounds
+    admit[d.num_admit] = i
+    d.num_admit += 1
+    return True
+
+
+@policy_kernel
+def work_conserving_kernel(
+    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
+    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
+) -> None:  # fmt: skip
+    """Ongoing requests first, swapping out the latest on overflow; else admit while the coming round fits."""
+    chunk, by_work = int(params[0]), params[1] == 1.0
+    note_queued(w, requests, queued, state, by_work)
+    need = need_of_chunks(problem, w, active, chunk)
+    if need > problem.kv_capacity:
+        evict_latest(problem, w, active, d, evict, need, chunk)
+    else:
+        i = first_in_order(w, state, by_work)
+        while i != UNKNOWN:
+            need += requests[i].num_kv_tokens + chunk_growth(problem, requests[i], chunk)
+            if need > problem.kv_capacity:
+                break
+            admit[d.num_admit] = i
+            d.num_admit += 1
+            i = next_in_order(requests, state, by_work, i)
+    plan_chunks(w, requests, active, d, admit, admit_tokens, chunk)
+
+
+@policy_kernel
+def lookahead_kernel(
+    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
+    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
+) -> None:  # fmt: skip
+    """Ongoing requests first; admit while predicted memory never exceeds the capacity.
+
+    Only a prediction that was too short makes the ongoing requests overflow.
+    """
+    chunk, by_work = int(params[0]), params[1] == 1.0
+    note_queued(w, requests, queued, state, by_work)
+    offset = update_use(w, requests, active, finished, state, profile)
+    need = need_of_chunks(problem, w, active, chunk)
+    if need > problem.kv_capacity:
+        evict_latest(problem, w, active, d, evict, need, chunk)
+        for j in range(d.num_evict):
+            slot = active[evict[j]]
+            rest = state[end_of(state, slot.request_id)] - w.iteration
+            add_use(problem, profile, offset, slot, chunk, rest, -1)
+        state[_BLOCKED_ID] = UNKNOWN
+    else:
+        i = first_in_order(w, state, by_work)
+        while i != UNKNOWN and admit_if_safe(
+            problem, w, requests, d, admit, chunk, state, profile, offset, i
+        ):
+            i = next_in_order(requests, state, by_work, i)
+    plan_chunks(w, requests, active, d, admit, admit_tokens, chunk)
+
+
+class _WorkConserving(CompiledPolicy):
+    """What the four share: the chunk, and the heap of SJF."""
+
+    by_work = False
+
+    def __init__(self, *, chunk: int = 512) -> None:
+        """Set the chunk.
+
+        Args:
+            chunk: most prompt tokens a request processes per iteration (ŝ), at least 1. The paper names no
+                value; the processing rates it reports follow from its formula with any from 128 on.
+        """
+        require("chunk", chunk, isinstance(chunk, int) and chunk >= 1, "a whole number of tokens, at least 1")
+        self.chunk = chunk
+
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the chunk, tokens, and whether the order is SJF; no prompt exceeds the capacity."""
+        return np.array([min(self.chunk, system.kv_capacity), float(self.by_work)])
+
+    def memory(self, system: SystemInfo) -> PolicyMemory:
+        """Return the heap behind the scalars."""
+        state = np.zeros(_HEAP + 1 + self.by_work * system.max_requests, np.int64)
+        return PolicyMemory(state, np.zeros(1), np.zeros(2, np.int32))
+
+
+class _WithLookAhead(_WorkConserving):
+    """What both policies with look-ahead share: the profile of future memory."""
+
+    def memory(self, system: SystemInfo) -> PolicyMemory:
+        """Return heap and ends behind the scalars, and a profile two horizons long.
+
+        No request is expected to run longer than the chunks of a prompt that fills the memory and the
+        longest predicted output take together.
+        """
+        state = np.zeros(_HEAP + 1 + 2 * system.max_requests, np.int64)
+        state[_BLOCKED_ID] = UNKNOWN
+        horizon = system.kv_capacity // min(self.chunk, system.kv_capacity) + system.max_predicted_len + 2
+        return PolicyMemory(state, np.zeros(1), np.zeros(2 * horizon, np.int32))
+
+
+@register_policy
+class WorkConservingFCFS(_WorkConserving):
+    """First come, first served while the coming round fits; swaps out the latest on overflow."""
+
+    info = PolicyInfo(
+        name="work_conserving_fcfs",
+        summary="chunked prefill, mixed batches, FCFS while the coming round fits; swaps out the newest (LIFO)",
+        paper=PAPER,
+        algorithm="Section 3, work-conserving scheduling (FCFS)",
+        chunks_prefill=True,
+        evicts=True,
+    )
+    kernel = work_conserving_kernel
+
+
+@register_policy
+class WorkConservingSJF(_WorkConserving):
+    """Least predicted work first while the coming round fits; swaps out the latest on overflow."""
+
+    info = PolicyInfo(
+        name="work_conserving_sjf",
+        summary="chunked prefill, mixed batches, SJF while the coming round fits; swaps out the newest (LIFO)",
+        paper=PAPER,
+        algorithm="Section 3, work-conserving scheduling (SJF)",
+        needs=frozenset({"predicted_length"}),
+        chunks_prefill=True,
+        evicts=True,
+    )
+    kernel = work_conserving_kernel
+    by_work = True
+
+
+@register_policy
+class WorkConservingFCFSLookahead(_WithLookAhead):
+    """First come, first served while predicted memory never overflows."""
+
+    info = PolicyInfo(
+        name="work_conserving_fcfs_lookahead",
+        summary="chunked prefill, mixed batches, FCFS while predicted memory never overflows",
+        paper=PAPER,
+        algorithm="Theorem 2, work-conserving scheduling with look-ahead (FCFS)",
+        needs=frozenset({"predicted_length"}),
+        chunks_prefill=True,
+        evicts=True,
+    )
+    kernel = lookahead_kernel
+
+
+@register_policy
+class WorkConservingSJFLookahead(_WithLookAhead):
+    """Least predicted work first while predicted memory never overflows."""
+
+    info = PolicyInfo(
+        name="work_conserving_sjf_lookahead",
+        summary="chunked prefill, mixed batches, SJF while predicted memory never overflows",
+        paper=PAPER,
+        algorithm="Theorem 2, work-conserving scheduling with look-ahead (SJF)",
+        needs=frozenset({"predicted_length"}),
+        chunks_prefill=True,
+        evicts=True,
+    )
+    kernel = lookahead_kernel
+    by_work = True
