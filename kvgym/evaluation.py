@@ -18,8 +18,10 @@ import kvgym
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.metrics import compute_metrics, metric_info, metric_names
 from kvgym.policy import Policy, make_policy, policy_defaults
+from kvgym.routing import Router
 from kvgym.runner import SimulationResult, check_needs, simulate
 from kvgym.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
+from kvgym.simulator.system import System
 from kvgym.statistics import Estimate, mean_interval, ratio_interval
 from kvgym.workloads.table import RequestTable
 
@@ -221,7 +223,7 @@ def compare(
             if progress is not None:
                 progress(f"{label}, seed {seed}")
             keep = keep_examples and seed == numbers[0]
-            record, result = _run(system, table, policy, label, seed, keep)
+            record, result = _run(system, table, policy, chosen.make_router(), label, seed, keep)
             runs.append(record)
             if result is not None and not result.completed:
                 left = int(record.metrics["unfinished"])
@@ -265,11 +267,17 @@ def _merge_notes(notes: list[tuple[int, str]], seeds: int) -> tuple[str, ...]:
 
 
 def _run(
-    system: Any, table: RequestTable, policy: Policy, label: str, seed: int, log: bool
+    system: System,
+    table: RequestTable,
+    policy: Policy,
+    router: Router | None,
+    label: str,
+    seed: int,
+    log: bool,
 ) -> tuple[RunRecord, SimulationResult | None]:
     started = time.perf_counter()
     try:
-        result = simulate(system, table, policy, seed=seed, log=log)
+        result = simulate(system, table, policy, router=router, seed=seed, log=log)
     except KVGymError as error:
         empty = dict.fromkeys(metric_names(), float("nan"))
         return RunRecord(label, seed, empty, str(error), False, time.perf_counter() - started), None

@@ -6,15 +6,16 @@ import functools
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kvgym.batch_time import make_batch_time
+from kvgym.batch_time import BatchTimeModel, make_batch_time
 from kvgym.batch_time.hardware import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.simulator.system import System
+from kvgym.routing import DEFAULT_ROUTER, Router, make_router
+from kvgym.simulator.system import System, Worker
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload, make_workload
@@ -32,6 +33,29 @@ class SystemSettings(BaseModel):
     requeue: str = "arrival"
     horizon: float | None = None
     stall_limit: int | None = None
+    swap_time: float = 0.0
+    transfer_latency: float = 0.0
+    transfer_time: float = 0.0
+
+
+class WorkerGroup(BaseModel):
+    """Equal workers of a cluster; what is not given is as in the scenario.
+
+    Attributes:
+        count: how many.
+        role: ``"mixed"``, ``"prefill"`` or ``"decode"``.
+        hardware: name of a calibrated hardware file or path of one.
+        batch_time: as in :class:`Scenario`.
+        kv_capacity: KV memory of each, tokens.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    count: int = Field(default=1, ge=1)
+    role: Literal["mixed", "prefill", "decode"] = "mixed"
+    hardware: str | None = None
+    batch_time: dict[str, Any] = Field(default_factory=dict)
+    kv_capacity: int | None = Field(default=None, ge=2)
 
 
 class Scenario(BaseModel):
@@ -47,6 +71,8 @@ class Scenario(BaseModel):
         kv_capacity: KV memory in tokens; None = the hardware's.
         workload: preset name or description, see :func:`kvgym.workloads.make_workload`.
         system: rules of the engine.
+        workers: a number of equal workers, or groups of workers (prefill workers first); 1 = no cluster.
+        router: which worker serves a request, in a cluster (``kvgym list routers``).
         policies: what ``kvgym compare`` runs unless told otherwise.
         too_long: what happens to requests whose prompt + output exceed the KV capacity: ``"error"``,
             ``"drop"`` or ``"clip"`` (the prompt first); both are noted.
@@ -62,6 +88,8 @@ class Scenario(BaseModel):
     kv_capacity: int | None = Field(default=None, ge=2)
     workload: str | dict[str, Any]
     system: SystemSettings = SystemSettings()
+    workers: Annotated[int, Field(ge=1)] | tuple[WorkerGroup, ...] = 1
+    router: str = DEFAULT_ROUTER
     policies: tuple[str, ...] = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta")
     too_long: Literal["error", "drop", "clip"] = "error"
     seeds: int = Field(default=5, ge=1)
@@ -73,23 +101,40 @@ class Scenario(BaseModel):
             ConfigError: the description is contradictory or incomplete.
         """
         settings = {k: v for k, v in self.system.model_dump().items() if v is not None}
-        capacity = self.kv_capacity
-        if self.hardware is not None:
-            hardware = load_hardware(self.hardware)
-            capacity = capacity or hardware.kv_capacity
-            try:
-                batch_time: Any = hardware.batch_time(**self.batch_time)
-            except TypeError as error:
-                raise ConfigError(
-                    f"scenario {self.name!r}: batch_time with hardware takes composition and cpu_overhead ({error})"
-                ) from None
-        else:
-            if "kind" not in self.batch_time or capacity is None:
+        if isinstance(self.workers, int):
+            kv_capacity, batch_time = self._worker(self.hardware, self.batch_time, self.kv_capacity)
+            system = System(kv_capacity=kv_capacity, batch_time=batch_time, **settings)
+            return system if self.workers == 1 else system.replicate(self.workers)
+        workers: list[Worker] = []
+        for group in self.workers:
+            hardware, batch_time = self.hardware, {**self.batch_time, **group.batch_time}
+            if group.hardware is not None or "kind" in group.batch_time:
+                hardware, batch_time = group.hardware, group.batch_time
+            capacity = group.kv_capacity or (self.kv_capacity if group.hardware is None else None)
+            workers += [Worker(*self._worker(hardware, batch_time, capacity), group.role)] * group.count
+        return System.cluster(workers, **settings)
+
+    def _worker(
+        self, hardware: str | None, batch_time: Mapping[str, Any], capacity: int | None
+    ) -> tuple[int, BatchTimeModel]:
+        """Return the KV capacity and the batch-time model of a worker."""
+        if hardware is None:
+            if "kind" not in batch_time or capacity is None:
                 raise ConfigError(
                     f"scenario {self.name!r} needs either hardware, or batch_time with a kind and kv_capacity"
                 )
-            batch_time = make_batch_time(self.batch_time)
-        return System(kv_capacity=capacity, batch_time=batch_time, **settings)
+            return capacity, make_batch_time(batch_time)
+        loaded = load_hardware(hardware)
+        try:
+            return capacity or loaded.kv_capacity, loaded.batch_time(**batch_time)
+        except TypeError as error:
+            raise ConfigError(
+                f"scenario {self.name!r}: batch_time with hardware takes composition and cpu_overhead ({error})"
+            ) from None
+
+    def make_router(self) -> Router | None:
+        """Return the router, None where there is one worker."""
+        return None if self.workers == 1 else make_router(self.router)
 
     def make_workload(self) -> Workload:
         """Return the workload."""

@@ -1,0 +1,338 @@
+"""RAD, its Appendix D variant and request-level batching on schedules worked out by hand.
+
+Source: Bari et al., "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice", Algorithms 1-3.
+Notation of the comments: s prompt, o output, M memory, D requests in their decode phase, kv = tokens at rest;
+"P 0 (4)" is a chunk of 4 tokens of request 0, "D 0 1" a decode of requests 0 and 1. Iterations take a second.
+The paper's rule is "uncounted": the last chunk shows a first token and o decodes follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvgym.batch_time import AffineBatchTime, BatchTimeModel, UnitBatchTime
+from kvgym.errors import ConfigError
+from kvgym.policy import POLICIES, make_policy, policy_defaults
+from kvgym.runner import SimulationResult, simulate
+from kvgym.simulator.system import System
+from kvgym.workloads.table import RequestTable
+
+BOTH = pytest.mark.parametrize("policy", ["rad", "rad_batched"])
+
+
+def run(
+    policy: str,
+    a: Sequence[float],
+    s: Sequence[int],
+    o: Sequence[int],
+    M: int = 1000,  # noqa: N803
+    time: BatchTimeModel | None = None,
+    first_token: str = "uncounted",
+    **system: Any,
+) -> SimulationResult:
+    table = RequestTable.from_columns(arrival_time=a, prompt_len=s, output_len=o)
+    settings = System(kv_capacity=M, batch_time=time or UnitBatchTime(), first_token=first_token, **system)
+    return simulate(settings, table, policy, log=True)
+
+
+def check(
+    result: SimulationResult,
+    start: Sequence[float],
+    finish: Sequence[float],
+    first: Sequence[float] | None = None,
+    evictions: Sequence[int] | None = None,
+) -> None:
+    records = result.requests
+    np.testing.assert_array_equal(records["start_time"], start)
+    np.testing.assert_array_equal(records["finish_time"], finish)
+    np.testing.assert_array_equal(
+        records["num_evictions"], [0] * len(start) if evictions is None else evictions
+    )
+    if first is not None:
+        np.testing.assert_array_equal(records["first_token_time"], first)
+
+
+def batches(result: SimulationResult) -> list[tuple[int, int]]:
+    """(prefill tokens, decodes) of every iteration."""
+    assert result.log is not None
+    return list(zip(result.log["prefill_tokens"].tolist(), result.log["num_decodes"].tolist(), strict=True))
+
+
+# ---------------------------------------------------------------- what RAD and its variant share
+
+
+@BOTH
+def test_a_prompt_goes_in_chunks_alone_and_to_its_end(policy: str) -> None:
+    # P 0 (4, 4, 2), then 1, which has been there from the start and is shorter: P 1 (1). D 0 1, D 0.
+    # A prompt that is a multiple of the chunk takes no chunk more (L - i + 1, not L - i): s 8 are two chunks.
+    result = run(f"{policy}:chunk=4,decodes=2", [0, 0], [10, 1], [2, 1])
+    check(result, start=[0, 3], finish=[6, 5], first=[3, 4])
+    assert batches(result) == [(4, 0), (4, 0), (2, 0), (1, 0), (0, 2), (0, 1)]
+    result = run(f"{policy}:chunk=4", [0], [8], [1])
+    assert batches(result) == [(4, 0), (4, 0), (0, 1)]
+
+
+@BOTH
+def test_first_come_first_served(policy: str) -> None:
+    # Prompts 5, 1, 3 in order of arrival, although 1 is shorter; 2 and 3 come together at 0.5: by id.
+    result = run(f"{policy}:chunk=2,decodes=8", [0, 0.25, 0.5, 0.5], [5, 1, 3, 1], [1, 1, 1, 1])
+    check(result, start=[0, 3, 4, 6], finish=[8, 8, 8, 8], first=[3, 4, 6, 7])
+    assert batches(result) == [(2, 0), (2, 0), (1, 0), (1, 0), (2, 0), (1, 0), (1, 0), (0, 4)]
+
+
+@BOTH
+def test_a_cycle_starts_and_completes_n_requests(policy: str) -> None:
+    # n = 2: P 0, P 1, then D until both are over, though 2 waits from the start and 0 is over at 3.
+    result = run(f"{policy}:cycle=2,decodes=4", [0, 0, 0], [2, 2, 2], [1, 3, 2])
+    check(result, start=[0, 1, 5], finish=[3, 5, 8], first=[1, 2, 6])
+    # n = 1: one after the other. A counter that is not reset would end here.
+    result = run(f"{policy}:cycle=1,decodes=4", [0, 0, 0], [2, 2, 2], [1, 3, 2])
+    check(result, start=[0, 2, 6], finish=[2, 6, 9], first=[1, 3, 7])
+
+
+@BOTH
+def test_a_cycle_also_ends_when_prefills_are_all_it_takes(policy: str) -> None:
+    # Counted first tokens, o 1: a request is over with its prefill. No empty iteration between cycles.
+    for cycle in (1, 2, 5):
+        result = run(f"{policy}:cycle={cycle}", [0, 0, 0, 7], [2] * 4, [1] * 4, first_token="counted")
+        check(result, start=[0, 1, 2, 7], finish=[1, 2, 3, 8], first=[1, 2, 3, 8])
+
+
+@BOTH
+def test_first_token_rules(policy: str) -> None:
+    # s 2, o 2. Counted: 2 iterations; uncounted and decode: 3, with the first token after 1 or 2.
+    for rule, first, finish in (("counted", 1, 2), ("uncounted", 1, 3), ("decode", 2, 3)):
+        check(run(policy, [0], [2], [2], first_token=rule), start=[0], finish=[finish], first=[first])
+
+
+@BOTH
+def test_a_request_may_fill_the_memory(policy: str) -> None:
+    # s + o = M = 10 for all; kv 7, then 8, 9, 10. The next prompt has to wait for the room: 7 + (7+1) > 10.
+    result = run(policy, [0, 0], [7, 9], [3, 1], M=10)
+    check(result, start=[0, 4], finish=[4, 6], first=[1, 5])
+    assert result.log is not None
+    np.testing.assert_array_equal(result.log["kv_tokens"], [7, 8, 9, 10, 9, 10])
+    # Counted: the prefill writes 8 at once, o 3 is 2 decodes.
+    check(run(policy, [0], [7], [3], M=10, first_token="counted"), start=[0], finish=[3], first=[1])
+
+
+@BOTH
+def test_the_clock_follows_the_batches(policy: str) -> None:
+    # A batch takes 1 s, 0.5 s a prefill token, 0.25 s a decode. P 0 (2): 2. 1 came at 0.5: P 1 (1): 1.5.
+    # D 0 1: 1.5; D 0: 1.25.
+    time = AffineBatchTime(1.0, per_prefill_token=0.5, per_decode_token=0.25)
+    result = run(policy, [0, 0.5], [2, 1], [2, 1], time=time)
+    check(result, start=[0, 2], finish=[6.25, 5], first=[2, 3.5])
+
+
+# ---------------------------------------------------------------- RAD
+
+
+def test_rad_refills_to_t_col_when_one_completes() -> None:
+    # t_col = 2. P 0 (4, 2), P 1 (4), now |D| = 2: D 0 1 twice, 0 is over at 5. P 2 (3), D 1 2.
+    result = run("rad:decodes=2,chunk=4", [0, 0, 0], [6, 4, 3], [2, 3, 1])
+    check(result, start=[0, 2, 5], finish=[5, 7, 7], first=[2, 3, 6])
+    assert batches(result) == [(4, 0), (2, 0), (4, 0), (0, 2), (0, 2), (3, 0), (0, 2)]
+    # "decode": the first token comes with the first decode.
+    result = run("rad:decodes=2,chunk=4", [0, 0, 0], [6, 4, 3], [2, 3, 1], first_token="decode")
+    check(result, start=[0, 2, 5], finish=[5, 7, 7], first=[4, 4, 7])
+
+
+def test_rad_prefills_an_arrival_at_the_next_boundary() -> None:
+    # 0 decodes alone while nobody waits. 1 comes at 2, the end of a batch: P 1 at once, 0 pauses. D 0 1: 1 over.
+    # 2 comes at 4.5 within a batch: P 2 at 5. D 0 2: both are over at 7.
+    result = run("rad:decodes=3", [0, 2, 4.5], [2, 2, 2], [4, 1, 1])
+    check(result, start=[0, 2, 5], finish=[7, 4, 7], first=[1, 3, 6])
+    assert batches(result) == [(2, 0), (0, 1), (2, 0), (0, 2), (0, 1), (2, 0), (0, 2)]
+    assert result.requests["max_token_gap"].tolist() == [2, 1, 1]
+
+
+def test_rad_decodes_on_when_a_prompt_does_not_fit() -> None:
+    # M = 10, kv 4 after P 0. 1 (s 6) needs 6 + 1: 11 > 10. D 0 three times; at 4 there is room.
+    check(run("rad", [0, 0], [4, 6], [3, 1], M=10), start=[0, 4], finish=[4, 6])
+    # First come, first served: 2 (s 1) would fit, but 1 is the head.
+    check(run("rad", [0, 0, 0], [4, 6, 1], [3, 1, 1], M=10), start=[0, 4, 5], finish=[4, 7, 7])
+
+
+def test_rad_evicts_the_newest_on_overflow() -> None:
+    # M = 10. P 0 (4): kv 4. 1 (s 5): 4 + 5 + 1 = 10 fits: kv 9. t=2: D 0 1 would take 11: 1 goes, D 0: kv 5.
+    # t=3: 5 + 6 = 11: D 0. t=4: D 0, over at 5. P 1 (5), whose first token was out at 2. D 1 twice.
+    result = run("rad", [0, 0], [4, 5], [3, 2], M=10)
+    check(result, start=[0, 1], finish=[5, 8], first=[1, 2], evictions=[0, 1])
+    assert result.log is not None
+    np.testing.assert_array_equal(result.log["kv_tokens"], [4, 9, 5, 6, 7, 5, 6, 7])
+    np.testing.assert_array_equal(result.log["num_evicted"], [0, 0, 1, 0, 0, 0, 0, 0])
+
+
+def test_rad_takes_back_who_kept_its_kv_without_a_prefill() -> None:
+    # As before, n = 2, and 1 keeps its 5 tokens. t=5: it goes to D at once and counts, and P 2 (2) begins. n is
+    # reached: D 1 2, D 1. Only then P 3 (1), D 3.
+    result = run("rad:cycle=2", [0] * 4, [4, 5, 2, 1], [3, 2, 1, 1], M=10, progress_on_evict="kept")
+    check(result, start=[0, 1, 5, 8], finish=[5, 8, 7, 10], first=[1, 2, 6, 9], evictions=[0, 1, 0, 0])
+    assert batches(result) == [
+        (4, 0), (5, 0), (0, 1), (0, 1), (0, 1), (2, 0), (0, 2), (0, 1), (1, 0), (0, 1)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("cycle", [7, 20])
+def test_rad_keeps_its_tiling_but_for_the_end_of_a_cycle(cycle: int) -> None:
+    """Appendix C: with requests waiting, all decodes but those of t_col - 1 requests a cycle are in full batches."""
+    t_col, chunk = 4, 3
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        s, o = chunk * rng.integers(1, 5, 20), rng.integers(1, 12, 20)
+        result = run(f"rad:cycle={cycle},decodes={t_col},chunk={chunk}", [0] * 20, s.tolist(), o.tolist())
+        log = result.log
+        assert log is not None
+        assert ((log["num_prefills"] == 0) | (log["num_decodes"] == 0)).all()
+        assert log["num_prefills"].max() == 1
+        assert set(log["prefill_tokens"].tolist()) == {0, chunk}  # Assumption 3: prompts are whole chunks
+        assert log["num_active"].max() <= t_col
+        # A cycle's prefills are its first n to start, and until the last of them is done decodes come by t_col.
+        first = np.sort(result.requests["first_token_time"])
+        ends = np.sort(result.requests["finish_time"])
+        for begin in range(0, 20, cycle):
+            last = min(begin + cycle, 20) - 1
+            since = first[begin] if begin == 0 else ends[begin - 1]
+            within = (log["start_time"] >= since) & (log["start_time"] < first[last])
+            decodes = log["num_decodes"][within]
+            assert set(decodes[decodes > 0].tolist()) <= {t_col}
+            after = (log["start_time"] >= first[last]) & (log["start_time"] < ends[last])
+            assert (np.diff(log["num_decodes"][after]) <= 0).all()  # then nobody joins
+            assert log["num_prefills"][after].sum() == 0
+
+
+# ---------------------------------------------------------------- the variant of Appendix D
+
+
+def test_rad_batched_prefills_n_and_decodes_t_col_at_a_time() -> None:
+    # n = 3, t_col = 2. P 0 (4), P 1 (4, 1), P 2 (2). D 0 1: 0 is over at 5, 2 takes its place: D 1 2 twice.
+    # The next cycle: P 3, D 3.
+    spec, args = "rad_batched:cycle=3,decodes=2,chunk=4", ([0] * 4, [4, 5, 2, 1], [1, 3, 2, 1])
+    result = run(spec, *args)
+    check(result, start=[0, 1, 3, 7], finish=[5, 7, 7, 9], first=[1, 3, 4, 8])
+    assert batches(result) == [(4, 0), (4, 0), (1, 0), (2, 0), (0, 2), (0, 2), (0, 2), (1, 0), (0, 1)]
+    # "decode": a first token only when a request is among the t_col, from then on one in every batch.
+    result = run(spec, *args, first_token="decode")
+    check(result, start=[0, 1, 3, 7], finish=[5, 7, 7, 9], first=[5, 5, 6, 9])
+    assert np.nanmax(result.requests["max_token_gap"]) == 1
+
+
+def test_rad_batched_takes_arrivals_in_prefill_mode_only() -> None:
+    # 1 comes at 1, when 0 is prefilled: P 1 still belongs to the cycle. D 0 1 three times.
+    check(run("rad_batched", [0, 1], [2, 2], [3, 3]), start=[0, 1], finish=[5, 5], first=[1, 2])
+    # At 1.5 it is too late: D 0 until 4, although n and t_col would allow more.
+    check(run("rad_batched", [0, 1.5], [2, 2], [3, 3]), start=[0, 4], finish=[4, 8], first=[1, 5])
+
+
+def test_rad_batched_closes_the_cycle_when_a_prompt_does_not_fit() -> None:
+    # M = 12: 8 + 4 + 1 = 13. D 0 1, 0 is over at 3. 2 would fit, but the cycle goes to its end: D 1 until 5.
+    check(run("rad_batched", [0] * 3, [4, 4, 4], [1, 3, 1], M=12), start=[0, 1, 5], finish=[3, 5, 7])
+    # M = 13: all three. t=3: D 0 1 2 would take 15: 2 goes, 10. 0 is over at 4; D 1 until 6; P 2, D 2.
+    check(
+        run("rad_batched", [0] * 3, [4, 4, 4], [1, 3, 1], M=13),
+        start=[0, 1, 2],
+        finish=[4, 6, 8],
+        evictions=[0, 0, 1],
+    )
+
+
+def test_rad_batched_evicts_those_who_pause_as_well() -> None:
+    # M = 10, t_col = 1. P 0 (4), P 1 (3): kv 7. D 0: 8, 9, 10; then 11 > 10: 1, paused, goes. 0 is over at 6.
+    result = run("rad_batched:decodes=1", [0, 0], [4, 3], [4, 1], M=10)
+    check(result, start=[0, 1], finish=[6, 8], first=[1, 2], evictions=[0, 1])
+    assert result.log is not None
+    np.testing.assert_array_equal(result.log["kv_tokens"], [4, 7, 8, 9, 10, 8, 3, 4])
+
+
+# ---------------------------------------------------------------- request-level batching
+
+
+def test_request_level_runs_a_batch_until_all_are_done() -> None:
+    # b = 2: 0 and 1 prefill in one batch; 0 is over at 1 (counted), 1 at 4, only then 2.
+    result = run("request_level:batch=2", [0] * 3, [3, 2, 5], [1, 4, 2], first_token="counted")
+    check(result, start=[0, 0, 4], finish=[1, 4, 6], first=[1, 1, 5])
+    assert batches(result) == [(5, 0), (0, 1), (0, 1), (0, 1), (5, 0), (0, 1)]
+    result = run("request_level:batch=2", [0] * 3, [3, 2, 5], [1, 4, 2])
+    check(result, start=[0, 0, 5], finish=[2, 5, 8], first=[1, 1, 6])
+    # It does not wait for b requests: 0 goes alone; 1 and 2 come together at 1 and wait for its end at 3.
+    result = run("request_level:batch=2", [0, 1, 1], [3, 2, 5], [2, 1, 1])
+    check(result, start=[0, 3, 3], finish=[3, 5, 5], first=[1, 4, 4])
+    # Completion and arrival in one moment: 1 comes at 3 and is seen at 3.
+    check(run("request_level:batch=2", [0, 3], [3, 2], [2, 1]), start=[0, 3], finish=[3, 5], first=[1, 4])
+
+
+def test_request_level_stops_at_the_first_that_does_not_fit() -> None:
+    # M = 10, counted: 5 + 6 = 11: only 0; 2 (2) would fit beside it. At 2: 6 + 2.
+    args = ([0] * 3, [4, 5, 1], [2, 2, 1])
+    check(run("request_level:batch=3", *args, M=10, first_token="counted"), start=[0, 2, 2], finish=[2, 4, 3])
+    # b counts those admitted: with b = 1 one by one. M = 11 holds 5 + 6, the third has to wait.
+    check(run("request_level:batch=1", *args, M=11, first_token="counted"), start=[0, 2, 4], finish=[2, 4, 5])
+
+
+def test_request_level_evicts_the_newest_and_takes_it_back_with_the_next_batch() -> None:
+    # M = 10, counted. 4 + 4, 10, then 12: 1 goes, and waits for 0's end at 4. 2 has come at 1: together 4 + 2.
+    result = run("request_level:batch=2", [0, 0, 1], [3, 3, 1], [4, 3, 1], M=10, first_token="counted")
+    check(result, start=[0, 0, 4], finish=[4, 7, 5], first=[1, 1, 5], evictions=[0, 1, 0])
+    assert result.log is not None
+    np.testing.assert_array_equal(result.log["kv_tokens"], [8, 10, 6, 7, 6, 5, 6])
+    # At the back of the queue it comes after 2 and 3, which fill the batch.
+    result = run(
+        "request_level:batch=2",
+        [0, 0, 1, 1],
+        [3, 3, 1, 1],
+        [4, 3, 1, 2],
+        M=10,
+        first_token="counted",
+        requeue="back",
+    )
+    check(result, start=[0, 0, 4, 4], finish=[4, 9, 5, 6], first=[1, 1, 5, 5], evictions=[0, 1, 0, 0])
+
+
+@pytest.mark.parametrize("first_token", ["counted", "uncounted", "decode"])
+def test_request_level_never_mixes_phases(first_token: str) -> None:
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        a = np.floor(np.cumsum(rng.exponential(1.5, 25))).tolist()
+        s, o = rng.integers(1, 9, 25).tolist(), rng.integers(1, 9, 25).tolist()
+        result = run("request_level:batch=4", a, s, o, M=200, first_token=first_token)
+        log = result.log
+        assert log is not None
+        assert (log["num_active"] <= 4).all()
+        assert ((log["num_prefills"] == 0) | (log["num_decodes"] == 0)).all()
+        admitted = log["num_admitted"] > 0
+        np.testing.assert_array_equal(log["num_admitted"][admitted], log["num_active"][admitted])
+
+
+# ---------------------------------------------------------------- hyperparameters and information
+
+
+def test_defaults() -> None:
+    assert policy_defaults(POLICIES["rad"]) == {"cycle": 1000, "decodes": 128, "chunk": 256}
+    assert policy_defaults(POLICIES["rad_batched"]) == {"cycle": 1000, "decodes": 128, "chunk": 256}
+    assert policy_defaults(POLICIES["request_level"]) == {"batch": 16}
+
+
+@pytest.mark.parametrize("value", [0, -3, 1.5, True, "many", float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [(p, n) for p in ("rad", "rad_batched") for n in ("cycle", "decodes", "chunk")]
+    + [("request_level", "batch")],
+)
+def test_values_out_of_range(policy: str, name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=name):
+        make_policy(policy, **{name: value})
+
+
+@pytest.mark.parametrize("policy", ["rad", "rad_batched", "request_level"])
+def test_nothing_is_known_of_lengths(policy: str) -> None:
+    info = POLICIES[policy].info
+    assert info.needs == frozenset()
+    assert info.evicts
+    assert info.pauses == info.chunks_prefill == (policy != "request_level")
+    assert info.paper
+    assert info.algorithm
