@@ -102,8 +102,8 @@ class Scenario(BaseModel):
         """
         settings = {k: v for k, v in self.system.model_dump().items() if v is not None}
         if isinstance(self.workers, int):
-            kv_capacity, batch_time = self._worker(self.hardware, self.batch_time, self.kv_capacity)
-            system = System(kv_capacity=kv_capacity, batch_time=batch_time, **settings)
+            kv_capacity, model = self._worker(self.hardware, self.batch_time, self.kv_capacity)
+            system = System(kv_capacity=kv_capacity, batch_time=model, **settings)
             return system if self.workers == 1 else system.replicate(self.workers)
         workers: list[Worker] = []
         for group in self.workers:
