@@ -166,9 +166,11 @@ class ClusterSimulation(Simulation):
         """
         self._memory, self._addresses = list(arguments), None
         self._handles[:, 0:2] = self._handle_of(kernel, POLICY_SIGNATURE)
-        return self._go_on(RESUME_NOTHING, budget or _FOREVER)
+        return self._go_on(RESUME_NOTHING, budget)
 
-    def _go_on(self, resume: int, budget: int) -> bool:
+    def _go_on(self, resume: int, limit: int | None) -> bool:
+        budget = _FOREVER if limit is None else limit
+        self.tracker[0]["used"] = 0
         status = self._drive(resume, self._ask_router, budget)
         while status == ROUTE and self.router is not None:
             self._choose()
@@ -187,14 +189,14 @@ class ClusterSimulation(Simulation):
         """
         if self.pending is None:
             raise InvalidDecisionError("no request waits for a worker")
-        if worker not in self.cluster_view.candidates:
-            candidates = self.cluster_view.candidates
+        candidates = self.cluster_view.candidates
+        if not isinstance(worker, int | np.integer) or worker not in candidates:
             raise InvalidDecisionError(
                 f"request {self.pending} cannot go to worker {worker!r}; valid: {candidates.start} … "
                 f"{candidates.stop - 1}"
             )
-        self.tracker[0]["route"] = operator.index(worker)
-        return self._go_on(RESUME_ROUTE, budget or _FOREVER)
+        self.tracker[0]["route"] = worker
+        return self._go_on(RESUME_ROUTE, budget)
 
     def _choose(self) -> None:
         """Ask the router for the pending request's worker."""
@@ -227,6 +229,7 @@ class ClusterSimulation(Simulation):
         return self._ask(RESUME_DECISION)
 
     def _ask(self, resume: int) -> bool:
+        self.tracker[0]["used"] = 0
         status = self._drive(resume, ASK_POLICY | ASK_ROUTER, _FOREVER)
         while status == ROUTE:
             if self.router is None:

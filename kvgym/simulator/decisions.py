@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from kvgym.simulator.boundary import Run, announce
 from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.queue import queue_remove, queue_return
@@ -155,6 +157,7 @@ def release(run: Run, k: int) -> None:
     w, slot, p = run.w, run.active[k], run.problem
     r = run.requests[slot.request_id]
     detach(w, r, slot)
+    r.ready_time = np.nan
     r.num_evictions += 1
     if p.progress_on_evict == PROGRESS_KEPT:
         w.swap_tokens += slot.num_kv_tokens
@@ -210,7 +213,8 @@ def activate(run: Run, i: int, tokens: int) -> None:
     slot.max_token_gap = r.max_token_gap
     run.targets[w.num_active] = run.workload[i].output_len
     w.kv_tokens += r.num_kv_tokens
-    w.swap_tokens += r.num_kv_tokens
+    if math.isnan(r.ready_time):  # else its KV comes from another worker, not from CPU memory
+        w.swap_tokens += r.num_kv_tokens
     if r.num_prefill_left > 0:
         w.num_prefilling += 1
     r.num_kv_tokens = 0

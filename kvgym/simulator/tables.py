@@ -91,7 +91,10 @@ REQUEST = np.dtype(
         ("last_token_time", "f8"),
         ("finish_time", "f8"),
         ("max_token_gap", "f8"),
-        ("ready_time", "f8"),  # when its KV has reached the decode worker
+        (
+            "ready_time",
+            "f8",
+        ),  # when its KV reaches the decode worker it is handed over to; NaN again once evicted
     ],
     align=True,
 )
@@ -218,6 +221,7 @@ TRACKER = np.dtype(
     [
         ("next_arrival", "i8"),
         ("num_log", "i8"),
+        ("used", "i8"),  # decisions made of a budget
         # A cluster's clock and what it asks for: a decision of this worker, or a worker for this request.
         ("clock", "f8"),
         ("worker", "i8"),
