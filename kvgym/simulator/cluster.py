@@ -168,7 +168,10 @@ def run_of(c: Cluster, k: int) -> Run:
 
 @jit
 def hand_over(run: Run) -> None:
-    """Let requests whose prefill has ended leave a prefill worker, in order of activation."""
+    """Let requests whose prefill has ended leave a prefill worker, in order of activation.
+
+    The policy learns of them as of finished ones: they are gone, whatever it had planned for them.
+    """
     w, t = run.w, run.tracker
     kept = 0
     for k in range(w.num_active):
@@ -185,6 +188,8 @@ def hand_over(run: Run) -> None:
         w.outstanding_requests -= 1
         w.outstanding_tokens -= expected_tokens(r)
         r.status = TRANSFERRING
+        run.finished[w.num_finished] = i
+        w.num_finished += 1
         r.queue_next = UNKNOWN
         if t.handoff_head == UNKNOWN:
             t.handoff_head = i

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
-from kvgym.errors import InvalidDecisionError, KVGymError
+from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError
 from kvgym.simulator.addresses import function_handle
 from kvgym.simulator.cluster import (
     ASK_POLICY,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _FOREVER = 1_000_000_000
 _POLICY_TABLES = ("params", "state", "reals", "profile")
+_POLICY_KINDS = (np.float64, np.int64, np.float64, np.int32)
 
 
 class ClusterSimulation(Simulation):
@@ -119,6 +120,13 @@ class ClusterSimulation(Simulation):
 
     def _find_tables(self) -> tuple[Any, ...]:
         """Return addresses and lengths of all tables."""
+        for memory in self._memory:
+            for name, array, kind in zip(_POLICY_TABLES, memory, _POLICY_KINDS, strict=True):
+                if array.dtype != kind or array.ndim != 1 or not array.flags.c_contiguous:
+                    raise ConfigError(
+                        f"policy {self.policy_name!r}: its {name} array has dtype {array.dtype} and shape "
+                        f"{array.shape}; expected {np.dtype(kind)}, one dimension, contiguous"
+                    )
         params, state = self._router_memory
         shared = [getattr(self, name) for name in SHARED[:-2]] + [params, state]
         rows = []
