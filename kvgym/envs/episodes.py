@@ -143,6 +143,7 @@ class Episodes:
         block["workload"][: len(table)] = table.to_records()
         for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
             block["requests"][name] = np.nan
+        block["requests"]["worker"] = UNKNOWN
         slot.table = table
 
     def run(self) -> None:

@@ -74,7 +74,6 @@ class ClusterSimulation(Simulation):
         t["request"] = UNKNOWN
         for name in ("handoff_head", "handoff_tail", "transfer_head", "transfer_tail"):
             t[name] = UNKNOWN
-        self.requests["worker"] = UNKNOWN
         self.worker_params = [
             np.array(worker.batch_time.params(), np.float64) for worker in system.all_workers
         ]

@@ -102,6 +102,7 @@ class Simulation:
         self.requests = np.zeros(n, REQUEST)
         for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
             self.requests[name] = np.nan
+        self.requests["worker"] = UNKNOWN
         self.active = np.zeros((r, slots), SLOT)
         self.targets = np.zeros((r, slots), np.int32)
         self.queued = np.zeros((r, max(1, 2 * n)), np.int32)  # arrivals and evictions of one boundary
