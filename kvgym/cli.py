@@ -20,6 +20,7 @@ from kvgym.scenario_cli import (
     BatchTimeOption,
     CapacityOption,
     HardwareOption,
+    HorizonOption,
     NumRequestsOption,
     PredictionsOption,
     RateOption,
@@ -103,6 +104,7 @@ def compare(
     kv_capacity: CapacityOption = None,
     workers: WorkersOption = None,
     router: RouterOption = None,
+    horizon: HorizonOption = None,
     metrics: Annotated[str | None, typer.Option(help="Comma-separated columns (kvgym list metrics).")] = None,
     out: OutOption = None,
     report: Annotated[bool, typer.Option(help="Write report.html (needs kvgym[report]).")] = True,
@@ -119,7 +121,7 @@ def compare(
     chosen = build_scenario(
         scenario, hardware=hardware, batch_time=batch_time, kv_capacity=kv_capacity, workload=workload,
         trace=trace, trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
-        predictions=predictions, too_long=too_long, workers=workers, router=router,
+        predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=horizon,
     )  # fmt: skip
     columns = tuple(split_specs(metrics)) if metrics else console.DEFAULT_COLUMNS
     for name in columns:
@@ -189,6 +191,7 @@ def run(
     kv_capacity: CapacityOption = None,
     workers: WorkersOption = None,
     router: RouterOption = None,
+    horizon: HorizonOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload and policy.")] = 0,
     log: Annotated[bool, typer.Option("--log", help="Also write iterations.csv, a row per batch.")] = False,
     out: OutOption = None,
@@ -208,7 +211,7 @@ def run(
     chosen = build_scenario(
         scenario, hardware=hardware, batch_time=batch_time, kv_capacity=kv_capacity, workload=workload,
         trace=requests, trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
-        predictions=predictions, too_long=too_long, workers=workers, router=router,
+        predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=horizon,
     )  # fmt: skip
     source = chosen.make_workload()
     system, made = chosen.make_system(), make_policy(policy)

@@ -43,6 +43,9 @@ WorkersOption = Annotated[
 RouterOption = Annotated[
     str | None, typer.Option(help="Which worker serves a request, in a cluster (kvgym list routers).")
 ]
+HorizonOption = Annotated[
+    float | None, typer.Option(help="Stop after so many seconds instead of when all have finished.")
+]
 PredictionsOption = Annotated[
     str | None, typer.Option(help="What schedulers know of output lengths: exact, none, noisy:epsilon=0.5, …")
 ]
@@ -67,6 +70,7 @@ def build_scenario(
     too_long: str,
     workers: int | None,
     router: str | None,
+    horizon: float | None,
 ) -> Scenario:
     """Apply the command line's changes to a scenario."""
     base = load_scenario(scenario)
@@ -81,6 +85,10 @@ def build_scenario(
     changes: dict[str, Any] = {
         "hardware": hardware, "kv_capacity": kv_capacity, "workers": workers, "router": router,
     }  # fmt: skip
+    if horizon is not None:
+        if not horizon > 0:
+            raise ConfigError(f"--horizon {horizon}: expected seconds > 0")
+        changes["system"] = {**base.system.model_dump(), "horizon": horizon}
     if hardware is not None and "kind" in base.batch_time:
         changes["batch_time"] = {}
     updated = base.override(**changes)

@@ -206,6 +206,17 @@ def test_a_cluster(kvgym, tmp_path):
     assert len(json.loads((tmp_path / "two" / "summary.json").read_text())["workers"]) == 2
 
 
+def test_a_horizon(kvgym):
+    code, out, _ = kvgym(
+        "compare", "-n", 60, "--seeds", 1, "-p", "fcfs", "--horizon", 1.0, "-o", "cut", "--no-report"
+    )
+    assert code == 0
+    assert "fcfs stopped at the horizon, 1 s, with" in out
+    code, _, err = kvgym("compare", "-n", 60, "-p", "fcfs", "--horizon", 0, "-o", "cut")
+    assert code == 2
+    assert "expected seconds > 0" in err
+
+
 def test_cluster_options_that_make_no_sense(kvgym):
     for options, words in (
         (("--router", "round_robin"), "add --workers"),

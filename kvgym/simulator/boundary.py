@@ -97,9 +97,9 @@ def join(w: Any, requests: Any, queued: Any, i: int) -> None:
 
 @jit_inline
 def next_arrival_time(p: Any, tracker: Any, workload: Any) -> float:
-    """Return when the next request arrives, inf if none will before the end of the horizon."""
+    """Return when the next request arrives, inf if none will before the horizon."""
     i = tracker.next_arrival
-    if i < p.num_requests and workload[i].arrival_time <= p.horizon:
+    if i < p.num_requests and workload[i].arrival_time < p.horizon:
         return workload[i].arrival_time
     return np.inf
 

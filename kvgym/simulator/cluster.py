@@ -168,10 +168,7 @@ def run_of(c: Cluster, k: int) -> Run:
 
 @jit
 def hand_over(run: Run) -> None:
-    """Let requests whose prefill has ended leave a prefill worker, in order of activation.
-
-    The policy learns of them as of finished ones: they are gone, whatever it had planned for them.
-    """
+    """Let requests whose prefill has ended leave a prefill worker, in order of activation."""
     w, t = run.w, run.tracker
     kept = 0
     for k in range(w.num_active):
@@ -188,8 +185,6 @@ def hand_over(run: Run) -> None:
         w.outstanding_requests -= 1
         w.outstanding_tokens -= expected_tokens(r)
         r.status = TRANSFERRING
-        run.finished[w.num_finished] = i
-        w.num_finished += 1
         r.queue_next = UNKNOWN
         if t.handoff_head == UNKNOWN:
             t.handoff_head = i
@@ -227,6 +222,7 @@ def send(c: Cluster, k: int) -> None:
 def place(c: Cluster, k: int, i: int) -> None:
     """Add request ``i`` to the queue of worker ``k`` now; a worker with no batch running is ready to decide."""
     w = c.workers[k]
+    c.tracker.scan = 0
     if w.phase != BUSY:
         w.phase = READY
         if w.clock < c.tracker.clock:
@@ -278,9 +274,9 @@ def candidates(c: Cluster) -> tuple[int, int]:
 
 @jit
 def request_to_route(c: Cluster) -> int:
-    """Return the request that needs a worker now, UNKNOWN if none does; after the horizon, none does."""
+    """Return the request that needs a worker now, UNKNOWN if none does; from the horizon on, none does."""
     t = c.tracker
-    if t.clock > c.problems[0].horizon:
+    if t.clock >= c.problems[0].horizon:
         return UNKNOWN
     if t.handoff_head != UNKNOWN:
         return int(t.handoff_head)
@@ -292,23 +288,28 @@ def request_to_route(c: Cluster) -> int:
 
 
 @jit
-def next_event(c: Cluster) -> float:
-    """Return when something happens next, inf if nothing will; after the horizon, only batches end."""
-    time = np.inf
-    if c.tracker.clock <= c.problems[0].horizon:
+def next_event(c: Cluster) -> tuple[float, bool]:
+    """Return when something happens next (inf = never) and whether a batch is running.
+
+    From the horizon on, only batches end.
+    """
+    time, busy = np.inf, False
+    if c.tracker.clock < c.problems[0].horizon:
         time = next_arrival_time(c.problems[0], c.tracker, c.workload)
         if c.tracker.transfer_head != UNKNOWN:
             time = min(time, c.requests[c.tracker.transfer_head].ready_time)
     for k in range(c.workers.shape[0]):
         if c.workers[k].phase != READY:
             time = min(time, c.workers[k].until)
-    return time
+            busy = busy or c.workers[k].phase == BUSY
+    return time, busy
 
 
 @jit
 def wake(c: Cluster, time: float) -> None:
     """Go to ``time``: finish batches and waits that end there."""
     c.tracker.clock = time
+    c.tracker.scan = 0
     for k in range(c.workers.shape[0]):
         w = c.workers[k]
         if w.phase == READY or w.until > time:
@@ -355,17 +356,19 @@ def next_question(c: Cluster) -> int:
         if i != UNKNOWN:
             t.request = i
             return ROUTE
-        busy = False
-        for k in range(count):
+        for k in range(t.scan, count):
             w = c.workers[k]
-            if w.phase != READY:
-                busy = busy or w.phase == BUSY
-            elif (w.num_active > 0 or w.num_waiting > 0) and w.clock < c.problems[k].horizon:
-                t.worker = k
+            if (
+                w.phase == READY
+                and (w.num_active > 0 or w.num_waiting > 0)
+                and w.clock < c.problems[k].horizon
+            ):
+                t.worker = t.scan = k
                 if c.problems[k].keep_log == 1 and t.num_log + count > c.log.shape[0]:
                     return LOG_FULL
                 return STALLED if stalled(w, c.problems[k]) else DECIDE
-        time = next_event(c)
+        t.scan = count
+        time, busy = next_event(c)
         if time >= c.problems[0].horizon and not busy:
             return stop(c)
         wake(c, time)

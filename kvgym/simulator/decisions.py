@@ -110,9 +110,11 @@ def inspect_decision(run: Run) -> int:
             kv += kv_growth(run.problem, slot.num_prefill_left, tokens)
     for j in range(d.num_admit):
         i = run.admit[j]
-        if not 0 <= i < run.problem.num_requests or run.requests[i].status != WAITING:
+        if not 0 <= i < run.problem.num_requests:
             return refuse(run.tracker, BAD_ADMIT, i, 0, 0)
         r = run.requests[i]
+        if r.status != WAITING or r.worker != w.index:
+            return refuse(run.tracker, BAD_ADMIT, i, 0, 0)
         tokens = planned_tokens(d, run.admit_tokens[j], r.num_prefill_left)
         if not 0 <= tokens <= full_tokens(r.num_prefill_left):
             return refuse(run.tracker, BAD_TOKENS, i, tokens, full_tokens(r.num_prefill_left))

@@ -43,7 +43,7 @@ POLICY_SIGNATURE = types.void(
     _table(REQUEST),
     _table(SLOT),
     _I4,  # queued: ids that joined the queue since the last decision, first num_queued entries
-    _I4,  # finished: ids that finished, or left a prefill worker, since the last decision, first num_finished
+    _I4,  # finished: ids that finished since the last decision, first num_finished entries
     numba.from_dtype(DECISION),
     _I4,  # admit: request ids, in order
     _I4,  # admit_tokens: tokens of each admitted request, read where explicit is 1; UNKNOWN = all

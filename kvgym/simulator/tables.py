@@ -198,6 +198,7 @@ PROBLEM = np.dtype(
         ("num_requests", "i8"),
         ("prefill_emits", "i8"),  # 1: the last prefill chunk emits output token 1
         ("ttft_at_prefill", "i8"),  # 1: the first token appears at the end of the last prefill chunk
+        ("hands_over", "i8"),  # 1: requests leave this worker when their prefill has ended
         ("progress_on_evict", "i8"),
         ("requeue", "i8"),
         ("stall_limit", "i8"),  # decisions without a new token after which a run is a livelock
@@ -227,6 +228,7 @@ TRACKER = np.dtype(
         ("worker", "i8"),
         ("request", "i8"),
         ("route", "i8"),  # the answer
+        ("scan", "i8"),  # no worker before this one can decide now
         ("num_prefill_workers", "i8"),
         ("handoff_head", "i8"),  # prefilled requests that have no decode worker yet, in order
         ("handoff_tail", "i8"),

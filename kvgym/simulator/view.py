@@ -174,7 +174,7 @@ class SystemView:
 
     @property
     def finished(self) -> NDArray[np.int64]:
-        """Ids of the requests that finished, or left a prefill worker, since the last decision."""
+        """Ids of the requests that finished since the last decision."""
         count = int(self._simulation.worker["num_finished"])
         return self._simulation.finished[self._worker, :count].astype(np.int64)
 
