@@ -25,6 +25,7 @@ from kvgym.evaluation import Comparison, label_of
 from kvgym.runner import simulate
 from kvgym.scenario import Scenario, load_scenario
 from kvgym.statistics import Estimate
+from kvgym.theory.buffers import memory_bound, memory_by_segments
 from kvgym.theory.fluid import (
     batch_memory,
     fcfs_overflow_probability,
@@ -34,7 +35,7 @@ from kvgym.theory.fluid import (
     stability_load,
     wait_thresholds,
 )
-from kvgym.theory.nested import memory_bound, memory_by_segments, nested_thresholds, segment_memory
+from kvgym.theory.nested import nested_thresholds, segment_memory
 from kvgym.workloads.classes import ClassStatistics
 
 HARDWARE = "llama2-7b-a100-tp1"

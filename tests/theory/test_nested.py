@@ -10,19 +10,17 @@ from hypothesis import strategies as st
 
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError
+from kvgym.theory.buffers import memory_bound, memory_by_segments, segment_design, theta, theta_lower_bound
 from kvgym.theory.fluid import batch_memory, wait_thresholds
 from kvgym.theory.nested import (
-    memory_bound,
-    memory_by_segments,
     nested_batch_time,
     nested_condition,
     nested_thresholds,
     practical_nested_thresholds,
-    segment_design,
     segment_memory,
     survival_probabilities,
-    theta,
-    theta_lower_bound,
+)
+from kvgym.theory.time_varying import (
     time_varying_condition,
     time_varying_thresholds,
     worst_arrivals,

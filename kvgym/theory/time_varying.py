@@ -1,0 +1,106 @@
+"""Nested WAIT under arrival rates that change over time: condition (15) and thresholds that satisfy it.
+
+Source throughout: Ao, Luo, Simchi-Levi and Wang, "Optimizing LLM Inference: Fluid-Guided Online Scheduling
+with Memory Constraints", Section 7.1 and Appendix D. Notation as in :mod:`kvgym.theory.nested`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kvgym.batch_time.base import BatchTimeModel
+from kvgym.errors import ConfigError
+from kvgym.theory.nested import (
+    Floats,
+    above,
+    check_slack,
+    drifts_down,
+    ends_of,
+    least_chain,
+    same_length,
+    thresholds_of,
+)
+
+
+def worst_arrivals(times: ArrayLike, rates: ArrayLike, window: float) -> float:
+    """Return the most requests expected in any interval of the given length, the supremum in eq. (15).
+
+    The accumulated rate of a sliding window is piecewise linear in its start, so it is largest where an
+    end of the window lies on a change of rate.
+
+    Args:
+        times: instants from which each column of ``rates`` holds, ascending seconds, shape (t,); the last
+            one holds for ever.
+        rates: lambda_j on each piece, 1/s, shape (m, t), >= 0.
+        window: seconds, >= 0.
+    """
+    start, rate = _pieces(times, rates)
+    total = rate.sum(axis=0)
+    accumulated = np.concatenate([[0.0], np.cumsum(total[:-1] * np.diff(start))])
+
+    def until(t: Floats) -> Floats:
+        piece = np.searchsorted(start, t, side="right") - 1
+        return np.asarray(accumulated[piece] + total[piece] * (t - start[piece]))
+
+    begins = np.concatenate([start, np.maximum(start[0], start - window)])
+    return float(np.max(until(begins + window) - until(begins)))
+
+
+def worst_survival(times: ArrayLike, rates: ArrayLike) -> Floats:
+    """Return p*_k = sup p_k over intervals, float64, shape (m-1,); arguments as :func:`worst_arrivals`.
+
+    p_k of an interval is a mean of its values at the instants within, weighted by arrivals, so that the
+    supremum is the largest value of any piece on which requests reach segment k at all.
+    """
+    _, rate = _pieces(times, rates)
+    tails = np.cumsum(rate[::-1], axis=0)[::-1]
+    p = np.divide(tails[1:], tails[:-1], out=np.zeros_like(tails[1:]), where=tails[:-1] > 0)
+    return np.asarray(p.max(axis=1))
+
+
+def time_varying_condition(
+    thresholds: ArrayLike, times: ArrayLike, rates: ArrayLike, full_batch_time: float
+) -> bool:
+    """Return whether thresholds, shape (m,), satisfy eq. (15) for every interval within a full batch's time.
+
+    ``full_batch_time`` is Delta T(n), seconds, as from :func:`nested_batch_time`; the other arguments are
+    those of :func:`worst_arrivals`.
+    """
+    n, p = thresholds_of(thresholds), worst_survival(times, rates)
+    same_length(n, p, 1)
+    return above(n[0], worst_arrivals(times, rates, full_batch_time)) and drifts_down(n, p)
+
+
+def time_varying_thresholds(
+    times: ArrayLike,
+    rates: ArrayLike,
+    prompt_len: float,
+    output_lens: ArrayLike,
+    batch_time: BatchTimeModel,
+    *,
+    slack: float = 0.0,
+    max_memory: float | None = None,
+) -> NDArray[np.int64]:
+    """Return the smallest whole thresholds that satisfy eq. (15), int64, shape (m,).
+
+    They are those of :func:`nested_thresholds` with the most arrivals of any interval and the worst case
+    p*_k, Appendix D. Where on some piece nobody leaves in segment k, p*_k = 1 and n_{k+1} > n_k.
+
+    Args and errors: as :func:`worst_arrivals` and :func:`nested_thresholds`.
+    """
+    check_slack(slack)
+    p, ends = worst_survival(times, rates), ends_of(output_lens)
+    same_length(ends, p, 1)
+    return least_chain(
+        lambda t: worst_arrivals(times, rates, t), p, prompt_len, ends, batch_time, slack, max_memory, "(15)"
+    )
+
+
+def _pieces(times: ArrayLike, rates: ArrayLike) -> tuple[Floats, Floats]:
+    start, rate = np.asarray(times, dtype=np.float64), np.asarray(rates, dtype=np.float64)
+    if start.ndim != 1 or not len(start) or np.any(np.diff(start) <= 0) or not np.all(np.isfinite(start)):
+        raise ConfigError("times must be ascending numbers")
+    if rate.ndim != 2 or rate.shape[1] != len(start) or not np.all(np.isfinite(rate)) or np.any(rate < 0):
+        raise ConfigError(f"rates must be numbers >= 0 of shape (types, {len(start)}), got {rates!r}")
+    return start, rate
