@@ -65,8 +65,10 @@ def check_names(kind: str, given: Iterable[str], valid: Iterable[str]) -> None:
 
 
 def episode_horizon(horizon: float | None, system: System, workload: Workload, num_requests: int) -> float:
-    """Return when episodes are truncated, seconds: as given, the system's, or 600 s and ten times the span of
-    the arrivals."""
+    """Return when episodes are truncated, seconds.
+
+    As given, else the system's, else ten times the nominal span of the arrivals plus 600 s.
+    """
     if horizon is not None:
         return horizon
     if np.isfinite(system.horizon):

@@ -43,7 +43,8 @@ class RoutingConfig(BaseModel):
         workload: preset or description instead of the scenario's.
         num_requests: requests per episode, instead of the workload's.
         rate: requests per second, of all workers together. None = the workload's; where ``workers`` makes a
-            cluster of a scenario with one worker, that times the number of workers: the load is replicated too.
+            cluster of a scenario with one worker, that times the number of workers: the load is replicated too
+            (but not that of a trace with times of its own).
         system: engine settings that replace the scenario's (``first_token``, ``transfer_latency``, ...).
         observation: ``"flat"`` Box, ``"dict"`` of Boxes, or ``"rllib"``: dict of observations and mask.
         information: what the agent is told of requests, subset of :data:`INFORMATION`; what the workers'
@@ -107,7 +108,16 @@ class RoutingConfig(BaseModel):
         Raises:
             ConfigError: there is never a choice between workers.
         """
-        names = ("scenario", "hardware", "batch_time", "kv_capacity", "workload", "num_requests", "rate", "system")
+        names = (
+            "scenario",
+            "hardware",
+            "batch_time",
+            "kv_capacity",
+            "workload",
+            "num_requests",
+            "rate",
+            "system",
+        )
         base = EnvConfig.of(**{name: getattr(self, name) for name in names}).make_scenario()
         alone = base.workers == 1
         workers: Any = self.workers if self.workers is not None else 4 if alone else base.workers
@@ -118,7 +128,7 @@ class RoutingConfig(BaseModel):
         count, prefill = len(system.all_workers), system.num_prefill_workers
         if max(prefill, count - prefill) < 2:
             raise ConfigError(f"{count} workers, {prefill} of them for prefill, leave no choice to a router")
-        rate = scenario.make_workload().mean_rate
+        rate = scenario.make_workload().spec.mean_rate  # NaN where a trace has times of its own
         if alone and self.rate is None and np.isfinite(rate) and rate > 0:
             assert isinstance(scenario.workload, dict)
             scenario = scenario.override(workload={**scenario.workload, "rate": rate * count})

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs.episodes import whole_seed
 from kvgym.envs.routing_config import RoutingConfig
-from kvgym.envs.routing_observer import Observer, feature_names, observation_space
+from kvgym.envs.routing_observer import Observer, feature_names, observation_space, shortest_queue
 from kvgym.envs.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.metrics import compute_metrics, metric_names
@@ -55,7 +55,8 @@ class RoutingEnv(gym.Env[Any, Any]):
         integral of the requests in the system, ``ttft`` = - TTFT of requests that finish, ``tokens`` delivered,
         ``goodput`` = finished requests that met their SLOs, ``evictions`` = - KV tokens thrown away. The
         undiscounted return of the latency term is minus the mean end-to-end latency. With the last question
-        answered the cluster runs to its end, and the last reward has all that is left.
+        answered the cluster runs to its end, and the last reward has all that is left; the first reward
+        includes the time before the first question.
 
     Starting State:
         Empty workers at the first arrival. ``reset(seed=s)`` seeds the generator the workload seed of each
@@ -114,6 +115,7 @@ class RoutingEnv(gym.Env[Any, Any]):
         self.simulation: ClusterSimulation | None = None
         self._done = self._over = True
         self._livelock = False
+        self._owed: Any = None
         self._request = -1
 
     @property
@@ -153,6 +155,9 @@ class RoutingEnv(gym.Env[Any, Any]):
         self.observer.attach(self.simulation)
         self._done = self._livelock = False
         self._go_on(None)
+        # Where a stage has one worker, time may pass before the first question; the first step earns it.
+        self._owed = self.observer.episode.copy() if self._lonely else None
+        self.observer.episode["terms"], self.observer.episode["reward"] = 0.0, 0.0
 
     def _go_on(self, worker: int | None) -> None:
         """Send the request in question to a worker (None: there is none yet) and go to the next question."""
@@ -183,8 +188,12 @@ class RoutingEnv(gym.Env[Any, Any]):
         if not self._over:  # an episode that is over when it begins ends with its first step
             worker = int(action)
             if not (0 <= worker < self._count and self.observer.mask[worker]):
-                worker, ignored = self._shortest_queue(), 1
+                worker, ignored = shortest_queue(self.view), 1
             self._go_on(worker)
+        if self._owed is not None:
+            for name in ("terms", "reward"):
+                self.observer.episode[name] += self._owed[name]
+            self._owed = None
         info = self._info(ignored)
         reward = float(self.observer.episode["reward"][0])
         if not self._over:
@@ -195,12 +204,6 @@ class RoutingEnv(gym.Env[Any, Any]):
         info["metrics"] = np.array(list(compute_metrics(result).values()))
         info["completed"] = terminated
         return self.observer.present(), reward, terminated, not terminated, info
-
-    def _shortest_queue(self) -> int:
-        """Return the candidate with the fewest unfinished requests."""
-        candidates = self.view.candidates
-        load = self.view.column("outstanding_requests")[candidates.start : candidates.stop]
-        return candidates.start + int(np.argmin(load))
 
     def _info(self, ignored: int) -> dict[str, Any]:
         episode = self.observer.episode

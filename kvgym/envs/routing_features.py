@@ -160,14 +160,42 @@ def share(tokens: float, capacity: float) -> Any:
 
 
 @jit_inline
-def account(x: Look, now: float) -> None:
-    """Add up the reward terms of the time since the last look, and bring the list of requests up to date.
+def output_known(s: Any, source: Any) -> float:
+    """Return the output tokens the agent may expect of a request, 0 where it is told nothing."""
+    if s.show_output == 1:
+        return float(source.output_len)
+    if s.show_predicted == 1:
+        return float(source.predicted_len)
+    if s.show_interval == 1:
+        return 0.5 * (source.predicted_low + source.predicted_high)
+    return 0.0
 
-    A request counts from its arrival to its completion, exactly; what is thrown away and delivered are totals.
+
+@jit_inline
+def add_load(x: Look, i: int, r: Any) -> None:
+    """Add what request ``i`` has ahead of it to the figures of its worker."""
+    at = LOADS * r.worker
+    if r.status == TRANSFERRING:
+        if x.workers[r.worker].role == ROLE_PREFILL:
+            return  # has no decode worker yet
+        x.loads[at + INCOMING] += 1.0
+    elif r.status == WAITING:
+        x.loads[at + WAITING_TOKENS] += r.num_prefill_left
+    x.loads[at + TOKENS] += r.prompt_len + output_known(x.settings, x.workload[i])
+
+
+@jit_inline
+def account(x: Look, now: float) -> None:
+    """Add up the reward terms of the time since the last look, and the loads of the workers.
+
+    A request counts from its arrival to its completion, exactly. The list of requests in the system is gone
+    through once.
     """
     e, s, terms = x.episode, x.settings, x.episode.terms
     for k in range(5):
         terms[k] = 0.0
+    for k in range(x.loads.shape[0]):
+        x.loads[k] = 0.0
     while e.num_seen < x.tracker.next_arrival:
         x.present[e.num_present] = e.num_seen
         e.num_present += 1
@@ -187,6 +215,7 @@ def account(x: Look, now: float) -> None:
         else:
             x.present[kept] = i
             kept += 1
+            add_load(x, i, r)
         terms[0] -= max(end - max(r.arrival_time, e.since), 0.0)
     e.num_present = kept
     e.since = now
@@ -201,36 +230,6 @@ def account(x: Look, now: float) -> None:
     for k in range(5):
         terms[k] /= s.reward_scale
         e.reward += s.weights[k] * terms[k]
-
-
-@jit_inline
-def output_known(s: Any, source: Any) -> float:
-    """Return the output tokens the agent may expect of a request, 0 where it is told nothing."""
-    if s.show_output == 1:
-        return float(source.output_len)
-    if s.show_predicted == 1:
-        return float(source.predicted_len)
-    if s.show_interval == 1:
-        return 0.5 * (source.predicted_low + source.predicted_high)
-    return 0.0
-
-
-@jit_inline
-def sum_loads(x: Look) -> None:
-    """Sum per worker what the requests in the system have ahead of them."""
-    for k in range(x.loads.shape[0]):
-        x.loads[k] = 0.0
-    for j in range(x.episode.num_present):
-        i = x.present[j]
-        r = x.requests[i]
-        at = LOADS * r.worker
-        if r.status == TRANSFERRING:
-            if x.workers[r.worker].role == ROLE_PREFILL:
-                continue  # has no decode worker yet
-            x.loads[at + INCOMING] += 1.0
-        elif r.status == WAITING:
-            x.loads[at + WAITING_TOKENS] += r.num_prefill_left
-        x.loads[at + TOKENS] += r.prompt_len + output_known(x.settings, x.workload[i])
 
 
 @jit_inline
@@ -349,7 +348,6 @@ def look(addresses: Any, n: int, r: int, ended: int) -> int:
         else:
             last = t.num_prefill_workers
     account(x, now)
-    sum_loads(x)
     write_system(x, now, i)
     if i == UNKNOWN:
         for k in range(_AT_REQUEST, _AT_WORKERS):

@@ -20,6 +20,7 @@ from kvgym.envs.routing_features import (
 )
 from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.view import ClusterView
 
 
 def parts(num_workers: int) -> dict[str, tuple[int, int]]:
@@ -92,3 +93,9 @@ class Observer:
         if self.config.observation == "rllib":
             return {"action_mask": self.mask.astype(np.float32), "observations": self.flat.copy()}
         return {name: self.flat[a:b].copy() for name, (a, b) in self._parts.items()}
+
+
+def shortest_queue(view: ClusterView) -> int:
+    """Return the candidate with the fewest unfinished requests, the first of several."""
+    first, last = view.candidates.start, view.candidates.stop
+    return first + int(np.argmin(view.column("outstanding_requests")[first:last]))
