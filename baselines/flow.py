@@ -39,7 +39,7 @@ from kvgym.simulator.compiled import jit
 from kvgym.simulator.heap import heap_pop, heap_push, key_request, request_key
 from kvgym.simulator.lookahead import first_use, profile_add, profile_forget, profile_offset, rounds_for
 from kvgym.simulator.random import next_uniform, seed_words
-from kvgym.simulator.tables import REQUEUE_ARRIVAL, REQUEUE_BACK, UNKNOWN
+from kvgym.simulator.tables import REQUEUE_ARRIVAL, REQUEUE_BACK, ROLE_PREFILL, UNKNOWN
 
 PAPER = "flow control for LLM inference (stability by controlled activation)"
 
@@ -211,7 +211,7 @@ def a_min_kernel(
             state[predictions + i] = requests[i].predicted_low
         heap_push(state, HEAP, request_key(state[predictions + i], i))
     offset = profile_offset(profile, state, w.iteration)
-    for j in range(w.num_finished):
+    for j in range(w.num_finished if w.role != ROLE_PREFILL else 0):
         i = finished[j]
         made = requests[i].num_output_tokens
         if state[predictions + i] > made:

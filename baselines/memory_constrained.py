@@ -41,7 +41,7 @@ from kvgym.simulator.lookahead import (
     profile_offset,
     rounds_for,
 )
-from kvgym.simulator.tables import UNKNOWN, WAITING
+from kvgym.simulator.tables import ROLE_PREFILL, UNKNOWN, WAITING
 
 PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Constraints"
 
@@ -56,11 +56,12 @@ def update_profile(
 ) -> int:
     """Correct the profile where predictions were wrong; returns the offset of now.
 
-    Requests that ended early are taken out. With ``extend``, each that has outlived its prediction is put
-    back for the coming iteration. The prediction is the longest possible output if ``longest``.
+    Requests that ended early are taken out (on a prefill worker none does). With ``extend``, each that has
+    outlived its prediction is put back for the coming iteration. The prediction is the longest possible
+    output if ``longest``.
     """
     offset = profile_offset(profile, state, w.iteration)
-    for j in range(w.num_finished):
+    for j in range(w.num_finished if w.role != ROLE_PREFILL else 0):
         r = requests[finished[j]]
         predicted_len = r.predicted_high if longest else r.predicted_len
         if predicted_len > r.num_output_tokens:

@@ -148,7 +148,9 @@ def partial_chunks(row: Any, chunk: int) -> int:
 
 @jit
 def expected_rounds(problem: Any, r: Any, chunk: int) -> int:
-    """Return the iterations a waiting request is expected to run, at least 1."""
+    """Return the iterations a waiting request is expected to run here, at least 1."""
+    if problem.hands_over == 1:
+        return partial_chunks(r, chunk) + 1
     output = min(max(r.predicted_len, r.num_output_tokens + 1), problem.kv_capacity - r.prompt_len)
     rounds = output - r.num_output_tokens
     if r.num_prefill_left > 0:

@@ -6,6 +6,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -116,6 +117,15 @@ def mapping_table(title: str, rows: Mapping[str, Sequence[str]], headings: Seque
     return table
 
 
+def markdown_table(headings: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    """Return the same as :func:`mapping_table` in Markdown, names as code."""
+    lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+    for name, texts in rows.items():
+        cells = [f"`{name}`", *(text.replace("|", "\\|") for text in texts)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def metrics_table(metrics: Mapping[str, float]) -> Table:
     """Return a table of one run's metrics: latencies by statistic, then the others."""
     table = Table(box=None, pad_edge=False)
@@ -127,6 +137,28 @@ def metrics_table(metrics: Mapping[str, float]) -> Table:
     table.add_section()
     for name, info in SCALARS.items():
         table.add_row(name, number(metrics[name]), info.unit if info.unit != "1" else "")
+    return table
+
+
+def workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table with a row per worker."""
+    table = Table(title="by worker", title_justify="left", box=None, pad_edge=False)
+    names = (
+        "kv_capacity",
+        "finished",
+        "e2e_latency_mean",
+        "ttft_mean",
+        "evictions",
+        "kv_utilisation",
+        "busy_fraction",
+    )
+    for name in ("worker", "role"):
+        table.add_column(name)
+    for name in names:
+        table.add_column(heading(name) if name != "ttft_mean" else "TTFT mean (s)", justify="right")
+    for row in workers:
+        figures = (float("nan") if row[name] is None else float(row[name]) for name in names)
+        table.add_row(str(row["worker"]), row["role"], *(number(x) for x in figures))
     return table
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import kvgym
 from kvgym.errors import ConfigError, KVGymError
-from kvgym.metrics import compute_metrics, metric_info, metric_names
+from kvgym.metrics import compute_metrics, metric_info, metric_names, worker_metrics
 from kvgym.policy import Policy, make_policy, policy_defaults
 from kvgym.routing import Router
 from kvgym.runner import SimulationResult, check_needs, simulate
@@ -39,6 +39,7 @@ class RunRecord:
         error: why the run has no result, or "".
         completed_once: every request has exactly one completion record.
         wall_time: seconds the run took on this machine.
+        workers: figures of each worker, see :func:`kvgym.metrics.worker_metrics`; empty for a single worker.
     """
 
     policy: str
@@ -47,6 +48,7 @@ class RunRecord:
     error: str
     completed_once: bool
     wall_time: float
+    workers: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,14 @@ class Comparison:
             ]
         )
 
+    def worker_frame(self) -> Any:
+        """Return one row per policy, seed and worker as a polars DataFrame; empty for single workers."""
+        import polars as pl
+
+        return pl.DataFrame(
+            [{"policy": r.policy, "seed": r.seed} | worker for r in self.runs for worker in r.workers]
+        )
+
     def summary(self) -> dict[str, Any]:
         """Return means and intervals of all metrics by policy, JSON-able (NaN as None)."""
         return {
@@ -122,6 +132,8 @@ class Comparison:
 
     def save(self, folder: str | Path, *, command: str = "") -> Path:
         """Write ``runs.csv``, ``runs.parquet``, ``summary.json`` and ``config.json`` into ``folder``.
+
+        Of a cluster also ``workers.csv``, with a row per policy, seed and worker.
 
         Args:
             folder: created if missing.
@@ -135,6 +147,9 @@ class Comparison:
         frame = self.to_frame()
         frame.write_csv(path / "runs.csv")
         frame.write_parquet(path / "runs.parquet")
+        workers = self.worker_frame()
+        if len(workers):
+            workers.write_csv(path / "workers.csv")
         config = {
             "scenario": self.scenario.model_dump(mode="json"),
             "policies": self.hyperparameters,
@@ -283,7 +298,8 @@ def _run(
         return RunRecord(label, seed, empty, str(error), False, time.perf_counter() - started), None
     elapsed = time.perf_counter() - started
     once = result.completed and int(result.worker["total_finished"].sum()) == len(table)
-    return RunRecord(label, seed, compute_metrics(result), "", once, elapsed), result
+    workers = tuple(worker_metrics(result)) if len(result.worker) > 1 else ()
+    return RunRecord(label, seed, compute_metrics(result), "", once, elapsed, workers), result
 
 
 def jsonable(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 Symbols, per request i: a arrival, b first admission, f first token, c completion (seconds); s prompt and o
 output length (tokens). Per run: t0 first arrival, t1 end (the last completion; with a horizon, the moment
-the run stopped), span = t1 - t0, M the KV capacity.
+the run stopped), span = t1 - t0, M the KV capacity (of a cluster, the sum over its workers).
 
 Latencies are over finished requests, each as mean, p50, p90, p95, p99 and max:
 
@@ -27,6 +27,9 @@ iteration), ``active_requests`` (time average), ``busy_fraction`` (share of span
 ``iterations``, ``makespan`` = span, ``jain_fairness`` = (Σx)² / (n Σx²) of the finished requests' token
 rates x = o / (c - a) (1 = equal), ``max_wait`` (longest b - a, counting requests not yet admitted as
 waiting until t1), ``finished``, ``unfinished`` (arrived by t1 and not finished).
+
+In a cluster all of these are over all workers, ``busy_fraction`` their mean, ``kv_peak`` the largest;
+:func:`worker_metrics` has the figures of each worker.
 """
 
 from __future__ import annotations
@@ -114,9 +117,7 @@ def compute_metrics(result: SimulationResult) -> dict[str, float]:
     r, w, table = result.requests, result.worker, result.table
     done = r["status"] == FINISHED
     arrival = table.arrival_time
-    start = float(arrival[0]) if len(arrival) else 0.0
-    end = float(r["finish_time"].max()) if result.completed and len(r) else float(w["clock"].max())
-    span = max(end - start, 0.0)
+    _, end, span = _span(result)
     e2e = (r["finish_time"] - arrival)[done]
     waited = (r["start_time"] - arrival)[~np.isnan(r["start_time"])]
     gaps = table.output_len - (result.system.first_token != "uncounted")
@@ -131,7 +132,8 @@ def compute_metrics(result: SimulationResult) -> dict[str, float]:
         **_statistics("tpot", ((r["finish_time"] - r["first_token_time"])[timed] / gaps[timed])),
         **_statistics("queueing_delay", waited),
     }
-    capacity_time = result.system.kv_capacity * span * len(w)
+    capacity = np.array([worker.kv_capacity for worker in result.system.all_workers])
+    capacity_time = capacity.sum() * span
     rates = table.output_len[done] / np.maximum(e2e, 1e-12)
     metrics |= {
         "request_throughput": _ratio(done.sum(), span),
@@ -145,7 +147,7 @@ def compute_metrics(result: SimulationResult) -> dict[str, float]:
         "evictions": float(w["total_evicted"].sum()),
         "recomputed_tokens": float(r["num_recomputed_tokens"].sum()),
         "kv_utilisation": _ratio(w["kv_time"].sum(), capacity_time),
-        "kv_peak": float(w["peak_kv_tokens"].max()) / result.system.kv_capacity,
+        "kv_peak": float((w["peak_kv_tokens"] / capacity).max()),
         "batch_size": _ratio(w["total_batch_requests"].sum(), w["iteration"].sum()),
         "active_requests": _ratio(w["active_time"].sum(), span),
         "busy_fraction": _ratio(w["busy_time"].sum(), span * len(w)),
@@ -157,6 +159,67 @@ def compute_metrics(result: SimulationResult) -> dict[str, float]:
         "unfinished": float(arrived - done.sum()),
     }
     return metrics
+
+
+WORKER_METRICS: dict[str, MetricInfo] = {
+    "routed": MetricInfo("1", "requests that came, by arrival or by transfer", None),
+    "finished": MetricInfo("1", "requests that finished here", None),
+    "e2e_latency_mean": MetricInfo("s", "of the requests that finished here", True),
+    "ttft_mean": MetricInfo("s", "of the requests that finished here", True),
+    "request_throughput": MetricInfo("1/s", "requests finished here per second", None),
+    "generated_token_throughput": MetricInfo("tokens/s", "output tokens generated, repeats included", None),
+    "evictions": MetricInfo("1", "requests sent back to the queue", True),
+    "kv_utilisation": MetricInfo("1", "time average of KV tokens / capacity", None),
+    "kv_peak": MetricInfo("1", "largest KV tokens / capacity", None),
+    "batch_size": MetricInfo("1", "requests per iteration", None),
+    "busy_fraction": MetricInfo("1", "share of time spent in batches", None),
+    "iterations": MetricInfo("1", "batches executed", None),
+}
+"""Metrics of a single worker, see :func:`worker_metrics`."""
+
+
+def worker_metrics(result: SimulationResult) -> list[dict[str, Any]]:
+    """Return for each worker its role, its KV capacity and the metrics of :data:`WORKER_METRICS`.
+
+    Rates and shares are over the span of the whole run; NaN where nothing was measured.
+    """
+    r, span = result.requests, _span(result)[2]
+    done = r["status"] == FINISHED
+    rows: list[dict[str, Any]] = []
+    for k, (worker, w) in enumerate(zip(result.system.all_workers, result.worker, strict=True)):
+        mine = done & (r["worker"] == k)
+        e2e, ttft = (
+            (r[name] - result.table.arrival_time)[mine] for name in ("finish_time", "first_token_time")
+        )
+        capacity = worker.kv_capacity
+        figures = (
+            w["total_routed"],
+            w["total_finished"],
+            _ratio(e2e.sum(), len(e2e)),
+            _ratio(ttft.sum(), len(ttft)),
+            _ratio(w["total_finished"], span),
+            _ratio(w["total_output_tokens"], span),
+            w["total_evicted"],
+            _ratio(w["kv_time"], capacity * span),
+            w["peak_kv_tokens"] / capacity,
+            _ratio(w["total_batch_requests"], w["iteration"]),
+            _ratio(w["busy_time"], span),
+            w["iteration"],
+        )
+        rows.append(
+            {"worker": k, "role": worker.role, "kv_capacity": int(capacity)}
+            | {name: float(x) for name, x in zip(WORKER_METRICS, figures, strict=True)}
+        )
+    return rows
+
+
+def _span(result: SimulationResult) -> tuple[float, float, float]:
+    """Return first arrival, end of the run, and the time between them, seconds."""
+    arrival, r = result.table.arrival_time, result.requests
+    start = float(arrival[0]) if len(arrival) else 0.0
+    over = result.completed and len(r)
+    end = float(r["finish_time"].max()) if over else float(result.worker["clock"].max())
+    return start, end, max(end - start, 0.0)
 
 
 def slo_met(result: SimulationResult) -> NDArray[np.bool_]:

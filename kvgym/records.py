@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvgym.evaluation import jsonable, run_context
-from kvgym.metrics import compute_metrics, slo_met
+from kvgym.metrics import compute_metrics, slo_met, worker_metrics
 from kvgym.policy import policy_defaults
 from kvgym.runner import SimulationResult
 
@@ -30,6 +30,8 @@ def request_frame(result: SimulationResult) -> Any:
     for name in ("start_time", "first_token_time", "finish_time"):
         columns[name] = r[name]
     columns["max_token_gap"] = np.where(r["max_token_gap"] > 0, r["max_token_gap"], np.nan)
+    if len(result.worker) > 1:
+        columns["worker"] = r["worker"]
     columns["num_evictions"] = r["num_evictions"]
     columns["num_recomputed_tokens"] = r["num_recomputed_tokens"]
     columns["slo_met"] = slo_met(result)
@@ -60,6 +62,8 @@ def run_summary(result: SimulationResult) -> dict[str, Any]:
         "notes": list(result.table.notes),
         "metrics": compute_metrics(result),
     }
+    if len(result.worker) > 1:
+        summary["workers"] = worker_metrics(result)
     return dict(jsonable(summary))
 
 

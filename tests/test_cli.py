@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from kvgym import cli
+from kvgym.policy import POLICIES
 
 
 @pytest.fixture
@@ -183,3 +184,58 @@ def test_unknown_options_are_refused(kvgym):
     code, _, err = kvgym("compare", "--polices", "fcfs")
     assert code == 2
     assert "--policies" in err
+
+
+def test_a_cluster(kvgym, tmp_path):
+    code, out, _ = kvgym(
+        "compare", "-n", 60, "--seeds", 2, "-p", "fcfs", "--workers", 3, "--router", "join_shortest_queue",
+        "-o", "many", "--no-report", "--no-progress",
+    )  # fmt: skip
+    assert code == 0
+    assert "120 of 120 requests completed, each exactly once." in out
+    assert "3 workers, join_shortest_queue" in out
+    workers = pl.read_csv(tmp_path / "many" / "workers.csv")
+    assert workers.height == 2 * 3
+    assert workers["finished"].sum() == workers["routed"].sum() == 120
+    assert json.loads((tmp_path / "many" / "config.json").read_text())["scenario"]["workers"] == 3
+    code, out, _ = kvgym("run", "mc_sf", "-n", 30, "--workers", 2, "-o", "two")
+    assert code == 0
+    assert "by worker" in out
+    rows = pl.read_csv(tmp_path / "two" / "requests.csv")
+    assert rows["worker"].to_list() == [0, 1] * 15  # round robin
+    assert len(json.loads((tmp_path / "two" / "summary.json").read_text())["workers"]) == 2
+
+
+def test_a_horizon(kvgym):
+    code, out, _ = kvgym(
+        "compare", "-n", 60, "--seeds", 1, "-p", "fcfs", "--horizon", 1.0, "-o", "cut", "--no-report"
+    )
+    assert code == 0
+    assert "fcfs stopped at the horizon, 1 s, with" in out
+    code, _, err = kvgym("compare", "-n", 60, "-p", "fcfs", "--horizon", 0, "-o", "cut")
+    assert code == 2
+    assert "expected seconds > 0" in err
+
+
+def test_cluster_options_that_make_no_sense(kvgym):
+    for options, words in (
+        (("--router", "round_robin"), "add --workers"),
+        (("--workers", 0), "expected a whole number ≥ 1"),
+        (("--workers", 2, "--router", "nearest"), "unknown router 'nearest'"),
+    ):
+        code, _, err = kvgym("run", "fcfs", "-n", 5, *options, "-o", "x")
+        assert code == 2, options
+        assert words in err.lower() or words in err
+
+
+def test_lists_in_markdown(kvgym):
+    code, out, _ = kvgym("list", "policies", "--markdown")
+    assert code == 0
+    for name in POLICIES:
+        (line,) = (line for line in out.splitlines() if line.startswith(f"| `{name}` "))
+        cells = [cell.strip() for cell in line.split("|")][2:-1]
+        info = POLICIES[name].info
+        assert cells[0] == info.summary
+        assert cells[2] == (", ".join(sorted(info.needs)) or "–")
+        assert [cell == "yes" for cell in cells[3:6]] == [info.chunks_prefill, info.pauses, info.evicts]
+        assert info.algorithm in cells[6]

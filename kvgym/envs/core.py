@@ -120,7 +120,7 @@ def advance(e: Env, batch_time: Any, batch_params: Any) -> int:
     delivered, thrown_away = w.total_delivered_tokens, w.total_recomputed_tokens
     status = carry_out(run, batch_time, batch_params)
     e.episode.status = status
-    if status != OK and status != STALLED:
+    if status != OK:
         return FAILED
     after = w.clock
     boundary = next_boundary(run)
@@ -129,9 +129,9 @@ def advance(e: Env, batch_time: Any, batch_params: Any) -> int:
     if boundary == DONE:
         return TERMINATED
     if boundary == DECIDE:
-        return TRUNCATED if status == STALLED else RUNNING
+        return RUNNING
     e.episode.status = boundary
-    return TRUNCATED if boundary == HORIZON else FAILED
+    return TRUNCATED if boundary in (HORIZON, STALLED) else FAILED
 
 
 @jit_inline

@@ -141,8 +141,9 @@ class Episodes:
         worker["queue_head"] = worker["queue_tail"] = UNKNOWN
         block["episode"][0]["cursor"] = UNKNOWN
         block["workload"][: len(table)] = table.to_records()
-        for name in ("start_time", "first_token_time", "last_token_time", "finish_time"):
+        for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
             block["requests"][name] = np.nan
+        block["requests"]["worker"] = UNKNOWN
         slot.table = table
 
     def run(self) -> None:

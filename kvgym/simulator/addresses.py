@@ -84,7 +84,7 @@ def function_at(signature: Any) -> Any:
         return kind(types.int64, types.int64), generate
 
     found: Any = make
-    found.python_twin = lambda handle, _: _IN_PYTHON[int(handle)]
+    found.python_twin = lambda handle, _: _IN_PYTHON.get(int(handle))  # 0: none, and none is called
     return found
 
 

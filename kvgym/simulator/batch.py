@@ -213,8 +213,7 @@ def start_batch(run: Run, batch_time: Any, batch_params: Any) -> int:
     duration = batch_time(run.load, batch_params) + run.problem.swap_time * w.swap_tokens
     if not 0.0 <= duration < np.inf:
         return BAD_DURATION
-    if run.problem.swap_time > 0.0:
-        w.total_swapped_tokens += w.swap_tokens
+    w.total_swapped_tokens += w.swap_tokens
     w.swap_tokens = 0
     w.phase, w.until, w.batch_duration = BUSY, w.clock + duration, duration
     w.batch_kv, w.batch_active, w.batch_waiting = w.kv_tokens, w.num_active, w.num_waiting

@@ -13,6 +13,7 @@ from kvgym.simulator.tables import (
     DONE,
     HORIZON,
     LOG_FULL,
+    STALLED,
     UNKNOWN,
     WAITING,
 )
@@ -78,22 +79,35 @@ def announce(w: Any, requests: Any, queued: Any, i: int) -> None:
 
 
 @jit
+def belong(w: Any, r: Any) -> None:
+    """Count a request to this worker, which may not have it yet."""
+    r.worker = w.index
+    w.outstanding_requests += 1
+    w.outstanding_tokens += expected_tokens(r)
+    w.total_routed += 1
+
+
+@jit
 def join(w: Any, requests: Any, queued: Any, i: int) -> None:
     """Add a request that has just come to this worker to the end of its queue."""
     queue_insert(w, requests, i, UNKNOWN)
     announce(w, requests, queued, i)
-    requests[i].worker = w.index
-    w.outstanding_requests += 1
-    w.outstanding_tokens += expected_tokens(requests[i])
-    w.total_routed += 1
     w.last_progress = w.decisions
 
 
 @jit_inline
 def next_arrival_time(p: Any, tracker: Any, workload: Any) -> float:
-    """Return when the next request arrives, inf if none will."""
+    """Return when the next request arrives, inf if none will before the horizon."""
     i = tracker.next_arrival
-    return workload[i].arrival_time if i < p.num_requests else np.inf
+    if i < p.num_requests and workload[i].arrival_time < p.horizon:
+        return workload[i].arrival_time
+    return np.inf
+
+
+@jit_inline
+def stalled(w: Any, p: Any) -> bool:
+    """Whether the worker has decided too often without anything new."""
+    return bool(w.decisions - w.last_progress > p.stall_limit)
 
 
 @jit_inline
@@ -102,6 +116,7 @@ def take_arrivals(run: Run) -> None:
     while next_arrival_time(run.problem, run.tracker, run.workload) <= run.w.clock:
         i = run.tracker.next_arrival
         reveal(run.problem, run.workload[i], run.requests[i])
+        belong(run.w, run.requests[i])
         join(run.w, run.requests, run.queued, i)
         run.tracker.next_arrival += 1
 
@@ -121,7 +136,7 @@ def next_boundary(run: Run) -> int:
     take_arrivals(run)
     if w.num_active == 0 and w.num_waiting == 0:
         until = next_arrival_time(run.problem, run.tracker, run.workload)
-        if until == np.inf:
+        if run.tracker.next_arrival == run.problem.num_requests:
             return DONE
         if until >= run.problem.horizon:
             advance_clock(w, max(w.clock, run.problem.horizon))
@@ -132,4 +147,4 @@ def next_boundary(run: Run) -> int:
         return HORIZON
     if run.problem.keep_log == 1 and run.tracker.num_log >= run.log.shape[0]:
         return LOG_FULL
-    return DECIDE
+    return STALLED if stalled(w, run.problem) else DECIDE

@@ -22,14 +22,16 @@ from kvgym.simulator.batch import finish_batch
 from kvgym.simulator.boundary import (
     Run,
     advance_clock,
+    belong,
     expected_tokens,
     join,
     next_arrival_time,
     reveal,
+    stalled,
 )
 from kvgym.simulator.compiled import jit, jit_expand, jit_inline, kernel
 from kvgym.simulator.decisions import detach
-from kvgym.simulator.engine import begin, clear_decision, stalled
+from kvgym.simulator.engine import begin, clear_decision
 from kvgym.simulator.loop import POLICY_SIGNATURE
 from kvgym.simulator.tables import (
     BAD_ROUTE,
@@ -199,7 +201,7 @@ def send(c: Cluster, k: int) -> None:
     i = t.handoff_head
     r = requests[i]
     t.handoff_head = r.queue_next
-    r.worker = k
+    belong(c.workers[k], r)
     r.ready_time = t.clock + p.transfer_latency + p.transfer_time * r.num_kv_tokens
     after = t.transfer_tail  # sorted by ready_time; equal times stay in order
     while after != UNKNOWN and requests[after].ready_time > r.ready_time:
@@ -220,6 +222,7 @@ def send(c: Cluster, k: int) -> None:
 def place(c: Cluster, k: int, i: int) -> None:
     """Add request ``i`` to the queue of worker ``k`` now; a worker with no batch running is ready to decide."""
     w = c.workers[k]
+    c.tracker.scan = 0
     if w.phase != BUSY:
         w.phase = READY
         if w.clock < c.tracker.clock:
@@ -253,6 +256,7 @@ def settle_route(c: Cluster, k: int) -> int:
         send(c, k)
     else:
         t.next_arrival += 1
+        belong(c.workers[k], c.requests[t.request])
         place(c, k, t.request)
     return OK
 
@@ -270,8 +274,10 @@ def candidates(c: Cluster) -> tuple[int, int]:
 
 @jit
 def request_to_route(c: Cluster) -> int:
-    """Return the request that needs a worker now, UNKNOWN if none does."""
+    """Return the request that needs a worker now, UNKNOWN if none does; from the horizon on, none does."""
     t = c.tracker
+    if t.clock >= c.problems[0].horizon:
+        return UNKNOWN
     if t.handoff_head != UNKNOWN:
         return int(t.handoff_head)
     deliver_transfers(c)
@@ -282,21 +288,28 @@ def request_to_route(c: Cluster) -> int:
 
 
 @jit
-def next_event(c: Cluster) -> float:
-    """Return when something happens next, inf if nothing will."""
-    time = next_arrival_time(c.problems[0], c.tracker, c.workload)
-    if c.tracker.transfer_head != UNKNOWN:
-        time = min(time, c.requests[c.tracker.transfer_head].ready_time)
+def next_event(c: Cluster) -> tuple[float, bool]:
+    """Return when something happens next (inf = never) and whether a batch is running.
+
+    From the horizon on, only batches end.
+    """
+    time, busy = np.inf, False
+    if c.tracker.clock < c.problems[0].horizon:
+        time = next_arrival_time(c.problems[0], c.tracker, c.workload)
+        if c.tracker.transfer_head != UNKNOWN:
+            time = min(time, c.requests[c.tracker.transfer_head].ready_time)
     for k in range(c.workers.shape[0]):
         if c.workers[k].phase != READY:
             time = min(time, c.workers[k].until)
-    return time
+            busy = busy or c.workers[k].phase == BUSY
+    return time, busy
 
 
 @jit
-def wake(c: Cluster, time: float) -> int:
-    """Go to ``time``: finish batches and waits that end there; STALLED if a worker makes no progress."""
+def wake(c: Cluster, time: float) -> None:
+    """Go to ``time``: finish batches and waits that end there."""
     c.tracker.clock = time
+    c.tracker.scan = 0
     for k in range(c.workers.shape[0]):
         w = c.workers[k]
         if w.phase == READY or w.until > time:
@@ -309,28 +322,26 @@ def wake(c: Cluster, time: float) -> int:
         else:
             w.phase = READY
             advance_clock(w, time)
-        if stalled(run):
-            c.tracker.worker = k
-            return STALLED
-    return OK
 
 
 @jit
-def stop(c: Cluster, time: float) -> int:
-    """Return why the run is over, with no batch running and the next event at ``time`` at or after the horizon."""
+def stop(c: Cluster) -> int:
+    """Return why the run is over, with no batch running and nothing to happen before the horizon."""
     horizon = c.problems[0].horizon
-    left = c.tracker.transfer_head != UNKNOWN or time < np.inf
+    t = c.tracker
+    left = t.transfer_head != UNKNOWN or t.handoff_head != UNKNOWN or t.next_arrival < c.workload.shape[0]
     for k in range(c.workers.shape[0]):
         w = c.workers[k]
         if w.num_active > 0 or w.num_waiting > 0:
             left = True
-            c.tracker.worker = k
+            t.worker = k
     if not left:
         return DONE
     if horizon == np.inf:
         return DEADLOCK
     for k in range(c.workers.shape[0]):
         w = c.workers[k]
+        w.phase = READY
         if w.clock < horizon:
             advance_clock(w, horizon)
     return HORIZON
@@ -345,22 +356,22 @@ def next_question(c: Cluster) -> int:
         if i != UNKNOWN:
             t.request = i
             return ROUTE
-        busy = False
-        for k in range(count):
+        for k in range(t.scan, count):
             w = c.workers[k]
-            if w.phase != READY:
-                busy = busy or w.phase == BUSY
-            elif (w.num_active > 0 or w.num_waiting > 0) and w.clock < c.problems[k].horizon:
-                t.worker = k
+            if (
+                w.phase == READY
+                and (w.num_active > 0 or w.num_waiting > 0)
+                and w.clock < c.problems[k].horizon
+            ):
+                t.worker = t.scan = k
                 if c.problems[k].keep_log == 1 and t.num_log + count > c.log.shape[0]:
                     return LOG_FULL
-                return DECIDE
-        time = next_event(c)
+                return STALLED if stalled(w, c.problems[k]) else DECIDE
+        t.scan = count
+        time, busy = next_event(c)
         if time >= c.problems[0].horizon and not busy:
-            return stop(c, time)
-        status = wake(c, time)
-        if status != OK:
-            return status
+            return stop(c)
+        wake(c, time)
 
 
 @jit_inline
@@ -409,7 +420,7 @@ def run_cluster(
         resume: RESUME_DECISION carries out the decision of ``tracker.worker`` first; RESUME_ROUTE sends
             ``tracker.request`` to worker ``tracker.route``.
         ask: ASK_POLICY and ASK_ROUTER, added up: return DECIDE or ROUTE instead of calling the kernel.
-        budget: decisions after which to return BUDGET.
+        budget: value of ``tracker.used``, which counts decisions, at which to return BUDGET.
 
     Returns:
         DECIDE (with the decision of ``tracker.worker`` reset), ROUTE, or a reason to stop as in
@@ -422,7 +433,6 @@ def run_cluster(
     if resume == RESUME_ROUTE:
         status = settle_route(c, t.route)
     decided = resume == RESUME_DECISION
-    used = 0
     while status == OK:
         if decided:
             k = t.worker
@@ -437,9 +447,9 @@ def run_cluster(
                 return ROUTE
             status = settle_route(c, choose_worker(c, router))
         elif question == DECIDE:
-            if used == budget:
+            if t.used >= budget:
                 return BUDGET
-            used += 1
+            t.used += 1
             k = t.worker
             run = run_of(c, k)
             clear_decision(run)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
-from kvgym.errors import InvalidDecisionError, KVGymError
+from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError
 from kvgym.simulator.addresses import function_handle
 from kvgym.simulator.cluster import (
     ASK_POLICY,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _FOREVER = 1_000_000_000
 _POLICY_TABLES = ("params", "state", "reals", "profile")
+_POLICY_KINDS = (np.float64, np.int64, np.float64, np.int32)
 
 
 class ClusterSimulation(Simulation):
@@ -73,7 +74,6 @@ class ClusterSimulation(Simulation):
         t["request"] = UNKNOWN
         for name in ("handoff_head", "handoff_tail", "transfer_head", "transfer_tail"):
             t[name] = UNKNOWN
-        self.requests["worker"] = UNKNOWN
         self.worker_params = [
             np.array(worker.batch_time.params(), np.float64) for worker in system.all_workers
         ]
@@ -119,6 +119,13 @@ class ClusterSimulation(Simulation):
 
     def _find_tables(self) -> tuple[Any, ...]:
         """Return addresses and lengths of all tables."""
+        for memory in self._memory:
+            for name, array, kind in zip(_POLICY_TABLES, memory, _POLICY_KINDS, strict=True):
+                if array.dtype != kind or array.ndim != 1 or not array.flags.c_contiguous:
+                    raise ConfigError(
+                        f"policy {self.policy_name!r}: its {name} array has dtype {array.dtype} and shape "
+                        f"{array.shape}; expected {np.dtype(kind)}, one dimension, contiguous"
+                    )
         params, state = self._router_memory
         shared = [getattr(self, name) for name in SHARED[:-2]] + [params, state]
         rows = []
@@ -166,9 +173,11 @@ class ClusterSimulation(Simulation):
         """
         self._memory, self._addresses = list(arguments), None
         self._handles[:, 0:2] = self._handle_of(kernel, POLICY_SIGNATURE)
-        return self._go_on(RESUME_NOTHING, budget or _FOREVER)
+        return self._go_on(RESUME_NOTHING, budget)
 
-    def _go_on(self, resume: int, budget: int) -> bool:
+    def _go_on(self, resume: int, limit: int | None) -> bool:
+        budget = _FOREVER if limit is None else limit
+        self.tracker[0]["used"] = 0
         status = self._drive(resume, self._ask_router, budget)
         while status == ROUTE and self.router is not None:
             self._choose()
@@ -187,14 +196,14 @@ class ClusterSimulation(Simulation):
         """
         if self.pending is None:
             raise InvalidDecisionError("no request waits for a worker")
-        if worker not in self.cluster_view.candidates:
-            candidates = self.cluster_view.candidates
+        candidates = self.cluster_view.candidates
+        if not isinstance(worker, int | np.integer) or worker not in candidates:
             raise InvalidDecisionError(
                 f"request {self.pending} cannot go to worker {worker!r}; valid: {candidates.start} … "
                 f"{candidates.stop - 1}"
             )
-        self.tracker[0]["route"] = operator.index(worker)
-        return self._go_on(RESUME_ROUTE, budget or _FOREVER)
+        self.tracker[0]["route"] = worker
+        return self._go_on(RESUME_ROUTE, budget)
 
     def _choose(self) -> None:
         """Ask the router for the pending request's worker."""
@@ -227,6 +236,7 @@ class ClusterSimulation(Simulation):
         return self._ask(RESUME_DECISION)
 
     def _ask(self, resume: int) -> bool:
+        self.tracker[0]["used"] = 0
         status = self._drive(resume, ASK_POLICY | ASK_ROUTER, _FOREVER)
         while status == ROUTE:
             if self.router is None:

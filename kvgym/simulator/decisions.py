@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from kvgym.simulator.boundary import Run, announce
 from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.queue import queue_remove, queue_return
@@ -108,9 +110,11 @@ def inspect_decision(run: Run) -> int:
             kv += kv_growth(run.problem, slot.num_prefill_left, tokens)
     for j in range(d.num_admit):
         i = run.admit[j]
-        if not 0 <= i < run.problem.num_requests or run.requests[i].status != WAITING:
+        if not 0 <= i < run.problem.num_requests:
             return refuse(run.tracker, BAD_ADMIT, i, 0, 0)
         r = run.requests[i]
+        if r.status != WAITING or r.worker != w.index:
+            return refuse(run.tracker, BAD_ADMIT, i, 0, 0)
         tokens = planned_tokens(d, run.admit_tokens[j], r.num_prefill_left)
         if not 0 <= tokens <= full_tokens(r.num_prefill_left):
             return refuse(run.tracker, BAD_TOKENS, i, tokens, full_tokens(r.num_prefill_left))
@@ -155,6 +159,7 @@ def release(run: Run, k: int) -> None:
     w, slot, p = run.w, run.active[k], run.problem
     r = run.requests[slot.request_id]
     detach(w, r, slot)
+    r.ready_time = np.nan
     r.num_evictions += 1
     if p.progress_on_evict == PROGRESS_KEPT:
         w.swap_tokens += slot.num_kv_tokens
@@ -210,7 +215,8 @@ def activate(run: Run, i: int, tokens: int) -> None:
     slot.max_token_gap = r.max_token_gap
     run.targets[w.num_active] = run.workload[i].output_len
     w.kv_tokens += r.num_kv_tokens
-    w.swap_tokens += r.num_kv_tokens
+    if math.isnan(r.ready_time):  # else its KV comes from another worker, not from CPU memory
+        w.swap_tokens += r.num_kv_tokens
     if r.num_prefill_left > 0:
         w.num_prefilling += 1
     r.num_kv_tokens = 0

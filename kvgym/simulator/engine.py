@@ -21,7 +21,6 @@ from kvgym.simulator.tables import (
     READY,
     RUN,
     SLEEPING,
-    STALLED,
     UNKNOWN,
 )
 
@@ -49,12 +48,6 @@ def begin(run: Run, batch_time: Any, batch_params: Any) -> int:
 
 
 @jit_inline
-def stalled(run: Run) -> bool:
-    """Whether the worker has decided too often without anything new."""
-    return bool(run.w.decisions - run.w.last_progress > run.problem.stall_limit)
-
-
-@jit_inline
 def carry_out(run: Run, batch_time: Any, batch_params: Any) -> int:
     """Carry out the decision to its end: run the batch, or wait; for a worker that is alone."""
     status = begin(run, batch_time, batch_params)
@@ -69,7 +62,7 @@ def carry_out(run: Run, batch_time: Any, batch_params: Any) -> int:
             return DEADLOCK
         w.phase = READY
         advance_clock(w, until)
-    return STALLED if stalled(run) else OK
+    return OK
 
 
 @jit_inline

@@ -77,7 +77,9 @@ def first_use(problem: Any, request: Any) -> int:
 
 @jit
 def rounds_for(problem: Any, request: Any, output_len: int) -> int:
-    """Return the iterations a waiting request would run if its output had that length, at least 1."""
+    """Return the iterations a waiting request would run here if its output had that length, at least 1."""
+    if problem.hands_over == 1:
+        return 1
     rounds = output_len - request.num_output_tokens
     if request.num_prefill_left > 0:
         rounds += 1 - problem.prefill_emits

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvgym.simulator.compiled import jit
-from kvgym.simulator.tables import REQUEUE_BACK, REQUEUE_FRONT, UNKNOWN
+from kvgym.simulator.tables import REQUEUE_BACK, REQUEUE_FRONT, ROLE_DECODE, UNKNOWN
 
 Record = Any
 Table = Any
@@ -41,12 +41,13 @@ def queue_return(w: Record, requests: Table, i: int, requeue: int) -> None:
         before = w.queue_head
     elif requeue != REQUEUE_BACK:  # request ids are in arrival order
         before, after = w.queue_head, w.queue_tail
+        in_order = w.role != ROLE_DECODE  # there, requests queue as their KV comes
         while before != UNKNOWN and before < i:
-            if after < i:  # reached from the tail: the first that is older
+            if in_order and after < i:  # reached from the tail: the first that is older
                 before = requests[after].queue_next
                 break
             before = requests[before].queue_next
-            after = requests[after].queue_prev
+            after = requests[after].queue_prev if in_order else UNKNOWN
     queue_insert(w, requests, i, before)
 
 

@@ -100,8 +100,9 @@ class Simulation:
         self.load = np.zeros(r, LOAD)
         self.workload = table.to_records()
         self.requests = np.zeros(n, REQUEST)
-        for name in ("start_time", "first_token_time", "last_token_time", "finish_time"):
+        for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
             self.requests[name] = np.nan
+        self.requests["worker"] = UNKNOWN
         self.active = np.zeros((r, slots), SLOT)
         self.targets = np.zeros((r, slots), np.int32)
         self.queued = np.zeros((r, max(1, 2 * n)), np.int32)  # arrivals and evictions of one boundary
@@ -171,7 +172,9 @@ class Simulation:
             LivelockError: the run would never end.
         """
         while True:
-            status = self._until_log_fits(run_loop, (kernel, *arguments), budget or 1_000_000_000)
+            status = self._until_log_fits(
+                run_loop, (kernel, *arguments), 1_000_000_000 if budget is None else budget
+            )
             if status != BUDGET or budget is not None:
                 break
         if status == BUDGET:

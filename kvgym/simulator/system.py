@@ -76,7 +76,8 @@ class System:
             ``"recompute"``: its output tokens, whose KV is prefilled again with the prompt (vLLM).
             ``"kept"``: everything; its KV comes back on admission (swap at no cost).
         requeue: where an evicted request re-enters the queue: by ``"arrival"``, at the ``"front"``, or at
-            the ``"back"``; several evicted at once enter in the order of the decision.
+            the ``"back"``; several evicted at once enter in the order of the decision. On a decode worker, where
+            requests queue in the order their KV comes, ``"arrival"`` is before the first that arrived later.
         horizon: seconds after which the run stops at the next iteration boundary; inf = when all are done.
         stall_limit: decisions in a row without any new token after which the run is declared a livelock;
             None = 10,000 plus 20 times the longest request.
@@ -213,4 +214,5 @@ class System:
         p["transfer_latency"], p["transfer_time"] = self.transfer_latency, self.transfer_time
         problem[1:] = p
         problem["kv_capacity"] = [worker.kv_capacity for worker in self.all_workers]
+        problem["hands_over"] = [worker.role == "prefill" for worker in self.all_workers]
         return problem

@@ -91,7 +91,10 @@ REQUEST = np.dtype(
         ("last_token_time", "f8"),
         ("finish_time", "f8"),
         ("max_token_gap", "f8"),
-        ("ready_time", "f8"),  # when its KV has reached the decode worker
+        (
+            "ready_time",
+            "f8",
+        ),  # when its KV reaches the decode worker it is handed over to; NaN again once evicted
     ],
     align=True,
 )
@@ -195,6 +198,7 @@ PROBLEM = np.dtype(
         ("num_requests", "i8"),
         ("prefill_emits", "i8"),  # 1: the last prefill chunk emits output token 1
         ("ttft_at_prefill", "i8"),  # 1: the first token appears at the end of the last prefill chunk
+        ("hands_over", "i8"),  # 1: requests leave this worker when their prefill has ended
         ("progress_on_evict", "i8"),
         ("requeue", "i8"),
         ("stall_limit", "i8"),  # decisions without a new token after which a run is a livelock
@@ -218,11 +222,13 @@ TRACKER = np.dtype(
     [
         ("next_arrival", "i8"),
         ("num_log", "i8"),
+        ("used", "i8"),  # decisions made of a budget
         # A cluster's clock and what it asks for: a decision of this worker, or a worker for this request.
         ("clock", "f8"),
         ("worker", "i8"),
         ("request", "i8"),
         ("route", "i8"),  # the answer
+        ("scan", "i8"),  # no worker before this one can decide now
         ("num_prefill_workers", "i8"),
         ("handoff_head", "i8"),  # prefilled requests that have no decode worker yet, in order
         ("handoff_tail", "i8"),

@@ -1,0 +1,150 @@
+"""Time per iteration of every registered policy, as a ratio to MC-SF on the same requests in the same run.
+
+A run that the policy cannot finish (a livelock) is listed with its reason. Clusters are timed as well. Process CPU
+time, median of some repetitions.
+
+    python scripts/benchmark_policies.py            # about a minute
+    python scripts/benchmark_policies.py --smoke    # seconds: shows that it runs, the figures mean nothing
+    python scripts/benchmark_policies.py --json out.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import kvgym
+from kvgym.errors import KVGymError
+from kvgym.policy import POLICIES
+from kvgym.workloads import make_workload
+
+AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6}
+M = 16_492
+SPECS = {
+    "sarathi": ("sarathi", "sarathi:order=spf"),
+    "slai": ("slai", "slai:order=fcfs", "slai:low_offset=5"),
+    "wait": ("wait", "wait:rule=practical"),
+    "nested_wait": ("nested_wait", "nested_wait:rule=practical"),
+}
+"""Variants that differ in what they do per iteration; every other policy runs with its defaults."""
+
+
+def chat(n: int) -> kvgym.RequestTable:
+    """Return overloaded chat requests (LMSYS lengths, 50/s) with every column a policy can need but class rates."""
+    table = make_workload("lmsys", num_requests=n).sample(0)
+    output, rng = table.output_len, np.random.default_rng(0)
+    paying = rng.random(n) < 0.05
+    return table.replace(
+        predicted_low=np.maximum(1, output // 2),
+        predicted_high=2 * output,
+        class_id=rng.integers(0, 3, n),
+        priority=paying.astype(int),
+        tbt_slo=np.where(paying, 0.1, 0.5),
+    )
+
+
+def workloads(n: int) -> dict[str, tuple[kvgym.System, kvgym.RequestTable]]:
+    """Return system and requests by name; threshold policies need classes with rates below the stability limit."""
+    batch_time = kvgym.make_batch_time(AFFINE)
+    return {
+        "lmsys, M = 16,492": (kvgym.System(kv_capacity=M, batch_time=batch_time), chat(n)),
+        "wait-low, M = 117,648": (
+            kvgym.System(
+                kv_capacity=117_648,
+                batch_time=kvgym.make_batch_time({"kind": "wait", "d0": 0.01, "d1": 2e-7}),
+                first_token="decode",
+                requeue="back",
+            ),
+            make_workload("wait-low", num_requests=n).sample(0),
+        ),
+    }
+
+
+def time_run(system: kvgym.System, table: kvgym.RequestTable, policy: str, repeats: int) -> dict[str, Any]:
+    """Return iterations, evictions, seconds of the run and nanoseconds per iteration."""
+    seconds: list[float] = []
+    for _ in range(repeats):
+        started = time.process_time()
+        result = kvgym.simulate(system, table, policy)
+        seconds.append(time.process_time() - started)
+    iterations = int(result.worker["iteration"].sum())
+    return {
+        "iterations": iterations,
+        "evictions": int(result.worker["total_evicted"].sum()),
+        "run_ms": 1e3 * statistics.median(seconds),
+        "ns_per_iteration": 1e9 * statistics.median(seconds) / iterations,
+    }
+
+
+def policies(n: int, repeats: int) -> list[dict[str, Any]]:
+    """Time every policy on every workload that it can run on."""
+    rows: list[dict[str, Any]] = []
+    for name, (system, table) in workloads(n).items():
+        time_run(system, table.select(slice(0, 50)), "mc_sf", 1)  # compile
+        reference = time_run(system, table, "mc_sf", repeats)
+        for policy in POLICIES:
+            for spec in SPECS.get(policy, (policy,)):
+                row = {"workload": name, "policy": spec}
+                needs_rates = "class_rates" in POLICIES[policy].info.needs
+                if needs_rates != bool(table.classes) and policy != "mc_sf":
+                    continue  # the threshold policies on their own workload, the others on the chat requests
+                try:
+                    time_run(system, table.select(slice(0, 50)), spec, 1)
+                    row |= time_run(system, table, spec, repeats)
+                    row["ratio"] = row["ns_per_iteration"] / reference["ns_per_iteration"]
+                except KVGymError as error:
+                    row["error"] = str(error)
+                rows.append(row)
+                print_row(row)
+    return rows
+
+
+def clusters(n: int, repeats: int) -> list[dict[str, Any]]:
+    """Time runs of one worker, of a cluster of one, and of a cluster of eight with eight times the rate."""
+    system = kvgym.System(kv_capacity=M, batch_time=kvgym.make_batch_time(AFFINE))
+    table = make_workload("lmsys", num_requests=n).sample(0)
+    many = make_workload("lmsys", num_requests=n, rate=400.0).sample(0)
+    rows = []
+    for name, chosen, requests in (
+        ("one worker", system, table),
+        ("cluster of 1", system.replicate(1), table),
+        ("cluster of 8", system.replicate(8), many),
+    ):
+        time_run(chosen, requests.select(slice(0, 50)), "mc_sf", 1)
+        rows.append({"system": name, **time_run(chosen, requests, "mc_sf", repeats)})
+        print_row(rows[-1])
+    return rows
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """Print a row of results as a line of a Markdown table."""
+    cells = (
+        f"{v:,.3g}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else v for v in row.values()
+    )
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    options = parser.parse_args()
+    n, repeats = (150, 1) if options.smoke else (10_000, 5)
+    print("| workload | policy | iterations | evictions | run, ms | ns per iteration | ratio to mc_sf |")
+    print("|---|---|---|---|---|---|---|")
+    results = {"policies": policies(n, repeats), "clusters": clusters(n, repeats)}
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+"""Iteration-level batching as in vLLM and Sarathi-Serve, on schedules worked out by hand.
+
+Sources: Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention"; Agrawal et
+al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve", as the WAIT paper (Section 6) and the
+SLAI paper (Algorithm 4) use them. Notation of the comments: s prompt, o output, M memory; unit batch time. Unless
+said otherwise the prefill emits token 1, so that a whole prefill takes s + 1. A plain sum such as 3+4 is the memory
+of the coming round in order of activation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvgym.batch_time import AffineBatchTime, BatchTimeModel, UnitBatchTime
+from kvgym.errors import ConfigError
+from kvgym.policy import make_policy
+from kvgym.runner import SimulationResult, simulate
+from kvgym.simulator.system import System
+from kvgym.workloads.table import RequestTable
+
+BOTH = pytest.mark.parametrize("policy", ["vllm", "sarathi"])
+
+
+def run(
+    policy: str,
+    M: int,  # noqa: N803
+    a: Sequence[float],
+    s: Sequence[int],
+    o: Sequence[int],
+    time: BatchTimeModel | None = None,
+    **system: Any,
+) -> SimulationResult:
+    table = RequestTable.from_columns(arrival_time=a, prompt_len=s, output_len=o)
+    return simulate(
+        System(kv_capacity=M, batch_time=time or UnitBatchTime(), **system), table, policy, log=True
+    )
+
+
+def check(
+    result: SimulationResult,
+    start: Sequence[float],
+    finish: Sequence[float],
+    first: Sequence[float] | None = None,
+    evictions: Sequence[int] | None = None,
+) -> None:
+    records = result.requests
+    np.testing.assert_array_equal(records["start_time"], start)
+    np.testing.assert_array_equal(records["finish_time"], finish)
+    np.testing.assert_array_equal(
+        records["num_evictions"], [0] * len(start) if evictions is None else evictions
+    )
+    if first is not None:
+        np.testing.assert_array_equal(records["first_token_time"], first)
+
+
+def rows(result: SimulationResult, *names: str) -> list[tuple[int, ...]]:
+    assert result.log is not None
+    return list(zip(*(result.log[name].tolist() for name in names), strict=True))
+
+
+# ---------------------------------------------------------------- what both share
+
+
+@BOTH
+def test_one_token_requests_take_one_iteration_and_may_fill_the_memory(policy: str) -> None:
+    # s + o = 4 = M each: one at a time. 1 arrives as 0 finishes, 2 within an iteration, 3 after idleness.
+    spec = f"{policy}:watermark=0"
+    check(run(spec, 4, [0, 1, 1.5, 7.25], [3] * 4, [1] * 4), start=[0, 1, 2, 7.25], finish=[1, 2, 3, 8.25])
+
+
+@BOTH
+def test_a_prompt_above_the_watermark_starts_in_an_empty_worker(policy: str) -> None:
+    # Limit 90 of M = 100; s + 1 = 96 starts at 0 because nobody is there. 1 has to wait for its end; 2 (s 1) stays
+    # behind 1, and the limit holds for it again: at 3 it is 90 + 2.
+    result = run(f"{policy}:watermark=0.1", 100, [0, 1, 1], [95, 89, 1], [3, 1, 1])
+    check(result, start=[0, 3, 4], finish=[3, 4, 5])
+
+
+@BOTH
+@pytest.mark.parametrize(("watermark", "M", "fit"), [("0.8", 10, 2), ("0.1", 70, 63), ("0.7", 110, 33)])
+def test_the_watermark_is_an_exact_decimal(policy: str, watermark: str, M: int, fit: int) -> None:  # noqa: N803
+    # In binary (1 - 0.8) * 10 is below 2. The first takes half of `fit`, one token of output included (counted).
+    spec, s = f"{policy}:watermark={watermark}", fit // 2 - 1
+    rest = fit - (s + 1) - 1
+    if rest > 0:
+        check(run(spec, M, [0, 0], [max(s, 1), rest], [1, 1]), start=[0, 0], finish=[1, 1])
+        check(run(spec, M, [0, 0], [max(s, 1), rest + 1], [1, 1]), start=[0, 1], finish=[1, 2])
+    else:  # prefill without a token: 1 + 1 = 2; Sarathi wants room for one more token each
+        start = [0, 0] if policy == "vllm" else [0, 2]
+        check(
+            run(spec, M, [0, 0], [1, 1], [1, 1], first_token="decode"),
+            start=start,
+            finish=[s + 2 for s in start],
+        )
+
+
+# ---------------------------------------------------------------- vLLM
+
+
+def test_vllm_prefills_first_and_alone() -> None:
+    # t=0: 0. t=1: 1 has arrived: it alone is prefilled, 0 pauses with its 4. t=2: both decode, 1 is done at 3.
+    result = run("vllm", 100, [0, 1], [3, 3], [3, 2])
+    check(result, start=[0, 1], finish=[4, 3], first=[1, 2])
+    assert rows(result, "num_prefills", "num_decodes", "kv_tokens") == [
+        (1, 0, 4),
+        (1, 0, 4 + 4),
+        (0, 2, 5 + 5),
+        (0, 1, 6),
+    ]
+    assert result.requests["max_token_gap"].tolist() == [2, 1]
+
+
+def test_vllm_batches_whole_prompts_up_to_a_number_of_tokens() -> None:
+    # 5 tokens. t=0: 0 (3); 1 would make 6: stop, although 2 would fit. t=1: 1 and 2: 5. t=2: 3 (7) is longer than
+    # any batch and goes alone.
+    spec = "vllm:max_batch_tokens=5"
+    check(run(spec, 100, [0] * 4, [3, 3, 2, 7], [1] * 4), start=[0, 1, 1, 2], finish=[1, 2, 2, 3])
+    # The long one is not put on top of others, nor others on top of it.
+    check(run(spec, 100, [0] * 3, [2, 7, 1], [1] * 3), start=[0, 1, 2], finish=[1, 2, 3])
+
+
+def test_vllm_counts_paused_requests_against_the_cap() -> None:
+    # At most 2: 2 starts when 0 and 1 are done.
+    check(run("vllm:max_batch_requests=2", 100, [0] * 3, [1] * 3, [3] * 3), start=[0, 0, 3], finish=[3, 3, 6])
+
+
+def test_vllm_keeps_the_watermark_free() -> None:
+    # Limit 90: 51+39 fits, 51+40 does not (a full memory would hold it).
+    check(run("vllm:watermark=0.1", 100, [0, 0], [50, 38], [1, 1]), start=[0, 0], finish=[1, 1])
+    check(run("vllm:watermark=0.1", 100, [0, 0], [50, 39], [1, 1]), start=[0, 1], finish=[1, 2])
+    # By default 1 %: limit 99.
+    check(run("vllm", 100, [0, 0], [50, 47], [1, 1]), start=[0, 0], finish=[1, 1])
+    check(run("vllm", 100, [0, 0], [50, 48], [1, 1]), start=[0, 1], finish=[1, 2])
+    # Decodes may grow into it: 46+44 = 90, 47+45, …, 50+48 = 98.
+    check(run("vllm:watermark=0.1", 100, [0, 0], [45, 43], [5, 5]), start=[0, 0], finish=[5, 5])
+
+
+def test_vllm_preempts_the_newest() -> None:
+    # M = 9. t=0: 3+3. t=1: 4+4. t=2: 5+5 > 9: 1 goes, 0 alone. t=3: 1 fits beside the 5 at rest: 5+3, 0 pauses.
+    # t=4: 6+4 > 9: 1 goes. t=5: 6+3 = 9. t=6: 7+4 > 9: 1 goes, 0 is done. t=7: 1 from the beginning, alone.
+    result = run("vllm:watermark=0", 9, [0, 0], [2, 2], [5, 5])
+    check(result, start=[0, 0], finish=[7, 12], first=[1, 1], evictions=[0, 3])
+    assert rows(result, "num_evicted", "num_admitted", "kv_tokens")[:7] == [
+        (0, 2, 6),
+        (0, 0, 8),
+        (1, 0, 5),
+        (0, 1, 8),
+        (1, 0, 6),
+        (0, 1, 9),
+        (1, 0, 7),
+    ]
+    # Its two tokens are recomputed: at t=3 it needs 5 for the KV of prompt and tokens, no room; t=4: 7, with the
+    # two it lost, and so on until 0 is done at 5. Then 4+1: prefill 5 with token 3, done at 8.
+    result = run("vllm:watermark=0", 9, [0, 0], [2, 2], [5, 5], progress_on_evict="recompute")
+    check(result, start=[0, 0], finish=[5, 8], evictions=[0, 1])
+    # Kept: 4 tokens of KV; it needs 5 at t=3 beside 6, no room; at 5 it goes on: 5, 6, 7.
+    result = run("vllm:watermark=0", 9, [0, 0], [2, 2], [5, 5], progress_on_evict="kept")
+    check(result, start=[0, 0], finish=[5, 8], evictions=[0, 1])
+
+
+def test_vllm_does_not_admit_where_it_preempts() -> None:
+    # M = 12, 0: s 4, o 4; 1: s 4, o 8; 2: s 1, o 1, arrives at 2. t=0: 5+5. t=1: 6+6. t=2: 2 does not fit
+    # beside 12; 7+7: 1 goes, and 2 is not looked at although 7+2 fits. t=3: by arrival 1 is first: 7+5 = 12, 2
+    # does not fit. t=4: 8+6 > 12: 1 goes, 0 is done. t=5: 5+2.
+    result = run("vllm:watermark=0", 12, [0, 0, 2], [4, 4, 1], [4, 8, 1])
+    check(result, start=[0, 0, 5], finish=[5, 13, 6], evictions=[0, 2, 0])
+
+
+def test_vllm_times_of_prefill_and_decode() -> None:
+    # 0.5 + 0.25 per prefill token, 0.125 per decode; uncounted: the prefill shows a first token and o decodes
+    # follow. 0 at 0 (s 2): to 1. 1 (s 4) arrives at 0.5: 1 to 2.5. Decodes: 0.75 for both to 3.25, 0.625 for 1
+    # to 3.875.
+    time = AffineBatchTime(0.5, per_prefill_token=0.25, per_decode_token=0.125)
+    result = run("vllm", 100, [0, 0.5], [2, 4], [1, 2], time=time, first_token="uncounted")
+    check(result, start=[0, 1], finish=[3.25, 3.875], first=[1, 2.5])
+
+
+# ---------------------------------------------------------------- Sarathi
+
+
+def test_sarathi_mixes_decodes_with_chunks() -> None:
+    # Budget 4, uncounted. t=0: 0 (s 6): 4. t=1: 0: 2, 1 (s 3): 2. t=2: 0 decodes; 1: 1, 2 (s 2): 2.
+    # t=3: 1 and 2 decode, 2 is done. t=4: 1.
+    args = (100, [0, 0, 1], [6, 3, 2], [1, 2, 1])
+    result = run("sarathi:token_budget=4", *args, first_token="uncounted")
+    check(result, start=[0, 1, 2], first=[2, 3, 3], finish=[3, 5, 4])
+    assert rows(result, "num_prefills", "prefill_tokens", "num_decodes", "kv_tokens") == [
+        (1, 4, 0, 4),
+        (2, 4, 0, 8),
+        (2, 3, 1, 7 + 3 + 2),
+        (0, 0, 2, 4 + 3),
+        (0, 0, 1, 5),
+    ]
+    # First tokens from decodes; and from the last chunk, which spares everybody an iteration.
+    check(
+        run("sarathi:token_budget=4", *args, first_token="decode"),
+        start=[0, 1, 2],
+        first=[3, 4, 4],
+        finish=[3, 5, 4],
+    )
+    # Counted: t=1: 0: 2, done at 2; 1: 2. t=2: 1: 1, 2: 2, done at 3. t=3: 1.
+    check(run("sarathi:token_budget=4", *args), start=[0, 1, 2], first=[2, 3, 3], finish=[2, 4, 3])
+
+
+def test_sarathi_spends_the_budget_on_decodes_first() -> None:
+    # Budget 2. t=0: 0 and 1 (s 1). t=1: both decode, nothing is left for 2. t=3: 2.
+    check(run("sarathi:token_budget=2", 100, [0] * 3, [1] * 3, [3, 3, 1]), start=[0, 0, 3], finish=[3, 3, 4])
+    # A decode that comes back with its KV takes one token of it. M = 12, thrice s 1, o 7: 2+2+2, 3+3+3, 4+4+4.
+    # t=3: 5+5+5 > 12: 2 goes. t=4: 6+6. t=5: 7+7: 1 goes. t=6: 0 is done. t=7: 1 (6 of KV) and 2 (4) come back:
+    # 7+5. t=8: 8+6: 2 goes, 1 is done. t=9: 2: 6, 7, 8. With budget 1: one by one.
+    args = (12, [0] * 3, [1] * 3, [7] * 3)
+    result = run("sarathi:token_budget=3", *args, progress_on_evict="kept")
+    check(result, start=[0] * 3, finish=[7, 9, 12], evictions=[0, 1, 2])
+    result = run("sarathi:token_budget=1", *args, progress_on_evict="kept")
+    check(result, start=[0, 7, 14], finish=[7, 14, 21])
+
+
+def test_sarathi_shortest_prefill_first() -> None:
+    # Budget 4. t=0: 1 and 2 (2 each, tie by id). 2 is done. t=1: 1 decodes, 0 (s 5): 3. t=2: 1, done; 0: 2, done.
+    args = (100, [0] * 3, [5, 2, 2], [1, 3, 1])
+    check(run("sarathi:token_budget=4,order=spf", *args), start=[1, 0, 0], finish=[3, 3, 1])
+    # In order of arrival: t=0: 0: 4. t=1: 0: 1, 1: 2, 2: 1. t=2: 1 decodes, 2: 1. t=3: 1.
+    check(run("sarathi:token_budget=4", *args), start=[0, 1, 1], finish=[2, 4, 3])
+    # A prompt once begun goes on, even if a shorter one arrives.
+    check(run("sarathi:token_budget=2,order=spf", 100, [0, 1], [4, 1], [1, 1]), start=[0, 2], finish=[2, 3])
+
+
+def test_sarathi_caps_the_active() -> None:
+    spec = "sarathi:max_batch_requests=2"
+    check(run(spec, 100, [0] * 3, [1] * 3, [3, 2, 1]), start=[0, 0, 2], finish=[3, 2, 3])
+
+
+def test_sarathi_begins_only_what_it_can_complete() -> None:
+    # M = 12, budget 4. 0 (s 8, o 2): 4, 4. t=2: it decodes its last: 10; 1 (s 3) needs 4 > 2. t=3: 1. But s 1
+    # needs 2.
+    spec = "sarathi:token_budget=4"
+    check(run(spec, 12, [0, 0], [8, 3], [2, 1]), start=[0, 3], finish=[3, 4])
+    check(run(spec, 12, [0, 0], [8, 1], [2, 1]), start=[0, 2], finish=[3, 3])
+    # The rest of an ongoing prompt is reserved. Budget 6: t=0: 6 of 0. t=1: 6 at rest, 2 + 1 reserved: 3 left for
+    # 1, which needs 4; with M = 13 it starts.
+    spec = "sarathi:token_budget=6"
+    check(run(spec, 12, [0, 0], [8, 3], [2, 1]), start=[0, 3], finish=[3, 4])
+    check(run(spec, 13, [0, 0], [8, 3], [2, 1]), start=[0, 1], finish=[3, 2])
+
+
+def test_sarathi_evicts_the_newest() -> None:
+    # M = 10. 3+3, 4+4, 5+5. t=3: 6+6: 1 goes. t=4: 7+3 = 10, 1 again. t=5: 8+4: 1 goes, 0 is done. t=6: 1, alone.
+    result = run("sarathi", 10, [0, 0], [2, 2], [6, 6])
+    check(result, start=[0, 0], finish=[6, 12], first=[1, 1], evictions=[0, 2])
+    # A prompt in progress goes as well. M = 9, budget 2. 0: s 1, o 6; 1: s 6, o 1. t=0: 0 writes 2; 7 are left,
+    # 1 needs 7: chunk 1. t=1: 3+2. t=2: 4+3. t=3: 5+4. t=4: 6+4 > 9: 1 goes. t=5: 0 takes 7, 1 needs 7. t=6: 1:
+    # 2, 2, 2.
+    result = run("sarathi:token_budget=2", 9, [0, 0], [1, 6], [6, 1])
+    check(result, start=[0, 0], finish=[6, 9], evictions=[0, 1])
+    assert rows(result, "prefill_tokens", "kv_tokens")[:6] == [(2, 3), (1, 5), (1, 7), (1, 9), (0, 6), (0, 7)]
+
+
+# ---------------------------------------------------------------- both, under load
+
+
+@BOTH
+@pytest.mark.parametrize("first_token", ["counted", "uncounted", "decode"])
+def test_everybody_is_served_and_memory_is_used(policy: str, first_token: str) -> None:
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        s, o = rng.integers(1, 30, 60), rng.integers(1, 30, 60)
+        a = np.cumsum(rng.exponential(1, 60))
+        spec = "sarathi:token_budget=16" if policy == "sarathi" else policy
+        result = run(spec, 70, a, s, o, first_token=first_token)  # type: ignore
+        assert result.completed
+        log = result.log
+        assert log is not None
+        assert 60 < log["kv_tokens"].max() <= 70
+        assert log["num_evicted"].sum() > 0
+        if policy == "vllm":
+            assert not ((log["num_prefills"] > 0) & (log["num_decodes"] > 0)).any()
+            assert not ((log["num_prefills"] > 0) & (log["num_evicted"] > 0)).any()
+        else:
+            assert ((log["num_prefills"] > 0) & (log["num_decodes"] > 0)).any()
+            assert (log["prefill_tokens"] <= np.maximum(16 - log["num_decodes"], 0)).all()
+        # nobody who arrived earlier starts later
+        assert (np.diff(result.requests["start_time"]) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("policy", "arguments"),
+    [
+        ("vllm", {"max_batch_tokens": 0}),
+        ("vllm", {"max_batch_tokens": 1.5}),
+        ("vllm", {"max_batch_requests": 0}),
+        ("vllm", {"watermark": 1}),
+        ("vllm", {"watermark": -0.01}),
+        ("sarathi", {"token_budget": 0}),
+        ("sarathi", {"token_budget": "many"}),
+        ("sarathi", {"max_batch_requests": -1}),
+        ("sarathi", {"max_batch_requests": True}),
+        ("sarathi", {"watermark": float("nan")}),
+        ("sarathi", {"order": "sjf"}),
+        ("sarathi", {"chunk": 512}),
+    ],
+)
+def test_hyperparameters_out_of_range(policy: str, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(arguments))):
+        make_policy(policy, **arguments)
+
+
+@BOTH
+def test_nothing_needs_to_be_known(policy: str) -> None:
+    assert make_policy(policy).info.needs == frozenset()
