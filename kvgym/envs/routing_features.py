@@ -301,7 +301,7 @@ def write_workers(x: Look, first: int, last: int, at: int) -> None:
         out[at + 5] = half_way(float(w.num_waiting), 16.0)
         out[at + 6] = half_way(float(w.num_active), 64.0)
         out[at + 7] = half_way(incoming, 16.0)
-        out[at + 8] = half_way(float(w.outstanding_requests) + incoming, 64.0)
+        out[at + 8] = half_way(float(w.outstanding_requests), 64.0)
         out[at + 9] = half_way(x.loads[load + TOKENS], capacity)
         out[at + 10] = half_way(x.loads[load + WAITING_TOKENS], capacity)
         at += _PER_WORKER
