@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import gymnasium as gym
 
-IDS = {
+SCHEDULING_IDS = {
     "kvgym/AdmitEvict-v0": "admit_evict",
     "kvgym/AdmitCount-v0": "admit_count",
     "kvgym/Flags-v0": "flags",
     "kvgym/Knobs-v0": "knobs",
 }
+"""Ids of the environments that schedule one worker, and the kind of action behind each."""
+
+ROUTING_IDS = {"kvgym/Route-v0": "route"}
+"""Ids of the environments that route requests to the workers of a cluster."""
+
+IDS = {**SCHEDULING_IDS, **ROUTING_IDS}
 """Registered ids and the kind of action behind each."""
 
 
@@ -18,13 +24,14 @@ SUMMARIES = {
     "admit_count": "how many requests to admit from the front of the queue window (Discrete)",
     "flags": "admit and evict flags for the queue and active windows (MultiBinary)",
     "knobs": "protection margin, admission cap, token budget of a first-come rule (MultiDiscrete)",
+    "route": "which worker of a cluster serves a request, under a scheduler of the library (Discrete)",
 }
 """One line per kind of action."""
 
 
 def register_all() -> None:
     """Register every id once."""
-    for name, action in IDS.items():
+    for name, action in SCHEDULING_IDS.items():
         if name not in gym.registry:
             gym.register(
                 name,
@@ -32,3 +39,6 @@ def register_all() -> None:
                 vector_entry_point="kvgym.envs.vector_env:ServingVectorEnv",
                 kwargs={"action": action},
             )
+    for name in ROUTING_IDS:
+        if name not in gym.registry:
+            gym.register(name, entry_point="kvgym.envs.routing_env:RoutingEnv")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -30,6 +32,50 @@ from kvgym.workloads.workload import Workload
 ACTIONS = {"admit_evict": ADMIT_EVICT, "admit_count": ADMIT_COUNT, "flags": FLAGS, "knobs": KNOBS}
 ORDERS = {"queue": ORDER_QUEUE, "predicted": ORDER_PREDICTED, "prompt": ORDER_PROMPT}
 OVERFLOWS = {"lifo": OVERFLOW_LIFO, "clear": OVERFLOW_CLEAR}
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def validated(cls: type[M], arguments: Mapping[str, Any]) -> M:
+    """Return a model of keyword arguments.
+
+    Raises:
+        ConfigError: naming the wrong one and the valid ones.
+    """
+    try:
+        return cls(**arguments)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(
+            f"environment argument {place}: {first['msg']} (got {first['input']!r}); "
+            f"arguments: {', '.join(cls.model_fields)}"
+        ) from None
+
+
+def check_names(kind: str, given: Iterable[str], valid: Iterable[str]) -> None:
+    """Check that all given names are valid.
+
+    Raises:
+        ConfigError: the first that is not.
+    """
+    unknown = sorted(set(given) - set(valid))
+    if unknown:
+        raise ConfigError(f"unknown {kind} {unknown[0]!r}; valid: {', '.join(valid)}")
+
+
+def episode_horizon(horizon: float | None, system: System, workload: Workload, num_requests: int) -> float:
+    """Return when episodes are truncated, seconds.
+
+    As given, else the system's, else ten times the nominal span of the arrivals plus 600 s.
+    """
+    if horizon is not None:
+        return horizon
+    if np.isfinite(system.horizon):
+        return float(system.horizon)
+    rate = workload.mean_rate
+    span = num_requests / rate if np.isfinite(rate) and rate > 0 else 0.0
+    return float(10 * span + 600.0)
 
 
 class EnvConfig(BaseModel):
@@ -97,22 +143,9 @@ class EnvConfig(BaseModel):
         Raises:
             ConfigError: naming the wrong one and the valid ones.
         """
-        try:
-            config = cls(**arguments)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise ConfigError(
-                f"environment argument {place}: {first['msg']} (got {first['input']!r}); "
-                f"arguments: {', '.join(cls.model_fields)}"
-            ) from None
-        for kind, given, valid in (
-            ("information", config.information, NEEDS),
-            ("reward term", config.reward, REWARD_TERMS),
-        ):
-            unknown = sorted(set(given) - set(valid))
-            if unknown:
-                raise ConfigError(f"unknown {kind} {unknown[0]!r}; valid: {', '.join(valid)}")
+        config = validated(cls, arguments)
+        check_names("information", config.information, NEEDS)
+        check_names("reward term", config.reward, REWARD_TERMS)
         if config.queue_order == "predicted" and "predicted_length" not in config.information:
             raise ConfigError("queue_order 'predicted' needs 'predicted_length' in information")
         return config
@@ -163,10 +196,10 @@ class EnvConfig(BaseModel):
     def make_system(self, scenario: Scenario, workload: Workload, episode_requests: int) -> System:
         """Return the system of the episodes, with a horizon and a stall limit so that every episode ends."""
         system = scenario.make_system()
-        rate = workload.mean_rate
-        span = episode_requests / rate if np.isfinite(rate) and rate > 0 else 0.0
-        horizon = self.horizon
-        if horizon is None:
-            horizon = system.horizon if np.isfinite(system.horizon) else 10 * span + 600.0
-        values = {**vars(system), "horizon": float(horizon), "stall_limit": self.stall_limit}
-        return System(**values)
+        if system.workers:
+            raise ConfigError(
+                f"scenario {scenario.name!r} is a cluster; this environment schedules one worker, and "
+                "kvgym/Route-v0 routes requests between workers"
+            )
+        horizon = episode_horizon(self.horizon, system, workload, episode_requests)
+        return replace(system, horizon=horizon, stall_limit=self.stall_limit)

@@ -9,7 +9,7 @@ import gymnasium as gym
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from kvgym.envs import IDS
+from kvgym.envs import IDS, ROUTING_IDS
 from kvgym.envs.config import EnvConfig
 
 OBSERVATIONS = typing.get_args(EnvConfig.model_fields["observation"].annotation)
@@ -23,11 +23,19 @@ SETTINGS = (
         "information": [],
     },
 )
+ROUTING = (
+    {},
+    {
+        "scenario": "slotted-model-2",
+        "workers": [{"count": 2, "role": "prefill"}, {"role": "decode"}],
+        "information": [],
+    },
+)
+CASES = [(name, arguments) for name in IDS for arguments in (ROUTING if name in ROUTING_IDS else SETTINGS)]
 
 
-@pytest.mark.parametrize("arguments", SETTINGS)
 @pytest.mark.parametrize("observation", OBSERVATIONS)
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize(("name", "arguments"), CASES)
 def test_gymnasium(name, observation, arguments):
     env = gym.make(name, observation=observation, **arguments).unwrapped
     with warnings.catch_warnings():
@@ -43,9 +51,8 @@ def test_gymnasium_with_rendering(name):
         check_env(env)
 
 
-@pytest.mark.parametrize("arguments", SETTINGS)
 @pytest.mark.parametrize("observation", OBSERVATIONS)
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize(("name", "arguments"), CASES)
 def test_stable_baselines3(name, observation, arguments):
     checker = pytest.importorskip("stable_baselines3.common.env_checker")
     env = gym.make(name, observation=observation, **arguments)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvgym.envs import IDS
+from kvgym.envs import SCHEDULING_IDS as IDS
 from kvgym.envs.episodes import knob_levels
 from kvgym.envs.serving_env import ServingEnv
 

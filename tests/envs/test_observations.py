@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvgym.envs import IDS, spaces
+from kvgym.envs import SCHEDULING_IDS as IDS
+from kvgym.envs import spaces
 from kvgym.envs.config import EnvConfig
 from kvgym.envs.observations import ACTIVE_FEATURES, PROFILE_FEATURES, QUEUE_FEATURES, SYSTEM_FEATURES
 from kvgym.envs.serving_env import ServingEnv

@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from kvgym.envs import IDS
+from kvgym.envs import SCHEDULING_IDS as IDS
 from kvgym.envs.serving_env import ServingEnv
 
 STEPS = int(os.environ.get("KVGYM_RANDOM_STEPS", "12000"))

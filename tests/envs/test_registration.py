@@ -14,7 +14,7 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 import kvgym.envs
-from kvgym.envs import IDS
+from kvgym.envs import IDS, SCHEDULING_IDS, SUMMARIES
 from kvgym.envs.config import EnvConfig
 from kvgym.envs.serving_env import ServingEnv
 from kvgym.envs.vector_env import ServingVectorEnv
@@ -24,9 +24,10 @@ from kvgym.errors import ConfigError, UnknownNameError, WorkloadError
 def test_every_id_of_the_registry_is_listed():
     assert {name for name in gym.registry if name.startswith("kvgym/")} == set(IDS)
     assert all(name.endswith("-v0") for name in IDS)
+    assert set(IDS.values()) == set(SUMMARIES)
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", SCHEDULING_IDS)
 def test_make(name, small):
     env = gym.make(name, **small)
     assert isinstance(env.unwrapped, ServingEnv)
@@ -54,7 +55,7 @@ def test_make_without_importing_kvgym(name, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["json", "pickle"])
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", SCHEDULING_IDS)
 def test_spec_survives(name, how, small, equal):
     arguments = {
         **small,
@@ -180,7 +181,7 @@ def test_actions_outside_the_space_do_no_harm(name, action, vector, small):
     assert info["ignored"] > 0
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", SCHEDULING_IDS)
 def test_an_episode_that_is_over_before_it_begins(name, small):
     """No request arrives before the horizon: the first step ends the episode, whatever the action."""
     arguments = {**small, "workload": {"preset": "mcsf-model-2", "arrivals": {"start": 50}}, "horizon": 10.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvgym.envs import IDS
+from kvgym.envs import SCHEDULING_IDS as IDS
 from kvgym.envs.serving_env import ServingEnv
 from kvgym.metrics import compute_metrics
 

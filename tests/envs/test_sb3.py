@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kvgym
-from kvgym.envs import IDS
+from kvgym.envs import SCHEDULING_IDS as IDS
 from kvgym.envs.policies import AgentPolicy
 from kvgym.envs.serving_env import ServingEnv
 from kvgym.envs.vector_env import ServingVectorEnv

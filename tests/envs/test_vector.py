@@ -12,7 +12,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
 
-from kvgym.envs import IDS
+from kvgym.envs import SCHEDULING_IDS as IDS
 from kvgym.envs.vector_env import ServingVectorEnv
 from kvgym.errors import ConfigError
 
