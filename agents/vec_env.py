@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from kvgym.envs import IDS
+from kvgym.envs import SCHEDULING_IDS
 from kvgym.envs.vector_env import ServingVectorEnv
 from kvgym.errors import ConfigError, UnknownNameError
 
@@ -186,10 +186,10 @@ def make_sb3_env(
         UnknownNameError: no such id or kind of action.
         ConfigError: a wrong argument.
     """
-    ids = {action: name for name, action in IDS.items()}
+    ids = {action: name for name, action in SCHEDULING_IDS.items()}
     name = ids.get(env_id_or_action, env_id_or_action.removeprefix("kvgym:"))
-    if name not in IDS:
-        raise UnknownNameError("environment", env_id_or_action, [*IDS, *ids])
+    if name not in SCHEDULING_IDS:
+        raise UnknownNameError("environment", env_id_or_action, [*SCHEDULING_IDS, *ids])
     make: Callable[..., Any] = gym.make_vec
     env = make(
         name,

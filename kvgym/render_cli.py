@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kvgym import console
-from kvgym.envs import IDS
+from kvgym.envs import SCHEDULING_IDS
 from kvgym.errors import UnknownNameError
 from kvgym.scenario import DEFAULT_SCENARIO
 
@@ -17,7 +17,8 @@ DEFAULT_ID = "kvgym/AdmitCount-v0"
 
 def render(
     env: Annotated[
-        str, typer.Argument(help=f"Id of an environment: {', '.join(IDS)}; kvgym/ may be left out.")
+        str,
+        typer.Argument(help=f"Id of an environment: {', '.join(SCHEDULING_IDS)}; kvgym/ may be left out."),
     ] = DEFAULT_ID,
     policy: Annotated[
         str,
@@ -80,6 +81,6 @@ def action_of(env: str) -> str:
         UnknownNameError: there is no such id.
     """
     full = env if "/" in env else f"kvgym/{env}"
-    if full not in IDS:
-        raise UnknownNameError("environment", env, IDS)
-    return IDS[full]
+    if full not in SCHEDULING_IDS:
+        raise UnknownNameError("environment", env, SCHEDULING_IDS)
+    return SCHEDULING_IDS[full]

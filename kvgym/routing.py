@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kvgym.policy import construct, recording
 from kvgym.registry import Registry
-from kvgym.simulator.cluster import ROUTER_SIGNATURE
+from kvgym.simulator.cluster_tables import ROUTER_SIGNATURE
 from kvgym.simulator.compiled import Kernel, kernel, uncompiled
 from kvgym.specs import parse_spec
 
@@ -71,7 +71,7 @@ class Router(ABC):
 
 
 class CompiledRouter(Router):
-    """A router whose rule is a compiled kernel, see :data:`~kvgym.simulator.cluster.ROUTER_SIGNATURE`."""
+    """A router whose rule is a compiled kernel, see :data:`~kvgym.simulator.cluster_tables.ROUTER_SIGNATURE`."""
 
     kernel: ClassVar[Kernel]
 

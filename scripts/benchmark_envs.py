@@ -21,7 +21,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from kvgym.envs import IDS
+from kvgym.envs import SCHEDULING_IDS
+from kvgym.envs.routing_env import RoutingEnv
 from kvgym.envs.serving_env import ServingEnv
 from kvgym.envs.vector_env import ServingVectorEnv
 
@@ -70,6 +71,22 @@ def play(env: Any, steps: int) -> Callable[[], tuple[int, float]]:
         for action in actions[:-1]:
             step(action)
         return len(actions) - 1, time.process_time() - started
+
+    return work
+
+
+def route(steps: int) -> Callable[[], tuple[int, float]]:
+    """Return work that steps the routing environment, taking its workers in turn; ends and resets included."""
+    env = RoutingEnv(num_requests=1000)
+    env.reset(seed=0)  # compile
+
+    def work() -> tuple[int, float]:
+        started = time.process_time()
+        env.reset(seed=0)
+        for k in range(steps):
+            if env.step(k & 3)[2]:
+                env.reset(seed=0)
+        return steps, time.process_time() - started
 
     return work
 
@@ -160,10 +177,10 @@ def main() -> None:
         results[name] = value
         print(f"{name}: {value:.3f} us" if isinstance(value, float) else f"{name}: {value}", flush=True)
 
-    for kind in IDS.values():
+    for kind in SCHEDULING_IDS.values():
         ServingEnv(action=kind, **TASK).reset()  # compile
     report("CartPole-v1 raw step", microseconds(cartpole(steps), repeats))
-    for name, kind in IDS.items():
+    for name, kind in SCHEDULING_IDS.items():
         report(f"{name} raw step", microseconds(play(ServingEnv(action=kind, **TASK), steps), repeats))
     report(
         "kvgym/AdmitCount-v0 gym.make step",
@@ -174,6 +191,7 @@ def main() -> None:
         "kvgym/AdmitCount-v0 raw step, profile",
         microseconds(play(ServingEnv(action="admit_count", **profile), steps), repeats),
     )
+    report("kvgym/Route-v0 raw step, 4 workers", microseconds(route(steps), repeats))
     sync = gym.make_vec("kvgym/AdmitCount-v0", num_envs=8, vectorization_mode="sync", **TASK)
     short, long = (2, 3) if options.smoke else (300, 1500)
     report("SyncVectorEnv 8", microseconds(play_vector(sync, short, restart=True), min(repeats, 3)))

@@ -67,7 +67,7 @@ def test_files(comparison, tmp_path):
 
 def test_a_failing_policy_does_not_lose_the_others():
     # Threshold 0.99 M with long outputs: clearing everything repeats for ever.
-    scenario = load_scenario("slotted-model-2").override(workload="mcsf-model-1")
+    scenario = load_scenario("mc-sf-model-2").override(workload="mcsf-model-1")
     result = compare(scenario, ["alpha_greedy:alpha=0.01", "mc_sf"], seeds=1)
     assert "nothing new has been computed" in result.errors()["alpha_greedy:alpha=0.01"]
     assert result.reference("e2e_latency_mean") == "mc_sf"

@@ -5,19 +5,16 @@ prefill has just ended leave their prefill worker; then requests arrive that wer
 requests, each of which is routed on what the cluster looks like at t; then every worker that is free decides, in
 order. One worker alone goes through exactly the states of :func:`~kvgym.simulator.loop.run_loop`.
 
-The tables come by address, see :mod:`kvgym.simulator.addresses`: a call costs the same for any number of workers.
+The tables come by address, see :mod:`kvgym.simulator.cluster_tables`.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 
-from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
-from kvgym.simulator.addresses import function_at, view_at
 from kvgym.simulator.batch import finish_batch
 from kvgym.simulator.boundary import (
     Run,
@@ -29,141 +26,43 @@ from kvgym.simulator.boundary import (
     reveal,
     stalled,
 )
-from kvgym.simulator.compiled import jit, jit_expand, jit_inline, kernel
+from kvgym.simulator.cluster_tables import (
+    Cluster,
+    batch_time_at,
+    f8_at,
+    i4_at,
+    i8_at,
+    open_cluster,
+    policy_at,
+    router_at,
+    run_of,
+)
+from kvgym.simulator.compiled import jit, jit_inline, kernel
 from kvgym.simulator.decisions import detach
 from kvgym.simulator.engine import begin, clear_decision
-from kvgym.simulator.loop import POLICY_SIGNATURE
 from kvgym.simulator.tables import (
     BAD_ROUTE,
     BUDGET,
     BUSY,
     DEADLOCK,
     DECIDE,
-    DECISION,
     DONE,
     HORIZON,
-    ITERATION,
-    LOAD,
     LOG_FULL,
     OK,
-    PROBLEM,
     READY,
-    REQUEST,
     ROLE_PREFILL,
     ROUTE,
-    SLOT,
     STALLED,
-    TRACKER,
     TRANSFERRING,
     UNKNOWN,
-    WORKER,
-    WORKLOAD,
 )
-
-ROUTER_SIGNATURE = types.int64(
-    types.Array(numba.from_dtype(PROBLEM), 1, "C"),
-    types.Array(numba.from_dtype(WORKER), 1, "C"),
-    types.Array(numba.from_dtype(REQUEST), 1, "C"),
-    types.int64,  # the request
-    types.int64,  # first worker it may go to
-    types.int64,  # last one, exclusive
-    types.float64[::1],  # params: hyperparameters
-    types.int64[::1],  # state: whole numbers the router keeps
-)
-"""Signature of a compiled router: it returns the worker for a request.
-
-``(problems, workers, requests, i, first, last, params, state) -> worker``. Called when request ``i`` arrives, and
-again when its prefill has ended on a prefill worker. It must change nothing but ``state``.
-"""
-
-SHARED = (
-    "tracker", "problem", "workers", "workload", "requests", "gap_counts", "gap_sums", "log", "router_params",
-    "router_state",
-)  # fmt: skip
-"""Tables of a cluster, in the order of the address array."""
-
-ROWS = (
-    "decision", "load", "active", "targets", "queued", "finished", "admit", "admit_tokens", "evict", "params",
-    "state", "reals", "profile", "batch_params",
-)  # fmt: skip
-"""Tables of each worker, in the order of its row of addresses."""
 
 # What is asked of the caller instead of a kernel.
 ASK_POLICY, ASK_ROUTER = 1, 2
 
 # How a call goes on from the last one.
 RESUME_NOTHING, RESUME_DECISION, RESUME_ROUTE = 0, 1, 2
-
-_tracker_at, _problem_at, _worker_at, _workload_at = map(view_at, (TRACKER, PROBLEM, WORKER, WORKLOAD))
-_request_at, _log_at, _decision_at, _load_at = map(view_at, (REQUEST, ITERATION, DECISION, LOAD))
-_slot_at, _i4_at, _i8_at, _f8_at = map(view_at, (SLOT, "i4", "i8", "f8"))
-_policy_at, _batch_time_at, _router_at = map(
-    function_at, (POLICY_SIGNATURE, BATCH_TIME_SIGNATURE, ROUTER_SIGNATURE)
-)
-
-
-class Cluster(NamedTuple):
-    """The tables all workers share, and where those of each worker lie."""
-
-    tracker: Any
-    problems: Any
-    workers: Any
-    workload: Any
-    requests: Any
-    gap_counts: Any
-    gap_sums: Any
-    log: Any
-    router_params: Any
-    router_state: Any
-    rows: Any
-    sizes: Any
-    handles: Any
-
-
-@jit_expand
-def open_cluster(shared: Any, shared_sizes: Any, rows: Any, sizes: Any, handles: Any) -> Cluster:
-    """Open the shared tables."""
-    a, n = shared, shared_sizes
-    return Cluster(
-        _tracker_at(a[0], 1)[0],
-        _problem_at(a[1], n[1]),
-        _worker_at(a[2], n[2]),
-        _workload_at(a[3], n[3]),
-        _request_at(a[4], n[4]),
-        _i8_at(a[5], n[5]),
-        _f8_at(a[6], n[6]),
-        _log_at(a[7], n[7]),
-        _f8_at(a[8], n[8]),
-        _i8_at(a[9], n[9]),
-        rows,
-        sizes,
-        handles,
-    )
-
-
-@jit_expand
-def run_of(c: Cluster, k: int) -> Run:
-    """Open the tables of worker ``k``."""
-    a, n = c.rows[k], c.sizes[k]
-    return Run(
-        c.problems[k],
-        c.tracker,
-        c.workers[k],
-        _decision_at(a[0], 1)[0],
-        _load_at(a[1], 1)[0],
-        c.workload,
-        c.requests,
-        _slot_at(a[2], n[2]),
-        _i4_at(a[3], n[3]),
-        _i4_at(a[4], n[4]),
-        _i4_at(a[5], n[5]),
-        _i4_at(a[6], n[6]),
-        _i4_at(a[7], n[7]),
-        _i4_at(a[8], n[8]),
-        c.gap_counts,
-        c.gap_sums,
-        c.log,
-    )
 
 
 @jit
@@ -227,7 +126,7 @@ def place(c: Cluster, k: int, i: int) -> None:
         w.phase = READY
         if w.clock < c.tracker.clock:
             advance_clock(w, c.tracker.clock)
-    join(w, c.requests, _i4_at(c.rows[k][4], c.sizes[k][4]), i)
+    join(w, c.requests, i4_at(c.rows[k][4], c.sizes[k][4]), i)
 
 
 @jit
@@ -428,7 +327,7 @@ def run_cluster(
     """
     c = open_cluster(shared, shared_sizes, rows, sizes, handles)
     t = c.tracker
-    router = _router_at(handles[0, 4], handles[0, 5])
+    router = router_at(handles[0, 4], handles[0, 5])
     status = OK
     if resume == RESUME_ROUTE:
         status = settle_route(c, t.route)
@@ -437,8 +336,8 @@ def run_cluster(
         if decided:
             k = t.worker
             run = run_of(c, k)
-            params = _f8_at(c.rows[k][13], c.sizes[k][13])
-            status = begin(run, _batch_time_at(handles[k, 2], handles[k, 3]), params)
+            params = f8_at(c.rows[k][13], c.sizes[k][13])
+            status = begin(run, batch_time_at(handles[k, 2], handles[k, 3]), params)
             decided = False
             continue
         question = next_question(c)
@@ -455,12 +354,12 @@ def run_cluster(
             clear_decision(run)
             if ask & ASK_POLICY:
                 return DECIDE
-            policy = _policy_at(handles[k, 0], handles[k, 1])
+            policy = policy_at(handles[k, 0], handles[k, 1])
             a, n = c.rows[k], c.sizes[k]
             policy(
                 run.problem, run.w, run.requests, run.active, run.queued, run.finished, run.decision, run.admit,
-                run.admit_tokens, run.evict, _f8_at(a[9], n[9]), _i8_at(a[10], n[10]), _f8_at(a[11], n[11]),
-                _i4_at(a[12], n[12]),
+                run.admit_tokens, run.evict, f8_at(a[9], n[9]), i8_at(a[10], n[10]), f8_at(a[11], n[11]),
+                i4_at(a[12], n[12]),
             )  # fmt: skip
             decided = True
         else:

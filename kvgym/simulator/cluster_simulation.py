@@ -17,11 +17,9 @@ from kvgym.simulator.cluster import (
     RESUME_DECISION,
     RESUME_NOTHING,
     RESUME_ROUTE,
-    ROUTER_SIGNATURE,
-    ROWS,
-    SHARED,
     run_cluster,
 )
+from kvgym.simulator.cluster_tables import ROUTER_SIGNATURE, ROWS, SHARED
 from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.loop import POLICY_SIGNATURE
 from kvgym.simulator.simulation import Simulation
@@ -182,6 +180,8 @@ class ClusterSimulation(Simulation):
         while status == ROUTE and self.router is not None:
             self._choose()
             status = self._drive(RESUME_ROUTE, self._ask_router, budget)
+        if status == BUDGET and limit is None:
+            return self._go_on(RESUME_NOTHING, None)
         if status in (BUDGET, ROUTE):
             return False
         self._raise_for(status)

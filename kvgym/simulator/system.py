@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,12 @@ REQUEUE = {"arrival": REQUEUE_ARRIVAL, "front": REQUEUE_FRONT, "back": REQUEUE_B
 def _check_capacity(kv_capacity: Any) -> None:
     if not (isinstance(kv_capacity, int | np.integer) and 2 <= kv_capacity < 2**31):
         raise ConfigError(f"kv_capacity = {kv_capacity!r}; expected a whole number of tokens, 2 … 2^31-1")
+
+
+def _smallest(workers: Sequence[Worker]) -> int:
+    """Return the memory of the smallest worker that whole requests must fit on."""
+    whole = [worker.kv_capacity for worker in workers if worker.role != "prefill"]
+    return min(whole or (worker.kv_capacity for worker in workers))
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,7 @@ class System:
     """A worker, or a cluster of workers, and the rules it runs by.
 
     Attributes:
-        kv_capacity: KV memory, tokens; of a cluster, that of its smallest worker.
+        kv_capacity: KV memory, tokens; of a cluster, that of its smallest worker, prefill workers left out.
         batch_time: duration of an iteration; of a cluster, that of its first worker.
         first_token: ``"counted"`` (Jaillet et al.; flow control): the last prefill iteration emits output
             token 1, so a request takes o iterations with a whole prefill. ``"uncounted"`` (SLAI; stability
@@ -127,6 +133,11 @@ class System:
         apart = ["prefill"] * roles.count("prefill") + ["decode"] * roles.count("decode")
         if "mixed" in roles and apart:
             raise ConfigError("a cluster has either mixed workers, or prefill and decode workers")
+        if self.workers and self.kv_capacity != _smallest(self.workers):
+            raise ConfigError(
+                f"kv_capacity = {self.kv_capacity}, but the workers have {_smallest(self.workers)}; make clusters "
+                "with System.cluster or System.replicate"
+            )
         if apart and (roles != apart or len(set(apart)) < 2):
             raise ConfigError(
                 f"workers with roles {', '.join(roles)}; expected at least one prefill worker, then at least one "
@@ -148,7 +159,7 @@ class System:
         if not chosen:
             raise ConfigError("a cluster needs at least one worker")
         return cls(
-            kv_capacity=min(worker.kv_capacity for worker in chosen),
+            kv_capacity=_smallest(chosen),
             batch_time=chosen[0].batch_time,
             workers=chosen,
             **rules,
@@ -177,20 +188,22 @@ class System:
         return sum(worker.role == "prefill" for worker in self.workers)
 
     def check_fits(self, table: RequestTable) -> None:
-        """Check that every request can be served alone.
+        """Check that every request can be served alone, by whatever worker it may go to.
 
         Raises:
-            WorkloadError: a request whose KV at its last token exceeds the capacity.
+            WorkloadError: a request whose KV at its last token there exceeds the capacity.
         """
-        peak = table.prompt_len + table.output_len
-        too_long = peak > self.kv_capacity
-        if too_long.any():
-            i = int(np.argmax(peak))
-            raise WorkloadError(
-                f"{int(too_long.sum())} of {len(table)} requests can never be served: prompt + output exceeds "
-                f"kv_capacity = {self.kv_capacity} tokens (longest: request {i}, {table.prompt_len[i]} + "
-                f"{table.output_len[i]} = {peak[i]}). Drop or clip them, or choose hardware with more memory."
-            )
+        for worker in self.all_workers:
+            output_len = np.minimum(table.output_len, 1) if worker.role == "prefill" else table.output_len
+            peak = table.prompt_len + output_len
+            too_long = peak > worker.kv_capacity
+            if too_long.any():
+                i = int(np.argmax(peak))
+                raise WorkloadError(
+                    f"{int(too_long.sum())} of {len(table)} requests can never be served: prompt + output exceeds "
+                    f"kv_capacity = {worker.kv_capacity} tokens (longest: request {i}, {table.prompt_len[i]} + "
+                    f"{output_len[i]} = {peak[i]}). Drop or clip them, or choose hardware with more memory."
+                )
 
     def to_record(self, table: RequestTable, needs: frozenset[str], log: bool) -> np.ndarray[Any, Any]:
         """Return the settings in the simulator's layout, dtype PROBLEM, shape (number of workers,)."""

@@ -14,7 +14,7 @@ import kvgym  # noqa: F401, registers the environments
 from kvgym.scenario import load_scenario, scenario_names
 
 SMALL = {
-    "scenario": "slotted-model-2",
+    "scenario": "mc-sf-model-2",
     "num_requests": 8,
     "queue_window": 3,
     "active_window": 3,
@@ -64,7 +64,7 @@ def _random_arguments(rng: np.random.Generator) -> dict[str, Any]:
             if w > 0
         },
     }
-    if scenario != "slotted-model-2" and rng.random() < 0.8:  # little memory
+    if scenario != "mc-sf-model-2" and rng.random() < 0.8:  # little memory
         arguments |= {
             "workload": SHORT,
             "kv_capacity": int(rng.integers(100, 300)),

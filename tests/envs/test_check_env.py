@@ -16,7 +16,7 @@ OBSERVATIONS = typing.get_args(EnvConfig.model_fields["observation"].annotation)
 SETTINGS = (
     {},
     {
-        "scenario": "slotted-model-2",
+        "scenario": "mc-sf-model-2",
         "queue_window": 2,
         "active_window": 1,
         "epochs": "decision",
@@ -26,7 +26,7 @@ SETTINGS = (
 ROUTING = (
     {},
     {
-        "scenario": "slotted-model-2",
+        "scenario": "mc-sf-model-2",
         "workers": [{"count": 2, "role": "prefill"}, {"role": "decode"}],
         "information": [],
     },
@@ -45,7 +45,7 @@ def test_gymnasium(name, observation, arguments):
 
 @pytest.mark.parametrize("name", IDS)
 def test_gymnasium_with_rendering(name):
-    env = gym.make(name, scenario="slotted-model-2", render_mode="rgb_array").unwrapped
+    env = gym.make(name, scenario="mc-sf-model-2", render_mode="rgb_array").unwrapped
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check_env(env)
@@ -65,7 +65,7 @@ def test_stable_baselines3(name, observation, arguments):
 @pytest.mark.parametrize("name", IDS)
 def test_wrappers(name):
     """The wrappers that people put around it, and the passive checker of make, say nothing."""
-    env = gym.make(name, scenario="slotted-model-2", observation="dict", max_episode_steps=7)
+    env = gym.make(name, scenario="mc-sf-model-2", observation="dict", max_episode_steps=7)
     env = gym.wrappers.RecordEpisodeStatistics(gym.wrappers.FlattenObservation(env))
     env = gym.wrappers.NormalizeReward(gym.wrappers.TimeAwareObservation(env))
     env.reset(seed=0)

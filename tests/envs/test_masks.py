@@ -179,7 +179,7 @@ def test_admit_evict_by_hand(requests_of):
     """Memory 10; prompts 4, 4, 4 and one output token at least: two fit at first, the third does not."""
     workload = requests_of((0, 4, 5), (0, 4, 5), (0, 4, 5))
     env = ServingEnv(
-        action="admit_evict", scenario="slotted-model-2", kv_capacity=10, workload=workload,
+        action="admit_evict", scenario="mc-sf-model-2", kv_capacity=10, workload=workload,
         queue_window=2, active_window=2,
     )  # fmt: skip
     _, info = env.reset(seed=0)
@@ -208,7 +208,7 @@ def test_admit_evict_by_hand(requests_of):
 def test_overflow_rule(name, overflow, left, requests_of):
     """Two requests of 4 + 1 tokens fill a memory of 10; without an eviction the next iteration cannot run."""
     env = gym.make(
-        name, scenario="slotted-model-2", kv_capacity=10, workload=requests_of((0, 4, 5), (0, 4, 5)),
+        name, scenario="mc-sf-model-2", kv_capacity=10, workload=requests_of((0, 4, 5), (0, 4, 5)),
         queue_window=2, active_window=2, overflow=overflow, hold=1,
     ).unwrapped  # fmt: skip
     env.reset(seed=0)

@@ -12,7 +12,7 @@ from kvgym.envs.observations import ACTIVE_FEATURES, PROFILE_FEATURES, QUEUE_FEA
 from kvgym.envs.serving_env import ServingEnv
 
 ROWS = ((0, 6, 4), (0, 10, 5), (1, 3, 2))
-SLOTTED = {"scenario": "slotted-model-2", "queue_window": 2, "active_window": 2}
+SLOTTED = {"scenario": "mc-sf-model-2", "queue_window": 2, "active_window": 2}
 AFFINE = {
     "kind": "affine",
     "constant": 1.0,
@@ -213,7 +213,7 @@ def test_profile_window_and_fit_by_brute_force(action):
 def test_window_order(order, requests_of):
     rows = ((0, 9, 3), (0, 4, 9), (0, 7, 1), (0, 4, 2))
     env = ServingEnv(
-        action="admit_evict", workload=requests_of(*rows), queue_order=order, scenario="slotted-model-2",
+        action="admit_evict", workload=requests_of(*rows), queue_order=order, scenario="mc-sf-model-2",
         queue_window=3, active_window=1,
     )  # fmt: skip
     env.reset(seed=0)
@@ -250,7 +250,7 @@ def unknown_lengths(information, **fields):
     """Return arguments under which outputs of 20 and more tokens differ between two workloads."""
     return [
         {
-            "scenario": "slotted-model-2", "kv_capacity": 300, "num_requests": 15, "information": information,
+            "scenario": "mc-sf-model-2", "kv_capacity": 300, "num_requests": 15, "information": information,
             "workload": {
                 "arrivals": {"kind": "poisson", "rate": 0.8},
                 "lengths": {
@@ -301,7 +301,7 @@ def test_unknown_lengths_stay_unknown(action, epochs, order, equal):
 
 @pytest.mark.parametrize("action", IDS.values())
 def test_predicted_features_are_zero_without_predictions(action):
-    arguments = {"scenario": "slotted-model-2", "num_requests": 20, "queue_window": 4, "active_window": 4}
+    arguments = {"scenario": "mc-sf-model-2", "num_requests": 20, "queue_window": 4, "active_window": 4}
     blind = ServingEnv(action=action, information=[], **arguments)
     seeing = ServingEnv(action=action, **arguments)
     blind.reset(seed=2)

@@ -44,7 +44,7 @@ def test_make(name, small):
 def test_make_without_importing_kvgym(name, tmp_path):
     program = (
         "import sys, gymnasium as gym; assert 'kvgym' not in sys.modules; "
-        f"env = gym.make('kvgym:{name}', scenario='slotted-model-2'); env.reset(seed=0); "
+        f"env = gym.make('kvgym:{name}', scenario='mc-sf-model-2'); env.reset(seed=0); "
         "assert 'torch' not in sys.modules; print('fine')"
     )
     done = subprocess.run(
@@ -119,7 +119,7 @@ def test_registering_again_changes_nothing():
 )
 def test_wrong_arguments(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        ServingEnv(**{"scenario": "slotted-model-2", **arguments})
+        ServingEnv(**{"scenario": "mc-sf-model-2", **arguments})
 
 
 def test_wrong_names():

@@ -10,7 +10,7 @@ from kvgym.envs.serving_env import ServingEnv
 from kvgym.metrics import compute_metrics
 
 SYSTEMS = (
-    {"scenario": "slotted-model-2", "num_requests": 15},
+    {"scenario": "mc-sf-model-2", "num_requests": 15},
     {
         "num_requests": 40,
         "rate": 200.0,

@@ -14,7 +14,7 @@ ALL = dict.fromkeys(REWARD_TERMS, 1.0)
 def make(workload, action="admit_count", **arguments):
     """Return an environment whose terms are not scaled."""
     return ServingEnv(
-        action=action, scenario="slotted-model-2", workload=workload, queue_window=3, active_window=3,
+        action=action, scenario="mc-sf-model-2", workload=workload, queue_window=3, active_window=3,
         **{"reward": ALL, "reward_scale": 1.0, **arguments},
     )  # fmt: skip
 
@@ -118,7 +118,7 @@ def test_weights_and_scale(name, requests_of):
     plain = terms_of(make(workload), 2, 1)
     env = ServingEnv(
         action="admit_count",
-        scenario="slotted-model-2",
+        scenario="mc-sf-model-2",
         workload=workload,
         queue_window=3,
         reward={name: 0.5},
@@ -131,7 +131,7 @@ def test_weights_and_scale(name, requests_of):
 
 
 def test_default_is_minus_the_mean_latency(requests_of):
-    env = ServingEnv(scenario="slotted-model-2", workload=requests_of((0, 6, 2), (0, 10, 1), (1, 3, 1)))
+    env = ServingEnv(scenario="mc-sf-model-2", workload=requests_of((0, 6, 2), (0, 10, 1), (1, 3, 1)))
     env.reset(seed=0)
     assert env.step(2)[1] + env.step(1)[1] == pytest.approx(-(2 + 1 + 1) / 3)
 
@@ -139,7 +139,7 @@ def test_default_is_minus_the_mean_latency(requests_of):
 def test_totals_agree_with_the_metrics():
     """Over a completed episode the terms add up to totals of the run."""
     env = ServingEnv(
-        action="admit_count", scenario="slotted-model-2", num_requests=30, reward_scale=1.0, horizon=1e6
+        action="admit_count", scenario="mc-sf-model-2", num_requests=30, reward_scale=1.0, horizon=1e6
     )
     env.reset(seed=3)
     total = np.zeros(len(REWARD_TERMS))

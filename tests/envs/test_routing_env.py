@@ -23,7 +23,7 @@ from kvgym.routing import Router, RouterInfo
 
 SHORT = {"preset": "lmsys", "limits": {"max_prompt_len": 60, "max_output_len": 40}}
 TIGHT = {"workload": SHORT, "kv_capacity": 250, "num_requests": 80, "rate": 400.0}
-SMALL = {"scenario": "slotted-model-2", "workers": 3, "num_requests": 12}
+SMALL = {"scenario": "mc-sf-model-2", "workers": 3, "num_requests": 12}
 APART = [{"count": 2, "role": "prefill"}, {"count": 3, "role": "decode"}]
 CLUSTERS = {
     "equal": {"workers": 4},
@@ -142,7 +142,7 @@ def test_totals_agree_with_the_metrics(cluster, scale):
 def by_hand(workload, **arguments):
     """Return two workers in slotted time, a second per batch, nothing scaled."""
     return RoutingEnv(
-        scenario="slotted-model-2", workers=2, policy="fcfs", workload=workload, reward_scale=1.0, **arguments
+        scenario="mc-sf-model-2", workers=2, policy="fcfs", workload=workload, reward_scale=1.0, **arguments
     )
 
 
@@ -204,7 +204,7 @@ def test_at_the_horizon_those_still_there_count_until_then():
 
 def test_an_episode_that_is_over_before_it_begins():
     workload = {"preset": "mcsf-model-2", "arrivals": {"start": 50}}
-    env = RoutingEnv(scenario="slotted-model-2", workload=workload, horizon=10.0)
+    env = RoutingEnv(scenario="mc-sf-model-2", workload=workload, horizon=10.0)
     _, info = env.reset(seed=0)
     assert info["action_mask"].all()
     assert info["request"] == -1
@@ -219,7 +219,7 @@ def test_an_episode_that_is_over_before_it_begins():
 def test_a_livelock_truncates(requests_of):
     """A scheduler that protects nearly all memory never lets the request in."""
     env = RoutingEnv(
-        scenario="slotted-model-2", workers=2, policy="alpha_greedy:alpha=0.9", stall_limit=20, reward_scale=1.0,
+        scenario="mc-sf-model-2", workers=2, policy="alpha_greedy:alpha=0.9", stall_limit=20, reward_scale=1.0,
         workload=requests_of((0, 6, 1), (1, 1, 1)),
     )  # fmt: skip
     env.reset(seed=0)
@@ -246,7 +246,7 @@ def test_stepping_needs_a_reset():
 def test_time_before_the_first_question_is_paid_in_the_first_step(requests_of):
     """The only prefill worker needs no choice; request 1 is done after its prefill, 0 is handed over at 1."""
     apart = [{"role": "prefill"}, {"role": "decode", "count": 2}]
-    arguments = {"scenario": "slotted-model-2", "policy": "fcfs", "reward_scale": 1.0, "workers": apart}
+    arguments = {"scenario": "mc-sf-model-2", "policy": "fcfs", "reward_scale": 1.0, "workers": apart}
     env = RoutingEnv(workload=requests_of((0, 6, 2), (0, 5, 1)), **arguments)
     _, info = env.reset(seed=0)
     assert (info["time"], info["request"], info["reward_terms"].tolist()) == (1, 0, [0] * 5)
@@ -429,7 +429,7 @@ def test_unknown_lengths_stay_unknown(policy, requests_of):
     other = [(t, s, o + 1 + k) for k, (t, s, o) in enumerate(rows)]
     envs = [
         RoutingEnv(
-            scenario="slotted-model-2", workers=2, policy=policy, information=[], workload=requests_of(*r)
+            scenario="mc-sf-model-2", workers=2, policy=policy, information=[], workload=requests_of(*r)
         )
         for r in (rows, other)
     ]

@@ -290,9 +290,9 @@ class Valid:
 
 
 CASES = (
-    {"scenario": "slotted-model-2", "workload": "mcsf-model-1", "num_requests": 20},  # all at once: no rate
-    {"scenario": "slotted-model-2", "num_requests": 20},
-    {"scenario": "slotted-model-2", "num_requests": 20, "observation": "dict", "queue_order": "predicted"},
+    {"scenario": "mc-sf-model-2", "workload": "mcsf-model-1", "num_requests": 20},  # all at once: no rate
+    {"scenario": "mc-sf-model-2", "num_requests": 20},
+    {"scenario": "mc-sf-model-2", "num_requests": 20, "observation": "dict", "queue_order": "predicted"},
     {
         "workload": {"preset": "lmsys", "limits": {"max_prompt_len": 40, "max_output_len": 30}},
         "kv_capacity": 200, "num_requests": 40, "rate": 100.0, "queue_order": "prompt", "information": [],
@@ -341,7 +341,7 @@ def test_compare_with_a_trained_agent(algorithm, small, tmp_path):
     agent = AgentPolicy(
         algorithm.load(tmp_path / "agent.zip"), name="mine", action="admit_count", **arguments
     )
-    scenario = load_scenario("slotted-model-2").override(system={"stall_limit": 100})
+    scenario = load_scenario("mc-sf-model-2").override(system={"stall_limit": 100})
     found = [kvgym.compare(scenario, [agent, "fcfs"], seeds=2) for _ in range(2)]
     for comparison in found:
         assert comparison.policies == ("mine", "fcfs")

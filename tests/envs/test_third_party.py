@@ -112,7 +112,7 @@ PROJECT = {
 
         assert "kvgym" not in sys.modules
         env = gym.make(
-            "kvgym:kvgym/AdmitCount-v0", scenario="slotted-model-2", observation="dict", queue_window=4,
+            "kvgym:kvgym/AdmitCount-v0", scenario="mc-sf-model-2", observation="dict", queue_window=4,
             active_window=4, render_mode="rgb_array",
         )
         env = gym.wrappers.TimeLimit(env, max_episode_steps=24)
@@ -139,7 +139,7 @@ PROJECT = {
         from stable_baselines3 import PPO
 
         torch.set_num_threads(1)
-        task = {"scenario": "slotted-model-2", "queue_window": 4, "active_window": 4}
+        task = {"scenario": "mc-sf-model-2", "queue_window": 4, "active_window": 4}
         wrapped = gym.wrappers.FlattenObservation(gym.make("kvgym/AdmitCount-v0", observation="dict", **task))
         settings = {"policy_kwargs": {"net_arch": [16]}, "seed": 0, "device": "cpu", "batch_size": 256}
         trained = {}
@@ -152,7 +152,7 @@ PROJECT = {
             steps = 1024 if vector is wrapped else 64
             trained[name] = algorithm("MlpPolicy", vector, n_steps=steps, **settings).learn(2000)
         agent = AgentPolicy(trained["maskable_ppo_native"], name="acme_agent", action="admit_count", **task)
-        comparison = kvgym.compare("slotted-model-2", ["acme_shortest_prompt:spare=8", "mc_sf", agent], seeds=2)
+        comparison = kvgym.compare("mc-sf-model-2", ["acme_shortest_prompt:spare=8", "mc_sf", agent], seeds=2)
         print(json.dumps({
             "kvgym": kvgym.__file__,
             "episodes": episodes,

@@ -101,7 +101,7 @@ def test_time_limit(name, mode, small, equal):
 def test_more_requests_than_the_first_episode(mode, equal):
     """Episodes of varying length, longer ones than the tables were made for."""
     arguments = {
-        "scenario": "slotted-model-2",
+        "scenario": "mc-sf-model-2",
         "queue_order": "prompt",
         "queue_window": 2,
         "active_window": 2,

@@ -60,7 +60,7 @@ import kvgym, kvgym.agents, kvgym.baselines, kvgym.configs
 light = ("torch", "stable_baselines3", "ray", "matplotlib", "numba", "polars")
 assert not [m for m in light if m in sys.modules and m != "numba"], sorted(sys.modules)
 assert "site-packages" in kvgym.__file__, kvgym.__file__
-c = kvgym.compare(policies=["mc_sf", "fcfs"], seeds=1, scenario="slotted-model-2")
+c = kvgym.compare(policies=["mc_sf", "fcfs"], seeds=1, scenario="mc-sf-model-2")
 assert all(r.completed_once for r in c.runs)
 print("fine")
 """

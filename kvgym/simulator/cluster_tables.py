@@ -1,0 +1,127 @@
+"""The tables of a cluster: which there are, and how compiled code opens them by address.
+
+A call costs the same for any number of workers, see :mod:`kvgym.simulator.addresses`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+from numba import types
+
+from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
+from kvgym.simulator.addresses import function_at, view_at
+from kvgym.simulator.boundary import Run
+from kvgym.simulator.compiled import jit_expand
+from kvgym.simulator.loop import POLICY_SIGNATURE
+from kvgym.simulator.tables import (
+    DECISION,
+    ITERATION,
+    LOAD,
+    PROBLEM,
+    REQUEST,
+    SLOT,
+    TRACKER,
+    WORKER,
+    WORKLOAD,
+)
+
+ROUTER_SIGNATURE = types.int64(
+    types.Array(numba.from_dtype(PROBLEM), 1, "C"),
+    types.Array(numba.from_dtype(WORKER), 1, "C"),
+    types.Array(numba.from_dtype(REQUEST), 1, "C"),
+    types.int64,  # the request
+    types.int64,  # first worker it may go to
+    types.int64,  # last one, exclusive
+    types.float64[::1],  # params: hyperparameters
+    types.int64[::1],  # state: whole numbers the router keeps
+)
+"""Signature of a compiled router: it returns the worker for a request.
+
+``(problems, workers, requests, i, first, last, params, state) -> worker``. Called when request ``i`` arrives, and
+again when its prefill has ended on a prefill worker. It must change nothing but ``state``.
+"""
+
+SHARED = (
+    "tracker", "problem", "workers", "workload", "requests", "gap_counts", "gap_sums", "log", "router_params",
+    "router_state",
+)  # fmt: skip
+"""Tables of a cluster, in the order of the address array."""
+
+ROWS = (
+    "decision", "load", "active", "targets", "queued", "finished", "admit", "admit_tokens", "evict", "params",
+    "state", "reals", "profile", "batch_params",
+)  # fmt: skip
+"""Tables of each worker, in the order of its row of addresses."""
+
+tracker_at, problem_at, worker_at, workload_at = map(view_at, (TRACKER, PROBLEM, WORKER, WORKLOAD))
+request_at, log_at, decision_at, load_at = map(view_at, (REQUEST, ITERATION, DECISION, LOAD))
+slot_at, i4_at, i8_at, f8_at = map(view_at, (SLOT, "i4", "i8", "f8"))
+policy_at, batch_time_at, router_at = map(
+    function_at, (POLICY_SIGNATURE, BATCH_TIME_SIGNATURE, ROUTER_SIGNATURE)
+)
+
+
+class Cluster(NamedTuple):
+    """The tables all workers share, and where those of each worker lie."""
+
+    tracker: Any
+    problems: Any
+    workers: Any
+    workload: Any
+    requests: Any
+    gap_counts: Any
+    gap_sums: Any
+    log: Any
+    router_params: Any
+    router_state: Any
+    rows: Any
+    sizes: Any
+    handles: Any
+
+
+@jit_expand
+def open_cluster(shared: Any, shared_sizes: Any, rows: Any, sizes: Any, handles: Any) -> Cluster:
+    """Open the shared tables."""
+    a, n = shared, shared_sizes
+    return Cluster(
+        tracker_at(a[0], 1)[0],
+        problem_at(a[1], n[1]),
+        worker_at(a[2], n[2]),
+        workload_at(a[3], n[3]),
+        request_at(a[4], n[4]),
+        i8_at(a[5], n[5]),
+        f8_at(a[6], n[6]),
+        log_at(a[7], n[7]),
+        f8_at(a[8], n[8]),
+        i8_at(a[9], n[9]),
+        rows,
+        sizes,
+        handles,
+    )
+
+
+@jit_expand
+def run_of(c: Cluster, k: int) -> Run:
+    """Open the tables of worker ``k``."""
+    a, n = c.rows[k], c.sizes[k]
+    return Run(
+        c.problems[k],
+        c.tracker,
+        c.workers[k],
+        decision_at(a[0], 1)[0],
+        load_at(a[1], 1)[0],
+        c.workload,
+        c.requests,
+        slot_at(a[2], n[2]),
+        i4_at(a[3], n[3]),
+        i4_at(a[4], n[4]),
+        i4_at(a[5], n[5]),
+        i4_at(a[6], n[6]),
+        i4_at(a[7], n[7]),
+        i4_at(a[8], n[8]),
+        c.gap_counts,
+        c.gap_sums,
+        c.log,
+    )

@@ -1,0 +1,65 @@
+"""Descriptions of workers and clusters: what is refused, and what fits."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from kvgym import RequestTable, System, simulate
+from kvgym.batch_time import AffineBatchTime, UnitBatchTime
+from kvgym.errors import ConfigError, WorkloadError
+from kvgym.simulator.system import Worker
+
+UNIT = UnitBatchTime()
+
+
+@pytest.mark.parametrize(
+    ("roles", "words"),
+    [
+        ([], "at least one worker"),
+        (["prefill"], "at least one prefill worker, then at least one decode worker"),
+        (["decode"], "at least one prefill worker"),
+        (["decode", "prefill"], "at least one prefill worker, then"),
+        (["mixed", "prefill", "decode"], "either mixed workers"),
+        (["both"], "valid: mixed, prefill, decode"),
+    ],
+)
+def test_roles_that_make_no_cluster(roles: list[str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        System.cluster([Worker(9, UNIT, role) for role in roles])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"swap_time": -1.0}, {"transfer_time": float("nan")}, {"transfer_latency": float("inf")}],
+)
+def test_times_must_be_seconds(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="expected seconds ≥ 0"):
+        System(9, UNIT, **change)
+
+
+def test_a_cluster_has_the_memory_of_its_smallest_worker() -> None:
+    system = System.cluster([Worker(12, UNIT), Worker(7, AffineBatchTime(1.0))])
+    assert system.kv_capacity == 7
+    assert system.batch_time is UNIT
+    with pytest.raises(ConfigError, match=r"kv_capacity = 9, but the workers have 7"):
+        dataclasses.replace(system, kv_capacity=9)
+    for count in (0, True, 1.5):
+        with pytest.raises(ConfigError, match="replicas"):
+            System(9, UNIT).replicate(count)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="replicas"):
+        system.replicate(2)
+
+
+def test_requests_must_fit_wherever_they_may_go() -> None:
+    # Request 0 holds 11 + 1 tokens on the prefill worker and 31 on the decode worker; alone it takes 20 rounds.
+    system = System.cluster([Worker(12, UNIT, "prefill"), Worker(40, UNIT, "decode")])
+    assert system.kv_capacity == 40
+    table = RequestTable.from_columns(arrival_time=[0, 1], prompt_len=[11, 3], output_len=[20, 9])
+    assert simulate(system, table, "dist_serve").requests["finish_time"].tolist() == [20, 10]
+    for prompt, output, words in ((12, 2, r"kv_capacity = 12 .* 12 \+ 1 = 13"), (11, 30, "kv_capacity = 40")):
+        wrong = table.replace(prompt_len=[prompt, 3], output_len=[output, 9])
+        with pytest.raises(WorkloadError, match=words):
+            simulate(system, wrong, "dist_serve")
