@@ -22,6 +22,7 @@ EXAMPLES = [code for kind, code in BLOCKS if kind == "python"]
 SMALLER = {
     "python scripts/benchmark.py": "python scripts/benchmark.py --smoke",
     "python scripts/benchmark_envs.py": "python scripts/benchmark_envs.py --smoke",
+    "python scripts/benchmark_policies.py": "python scripts/benchmark_policies.py --smoke",
 }
 
 
