@@ -12,6 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from kvgym.envs.episodes import whole_seed
+from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.routing_config import RoutingConfig
 from kvgym.envs.routing_observer import Observer, feature_names, observation_space, shortest_queue
 from kvgym.envs.tables import REWARD_TERMS
@@ -23,7 +24,7 @@ from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
 
 
-class RoutingEnv(gym.Env[Any, Any]):
+class RoutingEnv(Rebuilt, gym.Env[Any, Any]):
     """Routing requests to the workers of a cluster, each of which has a scheduler and a KV cache of its own.
 
     Description:
@@ -269,22 +270,3 @@ class RoutingEnv(gym.Env[Any, Any]):
 
         scene = scene_of(self)
         return scene.picture() if self.render_mode == "rgb_array" else scene.text()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle the configuration and the generator; the copy starts with reset()."""
-        return {
-            "arguments": self.config.model_dump(),
-            "render_mode": self.render_mode,
-            "compiled": self._compiled,
-            "np_random": self._np_random,
-            "np_random_seed": self._np_random_seed,
-            "spec": self.spec,
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Rebuild the environment."""
-        self.__init__(  # type: ignore[misc]
-            render_mode=state["render_mode"], compiled=state["compiled"], **state["arguments"]
-        )
-        self._np_random, self._np_random_seed = state["np_random"], state["np_random_seed"]
-        self.spec = state["spec"]

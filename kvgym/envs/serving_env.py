@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from kvgym.envs import spaces
 from kvgym.envs.config import EnvConfig
 from kvgym.envs.episodes import RUNNING, STEP, TERMINATED, TRUNCATED, Episodes, EpisodeTables, whole_seed
+from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.tables import REWARD_TERMS
 from kvgym.errors import ConfigError
 from kvgym.metrics import metric_names
@@ -18,7 +19,7 @@ from kvgym.runner import SimulationResult
 from kvgym.simulator.view import SystemView
 
 
-class ServingEnv(gym.Env[Any, Any]):
+class ServingEnv(Rebuilt, gym.Env[Any, Any]):
     """Scheduling LLM inference on one worker with a limited KV cache.
 
     Description:
@@ -192,22 +193,3 @@ class ServingEnv(gym.Env[Any, Any]):
         if self._recorder is None:
             raise gym.error.ResetNeeded("there is nothing to render yet; call reset() first")
         return self._recorder.picture() if self.render_mode == "rgb_array" else self._recorder.text()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle the configuration and the generator; the copy starts with reset()."""
-        return {
-            "arguments": self.config.model_dump(),
-            "render_mode": self.render_mode,
-            "compiled": self._compiled,
-            "np_random": self._np_random,
-            "np_random_seed": self._np_random_seed,
-            "spec": self.spec,
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Rebuild the environment."""
-        self.__init__(  # type: ignore[misc]
-            render_mode=state["render_mode"], compiled=state["compiled"], **state["arguments"]
-        )
-        self._np_random, self._np_random_seed = state["np_random"], state["np_random_seed"]
-        self.spec = state["spec"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from schedules import check
 
 from kvgym.batch_time import AffineBatchTime, BatchTimeModel, UnitBatchTime
 from kvgym.errors import ConfigError, LivelockError
@@ -38,23 +39,6 @@ def run(
     return simulate(
         System(kv_capacity=M, batch_time=time or UnitBatchTime(), **system), table, policy, log=True
     )
-
-
-def check(
-    result: SimulationResult,
-    start: Sequence[float],
-    finish: Sequence[float],
-    first: Sequence[float] | None = None,
-    evictions: Sequence[int] | None = None,
-) -> None:
-    records = result.requests
-    np.testing.assert_array_equal(records["start_time"], start)
-    np.testing.assert_array_equal(records["finish_time"], finish)
-    np.testing.assert_array_equal(
-        records["num_evictions"], [0] * len(start) if evictions is None else evictions
-    )
-    if first is not None:
-        np.testing.assert_array_equal(records["first_token_time"], first)
 
 
 def test_mc_sf_takes_the_shortest_and_charges_s_plus_1_in_the_first_round() -> None:

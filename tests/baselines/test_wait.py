@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from schedules import check
 
 from kvgym.batch_time import AffineBatchTime, BatchTimeModel, UnitBatchTime
 from kvgym.errors import ConfigError, LivelockError
@@ -48,23 +49,6 @@ def run(
     paper = {"first_token": "decode", "progress_on_evict": "lost", "requeue": "back"}
     system = System(kv_capacity=C, batch_time=time or UnitBatchTime(), **(paper | rules))
     return simulate(system, table, policy, log=True)
-
-
-def check(
-    result: SimulationResult,
-    start: Sequence[float],
-    finish: Sequence[float],
-    first: Sequence[float] | None = None,
-    evictions: Sequence[int] | None = None,
-) -> None:
-    records = result.requests
-    np.testing.assert_array_equal(records["start_time"], start)
-    np.testing.assert_array_equal(records["finish_time"], finish)
-    np.testing.assert_array_equal(
-        records["num_evictions"], [0] * len(start) if evictions is None else evictions
-    )
-    if first is not None:
-        np.testing.assert_array_equal(records["first_token_time"], first)
 
 
 def column(result: SimulationResult, name: str) -> list[int]:
