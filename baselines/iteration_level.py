@@ -267,7 +267,7 @@ class Sarathi(CompiledPolicy):
     info = PolicyInfo(
         name="sarathi",
         summary="every decode in every batch, prompts in chunks within a token budget",
-        paper="Bari et al., Optimal Scheduling Algorithms for LLM Inference: Theory and Practice",
+        paper="Bari, Hegde, de Veciana, Optimal Scheduling Algorithms for LLM Inference: Theory and Practice",
         algorithm="Algorithm 4 (Sarathi-Serve, Agrawal et al.)",
         chunks_prefill=True,
         pauses=True,

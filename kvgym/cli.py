@@ -158,6 +158,8 @@ def compare(
     if report:
         _report(comparison, folder)
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+    if all(run.error for run in comparison.runs):
+        raise typer.Exit(1)  # nobody finished: scripts should notice
 
 
 def _report(comparison: Any, folder: Path) -> None:

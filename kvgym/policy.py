@@ -223,15 +223,22 @@ def recording(original: Callable[..., None], kind: str = "policy") -> Callable[.
         cls = type(self)
         try:
             values = dict(list(signature.bind(self, *arguments, **hyperparameters).arguments.items())[1:])
+        except TypeError as error:
+            raise ConfigError(
+                f"{kind} {cls.info.name!r}: {error}; valid: {describe_arguments(cls)}"
+            ) from error
+        try:
             for parameter in signature.parameters.values():
                 if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                     values |= values.pop(parameter.name, {})
             if not hasattr(self, "_hyperparameters"):
                 self._hyperparameters = values
             original(self, *arguments, **hyperparameters)
-        except TypeError as error:
+        except (TypeError, OverflowError) as error:
+            given = ", ".join(f"{k}={v!r}" for k, v in values.items())
             raise ConfigError(
-                f"{kind} {cls.info.name!r}: {error}; valid: {describe_arguments(cls)}"
+                f"{kind} {cls.info.name!r}: a value of the wrong type in {given} ({error}); defaults: "
+                f"{describe_arguments(cls)}"
             ) from error
 
     return __init__
@@ -310,7 +317,7 @@ def numbers_of(name: str, value: Any, kind: type[int] | type[float] = int) -> tu
     try:
         numbers = tuple(kind(part) for part in parts)
         whole = kind is float or all(float(part) == n for part, n in zip(parts, numbers, strict=True))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         numbers, whole = (), False
     what = "whole numbers" if kind is int else "numbers"
     if not numbers or not whole or any(isinstance(part, bool) for part in parts):

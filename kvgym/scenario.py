@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kvgym.batch_time import BatchTimeModel, make_batch_time
 from kvgym.batch_time.hardware import load_hardware
@@ -93,6 +93,23 @@ class Scenario(BaseModel):
     policies: tuple[str, ...] = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta")
     too_long: Literal["error", "drop", "clip"] = "error"
     seeds: int = Field(default=5, ge=1)
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _groups(cls, value: Any) -> Any:
+        """Read groups one by one, so that a mistake in one is named."""
+        if not isinstance(value, list | tuple):
+            return value
+        groups = []
+        for k, group in enumerate(value):
+            try:
+                groups.append(WorkerGroup.model_validate(group))
+            except ValidationError as error:
+                first = error.errors()[0]
+                place = ".".join(str(part) for part in first["loc"]) or "(group)"
+                valid = ", ".join(WorkerGroup.model_fields)
+                raise ValueError(f"group {k}: {place}: {first['msg']}; fields: {valid}") from None
+        return tuple(groups)
 
     def make_system(self) -> System:
         """Return the system.

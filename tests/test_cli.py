@@ -239,3 +239,15 @@ def test_lists_in_markdown(kvgym):
         assert cells[2] == (", ".join(sorted(info.needs)) or "–")
         assert [cell == "yes" for cell in cells[3:6]] == [info.chunks_prefill, info.pauses, info.evicts]
         assert info.algorithm in cells[6]
+
+
+def test_nobody_finished_is_not_a_success(kvgym):
+    code, out, _ = kvgym(
+        "compare", "-n", 300, "--seeds", 1, "-p", "alpha_greedy", "-s", "mc-sf-model-1", "--no-report"
+    )
+    assert code == 1
+    assert "livelock" in out or "no progress" in out
+    code, _, err = kvgym("compare", "-n", 5, "-p", "fcfs:protection=none")
+    assert code == 2
+    assert "protection=None" in err
+    assert "defaults: protection=0.0" in err

@@ -76,3 +76,11 @@ def test_a_scenario_of_ones_own(tmp_path):
     assert (system.horizon, system.first_token, system.progress_on_evict) == (99, "uncounted", "kept")
     with pytest.raises(KVGymError):
         scenario.override(seeds=0)
+
+
+def test_a_mistake_in_a_worker_group_is_named() -> None:
+    scenario = load_scenario("a100-llama3-8b")
+    with pytest.raises(ConfigError, match=r"group 1: role: Input should be 'mixed', 'prefill' or 'decode'"):
+        scenario.override(workers=[{"role": "prefill"}, {"role": "prefil"}])
+    with pytest.raises(ConfigError, match="group 0: number"):
+        scenario.override(workers=[{"number": 2}])
