@@ -94,6 +94,21 @@ def test_first_token_rules(policy: str) -> None:
 
 
 @BOTH
+def test_one_token_outputs_and_an_arrival_at_a_completion(policy: str) -> None:
+    # P 0 [0, 1), D 0 [1, 2): done at 2, when 1 comes: P 1 [2, 3), D 1 [3, 4).
+    check(run(policy, [0, 2], [2, 3], [1, 1]), start=[0, 2], finish=[2, 4], first=[1, 3])
+    # Where the prefill emits the token, it is all there is to do.
+    result = run(policy, [0, 1], [2, 3], [1, 1], first_token="counted")
+    check(result, start=[0, 1], finish=[1, 2], first=[1, 2])
+
+
+def test_request_level_one_token_outputs_and_an_arrival_at_a_completion() -> None:
+    # P 0 1 [0, 1); D 0 1 [1, 2): 0 is done; D 1 to 4, when 2 comes and starts the next batch.
+    result = run("request_level:batch=2", [0, 0, 4], [2, 2, 1], [1, 3, 1])
+    check(result, start=[0, 0, 4], finish=[2, 4, 6], first=[1, 1, 5])
+
+
+@BOTH
 def test_a_request_may_fill_the_memory(policy: str) -> None:
     # s + o = M = 10 for all; kv 7, then 8, 9, 10. The next prompt has to wait for the room: 7 + (7+1) > 10.
     result = run(policy, [0, 0], [7, 9], [3, 1], M=10)
