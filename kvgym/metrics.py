@@ -117,7 +117,7 @@ def compute_metrics(result: SimulationResult) -> dict[str, float]:
     r, w, table = result.requests, result.worker, result.table
     done = r["status"] == FINISHED
     arrival = table.arrival_time
-    _, end, span = _span(result)
+    end, span = _span(result)
     e2e = (r["finish_time"] - arrival)[done]
     waited = (r["start_time"] - arrival)[~np.isnan(r["start_time"])]
     gaps = table.output_len - (result.system.first_token != "uncounted")
@@ -183,7 +183,7 @@ def worker_metrics(result: SimulationResult) -> list[dict[str, Any]]:
 
     Rates and shares are over the span of the whole run; NaN where nothing was measured.
     """
-    r, span = result.requests, _span(result)[2]
+    r, span = result.requests, _span(result)[1]
     done = r["status"] == FINISHED
     rows: list[dict[str, Any]] = []
     for k, (worker, w) in enumerate(zip(result.system.all_workers, result.worker, strict=True)):
@@ -213,13 +213,13 @@ def worker_metrics(result: SimulationResult) -> list[dict[str, Any]]:
     return rows
 
 
-def _span(result: SimulationResult) -> tuple[float, float, float]:
-    """Return first arrival, end of the run, and the time between them, seconds."""
+def _span(result: SimulationResult) -> tuple[float, float]:
+    """Return the end of the run and the time since the first arrival, seconds."""
     arrival, r = result.table.arrival_time, result.requests
     start = float(arrival[0]) if len(arrival) else 0.0
     over = result.completed and len(r)
     end = float(r["finish_time"].max()) if over else float(result.worker["clock"].max())
-    return start, end, max(end - start, 0.0)
+    return end, max(end - start, 0.0)
 
 
 def slo_met(result: SimulationResult) -> NDArray[np.bool_]:

@@ -136,7 +136,7 @@ def simulate(
     """
     policy = make_policy(policy)
     check_needs(policy, table)
-    simulation, copies = _prepare(system, table, policy, router, seed, log, compiled)
+    simulation, copies = prepare_run(system, table, policy, router, seed, log, compiled)
     if isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule:
         arguments = [p.arguments() for p in copies if isinstance(p, CompiledPolicy)]
         if isinstance(simulation, ClusterSimulation):
@@ -150,16 +150,16 @@ def simulate(
     return result_of(simulation, policy)
 
 
-def _prepare(
+def prepare_run(
     system: System,
     table: RequestTable,
     policy: Policy,
-    router: str | Router | None,
-    seed: int,
-    log: bool,
-    compiled: bool,
+    router: str | Router | None = None,
+    seed: int = 0,
+    log: bool = False,
+    compiled: bool = True,
 ) -> tuple[Simulation, list[Policy]]:
-    """Return the simulation, and the policy of each worker made ready for it."""
+    """Return a simulation ready to run, and the policy of each worker; arguments as for :func:`simulate`."""
     name, needs = policy.info.name, policy.info.needs
     options: dict[str, Any] = {"needs": needs, "policy_name": name, "log": log, "compiled": compiled}
     copies = [policy] + [copy.deepcopy(policy) for _ in system.all_workers[1:]]

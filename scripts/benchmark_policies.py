@@ -11,7 +11,6 @@ time, median of some repetitions.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import statistics
 import time
@@ -24,10 +23,7 @@ import numpy as np
 import kvgym
 from kvgym.errors import KVGymError
 from kvgym.policy import POLICIES, CompiledPolicy
-from kvgym.routing import make_router
-from kvgym.runner import system_info
-from kvgym.simulator.cluster_simulation import ClusterSimulation
-from kvgym.simulator.simulation import Simulation
+from kvgym.runner import prepare_run
 from kvgym.workloads import make_workload
 
 AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6}
@@ -78,16 +74,9 @@ def prepare(system: kvgym.System, table: kvgym.RequestTable, policy: str) -> tup
     """Return a simulation ready to run, the policy's kernel, and its arguments."""
     made = kvgym.make_policy(policy)
     assert isinstance(made, CompiledPolicy)
-    copies = [copy.deepcopy(made) for _ in system.all_workers]
-    for k, own in enumerate(copies):
-        own.reset(system_info(system, table, 0, made.info.needs, k))
-    arguments = [own.arguments() for own in copies]
-    if not system.workers:
-        return Simulation(system, table, needs=made.info.needs, policy_name=policy), made.kernel, arguments[0]
-    router = make_router("round_robin")
-    router.reset(len(system.workers), np.random.SeedSequence(0))
-    cluster = ClusterSimulation(system, table, router, needs=made.info.needs, policy_name=policy)
-    return cluster, made.kernel, arguments
+    simulation, copies = prepare_run(system, table, made)
+    arguments = [own.arguments() for own in copies if isinstance(own, CompiledPolicy)]
+    return simulation, made.kernel, arguments if system.workers else arguments[0]
 
 
 def time_run(system: kvgym.System, table: kvgym.RequestTable, policy: str, repeats: int) -> dict[str, Any]:

@@ -256,6 +256,21 @@ class EpisodeTables:
         return found
 
 
+def workload_seed(options: dict[str, Any] | None, rng: np.random.Generator) -> int:
+    """Return the seed of an episode's requests: the option ``workload_seed``, else one drawn.
+
+    One is drawn in any case, so that giving the option does not move later episodes.
+
+    Raises:
+        ConfigError: another option, or a seed that is not a whole number ≥ 0.
+    """
+    unknown = set(options or ()) - {"workload_seed"}
+    if unknown:
+        raise ConfigError(f"unknown reset option {sorted(unknown)[0]!r}; valid: workload_seed")
+    drawn = int(rng.integers(2**31))
+    return whole_seed((options or {}).get("workload_seed", drawn))
+
+
 def whole_seed(seed: Any) -> int:
     """Return a workload seed as an integer.
 
@@ -306,4 +321,5 @@ __all__ = [
     "knob_levels",
     "mask_size",
     "whole_seed",
+    "workload_seed",
 ]

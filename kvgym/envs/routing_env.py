@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from kvgym.envs.episodes import whole_seed
+from kvgym.envs.episodes import workload_seed
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.routing_config import RoutingConfig
 from kvgym.envs.routing_observer import Observer, feature_names, observation_space, shortest_queue
@@ -136,11 +136,7 @@ class RoutingEnv(Rebuilt, gym.Env[Any, Any]):
             options: ``{"workload_seed": k}`` takes the requests of seed k instead of drawing one.
         """
         super().reset(seed=seed)
-        unknown = set(options or ()) - {"workload_seed"}
-        if unknown:
-            raise ConfigError(f"unknown reset option {sorted(unknown)[0]!r}; valid: workload_seed")
-        drawn = int(self.np_random.integers(2**31))
-        self._start(whole_seed((options or {}).get("workload_seed", drawn)))
+        self._start(workload_seed(options, self.np_random))
         return self.observer.present(), self._info(0)
 
     def _start(self, seed: int) -> None:

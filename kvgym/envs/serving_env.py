@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs import spaces
 from kvgym.envs.config import EnvConfig
-from kvgym.envs.episodes import RUNNING, STEP, TERMINATED, TRUNCATED, Episodes, EpisodeTables, whole_seed
+from kvgym.envs.episodes import RUNNING, STEP, TERMINATED, TRUNCATED, Episodes, EpisodeTables, workload_seed
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.tables import REWARD_TERMS
 from kvgym.errors import ConfigError
@@ -113,11 +113,7 @@ class ServingEnv(Rebuilt, gym.Env[Any, Any]):
             options: ``{"workload_seed": k}`` takes the requests of seed k instead of drawing one.
         """
         super().reset(seed=seed)
-        unknown = set(options or ()) - {"workload_seed"}
-        if unknown:
-            raise ConfigError(f"unknown reset option {sorted(unknown)[0]!r}; valid: workload_seed")
-        drawn = int(self.np_random.integers(2**31))
-        self.episodes.start(0, whole_seed((options or {}).get("workload_seed", drawn)))
+        self.episodes.start(0, workload_seed(options, self.np_random))
         self._done = False
         self.episodes.todo[0] = STEP
         if self.render_mode is not None:

@@ -145,7 +145,8 @@ class ClusterSimulation(Simulation):
         while True:
             if self._addresses is None:
                 self._addresses = self._find_tables()
-            self.tracker[0]["request"] = self.tracker[0]["request"] if resume == RESUME_ROUTE else UNKNOWN
+            if resume != RESUME_ROUTE:
+                self.tracker[0]["request"] = UNKNOWN
             status = int(entry(*self._addresses, resume, ask, budget))
             if status != ROUTE:
                 self.tracker[0]["request"] = UNKNOWN
