@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-STREAMS = ("arrivals", "lengths", "predictions", "classes", "policy", "routing", "noise")
+STREAMS = ("arrivals", "lengths", "predictions", "classes", "policy", "routing", "noise", "load")
 """The named streams. The position of a name is its spawn key: append, never reorder."""
 
 

@@ -23,7 +23,7 @@ SUMMARIES = {
     "admit_evict": "admit one queued request, evict one active request, or run the batch (Discrete)",
     "admit_count": "how many requests to admit from the front of the queue window (Discrete)",
     "flags": "admit and evict flags for the queue and active windows (MultiBinary)",
-    "knobs": "protection margin, admission cap, token budget of a first-come rule (MultiDiscrete)",
+    "knobs": "protection margin, admission cap, token budget, quantum of a rule (MultiDiscrete)",
     "route": "which worker of a cluster serves a request, under a scheduler of the library (Discrete)",
 }
 """One line per kind of action."""

@@ -6,8 +6,11 @@
 - *Admit count*, Discrete(Q + 1): admit the first k of the window, then run.
 - *Flags*, MultiBinary(Q + W): admit the flagged window positions in order as far as they fit, after evicting
   the flagged active positions; then run.
-- *Knobs*, MultiDiscrete: protection margin, admission cap and token budget of a first-come rule that runs
-  for the coming ``hold`` iterations.
+- *Knobs*, MultiDiscrete: protection margin, admission cap, token budget and quantum of a rule that runs for
+  the coming ``hold`` iterations: decodes first, then prefill chunks within the budget, then admissions in the
+  order of the window. With a quantum, where the first of the window does not fit but could be admitted in the
+  place of one other, the active request with the most tokens of these gives way, if it has generated the quantum
+  and twice what the first of the window once had (least attained service; doubling bounds the work lost).
 
 A choice outside the mask adds nothing to the decision and is counted in ``info["ignored"]``; with one choice
 per action the batch then runs as it stands. Whatever the agent does, the coming iteration fits: if the
@@ -22,24 +25,17 @@ from typing import Any
 import numpy as np
 
 from kvgym.baselines._common import need_of_ongoing, slot_need
+from kvgym.envs.levels import ADMISSION_CAPS, PROTECTION_LEVELS, QUANTA, TOKEN_BUDGETS
 from kvgym.envs.tables import ADMIT_COUNT, ADMIT_EVICT, FLAGS, KNOBS, MARKED, OVERFLOW_CLEAR
 from kvgym.envs.window import Env, window_take
 from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.lookahead import first_use
 from kvgym.simulator.tables import RUN, UNKNOWN, WAIT
 
-PROTECTION_LEVELS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
-"""Protected fraction of memory per first knob."""
-
-ADMISSION_CAPS = (0, 1, 2, 4, 8, 16, 64, 2**31 - 1)
-"""Admissions per iteration per second knob."""
-
-TOKEN_BUDGETS = (64, 128, 256, 512, 1024, 2048, 4096, 2**31 - 1)
-"""Tokens per iteration per third knob; decodes count first, what is left goes to prefill chunks."""
-
 _PROTECTION = np.array(PROTECTION_LEVELS)
 _CAPS = np.array(ADMISSION_CAPS, np.int64)
 _BUDGETS = np.array(TOKEN_BUDGETS, np.int64)
+_QUANTA = np.array(QUANTA, np.int64)
 
 
 @jit_inline
@@ -100,6 +96,12 @@ def number_fitting(e: Env) -> int:
 
 
 @jit_inline
+def somebody_must_go(e: Env) -> bool:
+    """Whether to admit nobody would leave an empty worker idle while requests wait."""
+    return bool(e.run.w.num_active == 0 and e.episode.num_window > 0)
+
+
+@jit_inline
 def write_mask(e: Env, mask: Any) -> None:
     """Write which choices are possible into ``mask``, uint8.
 
@@ -108,8 +110,15 @@ def write_mask(e: Env, mask: Any) -> None:
     """
     kind, queue, active = e.settings.action, e.settings.queue_window, e.settings.active_window
     if kind == KNOBS:
-        for k in range(mask.shape[0]):
-            mask[k] = 1
+        at = 0
+        for j, levels in enumerate(
+            (_PROTECTION.shape[0], _CAPS.shape[0], _BUDGETS.shape[0], _QUANTA.shape[0])
+        ):
+            for k in range(levels):
+                mask[at + k] = (e.settings.knobs[j] >> k) & 1
+            at += levels
+        if somebody_must_go(e):
+            mask[_PROTECTION.shape[0]] = 0
     elif kind == ADMIT_COUNT:
         fitting = number_fitting(e)
         for k in range(queue + 1):
@@ -184,14 +193,39 @@ def apply_flags(e: Env, action: Any) -> None:
 
 
 @jit
+def give_way(e: Env, limit: int, quantum: int) -> int:
+    """Evict the active request with the most output tokens for the first of the window, where the rule says so.
+
+    Only a request whose leaving makes room is evicted; else it would return to the same place, its work lost.
+    Returns the tokens it would have processed in the coming iteration.
+    """
+    if e.episode.num_window == 0:
+        return 0
+    first = e.run.requests[e.window[0]]
+    use = first_use(e.run.problem, first)
+    if can_admit(e, e.window[0]) and (e.episode.need + use <= limit or e.episode.need == 0):
+        return 0
+    longest = UNKNOWN
+    most = max(np.int64(quantum), 2 * np.int64(first.num_delivered_tokens))
+    for k in range(e.run.w.num_active):
+        slot = e.run.active[k]
+        left = e.episode.need - slot_need(e.run.problem, slot)
+        if slot.num_output_tokens >= most and (left == 0 or left + use <= limit):
+            longest, most = k, np.int64(slot.num_output_tokens) + 1
+    if longest == UNKNOWN:
+        return 0
+    tokens = e.run.active[longest].planned
+    add_eviction(e, longest)
+    return tokens
+
+
+@jit
 def apply_knobs(e: Env, action: Any) -> None:
-    """Follow the first-come rule with the given knobs for one iteration."""
+    """Follow the rule of the given knobs for one iteration."""
     run, d = e.run, e.run.decision
-    valid = (
-        0 <= action[0] < _PROTECTION.shape[0]
-        and 0 <= action[1] < _CAPS.shape[0]
-        and 0 <= action[2] < _BUDGETS.shape[0]
-    )
+    valid = True
+    for j in range(4):
+        valid = valid and 0 <= action[j] < 63 and (e.settings.knobs[j] >> action[j]) & 1 == 1
     if not valid:  # admit nobody and run what is active
         e.episode.num_ignored += 1
         settle_overflow(e)
@@ -199,22 +233,25 @@ def apply_knobs(e: Env, action: Any) -> None:
     limit = int(run.problem.kv_capacity * (1.0 - _PROTECTION[action[0]]))
     cap, budget = _CAPS[action[1]], _BUDGETS[action[2]]
     settle_overflow(e)
+    overflowed = d.num_evict > 0
     d.explicit = 1
     for k in range(run.w.num_active):  # decodes first
         slot = run.active[k]
-        if slot.num_prefill_left == 0:
-            if slot.planned != MARKED:
-                slot.planned = 1
+        if slot.num_prefill_left == 0 and slot.planned != MARKED:
+            slot.planned = 1
             budget -= 1
     for k in range(run.w.num_active):
         slot = run.active[k]
         if slot.num_prefill_left > 0 and slot.planned != MARKED:
             slot.planned = min(max(budget, 0), slot.num_prefill_left)
             budget -= slot.planned
-    while e.episode.num_window > 0 and d.num_admit < cap and budget > 0 and d.num_evict == 0:
+    if action[3] > 0 and cap > 0 and budget > 0 and not overflowed:
+        budget += give_way(e, limit, _QUANTA[action[3]])
+    while e.episode.num_window > 0 and d.num_admit < cap and budget > 0 and not overflowed:
         r = run.requests[e.window[0]]
-        if not can_admit(e, e.window[0]) or e.episode.need + first_use(run.problem, r) > limit:
-            break
+        beyond = e.episode.need + first_use(run.problem, r) > limit
+        if not can_admit(e, e.window[0]) or (beyond and e.episode.need > 0):
+            break  # an empty worker takes the first whatever the margin, or it might wait for ever
         tokens = min(budget, max(r.num_prefill_left, 1))
         run.admit_tokens[d.num_admit] = tokens
         budget -= tokens

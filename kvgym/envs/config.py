@@ -10,14 +10,17 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvgym.batch_time.base import BatchTimeModel
+from kvgym.envs.levels import ADMISSION_CAPS, PROTECTION_LEVELS, QUANTA, TOKEN_BUDGETS
 from kvgym.envs.tables import (
     ADMIT_COUNT,
     ADMIT_EVICT,
     FLAGS,
     KNOBS,
+    ORDER_ATTAINED,
     ORDER_PREDICTED,
     ORDER_PROMPT,
     ORDER_QUEUE,
+    ORDER_VOLUME,
     OVERFLOW_CLEAR,
     OVERFLOW_LIFO,
     REWARD_TERMS,
@@ -30,7 +33,21 @@ from kvgym.simulator.system import System
 from kvgym.workloads.workload import Workload
 
 ACTIONS = {"admit_evict": ADMIT_EVICT, "admit_count": ADMIT_COUNT, "flags": FLAGS, "knobs": KNOBS}
-ORDERS = {"queue": ORDER_QUEUE, "predicted": ORDER_PREDICTED, "prompt": ORDER_PROMPT}
+ORDERS = {
+    "queue": ORDER_QUEUE,
+    "predicted": ORDER_PREDICTED,
+    "prompt": ORDER_PROMPT,
+    "volume": ORDER_VOLUME,
+    "attained": ORDER_ATTAINED,
+}
+KNOBS_BY_NAME = {
+    "protection": PROTECTION_LEVELS,
+    "cap": ADMISSION_CAPS,
+    "budget": TOKEN_BUDGETS,
+    "quantum": QUANTA,
+}
+"""Levels of each knob, in the order of the action of ``kvgym/Knobs-v0``."""
+
 OVERFLOWS = {"lifo": OVERFLOW_LIFO, "clear": OVERFLOW_CLEAR}
 
 M = TypeVar("M", bound=BaseModel)
@@ -90,11 +107,16 @@ class EnvConfig(BaseModel):
         workload: preset or description instead of the scenario's.
         num_requests: requests per episode, instead of the workload's.
         rate: requests per second, instead of the workload's.
+        load: each episode's arrival times are divided by a factor drawn log-uniformly between these two, from the
+            seed of its workload; (1, 1) leaves them.
         system: engine settings that replace the scenario's (``first_token``, ``requeue``, ...).
         observation: ``"flat"`` Box, ``"dict"`` of Boxes, or ``"rllib"``: dict of observations and mask.
         queue_window: Q, waiting requests shown and offered.
         active_window: W, active requests shown and offered, latest first.
-        queue_order: order of the queue window: ``"queue"``, ``"predicted"`` or ``"prompt"`` (shortest first).
+        queue_order: order of the queue window: ``"queue"``, ``"predicted"`` or ``"prompt"`` (shortest first), or
+            ``"volume"``, smallest predicted use of memory first: KV tokens times iterations, o (s + o / 2), or
+            ``"attained"``, fewest tokens delivered before an eviction first (below 64, 64, 128, 256, ...), then the
+            shortest prompt.
         epochs: ``"iteration"``, a step per iteration; ``"decision"``, iterations with nothing to admit that
             fit are run without asking.
         overflow: rule when the coming iteration does not fit: ``"lifo"`` or ``"clear"``.
@@ -102,7 +124,11 @@ class EnvConfig(BaseModel):
         reward: weight of each reward term, see :data:`kvgym.envs.tables.REWARD_TERMS`.
         reward_scale: terms are divided by this; None = requests per episode, so that the undiscounted return
             of the latency term is minus the mean end-to-end latency in seconds.
+        reward_reference: a built-in policy whose rewards on the same requests are subtracted, see
+            :mod:`kvgym.envs.reference`; the return is then the relative improvement over it.
         hold: iterations for which knobs stay as set.
+        knobs: levels of each knob that may be chosen, e.g. ``{"quantum": [0]}``; knobs left out have all. See
+            :data:`KNOBS_BY_NAME`.
         horizon: seconds after which an episode is truncated; None = ten times the nominal arrival span plus
             600 s, unless the scenario has one.
         stall_limit: decisions in a row without a new token after which an episode is truncated.
@@ -120,17 +146,20 @@ class EnvConfig(BaseModel):
     workload: str | dict[str, Any] | None = None
     num_requests: int | None = Field(default=None, ge=1)
     rate: float | None = Field(default=None, gt=0)
+    load: tuple[float, float] = (1.0, 1.0)
     system: dict[str, Any] = Field(default_factory=dict)
     observation: Literal["flat", "dict", "rllib"] = "flat"
     queue_window: int = Field(default=16, ge=1, le=1024)
     active_window: int = Field(default=16, ge=1, le=1024)
-    queue_order: Literal["queue", "predicted", "prompt"] = "queue"
+    queue_order: Literal["queue", "predicted", "prompt", "volume", "attained"] = "queue"
     epochs: Literal["iteration", "decision"] = "iteration"
     overflow: Literal["lifo", "clear"] = "lifo"
     information: tuple[str, ...] = ("predicted_length",)
     reward: dict[str, float] = Field(default_factory=lambda: {"latency": 1.0})
     reward_scale: float | None = Field(default=None, gt=0)
+    reward_reference: str | None = None
     hold: int = Field(default=8, ge=1)
+    knobs: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     horizon: float | None = Field(default=None, gt=0)
     stall_limit: int = Field(default=2000, ge=1)
     time_scale: float = Field(default=10.0, gt=0)
@@ -146,8 +175,17 @@ class EnvConfig(BaseModel):
         config = validated(cls, arguments)
         check_names("information", config.information, NEEDS)
         check_names("reward term", config.reward, REWARD_TERMS)
-        if config.queue_order == "predicted" and "predicted_length" not in config.information:
-            raise ConfigError("queue_order 'predicted' needs 'predicted_length' in information")
+        if config.queue_order in ("predicted", "volume") and "predicted_length" not in config.information:
+            raise ConfigError(f"queue_order {config.queue_order!r} needs 'predicted_length' in information")
+        check_names("knob", config.knobs, KNOBS_BY_NAME)
+        for name, levels in config.knobs.items():
+            count = len(KNOBS_BY_NAME[name])
+            if not levels or not all(0 <= level < count for level in levels):
+                raise ConfigError(f"knobs: {name} = {list(levels)}; expected levels from 0 to {count - 1}")
+        if set(config.knobs.get("cap", (1,))) == {0}:
+            raise ConfigError("knobs: cap = [0] admits nobody ever; allow another level")
+        if not 0 < config.load[0] <= config.load[1]:
+            raise ConfigError(f"load = {list(config.load)}; expected 0 < low ≤ high, multiples of the rate")
         return config
 
     def make_scenario(self) -> Scenario:
@@ -184,6 +222,10 @@ class EnvConfig(BaseModel):
         s["overflow"] = OVERFLOWS[self.overflow]
         s["queue_window"], s["active_window"] = self.queue_window, self.active_window
         s["skip"], s["hold"] = self.epochs == "decision", self.hold
+        s["knobs"] = [
+            sum(1 << level for level in set(self.knobs.get(name, range(len(levels)))))
+            for name, levels in KNOBS_BY_NAME.items()
+        ]
         s["idle_time"] = self.idle_time if self.idle_time is not None else max(smallest, 1e-3)
         s["time_scale"] = self.time_scale
         s["duration_scale"] = max(smallest, 1e-6)

@@ -17,6 +17,7 @@ from kvgym.envs.actions import (
     apply_flags,
     apply_knobs,
     settle,
+    somebody_must_go,
     something_to_decide,
     start_decision,
     write_mask,
@@ -146,6 +147,8 @@ def apply_action(e: Env, action: Any) -> bool:
     elif kind == FLAGS:
         apply_flags(e, action)
     else:
+        if action[1] == 0 and somebody_must_go(e):
+            e.episode.num_ignored += 1
         apply_knobs(e, action)
     return True
 

@@ -6,23 +6,25 @@ The scalar and the vector environment are faces of this class, with N = 1 and N 
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
-from kvgym.envs.actions import ADMISSION_CAPS, PROTECTION_LEVELS, TOKEN_BUDGETS
 from kvgym.envs.config import EnvConfig
 from kvgym.envs.core import RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
+from kvgym.envs.levels import ADMISSION_CAPS, PROTECTION_LEVELS, QUANTA, TOKEN_BUDGETS
 from kvgym.envs.memory import Block, Sizes
 from kvgym.envs.observations import observation_size
+from kvgym.envs.reference import ReferenceRewards, reference_policy
 from kvgym.envs.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.metrics import compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
-from kvgym.runner import SimulationResult, final_records
+from kvgym.runner import SimulationResult, check_needs, final_records, simulate
+from kvgym.seeding import stream
 from kvgym.simulator.addresses import function_handle
 from kvgym.simulator.compiled import jit_disabled, uncompiled
 from kvgym.simulator.system import System
@@ -47,10 +49,11 @@ class _Agent(Policy):
 
 @dataclass
 class Slot:
-    """One environment's place: its block, and the requests of its episode."""
+    """One environment's place: its block, the requests of its episode, and what a reference policy earns on them."""
 
     block: Block
     table: RequestTable | None = None
+    reference: ReferenceRewards | None = None
 
 
 class Episodes:
@@ -67,6 +70,7 @@ class Episodes:
         outcomes: int64 (N,): RUNNING, TERMINATED or TRUNCATED.
         ignored: int64 (N,): parts of the latest action that were not possible.
         times: float64 (N,): clocks, seconds.
+        load: range of the factor on arrival rates, for episodes to come, see :class:`EnvConfig`.
     """
 
     def __init__(self, config: EnvConfig, count: int, *, compiled: bool = True) -> None:
@@ -93,6 +97,14 @@ class Episodes:
         self.times = np.zeros(count)
         self.actions = np.zeros((count, action_size(config)), np.int64)
         self.todo = np.zeros(count, np.uint8)
+        self.load = config.load
+        self.reference = (
+            None
+            if config.reward_reference is None
+            else reference_policy(config.reward_reference, config.reward)
+        )
+        if self.reference is not None:
+            check_needs(self.reference, first)
         self._needs = frozenset(config.information)
         self._entry: Any = None
         self._arguments: tuple[Any, ...] = ()
@@ -127,7 +139,7 @@ class Episodes:
 
     def prepare(self, index: int, seed: int) -> None:
         """Write a new episode into the tables of environment ``index``; :meth:`run` with START begins it."""
-        table = self.workload.sample(seed)
+        table = at_load(self.workload.sample(seed), self.load, seed)
         self.system.check_fits(table)
         slot = self.slots[index]
         if len(table) > slot.block.sizes.num_requests:
@@ -145,6 +157,12 @@ class Episodes:
             block["requests"][name] = np.nan
         block["requests"]["worker"] = UNKNOWN
         slot.table = table
+        if self.reference is not None:
+            system = replace(self.system, stall_limit=None)  # that of the agent would end slow starters
+            result = simulate(system, table, self.reference, seed=seed)
+            slot.reference = ReferenceRewards(
+                result, self.config.reward, float(self.settings["reward_scale"][0])
+            )
 
     def run(self) -> None:
         """Do what ``todo`` says with ``actions``.
@@ -169,6 +187,13 @@ class Episodes:
             raise KVGymError(
                 f"environment {index}: the engine stopped with status {status}; please report this"
             )
+        if self.reference is not None:
+            for index in np.flatnonzero(self.todo == STEP).tolist():
+                reference = self.slots[index].reference
+                assert reference is not None
+                over = bool(self.outcomes[index] != RUNNING)
+                earned = reference.step(float(self.times[index]), over)
+                self.rewards[index] = (self.rewards[index] - earned) / reference.total
 
     def start(self, index: int, seed: int) -> None:
         """Begin a new episode in one environment."""
@@ -200,6 +225,19 @@ class Episodes:
     def metrics(self, index: int) -> NDArray[np.float64]:
         """Return the metrics of the present episode, float64, in the order of ``metric_names()``."""
         return np.array(list(compute_metrics(self.result(index)).values()))
+
+
+def at_load(table: RequestTable, load: tuple[float, float], seed: int) -> RequestTable:
+    """Return the requests arriving faster by a factor drawn log-uniformly from the range ``load``.
+
+    The factor has a random stream of its own, so that lengths and the pattern of arrivals stay those of the seed.
+    """
+    if load == (1.0, 1.0):
+        return table
+    drawn = np.exp(stream(seed, "load").uniform(*np.log(load)))
+    factor = float(np.clip(drawn, *load))  # exp(log(x)) may miss x by a rounding
+    classes = tuple(replace(c, rate=c.rate * factor) for c in table.classes)
+    return table.replace(arrival_time=table.arrival_time / factor, classes=classes)
 
 
 class EpisodeTables:
@@ -290,12 +328,12 @@ def action_size(config: EnvConfig) -> int:
     """Return the number of integers in an action."""
     if config.action == "flags":
         return config.queue_window + config.active_window
-    return 3 if config.action == "knobs" else 1
+    return len(knob_levels()) if config.action == "knobs" else 1
 
 
-def knob_levels() -> tuple[int, int, int]:
+def knob_levels() -> tuple[int, int, int, int]:
     """Return the number of levels of each knob."""
-    return len(PROTECTION_LEVELS), len(ADMISSION_CAPS), len(TOKEN_BUDGETS)
+    return len(PROTECTION_LEVELS), len(ADMISSION_CAPS), len(TOKEN_BUDGETS), len(QUANTA)
 
 
 def mask_size(config: EnvConfig) -> int:

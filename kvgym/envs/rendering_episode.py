@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.envs.config import EnvConfig
+from kvgym.envs.episodes import knob_levels
 from kvgym.envs.rendering import Recorder, require_matplotlib
 from kvgym.envs.rendering_scene import Scene
 from kvgym.envs.serving_env import ServingEnv
@@ -244,7 +245,9 @@ def greedy_action(config: EnvConfig, mask: NDArray[np.bool_]) -> Any:
         return int(possible[0]) if len(possible) else queue + active
     if config.action == "flags":
         return np.concatenate((mask[1 : 2 * queue : 2], np.zeros(active, bool))).astype(np.int8)
-    return np.array([0, 7, 7], np.int64)  # no protection, no cap, no budget
+    knobs = [np.flatnonzero(part) for part in np.split(mask, np.cumsum(knob_levels())[:-1])]
+    # Least protection, highest cap and budget, and nobody gives way, as far as these may be chosen.
+    return np.array([knobs[0][0], knobs[1][-1], knobs[2][-1], knobs[3][0]], np.int64)
 
 
 # ---------------------------------------------------------------- files

@@ -31,7 +31,7 @@ class ServingEnv(Rebuilt, gym.Env[Any, Any]):
     Action Space:
         By id, see :mod:`kvgym.envs.actions`: ``kvgym/AdmitEvict-v0`` Discrete(Q + W + 1),
         ``kvgym/AdmitCount-v0`` Discrete(Q + 1), ``kvgym/Flags-v0`` MultiBinary(Q + W), ``kvgym/Knobs-v0``
-        MultiDiscrete. A choice outside the mask is a no-op: it adds nothing to the decision, and is counted
+        MultiDiscrete, four knobs. A choice outside the mask is a no-op: it adds nothing to the decision, and is counted
         in ``info["ignored"]``.
 
     Observation Space:
@@ -53,7 +53,9 @@ class ServingEnv(Rebuilt, gym.Env[Any, Any]):
         ``latency`` = - time integral of the requests in the system, exact over skipped time, so that the
         undiscounted return of a completed episode is minus the mean end-to-end latency; ``ttft`` = - TTFT of
         requests that finish; ``tokens`` delivered; ``goodput`` = finished requests that met their SLOs;
-        ``evictions`` = - KV tokens thrown away. All terms are in ``info["reward_terms"]``.
+        ``evictions`` = - KV tokens thrown away. All terms are in ``info["reward_terms"]``. With
+        ``reward_reference`` the reward, not the terms, is relative to that policy's, see
+        :mod:`kvgym.envs.reference`.
 
     Starting State:
         An empty worker at the first arrival. ``reset(seed=s)`` seeds the generator the workload seed of each

@@ -8,7 +8,7 @@ import numpy as np
 ADMIT_EVICT, ADMIT_COUNT, FLAGS, KNOBS = 0, 1, 2, 3
 
 # Order of the queue window (SETTINGS.order).
-ORDER_QUEUE, ORDER_PREDICTED, ORDER_PROMPT = 0, 1, 2
+ORDER_QUEUE, ORDER_PREDICTED, ORDER_PROMPT, ORDER_VOLUME, ORDER_ATTAINED = 0, 1, 2, 3, 4
 
 # What happens when the coming iteration does not fit (SETTINGS.overflow).
 OVERFLOW_LIFO, OVERFLOW_CLEAR = 0, 1
@@ -30,6 +30,7 @@ SETTINGS = np.dtype(
         ("order", "i8"),
         ("overflow", "i8"),
         ("skip", "i8"),  # 1: only stop where there is something to decide
+        ("knobs", "i8", (4,)),  # bit k of entry j: level k of knob j may be chosen
         ("hold", "i8"),  # iterations a setting of the knobs stays in force
         ("idle_time", "f8"),  # s, longest wait of a worker with nothing to run
         ("time_scale", "f8"),  # s, at which waiting times and ages are half-way

@@ -73,6 +73,16 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self._ended = np.ones(num_envs, bool)
         self._steps = np.zeros(num_envs, np.int64)
 
+    @property
+    def load(self) -> tuple[float, float]:
+        """Range of the factor on arrival rates of episodes to come, see :class:`EnvConfig`; can be set."""
+        return self.episodes.load
+
+    @load.setter
+    def load(self, value: tuple[float, float]) -> None:
+        self.config = EnvConfig.of(**{**self.config.model_dump(), "load": np.asarray(value).tolist()})
+        self.episodes.load = self.config.load
+
     # ------------------------------------------------------------ resetting
 
     def reset(

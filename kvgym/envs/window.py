@@ -1,19 +1,25 @@
 """The queue window: the first Q waiting requests in a chosen order, kept while a decision is composed.
 
 Following the worker's queue, the window is read off the queue at every boundary. In another order (shortest
-predicted output or prompt first; ties by arrival) the best Q are kept sorted and the rest in a heap, so that
-an arrival costs O(Q + log n), not a sort.
+predicted output, shortest prompt, smallest predicted volume or least attained service first; ties by arrival)
+the best Q are kept sorted and the rest in a heap, so that an arrival costs O(Q + log n), not a sort.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
-from kvgym.envs.tables import ORDER_PREDICTED, ORDER_QUEUE
+import numpy as np
+
+from kvgym.envs.tables import ORDER_ATTAINED, ORDER_PREDICTED, ORDER_QUEUE, ORDER_VOLUME
 from kvgym.simulator.boundary import Run
-from kvgym.simulator.compiled import jit
+from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.heap import heap_pop, heap_push, key_request, request_key
 from kvgym.simulator.tables import UNKNOWN
+
+MOST_VOLUME = 2**31 - 1
+"""Largest volume told apart in ORDER_VOLUME: what fits into a key beside the request id."""
 
 
 class Env(NamedTuple):
@@ -26,10 +32,22 @@ class Env(NamedTuple):
     heap: Any
 
 
+@jit_inline
+def attained_level(num_delivered_tokens: int) -> int:
+    """Return how far a request once came: 0 below 64 tokens delivered, 1 from 64, 2 from 128, 3 from 256, ..."""
+    return max(math.frexp(float(num_delivered_tokens))[1] - 6, 0)
+
+
 @jit
 def order_key(settings: Any, requests: Any, i: int) -> int:
     """Return the key by which request ``i`` stands in the window."""
     r = requests[i]
+    if settings.order == ORDER_VOLUME:
+        # KV tokens times iterations over its life, o (s + o / 2), doubled to stay whole.
+        volume = np.int64(r.predicted_len) * (2 * np.int64(r.prompt_len) + np.int64(r.predicted_len))
+        return request_key(min(volume, np.int64(MOST_VOLUME)), i)
+    if settings.order == ORDER_ATTAINED:
+        return request_key((np.int64(attained_level(r.num_delivered_tokens)) << 24) | r.prompt_len, i)
     return request_key(r.predicted_len if settings.order == ORDER_PREDICTED else r.prompt_len, i)
 
 

@@ -82,7 +82,16 @@ def _random_arguments(rng: np.random.Generator) -> dict[str, Any]:
     elif rng.random() < 0.3 or load_scenario(scenario).make_workload().sample(0).predicted_output_len is None:
         arguments["information"] = []
     shown = arguments.get("information", ["predicted_length"])
-    arguments["queue_order"] = one("queue", "prompt", *(["predicted"] if "predicted_length" in shown else []))
+    arguments["queue_order"] = one(
+        "queue", "prompt", "attained", *(["predicted", "volume"] if "predicted_length" in shown else [])
+    )
+    if rng.random() < 0.3:
+        arguments["load"] = one((0.5, 2.0), (3.0, 3.0))
+    if rng.random() < 0.3:
+        arguments["reward"] = {name: 0.5 for name in ("latency", "ttft", "goodput") if rng.random() < 0.7}
+        arguments["reward_reference"] = one("fcfs", "alpha_beta:alpha=0.2,beta=0.3", "sarathi")
+    if arguments["action"] == "knobs" and rng.random() < 0.3:
+        arguments["knobs"] = {one("protection", "budget", "quantum"): (0, 3), "cap": one((0, 5), (7,))}
     if rng.random() < 0.2:
         arguments["horizon"] = float(rng.uniform(0.5, 20))
     return arguments

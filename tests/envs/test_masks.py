@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -23,12 +25,14 @@ class Snapshot:
         self.buffer = self.block._buffer.copy()
         self.arrays = {name: getattr(env.episodes, name).copy() for name in self.ARRAYS}
         self.done = env._done
+        self.reference = copy.copy(env.episodes.slots[0].reference)
 
     def restore(self):
         self.block._buffer[:] = self.buffer
         for name, array in self.arrays.items():
             getattr(self.env.episodes, name)[:] = array
         self.env._done = self.done
+        self.env.episodes.slots[0].reference = copy.copy(self.reference)
 
     def outcome(self, action):
         """Return what the action does: the step and the state after it."""
@@ -67,9 +71,17 @@ def check_forms(env):
         assert bools.shape == info.shape == (space.nvec.sum(),)
         assert isinstance(sample, tuple)
         assert [part.shape for part in sample] == [(n,) for n in space.nvec]
-        assert bools.all()
-        assert info.all()
-        assert all(part.dtype == np.int8 and part.all() for part in sample)
+        np.testing.assert_array_equal(bools, info == 1)
+        np.testing.assert_array_equal(bools, np.concatenate(sample) == 1)
+        names = ("protection", "cap", "budget", "quantum")
+        allowed = [
+            [level in env.config.knobs.get(name, range(len(part))) for level in range(len(part))]
+            for name, part in zip(names, sample, strict=True)
+        ]
+        if env.view.num_active == 0 and env.view.num_waiting > 0:
+            allowed[1][0] = False  # somebody has to be admitted
+        assert [part.tolist() for part in sample] == allowed
+        assert all(part.dtype == np.int8 and part.any() for part in sample)
     assert space.contains(space.sample(sample))
 
 
@@ -113,7 +125,9 @@ def check_actions(env, rng, equal):
     else:
         for _ in range(6):
             env.action_space.seed(int(rng.integers(2**31)))
-            assert snapshot.outcome(env.action_space.sample())[1]["ignored"] == 0
+            action = env.action_space.sample()
+            chosen = [part[level] for part, level in zip(env.sample_mask(), action, strict=True)]
+            assert (snapshot.outcome(action)[1]["ignored"] == 0) == all(chosen)
     np.testing.assert_array_equal(snapshot.block._buffer, before)
 
 
@@ -216,9 +230,9 @@ def test_overflow_rule(name, overflow, left, requests_of):
         "admit_evict": [0, 0, 4],
         "admit_count": [2],
         "flags": [np.array([1, 1, 0, 0])],
-        "knobs": [[0, 7, 7]],
+        "knobs": [[0, 7, 9, 0]],
     }
-    run = {"admit_evict": 4, "admit_count": 0, "flags": np.zeros(4, int), "knobs": [0, 0, 7]}
+    run = {"admit_evict": 4, "admit_count": 0, "flags": np.zeros(4, int), "knobs": [0, 0, 9, 0]}
     for action in both[env.config.action]:
         env.step(action)
     assert env.view.active.request_id.tolist() == [0, 1]

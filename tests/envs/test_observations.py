@@ -10,6 +10,8 @@ from kvgym.envs import spaces
 from kvgym.envs.config import EnvConfig
 from kvgym.envs.observations import ACTIVE_FEATURES, PROFILE_FEATURES, QUEUE_FEATURES, SYSTEM_FEATURES
 from kvgym.envs.serving_env import ServingEnv
+from kvgym.envs.window import attained_level
+from kvgym.errors import ConfigError
 
 ROWS = ((0, 6, 4), (0, 10, 5), (1, 3, 2))
 SLOTTED = {"scenario": "mc-sf-model-2", "queue_window": 2, "active_window": 2}
@@ -209,19 +211,89 @@ def test_profile_window_and_fit_by_brute_force(action):
                 ], rel=1e-6)  # fmt: skip
 
 
-@pytest.mark.parametrize("order", ["queue", "predicted", "prompt"])
+@pytest.mark.parametrize("order", ["queue", "predicted", "prompt", "volume", "attained"])
 def test_window_order(order, requests_of):
-    rows = ((0, 9, 3), (0, 4, 9), (0, 7, 1), (0, 4, 2))
+    rows = ((0, 20, 3), (0, 4, 5), (0, 7, 1), (0, 4, 2))  # o (2 s + o) = 129, 65, 15, 20
     env = ServingEnv(
         action="admit_evict", workload=requests_of(*rows), queue_order=order, scenario="mc-sf-model-2",
         queue_window=3, active_window=1,
     )  # fmt: skip
     env.reset(seed=0)
-    ids = {"queue": [0, 1, 2, 3], "predicted": [2, 3, 0, 1], "prompt": [1, 3, 2, 0]}[order]
+    ids = {
+        "queue": [0, 1, 2, 3],
+        "predicted": [2, 3, 0, 1],
+        "prompt": [1, 3, 2, 0],
+        "volume": [2, 3, 1, 0],
+        "attained": [1, 3, 2, 0],  # nobody has run: the shortest prompt
+    }[order]
     for shown in (ids[:3], ids[1:4]):
         for q, i in enumerate(shown):
             check(env, {f"queue.{q}.prompt": rows[i][1] / 40, f"queue.{q}.predicted": rows[i][2] / 40})
         env.step(0)  # the first is taken; the others move up
+
+
+@pytest.mark.parametrize("window", [1, 2, 4])
+@pytest.mark.parametrize("progress", ["lost", "recompute", "kept"])
+def test_attained_order_by_hand(progress, window, requests_of):
+    """Evicted after 128, 64 and 63 tokens and never run, in levels 2, 1, 0 and 0; prompts 2, 3, 9 and 5."""
+    workload = requests_of((0, 2, 200), (0, 3, 200), (0, 5, 200), (0, 9, 200))
+    env = ServingEnv(
+        action="admit_evict", workload=workload, queue_order="attained", scenario="mc-sf-model-2",
+        kv_capacity=1000, queue_window=window, active_window=3, system={"progress_on_evict": progress},
+    )  # fmt: skip
+    env.reset(seed=0)
+    block, run = env.episodes.slots[0].block, window + 3
+
+    def shown():
+        return block["window"][: int(block["episode"]["num_window"][0])].tolist()
+
+    assert shown() == [0, 1, 2, 3][:window]
+    for action in (0, *[run] * 64, 0, run):
+        env.step(action)
+    assert shown() == [2, 3][:window]
+    if window > 1:
+        env.step(1)  # request 3, past request 2
+    else:
+        env.step(0)
+        env.step(0)
+    for _ in range(63):
+        env.step(run)
+    evict = window
+    for _ in range(env.view.num_active):
+        env.step(evict)
+    env.step(run)
+    delivered = block["requests"]["num_delivered_tokens"][:4].tolist()
+    if window == 1:  # request 2 had to run beside request 3
+        assert delivered == [128, 64, 63, 63]
+    else:
+        assert delivered == [128, 64, 0, 63]
+    order = []
+    while shown():
+        assert shown() == [2, 3, 1, 0][len(order) :][:window]
+        order.append(shown()[0])
+        env.step(0)
+    assert order == [2, 3, 1, 0]
+
+
+def test_attained_levels():
+    tokens = (0, 1, 63, 64, 127, 128, 255, 256, 2**30, 2**31 - 1)
+    assert [attained_level(n) for n in tokens] == [0, 0, 0, 1, 1, 2, 2, 3, 25, 25]
+
+
+def test_volume_needs_predictions():
+    with pytest.raises(ConfigError, match="volume"):
+        ServingEnv(action="admit_count", queue_order="volume", information=[])
+
+
+def test_the_largest_volumes_stand_by_arrival(requests_of):
+    """Beyond what a key holds, volumes are as large as each other; smaller ones come before."""
+    rows = ((0, 10, 60_000), (0, 10, 50_000), (0, 10, 40_000), (0, 40_000, 9_000))
+    env = ServingEnv(
+        action="admit_count", workload=requests_of(*rows), queue_order="volume", kv_capacity=100_000,
+        scenario="mc-sf-model-2", queue_window=4,
+    )  # fmt: skip
+    env.reset(seed=0)
+    assert env.episodes.slots[0].block["window"][:4].tolist() == [3, 2, 0, 1]
 
 
 @pytest.mark.parametrize("action", IDS.values())
@@ -264,7 +336,7 @@ def unknown_lengths(information, **fields):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("order", ["queue", "prompt"])
+@pytest.mark.parametrize("order", ["queue", "prompt", "attained"])
 @pytest.mark.parametrize("epochs", ["iteration", "decision"])
 @pytest.mark.parametrize("action", IDS.values())
 def test_unknown_lengths_stay_unknown(action, epochs, order, equal):

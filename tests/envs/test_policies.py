@@ -93,7 +93,7 @@ class Greedy:
             flags = action_masks[1::2].astype(np.int64)
             flags[16:] = 0
             return flags, None
-        return np.array([3, 5, 2]), None
+        return np.array([3, 5, 3, 2]), None
 
 
 class Plain:

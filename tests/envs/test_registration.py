@@ -165,9 +165,11 @@ def test_stepping_needs_a_reset(small):
         ("kvgym/AdmitCount-v0", -1),
         ("kvgym/AdmitEvict-v0", 99),
         ("kvgym/AdmitEvict-v0", -5),
-        ("kvgym/Knobs-v0", [10_000_000, 0, 0]),
-        ("kvgym/Knobs-v0", [0, -3, 0]),
-        ("kvgym/Knobs-v0", [0, 0, 8]),
+        ("kvgym/Knobs-v0", [10_000_000, 1, 0, 0]),
+        ("kvgym/Knobs-v0", [0, -3, 0, 0]),
+        ("kvgym/Knobs-v0", [0, 1, 10, 0]),
+        ("kvgym/Knobs-v0", [0, 1, 0, 5]),
+        ("kvgym/Knobs-v0", [0, 1, 0, -(2**62)]),
     ],
 )
 def test_actions_outside_the_space_do_no_harm(name, action, vector, small):

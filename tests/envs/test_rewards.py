@@ -109,7 +109,7 @@ def test_skipped_time_adds_up(requests_of):
         terms(latency=-2, ttft=-1 - 1.5, tokens=2, goodput=2),
     ]
     knobs = make(requests_of((0, 4, 5)), action="knobs", hold=3)
-    assert [t["latency"] for t in terms_of(knobs, [0, 7, 7], [0, 7, 7])] == [-3, -2]
+    assert [t["latency"] for t in terms_of(knobs, [0, 7, 9, 0], [0, 7, 9, 0])] == [-3, -2]
 
 
 @pytest.mark.parametrize("name", REWARD_TERMS)
