@@ -1,0 +1,41 @@
+"""Where commands write their results."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from datetime import datetime
+from pathlib import Path
+
+from kvgym.errors import ConfigError
+
+
+def default_folder(kind: str, name: str) -> Path:
+    """Return a new folder under ``results/``."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    plain = "".join(c if c.isalnum() or c in "-." else "-" for c in name)
+    folder = Path("results") / f"{kind}-{plain}-{stamp}"
+    number = 1
+    while folder.exists():
+        number += 1
+        folder = folder.with_name(f"{kind}-{plain}-{stamp}-{number}")
+    return folder
+
+
+def make_folder(folder: Path) -> Path:
+    """Make sure before a long run that results can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"results cannot be written to {folder}: {error.strerror}; choose another with --out"
+        ) from None
+    return folder
+
+
+def command_line() -> str:
+    """Return the command line of this process."""
+    return shlex.join(["kvgym", *sys.argv[1:]])
