@@ -1,6 +1,56 @@
-"""Learned policies: training, evaluation and networks (import name ``kvgym.agents``)."""
+"""Learned policies: training, evaluation, networks and trained agents (import name ``kvgym.agents``).
+
+Nothing here imports PyTorch or Stable-Baselines3 before it is used; trained agents run on NumPy alone.
+"""
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 if __name__ != "kvgym.agents":
     raise ImportError("import this package as kvgym.agents, not from the repository's folder")
+
+if TYPE_CHECKING:
+    from kvgym.agents.config import TrainConfig, load_training, training_names
+    from kvgym.agents.library import agent_names, load_agent
+    from kvgym.agents.numpy_model import NumpyModel
+    from kvgym.agents.training import TrainingResult, resume, train
+
+_HOME = {
+    "NumpyModel": "numpy_model",
+    "TrainConfig": "config",
+    "TrainingResult": "training",
+    "agent_names": "library",
+    "load_agent": "library",
+    "load_training": "config",
+    "resume": "training",
+    "train": "training",
+    "training_names": "config",
+}
+
+__all__ = [
+    "NumpyModel",
+    "TrainConfig",
+    "TrainingResult",
+    "agent_names",
+    "load_agent",
+    "load_training",
+    "resume",
+    "train",
+    "training_names",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module on first use."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

@@ -25,6 +25,8 @@ except ImportError as error:
         f'kvgym.agents.vec_env needs Stable-Baselines3: pip install "kvgym[train]" ({error})'
     ) from error
 
+__all__ = ["SB3VecEnv", "VecEnv", "VecEnvIndices", "VecEnvObs", "VecEnvStepReturn", "make_sb3_env"]
+
 _NO_METRICS: dict[str, float] = {}
 
 
@@ -149,8 +151,16 @@ class SB3VecEnv(VecEnv):
         return row
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Refuse: the environments share their configuration."""
-        raise ConfigError(f"{attr_name} cannot be set; give it when the environment is made")
+        """Set ``load`` (a range of the factor on arrival rates) of all environments, for episodes to come.
+
+        Raises:
+            ConfigError: another attribute, or some of the environments only: they share their configuration.
+        """
+        if attr_name != "load" or indices is not None:
+            raise ConfigError(
+                f"{attr_name} cannot be set; give it when the environment is made (load can be set, for all)"
+            )
+        self.env.load = value
 
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None

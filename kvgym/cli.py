@@ -1,11 +1,9 @@
-"""The command line: ``kvgym compare``, ``kvgym run``, ``kvgym list``, ``kvgym render``."""
+"""The command line: compare, run, list, render, train, evaluate, tune."""
 
 from __future__ import annotations
 
 import json
-import shlex
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +13,7 @@ from kvgym import __version__, console
 from kvgym.errors import ConfigError, KVGymError, UnknownNameError
 from kvgym.list_cli import list_
 from kvgym.render_cli import render
+from kvgym.run_folder import command_line, default_folder, make_folder
 from kvgym.scenario import DEFAULT_SCENARIO
 from kvgym.scenario_cli import (
     BatchTimeOption,
@@ -35,6 +34,8 @@ from kvgym.scenario_cli import (
     build_scenario,
 )
 from kvgym.specs import split_specs
+from kvgym.train_cli import evaluate, train
+from kvgym.tune_cli import tune
 
 app = typer.Typer(
     name="kvgym",
@@ -50,42 +51,16 @@ OutOption = Annotated[
 ]
 
 
-def _default_folder(kind: str, name: str) -> Path:
-    """Return a new folder under ``results/``."""
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    plain = "".join(c if c.isalnum() or c in "-." else "-" for c in name)
-    folder = Path("results") / f"{kind}-{plain}-{stamp}"
-    number = 1
-    while folder.exists():
-        number += 1
-        folder = folder.with_name(f"{kind}-{plain}-{stamp}-{number}")
-    return folder
-
-
-def _make_folder(folder: Path) -> Path:
-    """Make sure before a long run that results can be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".probe"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ConfigError(
-            f"results cannot be written to {folder}: {error.strerror}; choose another with --out"
-        ) from None
-    return folder
-
-
-def _command() -> str:
-    return shlex.join(["kvgym", *sys.argv[1:]])
-
-
 @app.command()
 def compare(
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     policies: Annotated[
         list[str] | None,
-        typer.Option("--policies", "-p", help="Comma-separated, e.g. mc_sf,alpha_beta:alpha=0.2,beta=0.1."),
+        typer.Option(
+            "--policies",
+            "-p",
+            help="Comma-separated, e.g. mc_sf,alpha_beta:alpha=0.2,beta=0.1, or agents.",
+        ),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Number of seeds; policies share workloads.")
@@ -130,7 +105,7 @@ def compare(
         except KeyError:
             raise UnknownNameError("metric", name, console.valid_metrics().split(", ")) from None
     specs = split_specs(",".join(policies)) if policies else list(chosen.policies)
-    folder = _make_folder(out or _default_folder("compare", chosen.name))
+    folder = make_folder(out or default_folder("compare", chosen.name))
     count = seeds if seeds is not None else (1 if trace is not None else chosen.seeds)
     numbers = range(first_seed, first_seed + count)
     with console.progress_bar(len(specs) * count, progress) as bar:
@@ -154,7 +129,7 @@ def compare(
         f"{finished:,} of {total:,} requests completed"
         + (", each exactly once." if once else "; see the notes for the others.")
     )
-    comparison.save(folder, command=_command())
+    comparison.save(folder, command=command_line())
     if report:
         _report(comparison, folder)
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
@@ -167,7 +142,7 @@ def _report(comparison: Any, folder: Path) -> None:
     from kvgym.report import write_report
 
     try:
-        path = write_report(comparison, folder / "report.html", command=_command())
+        path = write_report(comparison, folder / "report.html", command=command_line())
     except ConfigError as error:
         console.err.print(f"no report: {error}", markup=False)
         return
@@ -217,11 +192,11 @@ def run(
     )  # fmt: skip
     source = chosen.make_workload()
     system, made = chosen.make_system(), make_policy(policy)
-    folder = _make_folder(out or _default_folder("run", made.info.name))
+    folder = make_folder(out or default_folder("run", made.info.name))
     table = chosen.sample(source, seed, system.kv_capacity)
     result = simulate(system, table, made, router=chosen.make_router(), seed=seed, log=log)
     summary = save_run(
-        result, folder, scenario=chosen, seed=seed, command=_command(), provenance=source.provenance()
+        result, folder, scenario=chosen, seed=seed, command=command_line(), provenance=source.provenance()
     )
     if as_json:
         print(json.dumps(summary, indent=2))
@@ -240,6 +215,9 @@ def run(
 
 app.command("list")(list_)
 app.command()(render)
+app.command()(train)
+app.command()(evaluate)
+app.command()(tune)
 
 
 def _version(value: bool) -> None:

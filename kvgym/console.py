@@ -107,6 +107,41 @@ def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_CO
     return table
 
 
+def agent_table(comparison: Comparison, agent: str, metric: str) -> Table:
+    """Return the means of one metric, and by how much the agent is better than each policy, paired by seed."""
+    table = Table(
+        title=escape(f"{comparison.scenario.name}: {comparison.scenario.summary}"),
+        caption=f"means over {len(comparison.seeds)} seeds from {comparison.seeds[0]:,}, 95 % intervals, paired by "
+        "seed; positive = the agent is better",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("policy", no_wrap=True)
+    for text in (heading(metric), "95 % interval", "agent better by", "95 % interval", "unfinished"):
+        table.add_column(text, justify="right", no_wrap=True)
+    for policy in comparison.policies:
+        estimate, left = comparison.estimate(policy, metric), comparison.estimate(policy, "unfinished")
+        gain = comparison.improvement(agent, policy, metric)
+        own = policy == agent
+        table.add_row(
+            policy,
+            number(estimate.value),
+            interval(estimate),
+            "" if own else percent(gain.value),
+            "" if own or math.isnan(gain.low) else f"{percent(gain.low)} – {percent(gain.high)}",
+            number(left.value),
+            style="bold" if own else None,
+        )
+    return table
+
+
+def percent(share: float) -> str:
+    """Return a signed percentage with one decimal."""
+    return "–" if math.isnan(share) else f"{100 * share:+.1f} %"
+
+
 def mapping_table(title: str, rows: Mapping[str, Sequence[str]], headings: Sequence[str]) -> Table:
     """Return a table with a name and some texts a row."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)

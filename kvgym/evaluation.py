@@ -90,6 +90,20 @@ class Comparison:
         """Return the ratio of means of a metric to that of a reference policy, paired by seed."""
         return ratio_interval(self.values(policy, metric), self.values(reference, metric))
 
+    def improvement(self, policy: str, reference: str, metric: str) -> Estimate:
+        """Return by what share a policy is better than another in a metric, paired by seed; below 0: worse.
+
+        Raises:
+            ConfigError: the metric has no better or worse.
+        """
+        lower = metric_info(metric).lower_is_better
+        if lower is None:
+            raise ConfigError(f"{metric} has no better or worse; choose another metric")
+        r = self.ratio(policy, reference, metric)
+        if lower:
+            return Estimate(1 - r.value, 1 - r.high, 1 - r.low, r.n)
+        return Estimate(r.value - 1, r.low - 1, r.high - 1, r.n)
+
     def reference(self, metric: str) -> str:
         """Return the first policy that has a value of ``metric``: what ratios refer to."""
         found = (p for p in self.policies if np.isfinite(self.estimate(p, metric).value))

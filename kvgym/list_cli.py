@@ -10,7 +10,12 @@ import typer
 from kvgym import console
 from kvgym.errors import UnknownNameError
 
-LISTS = ("policies", "scenarios", "hardware", "workloads", "environments", "routers", "traces", "metrics")
+LISTS = (
+    "policies", "agents", "scenarios", "hardware", "workloads", "environments", "routers", "training", "traces",
+    "metrics",
+)  # fmt: skip
+SHOWN = 6
+"""Lists shown when none is asked for."""
 
 
 POLICY_HEADINGS = (
@@ -20,14 +25,14 @@ POLICY_HEADINGS = (
 
 def list_(
     what: Annotated[
-        str | None, typer.Argument(help=f"One of {', '.join(LISTS)}; nothing lists the first five.")
+        str | None, typer.Argument(help=f"One of {', '.join(LISTS)}; nothing lists the first six.")
     ] = None,
     markdown: Annotated[bool, typer.Option(help="Print Markdown tables.")] = False,
 ) -> None:
-    """List policies, scenarios, hardware, workloads, environments, routers, trace formats or metrics."""
+    """List policies, agents, scenarios, hardware, workloads, environments and more."""
     if what is not None and what not in LISTS:
         raise UnknownNameError("list", what, LISTS)
-    for name in LISTS[:5] if what is None else (what,):
+    for name in LISTS[:SHOWN] if what is None else (what,):
         headings, rows = listing(name, full=markdown)
         if markdown:
             print(console.markdown_table(headings, rows))
@@ -72,6 +77,14 @@ def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[st
         from kvgym.scenario import scenario_names
 
         lines = scenario_names()
+    elif what == "agents":
+        from kvgym.agents.library import agent_names
+
+        lines = agent_names()
+    elif what == "training":
+        from kvgym.agents.config import training_names
+
+        lines = training_names()
     elif what == "routers":
         from kvgym.routing import ROUTERS
 

@@ -258,12 +258,20 @@ def describe_arguments(cls: type[Any]) -> str:
     return ", ".join(f"{k}={v!r}" for k, v in policy_defaults(cls).items()) or "none"
 
 
+def _agent(spec: str) -> Policy | None:
+    """Return the trained agent that ``spec`` names, None where it names none."""
+    from kvgym.agents.library import is_agent, load_agent  # above policies: imported when asked for
+
+    return load_agent(spec) if is_agent(spec) else None
+
+
 def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
     """Return a policy by name.
 
     Args:
         spec: a registered name, optionally with hyperparameters as in ``"alpha_greedy:alpha=0.3"`` or
-            ``"alpha_beta:alpha=0.2,beta=0.1"``; a policy instance is returned as it is.
+            ``"alpha_beta:alpha=0.2,beta=0.1"``; or a trained agent, see :func:`kvgym.agents.load_agent`; a policy
+            instance is returned as it is.
         **hyperparameters: override those in ``spec``.
 
     Raises:
@@ -274,6 +282,9 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
         if hyperparameters:
             raise ConfigError(f"{spec!r} is made already; give hyperparameters with a name")
         return spec
+    agent = _agent(spec)
+    if agent is not None:
+        return agent
     name, given = parse_spec(spec, "policy")
     cls = POLICIES[name]
     return construct(cls, {**given, **hyperparameters}, f"policy {name!r}")

@@ -55,7 +55,7 @@ TooLongOption = Annotated[
 
 
 def build_scenario(
-    scenario: str,
+    scenario: str | Scenario,
     *,
     hardware: str | None,
     batch_time: str | None,
@@ -73,7 +73,7 @@ def build_scenario(
     horizon: float | None,
 ) -> Scenario:
     """Apply the command line's changes to a scenario."""
-    base = load_scenario(scenario)
+    base = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
     if too_long not in ("error", "drop", "clip"):
         raise ConfigError(f"--too-long {too_long}: valid are error, drop, clip")
     if workers is not None and workers < 1:

@@ -1,0 +1,341 @@
+"""Training configurations: YAML with validated keys, by name or from a file, with overrides by dotted keys."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from kvgym.envs.config import EnvConfig
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.metrics import metric_info
+
+DEFAULT_TRAINING = "default"
+
+Algorithm = Literal["maskable_ppo", "ppo", "a2c", "dqn"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class NetworkConfig(_Part):
+    """The network.
+
+    Attributes:
+        kind: ``"mlp"``, or ``"slots"``, the permutation-aware network of :mod:`kvgym.agents.networks`.
+        hidden: units of the hidden layers of an mlp.
+        row_dim: units per row of a slots network.
+        context_dim: units of its context.
+    """
+
+    kind: Literal["mlp", "slots"] = "mlp"
+    hidden: tuple[int, ...] = (64, 64)
+    row_dim: int = Field(default=32, ge=1)
+    context_dim: int = Field(default=64, ge=1)
+
+    @field_validator("hidden")
+    @classmethod
+    def _positive(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or min(value) < 1:
+            raise ValueError(f"expected one or more numbers of units ≥ 1, got {list(value)}")
+        return value
+
+    def sizes(self) -> dict[str, Any]:
+        """Return the sizes that belong to this kind."""
+        if self.kind == "mlp":
+            return {"hidden": list(self.hidden)}
+        return {"row_dim": self.row_dim, "context_dim": self.context_dim}
+
+
+class WarmStart(_Part):
+    """Where training starts from, instead of random weights; one of ``policy`` and ``action``.
+
+    Attributes:
+        policy: a baseline whose decisions are cloned, e.g. ``"mc_sf"``.
+        steps: demonstrations, environment steps (of ``action``: steps to play it).
+        epochs: passes over the demonstrations.
+        action: start from always choosing this action, e.g. the knobs ``[0, 7, 3, 0]``.
+        probability: that the first policy gives to each part of ``action``.
+    """
+
+    policy: str | None = None
+    steps: int = Field(default=50_000, ge=1)
+    epochs: int = Field(default=5, ge=1)
+    action: tuple[int, ...] | int | None = None
+    probability: float = Field(default=0.7, gt=0, lt=1)
+
+
+class EvaluationConfig(_Part):
+    """Periodic evaluation, greedily and masked, on the same requests every time.
+
+    Attributes:
+        interval: environment steps between evaluations; a checkpoint follows each.
+        seeds: number of workloads.
+        first_seed: seed of the first; ``kvgym evaluate`` and ``kvgym compare`` use other seeds by default.
+        metric: what is shown, see :mod:`kvgym.metrics`.
+        select: what decides which agent is the best: ``"metric"``, or ``"return"``, the mean return (with
+            ``reward_reference`` the relative improvement over it, in which light and heavy load weigh the same).
+        env: environment arguments that differ from training's.
+        baselines: policies whose values on the same requests are shown beside.
+    """
+
+    interval: int = Field(default=100_000, ge=1)
+    seeds: int = Field(default=8, ge=1)
+    first_seed: int = Field(default=1_000_000, ge=0)
+    metric: str = "e2e_latency_mean"
+    select: Literal["metric", "return"] = "metric"
+    env: dict[str, Any] = Field(default_factory=dict)
+    baselines: tuple[str, ...] = ()
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            better = metric_info(value).lower_is_better
+        except KeyError:
+            raise ValueError(f"unknown metric {value!r}; kvgym list metrics shows them") from None
+        if better is None:
+            raise ValueError(f"{value} has no better or worse; choose another metric")
+        return value
+
+
+class TrainConfig(_Part):
+    """A training run that can be repeated: JSON-able, frozen, unknown keys refused.
+
+    Attributes:
+        name: id, also of the trained agent.
+        summary: one line.
+        algorithm: ``"maskable_ppo"``, ``"ppo"``, ``"a2c"`` or ``"dqn"``.
+        env: environment arguments, see :class:`~kvgym.envs.config.EnvConfig`.
+        num_envs: environments stepped side by side.
+        variants: changes of ``env``; the environments are shared out equally among these (workloads, rates,
+            hardware), so that one agent sees all of them.
+        curriculum: pairs of progress (0 to 1) and range of ``load``; between two of them the range is
+            interpolated linearly. It replaces ``load`` in ``env``.
+        network: the network.
+        hyperparameters: of the Stable-Baselines3 algorithm, e.g. ``n_steps``. ``learning_rate: lin_3e-4`` falls
+            linearly to 0.
+        normalize_reward: divide rewards by a running estimate of the standard deviation of returns.
+        warm_start: where training starts from; None = random weights.
+        total_steps: environment steps.
+        evaluation: periodic evaluation.
+        keep_checkpoints: how many of the latest checkpoints are kept.
+        seed: of everything random.
+        threads: of PyTorch; results are equal for equal numbers of threads.
+        device: of PyTorch.
+    """
+
+    name: str
+    summary: str = ""
+    algorithm: Algorithm = "maskable_ppo"
+    env: dict[str, Any] = Field(default_factory=dict)
+    num_envs: int = Field(default=64, ge=1)
+    variants: tuple[dict[str, Any], ...] = ()
+    curriculum: tuple[tuple[float, tuple[float, float]], ...] = ()
+    network: NetworkConfig = NetworkConfig()
+    hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    normalize_reward: bool = True
+    warm_start: WarmStart | None = None
+    total_steps: int = Field(default=1_000_000, ge=1)
+    evaluation: EvaluationConfig = EvaluationConfig()
+    keep_checkpoints: int = Field(default=2, ge=1)
+    seed: int = Field(default=0, ge=0)
+    threads: int = Field(default=1, ge=1)
+    device: str = "cpu"
+
+    @field_validator("hyperparameters")
+    @classmethod
+    def _numbers(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return {name: _number(x) for name, x in value.items()}
+
+    @field_validator("curriculum")
+    @classmethod
+    def _in_order(
+        cls, value: tuple[tuple[float, tuple[float, float]], ...]
+    ) -> tuple[tuple[float, tuple[float, float]], ...]:
+        places = [place for place, _ in value]
+        if any(not 0 <= place <= 1 for place in places) or places != sorted(places):
+            raise ValueError(f"progress must go up within [0, 1], got {places}")
+        if any(not 0 < low <= high for _, (low, high) in value):
+            raise ValueError("each range of load needs 0 < low ≤ high")
+        return value
+
+    def check(self) -> TrainConfig:
+        """Check what needs more than types, and return the configuration.
+
+        Raises:
+            ConfigError: naming what is wrong and what would be right.
+        """
+        kinds = {config.action for config in self.env_configs()}
+        if len(kinds) > 1:
+            raise ConfigError(f"training {self.name!r}: variants cannot change the kind of action")
+        for config in self.env_configs():
+            if config.observation != "flat":
+                raise ConfigError(
+                    f"training {self.name!r}: observation must be 'flat', got {config.observation!r}"
+                )
+        first, measured = self.env_configs()[0], self.evaluation_config()
+        for name in ("action", "observation", "queue_window", "active_window"):
+            if getattr(measured, name) != getattr(first, name):
+                raise ConfigError(
+                    f"training {self.name!r}: evaluation.env cannot change {name} "
+                    f"({getattr(first, name)!r}): the agent would not fit"
+                )
+        action = first.action
+        if self.algorithm == "dqn" and action not in ("admit_count", "admit_evict"):
+            raise ConfigError(
+                f"training {self.name!r}: dqn needs a Discrete action (admit_count or admit_evict), got {action}; "
+                "ppo, a2c and maskable_ppo take any"
+            )
+        if self.num_envs < len(self.variants):
+            raise ConfigError(
+                f"training {self.name!r}: num_envs = {self.num_envs} is less than {len(self.variants)} variants"
+            )
+        warm = self.warm_start
+        if warm is not None and (warm.policy is None) == (warm.action is None):
+            raise ConfigError(f"training {self.name!r}: warm_start needs either policy or action")
+        if warm is not None and self.algorithm == "dqn":
+            raise ConfigError(f"training {self.name!r}: dqn has no warm_start; use maskable_ppo, ppo or a2c")
+        return self
+
+    def env_configs(self) -> tuple[EnvConfig, ...]:
+        """Return the configuration of the environments of each variant."""
+        changes = self.variants or ({},)
+        return tuple(EnvConfig.of(**{**self.env, **change}) for change in changes)
+
+    def evaluation_config(self) -> EnvConfig:
+        """Return the configuration of the environments of evaluations: training's, with its changes."""
+        return EnvConfig.of(**{**self.env, **self.evaluation.env})
+
+    def load_at(self, progress: float) -> tuple[float, float] | None:
+        """Return the range of load at a progress in [0, 1]; None without a curriculum."""
+        if not self.curriculum:
+            return None
+        before = after = self.curriculum[0]
+        for stage in self.curriculum:
+            before, after = (stage, stage) if stage[0] <= progress else (before, stage)
+            if stage[0] > progress:
+                break
+        share = 0.0 if after[0] == before[0] else (progress - before[0]) / (after[0] - before[0])
+        low, high = (a + share * (b - a) for a, b in zip(before[1], after[1], strict=True))
+        return low, high
+
+
+def training_names() -> dict[str, str]:
+    """Return the training configurations that come with kvgym, with a line each; the default one first."""
+    names = sorted(_texts(), key=lambda name: (name != DEFAULT_TRAINING, name))
+    return {name: load_training(name).summary for name in names}
+
+
+def load_training(
+    name_or_path: str | Path = DEFAULT_TRAINING, overrides: Iterable[str] | Mapping[str, Any] = ()
+) -> TrainConfig:
+    """Return a training configuration.
+
+    Args:
+        name_or_path: name (``kvgym list training``), or a YAML file.
+        overrides: ``"dotted.key=value"`` with the value in YAML, e.g. ``"env.rate=20"`` or
+            ``"network.hidden=[64, 64]"``; or a mapping of dotted keys to values.
+
+    Raises:
+        UnknownNameError: no configuration of that name comes with kvgym.
+        ConfigError: the file cannot be read, or a key or value is wrong.
+    """
+    if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
+        path = Path(name_or_path)
+        try:
+            text = path.read_text("utf-8")
+        except OSError as error:
+            raise ConfigError(f"training file {path}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"training file {path}: cannot be read: not UTF-8 text") from None
+        name, place = path.stem, str(path)
+    else:
+        texts = _texts()
+        if name_or_path not in texts:
+            raise UnknownNameError("training configuration", name_or_path, list(texts))
+        text, name, place = texts[name_or_path], name_or_path, name_or_path
+    try:
+        fields = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"training {place}: not valid YAML: {error}") from None
+    if not isinstance(fields, dict):
+        raise ConfigError(f"training {place}: expected a mapping of fields, e.g. 'algorithm: maskable_ppo'")
+    pairs = overrides.items() if isinstance(overrides, Mapping) else [_pair(text) for text in overrides]
+    for key, value in pairs:
+        _put(fields, key, value)
+    return make_training({"name": name, **fields}, place)
+
+
+def make_training(fields: Mapping[str, Any], place: str = "configuration") -> TrainConfig:
+    """Return a checked configuration of its fields.
+
+    Raises:
+        ConfigError: a key or value is wrong; the message says which and what is valid.
+    """
+    try:
+        return TrainConfig(**fields).check()
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        valid = ", ".join(_fields_at(first["loc"]))
+        raise ConfigError(
+            f"training {place}: {where}: {first['msg']} (got {first['input']!r}); valid keys there: {valid}"
+        ) from None
+    except TypeError as error:
+        raise ConfigError(f"training {place}: {error}") from None
+
+
+def _fields_at(location: tuple[int | str, ...]) -> list[str]:
+    """Return the keys that are valid where an error is."""
+    parts: dict[str, type[_Part]] = {
+        "network": NetworkConfig,
+        "warm_start": WarmStart,
+        "evaluation": EvaluationConfig,
+    }
+    inside = parts.get(str(location[0])) if len(location) > 1 else None
+    return list((inside or TrainConfig).model_fields)
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"override {text!r}: expected key=value, e.g. total_steps=200000 or env.rate=20")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"override {text!r}: the value is not valid YAML: {error}") from None
+    return key.strip(), _number(parsed)
+
+
+def _number(value: Any) -> Any:
+    """Return a number for text such as 1e-3, which YAML 1.1 does not read as one."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    return value
+
+
+def _put(fields: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key."""
+    *path, last = key.split(".")
+    place = fields
+    for part in path:
+        inside = place.setdefault(part, {})
+        if not isinstance(inside, dict):
+            inside = place[part] = {}
+        place = inside
+    place[last] = value
+
+
+@functools.lru_cache(maxsize=1)
+def _texts() -> dict[str, str]:
+    folder = resources.files("kvgym.configs").joinpath("train")
+    return {f.name[:-5]: f.read_text("utf-8") for f in folder.iterdir() if f.name.endswith(".yaml")}

@@ -1,0 +1,131 @@
+"""Copy a trained Stable-Baselines3 model into a :class:`~kvgym.agents.numpy_model.NumpyModel`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from kvgym.agents.networks import ActionHead, SlotsExtractor
+from kvgym.agents.numpy_model import Array, Header, NumpyModel
+from kvgym.envs import spaces
+from kvgym.envs.config import EnvConfig
+from kvgym.envs.observations import ACTIVE_FEATURES, QUEUE_FEATURES
+from kvgym.errors import ConfigError
+
+try:
+    from sb3_contrib import MaskablePPO
+    from stable_baselines3 import A2C, DQN, PPO
+    from stable_baselines3.common.base_class import BaseAlgorithm
+    from stable_baselines3.common.torch_layers import FlattenExtractor
+    from torch import nn
+except ImportError as error:
+    raise ConfigError(
+        "kvgym.agents.export needs PyTorch, Stable-Baselines3 and sb3-contrib: "
+        f'pip install "kvgym[train]" ({error})'
+    ) from error
+
+ALGORITHMS: dict[str, type[BaseAlgorithm]] = {
+    "ppo": PPO,
+    "maskable_ppo": MaskablePPO,
+    "a2c": A2C,
+    "dqn": DQN,
+}
+
+
+def export(
+    model: BaseAlgorithm, env_arguments: dict[str, Any], metadata: dict[str, Any] | None = None
+) -> NumpyModel:
+    """Return the part of a trained model that acts, as NumPy arrays.
+
+    Args:
+        model: PPO, A2C, MaskablePPO or DQN with ``"MlpPolicy"`` or a policy of
+            :mod:`kvgym.agents.networks`.
+        env_arguments: the environment arguments it was trained with, ``action`` among them.
+        metadata: anything JSON-able to keep with it.
+
+    Raises:
+        ConfigError: another algorithm or network, spaces that are not those of the environment arguments, or
+            a model that sees normalised observations (``VecNormalize``).
+    """
+    names = [name for name, kind in ALGORITHMS.items() if type(model) is kind]
+    if not names:
+        raise ConfigError(f"cannot export {type(model).__name__}; there are PPO, MaskablePPO, A2C and DQN")
+    config = EnvConfig.of(**env_arguments)
+    for what, given, expected in (
+        ("observation", model.observation_space, spaces.observation_space(config)),
+        ("action", model.action_space, spaces.action_space(config)),
+    ):
+        if given != expected:
+            raise ConfigError(
+                f"the model's {what} space is {given}; with these environment arguments it is {expected}"
+            )
+    if config.observation != "flat":
+        raise ConfigError(f"exported agents read flat observations, this one {config.observation!r}")
+    normaliser = model.get_vec_normalize_env()
+    if normaliser is not None and normaliser.norm_obs:
+        raise ConfigError("this model sees observations through VecNormalize, which would be lost")
+    policy: Any = model.policy.q_net if isinstance(model, DQN) else model.policy
+    space = model.action_space
+    flags = isinstance(space, gym.spaces.MultiBinary)
+    common: dict[str, Any] = {
+        "action": config.action,
+        "algorithm": names[0],
+        "choices": _choices(space),
+        "bernoulli": flags and names[0] != "maskable_ppo",
+        "num_fixed": spaces.parts(config)["queue"][0],
+        "queue_window": config.queue_window,
+        "queue_features": len(QUEUE_FEATURES),
+        "active_window": config.active_window,
+        "active_features": len(ACTIVE_FEATURES),
+        "env_arguments": dict(env_arguments),
+        "metadata": dict(metadata or {}),
+    }
+    extractor = policy.features_extractor if isinstance(model, DQN) else policy.pi_features_extractor
+    head = policy.q_net if isinstance(model, DQN) else policy.action_net
+    if isinstance(extractor, SlotsExtractor) and isinstance(head, ActionHead):
+        header = Header(
+            network="slots",
+            prefix=tuple(extractor.prefix),
+            row_dim=extractor.row_dim,
+            context_dim=extractor.context_dim,
+            **common,
+        )
+        return NumpyModel(header, {**_arrays(extractor), **_arrays(head, "head.")})
+    if not isinstance(extractor, FlattenExtractor):
+        raise ConfigError(f"cannot export a policy with {type(extractor).__name__}")
+    layers = list(head) if isinstance(model, DQN) else [*policy.mlp_extractor.policy_net, head]
+    linear, between = layers[::2], {type(layer) for layer in layers[1::2]}
+    activations = {nn.Tanh: "tanh", nn.ReLU: "relu"}
+    if (
+        not all(type(layer) is nn.Linear for layer in linear)
+        or len(between) > 1
+        or between - activations.keys()
+    ):
+        raise ConfigError(f"cannot export these layers, expected linear ones with Tanh or ReLU: {layers}")
+    header = Header(
+        network="mlp",
+        activation=activations[between.pop()] if between else "tanh",
+        hidden=tuple(layer.out_features for layer in linear[:-1]),
+        **common,
+    )
+    arrays: dict[str, Array] = {}
+    for i, layer in enumerate(linear):
+        arrays |= _arrays(layer, f"layer.{i}.")
+    return NumpyModel(header, arrays)
+
+
+def _choices(space: Any) -> tuple[int, ...]:
+    """Return the number of options of each choice."""
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return tuple(int(levels) for levels in space.nvec)
+    n = int(space.n)
+    return (2,) * n if space.shape else (n,)
+
+
+def _arrays(module: nn.Module, prefix: str = "") -> dict[str, Array]:
+    return {
+        prefix + name: np.array(value.detach().cpu().numpy(), np.float32)
+        for name, value in module.state_dict().items()
+    }

@@ -1,0 +1,131 @@
+"""Trained agents by name or file, as policies: ``kvgym compare --policies mc_sf,MODEL`` finds them here."""
+
+from __future__ import annotations
+
+import functools
+import zipfile
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from kvgym.agents.numpy_model import NumpyModel
+from kvgym.envs.policies import AgentPolicy
+from kvgym.errors import ConfigError, UnknownNameError
+
+SUFFIXES = (".npz", ".zip")
+
+
+@functools.lru_cache(maxsize=1)
+def _files() -> dict[str, Any]:
+    folder = resources.files("kvgym.agents").joinpath("models")
+    if not folder.is_dir():
+        return {}
+    return {f.name[:-4]: f for f in sorted(folder.iterdir(), key=str) if f.name.endswith(".npz")}
+
+
+def agent_names() -> dict[str, str]:
+    """Return the trained agents that come with kvgym, with a line each."""
+    return {name: str(_shipped(name).header.metadata.get("summary", "")) for name in _files()}
+
+
+@functools.lru_cache(maxsize=16)
+def _shipped(name: str) -> NumpyModel:
+    with resources.as_file(_files()[name]) as path:
+        return NumpyModel.load(path)
+
+
+def model_card(name: str) -> str:
+    """Return the model card of an agent that comes with kvgym, Markdown.
+
+    Raises:
+        UnknownNameError: there is no such agent.
+    """
+    if name not in _files():
+        raise UnknownNameError("agent", name, list(_files()))
+    return resources.files("kvgym.agents").joinpath("models", f"{name}.md").read_text("utf-8")
+
+
+def is_agent(spec: str) -> bool:
+    """Whether ``spec`` names an agent: one that comes with kvgym, a model file, or the folder of a training run."""
+    return spec in _files() or spec.endswith(SUFFIXES) or _is_run(Path(spec))
+
+
+def _is_run(path: Path) -> bool:
+    """Whether this is the folder of a training run that may be read."""
+    try:
+        return bool(path.name) and (path / "config.yaml").is_file()
+    except OSError:  # a long spec is no name of a file
+        return False
+
+
+def load_model(spec: str | Path) -> NumpyModel:
+    """Return the plain weights of an agent.
+
+    Args:
+        spec: name of an agent that comes with kvgym, an ``.npz`` file, or the folder of a training run (its best
+            agent).
+
+    Raises:
+        UnknownNameError: none of these.
+        ConfigError: the file is damaged or something else.
+    """
+    text = str(spec)
+    if text in _files():
+        return _shipped(text)
+    path = Path(spec)
+    if path.suffix == ".npz":
+        return NumpyModel.load(path)
+    if (path / "config.yaml").is_file():
+        for name in ("best.npz", "final.npz"):
+            if (path / name).is_file():
+                return NumpyModel.load(path / name)
+        raise ConfigError(f"training run {path} has no agent yet; its first evaluation was not reached")
+    raise UnknownNameError("agent", text, [*_files(), "a file MODEL.npz", "the folder of a training run"])
+
+
+def load_agent(spec: str | Path, *, name: str | None = None, **arguments: Any) -> AgentPolicy:
+    """Return a trained agent as a policy, for ``simulate`` and ``compare``.
+
+    Args:
+        spec: name of an agent that comes with kvgym (``kvgym list agents``), an ``.npz`` file, the folder of a
+            training run, or a Stable-Baselines3 ``.zip`` (needs ``kvgym[train]``, and ``arguments``).
+        name: label in results; None = the name, or the path without its suffix.
+        **arguments: environment arguments that differ from those of training; for a ``.zip`` all of them,
+            ``action`` first.
+
+    Raises:
+        UnknownNameError: no such agent.
+        ConfigError: the file is damaged or something else.
+    """
+    path = Path(spec)
+    plain = path.with_suffix("") if path.suffix in SUFFIXES else path
+    label = name or (str(spec) if str(spec) in _files() else str(plain))
+    if path.suffix == ".zip":
+        return _load_zip(path, label, arguments)
+    model = load_model(spec)
+    return AgentPolicy(model, name=label, **{**model.header.env_arguments, **arguments})
+
+
+def _load_zip(path: Path, label: str, arguments: dict[str, Any]) -> AgentPolicy:
+    """Return a Stable-Baselines3 model as a policy."""
+    from kvgym.agents.algorithms import ALGORITHMS  # needs the extra, and says so
+
+    beside = path.with_name("final.npz")
+    if not arguments and path.name == "model.zip" and beside.is_file():
+        return AgentPolicy(
+            NumpyModel.load(beside), name=label, **NumpyModel.load(beside).header.env_arguments
+        )
+    if "action" not in arguments:
+        raise ConfigError(
+            f"{path}: a Stable-Baselines3 file does not say what environment it is for; load it in Python: "
+            'load_agent("model.zip", action="admit_count", ...), or export it once with kvgym.agents.export'
+        )
+    if not zipfile.is_zipfile(path):
+        raise ConfigError(f"{path}: no such Stable-Baselines3 file")
+    errors = []
+    for cls in ALGORITHMS.values():
+        try:
+            return AgentPolicy(cls.load(path, device="cpu"), name=label, **arguments)
+        except Exception as error:  # another algorithm's file fails in many ways
+            errors.append(f"{cls.__name__}: {error}")
+    raise ConfigError(f"{path}: no algorithm can load it ({'; '.join(errors)[:300]})")

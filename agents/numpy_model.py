@@ -1,0 +1,444 @@
+"""Trained agents without PyTorch: one ``.npz`` file, and a forward pass in NumPy.
+
+The file holds the weights, float32, named as in :mod:`kvgym.agents.networks` (weights are (outputs, inputs)),
+and the array ``header``, a JSON string with the fields of :class:`Header`, the format's name and version.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import ConfigError
+
+FORMAT = "kvgym-agent"
+VERSION = 1
+
+Array = NDArray[np.float32]
+
+_ILLEGAL = np.float32(-1e8)  # the logit sb3-contrib gives to what the mask excludes
+_ZERO = np.float32(0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What a model is, apart from its weights.
+
+    Attributes:
+        network: ``"mlp"`` or ``"slots"``.
+        action: kind of action, such as ``"admit_count"``.
+        algorithm: what trained it: ``"ppo"``, ``"maskable_ppo"``, ``"a2c"`` or ``"dqn"``.
+        choices: number of options of each choice an action consists of: one choice for Discrete actions, 2
+            options for each flag.
+        bernoulli: flags have one logit each, not one for each option.
+        activation: of an mlp: ``"tanh"`` or ``"relu"``.
+        hidden: sizes of the hidden layers of an mlp.
+        num_fixed: numbers at the start of an observation that belong to no row.
+        queue_window: Q, queue rows, which come next.
+        queue_features: numbers per queue row; the first is 1 if the row holds a request, else 0.
+        active_window: W, active rows, which come last.
+        active_features: numbers per active row; the first is 1 if the row holds a request, else 0.
+        prefix: queue features that each row of a slots network also has summed up to and including it.
+        row_dim: d of a slots network.
+        context_dim: h of a slots network.
+        env_arguments: the environment arguments the agent was trained with.
+        metadata: anything else, JSON-able.
+    """
+
+    network: str
+    action: str
+    algorithm: str
+    choices: tuple[int, ...]
+    bernoulli: bool = False
+    activation: str = "tanh"
+    hidden: tuple[int, ...] = ()
+    num_fixed: int
+    queue_window: int
+    queue_features: int
+    active_window: int
+    active_features: int
+    prefix: tuple[int, ...] = ()
+    row_dim: int = 0
+    context_dim: int = 0
+    env_arguments: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def observation_size(self) -> int:
+        """Length of an observation."""
+        rows = self.queue_window * self.queue_features + self.active_window * self.active_features
+        return self.num_fixed + rows
+
+    @property
+    def num_logits(self) -> int:
+        """Length of the logits."""
+        return len(self.choices) if self.bernoulli else sum(self.choices)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of every array of weights."""
+        layers: dict[str, tuple[int, int]] = {}
+        if self.network == "mlp":
+            sizes = (self.observation_size, *self.hidden, self.num_logits)
+            for i in range(len(sizes) - 1):
+                layers[f"layer.{i}"] = (sizes[i + 1], sizes[i])
+        else:
+            d, h = self.row_dim, self.context_dim
+            windows = {
+                "queue": (self.queue_features + len(self.prefix), self.action != "knobs"),
+                "active": (self.active_features, self.action in ("admit_evict", "flags")),
+            }
+            for rows, (num_features, scored) in windows.items():
+                layers[f"{rows}.first"], layers[f"{rows}.second"] = (d, num_features), (d, d)
+                if scored:
+                    layers[f"{rows}.mix"], layers[f"{rows}.out"] = (d, d + h), (1, d)
+            layers["pool"], layers["summary"] = (h, self.num_fixed + 4 * d), (h, h)
+            if self.action == "admit_evict":
+                layers["head.run"] = (1, h)
+            if self.action == "knobs":
+                layers["head.knobs"] = (self.num_logits, h)
+            if self.algorithm == "dqn":
+                layers["head.base"] = (1, h)
+        weights = {f"{name}.weight": shape for name, shape in layers.items()}
+        return {**weights, **{f"{name}.bias": shape[:1] for name, shape in layers.items()}}
+
+    def check(self) -> None:
+        """Check that names and sizes are possible.
+
+        Raises:
+            ConfigError: naming the first that is not.
+        """
+        for name, valid in (
+            ("network", ("mlp", "slots")),
+            ("action", ("admit_evict", "admit_count", "flags", "knobs")),
+            ("algorithm", ("ppo", "maskable_ppo", "a2c", "dqn")),
+            ("activation", ("tanh", "relu")),
+        ):
+            if getattr(self, name) not in valid:
+                raise ConfigError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if item.name in ("row_dim", "context_dim"):
+                fine = type(value) is int and (value > 0 or self.network == "mlp")
+            elif item.type == "int":
+                fine = type(value) is int and value > 0
+            elif item.type == "tuple[int, ...]":
+                least = 0 if item.name == "prefix" else 1
+                fine = isinstance(value, tuple) and all(type(n) is int and n >= least for n in value)
+            elif item.type == "dict[str, Any]":
+                fine = isinstance(value, dict)
+            else:
+                fine = isinstance(value, bool if item.type == "bool" else str)
+            if not fine:
+                raise ConfigError(f"{item.name} must be of type {item.type} and possible, got {value!r}")
+        flags = self.action == "flags"
+        number = {"flags": self.queue_window + self.active_window, "knobs": max(len(self.choices), 1)}
+        wrong = len(self.choices) != number.get(self.action, 1) or (flags and set(self.choices) != {2})
+        if wrong or (self.bernoulli and not flags):
+            raise ConfigError(
+                f"choices {self.choices}, bernoulli {self.bernoulli} do not belong to {self.action}"
+            )
+        if any(k >= self.queue_features for k in self.prefix):
+            raise ConfigError(
+                f"prefix {self.prefix} names more than the {self.queue_features} queue features"
+            )
+        discrete = {
+            "admit_evict": self.queue_window + self.active_window + 1,
+            "admit_count": self.queue_window + 1,
+        }
+        if self.action in discrete and self.choices != (discrete[self.action],):
+            raise ConfigError(f"choices {self.choices} do not belong to {self.action} of these windows")
+
+
+class NumpyModel:
+    """A trained agent that acts with NumPy alone; takes the place of the Stable-Baselines3 model.
+
+    Args:
+        header: what the model is.
+        arrays: weights, float32, with the names and shapes of :meth:`Header.shapes`.
+        rng: for actions that are drawn, ``predict(..., deterministic=False)``.
+
+    Raises:
+        ConfigError: something in the header is impossible, or arrays are missing, of another type or shape,
+            unknown, or not finite.
+    """
+
+    def __init__(
+        self, header: Header, arrays: dict[str, Array], *, rng: np.random.Generator | None = None
+    ) -> None:
+        header.check()
+        _check_arrays(header, arrays)
+        self.header = header
+        self.arrays = dict(arrays)
+        self.rng = rng
+        self._edges = np.cumsum(header.choices)[:-1].tolist()
+        # Weights turned to (inputs, outputs) once.
+        self._w = {name: np.ascontiguousarray(a.T) for name, a in arrays.items()}
+        if header.network == "slots":
+            d = header.row_dim
+            for rows in ("queue", "active"):
+                if f"{rows}.mix.weight" in self._w:
+                    mix = self._w[f"{rows}.mix.weight"]
+                    self._w[f"{rows}.mix.rows"], self._w[f"{rows}.mix.context"] = mix[:d], mix[d:]
+
+    # ------------------------------------------------------------ acting
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        action_masks: Any = None,
+        *,
+        rng: np.random.Generator | None = None,
+    ) -> tuple[NDArray[np.int64], None]:
+        """Return an action as Stable-Baselines3's ``predict`` does.
+
+        Args:
+            observation: (D,) or (N, D).
+            state: ignored; there is no memory.
+            episode_start: ignored.
+            deterministic: the most probable action, the first of several; otherwise one is drawn, but action
+                values (DQN) always give the largest.
+            action_masks: bool (K,) or (N, K) in sb3-contrib's layout, True for what is legal: an entry for
+                each option of each choice, thus two for each flag. Illegal options are not chosen; where
+                none is legal the first counts as legal.
+            rng: generator to draw with, instead of the model's.
+
+        Returns:
+            The action, int64, () or (number of choices,), with (N,) in front for N observations; and None.
+
+        Raises:
+            ConfigError: a wrong shape, or nothing to draw with.
+        """
+        x = np.asarray(observation, np.float32)
+        logits: NDArray[Any] = self.logits(x)
+        if self.header.bernoulli:  # the same as a choice between logits 0 and l
+            logits = np.stack((np.zeros_like(logits), logits), -1).reshape(*logits.shape[:-1], -1)
+        if action_masks is not None:
+            masks = np.asarray(action_masks, np.bool_)
+            if masks.size != logits.size:
+                raise ConfigError(f"action_masks must be of shape {logits.shape}, got {masks.shape}")
+            logits = np.where(masks.reshape(logits.shape), logits, _ILLEGAL)
+        if not deterministic and self.header.algorithm != "dqn":
+            rng = rng if rng is not None else self.rng
+            if rng is None:
+                raise ConfigError("deterministic=False needs a generator: NumpyModel.load(path, rng=...)")
+            # The largest of logits with Gumbel noise is distributed as their softmax.
+            logits = logits + rng.gumbel(size=logits.shape)
+        return self._largest(logits), None
+
+    def _largest(self, logits: NDArray[Any]) -> NDArray[np.int64]:
+        choices = self.header.choices
+        found: NDArray[np.int64]
+        if self.header.action == "flags":
+            found = logits.reshape(*logits.shape[:-1], len(choices), 2).argmax(-1)
+        elif len(choices) == 1:
+            found = np.asarray(logits.argmax(-1))
+        else:
+            found = np.stack([part.argmax(-1) for part in np.split(logits, self._edges, axis=-1)], -1)
+        return found
+
+    def logits(self, observation: Any) -> Array:
+        """Return the logits, or the action values of DQN.
+
+        Args:
+            observation: float32 (D,) or (N, D).
+
+        Returns:
+            float32 (K,) or (N, K), as the PyTorch policy computes them.
+
+        Raises:
+            ConfigError: the observation has another shape.
+        """
+        x = np.asarray(observation, np.float32)
+        size = self.header.observation_size
+        if x.ndim not in (1, 2) or x.shape[-1] != size:
+            raise ConfigError(f"observations must be of shape ({size},) or (N, {size}), got {x.shape}")
+        if self.header.network == "mlp":
+            return self._mlp(x)
+        logits = self._slots(x if x.ndim == 2 else x[None])
+        return logits if x.ndim == 2 else logits[0]
+
+    def _mlp(self, x: Array) -> Array:
+        """Return the logits of observations (D,) or (N, D)."""
+        w, last = self._w, len(self.header.hidden)
+        for i in range(last):
+            x = x @ w[f"layer.{i}.weight"]
+            x += w[f"layer.{i}.bias"]
+            if self.header.activation == "tanh":
+                np.tanh(x, out=x)
+            else:
+                np.maximum(x, _ZERO, out=x)
+        x = x @ w[f"layer.{last}.weight"]
+        x += w[f"layer.{last}.bias"]
+        return x
+
+    def _slots(self, x: Array) -> Array:
+        """Return the logits of observations (N, D); what is computed stands in the networks' module."""
+        h, w, n = self.header, self._w, len(x)
+        end = h.num_fixed + h.queue_window * h.queue_features
+        queue = x[:, h.num_fixed : end].reshape(n, h.queue_window, h.queue_features)
+        active = x[:, end:].reshape(n, h.active_window, h.active_features)
+        in_queue, in_active = queue[:, :, 0], active[:, :, 0]
+        if h.prefix:
+            sums = (queue[:, :, h.prefix] * in_queue[:, :, None]).cumsum(1)
+            queue = np.concatenate((queue, sums), 2)
+        e_q, e_a = self._embed("queue", queue, in_queue), self._embed("active", active, in_active)
+        x = np.concatenate((x[:, : h.num_fixed], *_pool(e_q, in_queue), *_pool(e_a, in_active)), 1)
+        c: Array = x @ w["pool.weight"]
+        c += w["pool.bias"]
+        np.tanh(c, out=c)
+        c = c @ w["summary.weight"]
+        c += w["summary.bias"]
+        np.tanh(c, out=c)
+        logits = self._head(c, e_q, e_a, in_queue, in_active)
+        if h.algorithm == "dqn":
+            logits += c @ w["head.base.weight"] + w["head.base.bias"]
+        return logits
+
+    def _head(self, c: Array, e_q: Array, e_a: Array, in_queue: Array, in_active: Array) -> Array:
+        """Return the logits without what DQN adds to all."""
+        h, w = self.header, self._w
+        if h.action == "knobs":
+            knobs: Array = c @ w["head.knobs.weight"] + w["head.knobs.bias"]
+            return knobs
+        logits = np.zeros((len(c), sum(h.choices)), np.float32)
+        queue = self._score("queue", e_q, c, in_queue)
+        if h.action == "admit_count":
+            queue.cumsum(1, out=logits[:, 1:])
+            return logits
+        active = self._score("active", e_a, c, in_active)
+        if h.action == "admit_evict":
+            logits[:, : h.queue_window] = queue
+            logits[:, h.queue_window : -1] = active
+            logits[:, -1:] = c @ w["head.run.weight"] + w["head.run.bias"]
+            return logits
+        if h.bernoulli:
+            return np.concatenate((queue, active), 1)
+        logits[:, 1 : 2 * h.queue_window : 2] = queue
+        logits[:, 2 * h.queue_window + 1 :: 2] = active
+        return logits
+
+    def _embed(self, name: str, rows: Array, present: Array) -> Array:
+        """Return e, (N, R, d), of rows (N, R, F)."""
+        w = self._w
+        x: Array = rows.reshape(-1, rows.shape[2]) @ w[f"{name}.first.weight"]
+        x += w[f"{name}.first.bias"]
+        np.maximum(x, _ZERO, out=x)
+        x = x @ w[f"{name}.second.weight"]
+        x += w[f"{name}.second.bias"]
+        np.maximum(x, _ZERO, out=x)
+        x *= present.reshape(-1, 1)
+        return x.reshape(*present.shape, -1)
+
+    def _score(self, name: str, e: Array, c: Array, present: Array) -> Array:
+        """Return the score of each row, (N, R)."""
+        w = self._w
+        u: Array = (e.reshape(-1, e.shape[2]) @ w[f"{name}.mix.rows"]).reshape(e.shape)
+        u += (c @ w[f"{name}.mix.context"] + w[f"{name}.mix.bias"])[:, None]
+        np.maximum(u, _ZERO, out=u)
+        score: Array = (u @ w[f"{name}.out.weight"][:, 0]) * present
+        score += w[f"{name}.out.bias"]
+        return score
+
+    # ------------------------------------------------------------ files
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file; a file of that name is replaced at once, or stays as it is if anything fails.
+
+        Args:
+            path: of the file, as a rule ending in ``.npz``.
+
+        Raises:
+            ConfigError: the folder does not exist, or arguments or metadata are not JSON-able.
+        """
+        path = Path(path)
+        if not path.parent.is_dir():
+            raise ConfigError(f"cannot save {path}: there is no folder {path.parent}")
+        try:
+            header = json.dumps({"format": FORMAT, "version": VERSION, **dataclasses.asdict(self.header)})
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"environment arguments and metadata must be JSON-able: {error}") from None
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            with part.open("wb") as file:
+                np.savez_compressed(file, header=np.array(header), **self.arrays)  # type: ignore[arg-type]
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, rng: np.random.Generator | None = None) -> NumpyModel:
+        """Read a file of :meth:`save`; nothing in it is executed.
+
+        Args:
+            path: of the file.
+            rng: for actions that are drawn.
+
+        Raises:
+            ConfigError: the file is missing, or is something else, of another version, or damaged.
+        """
+        arrays = _read(Path(path))
+        try:
+            content = json.loads(str(arrays.pop("header")))
+        except KeyError:
+            raise ConfigError(f"{path} has no array 'header'; expected a file of NumpyModel.save") from None
+        except ValueError as error:
+            raise ConfigError(f"{path}: the header must be JSON ({error})") from None
+        found = content.pop("format", None) if isinstance(content, dict) else None
+        if found != FORMAT:
+            raise ConfigError(f"{path}: expected format {FORMAT!r}, found {found!r}")
+        version = content.pop("version", None)
+        if version != VERSION:
+            raise ConfigError(f"{path}: expected format version {VERSION}, found {version!r}")
+        try:
+            fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
+            header = Header(**fields)
+            return cls(header, arrays, rng=rng)
+        except (TypeError, ConfigError) as error:
+            raise ConfigError(f"{path} is damaged: {error}") from None
+
+
+def _pool(e: Array, present: Array) -> tuple[Array, Array]:
+    """Return mean and maximum (N, d) over present rows; e is non-negative, and 0 where absent."""
+    count = np.maximum(np.add.reduce(present, 1, keepdims=True), np.float32(1.0))
+    return np.add.reduce(e, 1) / count, np.maximum.reduce(e, 1)
+
+
+def _check_arrays(header: Header, arrays: dict[str, Array]) -> None:
+    shapes = header.shapes()
+    missing, unknown = sorted(shapes.keys() - arrays.keys()), sorted(arrays.keys() - shapes.keys())
+    if missing:
+        raise ConfigError(f"missing arrays {', '.join(missing)}; expected {', '.join(shapes)}")
+    if unknown:
+        raise ConfigError(f"unknown arrays {', '.join(unknown)}; expected {', '.join(shapes)}")
+    for name, shape in shapes.items():
+        array = arrays[name]
+        if array.dtype != np.float32 or array.shape != shape:
+            raise ConfigError(f"array {name} must be float32 {shape}, got {array.dtype} {array.shape}")
+        if not np.isfinite(array).all():
+            raise ConfigError(f"array {name} has values that are not finite")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return all arrays of an .npz file."""
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}; expected a file of NumpyModel.save")
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if not isinstance(loaded, np.lib.npyio.NpzFile):
+                raise ValueError("it holds a single array")
+            with loaded:
+                return {name: loaded[name] for name in loaded.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{path} is not an .npz file of NumpyModel.save: {error}") from None

@@ -1,0 +1,42 @@
+"""Baselines on the requests of an agent's evaluations, for reference lines."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvgym.agents.config import TrainConfig
+from kvgym.envs.episodes import at_load
+from kvgym.errors import KVGymError
+from kvgym.evaluation import label_of
+from kvgym.metrics import compute_metrics, metric_names
+from kvgym.policy import make_policy
+from kvgym.runner import check_needs, simulate
+
+
+def baseline_metrics(config: TrainConfig) -> dict[str, dict[str, float]]:
+    """Return the means of all metrics of each baseline over the evaluation's requests, by label; NaN where it failed.
+
+    Args:
+        config: the training configuration; ``evaluation.baselines`` names the policies.
+
+    Raises:
+        KVGymError: a baseline is unknown, or lacks what it needs to know.
+    """
+    evaluation, env = config.evaluation, config.evaluation_config()
+    scenario = env.make_scenario()
+    system, workload = scenario.make_system(), scenario.make_workload()
+    seeds = range(evaluation.first_seed, evaluation.first_seed + evaluation.seeds)
+    tables = [at_load(workload.sample(seed), env.load, seed) for seed in seeds]
+    found: dict[str, dict[str, float]] = {}
+    for policy in [make_policy(spec) for spec in evaluation.baselines]:
+        check_needs(policy, tables[0])
+        try:
+            runs = [simulate(system, table, policy, seed=s) for table, s in zip(tables, seeds, strict=True)]
+        except KVGymError:
+            found[label_of(policy)] = dict.fromkeys(metric_names(), float("nan"))
+            continue
+        metrics = [compute_metrics(run) for run in runs]
+        found[label_of(policy)] = {
+            name: float(np.mean([m[name] for m in metrics])) for name in metric_names()
+        }
+    return found

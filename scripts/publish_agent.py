@@ -1,0 +1,117 @@
+"""Put the best agent of a training run into the package, with its model card.
+
+    python scripts/publish_agent.py results/noisy ppo_noisy --figures noisy.json --limits "Not tried above 40/s."
+
+`--figures` is what scripts/compare_agents.py wrote with --json. The card says what it was trained on, how, the figures
+on held-out seeds, and the limits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvgym.agents.library import load_model
+from kvgym.agents.numpy_model import NumpyModel
+
+MODELS = Path(__file__).resolve().parent.parent / "agents" / "models"
+
+
+def figures(path: Path, agent: str, name: str) -> list[str]:
+    """Return table rows: heading, the agent's value, the best baseline and its value."""
+    rows = ["| where | metric | agent | best baseline there | its value |", "|---|---|---|---|---|"]
+    for part in json.loads(path.read_text()):
+        values = {k: v for k, v in part["values"].items() if v == v}
+        if agent not in values:
+            continue
+        baselines = {
+            k: v for k, v in values.items() if k != agent and not k.startswith("knobs-") and "/" not in k
+        }
+        pick = max if part["metric"] in ("goodput", "slo_attainment") else min
+        best = pick(baselines, key=lambda k: baselines[k])
+        rows.append(
+            f"| {part['heading']} | {part['metric']} | {values[agent]:.4g} | `{best}` | {baselines[best]:.4g} |"
+        )
+    if len(rows) == 2:
+        raise SystemExit(f"{path} has no figures of {agent}; name it with --as")
+    return rows
+
+
+def card(
+    model: NumpyModel, name: str, rows: Sequence[str], limits: Sequence[str], run: dict[str, Any]
+) -> str:
+    """Return the model card, Markdown."""
+    header, training = model.header, dict(model.header.metadata["training"])
+    libraries = ", ".join(
+        f"{k} {v}" for k, v in run["libraries"].items() if k in ("torch", "stable-baselines3")
+    )
+    evaluation = header.metadata["evaluation"]
+    shown = training["evaluation"]
+    lines = [
+        f"# {name}",
+        "",
+        f"{training['summary']}.",
+        "",
+        f"`kvgym compare --policies {name},mc_sf`, or in Python `kvgym.make_policy({name!r})`; the weights are NumPy",
+        f"arrays ([{name}.npz]({name}.npz)), read by `kvgym.agents.NumpyModel`, without PyTorch or pickle.",
+        "",
+        "## Trained on",
+        "",
+        f"Configuration `{training['name']}`, seed {training['seed']}: {training['algorithm']}, {header.network}",
+        f"network, {training['total_steps']:,} environment steps on {training['num_envs']} environments; this is the",
+        f"agent after {header.metadata['steps']:,} steps, the best of the run's periodic evaluations",
+        f"({shown['seeds']} workloads from seed {shown['first_seed']:,}). {libraries}.",
+        "",
+        "```yaml",
+        yaml.safe_dump({"env": training["env"]}, sort_keys=False).strip(),
+        "```",
+        "",
+        "## Figures",
+        "",
+        "Means over held-out seeds from 2,000,000, baselines tuned on seeds from 1,000 (`scripts/compare_agents.py`, "
+        "[docs/agents.md](../../docs/agents.md)):",
+        "",
+        *rows,
+        "",
+        f"In the evaluations that selected it: {training['evaluation']['metric']} "
+        f"{evaluation[training['evaluation']['metric']]:.4g}.",
+        "",
+        "## Limits",
+        "",
+        *(f"- {limit}" for limit in limits),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Copy the weights and write the card."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", type=Path, help="folder of the training run")
+    parser.add_argument("name", help="name of the agent in the package")
+    parser.add_argument("--figures", type=Path, required=True, help="JSON of compare_agents.py")
+    parser.add_argument("--as", dest="label", help="label of the agent in the figures; default: the name")
+    parser.add_argument("--limits", nargs="+", required=True, help="what the agent is not good for")
+    parser.add_argument("--models", type=Path, default=MODELS, help="where to put it")
+    options = parser.parse_args(arguments)
+    model = load_model(options.run)
+    model = NumpyModel(
+        replace(model.header, metadata={**model.header.metadata, "name": options.name}), model.arrays
+    )
+    rows = figures(options.figures, options.label or options.name, options.name)
+    run = json.loads((options.run / "run.json").read_text())
+    options.models.mkdir(parents=True, exist_ok=True)
+    model.save(options.models / f"{options.name}.npz")
+    (options.models / f"{options.name}.md").write_text(card(model, options.name, rows, options.limits, run))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""Trained agents by name, file or run folder: in comparisons, and without PyTorch."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import kvgym
+from kvgym.agents.config import make_training
+from kvgym.agents.library import agent_names, load_agent, load_model, model_card
+from kvgym.agents.training import train
+from kvgym.errors import ConfigError, KVGymError, UnknownNameError
+from kvgym.scenario import load_scenario
+
+TINY = {
+    "name": "tiny",
+    "env": {"action": "knobs", "num_requests": 10, "queue_window": 2, "active_window": 2},
+    "num_envs": 2,
+    "network": {"hidden": [4]},
+    "hyperparameters": {"n_steps": 8, "batch_size": 16, "n_epochs": 1},
+    "total_steps": 16,
+    "evaluation": {"interval": 16, "seeds": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    train(make_training(TINY), folder)
+    return folder
+
+
+def test_one_agent_in_many_forms(run):
+    scenario = load_scenario("a100-llama2-70b").override(workload={"preset": "lmsys", "num_requests": 30})
+    specs = [str(run), str(run / "best.npz"), str(run / "final.npz"), str(run / "model.zip")]
+    comparison = kvgym.compare(scenario, ["fcfs", *specs], seeds=2)
+    values = [comparison.values(p, "e2e_latency_mean") for p in comparison.policies]
+    assert not comparison.errors()
+    assert comparison.policies == (
+        "fcfs",
+        str(run),
+        str(run / "best"),
+        str(run / "final"),
+        str(run / "model"),
+    )
+    assert np.array_equal(values[1], values[2])
+    assert np.array_equal(values[3], values[4])
+
+
+def test_a_stable_baselines_file_of_its_own(run, tmp_path):
+    copy = tmp_path / "model.zip"
+    copy.write_bytes((run / "model.zip").read_bytes())
+    with pytest.raises(ConfigError, match="does not say what environment"):
+        load_agent(copy)
+    agent = load_agent(copy, **TINY["env"])
+    table = kvgym.make_workload("lmsys", num_requests=10).sample(0)
+    system = load_scenario("a100-llama2-70b").make_system()
+    assert kvgym.simulate(system, table, agent).completed
+
+
+@pytest.mark.parametrize("name", agent_names())
+def test_every_agent_that_comes_with_kvgym(name):
+    """Each has a card, a scenario it was trained on, finishes there, and is not worse than first come first served."""
+    card = model_card(name)
+    model = load_model(name)
+    assert card.startswith(f"# {name}\n")
+    for heading in ("## Trained on", "## Figures", "## Limits"):
+        assert heading in card
+    training = make_training(model.header.metadata["training"])
+    agent = load_agent(name)
+    scenario = training.evaluation_config().model_copy(update={"load": (1.0, 1.0)}).make_scenario()
+    comparison = kvgym.compare(scenario, [agent, "fcfs"], seeds=[5_000_000])
+    assert not comparison.errors()
+    assert comparison.improvement(name, "fcfs", training.evaluation.metric).value > 0
+    assert len(model.header.env_arguments) > 3
+
+
+def test_agents_in_one_line_without_pytorch(run):
+    """Loading and running an agent, by name in make_policy too, imports neither PyTorch nor Stable-Baselines3."""
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = sys.modules['stable_baselines3'] = None\n"
+        "import kvgym\n"
+        f"c = kvgym.compare(policies=[{str(run)!r}], seeds=1)\n"
+        "assert not c.errors(), c.errors()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_training_without_the_extra_names_it(tmp_path):
+    code = (
+        "import sys\n"
+        "sys.modules['stable_baselines3'] = sys.modules['torch'] = None\n"
+        f"sys.argv = ['kvgym', 'train', '--out', {str(tmp_path / 'run')!r}]\n"
+        "from kvgym.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert 'pip install "kvgym[train]"' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_errors(run, tmp_path):
+    with pytest.raises(UnknownNameError, match="unknown agent 'ppo_nosy'"):
+        load_model("ppo_nosy")
+    with pytest.raises(UnknownNameError):
+        model_card("none")
+    with pytest.raises(ConfigError, match="no file"):
+        load_agent(tmp_path / "none.npz")
+    (tmp_path / "damaged.npz").write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match=r"damaged\.npz"):
+        kvgym.make_policy(str(tmp_path / "damaged.npz"))
+    (tmp_path / "config.yaml").write_text("name: x")
+    with pytest.raises(ConfigError, match="no agent yet"):
+        kvgym.make_policy(str(tmp_path))
+    with pytest.raises(KVGymError, match="no such Stable-Baselines3 file"):
+        load_agent(tmp_path / "none.zip", action="knobs")
+    with pytest.raises(UnknownNameError, match="unknown policy 'mc_fs'"):
+        kvgym.make_policy("mc_fs")

@@ -1,0 +1,311 @@
+"""Training runs: curves, checkpoints, kill and resume, equal seeds."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import yaml
+from stable_baselines3.common.vec_env import VecNormalize
+
+from kvgym.agents.algorithms import make_environments, make_model, schedule, wrap
+from kvgym.agents.callbacks import SHOWN
+from kvgym.agents.checkpoints import checkpoints, latest_checkpoint, save_checkpoint, write_text
+from kvgym.agents.config import load_training, make_training, training_names
+from kvgym.agents.library import load_agent, load_model
+from kvgym.agents.numpy_model import NumpyModel
+from kvgym.agents.training import resume, train
+from kvgym.errors import ConfigError
+from kvgym.evaluation import compare
+
+SMALL = {
+    "name": "small",
+    "algorithm": "maskable_ppo",
+    "env": {
+        "action": "admit_count",
+        "num_requests": 6,
+        "rate": 20.0,
+        "queue_window": 6,
+        "active_window": 2,
+        "epochs": "decision",
+    },
+    "num_envs": 4,
+    "network": {"hidden": [8]},
+    "hyperparameters": {"n_steps": 16, "batch_size": 32, "n_epochs": 1},
+    "total_steps": 256,
+    "warm_start": {"policy": "fcfs", "steps": 256, "epochs": 20},
+    "evaluation": {"interval": 128, "seeds": 2, "baselines": ["fcfs"]},
+}
+
+
+def small(**changes):
+    return make_training({**SMALL, **changes})
+
+
+def weights(path):
+    return NumpyModel.load(path).arrays
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+def test_a_run_leaves_what_it_says(tmp_path):
+    seen = []
+    result = train(small(), tmp_path / "run", command="a test", progress=seen.append)
+    assert result.steps == 256
+    assert seen == sorted(seen)
+    names = {f.name for f in (tmp_path / "run").iterdir()}
+    assert names >= {
+        "config.yaml",
+        "run.json",
+        "curve.csv",
+        "best.npz",
+        "final.npz",
+        "model.zip",
+        "tensorboard",
+    }
+    assert make_training(yaml.safe_load((tmp_path / "run/config.yaml").read_text())) == small()
+    run = json.loads((tmp_path / "run/run.json").read_text())
+    assert run["seed"] == 0
+    assert run["command"] == "a test"
+    assert {"torch", "stable-baselines3", "numpy"} <= run["libraries"].keys()
+    rows = list(csv.DictReader((tmp_path / "run/curve.csv").read_text().splitlines()))
+    assert [int(row["steps"]) for row in rows] == [0, 128, 256]
+    best = min(float(row["e2e_latency_mean"]) for row in rows if row["e2e_latency_mean"] != "nan")
+    assert result.best == best
+    assert load_model(tmp_path / "run").header.metadata["evaluation"]["e2e_latency_mean"] == best
+    assert [p.name for p in checkpoints(tmp_path / "run/checkpoints")] == [
+        "step-000000000128",
+        "step-000000000256",
+    ]
+
+
+def test_the_evaluation_is_that_of_compare(tmp_path):
+    config = small(total_steps=64)
+    result = train(config, tmp_path)
+    scenario = config.evaluation_config().make_scenario()
+    agent = load_agent(tmp_path / "final.npz", name="agent")
+    seeds = range(config.evaluation.first_seed, config.evaluation.first_seed + 2)
+    comparison = compare(scenario, [agent, "fcfs"], seeds=seeds)
+    for name in set(SHOWN) - {"tbt_p99"}:  # the environment's histogram of token gaps is coarser
+        assert result.curve[-1][name] == pytest.approx(comparison.values("agent", name).mean(), rel=1e-12)
+    expected = comparison.values("fcfs", "e2e_latency_mean").mean()
+    assert result.baselines["fcfs"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_tensorboard_has_metrics_and_reference_lines(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(small(curriculum=[[0.0, [0.5, 1.0]], [1.0, [1.0, 2.0]]]), tmp_path)
+    own = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Tags()["scalars"]
+    assert {
+        "kv/e2e_latency_mean",
+        "kv/ttft_mean",
+        "kv/evictions",
+        "kv/kv_utilisation",
+        "kv/load_high",
+    } <= set(own)
+    assert {"kv/eval/e2e_latency_mean", "rollout/ep_rew_mean", "train/loss"} <= set(own)
+    lines = EventAccumulator(str(tmp_path / "tensorboard/baseline-fcfs")).Reload()
+    values = [(e.step, e.value) for e in lines.Scalars("kv/eval/e2e_latency_mean")]
+    assert [step for step, _ in values] == [0, 128, 256]
+    assert len({value for _, value in values}) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"algorithm": "a2c", "hyperparameters": {"n_steps": 8}, "network": {"kind": "slots", "row_dim": 4}},
+        {
+            "algorithm": "dqn", "warm_start": None,
+            "hyperparameters": {
+                "learning_starts": 32, "batch_size": 16, "train_freq": 8, "buffer_size": 256,
+                "learning_rate": "lin_1e-3",
+            },
+        },
+        {
+            "algorithm": "ppo", "variants": [{}, {"rate": 5.0}, {"hardware": "llama3-8b-a100-tp1"}],
+            "curriculum": [[0.0, [0.5, 1.0]], [0.5, [1.0, 2.0]]],
+            "normalize_reward": False,
+        },
+    ],
+    ids=["maskable_ppo", "a2c", "dqn", "ppo"],
+)  # fmt: skip
+def test_equal_seeds_give_equal_curves_and_resuming_changes_nothing(tmp_path, changes):
+    config = small(**changes)
+    whole = train(config, tmp_path / "whole")
+    again = train(config, tmp_path / "again")
+    assert (tmp_path / "whole/curve.csv").read_bytes() == (tmp_path / "again/curve.csv").read_bytes()
+    assert same(weights(tmp_path / "whole/final.npz"), weights(tmp_path / "again/final.npz"))
+    assert (whole.best, whole.best_step) == pytest.approx((again.best, again.best_step), rel=0, nan_ok=True)
+
+    class StopError(Exception):
+        pass
+
+    def stop(steps):
+        if steps > 160:
+            raise StopError
+
+    with pytest.raises(StopError):
+        train(config, tmp_path / "cut", progress=stop)
+    assert latest_checkpoint(tmp_path / "cut/checkpoints")[1]["steps"] == 128
+    resumed = resume(tmp_path / "cut", command="again")
+    assert (tmp_path / "cut/curve.csv").read_bytes() == (tmp_path / "whole/curve.csv").read_bytes()
+    assert same(weights(tmp_path / "cut/final.npz"), weights(tmp_path / "whole/final.npz"))
+    assert same(weights(tmp_path / "cut/best.npz"), weights(tmp_path / "whole/best.npz"))
+    expected = (whole.best, whole.best_step)
+    assert (resumed.best, resumed.best_step) == pytest.approx(expected, rel=0, nan_ok=True)
+    assert json.loads((tmp_path / "cut/run.json").read_text())["resumed"][0]["steps"] == 128
+    other = train(small(**changes, seed=1), tmp_path / "other")
+    assert not same(weights(tmp_path / "other/final.npz"), weights(tmp_path / "whole/final.npz"))
+    assert other.steps == whole.steps
+
+
+def test_a_killed_run_resumes(tmp_path):
+    """SIGKILL at some moment after the first checkpoint: nothing is corrupt, and the result is the same."""
+    fields = {**SMALL, "total_steps": 4096}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(fields))
+    command = ["train", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "run"), "--no-progress"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from kvgym.cli import main; main()", *command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while len(checkpoints(tmp_path / "run/checkpoints")) < 2 and process.poll() is None:
+        assert time.monotonic() < deadline, "no checkpoint within two minutes"
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert process.returncode == -signal.SIGKILL
+    result = resume(tmp_path / "run")
+    assert result.steps == 4096
+    train(make_training(fields), tmp_path / "whole")
+    assert (tmp_path / "run/curve.csv").read_bytes() == (tmp_path / "whole/curve.csv").read_bytes()
+    assert same(weights(tmp_path / "run/final.npz"), weights(tmp_path / "whole/final.npz"))
+
+
+def test_half_written_files_are_never_read(tmp_path):
+    def fails(place):
+        (place / "model.zip").write_text("half")
+        raise KeyboardInterrupt
+
+    save_checkpoint(tmp_path, 10, lambda place: (place / "model.zip").write_text("whole"), {"steps": 10}, 2)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path, 20, fails, {"steps": 20}, 2)
+    assert latest_checkpoint(tmp_path)[1] == {"steps": 10}
+    for step in (20, 30):
+        save_checkpoint(tmp_path, step, lambda place: None, {"steps": step}, 2)
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["step-000000000020", "step-000000000030"]
+    path = tmp_path / "text"
+    write_text(path, "one\n")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "\ud800")
+    assert path.read_text() == "one\n"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_more_steps_for_a_finished_run(tmp_path):
+    train(small(total_steps=128), tmp_path)
+    result = resume(tmp_path, total_steps=256)
+    assert result.steps == 256
+    assert [row["steps"] for row in result.curve] == [0, 128, 256]
+    assert resume(tmp_path).steps == 256
+
+
+def test_errors_of_runs(tmp_path):
+    with pytest.raises(ConfigError, match="holds no training run"):
+        resume(tmp_path)
+    train(small(total_steps=64), tmp_path / "run")
+    with pytest.raises(ConfigError, match="--resume"):
+        train(small(total_steps=64), tmp_path / "run")
+    for path in checkpoints(tmp_path / "run/checkpoints"):
+        (path / "model.zip").write_bytes(b"damaged")
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        resume(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"no hyperparameter 'n_step'; valid: .*n_steps"):
+        train(small(hyperparameters={"n_step": 3}), tmp_path / "other")
+    with pytest.raises(ConfigError, match="lin_3e-4"):
+        schedule("cos_1")
+    assert not (tmp_path / "other/config.yaml").exists()
+
+
+def test_normalisation_and_counters_are_restored(tmp_path):
+    train(small(), tmp_path)
+    checkpoint, state = latest_checkpoint(tmp_path / "checkpoints")
+    config = small()
+    envs = VecNormalize.load(str(checkpoint / "normalize.pkl"), make_environments(config, 0))
+    fresh = wrap(config, make_environments(config, 0))
+    assert envs.ret_rms.count > 200 > fresh.ret_rms.count
+    assert state["steps"] == 256
+    model = make_model(config, fresh)
+    loaded = type(model).load(checkpoint / "model.zip")
+    assert loaded.num_timesteps == 256
+    assert loaded.policy.optimizer.state_dict()["state"]
+    assert not model.policy.optimizer.state_dict()["state"]
+
+
+@pytest.mark.parametrize("name", training_names())
+def test_every_configuration_trains(tmp_path, name):
+    """Each configuration that comes with kvgym, on a few small episodes."""
+    config = load_training(name)
+    changes = {"total_steps": 256, "num_envs": max(4, len(config.variants)), "env.num_requests": 10}
+    changes |= {"evaluation.seeds": 1, "evaluation.interval": 128}
+    if config.algorithm == "dqn":
+        changes |= {"hyperparameters.learning_starts": 64, "hyperparameters.buffer_size": 512}
+    else:
+        changes |= {"hyperparameters.n_steps": 16}
+    if config.algorithm in ("ppo", "maskable_ppo"):
+        changes |= {"hyperparameters.batch_size": 32}
+    if config.warm_start is not None:
+        changes |= {"warm_start.steps": 128}
+    result = train(load_training(name, changes), tmp_path)
+    assert result.steps >= 256
+    assert load_agent(tmp_path).info.name == str(tmp_path)
+
+
+def test_overrides_and_errors_of_configurations(tmp_path):
+    config = load_training("default", ["env.rate=20", "network.hidden=[32]", "hyperparameters.gamma=1e-1"])
+    assert config.env["rate"] == 20
+    assert config.network.hidden == (32,)
+    assert config.hyperparameters["gamma"] == 0.1
+    for override, message in (
+        ("total_step=3", "total_step: .*valid keys there: name, summary, algorithm"),
+        ("network.kind=cnn", "network.kind: .*'mlp' or 'slots'"),
+        ("network.depth=3", "valid keys there: kind, hidden, row_dim"),
+        ("evaluation.metric=speed", "unknown metric 'speed'"),
+        ("evaluation.metric=batch_size", "no better or worse"),
+        ("env.rat=3", "environment argument rat"),
+        ("env.observation=dict", "observation must be 'flat'"),
+        ("algorithm=dqn", "dqn needs a Discrete action"),
+        ("curriculum=[[0.5, [1, 2]], [0.1, [1, 2]]]", "progress must go up"),
+        ("curriculum=[[0.5, [2, 1]]]", "0 < low"),
+        ("variants=[{action: flags}, {}]", "variants cannot change the kind of action"),
+        ("warm_start={}", "either policy or action"),
+        ("nonsense", "expected key=value"),
+        ("env=[", "not valid YAML"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load_training("default", [override])
+    with pytest.raises(ConfigError, match=r"unknown training configuration 'defalt'.*default"):
+        load_training("defalt")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_training(tmp_path / "none.yaml")
+    (tmp_path / "list.yaml").write_text("[1, 2]")
+    with pytest.raises(ConfigError, match="expected a mapping"):
+        load_training(tmp_path / "list.yaml")
+
+
+def test_curriculum_interpolates():
+    config = small(curriculum=[[0.2, [0.5, 1.0]], [0.6, [1.0, 2.0]]])
+    assert config.load_at(0.0) == config.load_at(0.2) == (0.5, 1.0)
+    assert config.load_at(0.4) == pytest.approx((0.75, 1.5))
+    assert config.load_at(0.6) == config.load_at(1.0) == (1.0, 2.0)
+    assert small().load_at(0.5) is None

@@ -1,0 +1,81 @@
+"""``kvgym train``, ``kvgym evaluate`` and agents on the command line, run in process."""
+
+import json
+
+import pytest
+import yaml
+from test_cli import console, kvgym  # noqa: F401  (fixtures)
+
+TINY = {
+    "env": {"action": "knobs", "num_requests": 10, "queue_window": 2, "active_window": 2},
+    "num_envs": 2,
+    "network": {"hidden": [4]},
+    "hyperparameters": {"n_steps": 8, "batch_size": 16, "n_epochs": 1},
+    "total_steps": 32,
+    "evaluation": {"interval": 16, "seeds": 1, "baselines": ["fcfs"]},
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY))
+    return path
+
+
+def test_train_resume_evaluate_compare(kvgym, config, tmp_path):  # noqa: F811
+    code, out, err = kvgym("train", config, "--out", "run", "seed=3")
+    assert code == 0, err
+    assert "fcfs: " in out
+    assert "agent: " in out
+    assert json.loads((tmp_path / "run/run.json").read_text())["seed"] == 3
+    code, out, err = kvgym("train", "--resume", "run", "--total-steps", 48, "--no-progress")
+    assert code == 0, err
+    assert "48" in out or "steps" in out
+    code, out, err = kvgym("evaluate", "run", "--seeds", 3, "--num-requests", 10, "--out", "found")
+    assert code == 0, err
+    assert "agent better by" in out
+    assert "fcfs" in out
+    assert (tmp_path / "found/runs.csv").exists()
+    code, out, err = kvgym(
+        "evaluate",
+        "run/best.npz",
+        "-s",
+        "mc-sf-low",
+        "-n",
+        10,
+        "--seeds",
+        2,
+        "-p",
+        "mc_sf,fcfs",
+        "--metric",
+        "ttft_p50",
+    )
+    assert code == 0, err
+    assert "TTFT p50" in out
+    code, out, err = kvgym("compare", "-p", "mc_sf,run,run/final.npz", "-n", 10, "--seeds", 2, "--no-report")
+    assert code == 0, err
+    assert "run/final" in out
+
+
+def test_mistakes(kvgym, config):  # noqa: F811
+    for arguments, message in (
+        (("train", "defalt"), "unknown training configuration 'defalt'"),
+        (("train", config, "--resume", "run"), "--resume goes on"),
+        (("train", "--resume", "nowhere"), "holds no training run"),
+        (("train", config, "total_step=3"), "valid keys there"),
+        (("evaluate", "nobody"), "unknown agent 'nobody'"),
+        (("evaluate", "nobody.npz"), "nobody.npz"),
+        (("list", "agent"), "agents"),
+    ):
+        code, _, err = kvgym(*arguments)
+        assert code == 2, arguments
+        assert message in err
+
+
+def test_lists(kvgym):  # noqa: F811
+    code, out, _ = kvgym("list", "training")
+    assert code == 0
+    assert "default" in out
+    code, out, _ = kvgym("list", "agents")
+    assert code == 0
