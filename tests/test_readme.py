@@ -23,6 +23,17 @@ SMALLER = {
     "python scripts/benchmark.py": "python scripts/benchmark.py --smoke",
     "python scripts/benchmark_envs.py": "python scripts/benchmark_envs.py --smoke",
     "python scripts/benchmark_policies.py": "python scripts/benchmark_policies.py --smoke",
+    "kvgym train --out results/agent": (
+        "kvgym train total_steps=8000 evaluation.interval=4000 num_envs=8 env.num_requests=50 --out results/agent"
+    ),
+    "kvgym evaluate results/agent": "kvgym evaluate results/agent --seeds 3 --num-requests 100",
+    "kvgym train noisy total_steps=300000 num_envs=32 --seed 1 --out results/noisy": (
+        "kvgym train noisy total_steps=4000 evaluation.interval=2000 evaluation.seeds=1 num_envs=8 "
+        "env.num_requests=50 --seed 1 --out results/noisy"
+    ),
+    "kvgym train --resume results/noisy --total-steps 400000": (
+        "kvgym train --resume results/noisy --total-steps 6000"
+    ),
 }
 
 
