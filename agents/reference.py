@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from kvgym.agents.config import TrainConfig
@@ -24,9 +26,11 @@ def baseline_metrics(config: TrainConfig) -> dict[str, dict[str, float]]:
     """
     evaluation, env = config.evaluation, config.evaluation_config()
     scenario = env.make_scenario()
-    system, workload = scenario.make_system(), scenario.make_workload()
+    workload = scenario.make_workload()
     seeds = range(evaluation.first_seed, evaluation.first_seed + evaluation.seeds)
     tables = [at_load(workload.sample(seed), env.load, seed) for seed in seeds]
+    # The horizon of the agent's episodes, but not their limit of steps without a token: it is for idle agents.
+    system = replace(env.make_system(scenario, workload, len(tables[0])), stall_limit=None)
     found: dict[str, dict[str, float]] = {}
     for policy in [make_policy(spec) for spec in evaluation.baselines]:
         check_needs(policy, tables[0])

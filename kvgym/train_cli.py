@@ -21,9 +21,11 @@ from kvgym.scenario_cli import (
     PredictionsOption,
     RateOption,
     RateScaleOption,
+    RouterOption,
     TooLongOption,
     TraceFormatOption,
     TraceOption,
+    WorkersOption,
     WorkloadOption,
     build_scenario,
 )
@@ -153,6 +155,8 @@ def evaluate(
     hardware: HardwareOption = None,
     batch_time: BatchTimeOption = None,
     kv_capacity: CapacityOption = None,
+    workers: WorkersOption = None,
+    router: RouterOption = None,
     horizon: HorizonOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for results (default: results/…).")
@@ -179,10 +183,12 @@ def evaluate(
     if better is None:
         raise ConfigError(f"{by} has no better or worse; choose another metric")
     own = agent.config.make_scenario()
+    if horizon is None and scenario is None and workload is None and trace is None:
+        horizon = agent.config.horizon
     chosen = build_scenario(
         own if scenario is None else scenario, hardware=hardware, batch_time=batch_time, kv_capacity=kv_capacity,
         workload=workload, trace=trace, trace_format=trace_format, rate_scale=rate_scale, rate=rate,
-        num_requests=num_requests, predictions=predictions, too_long=too_long, workers=None, router=None,
+        num_requests=num_requests, predictions=predictions, too_long=too_long, workers=workers, router=router,
         horizon=horizon,
     )  # fmt: skip
     if policies:

@@ -73,6 +73,41 @@ def test_mistakes(kvgym, config):  # noqa: F811
         assert message in err
 
 
+def test_interrupted_and_unwritable(kvgym, config, tmp_path, monkeypatch):  # noqa: F811
+    for error, code, message in (
+        (KeyboardInterrupt(), 130, "go on with kvgym train --resume run"),
+        (OSError(28, "No space left on device"), 2, "cannot be written: [Errno 28] No space"),
+    ):
+
+        def save(*_, error=error):
+            raise error
+
+        monkeypatch.setattr("kvgym.agents.training.save_checkpoint", save)
+        found, _, err = kvgym("train", config, "--out", "run" if code == 130 else "full", "--no-progress")
+        assert found == code
+        assert message in err
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    code, _, err = kvgym("train", "--resume", "run", "--no-progress")
+    assert code == 0, err
+
+
+def test_an_agent_that_leaves_requests(kvgym, config, tmp_path):  # noqa: F811
+    code, out, err = kvgym("train", config, "env.horizon=0.1", "--out", "run", "--no-progress")
+    assert code == 0, err
+    assert "left requests unserved" in out
+    assert "agent: run/final.npz" in out
+    code, out, err = kvgym("evaluate", "run", "--seeds", 1, "--out", "found", "--metric", "goodput")
+    assert code == 0, err
+    assert json.loads((tmp_path / "found/config.json").read_text())["scenario"]["system"]["horizon"] == 0.1
+    code, _, err = kvgym("evaluate", "run", "--metric", "batch_size")
+    assert code == 2
+    assert "no better or worse" in err
+    code, _, err = kvgym("evaluate", "run", "-s", "stab-8-gpus", "-n", 10)
+    assert code == 2
+    assert "agents schedule one worker" in err
+
+
 def test_lists(kvgym):  # noqa: F811
     code, out, _ = kvgym("list", "training")
     assert code == 0

@@ -25,6 +25,7 @@ from kvgym.errors import KVGymError
 from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.runner import SimulationResult, system_info
 from kvgym.simulator.addresses import function_handle
+from kvgym.simulator.cluster_tables import ROWS
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.tables import RUN, UNKNOWN
 from kvgym.simulator.view import SystemView
@@ -188,8 +189,18 @@ class AgentPolicy(Policy):
             "heap": np.zeros(n + 2, np.int64),
         }
         own["episode"]["cursor"] = UNKNOWN
-        tables = [own[name] if name in own else getattr(simulation, name) for name, _, _ in sizes.layout()]
+        k = self._worker = simulation.current  # in a cluster every worker has a copy of this policy
+        tables = [
+            own[name]
+            if name in own
+            else getattr(simulation, name)[k : k + 1]
+            if name in (*ROWS, "problem", "workers")
+            else getattr(simulation, name)
+            for name, _, _ in sizes.layout()
+        ]
         self._own = own
+        self._own_settings = self._settings.copy()
+        self._own_settings["rate_scale"] *= len(simulation.workers)  # what arrives, arrives for all workers
         self._addresses = np.array([[t.ctypes.data for t in tables]], np.int64)
         self._lengths = np.array([[t.size for t in tables]], np.int64)
         self._observations = np.zeros(
@@ -198,12 +209,14 @@ class AgentPolicy(Policy):
         self._masks = np.zeros((1, mask_size(config)), np.uint8)
         self._outcomes, self._todo = np.zeros(1, np.int64), np.zeros(1, np.uint8)
         self._actions = np.zeros((1, action_size(config)), np.int64)
-        self._kernel = simulation.system.batch_time.kernel.compiled
+        batch_time = simulation.system.all_workers[k].batch_time
+        self._kernel = batch_time.kernel.compiled
+        self._batch_params = np.array(batch_time.params(), np.float64)
         self._arguments = (
-            self._addresses, self._lengths, int(self._settings.ctypes.data), self._todo, self._actions,
+            self._addresses, self._lengths, int(self._own_settings.ctypes.data), self._todo, self._actions,
             self._observations, self._masks, np.zeros(1), np.zeros((1, len(REWARD_TERMS))), self._outcomes,
             np.zeros(1, np.int64), np.zeros(1),
-            *function_handle(self._kernel, BATCH_TIME_SIGNATURE, compiled=True), simulation.batch_params,
+            *function_handle(self._kernel, BATCH_TIME_SIGNATURE, compiled=True), self._batch_params,
         )  # fmt: skip
         self._simulation = simulation
 
@@ -234,7 +247,7 @@ class AgentPolicy(Policy):
                 self._actions[0] = self._predict()
                 complete = self._run(COMPOSE)
             self._hold, self._held = config.hold - 1, self._actions[0].copy()
-        return self._decision(simulation)
+        return self._decision(simulation, self._worker)
 
     def _predict(self) -> Any:
         observation = spaces.present(self.config, self._observations[0], self._masks[0])
@@ -246,17 +259,17 @@ class AgentPolicy(Policy):
         return np.asarray(action).reshape(-1)
 
     @staticmethod
-    def _decision(simulation: Simulation) -> Decision:
-        """Read the composed decision off the tables."""
-        d: Any = simulation.decision[0]
-        active: Any = simulation.active[0, : int(simulation.worker["num_active"])]
-        admit = simulation.admit[0, : int(d["num_admit"])].tolist()
-        evict = [int(active[k]["request_id"]) for k in simulation.evict[0, : int(d["num_evict"])]]
+    def _decision(simulation: Simulation, worker: int) -> Decision:
+        """Read the composed decision of a worker off the tables."""
+        d: Any = simulation.decision[worker]
+        active: Any = simulation.active[worker, : int(simulation.worker["num_active"])]
+        admit = simulation.admit[worker, : int(d["num_admit"])].tolist()
+        evict = [int(active[k]["request_id"]) for k in simulation.evict[worker, : int(d["num_evict"])]]
         tokens: dict[int, int] = {}
         if d["explicit"]:
             planned = zip(active["request_id"].tolist(), active["planned"].tolist(), strict=True)
             tokens = {i: t for i, t in planned if t >= 0}
-            given = simulation.admit_tokens[0, : len(admit)].tolist()
+            given = simulation.admit_tokens[worker, : len(admit)].tolist()
             tokens |= {i: t for i, t in zip(admit, given, strict=True) if t != UNKNOWN}
         return Decision(
             admit=admit,

@@ -1,5 +1,6 @@
 """Trained agents by name, file or run folder: in comparisons, and without PyTorch."""
 
+import shutil
 import subprocess
 import sys
 
@@ -46,6 +47,16 @@ def test_one_agent_in_many_forms(run):
     )
     assert np.array_equal(values[1], values[2])
     assert np.array_equal(values[3], values[4])
+
+
+def test_labels_and_specs_that_look_like_paths(run, tmp_path, monkeypatch):
+    shutil.copytree(run, tmp_path / "run.5")
+    assert load_agent(tmp_path / "run.5").info.name.endswith("run.5")
+    (tmp_path / "config.yaml").write_text("name: x")
+    monkeypatch.chdir(tmp_path)
+    for spec in ("", "mc_sf:" + "x" * 300):
+        with pytest.raises(KVGymError, match="policy"):
+            kvgym.make_policy(spec)
 
 
 def test_a_stable_baselines_file_of_its_own(run, tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from kvgym.agents.checkpoints import checkpoints, latest_checkpoint, save_checkp
 from kvgym.agents.config import load_training, make_training, training_names
 from kvgym.agents.library import load_agent, load_model
 from kvgym.agents.numpy_model import NumpyModel
-from kvgym.agents.training import resume, train
+from kvgym.agents.reference import baseline_metrics
+from kvgym.agents.training import Run, resume, train
 from kvgym.errors import ConfigError
 from kvgym.evaluation import compare
 
@@ -237,6 +239,92 @@ def test_errors_of_runs(tmp_path):
     assert not (tmp_path / "other/config.yaml").exists()
 
 
+def test_a_run_killed_before_its_first_milestone_starts_over(tmp_path):
+    """The end is that of a whole run: after the first checkpoint, before it, and where temporary files are left."""
+    config = small(total_steps=128)
+
+    def stop(steps):
+        raise KeyboardInterrupt
+
+    train(config, tmp_path / "whole")
+    for name in ("step", "nothing"):
+        with pytest.raises(KeyboardInterrupt):
+            train(config, tmp_path / name, progress=stop)
+    assert latest_checkpoint(tmp_path / "step/checkpoints")[1]["steps"] == 0
+    shutil.rmtree(tmp_path / "nothing/checkpoints")
+    (tmp_path / "nothing/.best.1.tmp.npz").write_bytes(b"half")
+    (tmp_path / "nothing/run.json").write_text("[]")
+    for name in ("step", "nothing"):
+        assert resume(tmp_path / name).steps == 128
+        assert (tmp_path / name / "curve.csv").read_bytes() == (tmp_path / "whole/curve.csv").read_bytes()
+        assert same(weights(tmp_path / name / "final.npz"), weights(tmp_path / "whole/final.npz"))
+        assert not list((tmp_path / name).glob(".*"))
+        assert len(json.loads((tmp_path / name / "run.json").read_text())["resumed"]) == 1
+
+
+def test_a_finished_run_keeps_its_last_checkpoint(tmp_path):
+    train(small(total_steps=64), tmp_path)
+    last = checkpoints(tmp_path / "checkpoints")[-1]
+    before = (last / "state.json").stat().st_mtime_ns
+    assert resume(tmp_path).steps == 64
+    assert (last / "state.json").stat().st_mtime_ns == before
+    with pytest.raises(ConfigError, match="64 steps already"):
+        resume(tmp_path, total_steps=32)
+
+
+@pytest.mark.parametrize("name", ["model.zip", "normalize.pkl", "state.json"])
+def test_damaged_checkpoints(tmp_path, name):
+    train(small(total_steps=64), tmp_path)
+    (checkpoints(tmp_path / "checkpoints")[-1] / name).write_bytes(b"[1]")
+    with pytest.raises(ConfigError, match="remove the checkpoint's folder"):
+        resume(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_epochs": 0}, r"n_epochs = 0; expected a whole number ≥ 1"),
+        ({"n_steps": "x"}, r"n_steps = 'x'; expected a whole number"),
+        ({"batch_size": 1}, r"batch_size = 1; expected a whole number ≥ 2"),
+        ({"batch_size": 63}, r"n_steps = 16 leaves one in batches of 63"),
+        ({"gamma": None}, r"gamma = None; expected a number"),
+        ({"normalize_advantage": 1}, r"expected true or false"),
+        ({"target_kl": "x"}, r"target_kl = 'x'; expected a number"),
+        ({"learning_rate": 1e30}, r"training diverged by step 64"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
+def test_wrong_hyperparameters(tmp_path, changes, message):
+    config = small(hyperparameters={**SMALL["hyperparameters"], **changes}, warm_start=None)
+    with pytest.raises(ConfigError, match=message):
+        train(config, tmp_path)
+
+
+def test_numbers_that_yaml_reads_as_text(tmp_path):
+    (tmp_path / "x.yaml").write_text(
+        "hyperparameters: {learning_rate: 1e-3, n_steps: 1e1, clip_range: lin_1e-1}"
+    )
+    found = load_training(tmp_path / "x.yaml").hyperparameters
+    assert found == {"learning_rate": 1e-3, "n_steps": 10.0, "clip_range": "lin_1e-1"}
+    config = small(hyperparameters={"n_steps": 10.0, "batch_size": 20})
+    assert make_model(config, make_environments(config, 0)).n_steps == 10
+
+
+def test_the_curriculum_holds_from_the_first_episode(tmp_path):
+    run = Run(small(curriculum=[[0.0, [3.0, 4.0]]], total_steps=64, warm_start=None), tmp_path)
+    run.build(None)
+    loads = []
+    reset = run.model.env.reset
+    run.model.env.reset = lambda: loads.append(run.model.env.get_attr("load")[0]) or reset()
+    run.learn(0, None)
+    assert loads == [(3.0, 4.0)]
+
+
+def test_baselines_are_cut_off_where_agents_are():
+    config = small(env={**SMALL["env"], "horizon": 0.5})
+    assert baseline_metrics(config)["fcfs"]["unfinished"] > 0
+
+
 def test_normalisation_and_counters_are_restored(tmp_path):
     train(small(), tmp_path)
     checkpoint, state = latest_checkpoint(tmp_path / "checkpoints")
@@ -285,6 +373,8 @@ def test_overrides_and_errors_of_configurations(tmp_path):
         ("env.rat=3", "environment argument rat"),
         ("env.observation=dict", "observation must be 'flat'"),
         ("algorithm=dqn", "dqn needs a Discrete action"),
+        ("evaluation.env.queue_window=3", "evaluation.env cannot change queue_window"),
+        ("variants=[{}, {observation: dict}]", "observation must be 'flat'"),
         ("curriculum=[[0.5, [1, 2]], [0.1, [1, 2]]]", "progress must go up"),
         ("curriculum=[[0.5, [2, 1]]]", "0 < low"),
         ("variants=[{action: flags}, {}]", "variants cannot change the kind of action"),
@@ -298,6 +388,9 @@ def test_overrides_and_errors_of_configurations(tmp_path):
         load_training("defalt")
     with pytest.raises(ConfigError, match="cannot be read"):
         load_training(tmp_path / "none.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"name: \xff")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_training(tmp_path / "latin.yaml")
     (tmp_path / "list.yaml").write_text("[1, 2]")
     with pytest.raises(ConfigError, match="expected a mapping"):
         load_training(tmp_path / "list.yaml")

@@ -134,3 +134,25 @@ def test_an_agent_takes_part_in_a_comparison():
     assert again.runs[0].metrics == next(
         r.metrics for r in comparison.runs if r.policy == "greedy" and r.seed == 1
     )
+
+
+@pytest.mark.parametrize("action", ["admit_count", "knobs"])
+def test_agents_schedule_every_worker_of_a_cluster(action):
+    """Each worker has a copy of the agent; one worker behind a router gives the schedule of one without."""
+    scenario = kvgym.load_scenario("a100-llama2-70b").override(
+        workload={"preset": "lmsys", "num_requests": 60, "rate": 60}, kv_capacity=6144
+    )
+    agent = AgentPolicy(Greedy(action) if action == "admit_count" else FixedKnobs(), action=action, num_requests=60)
+    alone, table = scenario.make_system(), scenario.make_workload().sample(0)
+    one, four = alone.replicate(1), alone.replicate(4)
+    found = [kvgym.simulate(system, table, agent).requests["finish_time"] for system in (alone, one, four)]
+    assert np.array_equal(found[0], found[1])
+    assert np.isfinite(found[2]).all()
+    assert found[2].mean() < found[0].mean()
+
+
+class FixedKnobs:
+    """No margin, no cap, small chunks."""
+
+    def predict(self, observation, deterministic=True, action_masks=None):
+        return np.array([0, 7, 1, 0]), None

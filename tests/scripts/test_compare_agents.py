@@ -1,0 +1,72 @@
+"""The scripts that compare agents with tuned baselines and put them into the package, at a size of seconds."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from kvgym.agents.config import load_training
+from kvgym.agents.library import load_model
+from kvgym.agents.training import train
+from kvgym.policy import make_policy
+from kvgym.tuning import plan_search
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    import sys
+
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+compare_agents, publish_agent = load("compare_agents"), load("publish_agent")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "noisy"
+    small = {
+        "env.num_requests": 10, "num_envs": 2, "hyperparameters.n_steps": 8, "hyperparameters.batch_size": 16,
+        "total_steps": 16, "evaluation.interval": 16, "evaluation.seeds": 1,
+    }  # fmt: skip
+    train(load_training("noisy", small), folder)
+    return folder
+
+
+def test_compare_and_publish(run, tmp_path, capsys):
+    compare_agents.main(
+        ["--agents", f"{run}=noisy", "--quick", "--json", str(tmp_path / "figures.json"),
+         "--curves", f"noisy={run}", "--figure", str(tmp_path / "curves.png")]
+    )  # fmt: skip
+    text = capsys.readouterr().out
+    assert "### 20 requests/s" in text
+    assert "better by" in text
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert {part["metric"] for part in figures} == {"e2e_latency_mean"}
+    publish_agent.main(
+        [str(run), "ppo_tiny", "--figures", str(tmp_path / "figures.json"), "--as", str(run), "--limits", "None known.",
+         "--models", str(tmp_path)]
+    )  # fmt: skip
+    assert load_model(tmp_path / "ppo_tiny.npz").header.metadata["name"] == "ppo_tiny"
+    card = (tmp_path / "ppo_tiny.md").read_text()
+    for heading in ("# ppo_tiny", "## Trained on", "## Figures", "## Limits", "- None known."):
+        assert heading in card
+
+
+@pytest.mark.parametrize("name", compare_agents.TASKS)
+def test_tasks_name_policies_and_values_that_exist(name):
+    task = compare_agents.TASKS[name]
+    assert task.training_rate in task.rates or name == "slo"
+    task.at(task.rates[0]).make_workload().sample(0)
+    for spec in (*task.baselines, *task.published):
+        make_policy(spec)
+    for spec in task.baselines:
+        space = task.spaces.get(spec.partition(":")[0])
+        plan_search(spec, space)
