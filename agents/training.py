@@ -8,271 +8,31 @@ Stable-Baselines3).
 
 from __future__ import annotations
 
-import csv
-import io
-import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
-from kvgym.agents.algorithms import ALGORITHMS, make_environments, make_model, wrap
-from kvgym.agents.callbacks import (
-    SHOWN,
-    CurriculumCallback,
-    MetricsCallback,
-    MilestoneCallback,
-    fresh_start,
-)
+from kvgym.agents.algorithms import make_environments
 from kvgym.agents.checkpoints import (
-    REMEDY,
     checkpoints,
     latest_checkpoint,
-    remove_left,
-    save_checkpoint,
     write_json,
     write_text,
-    write_whole,
 )
 from kvgym.agents.config import TrainConfig, make_training
-from kvgym.agents.export import export
-from kvgym.agents.numpy_model import NumpyModel
-from kvgym.agents.playing import Evaluator
 from kvgym.agents.reference import baseline_metrics
+from kvgym.agents.run import Run, TrainingResult
 from kvgym.errors import ConfigError
-from kvgym.evaluation import jsonable, run_context
-from kvgym.metrics import metric_info
+from kvgym.evaluation import run_context
 
 try:
     import torch
-    from stable_baselines3.common.base_class import BaseAlgorithm
-    from stable_baselines3.common.callbacks import CallbackList
-    from stable_baselines3.common.logger import configure
-    from stable_baselines3.common.vec_env import VecNormalize
-    from torch.utils.tensorboard import SummaryWriter
 except ImportError as error:
-    raise ConfigError(
-        f'training needs PyTorch, Stable-Baselines3 and TensorBoard: pip install "kvgym[train]" ({error})'
-    ) from error
+    raise ConfigError(f'training needs PyTorch: pip install "kvgym[train]" ({error})') from error
 
 LIBRARIES = ("torch", "stable-baselines3", "sb3-contrib", "tensorboard")
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """What a finished run leaves.
-
-    Attributes:
-        folder: the run folder.
-        steps: environment steps.
-        best: value of the evaluation's metric of the best agent.
-        best_step: environment steps after which it was that good.
-        baselines: value of the metric of each baseline on the same requests; NaN where it failed.
-        curve: rows of ``curve.csv``.
-    """
-
-    folder: Path
-    steps: int
-    best: float
-    best_step: int
-    baselines: dict[str, float]
-    curve: tuple[dict[str, float], ...]
-
-
-class Run:
-    """A training run in its folder; see :func:`train` and :func:`resume`."""
-
-    def __init__(self, config: TrainConfig, folder: Path) -> None:
-        """Prepare what a new run and a resumed one share."""
-        self.config, self.folder = config, folder
-        self.checkpoints = folder / "checkpoints"
-        evaluation = config.evaluation
-        seeds = range(evaluation.first_seed, evaluation.first_seed + evaluation.seeds)
-        self.evaluator = Evaluator(config.evaluation_config(), seeds)
-        self.baselines: dict[str, dict[str, float]] = {}
-        self.rows: list[dict[str, float]] = []
-        self.best, self.best_step, self.best_score = float("nan"), 0, -math.inf
-        self.saved = -1
-        self.model: BaseAlgorithm
-        self._writers: dict[str, SummaryWriter] = {}
-
-    def build(self, checkpoint: Path | None) -> None:
-        """Make environments and model, from a checkpoint if there is one."""
-        config = self.config
-        remove_left(self.folder)
-        envs = make_environments(config, config.seed)
-        if checkpoint is None:
-            self.model = make_model(config, wrap(config, envs))
-        else:
-            cls = ALGORITHMS[config.algorithm]
-            try:
-                if config.normalize_reward:
-                    envs = VecNormalize.load(str(checkpoint / "normalize.pkl"), envs)
-                self.model = cls.load(checkpoint / "model.zip", env=envs, device=config.device)
-                if hasattr(self.model, "load_replay_buffer"):
-                    self.model.load_replay_buffer(checkpoint / "replay.pkl")
-            except Exception as error:  # damaged files fail in many ways
-                raise ConfigError(f"checkpoint {checkpoint} cannot be loaded: {error}; {REMEDY}") from error
-        self.model.set_logger(configure(str(self.folder / "tensorboard"), ["tensorboard"]))
-
-    def save(self, steps: int) -> None:
-        """Save a checkpoint."""
-
-        def write(place: Path) -> None:
-            self.model.save(place / "model.zip")
-            normaliser = self.model.get_vec_normalize_env()
-            if normaliser is not None:
-                normaliser.save(str(place / "normalize.pkl"))
-            if hasattr(self.model, "save_replay_buffer"):
-                self.model.save_replay_buffer(place / "replay.pkl")
-
-        state = {
-            "steps": steps,
-            "best": None if math.isnan(self.best) else self.best,
-            "best_step": self.best_step,
-            "best_score": self.best_score if math.isfinite(self.best_score) else None,
-            "rows": jsonable(self.rows),
-            "baselines": jsonable(self.baselines),
-        }
-        save_checkpoint(self.checkpoints, steps, write, state, self.config.keep_checkpoints)
-        self.saved = steps
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over the counters of a checkpoint."""
-        self.saved = int(state["steps"])
-        self.rows = [_numbers(row) for row in state["rows"]]
-        self.best = float("nan") if state["best"] is None else state["best"]
-        self.best_step = state["best_step"]
-        self.best_score = -math.inf if state["best_score"] is None else state["best_score"]
-        self.baselines = {label: _numbers(values) for label, values in state["baselines"].items()}
-
-    def agent(self, steps: int, metrics: Mapping[str, float] | None = None) -> NumpyModel:
-        """Return the present agent as plain weights."""
-        config = self.config
-        metadata = {
-            "name": config.name,
-            "summary": config.summary,
-            "steps": steps,
-            "seed": config.seed,
-            "evaluation": jsonable(dict(metrics or {})),
-            "training": config.model_dump(mode="json"),
-        }
-        return export(self.model, config.env_configs()[0].model_dump(mode="json"), metadata)
-
-    def evaluate(self, steps: int) -> None:
-        """Evaluate the present agent, log it, and keep it if it is the best so far."""
-        metric = self.config.evaluation.metric
-        agent = self.agent(steps)
-        found = {name: _mean(values) for name, values in self.evaluator.play(agent).items()}
-        row = {"steps": float(steps), "return": found["return"], **{name: found[name] for name in SHOWN}}
-        row[metric] = found[metric]
-        self.rows.append(row)
-        if self.score(found) > self.best_score:
-            self.best, self.best_step, self.best_score = found[metric], steps, self.score(found)
-            write_whole(self.folder / "best.npz", self.agent(steps, row).save)
-        self._write_curve()
-        logger = self.model.logger
-        for name in dict.fromkeys((*SHOWN, metric, "return")):
-            if not math.isnan(found[name]):
-                logger.record(f"kv/eval/{name}", found[name])
-        logger.dump(steps)
-        self._log_baselines(steps)
-
-    def score(self, found: Mapping[str, float]) -> float:
-        """Return what the best agent has most of; -inf where requests were left or there is no value."""
-        evaluation = self.config.evaluation
-        lower = metric_info(evaluation.metric).lower_is_better
-        value = found["return"]
-        if evaluation.select == "metric":
-            value = -found[evaluation.metric] if lower else found[evaluation.metric]
-        incomplete = bool(lower) and found["unfinished"] > 0
-        return -math.inf if incomplete or math.isnan(value) else value
-
-    def _write_curve(self) -> None:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(self.rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({**row, "steps": int(row["steps"])} for row in self.rows)
-        write_text(self.folder / "curve.csv", text.getvalue())
-
-    def _log_baselines(self, steps: int) -> None:
-        """Draw each baseline's value as a line of its own, beside the agent's in the same chart."""
-        for label, values in self.baselines.items():
-            if label not in self._writers:
-                place = "".join(c if c.isalnum() or c in "_-." else "-" for c in label)
-                self._writers[label] = SummaryWriter(str(self.folder / "tensorboard" / f"baseline-{place}"))
-            for name in dict.fromkeys((*SHOWN, self.config.evaluation.metric)):
-                if not math.isnan(values[name]):
-                    self._writers[label].add_scalar(f"kv/eval/{name}", values[name], steps)
-            self._writers[label].flush()
-
-    def milestone(self, steps: int) -> None:
-        """Evaluate, save a checkpoint, and go on with new random generators and episodes."""
-        self.evaluate(steps)
-        self.save(steps)
-        fresh_start(self.model, self.config.seed, steps)
-
-    def learn(self, start: int, progress: Callable[[int], None] | None) -> None:
-        """Train until the configured number of steps."""
-        config = self.config
-        curriculum = CurriculumCallback(config)
-        self.curriculum = curriculum
-        milestones = MilestoneCallback(config.evaluation.interval, start, self.milestone, progress)
-        # The curriculum comes first: new episodes of a milestone already follow it.
-        callbacks = CallbackList([curriculum, milestones, MetricsCallback()])
-        remaining = config.total_steps - start
-        callbacks.init_callback(self.model)
-        curriculum.apply(start)
-        if start:
-            fresh_start(self.model, config.seed, start)
-        try:
-            self.model.learn(remaining, callback=callbacks, reset_num_timesteps=start == 0)
-        except ValueError as error:
-            if all(bool(p.isfinite().all()) for p in self.model.policy.parameters()):
-                raise
-            raise ConfigError(
-                f"training diverged by step {self.model.num_timesteps:,}: weights of the network are not finite; "
-                "try a lower learning_rate or a larger batch_size"
-            ) from error
-
-    def finish(self) -> TrainingResult:
-        """Evaluate and save the last agent."""
-        steps = int(self.model.num_timesteps)
-        if not self.rows or self.rows[-1]["steps"] < steps:
-            self.evaluate(steps)
-        if self.saved != steps:
-            self.save(steps)
-        write_whole(self.folder / "final.npz", self.agent(steps, self.rows[-1]).save)
-        write_whole(self.folder / "model.zip", self.model.save)
-        self.model.logger.close()
-        for writer in self._writers.values():
-            writer.close()
-        return self.result(steps)
-
-    def result(self, steps: int) -> TrainingResult:
-        """Return what the run has reached."""
-        metric = self.config.evaluation.metric
-        return TrainingResult(
-            folder=self.folder,
-            steps=steps,
-            best=self.best,
-            best_step=self.best_step,
-            baselines={label: values[metric] for label, values in self.baselines.items()},
-            curve=tuple(self.rows),
-        )
-
-
-def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:
-    """Return values read from JSON, where NaN is None."""
-    return {name: float("nan") if value is None else value for name, value in values.items()}
-
-
-def _mean(values: Any) -> float:
-    """Return the mean over the seeds; NaN where no seed has a value."""
-    return float(np.mean(values)) if not np.isnan(values).any() else float("nan")
 
 
 def train(

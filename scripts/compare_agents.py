@@ -269,7 +269,7 @@ def evaluate(agents: Sequence[tuple[str, str]], options: argparse.Namespace) -> 
         best = at_nominal[:5]  # the five best at the training rate
         for factor in () if options.quick else (0.5, 0.75, 1.25, 1.5, 2.0):
             rate = factor * task.training_rate
-            comparison = compare(task.at(rate), [*loaded, *best], seeds=held_out)
+            comparison = compare(task.at(rate), [loaded[0], *best], seeds=held_out[: options.sweep_seeds])
             show(
                 comparison, labels[:1], task.metric, out,
                 f"{factor:g} times the training rate: {rate:g} requests/s (baselines as tuned at the training rate)",
@@ -338,6 +338,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--agents", nargs="*", default=[], metavar="AGENT=TASK", help="agents, and the task of each"
     )
     parser.add_argument("--seeds", type=int, default=30, help="held-out seeds")
+    parser.add_argument("--sweep-seeds", type=int, default=30, help="held-out seeds of the sweep over rates")
     parser.add_argument("--tuning-seeds", type=int, default=5)
     parser.add_argument("--trace", type=Path, help="also replay this trace")
     parser.add_argument("--quick", action="store_true", help="small and fast")

@@ -19,6 +19,7 @@ import yaml
 
 from kvgym.agents.library import load_model
 from kvgym.agents.numpy_model import NumpyModel
+from kvgym.policy import POLICIES
 
 MODELS = Path(__file__).resolve().parent.parent / "agents" / "models"
 
@@ -30,9 +31,7 @@ def figures(path: Path, agent: str, name: str) -> list[str]:
         values = {k: v for k, v in part["values"].items() if v == v}
         if agent not in values:
             continue
-        baselines = {
-            k: v for k, v in values.items() if k != agent and not k.startswith("knobs-") and "/" not in k
-        }
+        baselines = {k: v for k, v in values.items() if k.partition(":")[0] in POLICIES}
         pick = max if part["metric"] in ("goodput", "slo_attainment") else min
         best = pick(baselines, key=lambda k: baselines[k])
         rows.append(
@@ -74,8 +73,8 @@ def card(
         "",
         "## Figures",
         "",
-        "Means over held-out seeds from 2,000,000, baselines tuned on seeds from 1,000 (`scripts/compare_agents.py`, "
-        "[docs/agents.md](../../docs/agents.md)):",
+        "Means over 30 held-out seeds from 2,000,000, baselines tuned on seeds from 1,000",
+        "(`scripts/compare_agents.py`, [docs/agents.md](../../docs/agents.md)):",
         "",
         *rows,
         "",

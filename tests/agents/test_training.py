@@ -21,7 +21,8 @@ from kvgym.agents.config import load_training, make_training, training_names
 from kvgym.agents.library import load_agent, load_model
 from kvgym.agents.numpy_model import NumpyModel
 from kvgym.agents.reference import baseline_metrics
-from kvgym.agents.training import Run, resume, train
+from kvgym.agents.run import Run
+from kvgym.agents.training import resume, train
 from kvgym.errors import ConfigError
 from kvgym.evaluation import compare
 

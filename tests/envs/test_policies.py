@@ -142,7 +142,9 @@ def test_agents_schedule_every_worker_of_a_cluster(action):
     scenario = kvgym.load_scenario("a100-llama2-70b").override(
         workload={"preset": "lmsys", "num_requests": 60, "rate": 60}, kv_capacity=6144
     )
-    agent = AgentPolicy(Greedy(action) if action == "admit_count" else FixedKnobs(), action=action, num_requests=60)
+    agent = AgentPolicy(
+        Greedy(action) if action == "admit_count" else FixedKnobs(), action=action, num_requests=60
+    )
     alone, table = scenario.make_system(), scenario.make_workload().sample(0)
     one, four = alone.replicate(1), alone.replicate(4)
     found = [kvgym.simulate(system, table, agent).requests["finish_time"] for system in (alone, one, four)]
