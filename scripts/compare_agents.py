@@ -225,8 +225,9 @@ def fixed_knobs(agent: AgentPolicy, knobs: Sequence[int]) -> AgentPolicy:
 
 def best_fixed(agent: AgentPolicy, scenario: Scenario, metric: str, seeds: int) -> AgentPolicy:
     """Return the best fixed knobs among those the agent may choose, on tuning seeds."""
-    allowed = agent.config.knobs
-    grids = [allowed.get(name, (0,)) for name in ("protection", "cap", "budget", "quantum")]
+    levels = {"protection": (0, 1, 2, 3), "cap": (7,), "budget": (1, 2, 3, 4, 5, 7), "quantum": (0,)}
+    levels |= agent.config.knobs
+    grids = [levels[name] for name in ("protection", "cap", "budget", "quantum")]
     grid = [
         fixed_knobs(agent, (a, b, c, d))
         for a in grids[0]
