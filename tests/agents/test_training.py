@@ -23,6 +23,7 @@ from kvgym.agents.numpy_model import NumpyModel
 from kvgym.agents.reference import baseline_metrics
 from kvgym.agents.run import Run
 from kvgym.agents.training import resume, train
+from kvgym.envs.demonstrations import demonstrate
 from kvgym.errors import ConfigError
 from kvgym.evaluation import compare
 
@@ -403,3 +404,12 @@ def test_curriculum_interpolates():
     assert config.load_at(0.4) == pytest.approx((0.75, 1.5))
     assert config.load_at(0.6) == config.load_at(1.0) == (1.0, 2.0)
     assert small().load_at(0.5) is None
+
+
+@pytest.mark.parametrize("name", [name for name in training_names() if load_training(name).warm_start])
+def test_the_windows_of_warm_starts_hold_what_the_policy_admits(name):
+    """Full-size episodes, as a run would begin with them."""
+    config = load_training(name)
+    arguments = config.env_configs()[0].model_dump()
+    found = demonstrate(config.warm_start.policy, steps=4000, seed=1, **arguments)
+    assert len(found.actions) == 4000
