@@ -94,6 +94,11 @@ class EvaluationConfig(_Part):
     env: dict[str, Any] = Field(default_factory=dict)
     baselines: tuple[str, ...] = ()
 
+    @property
+    def workload_seeds(self) -> range:
+        """Seeds of the workloads."""
+        return range(self.first_seed, self.first_seed + self.seeds)
+
     @field_validator("metric")
     @classmethod
     def _known(cls, value: str) -> str:

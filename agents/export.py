@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from kvgym.agents.algorithms import ALGORITHMS
 from kvgym.agents.networks import ActionHead, SlotsExtractor
 from kvgym.agents.numpy_model import Array, Header, NumpyModel
 from kvgym.envs import spaces
@@ -15,23 +16,14 @@ from kvgym.envs.observations import ACTIVE_FEATURES, QUEUE_FEATURES
 from kvgym.errors import ConfigError
 
 try:
-    from sb3_contrib import MaskablePPO
-    from stable_baselines3 import A2C, DQN, PPO
+    from stable_baselines3 import DQN
     from stable_baselines3.common.base_class import BaseAlgorithm
     from stable_baselines3.common.torch_layers import FlattenExtractor
     from torch import nn
 except ImportError as error:
     raise ConfigError(
-        "kvgym.agents.export needs PyTorch, Stable-Baselines3 and sb3-contrib: "
-        f'pip install "kvgym[train]" ({error})'
+        f'kvgym.agents.export needs PyTorch and Stable-Baselines3: pip install "kvgym[train]" ({error})'
     ) from error
-
-ALGORITHMS: dict[str, type[BaseAlgorithm]] = {
-    "ppo": PPO,
-    "maskable_ppo": MaskablePPO,
-    "a2c": A2C,
-    "dqn": DQN,
-}
 
 
 def export(

@@ -112,9 +112,7 @@ def _load_zip(path: Path, label: str, arguments: dict[str, Any]) -> AgentPolicy:
 
     beside = path.with_name("final.npz")
     if not arguments and path.name == "model.zip" and beside.is_file():
-        return AgentPolicy(
-            NumpyModel.load(beside), name=label, **NumpyModel.load(beside).header.env_arguments
-        )
+        return load_agent(beside, name=label)
     if "action" not in arguments:
         raise ConfigError(
             f"{path}: a Stable-Baselines3 file does not say what environment it is for; load it in Python: "

@@ -27,7 +27,7 @@ def baseline_metrics(config: TrainConfig) -> dict[str, dict[str, float]]:
     evaluation, env = config.evaluation, config.evaluation_config()
     scenario = env.make_scenario()
     workload = scenario.make_workload()
-    seeds = range(evaluation.first_seed, evaluation.first_seed + evaluation.seeds)
+    seeds = evaluation.workload_seeds
     tables = [at_load(workload.sample(seed), env.load, seed) for seed in seeds]
     # The horizon of the agent's episodes, but not their limit of steps without a token: it is for idle agents.
     system = replace(env.make_system(scenario, workload, len(tables[0])), stall_limit=None)

@@ -77,9 +77,7 @@ class Run:
         """Prepare what a new run and a resumed one share."""
         self.config, self.folder = config, folder
         self.checkpoints = folder / "checkpoints"
-        evaluation = config.evaluation
-        seeds = range(evaluation.first_seed, evaluation.first_seed + evaluation.seeds)
-        self.evaluator = Evaluator(config.evaluation_config(), seeds)
+        self.evaluator = Evaluator(config.evaluation_config(), config.evaluation.workload_seeds)
         self.baselines: dict[str, dict[str, float]] = {}
         self.rows: list[dict[str, float]] = []
         self.best, self.best_step, self.best_score = float("nan"), 0, -math.inf
@@ -207,7 +205,6 @@ class Run:
         """Train until the configured number of steps."""
         config = self.config
         curriculum = CurriculumCallback(config)
-        self.curriculum = curriculum
         milestones = MilestoneCallback(config.evaluation.interval, start, self.milestone, progress)
         # The curriculum comes first: new episodes of a milestone already follow it.
         callbacks = CallbackList([curriculum, milestones, MetricsCallback()])

@@ -13,7 +13,7 @@ from kvgym import __version__, console
 from kvgym.errors import ConfigError, KVGymError, UnknownNameError
 from kvgym.list_cli import list_
 from kvgym.render_cli import render
-from kvgym.run_folder import command_line, default_folder, make_folder
+from kvgym.run_folder import OutOption, command_line, default_folder, make_folder
 from kvgym.scenario import DEFAULT_SCENARIO
 from kvgym.scenario_cli import (
     BatchTimeOption,
@@ -45,10 +45,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-
-OutOption = Annotated[
-    Path | None, typer.Option("--out", "-o", help="Folder for results (default: results/…).")
-]
 
 
 @app.command()
@@ -108,20 +104,10 @@ def compare(
     folder = make_folder(out or default_folder("compare", chosen.name))
     count = seeds if seeds is not None else (1 if trace is not None else chosen.seeds)
     numbers = range(first_seed, first_seed + count)
-    with console.progress_bar(len(specs) * count, progress) as bar:
-
-        def advance(text: str) -> None:
-            if bar is not None:
-                bar.update(bar.task_ids[0], description=text, advance=0 if not started else 1)
-            started.append(text)
-
-        started: list[str] = []
+    with console.run_progress(len(specs) * count, progress) as advance:
         comparison = run_comparison(chosen, specs, seeds=numbers, keep_examples=report, progress=advance)
     console.out.print(console.comparison_table(comparison, columns))
-    for note in comparison.notes:
-        console.out.print(f"note: {note}", markup=False)
-    for policy, message in comparison.errors().items():
-        console.out.print(f"{policy}: {message}", style="red", markup=False)
+    console.print_remarks(comparison)
     total = sum(comparison.num_requests) * len(comparison.policies)
     finished = sum(int(r.metrics["finished"]) for r in comparison.runs if not r.error)
     once = all(r.completed_once for r in comparison.runs)

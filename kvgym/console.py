@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -218,3 +218,26 @@ def progress_bar(total: int, enabled: bool) -> Iterator[Progress | None]:
     ) as progress:
         progress.add_task("starting", total=total)
         yield progress
+
+
+@contextlib.contextmanager
+def run_progress(total: int, enabled: bool) -> Iterator[Callable[[str], None]]:
+    """Show a progress bar over runs; the function it gives is called with a line of text before each run."""
+    with progress_bar(total, enabled) as bar:
+        started = False
+
+        def advance(text: str) -> None:
+            nonlocal started
+            if bar is not None:
+                bar.update(bar.task_ids[0], description=escape(text), advance=int(started))
+            started = True
+
+        yield advance
+
+
+def print_remarks(comparison: Comparison) -> None:
+    """Print the notes of a comparison, and why policies failed."""
+    for note in comparison.notes:
+        out.print(f"note: {note}", markup=False)
+    for policy, message in comparison.errors().items():
+        out.print(f"{policy}: {message}", style="red", markup=False)

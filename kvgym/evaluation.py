@@ -273,7 +273,7 @@ def compare(
         runs=tuple(runs),
         num_requests=tuple(sizes),
         examples=examples,
-        notes=_merge_notes(notes, len(numbers)),
+        notes=merge_notes(notes, len(numbers)),
         provenance=workload.provenance(),
         hyperparameters={
             label: {**policy_defaults(type(policy)), **policy.hyperparameters()}
@@ -282,7 +282,7 @@ def compare(
     )
 
 
-def _merge_notes(notes: list[tuple[int, str]], seeds: int) -> tuple[str, ...]:
+def merge_notes(notes: list[tuple[int, str]], seeds: int) -> tuple[str, ...]:
     """Return each note once, with the seeds it holds for unless these are all."""
     by_text: dict[str, list[int]] = {}
     for seed, text in notes:

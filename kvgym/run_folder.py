@@ -6,8 +6,15 @@ import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from kvgym.errors import ConfigError
+
+OutOption = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Folder for results (default: results/…).")
+]
 
 
 def default_folder(kind: str, name: str) -> Path:

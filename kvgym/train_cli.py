@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from kvgym import console
 from kvgym.errors import ConfigError
-from kvgym.run_folder import command_line, default_folder, make_folder
+from kvgym.run_folder import OutOption, command_line, default_folder, make_folder
 from kvgym.scenario_cli import (
     BatchTimeOption,
     CapacityOption,
@@ -158,9 +157,7 @@ def evaluate(
     workers: WorkersOption = None,
     router: RouterOption = None,
     horizon: HorizonOption = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for results (default: results/…).")
-    ] = None,
+    out: OutOption = None,
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
 ) -> None:
     """Evaluate a learned agent on held-out seeds beside baselines, paired by seed.
@@ -168,12 +165,15 @@ def evaluate(
     Shows each policy's mean with a 95 % interval and by how much the agent is better or worse than it, with the
     paired interval. Writes the files that kvgym compare writes.
     """
-    from kvgym.agents.library import load_agent, load_model
+    from kvgym.agents.library import load_agent
+    from kvgym.agents.numpy_model import NumpyModel
     from kvgym.evaluation import compare
     from kvgym.metrics import metric_info
 
     agent = load_agent(model)
-    training = load_model(model).header.metadata.get("training", {}) if not model.endswith(".zip") else {}
+    training: dict[str, Any] = {}
+    if isinstance(agent.model, NumpyModel) and not model.endswith(".zip"):
+        training = agent.model.header.metadata.get("training", {})
     measured = training.get("evaluation", {})
     by = metric or measured.get("metric", "e2e_latency_mean")
     try:
@@ -197,22 +197,12 @@ def evaluate(
         specs = list(measured.get("baselines", ()) if scenario is None else ()) or list(chosen.policies)
     count = seeds if seeds is not None else (1 if trace is not None else HELD_OUT)
     folder = make_folder(out or default_folder("evaluate", agent.info.name))
-    with console.progress_bar((len(specs) + 1) * count, progress) as bar:
-
-        def advance(text: str) -> None:
-            if bar is not None:
-                bar.update(bar.task_ids[0], description=escape(text), advance=0 if not started else 1)
-            started.append(text)
-
-        started: list[str] = []
+    with console.run_progress((len(specs) + 1) * count, progress) as advance:
         comparison = compare(
             chosen, [agent, *specs], seeds=range(first_seed, first_seed + count), progress=advance
         )
     console.out.print(console.agent_table(comparison, agent.info.name, by))
-    for note in comparison.notes:
-        console.out.print(f"note: {note}", markup=False)
-    for policy, message in comparison.errors().items():
-        console.out.print(f"{policy}: {message}", style="red", markup=False)
+    console.print_remarks(comparison)
     comparison.save(folder, command=command_line())
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
     if agent.info.name in comparison.errors():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +12,7 @@ from rich.table import Table
 
 from kvgym import console
 from kvgym.errors import ConfigError, KVGymError
-from kvgym.run_folder import command_line, default_folder, make_folder
+from kvgym.run_folder import OutOption, command_line, default_folder, make_folder
 from kvgym.scenario import DEFAULT_SCENARIO
 from kvgym.scenario_cli import (
     BatchTimeOption,
@@ -128,9 +127,7 @@ def tune(
     workers: WorkersOption = None,
     router: RouterOption = None,
     horizon: HorizonOption = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for results (default: results/…).")
-    ] = None,
+    out: OutOption = None,
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
 ) -> None:
     """Search hyperparameters of schedulers on training seeds.

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvgym.errors import ConfigError, KVGymError, UnknownNameError
-from kvgym.evaluation import _merge_notes, jsonable, run_context
+from kvgym.evaluation import jsonable, merge_notes, run_context
 from kvgym.metrics import LATENCIES, compute_metrics, metric_info, metric_names
 from kvgym.policy import Policy
 from kvgym.runner import check_needs, simulate
@@ -242,7 +242,7 @@ def tune(
         check_needs(plan.make({}), table)
         system.check_fits(table)
     notes = [
-        *_merge_notes(
+        *merge_notes(
             [(s, note) for s, table in zip(numbers, tables, strict=True) for note in table.notes],
             len(numbers),
         )
