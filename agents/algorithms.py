@@ -11,7 +11,7 @@ from kvgym.agents.config import TrainConfig
 from kvgym.agents.mixed_env import MixedVecEnv
 from kvgym.agents.networks import policy_for
 from kvgym.agents.vec_env import SB3VecEnv, VecEnv, make_sb3_env
-from kvgym.envs.config import EnvConfig
+from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError
 
 try:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from kvgym.envs.config import EnvConfig
+from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.metrics import metric_info
 
@@ -118,7 +118,7 @@ class TrainConfig(_Part):
         name: id, also of the trained agent.
         summary: one line.
         algorithm: ``"maskable_ppo"``, ``"ppo"``, ``"a2c"`` or ``"dqn"``.
-        env: environment arguments, see :class:`~kvgym.envs.config.EnvConfig`.
+        env: environment arguments, see :class:`~kvgym.envs.scheduling.config.EnvConfig`.
         num_envs: environments stepped side by side.
         variants: changes of ``env``; the environments are shared out equally among these (workloads, rates,
             hardware), so that one agent sees all of them.

@@ -10,9 +10,9 @@ import numpy as np
 from kvgym.agents.algorithms import ALGORITHMS
 from kvgym.agents.networks import ActionHead, SlotsExtractor
 from kvgym.agents.numpy_model import Array, Header, NumpyModel
-from kvgym.envs import spaces
-from kvgym.envs.config import EnvConfig
-from kvgym.envs.observations import ACTIVE_FEATURES, QUEUE_FEATURES
+from kvgym.envs.scheduling import spaces
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.observations import ACTIVE_FEATURES, QUEUE_FEATURES
 from kvgym.errors import ConfigError
 
 try:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from kvgym.agents.numpy_model import NumpyModel
-from kvgym.envs.policies import AgentPolicy
+from kvgym.envs.agents import AgentPolicy
 from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.policy import register_policy_source
 
 SUFFIXES = (".npz", ".zip")
 
@@ -56,6 +57,12 @@ def _is_run(path: Path) -> bool:
         return bool(path.name) and (path / "config.yaml").is_file()
     except OSError:  # a long spec is no name of a file
         return False
+
+
+@register_policy_source
+def agent_of(spec: str) -> AgentPolicy | None:
+    """Return the agent that ``spec`` names, None where it names none."""
+    return load_agent(spec) if is_agent(spec) else None
 
 
 def load_model(spec: str | Path) -> NumpyModel:

@@ -24,9 +24,9 @@ from typing import Any, Literal, TypeGuard
 
 import gymnasium as gym
 
-from kvgym.envs import spaces
-from kvgym.envs.config import EnvConfig
-from kvgym.envs.observations import ACTIVE_FEATURES, QUEUE_FEATURES
+from kvgym.envs.scheduling import spaces
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.observations import ACTIVE_FEATURES, QUEUE_FEATURES
 from kvgym.errors import ConfigError, UnknownNameError
 
 try:

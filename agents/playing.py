@@ -9,8 +9,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from kvgym.agents.numpy_model import NumpyModel
-from kvgym.envs.config import EnvConfig
-from kvgym.envs.vector_env import ServingVectorEnv
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 
 
 class Evaluator:

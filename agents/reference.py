@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from kvgym.agents.config import TrainConfig
-from kvgym.envs.episodes import at_load
+from kvgym.envs.scheduling.episodes import at_load
 from kvgym.errors import KVGymError
-from kvgym.evaluation import label_of
+from kvgym.experiments.comparison import label_of
 from kvgym.metrics import compute_metrics, metric_names
 from kvgym.policy import make_policy
 from kvgym.runner import check_needs, simulate

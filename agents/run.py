@@ -32,7 +32,7 @@ from kvgym.agents.export import export
 from kvgym.agents.numpy_model import NumpyModel
 from kvgym.agents.playing import Evaluator
 from kvgym.errors import ConfigError
-from kvgym.evaluation import jsonable
+from kvgym.experiments.comparison import jsonable
 from kvgym.metrics import metric_info
 
 try:

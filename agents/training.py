@@ -25,7 +25,7 @@ from kvgym.agents.config import TrainConfig, make_training
 from kvgym.agents.reference import baseline_metrics
 from kvgym.agents.run import Run, TrainingResult
 from kvgym.errors import ConfigError
-from kvgym.evaluation import run_context
+from kvgym.experiments.comparison import run_context
 
 try:
     import torch

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from kvgym.envs import SCHEDULING_IDS
-from kvgym.envs.vector_env import ServingVectorEnv
+from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError, UnknownNameError
 
 try:
@@ -31,7 +31,7 @@ _NO_METRICS: dict[str, float] = {}
 
 
 class SB3VecEnv(VecEnv):
-    """A Stable-Baselines3 ``VecEnv`` over :class:`~kvgym.envs.vector_env.ServingVectorEnv`.
+    """A Stable-Baselines3 ``VecEnv`` over :class:`~kvgym.envs.scheduling.vector_environment.ServingVectorEnv`.
 
     An ended environment starts its next episode within the step, as Stable-Baselines3 expects. Its info then
     has ``terminal_observation``, ``TimeLimit.truncated``, ``episode`` as ``Monitor`` writes it (``r`` return,
@@ -190,7 +190,7 @@ def make_sb3_env(
             ``"admit_count"``.
         num_envs: N.
         seed: environment i starts with seed + i.
-        **arguments: fields of :class:`~kvgym.envs.config.EnvConfig`, and ``max_episode_steps``.
+        **arguments: fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`, and ``max_episode_steps``.
 
     Raises:
         UnknownNameError: no such id or kind of action.

@@ -46,8 +46,8 @@ from kvgym.policy import (
     register_policy,
     require,
 )
+from kvgym.simulator.apply_decision import full_tokens, kv_growth
 from kvgym.simulator.compiled import jit
-from kvgym.simulator.decisions import full_tokens, kv_growth
 from kvgym.simulator.tables import REQUEUE_BACK, REQUEUE_FRONT, UNKNOWN
 
 # Layout of the parameters.

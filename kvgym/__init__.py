@@ -8,37 +8,37 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from kvgym.version import __version__
 
 if TYPE_CHECKING:
     from kvgym.batch_time import make_batch_time
     from kvgym.batch_time.hardware import load_hardware
-    from kvgym.evaluation import Comparison, compare
+    from kvgym.experiments.comparison import Comparison, compare
+    from kvgym.experiments.scenario import Scenario, load_scenario
     from kvgym.metrics import compute_metrics
     from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo, make_policy, register_policy
     from kvgym.runner import SimulationResult, simulate
-    from kvgym.scenario import Scenario, load_scenario
     from kvgym.simulator.simulation import Simulation
     from kvgym.simulator.system import System
     from kvgym.simulator.view import SystemView
     from kvgym.workloads import RequestTable, make_workload, read_trace
 
 _HOME = {
-    "Comparison": "evaluation",
+    "Comparison": "experiments.comparison",
     "CompiledPolicy": "policy",
-    "Decision": "policy",
+    "Decision": "simulator.decision",
     "Policy": "policy",
     "PolicyInfo": "policy",
     "RequestTable": "workloads",
-    "Scenario": "scenario",
+    "Scenario": "experiments.scenario",
     "Simulation": "simulator.simulation",
     "SimulationResult": "runner",
     "System": "simulator.system",
     "SystemView": "simulator.view",
-    "compare": "evaluation",
+    "compare": "experiments.comparison",
     "compute_metrics": "metrics",
     "load_hardware": "batch_time.hardware",
-    "load_scenario": "scenario",
+    "load_scenario": "experiments.scenario",
     "make_batch_time": "batch_time",
     "make_policy": "policy",
     "make_workload": "workloads",

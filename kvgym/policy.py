@@ -8,28 +8,28 @@ loop; it can be called through ``schedule`` as well, and gives the same schedule
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal as Exact
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
 from kvgym.registry import Registry
+from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.compiled import Kernel, kernel
+from kvgym.simulator.decision import Decision as Decision
 from kvgym.simulator.loop import POLICY_SIGNATURE
+from kvgym.simulator.view import SystemView
 from kvgym.specs import parse_spec
-
-if TYPE_CHECKING:
-    from kvgym.batch_time.base import BatchTimeModel
-    from kvgym.simulator.view import SystemView
-    from kvgym.workloads.classes import ClassStatistics
+from kvgym.workloads.classes import ClassStatistics
 
 NEEDS = ("predicted_length", "length_interval", "true_length", "class", "class_rates", "slo")
 """What a policy may declare that it needs to know; everything else is hidden from it."""
@@ -68,26 +68,6 @@ class PolicyInfo:
         unknown = sorted(set(self.needs) - set(NEEDS))
         if unknown:
             raise ConfigError(f"policy {self.name!r} needs {unknown}, which is not one of {', '.join(NEEDS)}")
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What a worker is to do until the next iteration boundary: evict, then admit, then run.
-
-    Attributes:
-        admit: ids of waiting requests to activate, in order.
-        evict: ids of active requests to send back to the queue, in order.
-        tokens: tokens to process in the coming iteration by request id: a prefill chunk, 1 or 0 for a decode
-            step, 0 = paused. Requests left out run in full: the whole prefill, or one decode step.
-        wait_until: do not run a batch, but wait for the next arrival, at the latest until this time
-            (seconds; ``math.inf`` = the next arrival). None = run a batch; an empty one stalls the worker
-            for the time of an empty batch.
-    """
-
-    admit: Sequence[int] = ()
-    evict: Sequence[int] = ()
-    tokens: Mapping[int, int] = field(default_factory=dict)
-    wait_until: float | None = None
 
 
 @dataclass(frozen=True)
@@ -258,11 +238,26 @@ def describe_arguments(cls: type[Any]) -> str:
     return ", ".join(f"{k}={v!r}" for k, v in policy_defaults(cls).items()) or "none"
 
 
-def _agent(spec: str) -> Policy | None:
-    """Return the trained agent that ``spec`` names, None where it names none."""
-    from kvgym.agents.library import is_agent, load_agent  # above policies: imported when asked for
+PolicySource = Callable[[str], Policy | None]
+"""Makes the policy that a text names, or says by None that the text is none of its own."""
 
-    return load_agent(spec) if is_agent(spec) else None
+_SOURCES: list[PolicySource] = []
+_SOURCE_MODULES = ["kvgym.agents.library"]
+"""Modules that register a source when they are imported; by name, because they stand above this one."""
+
+
+def register_policy_source(source: PolicySource) -> PolicySource:
+    """Register what else :func:`make_policy` understands than registered names; usable as a decorator."""
+    _SOURCES.append(source)
+    return source
+
+
+def _from_sources(spec: str) -> Policy | None:
+    """Return the policy that a source makes of ``spec``, None where no source knows it."""
+    while _SOURCE_MODULES:
+        importlib.import_module(_SOURCE_MODULES[0])
+        _SOURCE_MODULES.pop(0)
+    return next((made for source in _SOURCES if (made := source(spec)) is not None), None)
 
 
 def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
@@ -282,9 +277,9 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
         if hyperparameters:
             raise ConfigError(f"{spec!r} is made already; give hyperparameters with a name")
         return spec
-    agent = _agent(spec)
-    if agent is not None:
-        return agent
+    made = _from_sources(spec)
+    if made is not None:
+        return made
     name, given = parse_spec(spec, "policy")
     cls = POLICIES[name]
     return construct(cls, {**given, **hyperparameters}, f"policy {name!r}")

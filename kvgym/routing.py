@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,8 @@ from kvgym.policy import construct, recording
 from kvgym.registry import Registry
 from kvgym.simulator.cluster_tables import ROUTER_SIGNATURE
 from kvgym.simulator.compiled import Kernel, kernel, uncompiled
+from kvgym.simulator.view import ClusterView
 from kvgym.specs import parse_spec
-
-if TYPE_CHECKING:
-    from kvgym.simulator.view import ClusterView
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,10 @@ class Router(ABC):
     def route(self, view: ClusterView) -> int:
         """Return the worker for request ``view.request_id``, one of ``view.candidates``."""
 
+    def compiled_rule(self) -> tuple[Kernel, tuple[Any, Any]] | None:
+        """Return kernel, and parameters and state, if the rule runs inside the compiled core; else None."""
+        return None
+
     def hyperparameters(self) -> dict[str, Any]:
         """Return the constructor arguments of this instance, JSON-able."""
         return dict(getattr(self, "_hyperparameters", {}))
@@ -91,6 +93,11 @@ class CompiledRouter(Router):
     def arguments(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return ``(params, state)`` of the run prepared by :meth:`reset`."""
         return self._params, self._state
+
+    def compiled_rule(self) -> tuple[Kernel, tuple[Any, Any]] | None:
+        """Return the kernel and its arguments, unless a subclass routes in Python."""
+        inside = type(self).route is CompiledRouter.route
+        return (self.kernel, self.arguments()) if inside else None
 
     def route(self, view: ClusterView) -> int:
         """Choose through the uncompiled kernel, as from plain Python."""

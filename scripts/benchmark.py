@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 
 from kvgym import RequestTable, System, load_hardware, make_batch_time, make_policy, make_workload
+from kvgym.experiments.scenario import DEFAULT_SCENARIO, load_scenario
 from kvgym.policy import CompiledPolicy
 from kvgym.runner import system_info
-from kvgym.scenario import DEFAULT_SCENARIO, load_scenario
 from kvgym.simulator import textbook
 from kvgym.simulator.simulation import Simulation
 

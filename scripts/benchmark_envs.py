@@ -22,9 +22,9 @@ import gymnasium as gym
 import numpy as np
 
 from kvgym.envs import SCHEDULING_IDS
-from kvgym.envs.routing_env import RoutingEnv
-from kvgym.envs.serving_env import ServingEnv
-from kvgym.envs.vector_env import ServingVectorEnv
+from kvgym.envs.routing.environment import RoutingEnv
+from kvgym.envs.scheduling.environment import ServingEnv
+from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 
 AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6}
 TASK: dict[str, Any] = {"num_requests": 256, "batch_time": AFFINE}

@@ -4,8 +4,9 @@
     python scripts/compare_agents.py --agents runs/noisy-0=noisy --quick      seconds, to see that it runs
     python scripts/compare_agents.py --curves noisy=runs/noisy-0,runs/noisy-1 --figure curves.png
 
-Baselines are tuned with `kvgym.tuning.tune` on seeds from 1000, for every rate anew; agents were trained on seeds
-drawn from their run's seed and selected on seeds from 1,000,000; what is reported are seeds from 2,000,000.
+Baselines are tuned with `kvgym.experiments.tuning.tune` on seeds from 1000, for every rate anew; agents were
+trained on seeds drawn from their run's seed and selected on seeds from 1,000,000; what is reported are seeds from
+2,000,000.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from typing import Any
 import numpy as np
 
 from kvgym.agents.library import load_agent
-from kvgym.console import interval, number, percent
-from kvgym.envs.policies import AgentPolicy
+from kvgym.cli.console import interval, number, percent
+from kvgym.envs.agents import AgentPolicy
 from kvgym.errors import KVGymError
-from kvgym.evaluation import Comparison, compare
+from kvgym.experiments.comparison import Comparison, compare
+from kvgym.experiments.scenario import Scenario, load_scenario
+from kvgym.experiments.tuning import tune
 from kvgym.metrics import metric_info
-from kvgym.scenario import Scenario, load_scenario
-from kvgym.tuning import tune
 
 HELD_OUT = 2_000_000
 

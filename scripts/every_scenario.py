@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from kvgym.errors import ConfigError, LivelockError
+from kvgym.experiments.scenario import load_scenario, scenario_names
 from kvgym.policy import POLICIES
 from kvgym.runner import simulate
-from kvgym.scenario import load_scenario, scenario_names
 
 FINISHED, HORIZON, LIVELOCK, REFUSED = "yes", "horizon", "livelock", "–"
 

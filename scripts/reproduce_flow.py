@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from kvgym.errors import LivelockError
+from kvgym.experiments.scenario import Scenario, load_scenario
+from kvgym.experiments.statistics import mean_interval
 from kvgym.metrics import compute_metrics
 from kvgym.runner import simulate
-from kvgym.scenario import Scenario, load_scenario
 from kvgym.simulator.system import System
-from kvgym.statistics import mean_interval
 from kvgym.theory.flow import (
     class_load,
     largest_budget_unknown,

@@ -24,15 +24,15 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from kvgym import RequestTable, System, make_policy, simulate
-from kvgym.evaluation import jsonable, run_context
+from kvgym.experiments.comparison import jsonable, run_context
+from kvgym.experiments.scenario import Scenario, load_scenario
+from kvgym.experiments.statistics import Estimate, mean_interval, ratio_interval
 from kvgym.metrics import compute_metrics
 from kvgym.policy import CompiledPolicy
 from kvgym.report.plots import PALETTE, STYLE
 from kvgym.runner import system_info
-from kvgym.scenario import Scenario, load_scenario
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.tables import FINISHED
-from kvgym.statistics import Estimate, mean_interval, ratio_interval
 
 Array = NDArray[np.float64]
 

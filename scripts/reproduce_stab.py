@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.batch_time.hardware import load_hardware
+from kvgym.experiments.scenario import load_scenario
+from kvgym.experiments.statistics import Estimate, mean_interval
 from kvgym.runner import SimulationResult, simulate
-from kvgym.scenario import load_scenario
 from kvgym.simulator.system import System
-from kvgym.statistics import Estimate, mean_interval
 from kvgym.theory.stability import (
     ESTIMATORS,
     batch_durations,

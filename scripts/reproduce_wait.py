@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from kvgym import RequestTable, System, compare, load_hardware, make_batch_time, make_policy, make_workload
-from kvgym.batch_time.base import BatchTimeModel
 from kvgym.errors import ConfigError
-from kvgym.evaluation import Comparison, label_of
+from kvgym.experiments.comparison import Comparison, label_of
+from kvgym.experiments.scenario import Scenario, load_scenario
+from kvgym.experiments.statistics import Estimate
 from kvgym.runner import simulate
-from kvgym.scenario import Scenario, load_scenario
-from kvgym.statistics import Estimate
+from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.buffers import memory_bound, memory_by_segments
 from kvgym.theory.fluid import (
     batch_memory,

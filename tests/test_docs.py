@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kvgym.console import markdown_table
-from kvgym.list_cli import listing
-from kvgym.scenario import scenario_names
+from kvgym.cli.console import markdown_table
+from kvgym.cli.list import listing
+from kvgym.experiments.scenario import scenario_names
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -14,7 +14,6 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from kvgym.batch_time.affine import AffineBatchTime
-from kvgym.batch_time.base import LOAD_FIELDS, BatchTimeModel, batch_time_kernel
 from kvgym.batch_time.hardware import Hardware, hardware_names, load_hardware
 from kvgym.batch_time.memory import kv_capacity
 from kvgym.batch_time.piecewise import PiecewiseBatchTime
@@ -26,6 +25,7 @@ from kvgym.batch_time.tile import TileBatchTime
 from kvgym.batch_time.unit import UnitBatchTime
 from kvgym.errors import ConfigError
 from kvgym.registry import Registry
+from kvgym.simulator.batch_time import LOAD_FIELDS, BatchTimeModel, batch_time_kernel
 
 __all__ = [
     "BATCH_TIMES",

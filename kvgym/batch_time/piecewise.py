@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.batch_time._checks import non_negative
-from kvgym.batch_time.base import BatchTimeModel, batch_time_kernel
 from kvgym.batch_time.interpolation import curve, pack_curve
 from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 
 QUANTITIES: dict[str, tuple[float, float, float, float, float]] = {
     "requests": (1.0, 0.0, 0.0, 1.0, 0.0),

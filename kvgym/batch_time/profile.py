@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.batch_time._checks import non_negative
-from kvgym.batch_time.base import BatchTimeModel, batch_time_kernel
 from kvgym.batch_time.interpolation import FAR, Floats, curve, locate, pack_curve, pack_surface, surface
 from kvgym.batch_time.tables import AllReduceTable, ProfileTables
 from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 from kvgym.simulator.compiled import Kernel, jit
 
 _HEADER = 16

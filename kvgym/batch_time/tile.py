@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.batch_time._checks import non_negative, number, share
-from kvgym.batch_time.base import BatchTimeModel, batch_time_kernel
 from kvgym.batch_time.memory import check_tensor_parallel, resolve_gpu, resolve_model
 from kvgym.batch_time.shapes import GPU, GPUS, MODELS, ModelShape
 from kvgym.errors import ConfigError
+from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 from kvgym.simulator.compiled import jit
 
 

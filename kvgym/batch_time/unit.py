@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.batch_time.base import BatchTimeModel, batch_time_kernel
+from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 
 
 @batch_time_kernel

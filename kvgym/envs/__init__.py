@@ -35,10 +35,10 @@ def register_all() -> None:
         if name not in gym.registry:
             gym.register(
                 name,
-                entry_point="kvgym.envs.serving_env:ServingEnv",
-                vector_entry_point="kvgym.envs.vector_env:ServingVectorEnv",
+                entry_point="kvgym.envs.scheduling.environment:ServingEnv",
+                vector_entry_point="kvgym.envs.scheduling.vector_environment:ServingVectorEnv",
                 kwargs={"action": action},
             )
     for name in ROUTING_IDS:
         if name not in gym.registry:
-            gym.register(name, entry_point="kvgym.envs.routing_env:RoutingEnv")
+            gym.register(name, entry_point="kvgym.envs.routing.environment:RoutingEnv")

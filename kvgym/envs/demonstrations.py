@@ -16,8 +16,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
-from kvgym.envs.actions import (
+from kvgym.envs.agents import NotExpressibleError
+from kvgym.envs.scheduling.actions import (
     apply_choice,
     apply_count,
     apply_flags,
@@ -27,8 +27,11 @@ from kvgym.envs.actions import (
     something_to_decide,
     write_mask,
 )
-from kvgym.envs.config import EnvConfig
-from kvgym.envs.core import (
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.episodes import Episodes, action_size
+from kvgym.envs.scheduling.memory import Sizes
+from kvgym.envs.scheduling.observations import write_observation
+from kvgym.envs.scheduling.stepping import (
     RUNNING,
     TERMINATED,
     TRUNCATED,
@@ -50,20 +53,17 @@ from kvgym.envs.core import (
     worker_at,
     workload_at,
 )
-from kvgym.envs.episodes import Episodes, action_size
-from kvgym.envs.memory import Sizes
-from kvgym.envs.observations import write_observation
-from kvgym.envs.policies import NotExpressibleError
-from kvgym.envs.tables import ADMIT_COUNT, ADMIT_EVICT, MARKED, REWARD_TERMS
-from kvgym.envs.window import Env
+from kvgym.envs.scheduling.tables import ADMIT_COUNT, ADMIT_EVICT, MARKED, REWARD_TERMS
+from kvgym.envs.scheduling.window import Env
 from kvgym.errors import ConfigError, KVGymError, LivelockError
 from kvgym.metrics import metric_names
 from kvgym.policy import CompiledPolicy, Policy, make_policy
 from kvgym.runner import check_needs, system_info
 from kvgym.simulator.addresses import function_at, function_handle
+from kvgym.simulator.apply_decision import full_tokens, planned_tokens
+from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import Run
 from kvgym.simulator.compiled import jit, jit_inline, kernel, uncompiled
-from kvgym.simulator.decisions import full_tokens, planned_tokens
 from kvgym.simulator.loop import POLICY_SIGNATURE
 from kvgym.simulator.tables import (
     DECISION,
@@ -261,7 +261,7 @@ def demonstrate_episode(
     """Play an episode that has been started under a policy, until it ends or the record is full.
 
     Args:
-        at: int64 (NUM_TABLES,), see :class:`~kvgym.envs.memory.Block`.
+        at: int64 (NUM_TABLES,), see :class:`~kvgym.envs.scheduling.memory.Block`.
         size: the same.
         settings_address: where the SETTINGS record lies.
         handles: int64 (4,), of the policy and of the batch-time kernel, see
@@ -345,7 +345,7 @@ class Demonstrations:
     """Steps of an environment, n of them, one episode after the other; the last episode may be cut off.
 
     Attributes:
-        observations: float32 (n, D), flat, see :mod:`kvgym.envs.observations`.
+        observations: float32 (n, D), flat, see :mod:`kvgym.envs.scheduling.observations`.
         masks: bool (n, K), which choices were possible, as sb3-contrib lays them out.
         actions: int64 (n,) for Discrete actions, else (n, a).
         rewards: float64 (n,), until the next step.
@@ -383,16 +383,16 @@ def demonstrate(
     """Record what a compiled policy does in an environment.
 
     Episodes follow each other until there are enough steps. Their requests are those of a
-    :class:`~kvgym.envs.serving_env.ServingEnv` that is reset with ``seed`` once and then without: the seed of each
-    episode's requests is drawn from a generator seeded with ``seed``. It also seeds the policy, as in
-    :func:`kvgym.simulate`.
+    :class:`~kvgym.envs.scheduling.environment.ServingEnv` that is reset with ``seed`` once and then without: the
+    seed of each episode's requests is drawn from a generator seeded with ``seed``. It also seeds the policy, as
+    in :func:`kvgym.simulate`.
 
     Args:
         policy: a compiled policy or its name, e.g. ``"mc_sf:protection=0.1"``.
         steps: n, steps to record; an ``admit_evict`` decision takes a step per choice.
         seed: of the episodes.
         compiled: False runs the same code as plain Python, for reading and debugging.
-        **arguments: fields of :class:`~kvgym.envs.config.EnvConfig`, with ``observation="flat"``.
+        **arguments: fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`, with ``observation="flat"``.
             With ``epochs="decision"`` only steps at which an agent is asked are recorded.
 
     Raises:
@@ -447,7 +447,7 @@ def _check(policy: Policy, config: EnvConfig) -> CompiledPolicy:
     name = policy.info.name
     if not isinstance(policy, CompiledPolicy) or type(policy).schedule is not CompiledPolicy.schedule:
         raise ConfigError(
-            f"policy {name!r} is not compiled; kvgym.envs.policies.play lets any policy act in an environment"
+            f"policy {name!r} is not compiled; kvgym.envs.agents.play lets any policy act in an environment"
         )
     if config.action == "knobs":
         raise NotExpressibleError(

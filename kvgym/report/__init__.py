@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kvgym.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kvgym.evaluation import Comparison
+    from kvgym.experiments.comparison import Comparison
 
 __all__ = ["picture", "write_report"]
 

@@ -13,11 +13,11 @@ import yaml
 import kvgym.metrics
 from kvgym.batch_time.hardware import load_hardware
 from kvgym.errors import KVGymError
-from kvgym.evaluation import Comparison, jsonable, run_context
+from kvgym.experiments.comparison import Comparison, jsonable, run_context
+from kvgym.experiments.statistics import Estimate
 from kvgym.metrics import metric_info, metric_names
 from kvgym.policy import POLICIES, PolicyInfo
 from kvgym.report.numbers import figures, interval
-from kvgym.statistics import Estimate
 
 REFERENCE_METRIC = "e2e_latency_mean"
 

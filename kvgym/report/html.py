@@ -8,12 +8,12 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-import kvgym
 from kvgym.errors import UnknownNameError
-from kvgym.evaluation import Comparison
+from kvgym.experiments.comparison import Comparison
 from kvgym.report import content, plots
 from kvgym.report.svg import inline_svg
 from kvgym.report.template import CSS, PAGE
+from kvgym.version import __version__
 
 
 def render(comparison: Comparison, *, command: str = "", reference: str | None = None) -> str:
@@ -47,7 +47,7 @@ def render(comparison: Comparison, *, command: str = "", reference: str | None =
         metrics=content.full_table(comparison),
         definitions=content.definitions(),
         configuration=content.configuration(comparison, command),
-        version=kvgym.__version__,
+        version=__version__,
         command=command,
         code=content.repeat_code(comparison),
         swatch=swatch,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from kvgym.statistics import Estimate
+from kvgym.experiments.statistics import Estimate
 
 NO_VALUE = "–"
 

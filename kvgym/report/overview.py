@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from kvgym.errors import ConfigError
-from kvgym.evaluation import Comparison
+from kvgym.experiments.comparison import Comparison
 from kvgym.report.plots import (
     MAX_LABEL,
     STYLE,

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from kvgym.errors import ConfigError
-from kvgym.evaluation import Comparison, label_of
+from kvgym.experiments.comparison import Comparison, label_of
 from kvgym.metrics import metric_info
 from kvgym.report import series
 from kvgym.report.numbers import figures

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.simulator.apply_decision import kv_growth, planned_tokens
 from kvgym.simulator.boundary import Run, expected_tokens
 from kvgym.simulator.compiled import jit, jit_inline
-from kvgym.simulator.decisions import kv_growth, planned_tokens
 from kvgym.simulator.tables import (
     BAD_DURATION,
     BUSY,

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from kvgym.simulator.apply_decision import detach
 from kvgym.simulator.batch import finish_batch
 from kvgym.simulator.boundary import (
     Run,
@@ -38,7 +39,6 @@ from kvgym.simulator.cluster_tables import (
     run_of,
 )
 from kvgym.simulator.compiled import jit, jit_inline, kernel
-from kvgym.simulator.decisions import detach
 from kvgym.simulator.engine import begin, clear_decision
 from kvgym.simulator.tables import (
     BAD_ROUTE,

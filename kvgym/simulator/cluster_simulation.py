@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError
 from kvgym.simulator.addresses import function_handle
+from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.cluster import (
     ASK_POLICY,
     ASK_ROUTER,
@@ -20,7 +20,8 @@ from kvgym.simulator.cluster import (
     run_cluster,
 )
 from kvgym.simulator.cluster_tables import ROUTER_SIGNATURE, ROWS, SHARED
-from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.compiled import Kernel, uncompiled
+from kvgym.simulator.decision import Decision
 from kvgym.simulator.loop import POLICY_SIGNATURE
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
@@ -28,13 +29,26 @@ from kvgym.simulator.tables import BAD_ROUTE, BUDGET, DECIDE, ITERATION, LOG_FUL
 from kvgym.simulator.view import ClusterView
 from kvgym.workloads.table import RequestTable
 
-if TYPE_CHECKING:
-    from kvgym.policy import Decision
-    from kvgym.routing import CompiledRouter, Router
-
 _FOREVER = 1_000_000_000
 _POLICY_TABLES = ("params", "state", "reals", "profile")
 _POLICY_KINDS = (np.float64, np.int64, np.float64, np.int32)
+
+
+class RouterRule(Protocol):
+    """What a cluster needs of its router; :class:`kvgym.routing.Router` has it."""
+
+    @property
+    def info(self) -> Any:
+        """What the router is."""
+        ...
+
+    def route(self, view: ClusterView) -> int:
+        """Return the worker for ``view.request_id``."""
+        ...
+
+    def compiled_rule(self) -> tuple[Kernel, tuple[Any, Any]] | None:
+        """Return kernel, and parameters and state, of a router that runs inside the compiled core; else None."""
+        ...
 
 
 class ClusterSimulation(Simulation):
@@ -58,7 +72,7 @@ class ClusterSimulation(Simulation):
         self,
         system: System,
         table: RequestTable,
-        router: Router | None,
+        router: RouterRule | None,
         *,
         needs: frozenset[str] = frozenset(),
         policy_name: str = "decision",
@@ -83,11 +97,11 @@ class ClusterSimulation(Simulation):
         for k, worker in enumerate(system.all_workers):
             self._handles[k, 2:4] = self._handle_of(worker.batch_time.kernel, BATCH_TIME_SIGNATURE)
         self._ask_router = ASK_ROUTER
-        inside = _compiled(router)
-        if inside is not None:
+        rule = None if router is None else router.compiled_rule()
+        if rule is not None:
             self._ask_router = 0
-            self._router_memory = inside.arguments()
-            self._handles[:, 4:6] = self._handle_of(inside.kernel, ROUTER_SIGNATURE)
+            kernel, self._router_memory = rule
+            self._handles[:, 4:6] = self._handle_of(kernel, ROUTER_SIGNATURE)
         self._addresses: tuple[Any, ...] | None = None
 
     @property
@@ -257,11 +271,3 @@ class ClusterSimulation(Simulation):
         if status == DECIDE:
             return
         super()._raise_for(status)
-
-
-def _compiled(router: Router | None) -> CompiledRouter | None:
-    """Return the router if it runs inside the compiled core."""
-    from kvgym.routing import CompiledRouter
-
-    inside = isinstance(router, CompiledRouter) and type(router).route is CompiledRouter.route
-    return router if inside else None  # type: ignore[return-value]

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numba
 from numba import types
 
-from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
 from kvgym.simulator.addresses import function_at, view_at
+from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import Run
 from kvgym.simulator.compiled import jit_expand
 from kvgym.simulator.loop import POLICY_SIGNATURE

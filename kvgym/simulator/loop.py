@@ -11,7 +11,7 @@ import numba
 import numpy as np
 from numba import types
 
-from kvgym.batch_time.base import BATCH_TIME_SIGNATURE
+from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import Run, next_boundary
 from kvgym.simulator.compiled import kernel
 from kvgym.simulator.engine import carry_out, clear_decision

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError
 from kvgym.simulator.compiled import jit_disabled, uncompiled
+from kvgym.simulator.decision import Decision
 from kvgym.simulator.loop import run_loop, step_worker
 from kvgym.simulator.system import ROLES, System
 from kvgym.simulator.tables import (
@@ -50,9 +51,6 @@ from kvgym.simulator.tables import (
 from kvgym.simulator.view import SystemView
 from kvgym.workloads.table import RequestTable
 
-if TYPE_CHECKING:
-    from kvgym.policy import Decision
-
 # Order of the tables in the signatures of the compiled entry points.
 _ORDER = (
     "problem", "tracker", "workers", "decision", "load", "workload", "requests", "active", "targets", "queued",
@@ -64,7 +62,7 @@ class Simulation:
     """One run of one worker over a request table; of several workers, :class:`ClusterSimulation`.
 
     Use :func:`kvgym.simulate` to run a policy to the end. Step by step: :meth:`start`, then
-    :meth:`step` with a :class:`~kvgym.policy.Decision` while they return True, looking at :attr:`view`.
+    :meth:`step` with a :class:`~kvgym.simulator.decision.Decision` while they return True, looking at :attr:`view`.
 
     Args:
         system: the worker and its rules.

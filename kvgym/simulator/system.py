@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.batch_time.base import BatchTimeModel
 from kvgym.errors import ConfigError, WorkloadError
+from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.tables import (
     PROBLEM,
     PROGRESS_KEPT,

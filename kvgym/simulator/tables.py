@@ -11,6 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from kvgym.workloads.layout import UNKNOWN as UNKNOWN
+from kvgym.workloads.layout import WORKLOAD as WORKLOAD
+
 # Life cycle of a request (REQUEST.status).
 FUTURE, WAITING, ACTIVE, FINISHED = 0, 1, 2, 3
 # Marks while a decision is being checked, to find duplicates; never seen by a policy.
@@ -37,26 +40,6 @@ RUN, WAIT = 0, 1
 OK, DECIDE, DONE, HORIZON, LOG_FULL, STALLED, DEADLOCK, BUDGET, ROUTE = 0, 1, 2, 3, 4, 5, 6, 7, 8
 BAD_EVICT, BAD_ADMIT, BAD_TOKENS, NO_MEMORY, TOO_MANY, BAD_WAIT, BAD_DURATION = 10, 11, 12, 13, 14, 15, 16
 BAD_ROUTE = 17
-
-UNKNOWN = -1
-"""Stored where a length or class is not known, or must not be known by the policy."""
-
-WORKLOAD = np.dtype(
-    [
-        ("arrival_time", "f8"),
-        ("ttft_slo", "f8"),  # seconds, inf = none
-        ("tbt_slo", "f8"),  # seconds, inf = none
-        ("prompt_len", "i4"),
-        ("output_len", "i4"),
-        ("predicted_len", "i4"),  # UNKNOWN where there is no prediction
-        ("predicted_low", "i4"),
-        ("predicted_high", "i4"),
-        ("class_id", "i4"),
-        ("priority", "i4"),  # larger = more important
-    ],
-    align=True,
-)
-"""The true requests, sorted by arrival; hidden from policies. A row is revealed when it arrives."""
 
 REQUEST = np.dtype(
     [

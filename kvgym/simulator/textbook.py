@@ -143,7 +143,7 @@ def run_textbook(
     Args:
         table: the requests; without predictions their true output lengths are the predictions.
         kv_capacity: M, tokens.
-        batch_time: function giving seconds from keyword loads, see ``kvgym.batch_time.base.LOAD_FIELDS``.
+        batch_time: function giving seconds from keyword loads, see ``kvgym.simulator.batch_time.LOAD_FIELDS``.
         policy: a name in :data:`RULES`, or a function (waiting, active, capacity) -> Plan.
         patience: epochs in a row without an arrival or a token never seen before: the run will not end.
         **args: hyperparameters; ``alpha_beta`` needs ``uniform``, a function giving numbers in [0, 1).

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import InformationError
 from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.decision import Decision
 from kvgym.simulator.tables import RUN, UNKNOWN
-
-if TYPE_CHECKING:
-    from kvgym.policy import Decision
 
 # Columns that exist only for policies with the given need.
 _GUARDED = {
@@ -180,8 +178,6 @@ class SystemView:
 
     def consult(self, kernel: Any, arguments: tuple[Any, ...]) -> Decision:
         """Ask a compiled policy, running its kernel as plain Python, and return what it decides."""
-        from kvgym.policy import Decision
-
         tables, n = self._simulation.python_tables(), self._worker
         d, active, requests = tables["decision"][n], tables["active"][n], tables["requests"]
         admit, admit_tokens, evict = tables["admit"][n], tables["admit_tokens"][n], tables["evict"][n]

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
-from kvgym.batch_time.base import BatchTimeModel
 from kvgym.errors import ConfigError
+from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.nested import (
     Floats,
     MemoryForm,

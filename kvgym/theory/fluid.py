@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import poisson
 
-from kvgym.batch_time.base import BatchTimeModel
 from kvgym.errors import ConfigError
+from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.workloads.classes import ClassStatistics
 
 ROUNDING = 1e-12

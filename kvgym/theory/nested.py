@@ -16,8 +16,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.batch_time.base import BatchTimeModel
 from kvgym.errors import ConfigError
+from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.fluid import ROUNDING, least_thresholds, load_time, whole_numbers
 
 MemoryForm: TypeAlias = Literal["exact", "theorem", "segment_design"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.batch_time.base import BatchTimeModel
 from kvgym.errors import ConfigError
+from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.nested import (
     Floats,
     above,

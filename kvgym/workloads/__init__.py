@@ -10,7 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kvgym.workloads.presets import describe_presets, mcsf_instance, preset_names
+    from kvgym.workloads.instances import mcsf_instance
+    from kvgym.workloads.presets import describe_presets, preset_names
     from kvgym.workloads.spec import RequestClass, WorkloadSpec
     from kvgym.workloads.table import RequestTable
     from kvgym.workloads.traces import Trace, load_trace, read_trace, trace_formats, write_requests
@@ -25,7 +26,7 @@ _HOME = {
     "describe_presets": "presets",
     "load_trace": "traces",
     "make_workload": "workload",
-    "mcsf_instance": "presets",
+    "mcsf_instance": "instances",
     "preset_names": "presets",
     "read_trace": "traces",
     "trace_formats": "traces",

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import WorkloadError
-from kvgym.simulator.tables import UNKNOWN, WORKLOAD
 from kvgym.workloads.classes import ClassStatistics
+from kvgym.workloads.layout import UNKNOWN, WORKLOAD
 
 _ABOUT = ("notes", "classes")  # what the table says of itself; everything else is a column
 

@@ -15,6 +15,7 @@ from kvgym.workloads.base import IntRange, substream
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.lengths import Lengths, PairDistribution, draw_index
 from kvgym.workloads.predictions import ClassPrediction, ExactPrediction, Predictor
+from kvgym.workloads.presets import PRESETS
 from kvgym.workloads.spec import TraceLengths, WorkloadSpec
 from kvgym.workloads.table import RequestTable
 
@@ -258,8 +259,6 @@ def make_workload(source: str | Path | Mapping[str, Any] | WorkloadSpec, **overr
         ConfigError: a field is unknown or wrong.
         TraceFormatError: the trace file is malformed.
     """
-    from kvgym.workloads.presets import PRESETS
-
     if isinstance(source, WorkloadSpec):
         fields = _fields(source)
     elif isinstance(source, Mapping):

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 import kvgym
-from kvgym.envs.config import EnvConfig
-from kvgym.envs.policies import AgentPolicy
+from kvgym.envs.agents import AgentPolicy
+from kvgym.envs.scheduling.config import EnvConfig
 
 ENV_ID = "kvgym/AdmitCount-v0"
 
@@ -57,7 +57,7 @@ class Agent(nn.Module):
     def predict(
         self, observation: Any, deterministic: bool = True, action_masks: Any = None
     ) -> tuple[int, None]:
-        """Act on one observation, as kvgym.envs.policies.AgentPolicy expects it.
+        """Act on one observation, as kvgym.envs.agents.AgentPolicy expects it.
 
         Samples whatever ``deterministic`` says: that is the policy PPO improves. The most probable action
         alone may wait for ever beside an empty worker, which a comparison reports as a livelock.

@@ -27,8 +27,8 @@ from ray.tune.registry import register_env
 from torch import Tensor, nn
 
 import kvgym
-from kvgym.envs.config import EnvConfig
-from kvgym.envs.policies import AgentPolicy
+from kvgym.envs.agents import AgentPolicy
+from kvgym.envs.scheduling.config import EnvConfig
 
 ENV_ID = "kvgym/AdmitCount-v0"
 
@@ -57,7 +57,7 @@ class MaskedModule(TorchRLModule, ValueFunctionAPI):
 
 
 class Sampler:
-    """A module with ``predict``, as kvgym.envs.policies.AgentPolicy expects it.
+    """A module with ``predict``, as kvgym.envs.agents.AgentPolicy expects it.
 
     Samples whatever ``deterministic`` says: that is the policy PPO improves. The most probable action alone
     may wait for ever beside an empty worker, which a comparison reports as a livelock.

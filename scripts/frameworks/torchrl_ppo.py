@@ -26,14 +26,14 @@ from torchrl.objectives import ClipPPOLoss
 from torchrl.objectives.value import GAE
 
 import kvgym
-from kvgym.envs.config import EnvConfig
-from kvgym.envs.policies import AgentPolicy
+from kvgym.envs.agents import AgentPolicy
+from kvgym.envs.scheduling.config import EnvConfig
 
 ENV_ID = "kvgym/AdmitCount-v0"
 
 
 class Sampler:
-    """The actor with ``predict``, as kvgym.envs.policies.AgentPolicy expects it.
+    """The actor with ``predict``, as kvgym.envs.agents.AgentPolicy expects it.
 
     Samples whatever ``deterministic`` says: that is the policy PPO improves. The most probable action alone
     may wait for ever beside an empty worker, which a comparison reports as a livelock.

@@ -14,8 +14,8 @@ from stable_baselines3.common.vec_env import VecNormalize
 from kvgym.agents.cloning import _as_seen, _held_out, _returns, clone, prefer
 from kvgym.agents.networks import policy_for
 from kvgym.agents.vec_env import make_sb3_env
-from kvgym.envs.config import EnvConfig
 from kvgym.envs.demonstrations import demonstrate
+from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, KVGymError
 
 SMALL = {

@@ -12,7 +12,7 @@ from kvgym.agents.config import make_training
 from kvgym.agents.library import agent_names, load_agent, load_model, model_card
 from kvgym.agents.training import train
 from kvgym.errors import ConfigError, KVGymError, UnknownNameError
-from kvgym.scenario import load_scenario
+from kvgym.experiments.scenario import load_scenario
 
 TINY = {
     "name": "tiny",
@@ -104,7 +104,7 @@ def test_training_without_the_extra_names_it(tmp_path):
         "import sys\n"
         "sys.modules['stable_baselines3'] = sys.modules['torch'] = None\n"
         f"sys.argv = ['kvgym', 'train', '--out', {str(tmp_path / 'run')!r}]\n"
-        "from kvgym.cli import main\n"
+        "from kvgym.cli.app import main\n"
         "main()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -22,9 +22,9 @@ from kvgym.agents.networks import (
     policy_for,
 )
 from kvgym.agents.vec_env import make_sb3_env
-from kvgym.envs import spaces
-from kvgym.envs.config import EnvConfig
-from kvgym.envs.observations import ACTIVE_FEATURES, QUEUE_FEATURES
+from kvgym.envs.scheduling import spaces
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.observations import ACTIVE_FEATURES, QUEUE_FEATURES
 from kvgym.errors import ConfigError, UnknownNameError
 
 ALGORITHMS = {"ppo": PPO, "maskable_ppo": MaskablePPO, "a2c": A2C, "dqn": DQN}

@@ -22,8 +22,8 @@ from kvgym.agents.export import export
 from kvgym.agents.networks import policy_for
 from kvgym.agents.numpy_model import NumpyModel
 from kvgym.agents.vec_env import make_sb3_env
-from kvgym.envs.config import EnvConfig
-from kvgym.envs.policies import AgentPolicy
+from kvgym.envs.agents import AgentPolicy
+from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.runner import simulate
 

@@ -25,7 +25,7 @@ from kvgym.agents.run import Run
 from kvgym.agents.training import resume, train
 from kvgym.envs.demonstrations import demonstrate
 from kvgym.errors import ConfigError
-from kvgym.evaluation import compare
+from kvgym.experiments.comparison import compare
 
 SMALL = {
     "name": "small",
@@ -178,7 +178,7 @@ def test_a_killed_run_resumes(tmp_path):
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(fields))
     command = ["train", str(tmp_path / "small.yaml"), "--out", str(tmp_path / "run"), "--no-progress"]
     process = subprocess.Popen(
-        [sys.executable, "-c", "from kvgym.cli import main; main()", *command],
+        [sys.executable, "-c", "from kvgym.cli.app import main; main()", *command],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import kvgym  # noqa: F401, registers the environments
-from kvgym.scenario import load_scenario, scenario_names
+from kvgym.experiments.scenario import load_scenario, scenario_names
 
 SMALL = {
     "scenario": "mc-sf-model-2",
@@ -98,7 +98,7 @@ def _random_arguments(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def kvgym_terms() -> tuple[str, ...]:
-    from kvgym.envs.tables import REWARD_TERMS
+    from kvgym.envs.scheduling.tables import REWARD_TERMS
 
     return REWARD_TERMS
 

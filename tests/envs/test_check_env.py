@@ -10,7 +10,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from kvgym.envs import IDS, ROUTING_IDS
-from kvgym.envs.config import EnvConfig
+from kvgym.envs.scheduling.config import EnvConfig
 
 OBSERVATIONS = typing.get_args(EnvConfig.model_fields["observation"].annotation)
 SETTINGS = (

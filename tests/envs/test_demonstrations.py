@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import kvgym
-from kvgym.envs.config import EnvConfig
+from kvgym.envs.agents import NotExpressibleError
 from kvgym.envs.demonstrations import Demonstrations, demonstrate
-from kvgym.envs.episodes import at_load
-from kvgym.envs.policies import NotExpressibleError
-from kvgym.envs.serving_env import ServingEnv
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.environment import ServingEnv
+from kvgym.envs.scheduling.episodes import at_load
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.metrics import metric_names
 

@@ -15,9 +15,9 @@ from gymnasium.envs.registration import EnvSpec
 
 import kvgym.envs
 from kvgym.envs import IDS, SCHEDULING_IDS, SUMMARIES
-from kvgym.envs.config import EnvConfig
-from kvgym.envs.serving_env import ServingEnv
-from kvgym.envs.vector_env import ServingVectorEnv
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.environment import ServingEnv
+from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError, UnknownNameError, WorkloadError
 
 

@@ -12,12 +12,12 @@ import pytest
 
 import kvgym
 from kvgym.envs import SCHEDULING_IDS as IDS
-from kvgym.envs.policies import AgentPolicy
-from kvgym.envs.serving_env import ServingEnv
-from kvgym.envs.vector_env import ServingVectorEnv
+from kvgym.envs.agents import AgentPolicy
+from kvgym.envs.scheduling.environment import ServingEnv
+from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.experiments.scenario import load_scenario
 from kvgym.metrics import metric_names
-from kvgym.scenario import load_scenario
 
 torch = pytest.importorskip("torch")
 sb3 = pytest.importorskip("stable_baselines3")

@@ -2,9 +2,9 @@ import math
 
 import pytest
 
-from kvgym.evaluation import compare
+from kvgym.experiments.comparison import compare
+from kvgym.experiments.scenario import Scenario
 from kvgym.policy import Decision, Policy, PolicyInfo
-from kvgym.scenario import Scenario
 
 HOSTILE = "<script>alert('x')</script> & $x$"
 

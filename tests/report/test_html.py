@@ -9,12 +9,12 @@ from html.parser import HTMLParser
 import pytest
 
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.evaluation import compare
+from kvgym.experiments.comparison import compare
+from kvgym.experiments.statistics import Estimate
 from kvgym.metrics import metric_names
 from kvgym.report import content, write_report
 from kvgym.report.html import render
 from kvgym.report.numbers import figures, interval
-from kvgym.statistics import Estimate
 from kvgym.workloads.traces.sample import write_sample_trace
 
 from .conftest import HOSTILE, scenario

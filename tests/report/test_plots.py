@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from kvgym.errors import ConfigError
-from kvgym.evaluation import compare
+from kvgym.experiments.comparison import compare
 from kvgym.report import picture, plots, series
 from kvgym.report.overview import overview
 

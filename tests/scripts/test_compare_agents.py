@@ -9,8 +9,8 @@ import pytest
 from kvgym.agents.config import load_training
 from kvgym.agents.library import load_model
 from kvgym.agents.training import train
+from kvgym.experiments.tuning import plan_search
 from kvgym.policy import make_policy
-from kvgym.tuning import plan_search
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 

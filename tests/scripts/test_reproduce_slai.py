@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from kvgym import simulate
-from kvgym.scenario import load_scenario
+from kvgym.experiments.scenario import load_scenario
 
 pytest.importorskip("matplotlib")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvgym.scenario import load_scenario
+from kvgym.experiments.scenario import load_scenario
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "reproduce_stab.py"
 

@@ -11,7 +11,7 @@ import pytest
 
 from kvgym.batch_time import make_batch_time
 from kvgym.batch_time.hardware import load_hardware
-from kvgym.scenario import load_scenario
+from kvgym.experiments.scenario import load_scenario
 from kvgym.theory.fluid import fluid_equilibrium
 from kvgym.workloads.classes import ClassStatistics
 

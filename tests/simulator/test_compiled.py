@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 from kvgym import RequestTable, System, simulate
-from kvgym.batch_time.base import BatchTimeModel, batch_time_kernel
+from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 from kvgym.simulator.compiled import fingerprint, uncompiled
 
 
@@ -55,7 +55,7 @@ def test_the_fingerprint_reaches_helpers_and_constants():
 MODEL = """
 import numpy as np
 from kvgym import RequestTable, System, simulate
-from kvgym.batch_time.base import BatchTimeModel, batch_time_kernel
+from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 from helper import seconds
 
 @batch_time_kernel

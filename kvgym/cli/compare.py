@@ -1,0 +1,119 @@
+"""``kvgym compare``: schedulers on identical workloads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kvgym.cli import console
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
+from kvgym.cli.scenario_options import (
+    BatchTimeOption,
+    CapacityOption,
+    HardwareOption,
+    HorizonOption,
+    NumRequestsOption,
+    PredictionsOption,
+    RateOption,
+    RateScaleOption,
+    RouterOption,
+    ScenarioOption,
+    TooLongOption,
+    TraceFormatOption,
+    TraceOption,
+    WorkersOption,
+    WorkloadOption,
+    build_scenario,
+)
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.experiments.scenario import DEFAULT_SCENARIO
+from kvgym.specs import split_specs
+
+
+def compare(
+    scenario: ScenarioOption = DEFAULT_SCENARIO,
+    policies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policies",
+            "-p",
+            help="Comma-separated, e.g. mc_sf,alpha_beta:alpha=0.2,beta=0.1, or agents.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds; policies share workloads.")
+    ] = None,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    trace: TraceOption = None,
+    trace_format: TraceFormatOption = "auto",
+    rate_scale: RateScaleOption = 1.0,
+    workload: WorkloadOption = None,
+    rate: RateOption = None,
+    num_requests: NumRequestsOption = None,
+    predictions: PredictionsOption = None,
+    too_long: TooLongOption = "error",
+    hardware: HardwareOption = None,
+    batch_time: BatchTimeOption = None,
+    kv_capacity: CapacityOption = None,
+    workers: WorkersOption = None,
+    router: RouterOption = None,
+    horizon: HorizonOption = None,
+    metrics: Annotated[str | None, typer.Option(help="Comma-separated columns (kvgym list metrics).")] = None,
+    out: OutOption = None,
+    report: Annotated[bool, typer.Option(help="Write report.html (needs kvgym[report]).")] = True,
+    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+) -> None:
+    """Run schedulers on identical workloads and compare them.
+
+    Shows a table with 95 % bootstrap intervals and writes runs.csv, runs.parquet, summary.json, config.json
+    and report.html.
+    """
+    from kvgym.experiments.comparison import compare as run_comparison
+    from kvgym.metrics import metric_info
+
+    chosen = build_scenario(
+        scenario, hardware=hardware, batch_time=batch_time, kv_capacity=kv_capacity, workload=workload,
+        trace=trace, trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
+        predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=horizon,
+    )  # fmt: skip
+    columns = tuple(split_specs(metrics)) if metrics else console.DEFAULT_COLUMNS
+    for name in columns:
+        try:
+            metric_info(name)
+        except KeyError:
+            raise UnknownNameError("metric", name, console.valid_metrics().split(", ")) from None
+    specs = split_specs(",".join(policies)) if policies else list(chosen.policies)
+    folder = make_folder(out or default_folder("compare", chosen.name))
+    count = seeds if seeds is not None else (1 if trace is not None else chosen.seeds)
+    numbers = range(first_seed, first_seed + count)
+    with console.run_progress(len(specs) * count, progress) as advance:
+        comparison = run_comparison(chosen, specs, seeds=numbers, keep_examples=report, progress=advance)
+    console.out.print(console.comparison_table(comparison, columns))
+    console.print_remarks(comparison)
+    total = sum(comparison.num_requests) * len(comparison.policies)
+    finished = sum(int(r.metrics["finished"]) for r in comparison.runs if not r.error)
+    once = all(r.completed_once for r in comparison.runs)
+    console.out.print(
+        f"{finished:,} of {total:,} requests completed"
+        + (", each exactly once." if once else "; see the notes for the others.")
+    )
+    comparison.save(folder, command=command_line())
+    if report:
+        _report(comparison, folder)
+    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+    if all(run.error for run in comparison.runs):
+        raise typer.Exit(1)  # nobody finished: scripts should notice
+
+
+def _report(comparison: Any, folder: Path) -> None:
+    """Write the HTML report, or say what it would take."""
+    from kvgym.report import write_report
+
+    try:
+        path = write_report(comparison, folder / "report.html", command=command_line())
+    except ConfigError as error:
+        console.err.print(f"no report: {error}", markup=False)
+        return
+    console.out.print(f"report:  {path}", markup=False, soft_wrap=True)

@@ -1,0 +1,243 @@
+"""What the command line prints: tables, progress, notices."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from kvgym.experiments.comparison import Comparison
+from kvgym.experiments.statistics import Estimate
+from kvgym.metrics import LATENCIES, SCALARS, STATISTICS, metric_names
+
+# Piped output is not bound to a terminal's width; 140 columns hold every table.
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
+err = Console(stderr=True, highlight=False)
+
+DEFAULT_COLUMNS = (
+    "e2e_latency_mean",
+    "ttft_p50",
+    "ttft_p99",
+    "tbt_p99",
+    "token_throughput",
+    "kv_utilisation",
+    "evictions",
+)
+_HEADINGS = {
+    "e2e_latency": "E2E",
+    "ttft": "TTFT",
+    "tbt": "TBT",
+    "tpot": "TPOT",
+    "queueing_delay": "queueing",
+    "token_throughput": "tokens/s",
+    "request_throughput": "requests/s",
+    "kv_utilisation": "KV use",
+}
+
+
+def heading(metric: str) -> str:
+    """Return a short column heading; times are in seconds."""
+    family, _, statistic = metric.rpartition("_")
+    if statistic in STATISTICS and family in LATENCIES:
+        return f"{_HEADINGS[family]} {statistic} (s)"
+    return _HEADINGS.get(metric, metric.replace("_", " "))
+
+
+def number(value: float) -> str:
+    """Return a figure with about four significant digits."""
+    if math.isnan(value):
+        return "–"
+    if (value == round(value) and abs(value) >= 10) or value == 0:
+        return f"{value:,.0f}"
+    if abs(value) < 10:
+        return f"{value:.3f}"
+    return f"{value:,.2f}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def interval(estimate: Estimate) -> str:
+    """Return the ends of an interval, "" where there is none."""
+    if math.isnan(estimate.low):
+        return ""
+    return f"{number(estimate.low)} – {number(estimate.high)}"
+
+
+def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_COLUMNS) -> Table:
+    """Return the table of a comparison: the first metric with intervals and ratios, the others as means."""
+    many = len(comparison.seeds) > 1
+    first, *rest = columns
+    table = Table(
+        title=escape(f"{comparison.scenario.name}: {comparison.scenario.summary}"),
+        caption=f"means over {len(comparison.seeds)} seeds; × = ratio to the first result, paired by seed"
+        if many
+        else "one seed; × = ratio to the first result",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("policy", no_wrap=True)
+    table.add_column(heading(first), justify="right")
+    if many:
+        table.add_column("95 % interval", justify="right", style="dim", no_wrap=True)
+    table.add_column("×", justify="right")
+    for name in rest:
+        table.add_column(heading(name), justify="right")
+    errors = comparison.errors()
+    reference = comparison.reference(first)
+    for policy in comparison.policies:
+        estimate = comparison.estimate(policy, first)
+        if policy in errors and math.isnan(estimate.value):
+            table.add_row(policy, "[red]failed[/]")
+            continue
+        table.add_row(
+            policy,
+            number(estimate.value),
+            *([interval(estimate)] if many else []),
+            number(comparison.ratio(policy, reference, first).value),
+            *(number(comparison.estimate(policy, name).value) for name in rest),
+        )
+    return table
+
+
+def agent_table(comparison: Comparison, agent: str, metric: str) -> Table:
+    """Return the means of one metric, and by how much the agent is better than each policy, paired by seed."""
+    table = Table(
+        title=escape(f"{comparison.scenario.name}: {comparison.scenario.summary}"),
+        caption=f"means over {len(comparison.seeds)} seeds from {comparison.seeds[0]:,}, 95 % intervals, paired by "
+        "seed; positive = the agent is better",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("policy", no_wrap=True)
+    for text in (heading(metric), "95 % interval", "agent better by", "95 % interval", "unfinished"):
+        table.add_column(text, justify="right", no_wrap=True)
+    for policy in comparison.policies:
+        estimate, left = comparison.estimate(policy, metric), comparison.estimate(policy, "unfinished")
+        gain = comparison.improvement(agent, policy, metric)
+        own = policy == agent
+        table.add_row(
+            policy,
+            number(estimate.value),
+            interval(estimate),
+            "" if own else percent(gain.value),
+            "" if own or math.isnan(gain.low) else f"{percent(gain.low)} – {percent(gain.high)}",
+            number(left.value),
+            style="bold" if own else None,
+        )
+    return table
+
+
+def percent(share: float) -> str:
+    """Return a signed percentage with one decimal."""
+    return "–" if math.isnan(share) else f"{100 * share:+.1f} %"
+
+
+def mapping_table(title: str, rows: Mapping[str, Sequence[str]], headings: Sequence[str]) -> Table:
+    """Return a table with a name and some texts a row."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for i, text in enumerate(headings):
+        table.add_column(text, style="bold" if i == 0 else None, no_wrap=i == 0)
+    for name, texts in rows.items():
+        table.add_row(name, *texts)
+    return table
+
+
+def markdown_table(headings: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    """Return the same as :func:`mapping_table` in Markdown, names as code."""
+    lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+    for name, texts in rows.items():
+        cells = [f"`{name}`", *(text.replace("|", "\\|") for text in texts)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def metrics_table(metrics: Mapping[str, float]) -> Table:
+    """Return a table of one run's metrics: latencies by statistic, then the others."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("seconds")
+    for statistic in STATISTICS:
+        table.add_column(statistic, justify="right")
+    for family in LATENCIES:
+        table.add_row(family, *(number(metrics[f"{family}_{s}"]) for s in STATISTICS))
+    table.add_section()
+    for name, info in SCALARS.items():
+        table.add_row(name, number(metrics[name]), info.unit if info.unit != "1" else "")
+    return table
+
+
+def workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table with a row per worker."""
+    table = Table(title="by worker", title_justify="left", box=None, pad_edge=False)
+    names = (
+        "kv_capacity",
+        "finished",
+        "e2e_latency_mean",
+        "ttft_mean",
+        "evictions",
+        "kv_utilisation",
+        "busy_fraction",
+    )
+    for name in ("worker", "role"):
+        table.add_column(name)
+    for name in names:
+        table.add_column(heading(name) if name != "ttft_mean" else "TTFT mean (s)", justify="right")
+    for row in workers:
+        figures = (float("nan") if row[name] is None else float(row[name]) for name in names)
+        table.add_row(str(row["worker"]), row["role"], *(number(x) for x in figures))
+    return table
+
+
+def valid_metrics() -> str:
+    """Return the names of all metrics for messages."""
+    return ", ".join(metric_names())
+
+
+@contextlib.contextmanager
+def progress_bar(total: int, enabled: bool) -> Iterator[Progress | None]:
+    """Show a progress bar on standard error while the block runs."""
+    if not enabled:
+        yield None
+        return
+    with Progress(
+        TextColumn("[progress.description]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=err,
+        transient=True,
+    ) as progress:
+        progress.add_task("starting", total=total)
+        yield progress
+
+
+@contextlib.contextmanager
+def run_progress(total: int, enabled: bool) -> Iterator[Callable[[str], None]]:
+    """Show a progress bar over runs; the function it gives is called with a line of text before each run."""
+    with progress_bar(total, enabled) as bar:
+        started = False
+
+        def advance(text: str) -> None:
+            nonlocal started
+            if bar is not None:
+                bar.update(bar.task_ids[0], description=escape(text), advance=int(started))
+            started = True
+
+        yield advance
+
+
+def print_remarks(comparison: Comparison) -> None:
+    """Print the notes of a comparison, and why policies failed."""
+    for note in comparison.notes:
+        out.print(f"note: {note}", markup=False)
+    for policy, message in comparison.errors().items():
+        out.print(f"{policy}: {message}", style="red", markup=False)

@@ -1,0 +1,124 @@
+"""``kvgym evaluate``: a learned agent beside baselines, on held-out seeds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from kvgym.cli import console
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
+from kvgym.cli.scenario_options import (
+    BatchTimeOption,
+    CapacityOption,
+    HardwareOption,
+    HorizonOption,
+    NumRequestsOption,
+    PredictionsOption,
+    RateOption,
+    RateScaleOption,
+    RouterOption,
+    TooLongOption,
+    TraceFormatOption,
+    TraceOption,
+    WorkersOption,
+    WorkloadOption,
+    build_scenario,
+)
+from kvgym.errors import ConfigError
+from kvgym.specs import split_specs
+
+HELD_OUT = 30
+"""Seeds that ``kvgym evaluate`` runs unless told otherwise."""
+
+FIRST_HELD_OUT = 2_000_000
+"""The first of them: far from those of training (drawn from the run's seed), tuning and periodic evaluations."""
+
+
+def evaluate(
+    model: Annotated[
+        str, typer.Argument(help="Agent: name (kvgym list agents), .npz file, or folder of a training run.")
+    ],
+    scenario: Annotated[
+        str | None,
+        typer.Option("--scenario", "-s", help="Scenario; default: what the agent was trained on."),
+    ] = None,
+    policies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policies",
+            "-p",
+            help="Baselines beside it; default: those of its training.",
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="What to compare by; default: what it was trained for.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help=f"Number of held-out seeds (default: {HELD_OUT}; of a trace 1).")
+    ] = None,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = FIRST_HELD_OUT,
+    trace: TraceOption = None,
+    trace_format: TraceFormatOption = "auto",
+    rate_scale: RateScaleOption = 1.0,
+    workload: WorkloadOption = None,
+    rate: RateOption = None,
+    num_requests: NumRequestsOption = None,
+    predictions: PredictionsOption = None,
+    too_long: TooLongOption = "error",
+    hardware: HardwareOption = None,
+    batch_time: BatchTimeOption = None,
+    kv_capacity: CapacityOption = None,
+    workers: WorkersOption = None,
+    router: RouterOption = None,
+    horizon: HorizonOption = None,
+    out: OutOption = None,
+    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+) -> None:
+    """Evaluate a learned agent on held-out seeds beside baselines, paired by seed.
+
+    Shows each policy's mean with a 95 % interval and by how much the agent is better or worse than it, with the
+    paired interval. Writes the files that kvgym compare writes.
+    """
+    from kvgym.agents.library import load_agent
+    from kvgym.agents.numpy_model import NumpyModel
+    from kvgym.experiments.comparison import compare
+    from kvgym.metrics import metric_info
+
+    agent = load_agent(model)
+    training: dict[str, Any] = {}
+    if isinstance(agent.model, NumpyModel) and not model.endswith(".zip"):
+        training = agent.model.header.metadata.get("training", {})
+    measured = training.get("evaluation", {})
+    by = metric or measured.get("metric", "e2e_latency_mean")
+    try:
+        better = metric_info(by).lower_is_better
+    except KeyError:
+        raise ConfigError(f"unknown metric {by!r}; kvgym list metrics shows them") from None
+    if better is None:
+        raise ConfigError(f"{by} has no better or worse; choose another metric")
+    own = agent.config.make_scenario()
+    if horizon is None and scenario is None and workload is None and trace is None:
+        horizon = agent.config.horizon
+    chosen = build_scenario(
+        own if scenario is None else scenario, hardware=hardware, batch_time=batch_time, kv_capacity=kv_capacity,
+        workload=workload, trace=trace, trace_format=trace_format, rate_scale=rate_scale, rate=rate,
+        num_requests=num_requests, predictions=predictions, too_long=too_long, workers=workers, router=router,
+        horizon=horizon,
+    )  # fmt: skip
+    if policies:
+        specs = split_specs(",".join(policies))
+    else:
+        specs = list(measured.get("baselines", ()) if scenario is None else ()) or list(chosen.policies)
+    count = seeds if seeds is not None else (1 if trace is not None else HELD_OUT)
+    folder = make_folder(out or default_folder("evaluate", agent.info.name))
+    with console.run_progress((len(specs) + 1) * count, progress) as advance:
+        comparison = compare(
+            chosen, [agent, *specs], seeds=range(first_seed, first_seed + count), progress=advance
+        )
+    console.out.print(console.agent_table(comparison, agent.info.name, by))
+    console.print_remarks(comparison)
+    comparison.save(folder, command=command_line())
+    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+    if agent.info.name in comparison.errors():
+        raise typer.Exit(1)

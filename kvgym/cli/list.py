@@ -1,0 +1,108 @@
+"""``kvgym list``: what there is to choose from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+
+from kvgym.cli import console
+from kvgym.errors import UnknownNameError
+
+LISTS = (
+    "policies", "agents", "scenarios", "hardware", "workloads", "environments", "routers", "training", "traces",
+    "metrics",
+)  # fmt: skip
+SHOWN = 6
+"""Lists shown when none is asked for."""
+
+
+POLICY_HEADINGS = (
+    "name", "what it does", "hyperparameters", "needs to know", "chunks", "pauses", "evicts", "source",
+)  # fmt: skip
+
+
+def list_(
+    what: Annotated[
+        str | None, typer.Argument(help=f"One of {', '.join(LISTS)}; nothing lists the first six.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option(help="Print Markdown tables.")] = False,
+) -> None:
+    """List policies, agents, scenarios, hardware, workloads, environments and more."""
+    if what is not None and what not in LISTS:
+        raise UnknownNameError("list", what, LISTS)
+    for name in LISTS[:SHOWN] if what is None else (what,):
+        headings, rows = listing(name, full=markdown)
+        if markdown:
+            print(console.markdown_table(headings, rows))
+        else:
+            console.out.print(console.mapping_table(name.capitalize(), rows, headings))
+        console.out.print()
+
+
+def policy_rows(full: bool) -> dict[str, tuple[str, ...]]:
+    """Return what is known of each policy, by name and sorted by paper, under ``POLICY_HEADINGS``.
+
+    Args:
+        full: give the paper's title, not only its first author.
+    """
+    from kvgym.policy import POLICIES, describe_arguments
+
+    rows: dict[str, tuple[str, ...]] = {}
+    for name in sorted(POLICIES, key=lambda name: POLICIES[name].info.paper or "~"):
+        info = POLICIES[name].info
+        paper = info.paper if full else info.paper.partition(",")[0].partition(" for ")[0]
+        rows[name] = (
+            info.summary,
+            describe_arguments(POLICIES[name]),
+            ", ".join(sorted(info.needs)) or "–",
+            *("yes" if able else "–" for able in (info.chunks_prefill, info.pauses, info.evicts)),
+            f"{paper}, {info.algorithm}" if paper else "practice",
+        )
+    return rows
+
+
+def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
+    """Return headings and rows of one list; ``full`` spells out what a terminal has no room for."""
+    if what == "policies":
+        return POLICY_HEADINGS, policy_rows(full)
+    if what == "metrics":
+        from kvgym.metrics import metric_info, metric_names
+
+        figures = {n: (metric_info(n).unit, metric_info(n).summary) for n in metric_names()}
+        return ("name", "unit", "what it is"), figures
+    lines: dict[str, str]
+    if what == "scenarios":
+        from kvgym.experiments.scenario import scenario_names
+
+        lines = scenario_names()
+    elif what == "agents":
+        from kvgym.agents.library import agent_names
+
+        lines = agent_names()
+    elif what == "training":
+        from kvgym.agents.config import training_names
+
+        lines = training_names()
+    elif what == "routers":
+        from kvgym.routing import ROUTERS
+
+        lines = {name: ROUTERS[name].info.summary for name in ROUTERS}
+    elif what == "hardware":
+        from kvgym.batch_time.hardware import hardware_names
+
+        lines = hardware_names()
+    elif what == "environments":
+        from kvgym.envs import IDS, SUMMARIES
+
+        lines = {name: SUMMARIES[kind] for name, kind in IDS.items()}
+    elif what == "workloads":
+        from kvgym.workloads import describe_presets
+
+        lines = describe_presets()
+    else:
+        from kvgym.workloads import trace_formats
+
+        lines = trace_formats()
+    return ("name", "what it is"), {name: (line,) for name, line in lines.items()}

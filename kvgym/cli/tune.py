@@ -1,0 +1,232 @@
+"""``kvgym tune``: search the hyperparameters of policies on training seeds."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from kvgym.cli import console
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
+from kvgym.cli.scenario_options import (
+    BatchTimeOption,
+    CapacityOption,
+    HardwareOption,
+    HorizonOption,
+    NumRequestsOption,
+    PredictionsOption,
+    RateOption,
+    RateScaleOption,
+    RouterOption,
+    ScenarioOption,
+    TooLongOption,
+    TraceFormatOption,
+    TraceOption,
+    WorkersOption,
+    WorkloadOption,
+    build_scenario,
+)
+from kvgym.errors import ConfigError, KVGymError
+from kvgym.experiments.scenario import DEFAULT_SCENARIO
+from kvgym.specs import parse_value, split_specs
+
+if TYPE_CHECKING:
+    from kvgym.experiments.tuning import TuningResult
+
+MOST_VALUES = 10_000
+_SHOWN = 10
+_FORM = "write name=1/2/3, name=low:high:step, or name=4/4/4|8/8/8 where a value is a list"
+
+
+def parse_grid(texts: list[str]) -> dict[str, tuple[Any, ...]]:
+    """Read the values to search from texts such as ``"protection=0:0.3:0.05"`` or ``"overrun=ignore/extend"``.
+
+    Ranges include both ends and are exact decimals. Values that are lists of numbers are separated by ``|``.
+
+    Raises:
+        ConfigError: a text of another form, with what is wrong.
+    """
+    space: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        name, equals, rest = (part.strip() for part in text.partition("="))
+        if not name or not equals or not rest:
+            raise ConfigError(f"--grid {text!r}: not name=values; {_FORM}")
+        if name in space:
+            raise ConfigError(f"--grid {text!r}: {name} is given twice; put its values into one")
+        parts = [part.strip() for part in rest.split("|" if "|" in rest else "/")]
+        if not all(parts):
+            raise ConfigError(f"--grid {text!r}: a value is missing; {_FORM}")
+        if ":" in rest:
+            space[name] = _range(text, rest)
+        else:
+            space[name] = tuple(parse_value(part) for part in parts)
+    return space
+
+
+def _range(text: str, rest: str) -> tuple[int | float, ...]:
+    """Return ``low, low + step, …`` up to ``high``, whole numbers where all three are."""
+    try:
+        low, high, step = (Decimal(part.strip()) for part in rest.split(":"))
+    except (ValueError, InvalidOperation):
+        raise ConfigError(f"--grid {text!r}: {rest} is not low:high:step; {_FORM}") from None
+    if not (low.is_finite() and high.is_finite() and step.is_finite() and step > 0 and low <= high):
+        raise ConfigError(f"--grid {text!r}: expected finite low ≤ high and step > 0")
+    if high - low >= step * MOST_VALUES:
+        raise ConfigError(f"--grid {text!r}: more than {MOST_VALUES:,} values; use a larger step")
+    values = [low + k * step for k in range(int((high - low) // step) + 1)]
+    whole = all(x == x.to_integral_value() for x in (low, step)) and "." not in rest
+    return tuple(int(x) if whole else float(x) for x in values)
+
+
+def tune(
+    policy: Annotated[
+        str, typer.Argument(help="Policies, comma-separated; what is given stays, as in sarathi:order=spf.")
+    ],
+    scenario: ScenarioOption = DEFAULT_SCENARIO,
+    metric: Annotated[
+        str, typer.Option("--metric", "-m", help="What to optimise (kvgym list metrics).")
+    ] = "e2e_latency_mean",
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid",
+            "-g",
+            help="Values to search, instead of the policy's own grid: overrun=ignore/extend, or "
+            "protection=0:0.3:0.05. May be repeated.",
+        ),
+    ] = None,
+    search: Annotated[str, typer.Option(help="grid, or optuna (TPE; needs kvgym\\[tune]).")] = "grid",
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, help="Most configurations; a larger grid is sampled (default: all; optuna: 50)."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of training seeds (default: 5; of a trace 1).")
+    ] = None,
+    first_seed: Annotated[
+        int, typer.Option(min=0, help="The first training seed; compare begins at 0, apart from these.")
+    ] = 1000,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=1, help="Processes; any number gives the same result.")
+    ] = 1,
+    trace: TraceOption = None,
+    trace_format: TraceFormatOption = "auto",
+    rate_scale: RateScaleOption = 1.0,
+    workload: WorkloadOption = None,
+    rate: RateOption = None,
+    num_requests: NumRequestsOption = None,
+    predictions: PredictionsOption = None,
+    too_long: TooLongOption = "error",
+    hardware: HardwareOption = None,
+    batch_time: BatchTimeOption = None,
+    kv_capacity: CapacityOption = None,
+    workers: WorkersOption = None,
+    router: RouterOption = None,
+    horizon: HorizonOption = None,
+    out: OutOption = None,
+    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+) -> None:
+    """Search hyperparameters of schedulers on training seeds.
+
+    Shows the best configurations and writes trials.csv, best.json and config.json, of several policies into a
+    folder each. The policy as given is always tried, so that the best one is never worse on these seeds.
+    """
+    from kvgym.experiments.tuning import plan_search
+    from kvgym.experiments.tuning import tune as run_search
+
+    chosen = build_scenario(
+        scenario, hardware=hardware, batch_time=batch_time, kv_capacity=kv_capacity, workload=workload,
+        trace=trace, trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
+        predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=horizon,
+    )  # fmt: skip
+    specs = split_specs(policy)
+    space = parse_grid(grid) if grid else None
+    given = [plan_search(spec, space).spec({}) for spec in specs]  # mistakes come up before the first search
+    repeated = sorted({spec for spec in given if given.count(spec) > 1})
+    if repeated or not given:
+        raise ConfigError(
+            f"policy {repeated[0]} is listed twice" if repeated else "no policy to tune; name one"
+        )
+    count = seeds if seeds is not None else (1 if trace is not None else 5)
+    numbers = range(first_seed, first_seed + count)
+    folder = make_folder(out or default_folder("tune", given[0] if len(given) == 1 else chosen.name))
+    failed = False
+
+    def search_one(spec: str) -> TuningResult:
+        with console.progress_bar(1, progress) as bar:
+
+            def advance(text: str, done: int, total: int) -> None:
+                if bar is not None:
+                    bar.update(bar.task_ids[0], description=escape(text), completed=done, total=total)
+
+            return run_search(
+                spec, chosen, space=space, metric=metric, seeds=numbers, search=search, trials=trials, workers=jobs,
+                progress=advance,
+            )  # fmt: skip
+
+    for spec in given:
+        try:
+            result = search_one(spec)
+        except KVGymError as error:
+            if len(given) == 1:
+                raise
+            failed = True
+            console.out.print(f"{spec}: {error}", style="red", markup=False)
+            continue
+        title = f"{result.policy} on {chosen.name}: {chosen.summary}"
+        console.out.print(title, style="italic", markup=False, soft_wrap=True)
+        console.out.print(tuning_table(result))
+        console.out.print(_caption(result), style="dim italic", markup=False, soft_wrap=True)
+        for note in result.notes:
+            console.out.print(f"note: {note}", markup=False)
+        place = (
+            folder
+            if len(given) == 1
+            else folder / "".join(c if c.isalnum() or c in "_." else "-" for c in spec)
+        )
+        result.save(place, command=command_line())
+        console.out.print(f"best: {result.best.spec}", markup=False, soft_wrap=True)
+        console.out.print(f"results: {place}", markup=False, soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def tuning_table(result: TuningResult) -> Table:
+    """Return the table of the best trials and the default: mean, interval, ratio to the default."""
+    many = len(result.seeds) > 1
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("configuration")
+    table.add_column(console.heading(result.metric), justify="right")
+    if many:
+        table.add_column("95 % interval", justify="right", style="dim", no_wrap=True)
+    table.add_column("×", justify="right")
+    shown = result.ranking()[:_SHOWN]
+    if result.default not in shown:
+        shown.append(result.default)
+    for trial in shown:
+        name = f"{escape(trial.spec)} [dim](default)[/]" if trial is result.default else escape(trial.spec)
+        if trial.error:
+            table.add_row(name, "[red]out[/]")
+            continue
+        estimate = result.estimate(trial)
+        table.add_row(
+            name,
+            console.number(estimate.value),
+            *([console.interval(estimate)] if many else []),
+            console.number(result.ratio(trial).value),
+        )
+    return table
+
+
+def _caption(result: TuningResult) -> str:
+    """Return what a reader needs to understand the table."""
+    first, last = result.seeds[0], result.seeds[-1]
+    seeds = f"seed {first}" if first == last else f"seeds {first}–{last}"
+    return (
+        f"{len(result.ranking()):,} of {len(result.trials):,} trials in the running; training {seeds}; "
+        "× = ratio to the default" + ("" if first == last else ", paired by seed")
+    )

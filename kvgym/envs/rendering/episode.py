@@ -1,0 +1,291 @@
+"""Playing an episode and writing it as an animation and as a summary picture."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.envs.rendering.recorder import Recorder, require_matplotlib
+from kvgym.envs.rendering.scene import Scene
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.environment import ServingEnv
+from kvgym.envs.scheduling.episodes import knob_levels
+from kvgym.errors import ConfigError, UnknownNameError
+
+Act = Callable[[Any, NDArray[np.bool_]], Any]
+"""Takes an observation and a mask as of ``action_masks()``, returns an action."""
+
+PLAYERS = ("greedy", "random")
+"""Names of what plays without training: as much as fits, or at random inside the mask."""
+
+FORMATS = (".gif", ".mp4")
+LAST_FRAME = 2.0
+"""Seconds for which an animation shows the end."""
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """What :func:`record_episode` did.
+
+    Attributes:
+        steps: environment steps.
+        frames: frames of the animation; 0 without one.
+        total_reward: sum of the rewards.
+        completed: whether every request finished.
+        metrics: metrics of the episode by name; empty if it was stopped by ``max_steps``.
+        path: the animation, if one was asked for.
+        png: the summary, if one was asked for.
+    """
+
+    steps: int
+    frames: int
+    total_reward: float
+    completed: bool
+    metrics: dict[str, float]
+    path: Path | None
+    png: Path | None
+
+
+class Film:
+    """Scenes of an episode of unknown length, evenly spread over its steps, in bounded memory.
+
+    Attributes:
+        limit: most scenes.
+        stride: steps from one scene to the next; doubles when the limit is reached.
+        scenes: in order.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """Start without scenes."""
+        self.limit, self.stride = limit, 1
+        self.scenes: list[Scene] = []
+
+    def pass_by(self, step: int, recorder: Recorder) -> None:
+        """Film the moment after ``step`` steps, if it is its turn."""
+        if step % self.stride:
+            return
+        self.scenes.append(recorder.scene())
+        if len(self.scenes) >= self.limit:  # one place stays free for the end
+            del self.scenes[1::2]
+            self.stride *= 2
+
+    def pictures(self) -> Iterator[NDArray[np.uint8]]:
+        """Draw the scenes, uint8 (600, 800, 3) each."""
+        from kvgym.envs.rendering.frame import draw_scene
+
+        return map(draw_scene, self.scenes)
+
+
+def record_episode(
+    env: gym.Env[Any, Any] | EnvConfig | dict[str, Any],
+    policy: str | Act | Any = "greedy",
+    *,
+    seed: int = 0,
+    path: str | Path | None = None,
+    png: str | Path | None = None,
+    fps: int = 10,
+    max_frames: int = 200,
+    max_steps: int | None = None,
+) -> EpisodeRecord:
+    """Play an episode, and write it as an animation and as a picture.
+
+    Args:
+        env: an environment of kvgym, wrapped or not, whose render mode does not matter; or its configuration.
+        policy: ``"greedy"`` (admits as much as fits, evicts only where it must), ``"random"`` (inside the
+            mask), a function ``(observation, mask) -> action``, or an agent with SB3's ``predict``, which is
+            given the mask if it takes ``action_masks``.
+        seed: of the environment and of the random policy.
+        path: animation to write, ending in .gif or .mp4; None = none. Folders are created.
+        png: summary of the whole episode to write; None = none.
+        fps: frames per second.
+        max_frames: most frames; a longer episode is shown in even steps of 2, 4, 8, ... of its own.
+        max_steps: steps after which to stop; None = play to the end.
+
+    Raises:
+        ConfigError: another file name ending, a library is missing, or no environment of kvgym.
+        UnknownNameError: no policy of that name.
+    """
+    path, png = (Path(p) if p is not None else None for p in (path, png))
+    _check_files(path, png)
+    for name, value, least in (("fps", fps, 1), ("max_frames", max_frames, 4)):
+        if value < least:
+            raise ConfigError(f"{name} = {value}: must be at least {least}")
+    env, served = _environment(env)
+    act = _player(policy, env, served, seed)
+    film = Film(max_frames)
+    observation, info = env.reset(seed=seed)
+    recorder = Recorder(served.episodes.system.kv_capacity)
+    steps, total, ended = 0, 0.0, False
+    while True:
+        recorder.take(served.view, served.episodes.slots[0].block)
+        if ended or steps == max_steps:
+            break
+        if path is not None:
+            film.pass_by(steps, recorder)
+        observation, reward, terminated, truncated, info = env.step(act(observation, served.action_masks()))
+        ended = terminated or truncated
+        steps, total = steps + 1, total + float(reward)
+    if path is not None:
+        film.scenes.append(recorder.scene())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (_write_gif if path.suffix.lower() == ".gif" else _write_mp4)(film, path, fps)
+    if png is not None:
+        from kvgym.envs.rendering.picture import write_summary
+
+        png.parent.mkdir(parents=True, exist_ok=True)
+        write_summary(recorder.scene(rows=None), _title(policy, served, seed), png)
+    figures = info.get("metrics")
+    return EpisodeRecord(
+        steps=steps,
+        frames=len(film.scenes),
+        total_reward=total,
+        completed=bool(info.get("completed", False)),
+        metrics={} if figures is None else dict(zip(served.metric_names, map(float, figures), strict=True)),
+        path=path,
+        png=png,
+    )
+
+
+def _check_files(path: Path | None, png: Path | None) -> None:
+    """Check what is to be written before an episode is played for it.
+
+    Raises:
+        ConfigError: another file name ending, or a library is missing.
+    """
+    if path is not None and path.suffix.lower() not in FORMATS:
+        raise ConfigError(f"{path}: animations end in {' or '.join(FORMATS)}")
+    if png is not None and png.suffix.lower() != ".png":
+        raise ConfigError(f"{png}: summary pictures end in .png")
+    if path is not None or png is not None:
+        require_matplotlib()
+    if path is not None and path.suffix.lower() == ".mp4" and find_spec("imageio_ffmpeg") is None:
+        raise ConfigError(
+            f"{path}: MP4 needs imageio-ffmpeg; install with: pip install imageio-ffmpeg, or write a .gif"
+        )
+
+
+def _environment(env: gym.Env[Any, Any] | EnvConfig | dict[str, Any]) -> tuple[gym.Env[Any, Any], ServingEnv]:
+    """Return what to step, and the environment of kvgym inside.
+
+    Raises:
+        ConfigError: there is none inside.
+    """
+    if isinstance(env, EnvConfig):
+        env = ServingEnv(**env.model_dump())
+    elif isinstance(env, dict):
+        env = ServingEnv(**env)
+    served = getattr(env, "unwrapped", None)
+    if not isinstance(served, ServingEnv):
+        raise ConfigError(f"record_episode takes an environment of kvgym or its configuration, got {env!r}")
+    return env, served
+
+
+def _title(policy: Any, served: ServingEnv, seed: int) -> str:
+    """Return the first line of a summary."""
+    name = policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
+    return f"{name} on {served.episodes.scenario.name}, action {served.config.action}, seed {seed}"
+
+
+# ---------------------------------------------------------------- who plays
+
+
+def _player(policy: Any, env: gym.Env[Any, Any], served: ServingEnv, seed: int) -> Act:
+    """Return what chooses the actions.
+
+    Raises:
+        ConfigError: nothing that can.
+        UnknownNameError: no policy of that name.
+    """
+    if policy == "greedy":
+        return lambda observation, mask: greedy_action(served.config, mask)
+    if policy == "random":
+        space = copy.deepcopy(served.action_space)
+        space.seed(seed)
+        return lambda observation, mask: space.sample(mask=served.sample_mask())
+    if isinstance(policy, str):
+        raise UnknownNameError("policy", policy, PLAYERS)
+    if hasattr(policy, "predict"):
+        masked = "action_masks" in inspect.signature(policy.predict).parameters
+
+        def predict(observation: Any, mask: NDArray[np.bool_]) -> Any:
+            more = {"action_masks": mask} if masked else {}
+            return policy.predict(observation, deterministic=True, **more)[0]
+
+        return predict
+    if callable(policy):
+        return policy
+    raise ConfigError(
+        f"policy {policy!r}: give {' or '.join(map(repr, PLAYERS))}, a function (observation, mask) -> action, "
+        "or an agent with predict"
+    )
+
+
+def greedy_action(config: EnvConfig, mask: NDArray[np.bool_]) -> Any:
+    """Return the action that admits as much as fits into the coming iteration and evicts nothing.
+
+    Args:
+        config: the environment's configuration.
+        mask: as of ``ServingEnv.action_masks()``.
+    """
+    queue, active = config.queue_window, config.active_window
+    if config.action == "admit_count":
+        return int(np.flatnonzero(mask)[-1])
+    if config.action == "admit_evict":
+        possible = np.flatnonzero(mask[:queue])
+        return int(possible[0]) if len(possible) else queue + active
+    if config.action == "flags":
+        return np.concatenate((mask[1 : 2 * queue : 2], np.zeros(active, bool))).astype(np.int8)
+    knobs = [np.flatnonzero(part) for part in np.split(mask, np.cumsum(knob_levels())[:-1])]
+    # Least protection, highest cap and budget, and nobody gives way, as far as these may be chosen.
+    return np.array([knobs[0][0], knobs[1][-1], knobs[2][-1], knobs[3][0]], np.int64)
+
+
+# ---------------------------------------------------------------- files
+
+
+def _write_gif(film: Film, path: Path, fps: int) -> None:
+    """Write an animation with one palette for all frames, taken from some of them."""
+    from PIL import Image as Images
+
+    from kvgym.envs.rendering.frame import draw_scene
+
+    count = len(film.scenes)
+    some = [draw_scene(film.scenes[k]) for k in sorted({0, count // 3, 2 * count // 3, count - 1})]
+    palette = Images.fromarray(np.concatenate(some)).quantize(128, dither=Images.Dither.NONE)
+    colors = np.array(palette.getpalette(), np.uint8).reshape(-1, 3)
+    colors[(colors >= 244).all(axis=1)] = 255  # the paper stays white
+    palette.putpalette(colors.tobytes())
+    frames = (
+        Images.fromarray(f).quantize(palette=palette, dither=Images.Dither.NONE) for f in film.pictures()
+    )
+    next_frame = max(round(1000 / fps), 20)  # viewers slow shorter ones down
+    durations = [next_frame] * (count - 1) + [max(next_frame, round(1000 * LAST_FRAME))]
+    first = next(frames)
+    first.save(
+        path, format="GIF", save_all=True, append_images=frames, duration=durations, loop=0, optimize=False
+    )
+
+
+def _write_mp4(film: Film, path: Path, fps: int) -> None:
+    """Write an H.264 video that browsers play."""
+    from kvgym.envs.rendering.frame import HEIGHT, WIDTH
+
+    writer = importlib.import_module("imageio_ffmpeg").write_frames(
+        str(path), (WIDTH, HEIGHT), fps=fps, macro_block_size=2, ffmpeg_log_level="error"
+    )
+    writer.send(None)
+    for picture in film.pictures():
+        writer.send(picture)
+    for _ in range(round(fps * LAST_FRAME)):
+        writer.send(picture)
+    writer.close()

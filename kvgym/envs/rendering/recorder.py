@@ -1,0 +1,301 @@
+"""What an environment's pictures and texts show: a bounded history, and the requests of the moment.
+
+Only what the agent may know is shown: the tables read here hold a request from its arrival on, an output
+length once the request has finished, and predictions as far as the information level allows. The number of
+requests still to come is not shown either.
+
+Importing this module needs no plotting library; :meth:`Recorder.picture` imports matplotlib on first use.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.envs.rendering.scene import (
+    EVICTED,
+    IN_QUEUE,
+    RUNNING,
+    SERVED,
+    Floats,
+    Integers,
+    Scene,
+    Spans,
+    choose_rows,
+    text_frame,
+)
+from kvgym.envs.scheduling.memory import Block
+from kvgym.errors import ConfigError, InformationError
+from kvgym.simulator.tables import FINISHED, UNKNOWN, WAITING, WORKER
+from kvgym.simulator.view import RequestColumns, SystemView
+
+MAX_SAMPLES = 1024
+"""Most samples of a history; when it is full, every two neighbours become one."""
+
+MAX_GAPS = 32
+"""Most gaps kept of a request; with more, those with the least time between them become one."""
+
+MAX_GAPPED = 4096
+"""Most requests whose gaps are kept; the earliest finished ones are forgotten."""
+
+GANTT_ROWS = 40
+"""Most requests in the Gantt view of a picture."""
+
+_PLACE = {name: k for k, name in enumerate(WORKER.names or ())}
+_CLOCK, _BATCH_END, _ITERATION = _PLACE["clock"], _PLACE["last_batch_end"], _PLACE["iteration"]
+_KV, _WAITING, _ACTIVE = _PLACE["kv_tokens"], _PLACE["num_waiting"], _PLACE["num_active"]
+_ADMITTED, _EVICTED = _PLACE["total_admitted"], _PLACE["total_evicted"]
+
+
+def require_matplotlib() -> None:
+    """Check that matplotlib is there.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if find_spec("matplotlib") is None:
+        raise ConfigError(
+            'pictures of an environment need matplotlib; install with: pip install "kvgym[report]"'
+        )
+
+
+class History:
+    """Figures over time in bounded memory, in which peaks survive.
+
+    A sample stands for ``stride`` boundaries in a row: the time of the first and the largest figures of all.
+    """
+
+    def __init__(self, limit: int = MAX_SAMPLES) -> None:
+        """Start empty; ``limit`` is even."""
+        self.limit, self.stride = limit, 1
+        self._taken = 0  # boundaries in the last sample
+        self._rows: list[tuple[float, int, int, int]] = []
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self._rows)
+
+    def add(self, time: float, kv_tokens: int, num_waiting: int, num_active: int) -> None:
+        """Add a boundary; times do not decrease."""
+        rows = self._rows
+        if rows and self._taken < self.stride:
+            rows[-1] = _larger(rows[-1], (time, kv_tokens, num_waiting, num_active))
+            self._taken += 1
+            return
+        if len(rows) == self.limit:
+            rows[:] = [_larger(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True)]
+            self.stride *= 2
+        rows.append((time, kv_tokens, num_waiting, num_active))
+        self._taken = 1
+
+    def columns(self) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return times in seconds, KV tokens, waiting and active requests, each float64 (samples,)."""
+        table = np.array(self._rows, np.float64).reshape(-1, 4)
+        return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
+
+
+def _larger(
+    first: tuple[float, int, int, int], second: tuple[float, int, int, int]
+) -> tuple[float, int, int, int]:
+    """Return two neighbouring samples as one."""
+    return (first[0], max(first[1], second[1]), max(first[2], second[2]), max(first[3], second[3]))
+
+
+class Recorder:
+    """Follows an episode and draws it.
+
+    Attributes:
+        kv_capacity: tokens.
+        history: KV memory, waiting and active requests over time.
+    """
+
+    def __init__(self, kv_capacity: int) -> None:
+        """Start an empty record of one episode."""
+        self.kv_capacity = kv_capacity
+        self.history = History()
+        self._view: SystemView | None = None
+        self._block: Block | None = None
+        self._workers: Any = None
+        self._before: tuple[Any, ...] = ()
+        self._evictions: NDArray[np.int32] = np.zeros(0, np.int32)
+        self._gaps: dict[int, list[list[float]]] = {}
+        self._out: set[int] = set()  # evicted and not admitted again
+
+    # ------------------------------------------------------------ following
+
+    def take(self, view: SystemView, block: Block) -> None:
+        """Note the present state; called after ``reset`` and after every step."""
+        if block is not self._block:
+            self._block, self._workers = block, block["workers"]
+            self._evictions = np.zeros(len(block["requests"]), np.int32)
+        self._view = view
+        now = self._workers.item(0)
+        before, self._before = self._before, now
+        if before:
+            if now[_BATCH_END] < now[_CLOCK] and before[_CLOCK] < now[_BATCH_END]:
+                self._add_idle(now)
+            if now[_EVICTED] != before[_EVICTED]:
+                self._note_evictions(before, now)
+            elif self._out and now[_ADMITTED] != before[_ADMITTED]:
+                self._note_returns(before, now)
+        self.history.add(now[_CLOCK], now[_KV], now[_WAITING], now[_ACTIVE])
+
+    def _add_idle(self, now: tuple[Any, ...]) -> None:
+        """Add the end of the last batch, after which the worker stood still."""
+        arrived = self._block["tracker"]["next_arrival"].item(0)  # type: ignore[index]
+        later = 0
+        times = self._block["requests"]["arrival_time"]  # type: ignore[index]
+        while later < arrived and times[arrived - 1 - later] > now[_BATCH_END]:
+            later += 1
+        self.history.add(now[_BATCH_END], now[_KV], now[_WAITING] - later, now[_ACTIVE])
+
+    def _note_evictions(self, before: tuple[Any, ...], now: tuple[Any, ...]) -> None:
+        """Open a gap for every request evicted since the last call."""
+        requests = self._block["requests"]  # type: ignore[index]
+        counts = requests["num_evictions"]
+        self._note_returns(before, now)
+        for i in np.flatnonzero(counts != self._evictions).tolist():
+            # Evicted between the two calls, and after its last token.
+            last = requests["last_token_time"].item(i)
+            gaps = self._gaps.setdefault(i, [])
+            if i in self._out:  # came back and was evicted again, out of sight: one gap
+                continue
+            seen = requests["status"].item(i) != FINISHED and before[_CLOCK] < last
+            earliest = max(requests["start_time"].item(i), gaps[-1][1] if gaps else 0.0)
+            gaps.append([max(last if seen else before[_CLOCK], earliest), np.inf])
+            if len(gaps) > MAX_GAPS:
+                _join_nearest(gaps)
+            self._out.add(i)
+        self._evictions = counts.copy()
+        self._note_returns(before, now)
+        if len(self._gaps) > MAX_GAPPED:
+            self._forget(requests["status"])
+
+    def _note_returns(self, before: tuple[Any, ...], now: tuple[Any, ...]) -> None:
+        """Close the gap of every request that was admitted again."""
+        requests = self._block["requests"]  # type: ignore[index]
+        for i in sorted(self._out):
+            if requests["status"].item(i) != WAITING:
+                gap = self._gaps[i][-1]
+                passed = max(now[_ITERATION] - before[_ITERATION], 1)
+                share = (requests["admit_iteration"].item(i) - before[_ITERATION]) / passed
+                end = before[_CLOCK] + min(max(share, 0.0), 1.0) * (now[_CLOCK] - before[_CLOCK])
+                gap[1] = max(gap[0], end)
+                self._out.discard(i)
+
+    def _forget(self, status: NDArray[np.int32]) -> None:
+        """Forget the gaps of the earliest requests that have finished, down to half of the limit."""
+        for i in sorted(self._gaps):
+            if len(self._gaps) <= MAX_GAPPED // 2:
+                break
+            if status[i] == FINISHED:
+                del self._gaps[i]
+
+    # ------------------------------------------------------------ showing
+
+    def scene(self, rows: int | None = GANTT_ROWS) -> Scene:
+        """Return what there is to draw now.
+
+        Args:
+            rows: most requests in the Gantt view, None = all.
+        """
+        if self._view is None or self._block is None:
+            raise ConfigError("nothing to draw yet; call reset() first")
+        view, block = self._view, self._block
+        worker = block["workers"][0]
+        requests = block["requests"][: block["tracker"]["next_arrival"].item(0)]
+        done = np.flatnonzero(requests["status"] == FINISHED)
+        latencies = requests["finish_time"][done] - requests["arrival_time"][done]
+        active, queue = view.active, view.waiting
+        kv = active.num_kv_tokens.astype(np.int64)
+        prompt_kv = np.minimum(kv, active.prompt_len)
+        time, kv_line, waiting_line, active_line = (
+            np.append(column, present)
+            for column, present in zip(
+                self.history.columns(),
+                (view.clock, view.kv_tokens, view.num_waiting, view.num_active),
+                strict=True,
+            )
+        )
+        latest = done[np.lexsort((done, requests["finish_time"][done]))]
+        chosen = choose_rows(active.request_id, queue.request_id, latest, rows)
+        return Scene(
+            clock=view.clock,
+            iteration=view.iteration,
+            kv_capacity=self.kv_capacity,
+            kv_tokens=view.kv_tokens,
+            peak_kv_tokens=int(worker["peak_kv_tokens"]),
+            num_prefilling=int(worker["num_prefilling"]),
+            num_finished=len(done),
+            num_evictions=int(worker["total_evicted"]),
+            mean_latency=float(latencies.mean()) if len(done) else float("nan"),
+            time=time,
+            kv=kv_line,
+            waiting=waiting_line,
+            active=active_line,
+            active_id=active.request_id,
+            active_arrival=active.arrival_time if len(active) else np.zeros(0),
+            prompt_len=active.prompt_len.astype(np.int64),
+            prompt_kv=prompt_kv,
+            output_kv=kv - prompt_kv,
+            num_output_tokens=active.num_output_tokens.astype(np.int64),
+            predicted_len=_predictions(active),
+            queue_id=queue.request_id,
+            queue_arrival=queue.arrival_time,
+            queue_prompt=queue.prompt_len.astype(np.int64),
+            queue_predicted=_predictions(queue),
+            rows=chosen,
+            spans=self._spans(chosen, requests, view.clock),
+        )
+
+    def _spans(self, chosen: Integers, requests: Any, now: float) -> Spans:
+        """Return what the chosen requests did until now."""
+        found: list[tuple[int, int, float, float]] = []
+        for row, i in enumerate(chosen.tolist()):
+            arrival, start = requests["arrival_time"].item(i), requests["start_time"].item(i)
+            if not start <= now:
+                found.append((row, IN_QUEUE, arrival, now))
+                continue
+            finished = requests["status"].item(i) == FINISHED
+            end = requests["finish_time"].item(i) if finished else now
+            kind = SERVED if finished else RUNNING
+            found.append((row, IN_QUEUE, arrival, start))
+            for left, right in self._gaps.get(i, ()):
+                found.append((row, kind, start, left))
+                found.append((row, EVICTED, left, min(right, end)))
+                start = min(right, end)
+            found.append((row, kind, start, end))
+        kept = np.array([span for span in found if span[3] > span[2]], np.float64).reshape(-1, 4)
+        return Spans(kept[:, 0].astype(np.int64), kept[:, 1].astype(np.int64), kept[:, 2], kept[:, 3])
+
+    def picture(self) -> NDArray[np.uint8]:
+        """Return the present moment as an image, uint8 (600, 800, 3).
+
+        Raises:
+            ConfigError: matplotlib is missing.
+        """
+        require_matplotlib()
+        from kvgym.envs.rendering.frame import draw_scene
+
+        return draw_scene(self.scene())
+
+    def text(self) -> str:
+        """Return the present moment as plain text, at most 80 columns wide."""
+        return text_frame(self.scene(rows=0))
+
+
+def _join_nearest(gaps: list[list[float]]) -> None:
+    """Make one gap of the two neighbours with the least time between them."""
+    k = min(range(len(gaps) - 1), key=lambda k: gaps[k + 1][0] - gaps[k][1])
+    gaps[k : k + 2] = [[gaps[k][0], gaps[k + 1][1]]]
+
+
+def _predictions(columns: RequestColumns) -> Integers:
+    """Return predicted output lengths, UNKNOWN where the information level hides them."""
+    try:
+        return columns.predicted_output_len.astype(np.int64)
+    except InformationError:
+        return np.full(len(columns), UNKNOWN, np.int64)

@@ -1,0 +1,175 @@
+"""Pictures and texts of the routing environment: the workers as the next request finds them.
+
+Only what the agent may know is shown. Importing this module needs no plotting library;
+:meth:`RoutingScene.picture` imports matplotlib on first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.envs.rendering.recorder import require_matplotlib
+from kvgym.envs.rendering.scene import memory_bar
+from kvgym.envs.routing.features import INCOMING, LOADS
+from kvgym.envs.routing.observer import Observer
+from kvgym.simulator.cluster_simulation import ClusterSimulation
+from kvgym.simulator.tables import UNKNOWN
+
+ROLES = ("mixed", "prefill", "decode")
+WIDTH, HEIGHT, DPI = 800, 600, 100
+TEXT_WORKERS = 32
+"""Most workers listed in a text."""
+
+MAX_NAMES = 32
+"""Most workers whose number is written beside their bar."""
+
+
+@dataclass(frozen=True)
+class RoutingScene:
+    """Everything that is drawn of one moment; arrays have an entry per worker, (r,).
+
+    Attributes:
+        clock: seconds.
+        request: the request to be routed, -1 at the end.
+        handover: whether it comes from a prefill worker.
+        prompt_len: its prompt, tokens.
+        predicted_len: its predicted output, tokens; -1 where there is none or it is hidden.
+        num_finished: requests finished so far.
+        num_evictions: evictions so far.
+        candidate: bool, whether the request may go there.
+        role: int64, index into :data:`ROLES`.
+        kv_tokens: int64, KV memory in use, tokens.
+        kv_capacity: int64, tokens.
+        waiting: int64, requests.
+        active: int64, requests.
+        incoming: int64, requests on their way from a prefill worker.
+    """
+
+    clock: float
+    request: int
+    handover: bool
+    prompt_len: int
+    predicted_len: int
+    num_finished: int
+    num_evictions: int
+    candidate: NDArray[np.bool_]
+    role: NDArray[np.int64]
+    kv_tokens: NDArray[np.int64]
+    kv_capacity: NDArray[np.int64]
+    waiting: NDArray[np.int64]
+    active: NDArray[np.int64]
+    incoming: NDArray[np.int64]
+
+    def headline(self) -> str:
+        """Return what is to be routed, in one line."""
+        if self.request == UNKNOWN:
+            return "nothing left to route"
+        predicted = (
+            "" if self.predicted_len == UNKNOWN else f", {self.predicted_len:,} output tokens predicted"
+        )
+        what = "prefilled request" if self.handover else "request"
+        return f"{what} {self.request}: {self.prompt_len:,} prompt tokens{predicted}"
+
+    def text(self) -> str:
+        """Return the moment as plain text, at most 80 columns wide."""
+        lines = [
+            f"t = {self.clock:.3f} s   {self.num_finished:,} finished, {self.num_evictions:,} evictions",
+            self.headline(),
+            "",
+            f"{'worker':>8} {'role':<8}{'memory':<26}{'in use':>9}{'active':>8}{'waiting':>9}{'incoming':>10}",
+        ]
+        for k in range(min(len(self.role), TEXT_WORKERS)):
+            used, capacity = int(self.kv_tokens[k]), int(self.kv_capacity[k])
+            lines.append(
+                f"{'>' if self.candidate[k] else ' '}{k:>7} {ROLES[self.role[k]]:<8}"
+                f"[{memory_bar(0, used, capacity, 22)}]  {used / capacity:>9.0%}{self.active[k]:>8,}"
+                f"{self.waiting[k]:>9,}{self.incoming[k]:>10,}"
+            )
+        if len(self.role) > TEXT_WORKERS:
+            lines.append(f"{'...':>8} {len(self.role) - TEXT_WORKERS:,} more workers")
+        return "\n".join(lines) + "\n"
+
+    def picture(self) -> NDArray[np.uint8]:
+        """Return the moment as an image, uint8 (600, 800, 3).
+
+        Raises:
+            ConfigError: matplotlib is missing.
+        """
+        require_matplotlib()
+        import matplotlib as mpl
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        from kvgym.envs.rendering.picture import BLUE, GREEN, LOOK, ORANGE
+        from kvgym.report.plots import INK
+
+        with mpl.rc_context(LOOK):
+            figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI)
+            canvas: Any = FigureCanvasAgg(figure)
+            memory = figure.add_axes((0.09, 0.1, 0.4, 0.76))
+            queue = figure.add_axes((0.56, 0.1, 0.41, 0.76))
+            figure.text(0.03, 0.945, f"t = {self.clock:.2f} s", fontsize=12, color=INK)
+            figure.text(0.2, 0.945, self.headline(), fontsize=10, color=INK)
+            rows = np.arange(len(self.role))
+            colors = [BLUE if here else "#d0d7de" for here in self.candidate]
+            memory.barh(rows, self.kv_tokens / self.kv_capacity, color=colors, height=0.7)
+            memory.set_xlim(0, 1)
+            memory.set_title("KV memory in use / capacity (blue: may take the request)")
+            names = [f"{k}" + (f" {ROLES[role]}" if role else "") for k, role in enumerate(self.role)]
+            step = -(-len(rows) // MAX_NAMES)
+            memory.set_yticks(rows[::step], names[::step])
+            left = np.zeros(len(rows))
+            for label, count, color in (
+                ("active", self.active, GREEN),
+                ("waiting", self.waiting, ORANGE),
+                ("incoming", self.incoming, "#8c959f"),
+            ):
+                queue.barh(rows, count, left=left, color=color, height=0.7, label=label)
+                left = left + count
+            queue.set_xlim(0, max(8.0, 8.0 * np.ceil(left.max() / 8.0)))
+            queue.set_yticks([])
+            queue.set_title("Requests")
+            queue.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.05), ncols=3, fontsize=7.5)
+            for ax in (memory, queue):
+                ax.set_ylim(len(rows) - 0.5, -0.5)
+            canvas.draw()
+        pixels: NDArray[np.uint8] = np.asarray(canvas.buffer_rgba())[..., :3].copy()
+        return pixels
+
+
+def scene_of(
+    simulation: ClusterSimulation, observer: Observer, information: Collection[str], *, over: bool
+) -> RoutingScene:
+    """Return what there is to draw of an environment now.
+
+    Args:
+        simulation: the cluster.
+        observer: what the agent sees of it.
+        information: what is revealed of requests.
+        over: whether nothing is left to route.
+    """
+    workers: Any = simulation.workers
+    request = UNKNOWN if over or simulation.pending is None else simulation.pending
+    predicted = simulation.table.predicted_output_len
+    told = predicted is not None and "predicted_length" in information and request != UNKNOWN
+    return RoutingScene(
+        clock=float(observer.episode["since"][0]),
+        request=request,
+        handover=request != UNKNOWN and simulation.cluster_view.candidates.start > 0,
+        prompt_len=0 if request == UNKNOWN else int(simulation.table.prompt_len[request]),
+        predicted_len=int(predicted[request]) if predicted is not None and told else UNKNOWN,
+        num_finished=int(workers["total_finished"].sum()),
+        num_evictions=int(workers["total_evicted"].sum()),
+        candidate=observer.mask.astype(bool) & (request != UNKNOWN),
+        role=workers["role"].copy(),
+        kv_tokens=workers["kv_tokens"].copy(),
+        kv_capacity=simulation.problem["kv_capacity"].copy(),
+        waiting=workers["num_waiting"].copy(),
+        active=workers["num_active"].copy(),
+        incoming=observer.loads[INCOMING::LOADS].astype(np.int64),
+    )

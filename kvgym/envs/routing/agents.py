@@ -1,0 +1,119 @@
+"""Routers in the routing environment, and agents as routers.
+
+:func:`play_router` lets any router act in the environment. :class:`AgentRouter` is the other way round: whatever
+has Stable-Baselines3's ``predict`` becomes a router for :func:`kvgym.simulate`, with observations of the same
+compiled function.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from typing import Any
+
+import numpy as np
+
+from kvgym.envs.agents import Predictor
+from kvgym.envs.routing.config import RoutingConfig
+from kvgym.envs.routing.environment import RoutingEnv
+from kvgym.envs.routing.observer import Observer, shortest_queue
+from kvgym.errors import ConfigError
+from kvgym.routing import Router, RouterInfo, make_router
+from kvgym.runner import SimulationResult
+from kvgym.seeding import stream_seed
+from kvgym.simulator.cluster_simulation import ClusterSimulation
+from kvgym.simulator.view import ClusterView
+
+
+def play_router(
+    env: RoutingEnv, router: str | Router, *, workload_seed: int = 0
+) -> tuple[SimulationResult, float]:
+    """Let a router act in an environment for one episode.
+
+    The records are those of ``simulate(env.system, table, policy, router=router, seed=workload_seed)`` with the
+    requests of the seed, unless the episode is cut short by a livelock, for which ``simulate`` raises an error.
+
+    Args:
+        env: the environment, unwrapped.
+        router: a router or its name.
+        workload_seed: seed of the requests, of the schedulers and of the router.
+
+    Returns:
+        The records of the episode, and the undiscounted return.
+
+    Raises:
+        ConfigError: the router chose a worker the request may not go to.
+    """
+    chosen = make_router(router)
+    env.reset(seed=workload_seed, options={"workload_seed": workload_seed})
+    chosen.reset(len(env.system.all_workers), stream_seed(workload_seed, "routing"))
+    total, ended = 0.0, False
+    while not ended:
+        action = 0 if env.is_over else operator.index(chosen.route(env.view))
+        _, reward, terminated, truncated, info = env.step(action)
+        if info["ignored"]:
+            raise ConfigError(f"router {chosen.info.name!r} chose worker {action}, which is not a candidate")
+        total += reward
+        ended = terminated or truncated
+    return env.result(), total
+
+
+class AgentRouter(Router):
+    """An agent trained in ``kvgym/Route-v0``, as a router for ``simulate``.
+
+    A choice outside the mask is replaced as in the environment: by the candidate with the fewest unfinished
+    requests.
+
+    Args:
+        model: has ``predict(observation, deterministic=True)``; ``action_masks=`` is passed if it takes it.
+        name: label in results.
+        **arguments: the environment arguments the agent was trained with.
+    """
+
+    info = RouterInfo(name="agent", summary="a learned router")
+
+    def __init__(self, model: Predictor, *, name: str = "agent", **arguments: Any) -> None:
+        self.model = model
+        self.config = RoutingConfig.of(**arguments)
+        self.info = RouterInfo(name=name, summary=f"{type(model).__name__} as a router")  # type: ignore[misc]
+        self._masked = "action_masks" in inspect.signature(model.predict).parameters
+        # The scales of the observation stay those of training, on whatever cluster the agent runs.
+        scenario = self.config.make_scenario()
+        workload, system = scenario.make_workload(), scenario.make_system()
+        settings = self.config.make_settings(system, len(workload.sample(0)), workload.mean_rate)
+        self._observer = Observer(self.config, settings, len(system.all_workers))
+        self._simulation: ClusterSimulation | None = None
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Return nothing: the name tells agents apart."""
+        return {}
+
+    def reset(self, num_workers: int, seed: np.random.SeedSequence) -> None:
+        """Forget the run before.
+
+        Raises:
+            ConfigError: the cluster has another number of workers than that of training.
+        """
+        if num_workers != self._observer.num_workers:
+            raise ConfigError(
+                f"router {self.info.name!r} was trained with {self._observer.num_workers} workers; this cluster "
+                f"has {num_workers}"
+            )
+        self._simulation = None
+
+    def route(self, view: ClusterView) -> int:
+        """Ask the agent."""
+        if view.simulation is not self._simulation:
+            self.config.check_information(view.simulation.table)
+            self._simulation = view.simulation
+            self._observer.attach(view.simulation)
+        observer = self._observer
+        observer.look()
+        observation = observer.present()
+        if self._masked:
+            masks = observer.mask.astype(bool)
+            action, _ = self.model.predict(observation, deterministic=True, action_masks=masks)  # type: ignore[call-arg]
+        else:
+            action, _ = self.model.predict(observation, deterministic=True)
+        worker = int(np.asarray(action).reshape(()))
+        return worker if worker in view.candidates else shortest_queue(view)

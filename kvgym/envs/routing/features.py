@@ -1,0 +1,360 @@
+"""What a routing agent sees and earns, computed by one compiled function from the tables of a cluster.
+
+All features are finite and in [0, 1]: fractions of memory, or x / (x + scale), which is 1/2 at the scale. What the
+information level does not reveal is 0, but for targets of latency, which are 1 as if there were none.
+
+An agent sees what the front end of a cluster can know: what it has sent where, which requests have started and
+finished, and the KV memory each worker reports, as of its last iteration boundary. Which batch a worker runs and how
+much of it is left are not among these figures, as no front end knows them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+
+from kvgym.envs.scheduling.tables import REWARD_TERMS
+from kvgym.simulator.addresses import view_at
+from kvgym.simulator.compiled import jit_inline, kernel
+from kvgym.simulator.tables import (
+    FINISHED,
+    PROBLEM,
+    REQUEST,
+    ROLE_DECODE,
+    ROLE_PREFILL,
+    TRACKER,
+    TRANSFERRING,
+    UNKNOWN,
+    WAITING,
+    WORKER,
+    WORKLOAD,
+)
+
+SYSTEM_FEATURES: tuple[tuple[str, str], ...] = (
+    ("num_requests", "requests in the system, half-way at 64 per worker"),
+    ("arrival_rate", "rate of the last 16 arrivals, half-way at the rate scale"),
+    ("since_arrival", "time since the arrival before, half-way at the mean; 1 before the first"),
+    ("time", "clock, half-way at 10 time scales"),
+    ("num_arrived", "requests that have arrived, half-way at 256"),
+)
+"""Features of the cluster (key ``system``): name and meaning."""
+
+REQUEST_FEATURES: tuple[tuple[str, str], ...] = (
+    ("handover", "1 if its prefill has ended and it goes to a decode worker"),
+    ("prompt", "prompt tokens / capacity of the smallest worker"),
+    ("kv", "KV tokens to be transferred / capacity of the smallest worker"),
+    ("predicted", "predicted output tokens / capacity of the smallest worker"),
+    ("predicted_low", "lower end of the predicted interval, likewise"),
+    ("predicted_high", "upper end of the predicted interval, likewise"),
+    ("output", "true output tokens, likewise"),
+    ("class", "(k + 1) / (k + 2) for class k"),
+    ("priority", "1/2 for priority 0; half-way to 1 at priority 1, to 0 at priority -1"),
+    ("ttft_slo", "TTFT target, half-way at the time scale; 1 = none"),
+    ("tbt_slo", "TBT target, half-way at the duration scale; 1 = none"),
+    ("age", "time since its arrival, half-way at the time scale"),
+)
+"""Features of the request to be routed (key ``request``)."""
+
+WORKER_FEATURES: tuple[tuple[str, str], ...] = (
+    ("candidate", "1 if the request may go there"),
+    ("prefill", "1 for a prefill worker"),
+    ("decode", "1 for a decode worker"),
+    ("memory", "capacity / capacity of the largest worker"),
+    ("kv", "KV tokens in use / capacity"),
+    ("waiting", "waiting requests, half-way at 16"),
+    ("active", "active requests, half-way at 64"),
+    ("incoming", "requests on their way from a prefill worker, half-way at 16"),
+    ("outstanding_requests", "unfinished requests sent there, half-way at 64"),
+    ("outstanding_tokens", "their prompt and, as far as revealed, output tokens, half-way at the capacity"),
+    ("waiting_tokens", "tokens to prefill of its waiting requests, half-way at the capacity"),
+)
+"""Features of each worker (key ``workers``)."""
+
+ROUTING_SETTINGS = np.dtype(
+    [
+        ("time_scale", "f8"),  # s
+        ("duration_scale", "f8"),  # s
+        ("rate_scale", "f8"),  # 1/s
+        ("reward_scale", "f8"),
+        ("weights", "f8", (len(REWARD_TERMS),)),
+        ("show_predicted", "i8"),
+        ("show_interval", "i8"),
+        ("show_output", "i8"),
+        ("show_class", "i8"),
+        ("show_slo", "i8"),
+    ],
+    align=True,
+)
+"""Scales, weights, and what the agent is told of requests."""
+
+ROUTING_EPISODE = np.dtype(
+    [
+        ("since", "f8"),  # when the last look was
+        ("num_present", "i8"),  # entries of the list of requests in the system
+        ("num_seen", "i8"),  # requests that have ever been in it
+        ("num_finished", "i8"),
+        ("delivered", "i8"),  # totals over all workers at the last look
+        ("thrown_away", "i8"),
+        ("terms", "f8", (len(REWARD_TERMS),)),  # since the last look, divided by the scale
+        ("reward", "f8"),  # their weighted sum
+    ],
+    align=True,
+)
+"""State of an episode that is not the simulator's."""
+
+RATE_WINDOW = 16
+"""Arrivals over which the arrival rate is taken."""
+
+_AT_REQUEST = len(SYSTEM_FEATURES)
+_AT_WORKERS = _AT_REQUEST + len(REQUEST_FEATURES)
+_PER_WORKER = len(WORKER_FEATURES)
+
+INCOMING, TOKENS, WAITING_TOKENS = 0, 1, 2
+LOADS = 3
+"""Figures per worker that are summed over the requests in the system."""
+
+
+def observation_size(num_workers: int) -> int:
+    """Return the length of the flat observation: system, request, workers one by one."""
+    return _AT_WORKERS + num_workers * _PER_WORKER
+
+
+class Look(NamedTuple):
+    """The tables of a cluster that are looked at, and those of the one who looks.
+
+    ``present`` int32 (n,) lists the requests in the system; ``loads`` float64 (r * LOADS,) is scratch.
+    """
+
+    tracker: Any
+    problems: Any
+    workers: Any
+    workload: Any
+    requests: Any
+    settings: Any
+    episode: Any
+    present: Any
+    loads: Any
+    out: Any
+    mask: Any
+
+
+_tracker_at, _problem_at, _worker_at, _workload_at = map(view_at, (TRACKER, PROBLEM, WORKER, WORKLOAD))
+_request_at, _settings_at, _episode_at = map(view_at, (REQUEST, ROUTING_SETTINGS, ROUTING_EPISODE))
+_i4_at, _f8_at, _f4_at, _u1_at = map(view_at, ("i4", "f8", "f4", "u1"))
+
+
+@jit_inline
+def half_way(x: float, scale: float) -> Any:
+    """Return x / (x + scale) for x ≥ 0, 1 for inf."""
+    if x == np.inf:
+        return np.float32(1.0)
+    return np.float32(x / (x + scale))
+
+
+@jit_inline
+def share(tokens: float, capacity: float) -> Any:
+    """Return the share of a capacity, at most 1; 0 for UNKNOWN."""
+    return np.float32(min(max(tokens, 0.0) / capacity, 1.0))
+
+
+@jit_inline
+def output_known(s: Any, source: Any) -> float:
+    """Return the output tokens the agent may expect of a request, 0 where it is told nothing."""
+    if s.show_output == 1:
+        return float(source.output_len)
+    if s.show_predicted == 1:
+        return float(source.predicted_len)
+    if s.show_interval == 1:
+        return 0.5 * (source.predicted_low + source.predicted_high)
+    return 0.0
+
+
+@jit_inline
+def add_load(x: Look, i: int, r: Any) -> None:
+    """Add what request ``i`` has ahead of it to the figures of its worker."""
+    at = LOADS * r.worker
+    if r.status == TRANSFERRING:
+        if x.workers[r.worker].role == ROLE_PREFILL:
+            return  # has no decode worker yet
+        x.loads[at + INCOMING] += 1.0
+    elif r.status == WAITING:
+        x.loads[at + WAITING_TOKENS] += r.num_prefill_left
+    x.loads[at + TOKENS] += r.prompt_len + output_known(x.settings, x.workload[i])
+
+
+@jit_inline
+def account(x: Look, now: float) -> None:
+    """Add up the reward terms of the time since the last look, and the loads of the workers.
+
+    A request counts from its arrival to its completion, exactly. The list of requests in the system is gone
+    through once.
+    """
+    e, s, terms = x.episode, x.settings, x.episode.terms
+    for k in range(5):
+        terms[k] = 0.0
+    for k in range(x.loads.shape[0]):
+        x.loads[k] = 0.0
+    while e.num_seen < x.tracker.next_arrival:
+        x.present[e.num_present] = e.num_seen
+        e.num_present += 1
+        e.num_seen += 1
+    kept = 0
+    for j in range(e.num_present):
+        i = x.present[j]
+        r = x.requests[i]
+        end = now
+        if r.status == FINISHED:
+            end = r.finish_time
+            ttft = r.first_token_time - r.arrival_time
+            terms[1] -= ttft
+            if ttft <= x.workload[i].ttft_slo and r.max_token_gap <= x.workload[i].tbt_slo:
+                terms[3] += 1.0
+            e.num_finished += 1
+        else:
+            x.present[kept] = i
+            kept += 1
+            add_load(x, i, r)
+        terms[0] -= max(end - max(r.arrival_time, e.since), 0.0)
+    e.num_present = kept
+    e.since = now
+    delivered = thrown_away = 0
+    for k in range(x.workers.shape[0]):
+        delivered += x.workers[k].total_delivered_tokens
+        thrown_away += x.workers[k].total_recomputed_tokens
+    terms[2] = delivered - e.delivered
+    terms[4] = e.thrown_away - thrown_away
+    e.delivered, e.thrown_away = delivered, thrown_away
+    e.reward = 0.0
+    for k in range(5):
+        terms[k] /= s.reward_scale
+        e.reward += s.weights[k] * terms[k]
+
+
+@jit_inline
+def write_system(x: Look, now: float, i: int) -> None:
+    """Write the features of the cluster; ``i`` is the request to be routed, UNKNOWN at the end."""
+    s, out, t = x.settings, x.out, x.tracker
+    latest = t.next_arrival if i == t.next_arrival else t.next_arrival - 1  # the latest arrival
+    count = min(latest, RATE_WINDOW)
+    rate = 0.0
+    if count > 0:
+        span = now - x.workload[latest - count].arrival_time
+        rate = count / span if span > 0.0 else np.inf
+    since = np.inf
+    if i == t.next_arrival and latest > 0:
+        since = now - x.workload[latest - 1].arrival_time
+    elif i != t.next_arrival and latest >= 0:
+        since = now - x.workload[latest].arrival_time
+    out[0] = half_way(float(x.episode.num_present), 64.0 * x.workers.shape[0])
+    out[1] = half_way(rate, s.rate_scale)
+    out[2] = half_way(since, 1.0 / s.rate_scale)
+    out[3] = half_way(now, 10.0 * s.time_scale)
+    out[4] = half_way(float(latest + 1), 256.0)
+
+
+@jit_inline
+def write_request(x: Look, now: float, i: int, handover: bool, at: int) -> None:
+    """Write the features of request ``i``."""
+    s, out, r, source = x.settings, x.out, x.requests[i], x.workload[i]
+    smallest = float(x.problems[0].kv_capacity)
+    for k in range(1, x.problems.shape[0]):
+        smallest = min(smallest, float(x.problems[k].kv_capacity))
+    priority = float(source.priority)
+    out[at] = np.float32(1.0) if handover else np.float32(0.0)
+    out[at + 1] = share(float(source.prompt_len), smallest)
+    out[at + 2] = share(float(r.num_kv_tokens), smallest)
+    for k in range(3, 8):
+        out[at + k] = np.float32(0.0)
+    if s.show_predicted == 1:
+        out[at + 3] = share(float(source.predicted_len), smallest)
+    if s.show_interval == 1:
+        out[at + 4] = share(float(source.predicted_low), smallest)
+        out[at + 5] = share(float(source.predicted_high), smallest)
+    if s.show_output == 1:
+        out[at + 6] = share(float(source.output_len), smallest)
+    if s.show_class == 1:
+        out[at + 7] = half_way(float(source.class_id + 1), 1.0)
+    out[at + 8] = np.float32(0.5 + 0.5 * priority / (abs(priority) + 1.0))
+    out[at + 9] = out[at + 10] = np.float32(1.0)
+    if s.show_slo == 1:
+        out[at + 9] = half_way(source.ttft_slo, s.time_scale)
+        out[at + 10] = half_way(source.tbt_slo, s.duration_scale)
+    out[at + 11] = half_way(max(now - source.arrival_time, 0.0), s.time_scale)
+
+
+@jit_inline
+def write_workers(x: Look, first: int, last: int, at: int) -> None:
+    """Write the features of every worker; candidates are ``first`` … ``last - 1``."""
+    out, largest = x.out, 0.0
+    for k in range(x.workers.shape[0]):
+        largest = max(largest, float(x.problems[k].kv_capacity))
+    for k in range(x.workers.shape[0]):
+        w, capacity, load = x.workers[k], float(x.problems[k].kv_capacity), LOADS * k
+        incoming = x.loads[load + INCOMING]
+        out[at] = np.float32(1.0) if first <= k < last else np.float32(0.0)
+        out[at + 1] = np.float32(1.0) if w.role == ROLE_PREFILL else np.float32(0.0)
+        out[at + 2] = np.float32(1.0) if w.role == ROLE_DECODE else np.float32(0.0)
+        out[at + 3] = np.float32(capacity / largest)
+        out[at + 4] = share(float(w.kv_tokens), capacity)
+        out[at + 5] = half_way(float(w.num_waiting), 16.0)
+        out[at + 6] = half_way(float(w.num_active), 64.0)
+        out[at + 7] = half_way(incoming, 16.0)
+        out[at + 8] = half_way(float(w.outstanding_requests), 64.0)
+        out[at + 9] = half_way(x.loads[load + TOKENS], capacity)
+        out[at + 10] = half_way(x.loads[load + WAITING_TOKENS], capacity)
+        at += _PER_WORKER
+
+
+@kernel(types.int64(types.int64[::1], types.int64, types.int64, types.int64))
+def look(addresses: Any, n: int, r: int, ended: int) -> int:
+    """Account for the time since the last look, and write observation and mask.
+
+    Args:
+        addresses: int64 (11,), where the tables of :class:`Look` lie, in its order.
+        n: requests of the episode.
+        r: workers.
+        ended: 1 when the run is over, 0 when a request is to be routed.
+
+    Returns:
+        The request to be routed, UNKNOWN when the run is over.
+    """
+    a = addresses
+    size = _AT_WORKERS + _PER_WORKER * r
+    x = Look(
+        _tracker_at(a[0], 1)[0],
+        _problem_at(a[1], r),
+        _worker_at(a[2], r),
+        _workload_at(a[3], n),
+        _request_at(a[4], n),
+        _settings_at(a[5], 1)[0],
+        _episode_at(a[6], 1)[0],
+        _i4_at(a[7], n),
+        _f8_at(a[8], LOADS * r),
+        _f4_at(a[9], size),
+        _u1_at(a[10], r),
+    )
+    t = x.tracker
+    i, now = t.request, t.clock
+    first, last = 0, r
+    if ended == 1:
+        i, last = UNKNOWN, 0
+        for k in range(r):
+            now = max(now, x.workers[k].clock)
+    elif t.num_prefill_workers > 0:
+        if t.handoff_head != UNKNOWN:
+            first = t.num_prefill_workers
+        else:
+            last = t.num_prefill_workers
+    account(x, now)
+    write_system(x, now, i)
+    if i == UNKNOWN:
+        for k in range(_AT_REQUEST, _AT_WORKERS):
+            x.out[k] = np.float32(0.0)
+    else:
+        write_request(x, now, i, t.handoff_head != UNKNOWN, _AT_REQUEST)
+    write_workers(x, first, last, _AT_WORKERS)
+    for k in range(r):
+        x.mask[k] = 1 if first <= k < last or ended == 1 else 0
+    return i

@@ -1,0 +1,101 @@
+"""The eyes of a routing agent: memory of its own, attached to a run of a cluster; and its spaces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from kvgym.envs.routing.config import RoutingConfig
+from kvgym.envs.routing.features import (
+    LOADS,
+    REQUEST_FEATURES,
+    ROUTING_EPISODE,
+    SYSTEM_FEATURES,
+    WORKER_FEATURES,
+    look,
+    observation_size,
+)
+from kvgym.simulator.cluster_simulation import ClusterSimulation
+from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.view import ClusterView
+
+
+def parts(num_workers: int) -> dict[str, tuple[int, int]]:
+    """Return where each key of the Dict observation lies in the flat one."""
+    a, b = len(SYSTEM_FEATURES), len(SYSTEM_FEATURES) + len(REQUEST_FEATURES)
+    return {"system": (0, a), "request": (a, b), "workers": (b, observation_size(num_workers))}
+
+
+def feature_names(num_workers: int) -> tuple[str, ...]:
+    """Return the name of each place of the flat observation, e.g. ``"worker.2.kv"``."""
+    names = [f"system.{name}" for name, _ in SYSTEM_FEATURES]
+    names += [f"request.{name}" for name, _ in REQUEST_FEATURES]
+    return (*names, *(f"worker.{k}.{name}" for k in range(num_workers) for name, _ in WORKER_FEATURES))
+
+
+def observation_space(config: RoutingConfig, num_workers: int) -> spaces.Space[Any]:
+    """Return the space of observations, float32 in [0, 1]."""
+    flat = spaces.Box(0.0, 1.0, (observation_size(num_workers),), np.float32)
+    if config.observation == "flat":
+        return flat
+    if config.observation == "rllib":
+        mask = spaces.Box(0.0, 1.0, (num_workers,), np.float32)
+        return spaces.Dict({"action_mask": mask, "observations": flat})
+    return spaces.Dict(
+        {name: spaces.Box(0.0, 1.0, (b - a,), np.float32) for name, (a, b) in parts(num_workers).items()}
+    )
+
+
+class Observer:
+    """Looks at a cluster whenever a request is to be routed.
+
+    Attributes:
+        flat: float32 (D,), the latest observation.
+        mask: uint8 (r,), the workers the request may go to; all ones at the end of a run.
+        episode: dtype ROUTING_EPISODE, shape (1,), with the reward terms since the look before.
+    """
+
+    def __init__(self, config: RoutingConfig, settings: np.ndarray, num_workers: int) -> None:
+        """Set up memory for a cluster of ``num_workers``."""
+        self.config, self.num_workers = config, num_workers
+        self.settings = settings
+        self.flat: NDArray[np.float32] = np.zeros(observation_size(num_workers), np.float32)
+        self.mask: NDArray[np.uint8] = np.ones(num_workers, np.uint8)
+        self.loads = np.zeros(num_workers * LOADS)
+        self.episode = np.zeros(1, ROUTING_EPISODE)
+        self._parts = parts(num_workers)
+
+    def attach(self, simulation: ClusterSimulation) -> None:
+        """Look at another run from now on; its beginning is where accounting starts."""
+        n = len(simulation.table)
+        self._simulation = simulation
+        self._present = np.zeros(max(n, 1), np.int32)
+        self.episode[:] = np.zeros(1, ROUTING_EPISODE)
+        tables = (
+            simulation.tracker, simulation.problem, simulation.workers, simulation.workload, simulation.requests,
+            self.settings, self.episode, self._present, self.loads, self.flat, self.mask,
+        )  # fmt: skip
+        self._addresses = np.array([table.ctypes.data for table in tables], np.int64)
+        self._size = n
+        self._entry = look.compiled if simulation.compiled else uncompiled(look)
+
+    def look(self, ended: bool = False) -> int:
+        """Bring everything up to date; returns the request to be routed, -1 at the end."""
+        return int(self._entry(self._addresses, self._size, self.num_workers, 1 if ended else 0))
+
+    def present(self) -> Any:
+        """Return the observation as the space has it, in fresh memory."""
+        if self.config.observation == "flat":
+            return self.flat.copy()
+        if self.config.observation == "rllib":
+            return {"action_mask": self.mask.astype(np.float32), "observations": self.flat.copy()}
+        return {name: self.flat[a:b].copy() for name, (a, b) in self._parts.items()}
+
+
+def shortest_queue(view: ClusterView) -> int:
+    """Return the candidate with the fewest unfinished requests, the first of several."""
+    first, last = view.candidates.start, view.candidates.stop
+    return first + int(np.argmin(view.column("outstanding_requests")[first:last]))

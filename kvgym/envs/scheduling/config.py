@@ -1,0 +1,247 @@
+"""Configuration of the environments: JSON-able keyword arguments, validated once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kvgym.envs.scheduling.levels import ADMISSION_CAPS, PROTECTION_LEVELS, QUANTA, TOKEN_BUDGETS
+from kvgym.envs.scheduling.tables import (
+    ADMIT_COUNT,
+    ADMIT_EVICT,
+    FLAGS,
+    KNOBS,
+    ORDER_ATTAINED,
+    ORDER_PREDICTED,
+    ORDER_PROMPT,
+    ORDER_QUEUE,
+    ORDER_VOLUME,
+    OVERFLOW_CLEAR,
+    OVERFLOW_LIFO,
+    REWARD_TERMS,
+    SETTINGS,
+)
+from kvgym.errors import ConfigError
+from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
+from kvgym.policy import NEEDS
+from kvgym.simulator.batch_time import BatchTimeModel
+from kvgym.simulator.system import System
+from kvgym.workloads.workload import Workload
+
+ACTIONS = {"admit_evict": ADMIT_EVICT, "admit_count": ADMIT_COUNT, "flags": FLAGS, "knobs": KNOBS}
+ORDERS = {
+    "queue": ORDER_QUEUE,
+    "predicted": ORDER_PREDICTED,
+    "prompt": ORDER_PROMPT,
+    "volume": ORDER_VOLUME,
+    "attained": ORDER_ATTAINED,
+}
+KNOBS_BY_NAME = {
+    "protection": PROTECTION_LEVELS,
+    "cap": ADMISSION_CAPS,
+    "budget": TOKEN_BUDGETS,
+    "quantum": QUANTA,
+}
+"""Levels of each knob, in the order of the action of ``kvgym/Knobs-v0``."""
+
+OVERFLOWS = {"lifo": OVERFLOW_LIFO, "clear": OVERFLOW_CLEAR}
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def validated(cls: type[M], arguments: Mapping[str, Any]) -> M:
+    """Return a model of keyword arguments.
+
+    Raises:
+        ConfigError: naming the wrong one and the valid ones.
+    """
+    try:
+        return cls(**arguments)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(
+            f"environment argument {place}: {first['msg']} (got {first['input']!r}); "
+            f"arguments: {', '.join(cls.model_fields)}"
+        ) from None
+
+
+def check_names(kind: str, given: Iterable[str], valid: Iterable[str]) -> None:
+    """Check that all given names are valid.
+
+    Raises:
+        ConfigError: the first that is not.
+    """
+    unknown = sorted(set(given) - set(valid))
+    if unknown:
+        raise ConfigError(f"unknown {kind} {unknown[0]!r}; valid: {', '.join(valid)}")
+
+
+def episode_horizon(horizon: float | None, system: System, workload: Workload, num_requests: int) -> float:
+    """Return when episodes are truncated, seconds.
+
+    As given, else the system's, else ten times the nominal span of the arrivals plus 600 s.
+    """
+    if horizon is not None:
+        return horizon
+    if np.isfinite(system.horizon):
+        return float(system.horizon)
+    rate = workload.mean_rate
+    span = num_requests / rate if np.isfinite(rate) and rate > 0 else 0.0
+    return float(10 * span + 600.0)
+
+
+class EnvConfig(BaseModel):
+    """Keyword arguments of every environment id.
+
+    Attributes:
+        action: kind of action, see :mod:`kvgym.envs.scheduling.actions`; set by the id.
+        scenario: name or YAML file of the scenario that the fields below change.
+        hardware: name or file of calibrated hardware instead of the scenario's.
+        batch_time: description of a batch-time model, or options of the hardware's.
+        kv_capacity: KV memory, tokens, instead of the scenario's.
+        workload: preset or description instead of the scenario's.
+        num_requests: requests per episode, instead of the workload's.
+        rate: requests per second, instead of the workload's.
+        load: each episode's arrival times are divided by a factor drawn log-uniformly between these two, from the
+            seed of its workload; (1, 1) leaves them.
+        system: engine settings that replace the scenario's (``first_token``, ``requeue``, ...).
+        observation: ``"flat"`` Box, ``"dict"`` of Boxes, or ``"rllib"``: dict of observations and mask.
+        queue_window: Q, waiting requests shown and offered.
+        active_window: W, active requests shown and offered, latest first.
+        queue_order: order of the queue window: ``"queue"``, ``"predicted"`` or ``"prompt"`` (shortest first), or
+            ``"volume"``, smallest predicted use of memory first: KV tokens times iterations, o (s + o / 2), or
+            ``"attained"``, fewest tokens delivered before an eviction first (below 64, 64, 128, 256, ...), then the
+            shortest prompt.
+        epochs: ``"iteration"``, a step per iteration; ``"decision"``, iterations with nothing to admit that
+            fit are run without asking.
+        overflow: rule when the coming iteration does not fit: ``"lifo"`` or ``"clear"``.
+        information: what is revealed of requests, subset of :data:`kvgym.policy.NEEDS`.
+        reward: weight of each reward term, see :data:`kvgym.envs.scheduling.tables.REWARD_TERMS`.
+        reward_scale: terms are divided by this; None = requests per episode, so that the undiscounted return
+            of the latency term is minus the mean end-to-end latency in seconds.
+        reward_reference: a built-in policy whose rewards on the same requests are subtracted, see
+            :mod:`kvgym.envs.scheduling.reward_reference`; the return is then the relative improvement over it.
+        hold: iterations for which knobs stay as set.
+        knobs: levels of each knob that may be chosen, e.g. ``{"quantum": [0]}``; knobs left out have all. See
+            :data:`KNOBS_BY_NAME`.
+        horizon: seconds after which an episode is truncated; None = ten times the nominal arrival span plus
+            600 s, unless the scenario has one.
+        stall_limit: decisions in a row without a new token after which an episode is truncated.
+        time_scale: seconds at which waiting times are half-way.
+        idle_time: longest wait of a worker with nothing to run, seconds; None = the duration of a smallest batch.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    action: Literal["admit_evict", "admit_count", "flags", "knobs"] = "admit_count"
+    scenario: str = DEFAULT_SCENARIO
+    hardware: str | None = None
+    batch_time: dict[str, Any] | None = None
+    kv_capacity: int | None = Field(default=None, ge=2)
+    workload: str | dict[str, Any] | None = None
+    num_requests: int | None = Field(default=None, ge=1)
+    rate: float | None = Field(default=None, gt=0)
+    load: tuple[float, float] = (1.0, 1.0)
+    system: dict[str, Any] = Field(default_factory=dict)
+    observation: Literal["flat", "dict", "rllib"] = "flat"
+    queue_window: int = Field(default=16, ge=1, le=1024)
+    active_window: int = Field(default=16, ge=1, le=1024)
+    queue_order: Literal["queue", "predicted", "prompt", "volume", "attained"] = "queue"
+    epochs: Literal["iteration", "decision"] = "iteration"
+    overflow: Literal["lifo", "clear"] = "lifo"
+    information: tuple[str, ...] = ("predicted_length",)
+    reward: dict[str, float] = Field(default_factory=lambda: {"latency": 1.0})
+    reward_scale: float | None = Field(default=None, gt=0)
+    reward_reference: str | None = None
+    hold: int = Field(default=8, ge=1)
+    knobs: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    horizon: float | None = Field(default=None, gt=0)
+    stall_limit: int = Field(default=2000, ge=1)
+    time_scale: float = Field(default=10.0, gt=0)
+    idle_time: float | None = Field(default=None, gt=0)
+
+    @classmethod
+    def of(cls, **arguments: Any) -> EnvConfig:
+        """Validate keyword arguments.
+
+        Raises:
+            ConfigError: naming the wrong one and the valid ones.
+        """
+        config = validated(cls, arguments)
+        check_names("information", config.information, NEEDS)
+        check_names("reward term", config.reward, REWARD_TERMS)
+        if config.queue_order in ("predicted", "volume") and "predicted_length" not in config.information:
+            raise ConfigError(f"queue_order {config.queue_order!r} needs 'predicted_length' in information")
+        check_names("knob", config.knobs, KNOBS_BY_NAME)
+        for name, levels in config.knobs.items():
+            count = len(KNOBS_BY_NAME[name])
+            if not levels or not all(0 <= level < count for level in levels):
+                raise ConfigError(f"knobs: {name} = {list(levels)}; expected levels from 0 to {count - 1}")
+        if set(config.knobs.get("cap", (1,))) == {0}:
+            raise ConfigError("knobs: cap = [0] admits nobody ever; allow another level")
+        if not 0 < config.load[0] <= config.load[1]:
+            raise ConfigError(f"load = {list(config.load)}; expected 0 < low ≤ high, multiples of the rate")
+        return config
+
+    def make_scenario(self) -> Scenario:
+        """Return the scenario with this configuration's changes."""
+        base = load_scenario(self.scenario)
+        changes: dict[str, Any] = {"hardware": self.hardware, "kv_capacity": self.kv_capacity}
+        if self.batch_time is not None:
+            changes["batch_time"] = self.batch_time
+        if self.hardware is not None and self.batch_time is None and "kind" in base.batch_time:
+            changes["batch_time"] = {}
+        if self.system:
+            changes["system"] = {**base.system.model_dump(), **self.system}
+        scenario = base.override(**changes)
+        if self.batch_time is not None and "kind" in self.batch_time:
+            capacity = self.kv_capacity or base.make_system().kv_capacity
+            scenario = scenario.model_copy(update={"hardware": None, "kv_capacity": capacity})
+        source = self.workload if self.workload is not None else scenario.workload
+        described: dict[str, Any] = {"preset": source} if isinstance(source, str) else dict(source)
+        if self.num_requests is not None:
+            described.pop("duration", None)
+            described["num_requests"] = self.num_requests
+        if self.rate is not None:
+            described["rate"] = self.rate
+        return scenario.override(workload=described)
+
+    def make_settings(
+        self, batch_time: BatchTimeModel, episode_requests: int, mean_rate: float
+    ) -> np.ndarray:
+        """Return the settings the compiled code reads, dtype SETTINGS, shape (1,)."""
+        settings = np.zeros(1, SETTINGS)
+        s = settings[0]
+        smallest = float(batch_time(num_decodes=1, decode_context=1))
+        s["action"], s["order"] = ACTIONS[self.action], ORDERS[self.queue_order]
+        s["overflow"] = OVERFLOWS[self.overflow]
+        s["queue_window"], s["active_window"] = self.queue_window, self.active_window
+        s["skip"], s["hold"] = self.epochs == "decision", self.hold
+        s["knobs"] = [
+            sum(1 << level for level in set(self.knobs.get(name, range(len(levels)))))
+            for name, levels in KNOBS_BY_NAME.items()
+        ]
+        s["idle_time"] = self.idle_time if self.idle_time is not None else max(smallest, 1e-3)
+        s["time_scale"] = self.time_scale
+        s["duration_scale"] = max(smallest, 1e-6)
+        s["rate_scale"] = mean_rate if np.isfinite(mean_rate) and mean_rate > 0 else 1.0
+        s["rate_memory"] = self.time_scale
+        s["reward_scale"] = self.reward_scale if self.reward_scale is not None else episode_requests
+        s["weights"] = [self.reward.get(name, 0.0) for name in REWARD_TERMS]
+        return settings
+
+    def make_system(self, scenario: Scenario, workload: Workload, episode_requests: int) -> System:
+        """Return the system of the episodes, with a horizon and a stall limit so that every episode ends."""
+        system = scenario.make_system()
+        if system.workers:
+            raise ConfigError(
+                f"scenario {scenario.name!r} is a cluster; this environment schedules one worker, and "
+                "kvgym/Route-v0 routes requests between workers"
+            )
+        horizon = episode_horizon(self.horizon, system, workload, episode_requests)
+        return replace(system, horizon=horizon, stall_limit=self.stall_limit)

@@ -1,0 +1,201 @@
+"""The Gymnasium environment."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.envs.rebuilt import Rebuilt
+from kvgym.envs.scheduling import spaces
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.episodes import (
+    RUNNING,
+    STEP,
+    TERMINATED,
+    TRUNCATED,
+    Episodes,
+    EpisodeTables,
+    workload_seed,
+)
+from kvgym.envs.scheduling.tables import REWARD_TERMS
+from kvgym.errors import ConfigError
+from kvgym.metrics import metric_names
+from kvgym.runner import SimulationResult
+from kvgym.simulator.view import SystemView
+
+
+class ServingEnv(Rebuilt, gym.Env[Any, Any]):
+    """Scheduling LLM inference on one worker with a limited KV cache.
+
+    Description:
+        Requests with a prompt and an unknown number of output tokens arrive over time. Every iteration of
+        the worker processes one batch; every token a request generates grows its KV cache. The agent decides
+        at iteration boundaries whom to admit and whom to evict. The dynamics are those of
+        :func:`kvgym.simulate`: same engine, same batch times, same requests for the same workload seed.
+
+    Action Space:
+        By id, see :mod:`kvgym.envs.scheduling.actions`: ``kvgym/AdmitEvict-v0`` Discrete(Q + W + 1),
+        ``kvgym/AdmitCount-v0`` Discrete(Q + 1), ``kvgym/Flags-v0`` MultiBinary(Q + W), ``kvgym/Knobs-v0``
+        MultiDiscrete, four knobs. A choice outside the mask is a no-op: it adds nothing to the decision, and is counted
+        in ``info["ignored"]``.
+
+    Observation Space:
+        float32, finite bounds, see :mod:`kvgym.envs.scheduling.observations` for every feature:
+
+        | key | shape | content |
+        |---|---|---|
+        | system | (14,) | memory, counts, coming batch, arrival rate, time |
+        | profile | (16,) | future memory, 1 to 2^15 iterations ahead |
+        | queue | (8 Q,) | 8 features of each position of the queue window |
+        | active | (7 W,) | 7 features of each position of the active window |
+
+        ``observation="flat"`` puts them one after the other in this order; ``"dict"`` keeps the keys, which
+        Gymnasium sorts, so that ``FlattenObservation`` of it has another order; ``"rllib"`` is the
+        flat one beside a float32 ``action_mask``.
+
+    Rewards:
+        Weighted sum of terms, each divided by ``reward_scale`` (default: requests per episode):
+        ``latency`` = - time integral of the requests in the system, exact over skipped time, so that the
+        undiscounted return of a completed episode is minus the mean end-to-end latency; ``ttft`` = - TTFT of
+        requests that finish; ``tokens`` delivered; ``goodput`` = finished requests that met their SLOs;
+        ``evictions`` = - KV tokens thrown away. All terms are in ``info["reward_terms"]``. With
+        ``reward_reference`` the reward, not the terms, is relative to that policy's, see
+        :mod:`kvgym.envs.scheduling.reward_reference`.
+
+    Starting State:
+        An empty worker at the first arrival. ``reset(seed=s)`` seeds the generator the workload seed of each
+        episode is drawn from; ``reset(options={"workload_seed": k})`` starts the requests that
+        ``kvgym compare`` uses under seed k.
+
+    Episode End:
+        Terminated when every request has finished. Truncated at the horizon, or when no request has received
+        a new token for ``stall_limit`` decisions.
+
+    Information:
+        Every step: ``action_mask`` int8, ``reward_terms`` float64 (5,) in the order of :attr:`reward_terms`,
+        ``ignored`` int, ``time`` s. On the last step also ``metrics``, float64, in the order of
+        :attr:`metric_names`, and ``completed``.
+
+    Arguments:
+        Keyword arguments are the fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`, all JSON-able, and
+        ``render_mode``.
+
+    Version History:
+        v0: first version.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}  # noqa: RUF012
+    reward_terms: ClassVar[tuple[str, ...]] = REWARD_TERMS
+    metric_names: ClassVar[tuple[str, ...]] = metric_names()
+
+    def __init__(self, *, render_mode: str | None = None, compiled: bool = True, **arguments: Any) -> None:
+        """Set the environment up; see :class:`~kvgym.envs.scheduling.config.EnvConfig` for the arguments."""
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise ConfigError(
+                f"render_mode = {render_mode!r}; valid: {', '.join(self.metadata['render_modes'])}"
+            )
+        self.render_mode = render_mode
+        self.config = EnvConfig.of(**arguments)
+        self._compiled = compiled
+        self.episodes = Episodes(self.config, 1, compiled=compiled)
+        self.action_space = spaces.action_space(self.config)
+        self.observation_space = spaces.observation_space(self.config)
+        self.tables = EpisodeTables(self.episodes)
+        self.view = SystemView(self.tables)
+        self._flat = self.config.observation == "flat"
+        self._flags = self.config.action == "flags"
+        self._single = self.config.action in ("admit_evict", "admit_count")
+        self._done = True
+        self._recorder: Any = None
+
+    # ------------------------------------------------------------ episodes
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode.
+
+        Args:
+            seed: seeds the random generator.
+            options: ``{"workload_seed": k}`` takes the requests of seed k instead of drawing one.
+        """
+        super().reset(seed=seed)
+        self.episodes.start(0, workload_seed(options, self.np_random))
+        self._done = False
+        self.episodes.todo[0] = STEP
+        if self.render_mode is not None:
+            self._record(restart=True)
+        return self._observation(), self._info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Apply an action, see the class.
+
+        Raises:
+            gymnasium.error.ResetNeeded: the episode has ended or was never started.
+        """
+        if self._done:
+            raise gym.error.ResetNeeded("the episode has ended or was never started; call reset() first")
+        episodes = self.episodes
+        if self._single:
+            episodes.actions[0, 0] = action
+        else:
+            episodes.actions[0] = action
+        episodes.run()
+        outcome = int(episodes.outcomes[0])
+        observation = episodes.observations[0].copy() if self._flat else self._observation()
+        info = self._info()
+        if outcome != RUNNING:
+            self._done = True
+            info["metrics"] = episodes.metrics(0)
+            info["completed"] = outcome == TERMINATED
+        if self.render_mode is not None:
+            self._record()
+        return observation, float(episodes.rewards[0]), outcome == TERMINATED, outcome == TRUNCATED, info
+
+    def _observation(self) -> Any:
+        return spaces.present(self.config, self.episodes.observations[0], self.episodes.masks[0])
+
+    def _info(self) -> dict[str, Any]:
+        episodes = self.episodes
+        mask = episodes.masks[0]
+        return {
+            "action_mask": spaces.info_mask(self.config, mask) if self._flags else mask.astype(np.int8),
+            "reward_terms": episodes.terms[0].copy(),
+            "ignored": int(episodes.ignored[0]),
+            "time": float(episodes.times[0]),
+        }
+
+    # ------------------------------------------------------------ masks and results
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Return the mask as sb3-contrib reads it: bool, Discrete (n,), MultiBinary (2n,), MultiDiscrete (Σ nvec,)."""
+        return self.episodes.masks[0].astype(bool)
+
+    def sample_mask(self) -> Any:
+        """Return the mask in the form that ``action_space.sample(mask=...)`` takes."""
+        return spaces.sample_mask(self.config, self.episodes.masks[0])
+
+    def result(self) -> SimulationResult:
+        """Return the records of the present episode, as :func:`kvgym.simulate` does."""
+        return self.episodes.result(0)
+
+    # ------------------------------------------------------------ rendering
+
+    def _record(self, *, restart: bool = False) -> None:
+        if restart or self._recorder is None:
+            from kvgym.envs.rendering.recorder import Recorder
+
+            self._recorder = Recorder(self.episodes.system.kv_capacity)
+        self._recorder.take(self.view, self.episodes.slots[0].block)
+
+    def render(self) -> Any:
+        """Return a picture (uint8 H x W x 3) or a text of the present moment, by render mode."""
+        if self.render_mode is None:
+            gym.logger.warn("render() needs render_mode='rgb_array' or 'ansi' in gymnasium.make")
+            return None
+        if self._recorder is None:
+            raise gym.error.ResetNeeded("there is nothing to render yet; call reset() first")
+        return self._recorder.picture() if self.render_mode == "rgb_array" else self._recorder.text()

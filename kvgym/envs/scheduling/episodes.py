@@ -1,0 +1,363 @@
+"""Many episodes side by side: memory, resets and steps of N environments of one configuration.
+
+The scalar and the vector environment are faces of this class, with N = 1 and N = n.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.levels import ADMISSION_CAPS, PROTECTION_LEVELS, QUANTA, TOKEN_BUDGETS
+from kvgym.envs.scheduling.memory import Block, Sizes
+from kvgym.envs.scheduling.observations import observation_size
+from kvgym.envs.scheduling.reward_reference import ReferenceRewards, reference_policy
+from kvgym.envs.scheduling.stepping import RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
+from kvgym.envs.scheduling.tables import REWARD_TERMS
+from kvgym.errors import ConfigError, KVGymError
+from kvgym.metrics import compute_metrics
+from kvgym.policy import Decision, Policy, PolicyInfo
+from kvgym.runner import SimulationResult, check_needs, final_records, simulate
+from kvgym.seeding import stream
+from kvgym.simulator.addresses import function_handle
+from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
+from kvgym.simulator.compiled import jit_disabled, uncompiled
+from kvgym.simulator.system import System
+from kvgym.simulator.tables import FINISHED, GAP_OCTAVES, UNKNOWN, as_records
+from kvgym.simulator.view import SystemView
+from kvgym.workloads.table import RequestTable
+from kvgym.workloads.workload import Workload
+
+GAP_BINS = 32 * GAP_OCTAVES
+"""Bins of an environment's histogram of token gaps: percentiles of the time between tokens to 3 %."""
+
+
+class _Agent(Policy):
+    """Names the agent in results."""
+
+    info = PolicyInfo(name="agent", summary="actions from outside")
+
+    def schedule(self, view: SystemView) -> Decision:
+        """Never called: actions come from outside."""
+        raise NotImplementedError
+
+
+@dataclass
+class Slot:
+    """One environment's place: its block, the requests of its episode, and what a reference policy earns on them."""
+
+    block: Block
+    table: RequestTable | None = None
+    reference: ReferenceRewards | None = None
+
+
+class Episodes:
+    """N environments of one configuration.
+
+    Attributes:
+        config: the configuration.
+        system: the system all episodes run on.
+        workload: where requests come from.
+        observations: float32 (N, D), of the latest step.
+        masks: uint8 (N, K), see :func:`kvgym.envs.scheduling.actions.write_mask`.
+        rewards: float64 (N,).
+        terms: float64 (N, number of terms).
+        outcomes: int64 (N,): RUNNING, TERMINATED or TRUNCATED.
+        ignored: int64 (N,): parts of the latest action that were not possible.
+        times: float64 (N,): clocks, seconds.
+        load: range of the factor on arrival rates, for episodes to come, see :class:`EnvConfig`.
+    """
+
+    def __init__(self, config: EnvConfig, count: int, *, compiled: bool = True) -> None:
+        """Set up memory for ``count`` environments."""
+        self.config = config
+        self.compiled = compiled and not jit_disabled()
+        self.scenario = config.make_scenario()
+        self.workload: Workload = self.scenario.make_workload()
+        first = self.workload.sample(0)
+        self.check_information(first)
+        self.system: System = config.make_system(self.scenario, self.workload, len(first))
+        self.settings = config.make_settings(self.system.batch_time, len(first), self.workload.mean_rate)
+        self.batch_params = np.array(self.system.batch_time.params(), dtype=np.float64)
+        self.slots = [Slot(Block(self._sizes(len(first)))) for _ in range(count)]
+        self.addresses = np.stack([slot.block.addresses for slot in self.slots])
+        self.lengths = np.stack([slot.block.lengths for slot in self.slots])
+        size = observation_size(config.queue_window, config.active_window)
+        self.observations = np.zeros((count, size), np.float32)
+        self.masks = np.zeros((count, mask_size(config)), np.uint8)
+        self.rewards = np.zeros(count)
+        self.terms = np.zeros((count, len(REWARD_TERMS)))
+        self.outcomes = np.zeros(count, np.int64)
+        self.ignored = np.zeros(count, np.int64)
+        self.times = np.zeros(count)
+        self.actions = np.zeros((count, action_size(config)), np.int64)
+        self.todo = np.zeros(count, np.uint8)
+        self.load = config.load
+        self.reference = (
+            None
+            if config.reward_reference is None
+            else reference_policy(config.reward_reference, config.reward)
+        )
+        if self.reference is not None:
+            check_needs(self.reference, first)
+        self._needs = frozenset(config.information)
+        self._entry: Any = None
+        self._arguments: tuple[Any, ...] = ()
+
+    def _sizes(self, num_requests: int) -> Sizes:
+        n = max(1, num_requests)
+        return Sizes(
+            num_requests=n,
+            slots=min(n, self.system.kv_capacity),
+            window=self.config.queue_window,
+            heap=0 if self.config.queue_order == "queue" else n + 2,
+            gap_bins=GAP_BINS,
+        )
+
+    def check_information(self, table: RequestTable) -> None:
+        """Check that the workload carries what is to be revealed.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        for need, column in (
+            ("predicted_length", "predicted_output_len"),
+            ("length_interval", "predicted_low"),
+        ):
+            if need in self.config.information and getattr(table, column) is None:
+                raise ConfigError(
+                    f"information has {need!r}, but the workload predicts no such thing; leave it out of "
+                    "information or give the workload predictions"
+                )
+
+    # ------------------------------------------------------------ running
+
+    def prepare(self, index: int, seed: int) -> None:
+        """Write a new episode into the tables of environment ``index``; :meth:`run` with START begins it."""
+        table = at_load(self.workload.sample(seed), self.load, seed)
+        self.system.check_fits(table)
+        slot = self.slots[index]
+        if len(table) > slot.block.sizes.num_requests:
+            slot.block = Block(self._sizes(2 * len(table)))
+            self.addresses[index], self.lengths[index] = slot.block.addresses, slot.block.lengths
+            self._entry = None
+        block = slot.block
+        block.clear()
+        block["problem"][:] = self.system.to_record(table, self._needs, log=False)
+        worker = block["workers"][0]
+        worker["queue_head"] = worker["queue_tail"] = UNKNOWN
+        block["episode"][0]["cursor"] = UNKNOWN
+        block["workload"][: len(table)] = table.to_records()
+        for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
+            block["requests"][name] = np.nan
+        block["requests"]["worker"] = UNKNOWN
+        slot.table = table
+        if self.reference is not None:
+            system = replace(self.system, stall_limit=None)  # that of the agent would end slow starters
+            result = simulate(system, table, self.reference, seed=seed)
+            slot.reference = ReferenceRewards(
+                result, self.config.reward, float(self.settings["reward_scale"][0])
+            )
+
+    def run(self) -> None:
+        """Do what ``todo`` says with ``actions``.
+
+        Raises:
+            KVGymError: the engine refused a decision, which is a bug of kvgym.
+        """
+        if self._entry is None:
+            kernel = self.system.batch_time.kernel
+            self._batch_time = kernel.compiled if self.compiled else uncompiled(kernel)
+            self._entry = step_envs.compiled if self.compiled else uncompiled(step_envs)
+            handle = function_handle(self._batch_time, BATCH_TIME_SIGNATURE, compiled=self.compiled)
+            self._arguments = (
+                self.addresses, self.lengths, int(self.settings.ctypes.data), self.todo, self.actions,
+                self.observations, self.masks, self.rewards, self.terms, self.outcomes, self.ignored, self.times,
+                *handle, self.batch_params,
+            )  # fmt: skip
+        failed = self._entry(*self._arguments)
+        if failed:
+            index = failed - 1
+            status = int(self.slots[index].block["episode"][0]["status"])
+            raise KVGymError(
+                f"environment {index}: the engine stopped with status {status}; please report this"
+            )
+        if self.reference is not None:
+            for index in np.flatnonzero(self.todo == STEP).tolist():
+                reference = self.slots[index].reference
+                assert reference is not None
+                over = bool(self.outcomes[index] != RUNNING)
+                earned = reference.step(float(self.times[index]), over)
+                self.rewards[index] = (self.rewards[index] - earned) / reference.total
+
+    def start(self, index: int, seed: int) -> None:
+        """Begin a new episode in one environment."""
+        self.prepare(index, seed)
+        self.todo[:] = 0
+        self.todo[index] = START
+        self.run()
+
+    # ------------------------------------------------------------ looking
+
+    def result(self, index: int) -> SimulationResult:
+        """Return the records of the present episode of an environment; the arrays are copies."""
+        slot = self.slots[index]
+        assert slot.table is not None
+        block, n = slot.block, len(slot.table)
+        requests = final_records(block["requests"][:n], block["active"][None], block["workers"]["num_active"])
+        return SimulationResult(
+            policy=_Agent(),
+            system=self.system,
+            table=slot.table,
+            requests=requests,
+            worker=block["workers"].copy(),
+            log=None,
+            gap_counts=block["gap_counts"].copy(),
+            gap_sums=block["gap_sums"].copy(),
+            completed=bool((requests["status"] == FINISHED).all()),
+        )
+
+    def metrics(self, index: int) -> NDArray[np.float64]:
+        """Return the metrics of the present episode, float64, in the order of ``metric_names()``."""
+        return np.array(list(compute_metrics(self.result(index)).values()))
+
+
+def at_load(table: RequestTable, load: tuple[float, float], seed: int) -> RequestTable:
+    """Return the requests arriving faster by a factor drawn log-uniformly from the range ``load``.
+
+    The factor has a random stream of its own, so that lengths and the pattern of arrivals stay those of the seed.
+    """
+    if load == (1.0, 1.0):
+        return table
+    drawn = np.exp(stream(seed, "load").uniform(*np.log(load)))
+    factor = float(np.clip(drawn, *load))  # exp(log(x)) may miss x by a rounding
+    classes = tuple(replace(c, rate=c.rate * factor) for c in table.classes)
+    return table.replace(arrival_time=table.arrival_time / factor, classes=classes)
+
+
+class EpisodeTables:
+    """An environment's tables in the form that :class:`SystemView` and compiled policies read."""
+
+    def __init__(self, episodes: Episodes, index: int = 0) -> None:
+        """Look at environment ``index``."""
+        self._episodes, self._index = episodes, index
+        self.needs = frozenset(episodes.config.information)
+        self.policy_name = "agent"
+
+    @property
+    def _block(self) -> Block:
+        return self._episodes.slots[self._index].block
+
+    @property
+    def problem(self) -> Any:
+        """The PROBLEM record, shape (1,)."""
+        return self._block["problem"]
+
+    @property
+    def worker(self) -> Any:
+        """The WORKER record."""
+        return self._block["workers"][0]
+
+    @property
+    def requests(self) -> Any:
+        """The request table, shape (n,)."""
+        return self._block["requests"]
+
+    @property
+    def active(self) -> Any:
+        """The active set, shape (1, A)."""
+        return self._block["active"][None]
+
+    @property
+    def finished(self) -> Any:
+        """Requests that finished since the last decision, shape (1, A)."""
+        return self._block["finished"][None]
+
+    def python_tables(self) -> dict[str, Any]:
+        """Return copies of what a decision is written to, and views of the rest, for uncompiled kernels."""
+        block = self._block
+        found: dict[str, Any] = {}
+        for name in ("problem", "workers", "decision", "requests"):
+            table = block[name].copy() if name == "decision" else block[name]
+            found[name] = as_records(table)
+        found["decision"][:] = 0
+        found["active"] = as_records(block["active"].copy()[None])
+        for name in ("queued", "finished"):
+            found[name] = block[name][None]
+        for name in ("admit", "admit_tokens", "evict"):
+            found[name] = np.full_like(block[name], UNKNOWN)[None]
+        return found
+
+
+def workload_seed(options: dict[str, Any] | None, rng: np.random.Generator) -> int:
+    """Return the seed of an episode's requests: the option ``workload_seed``, else one drawn.
+
+    One is drawn in any case, so that giving the option does not move later episodes.
+
+    Raises:
+        ConfigError: another option, or a seed that is not a whole number ≥ 0.
+    """
+    unknown = set(options or ()) - {"workload_seed"}
+    if unknown:
+        raise ConfigError(f"unknown reset option {sorted(unknown)[0]!r}; valid: workload_seed")
+    drawn = int(rng.integers(2**31))
+    return whole_seed((options or {}).get("workload_seed", drawn))
+
+
+def whole_seed(seed: Any) -> int:
+    """Return a workload seed as an integer.
+
+    Raises:
+        ConfigError: it is not a whole number ≥ 0.
+    """
+    try:
+        value = operator.index(seed)
+    except TypeError:
+        value = -1
+    if value < 0:
+        raise ConfigError(f"workload_seed must be a whole number ≥ 0, got {seed!r}")
+    return value
+
+
+def action_size(config: EnvConfig) -> int:
+    """Return the number of integers in an action."""
+    if config.action == "flags":
+        return config.queue_window + config.active_window
+    return len(knob_levels()) if config.action == "knobs" else 1
+
+
+def knob_levels() -> tuple[int, int, int, int]:
+    """Return the number of levels of each knob."""
+    return len(PROTECTION_LEVELS), len(ADMISSION_CAPS), len(TOKEN_BUDGETS), len(QUANTA)
+
+
+def mask_size(config: EnvConfig) -> int:
+    """Return the length of a mask row."""
+    return {
+        "admit_evict": config.queue_window + config.active_window + 1,
+        "admit_count": config.queue_window + 1,
+        "flags": 2 * (config.queue_window + config.active_window),
+        "knobs": sum(knob_levels()),
+    }[config.action]
+
+
+__all__ = [
+    "RUNNING",
+    "START",
+    "STEP",
+    "TERMINATED",
+    "TRUNCATED",
+    "EpisodeTables",
+    "Episodes",
+    "Slot",
+    "action_size",
+    "knob_levels",
+    "mask_size",
+    "whole_seed",
+    "workload_seed",
+]

@@ -1,0 +1,112 @@
+"""The tables of one environment in one block of memory, opened inside compiled code by address.
+
+A compiled call from Python pays for every array it is given, a structured one most of all: a step would
+spend more time on its seventeen tables than on the simulation. Environments therefore hand over one array of
+addresses. The block keeps an environment's tables together, which is kind to the cache when many
+environments are stepped in turn.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.envs.scheduling.tables import EPISODE
+from kvgym.simulator.tables import (
+    DECISION,
+    ITERATION,
+    LOAD,
+    PROBLEM,
+    REQUEST,
+    SLOT,
+    TRACKER,
+    WORKER,
+    WORKLOAD,
+)
+
+
+class Sizes(NamedTuple):
+    """Lengths that decide the layout of a block.
+
+    Attributes:
+        num_requests: n, requests an episode can hold.
+        slots: A, active requests at most.
+        window: Q, length of the queue window.
+        heap: room of the heap of waiting requests outside the window, 0 if the window follows the queue.
+        gap_bins: bins of the histogram of token gaps, 0 for none.
+    """
+
+    num_requests: int
+    slots: int
+    window: int
+    heap: int
+    gap_bins: int
+
+    def layout(self) -> tuple[tuple[str, Any, int], ...]:
+        """Return (name, dtype, length) of every table, in the order of the address array."""
+        n, slots = self.num_requests, self.slots
+        return (
+            ("problem", PROBLEM, 1),
+            ("tracker", TRACKER, 1),
+            ("workers", WORKER, 1),
+            ("decision", DECISION, 1),
+            ("load", LOAD, 1),
+            ("episode", EPISODE, 1),
+            ("window", np.int32, self.window),
+            ("heap", np.int64, self.heap),
+            ("workload", WORKLOAD, n),
+            ("requests", REQUEST, n),
+            ("active", SLOT, slots),
+            ("targets", np.int32, slots),
+            ("queued", np.int32, 2 * n),
+            ("finished", np.int32, slots),
+            ("admit", np.int32, slots),
+            ("admit_tokens", np.int32, slots),
+            ("evict", np.int32, slots),
+            ("gap_counts", np.int64, self.gap_bins),
+            ("gap_sums", np.float64, self.gap_bins),
+            ("log", ITERATION, 0),
+        )
+
+
+NUM_TABLES = len(Sizes(1, 1, 1, 1, 1).layout())
+
+
+class Block:
+    """The memory of one environment: tables by name, and where they are.
+
+    Attributes:
+        tables: name -> array, all views of one buffer.
+        sizes: its sizes.
+        addresses: int64 (NUM_TABLES,), the memory address of each table.
+        lengths: int64 (NUM_TABLES,), the number of elements of each.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        """Allocate a zeroed block."""
+        self.sizes = sizes
+        layout = sizes.layout()
+        offsets, total = [], 0
+        for _, dtype, length in layout:
+            offsets.append(total)
+            total += -(-np.dtype(dtype).itemsize * length // 64) * 64  # start tables on cache lines
+        self._buffer: NDArray[np.uint8] = np.zeros(total + 64, np.uint8)
+        start = -self._buffer.ctypes.data % 64
+        self.tables: dict[str, Any] = {}
+        self.lengths = np.array([length for _, _, length in layout], np.int64)
+        self.addresses = np.empty(len(layout), np.int64)
+        for k, (name, dtype, length) in enumerate(layout):
+            begin = start + offsets[k]
+            end = begin + np.dtype(dtype).itemsize * length
+            self.tables[name] = self._buffer[begin:end].view(dtype)
+            self.addresses[k] = self._buffer.ctypes.data + begin
+
+    def clear(self) -> None:
+        """Set every byte to zero."""
+        self._buffer.fill(0)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a table."""
+        return self.tables[name]

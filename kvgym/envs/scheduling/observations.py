@@ -1,0 +1,250 @@
+"""The observation, feature by feature, written by one compiled function into a float32 buffer.
+
+All features are finite and normalised: fractions of memory, or x / (x + scale), which is 1/2 at the scale
+and never reaches 1; slacks are s / (|s| + scale), in (-1, 1). What the information level does not reveal is
+0, and so are positions of a window that hold no request.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from kvgym.envs.scheduling.actions import room_left
+from kvgym.envs.scheduling.tables import MARKED, PROFILE_BINS
+from kvgym.envs.scheduling.window import Env
+from kvgym.simulator.batch import clear_load
+from kvgym.simulator.compiled import jit_inline
+from kvgym.simulator.lookahead import first_use
+from kvgym.simulator.tables import UNKNOWN
+
+SYSTEM_FEATURES: tuple[tuple[str, str], ...] = (
+    ("kv_used", "KV tokens at rest / capacity"),
+    ("kv_free", "free KV tokens / capacity"),
+    (
+        "kv_need",
+        "KV tokens of the coming iteration as decided so far / (2 capacity); above 0.5 it does not fit",
+    ),
+    ("num_active", "active requests, half-way at 64"),
+    ("num_prefilling", "active requests with prompt left to process / active requests"),
+    ("num_waiting", "waiting requests, half-way at 64"),
+    ("oldest_wait", "waiting time of the first request of the window, half-way at the time scale"),
+    ("batch_duration", "duration of the coming batch as decided so far, half-way at the duration scale"),
+    ("arrival_rate", "estimate of the arrival rate, half-way at the rate scale"),
+    ("time", "clock, half-way at 10 time scales"),
+    ("num_evictions", "evictions so far, half-way at 64"),
+    ("num_admitting", "requests admitted by the decision so far, half-way at 16"),
+    ("num_evicting", "requests evicted by the decision so far, half-way at 16"),
+    ("num_arrived", "requests that have arrived, half-way at 256"),
+)
+"""Features of the worker (key ``system``): name and meaning; all in [0, 1]."""
+
+QUEUE_FEATURES: tuple[tuple[str, str], ...] = (
+    ("present", "1 if the position holds a request"),
+    ("prompt", "tokens to prefill / capacity"),
+    ("predicted", "predicted output tokens left / capacity"),
+    ("waiting", "time since arrival, half-way at the time scale"),
+    ("peak", "KV tokens at its predicted last token / capacity"),
+    ("fits", "1 if it fits into the coming iteration as decided so far"),
+    ("marginal_duration", "how much longer the coming batch takes with it, half-way at the duration scale"),
+    ("ttft_slack", "time left to its TTFT target, in (-1, 1), half-way at the time scale"),
+)
+"""Features of each position of the queue window (key ``queue``); in [0, 1] but for the slack."""
+
+ACTIVE_FEATURES: tuple[tuple[str, str], ...] = (
+    ("present", "1 if the position holds a request"),
+    ("kv", "KV tokens it holds / capacity"),
+    ("prefill_left", "tokens still to prefill / capacity"),
+    ("generated", "output tokens generated, half-way at 64"),
+    ("predicted_left", "predicted output tokens left, half-way at 64"),
+    ("age", "time since arrival, half-way at the time scale"),
+    ("tbt_slack", "time left to its TBT target, in (-1, 1), half-way at the duration scale"),
+)
+"""Features of each position of the active window, latest activated first (key ``active``)."""
+
+PROFILE_FEATURES = tuple(
+    (
+        f"profile_{2**b}",
+        f"KV tokens F of the active set {2**b} iterations ahead if all decode and end as predicted (without "
+        "predictions: never end), F / (F + capacity)",
+    )
+    for b in range(PROFILE_BINS)
+)
+"""The future-memory profile (key ``profile``); 0.5 = full."""
+
+
+def observation_size(queue_window: int, active_window: int) -> int:
+    """Return the length of the flat observation: system, profile, queue row by row, active row by row."""
+    return (
+        len(SYSTEM_FEATURES)
+        + PROFILE_BINS
+        + queue_window * len(QUEUE_FEATURES)
+        + active_window * len(ACTIVE_FEATURES)
+    )
+
+
+@jit_inline
+def half_way(x: float, scale: float) -> Any:
+    """Return x / (x + scale) for x ≥ 0."""
+    return np.float32(x / (x + scale))
+
+
+@jit_inline
+def slack(x: float, scale: float) -> Any:
+    """Return x / (|x| + scale), 1 for no target."""
+    if x == np.inf:
+        return np.float32(1.0)
+    return np.float32(x / (abs(x) + scale))
+
+
+@jit_inline
+def predicted_left(predicted_len: int, num_output_tokens: int) -> int:
+    """Return the predicted output tokens left; 1 once a prediction is outlived, UNKNOWN without one."""
+    if predicted_len == UNKNOWN:
+        return UNKNOWN
+    return max(predicted_len - num_output_tokens, 1)
+
+
+@jit_inline
+def write_profile(e: Env, out: Any, at: int) -> None:
+    """Write the future-memory profile: one pass over the active set, one over the bins."""
+    for b in range(PROFILE_BINS):
+        out[at + b] = np.float32(0.0)
+    counts = totals = 0.0
+    # First the tokens and requests whose end lies in each bin, then sums over all later bins.
+    for k in range(e.run.w.num_active):
+        slot = e.run.active[k]
+        if slot.planned == MARKED:
+            continue
+        left = predicted_left(slot.predicted_len, slot.num_output_tokens)
+        b = PROFILE_BINS - 1
+        if left != UNKNOWN:
+            b = min(math.frexp(float(left))[1] - 1, PROFILE_BINS - 1)  # floor of log2
+        out[at + b] += np.float32(slot.num_kv_tokens + slot.num_prefill_left)
+        e.episode.bins[b] += 1
+    for b in range(PROFILE_BINS - 1, -1, -1):
+        totals += out[at + b]
+        counts += e.episode.bins[b]
+        e.episode.bins[b] = 0
+        tokens = totals + counts * (1 << b)
+        out[at + b] = half_way(tokens, e.run.problem.kv_capacity)
+
+
+@jit_inline
+def load_candidate(load: Any, r: Any, sign: int) -> None:
+    """Add a waiting request that runs in full to the load of the batch, or take it out again."""
+    if r.num_prefill_left > 0:
+        tokens = np.int64(r.num_prefill_left)
+        load.num_prefills += sign
+        load.prefill_tokens += sign * tokens
+        load.prefill_context += sign * r.num_kv_tokens
+        load.prefill_squares += sign * tokens * tokens
+        load.prefill_products += sign * tokens * r.num_kv_tokens
+    else:
+        load.num_decodes += sign
+        load.decode_context += sign * r.num_kv_tokens
+
+
+@jit_inline
+def load_as_decided(e: Env) -> None:
+    """Set the load of the coming batch if everybody active runs in full."""
+    load, w = e.run.load, e.run.w
+    clear_load(load)
+    if w.num_prefilling == 0 and e.run.decision.num_evict == 0:
+        load.num_decodes, load.decode_context = w.num_active, w.kv_tokens
+    else:
+        for k in range(w.num_active):
+            slot = e.run.active[k]
+            if slot.planned != MARKED:
+                load_candidate(load, slot, 1)
+    for j in range(e.run.decision.num_admit):
+        load_candidate(load, e.run.requests[e.run.admit[j]], 1)
+
+
+@jit_inline
+def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_params: Any) -> int:
+    """Write the rows of the queue window; returns the next free place."""
+    s, p, w, load = e.settings, e.run.problem, e.run.w, e.run.load
+    capacity, has_room = float(p.kv_capacity), room_left(e) > 0
+    for q in range(s.queue_window):
+        if q >= e.episode.num_window:
+            for k in range(8):
+                out[at + k] = np.float32(0.0)
+        else:
+            r = e.run.requests[e.window[q]]
+            left = predicted_left(r.predicted_len, r.num_output_tokens)
+            load_candidate(load, r, 1)
+            longer = max(batch_time(load, batch_params) - base, 0.0)
+            load_candidate(load, r, -1)
+            peak = r.num_kv_tokens + r.num_prefill_left + left
+            out[at] = np.float32(1.0)
+            out[at + 1] = np.float32(r.num_prefill_left / capacity)
+            out[at + 2] = np.float32(0.0) if left == UNKNOWN else np.float32(min(left / capacity, 1.0))
+            out[at + 3] = half_way(max(w.clock - r.arrival_time, 0.0), s.time_scale)
+            out[at + 4] = np.float32(0.0) if left == UNKNOWN else np.float32(min(peak / capacity, 1.0))
+            fits = has_room and e.episode.need + first_use(p, r) <= p.kv_capacity
+            out[at + 5] = np.float32(1.0) if fits else np.float32(0.0)
+            out[at + 6] = half_way(longer, s.duration_scale)
+            out[at + 7] = slack(r.arrival_time + r.ttft_slo - w.clock, s.time_scale)
+        at += 8
+    return at
+
+
+@jit_inline
+def write_active(e: Env, out: Any, at: int) -> None:
+    """Write the rows of the active window, latest activated first."""
+    s, w, capacity = e.settings, e.run.w, float(e.run.problem.kv_capacity)
+    k, rows = w.num_active - 1, 0
+    while rows < s.active_window and k >= 0:
+        slot = e.run.active[k]
+        k -= 1
+        if slot.planned == MARKED:
+            continue
+        r = e.run.requests[slot.request_id]
+        left = predicted_left(slot.predicted_len, slot.num_output_tokens)
+        out[at] = np.float32(1.0)
+        out[at + 1] = np.float32(slot.num_kv_tokens / capacity)
+        out[at + 2] = np.float32(slot.num_prefill_left / capacity)
+        out[at + 3] = half_way(slot.num_output_tokens, 64.0)
+        out[at + 4] = np.float32(0.0) if left == UNKNOWN else half_way(left, 64.0)
+        out[at + 5] = half_way(max(w.clock - r.arrival_time, 0.0), s.time_scale)
+        last = r.arrival_time if np.isnan(slot.last_token_time) else slot.last_token_time
+        out[at + 6] = slack(last + r.tbt_slo - w.clock, s.duration_scale)
+        at += 7
+        rows += 1
+    while rows < s.active_window:
+        for j in range(7):
+            out[at + j] = np.float32(0.0)
+        at += 7
+        rows += 1
+
+
+@jit_inline
+def write_observation(e: Env, out: Any, batch_time: Any, batch_params: Any) -> None:
+    """Write the flat observation, float32 (observation_size,)."""
+    s, p, w, d = e.settings, e.run.problem, e.run.w, e.run.decision
+    capacity = float(p.kv_capacity)
+    load_as_decided(e)
+    duration = batch_time(e.run.load, batch_params)
+    oldest = 0.0
+    if e.episode.num_window > 0:
+        oldest = max(w.clock - e.run.requests[e.window[0]].arrival_time, 0.0)
+    out[0] = np.float32(w.kv_tokens / capacity)
+    out[1] = np.float32((capacity - w.kv_tokens) / capacity)
+    out[2] = np.float32(min(e.episode.need / (2.0 * capacity), 1.0))
+    out[3] = half_way(w.num_active, 64.0)
+    out[4] = np.float32(w.num_prefilling / max(w.num_active, 1))
+    out[5] = half_way(w.num_waiting, 64.0)
+    out[6] = half_way(oldest, s.time_scale)
+    out[7] = half_way(duration, s.duration_scale)
+    out[8] = half_way(e.episode.rate, s.rate_scale)
+    out[9] = half_way(w.clock, 10.0 * s.time_scale)
+    out[10] = half_way(w.total_evicted, 64.0)
+    out[11] = half_way(d.num_admit, 16.0)
+    out[12] = half_way(d.num_evict, 16.0)
+    out[13] = half_way(e.run.tracker.next_arrival, 256.0)
+    write_profile(e, out, 14)
+    at = write_queue(e, out, 14 + PROFILE_BINS, duration, batch_time, batch_params)
+    write_active(e, out, at)

@@ -1,0 +1,110 @@
+"""Spaces of the environments, and the forms a mask comes in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.episodes import knob_levels, mask_size
+from kvgym.envs.scheduling.observations import (
+    ACTIVE_FEATURES,
+    PROFILE_FEATURES,
+    QUEUE_FEATURES,
+    SYSTEM_FEATURES,
+    observation_size,
+)
+
+
+def action_space(config: EnvConfig) -> spaces.Space[Any]:
+    """Return the space of single actions."""
+    if config.action == "flags":
+        return spaces.MultiBinary(config.queue_window + config.active_window)
+    if config.action == "knobs":
+        return spaces.MultiDiscrete(list(knob_levels()))
+    return spaces.Discrete(mask_size(config))
+
+
+def feature_names(config: EnvConfig) -> tuple[str, ...]:
+    """Return the name of each place of the flat observation, e.g. ``"queue.3.prompt"``."""
+    names = [f"system.{name}" for name, _ in SYSTEM_FEATURES] + [name for name, _ in PROFILE_FEATURES]
+    names += [f"queue.{q}.{name}" for q in range(config.queue_window) for name, _ in QUEUE_FEATURES]
+    names += [f"active.{a}.{name}" for a in range(config.active_window) for name, _ in ACTIVE_FEATURES]
+    return tuple(names)
+
+
+def _low(config: EnvConfig) -> NDArray[np.float32]:
+    return np.array([-1.0 if name.endswith("_slack") else 0.0 for name in feature_names(config)], np.float32)
+
+
+def flat_space(config: EnvConfig) -> spaces.Box:
+    """Return the space of the flat observation."""
+    low = _low(config)
+    return spaces.Box(low, np.ones_like(low), dtype=np.float32)
+
+
+def parts(config: EnvConfig) -> dict[str, tuple[int, int]]:
+    """Return where each key of the Dict observation lies in the flat one."""
+    bounds, at = {}, 0
+    for name, length in (
+        ("system", len(SYSTEM_FEATURES)),
+        ("profile", len(PROFILE_FEATURES)),
+        ("queue", config.queue_window * len(QUEUE_FEATURES)),
+        ("active", config.active_window * len(ACTIVE_FEATURES)),
+    ):
+        bounds[name] = (at, at + length)
+        at += length
+    assert at == observation_size(config.queue_window, config.active_window)
+    return bounds
+
+
+def observation_space(config: EnvConfig) -> spaces.Space[Any]:
+    """Return the space of single observations."""
+    if config.observation == "flat":
+        return flat_space(config)
+    if config.observation == "rllib":
+        mask = spaces.Box(0.0, 1.0, (mask_size(config),), np.float32)
+        return spaces.Dict({"action_mask": mask, "observations": flat_space(config)})
+    low = _low(config)
+    return spaces.Dict(
+        {name: spaces.Box(low[a:b], np.ones(b - a, np.float32)) for name, (a, b) in parts(config).items()}
+    )
+
+
+def present(config: EnvConfig, flat: NDArray[np.float32], mask: NDArray[np.uint8]) -> Any:
+    """Return the observation as the space has it, in fresh memory.
+
+    Args:
+        config: the configuration.
+        flat: (D,) or (N, D).
+        mask: (K,) or (N, K).
+    """
+    if config.observation == "flat":
+        return flat.copy()
+    if config.observation == "rllib":
+        return {"action_mask": mask.astype(np.float32), "observations": flat.copy()}
+    return {name: flat[..., a:b].copy() for name, (a, b) in parts(config).items()}
+
+
+def info_mask(config: EnvConfig, mask: NDArray[np.uint8]) -> NDArray[np.int8]:
+    """Return the mask for ``info["action_mask"]``, int8, a fixed shape.
+
+    For Discrete actions what ``Discrete.sample(mask=)`` takes; for MultiBinary what
+    ``MultiBinary.sample(mask=)`` takes (0 = must be 0, 2 = free); for MultiDiscrete the parts of
+    ``MultiDiscrete.sample(mask=)``, one after the other.
+    """
+    if config.action == "flags":
+        return (2 * mask[..., 1::2]).astype(np.int8)
+    return mask.astype(np.int8)
+
+
+def sample_mask(config: EnvConfig, mask: NDArray[np.uint8]) -> Any:
+    """Return the mask in the form that ``action_space.sample(mask=)`` takes."""
+    form = info_mask(config, mask)
+    if config.action != "knobs":
+        return form
+    edges = np.cumsum(knob_levels())[:-1]
+    return tuple(np.ascontiguousarray(part) for part in np.split(form, edges))

@@ -1,0 +1,304 @@
+"""Stepping environments inside the compiled core: one function, used for one environment and for many.
+
+An environment is its row of addresses. The engine's functions run on it unchanged; there is no second copy
+of the dynamics.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+
+from kvgym.envs.scheduling.actions import (
+    apply_choice,
+    apply_count,
+    apply_flags,
+    apply_knobs,
+    settle,
+    somebody_must_go,
+    something_to_decide,
+    start_decision,
+    write_mask,
+)
+from kvgym.envs.scheduling.observations import write_observation
+from kvgym.envs.scheduling.tables import ADMIT_COUNT, ADMIT_EVICT, EPISODE, FLAGS, KNOBS, SETTINGS
+from kvgym.envs.scheduling.window import Env, window_update
+from kvgym.simulator.addresses import function_at, view_at
+from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
+from kvgym.simulator.boundary import Run, next_boundary
+from kvgym.simulator.compiled import jit, jit_inline, kernel
+from kvgym.simulator.engine import carry_out, clear_decision
+from kvgym.simulator.tables import (
+    DECIDE,
+    DECISION,
+    DONE,
+    HORIZON,
+    ITERATION,
+    LOAD,
+    OK,
+    PROBLEM,
+    REQUEST,
+    SLOT,
+    STALLED,
+    TRACKER,
+    WORKER,
+    WORKLOAD,
+)
+
+problem_at, tracker_at, worker_at = view_at(PROBLEM), view_at(TRACKER), view_at(WORKER)
+decision_at, load_at, episode_at = view_at(DECISION), view_at(LOAD), view_at(EPISODE)
+workload_at, requests_at, slots_at, log_at = (
+    view_at(WORKLOAD),
+    view_at(REQUEST),
+    view_at(SLOT),
+    view_at(ITERATION),
+)
+settings_at = view_at(SETTINGS)
+batch_time_at = function_at(BATCH_TIME_SIGNATURE)
+i4_at, i8_at, f8_at = view_at("i4"), view_at("i8"), view_at("f8")
+
+# What an environment is to do.
+STEP, START, BEGIN, COMPOSE = 1, 2, 3, 4
+
+# Outcome of an environment's step.
+RUNNING, TERMINATED, TRUNCATED, FAILED = 0, 1, 2, 3
+
+
+@jit
+def earn(e: Env, i: int) -> None:
+    """Add what a finished request is worth to the reward terms."""
+    r, source, episode = e.run.requests[i], e.run.workload[i], e.episode
+    ttft = r.first_token_time - source.arrival_time
+    episode.ttft -= ttft
+    if ttft <= source.ttft_slo and r.max_token_gap <= source.tbt_slo:
+        episode.goodput += 1.0
+
+
+@jit_inline
+def account(
+    e: Env, before: float, after: float, present: int, arrived: int, delivered: int, thrown_away: int
+) -> None:
+    """Add the reward terms of an iteration from ``before`` to ``after``.
+
+    ``present`` requests were in the system all along; those that arrived count from their arrival. Any time
+    after ``after`` passed with nobody in the system.
+    """
+    w, episode = e.run.w, e.episode
+    episode.latency -= present * (after - before)
+    for i in range(arrived, e.run.tracker.next_arrival):
+        episode.latency -= w.clock - e.run.workload[i].arrival_time
+    episode.tokens += w.total_delivered_tokens - delivered
+    episode.evictions -= w.total_recomputed_tokens - thrown_away
+    for j in range(w.num_finished):
+        earn(e, e.run.finished[j])
+
+
+@jit_inline
+def update_rate(settings: Any, episode: Any, clock: float, arrived: int) -> None:
+    """Update the estimate of the arrival rate: arrivals over time, the past fading with ``rate_memory``."""
+    memory = settings.rate_memory
+    count, elapsed = arrived - episode.rate_arrived, clock - episode.rate_clock
+    episode.rate = (episode.rate * memory + count) / (memory + elapsed)
+    episode.rate_arrived, episode.rate_clock = arrived, clock
+
+
+@jit
+def begin(e: Env) -> None:
+    """Prepare for a new decision at the boundary the worker is at."""
+    clear_decision(e.run)
+    update_rate(e.settings, e.episode, e.run.w.clock, e.run.tracker.next_arrival)
+    window_update(e.settings, e.episode, e.window, e.heap, e.run.requests, e.run.w, e.run.queued)
+    start_decision(e)
+
+
+@jit_inline
+def advance(e: Env, batch_time: Any, batch_params: Any) -> int:
+    """Carry out the decision and go to the next boundary; returns the environment's outcome."""
+    run, w, tracker = e.run, e.run.w, e.run.tracker
+    settle(e)
+    before, present, arrived = w.clock, tracker.next_arrival - w.total_finished, tracker.next_arrival
+    delivered, thrown_away = w.total_delivered_tokens, w.total_recomputed_tokens
+    status = carry_out(run, batch_time, batch_params)
+    e.episode.status = status
+    if status != OK:
+        return FAILED
+    after = w.clock
+    boundary = next_boundary(run)
+    account(e, before, after, present, arrived, delivered, thrown_away)
+    begin(e)
+    if boundary == DONE:
+        return TERMINATED
+    if boundary == DECIDE:
+        return RUNNING
+    e.episode.status = boundary
+    return TRUNCATED if boundary in (HORIZON, STALLED) else FAILED
+
+
+@jit_inline
+def apply_action(e: Env, action: Any) -> bool:
+    """Add an action to the decision being composed; True if the decision is complete."""
+    e.episode.num_ignored = 0
+    kind = e.settings.action
+    if kind == ADMIT_EVICT:
+        return apply_choice(e, action[0])
+    if kind == ADMIT_COUNT:
+        apply_count(e, action[0])
+    elif kind == FLAGS:
+        apply_flags(e, action)
+    else:
+        if action[1] == 0 and somebody_must_go(e):
+            e.episode.num_ignored += 1
+        apply_knobs(e, action)
+    return True
+
+
+@jit_inline
+def step_one(e: Env, action: Any, batch_time: Any, batch_params: Any) -> int:
+    """Take one environment step; returns its outcome. Reward terms are those of this step."""
+    s, episode = e.settings, e.episode
+    episode.latency = episode.ttft = episode.tokens = episode.goodput = episode.evictions = 0.0
+    if episode.over != RUNNING:
+        episode.num_ignored = 0
+        return episode.over
+    if not apply_action(e, action):
+        return RUNNING  # the decision is still being composed; no time passes
+    runs = s.hold
+    while True:
+        outcome = advance(e, batch_time, batch_params)
+        if outcome != RUNNING:
+            return outcome
+        if s.action == KNOBS:
+            runs -= 1
+            if runs == 0:
+                return outcome
+            apply_knobs(e, action)
+        elif s.skip == 0 or something_to_decide(e):
+            return outcome
+
+
+@jit_inline
+def total_reward(e: Env, terms: Any) -> float:
+    """Write the reward terms, divided by the reward scale, and return their weighted sum."""
+    episode, s = e.episode, e.settings
+    terms[0] = episode.latency / s.reward_scale
+    terms[1] = episode.ttft / s.reward_scale
+    terms[2] = episode.tokens / s.reward_scale
+    terms[3] = episode.goodput / s.reward_scale
+    terms[4] = episode.evictions / s.reward_scale
+    reward = 0.0
+    for k in range(5):
+        reward += s.weights[k] * terms[k]
+    return reward
+
+
+_I8, _F8, _F4_2D = types.int64[::1], types.float64[::1], types.float32[:, ::1]
+_U8, _U8_2D, _F8_2D, _I8_2D = (
+    types.uint8[::1],
+    types.uint8[:, ::1],
+    types.float64[:, ::1],
+    types.int64[:, ::1],
+)
+_ENV_SIGNATURE = types.int64(
+    _I8_2D, _I8_2D, types.int64, _U8, _I8_2D, _F4_2D, _U8_2D, _F8, _F8_2D, _I8, _I8, _F8, types.int64,
+    types.int64, _F8,
+)  # fmt: skip
+
+
+@kernel(_ENV_SIGNATURE)
+def step_envs(
+    addresses: Any,
+    lengths: Any,
+    settings_address: int,
+    todo: Any,
+    actions: Any,
+    observations: Any,
+    masks: Any,
+    rewards: Any,
+    terms: Any,
+    outcomes: Any,
+    ignored: Any,
+    times: Any,
+    batch_time_c: int,
+    batch_time_jit: int,
+    batch_params: Any,
+) -> int:
+    """Step or start environments.
+
+    Args:
+        addresses: int64 (N, NUM_TABLES), see :class:`~kvgym.envs.scheduling.memory.Block`.
+        lengths: int64 (N, NUM_TABLES).
+        settings_address: where the shared SETTINGS record lies.
+        todo: uint8 (N,): 0 leave alone; STEP; START the episode prepared in its tables; or, for a
+            simulation that is run from outside, BEGIN a decision or COMPOSE it by one action.
+        actions: int64 (N, a).
+        observations: float32 (N, D), written.
+        masks: uint8 (N, K), written.
+        rewards: float64 (N,), written.
+        terms: float64 (N, 5), written.
+        outcomes: int64 (N,), written: RUNNING, TERMINATED, TRUNCATED or FAILED. BEGIN: 1 if there is
+            something to decide; COMPOSE: 1 if the decision is complete.
+        ignored: int64 (N,), written: parts of the action that were not possible.
+        times: float64 (N,), written: the clock, seconds.
+        batch_time_c: where the batch-time kernel lies, see :func:`~kvgym.envs.scheduling.memory.function_handle`.
+        batch_time_jit: the same.
+        batch_params: its parameters.
+
+    Returns:
+        0, or 1 + the index of an environment whose decision the engine refused.
+    """
+    failed = 0
+    batch_time = batch_time_at(batch_time_c, batch_time_jit)
+    for n in range(addresses.shape[0]):
+        if todo[n] == 0:
+            continue
+        at, size = addresses[n], lengths[n]
+        run = Run(
+            problem_at(at[0], 1)[0],
+            tracker_at(at[1], 1)[0],
+            worker_at(at[2], 1)[0],
+            decision_at(at[3], 1)[0],
+            load_at(at[4], 1)[0],
+            workload_at(at[8], size[8]),
+            requests_at(at[9], size[9]),
+            slots_at(at[10], size[10]),
+            i4_at(at[11], size[11]),
+            i4_at(at[12], size[12]),
+            i4_at(at[13], size[13]),
+            i4_at(at[14], size[14]),
+            i4_at(at[15], size[15]),
+            i4_at(at[16], size[16]),
+            i8_at(at[17], size[17]),
+            f8_at(at[18], size[18]),
+            log_at(at[19], size[19]),
+        )
+        e = Env(
+            run,
+            settings_at(settings_address, 1)[0],
+            episode_at(at[5], 1)[0],
+            i4_at(at[6], size[6]),
+            i8_at(at[7], size[7]),
+        )
+        if todo[n] == STEP:
+            outcome = step_one(e, actions[n], batch_time, batch_params)
+        elif todo[n] == START:
+            boundary = next_boundary(run)
+            e.episode.over = RUNNING if boundary == DECIDE else TERMINATED if boundary == DONE else TRUNCATED
+            begin(e)
+            outcome = RUNNING  # an episode that is over ends with its first step
+        elif todo[n] == BEGIN:
+            begin(e)
+            outcome = 1 if something_to_decide(e) else 0
+        else:
+            outcome = 1 if apply_action(e, actions[n]) else 0
+            if outcome == 1:
+                settle(e)
+        rewards[n] = total_reward(e, terms[n])
+        outcomes[n] = outcome
+        ignored[n] = e.episode.num_ignored
+        times[n] = run.w.clock
+        write_observation(e, observations[n], batch_time, batch_params)
+        write_mask(e, masks[n])
+        if outcome == FAILED:
+            failed = n + 1
+    return failed

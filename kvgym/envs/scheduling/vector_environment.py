@@ -1,0 +1,259 @@
+"""The native vector environment: N environments stepped by one compiled call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from kvgym.envs.scheduling import spaces
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.episodes import RUNNING, START, STEP, TERMINATED, TRUNCATED, Episodes, whole_seed
+from kvgym.envs.scheduling.tables import REWARD_TERMS
+from kvgym.errors import ConfigError
+from kvgym.metrics import metric_names
+
+
+class ServingVectorEnv(VectorEnv[Any, Any, Any]):
+    """N :class:`~kvgym.envs.scheduling.environment.ServingEnv` of one configuration, bit-equal to N separate ones.
+
+    Args:
+        num_envs: N.
+        autoreset_mode: Gymnasium's modes: NEXT_STEP (default; after an end the next step ignores the action
+            and returns the first observation, reward 0), SAME_STEP (the step that ends an episode returns
+            the first observation of the next; the last one is in ``info["final_obs"]``, its information in
+            ``info["final_info"]``), DISABLED (reset by ``reset(options={"reset_mask": ...})``).
+        max_episode_steps: steps after which an episode is truncated, as by ``TimeLimit``.
+        render_mode: not supported in the vector environment; render a single one.
+        compiled: False runs plain Python.
+        **arguments: fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`.
+
+    Per-step information: the arrays of the scalar environment's info with a leading axis, and ``_key``
+    presence masks. ``info["metrics"]`` comes where an episode ends.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+    reward_terms: ClassVar[tuple[str, ...]] = REWARD_TERMS
+    metric_names: ClassVar[tuple[str, ...]] = metric_names()
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        *,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        max_episode_steps: int | None = None,
+        render_mode: str | None = None,
+        compiled: bool = True,
+        **arguments: Any,
+    ) -> None:
+        if num_envs < 1:
+            raise ConfigError(f"num_envs = {num_envs}; expected a whole number ≥ 1")
+        if render_mode is not None:
+            raise ConfigError(
+                "the vector environment does not render; use render_mode with a single environment"
+            )
+        self.num_envs = num_envs
+        self.render_mode = None
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.metadata = {**type(self).metadata, "autoreset_mode": self.autoreset_mode}
+        self.max_episode_steps = max_episode_steps
+        self.config = EnvConfig.of(**arguments)
+        self.episodes = Episodes(self.config, num_envs, compiled=compiled)
+        self.single_action_space = spaces.action_space(self.config)
+        self.single_observation_space = spaces.observation_space(self.config)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self._generators: list[np.random.Generator] = []
+        self._started = False
+        self._ended = np.ones(num_envs, bool)
+        self._steps = np.zeros(num_envs, np.int64)
+
+    @property
+    def load(self) -> tuple[float, float]:
+        """Range of the factor on arrival rates of episodes to come, see :class:`EnvConfig`; can be set."""
+        return self.episodes.load
+
+    @load.setter
+    def load(self, value: tuple[float, float]) -> None:
+        self.config = EnvConfig.of(**{**self.config.model_dump(), "load": np.asarray(value).tolist()})
+        self.episodes.load = self.config.load
+
+    # ------------------------------------------------------------ resetting
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start episodes.
+
+        Args:
+            seed: s seeds environment i with s + i; or one seed per environment; None keeps the generators.
+            options: ``reset_mask``, bool (N,), restarts only these; ``workload_seed``, an integer or one per
+                environment, takes the requests of that seed.
+        """
+        given = dict(options or {})
+        mask = np.asarray(given.pop("reset_mask", np.ones(self.num_envs, bool)))
+        if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
+            raise ConfigError(f"reset_mask needs {self.num_envs} booleans, at least one of them True")
+        workload_seeds = given.pop("workload_seed", None)
+        if given:
+            raise ConfigError(f"unknown reset option {sorted(given)[0]!r}; valid: reset_mask, workload_seed")
+        self._seed(seed, mask)
+        self._started = True
+        self._start(np.flatnonzero(mask), workload_seeds)
+        self._ended[mask] = False
+        return self._observation(), self._only(self._info(), mask)
+
+    def _seed(self, seed: int | Sequence[int | None] | None, mask: NDArray[np.bool_]) -> None:
+        if isinstance(seed, int | np.integer):
+            seeds: list[int | None] = [int(seed) + i for i in range(self.num_envs)]
+        elif seed is None:
+            seeds = [None] * self.num_envs
+        else:
+            seeds = list(seed)
+            if len(seeds) != self.num_envs:
+                raise ConfigError(f"{len(seeds)} seeds for {self.num_envs} environments")
+        if not self._generators:
+            self._generators = [gym.utils.seeding.np_random(None)[0] for _ in range(self.num_envs)]
+        for i in np.flatnonzero(mask):
+            if seeds[i] is not None:
+                self._generators[i], _ = gym.utils.seeding.np_random(seeds[i])
+
+    def _start(self, indices: NDArray[np.int64], workload_seeds: Any = None) -> None:
+        """Begin new episodes in the given environments."""
+        fixed = None if workload_seeds is None else np.broadcast_to(workload_seeds, self.num_envs)
+        for i in indices:
+            drawn = int(self._generators[i].integers(2**31))
+            self.episodes.prepare(int(i), drawn if fixed is None else whole_seed(fixed[i]))
+        self.episodes.todo[:] = 0
+        self.episodes.todo[indices] = START
+        self.episodes.run()
+        self._steps[indices] = 0
+
+    # ------------------------------------------------------------ stepping
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Step every environment, see the class for what happens at an end.
+
+        Args:
+            actions: (N,) for Discrete, (N, a) otherwise.
+
+        Raises:
+            gymnasium.error.ResetNeeded: nothing was reset yet, or an ended environment with autoreset disabled.
+        """
+        if not self._generators or not self._started:
+            raise gym.error.ResetNeeded("call reset() before step()")
+        episodes, mode = self.episodes, self.autoreset_mode
+        chosen = np.asarray(actions)
+        if chosen.shape != self.action_space.shape:
+            raise ConfigError(f"actions have shape {chosen.shape}; expected {self.action_space.shape}")
+        episodes.actions[:] = chosen.reshape(self.num_envs, -1)
+        restarting = self._ended.copy()
+        if restarting.any() and mode == AutoresetMode.DISABLED:
+            where = np.flatnonzero(restarting).tolist()
+            raise gym.error.ResetNeeded(
+                f"environments {where} have ended; reset them with options reset_mask"
+            )
+        episodes.todo[:] = STEP
+        if restarting.any():
+            episodes.todo[restarting] = START
+            for i in np.flatnonzero(restarting):
+                episodes.prepare(int(i), int(self._generators[i].integers(2**31)))
+        episodes.run()
+        self._steps += 1
+        self._steps[restarting] = 0
+        rewards = episodes.rewards.copy()
+        rewards[restarting] = 0.0
+        terminated = episodes.outcomes == TERMINATED
+        truncated = episodes.outcomes == TRUNCATED
+        terminated[restarting] = truncated[restarting] = False
+        if self.max_episode_steps is not None:
+            truncated |= self._steps >= self.max_episode_steps
+        ended = terminated | truncated
+        info = self._info(ended=ended)
+        if mode == AutoresetMode.SAME_STEP and ended.any():
+            info = self._restart_now(ended, info)
+            self._ended[:] = False
+        else:
+            self._ended = ended
+        return self._observation(), rewards, terminated, truncated, info
+
+    def _restart_now(self, ended: NDArray[np.bool_], last: dict[str, Any]) -> dict[str, Any]:
+        """Begin new episodes within the step; returns the information of the step."""
+        final = self._observation()
+        observations = np.full(self.num_envs, None, object)
+        for i in np.flatnonzero(ended):
+            observations[i] = {k: v[i] for k, v in final.items()} if isinstance(final, dict) else final[i]
+        self._start(np.flatnonzero(ended))
+        info = self._info()
+        info["final_obs"], info["_final_obs"] = observations, ended.copy()
+        info["final_info"], info["_final_info"] = self._only(last, ended), ended.copy()
+        return info
+
+    @staticmethod
+    def _only(info: dict[str, Any], rows: NDArray[np.bool_]) -> dict[str, Any]:
+        """Return the information of some rows, zero elsewhere."""
+        out: dict[str, Any] = {}
+        for key, value in info.items():
+            if key.startswith("_"):
+                continue
+            there = info[f"_{key}"] & rows
+            array = np.zeros_like(value)
+            array[there] = value[there]
+            out[key], out[f"_{key}"] = array, there
+        return out
+
+    # ------------------------------------------------------------ looking
+
+    def _observation(self) -> Any:
+        return spaces.present(self.config, self.episodes.observations, self.episodes.masks)
+
+    def _info(self, ended: NDArray[np.bool_] | None = None) -> dict[str, Any]:
+        episodes = self.episodes
+        info: dict[str, Any] = {
+            "action_mask": spaces.info_mask(self.config, episodes.masks),
+            "reward_terms": episodes.terms.copy(),
+            "ignored": episodes.ignored.copy(),
+            "time": episodes.times.copy(),
+        }
+        for key in list(info):
+            info[f"_{key}"] = np.ones(self.num_envs, bool)
+        if ended is not None and ended.any():
+            own = ended & (episodes.outcomes != RUNNING)
+            if own.any():
+                metrics = np.zeros((self.num_envs, len(self.metric_names)))
+                for i in np.flatnonzero(own):
+                    metrics[i] = episodes.metrics(int(i))
+                info["metrics"], info["_metrics"] = metrics, own
+                info["completed"], info["_completed"] = (episodes.outcomes == TERMINATED) & own, own.copy()
+        return info
+
+    def action_masks(self) -> NDArray[np.bool_]:
+        """Return the masks as sb3-contrib reads them, bool (N, K)."""
+        return self.episodes.masks.astype(bool)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the configuration and the generators; the copy starts with reset()."""
+        return {
+            "num_envs": self.num_envs,
+            "autoreset_mode": self.autoreset_mode,
+            "max_episode_steps": self.max_episode_steps,
+            "compiled": self.episodes.compiled,
+            "arguments": self.config.model_dump(),
+            "generators": self._generators,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Rebuild the environment in memory of its own."""
+        arguments, generators = state.pop("arguments"), state.pop("generators")
+        self.__init__(**state, **arguments)  # type: ignore[misc]
+        self._generators = generators
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Nothing to close."""

@@ -1,0 +1,112 @@
+"""The queue window: the first Q waiting requests in a chosen order, kept while a decision is composed.
+
+Following the worker's queue, the window is read off the queue at every boundary. In another order (shortest
+predicted output, shortest prompt, smallest predicted volume or least attained service first; ties by arrival)
+the best Q are kept sorted and the rest in a heap, so that an arrival costs O(Q + log n), not a sort.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kvgym.envs.scheduling.tables import ORDER_ATTAINED, ORDER_PREDICTED, ORDER_QUEUE, ORDER_VOLUME
+from kvgym.simulator.boundary import Run
+from kvgym.simulator.compiled import jit, jit_inline
+from kvgym.simulator.heap import heap_pop, heap_push, key_request, request_key
+from kvgym.simulator.tables import UNKNOWN
+
+MOST_VOLUME = 2**31 - 1
+"""Largest volume told apart in ORDER_VOLUME: what fits into a key beside the request id."""
+
+
+class Env(NamedTuple):
+    """The tables of one environment: the simulator's, the settings, the episode, window and heap."""
+
+    run: Run
+    settings: Any
+    episode: Any
+    window: Any
+    heap: Any
+
+
+@jit_inline
+def attained_level(num_delivered_tokens: int) -> int:
+    """Return how far a request once came: 0 below 64 tokens delivered, 1 from 64, 2 from 128, 3 from 256, ..."""
+    return max(math.frexp(float(num_delivered_tokens))[1] - 6, 0)
+
+
+@jit
+def order_key(settings: Any, requests: Any, i: int) -> int:
+    """Return the key by which request ``i`` stands in the window."""
+    r = requests[i]
+    if settings.order == ORDER_VOLUME:
+        # KV tokens times iterations over its life, o (s + o / 2), doubled to stay whole.
+        volume = np.int64(r.predicted_len) * (2 * np.int64(r.prompt_len) + np.int64(r.predicted_len))
+        return request_key(min(volume, np.int64(MOST_VOLUME)), i)
+    if settings.order == ORDER_ATTAINED:
+        return request_key((np.int64(attained_level(r.num_delivered_tokens)) << 24) | r.prompt_len, i)
+    return request_key(r.predicted_len if settings.order == ORDER_PREDICTED else r.prompt_len, i)
+
+
+@jit
+def window_insert(settings: Any, episode: Any, window: Any, heap: Any, requests: Any, i: int) -> None:
+    """Add a request to a sorted window; the last one moves to the heap if the window is full."""
+    key = order_key(settings, requests, i)
+    k = episode.num_window
+    if k == window.shape[0]:
+        last = window[k - 1]
+        if order_key(settings, requests, last) < key:
+            heap_push(heap, 0, key)
+            return
+        heap_push(heap, 0, order_key(settings, requests, last))
+        k -= 1
+    else:
+        episode.num_window += 1
+    while k > 0 and order_key(settings, requests, window[k - 1]) > key:
+        window[k] = window[k - 1]
+        k -= 1
+    window[k] = i
+
+
+@jit
+def window_refill(settings: Any, episode: Any, window: Any, heap: Any, requests: Any) -> None:
+    """Fill the window up from behind: from the queue, or from the heap."""
+    while episode.num_window < window.shape[0]:
+        if settings.order == ORDER_QUEUE:
+            if episode.cursor == UNKNOWN:
+                return
+            window[episode.num_window] = episode.cursor
+            episode.cursor = requests[episode.cursor].queue_next
+        else:
+            if heap[0] == 0:
+                return
+            window[episode.num_window] = key_request(heap_pop(heap, 0))
+        episode.num_window += 1
+
+
+@jit
+def window_update(
+    settings: Any, episode: Any, window: Any, heap: Any, requests: Any, w: Any, queued: Any
+) -> None:
+    """Bring the window up to date at a boundary."""
+    if settings.order == ORDER_QUEUE:
+        episode.num_window = 0
+        episode.cursor = w.queue_head
+        window_refill(settings, episode, window, heap, requests)
+    else:
+        for j in range(w.num_queued):
+            window_insert(settings, episode, window, heap, requests, queued[j])
+
+
+@jit
+def window_take(settings: Any, episode: Any, window: Any, heap: Any, requests: Any, q: int) -> int:
+    """Take the request at position ``q`` out of the window; the ones behind move up. Returns its id."""
+    i = window[q]
+    for k in range(q, episode.num_window - 1):
+        window[k] = window[k + 1]
+    episode.num_window -= 1
+    window_refill(settings, episode, window, heap, requests)
+    return i

@@ -1,0 +1,329 @@
+"""Policies × scenario × seeds: run them on identical workloads, compare them in pairs, write the results."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import ConfigError, KVGymError
+from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
+from kvgym.experiments.statistics import Estimate, mean_interval, ratio_interval
+from kvgym.metrics import compute_metrics, metric_info, metric_names, worker_metrics
+from kvgym.policy import Policy, make_policy, policy_defaults
+from kvgym.routing import Router
+from kvgym.runner import SimulationResult, check_needs, simulate
+from kvgym.simulator.system import System
+from kvgym.version import __version__
+from kvgym.workloads.table import RequestTable
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One policy on one seed.
+
+    Attributes:
+        policy: label of the policy, e.g. ``alpha_greedy:alpha=0.3``.
+        seed: the seed.
+        metrics: see :mod:`kvgym.metrics`; all NaN where the run failed.
+        error: why the run has no result, or "".
+        completed_once: every request has exactly one completion record.
+        wall_time: seconds the run took on this machine.
+        workers: figures of each worker, see :func:`kvgym.metrics.worker_metrics`; empty for a single worker.
+    """
+
+    policy: str
+    seed: int
+    metrics: dict[str, float]
+    error: str
+    completed_once: bool
+    wall_time: float
+    workers: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of :func:`compare`.
+
+    Attributes:
+        scenario: the scenario as run.
+        policies: labels, in order.
+        seeds: seeds; every policy saw the same requests under each.
+        runs: one record per policy and seed.
+        num_requests: requests per seed.
+        examples: results of the first seed with per-iteration logs, by label, for plots; empty unless kept.
+        notes: what happened to the workload (clipped, dropped, ...), one sentence each.
+        provenance: what the workload was made from.
+        hyperparameters: all hyperparameters of each policy, defaults included, by label.
+    """
+
+    scenario: Scenario
+    policies: tuple[str, ...]
+    seeds: tuple[int, ...]
+    runs: tuple[RunRecord, ...]
+    num_requests: tuple[int, ...]
+    examples: dict[str, SimulationResult] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
+    hyperparameters: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def values(self, policy: str, metric: str) -> NDArray[np.float64]:
+        """Return a metric of a policy by seed, shape (seeds,); NaN where a run failed."""
+        metric_info(metric)
+        return np.array([r.metrics.get(metric, np.nan) for r in self.runs if r.policy == policy])
+
+    def estimate(self, policy: str, metric: str) -> Estimate:
+        """Return the mean of a metric over seeds, with its confidence interval."""
+        return mean_interval(self.values(policy, metric))
+
+    def ratio(self, policy: str, reference: str, metric: str) -> Estimate:
+        """Return the ratio of means of a metric to that of a reference policy, paired by seed."""
+        return ratio_interval(self.values(policy, metric), self.values(reference, metric))
+
+    def improvement(self, policy: str, reference: str, metric: str) -> Estimate:
+        """Return by what share a policy is better than another in a metric, paired by seed; below 0: worse.
+
+        Raises:
+            ConfigError: the metric has no better or worse.
+        """
+        lower = metric_info(metric).lower_is_better
+        if lower is None:
+            raise ConfigError(f"{metric} has no better or worse; choose another metric")
+        r = self.ratio(policy, reference, metric)
+        if lower:
+            return Estimate(1 - r.value, 1 - r.high, 1 - r.low, r.n)
+        return Estimate(r.value - 1, r.low - 1, r.high - 1, r.n)
+
+    def reference(self, metric: str) -> str:
+        """Return the first policy that has a value of ``metric``: what ratios refer to."""
+        found = (p for p in self.policies if np.isfinite(self.estimate(p, metric).value))
+        return next(found, self.policies[0])
+
+    def errors(self) -> dict[str, str]:
+        """Return the first error of each policy that has one."""
+        found: dict[str, str] = {}
+        for run in self.runs:
+            if run.error:
+                found.setdefault(run.policy, f"seed {run.seed}: {run.error}")
+        return found
+
+    def to_frame(self) -> Any:
+        """Return one row per policy and seed as a polars DataFrame."""
+        import polars as pl
+
+        return pl.DataFrame(
+            [
+                {"policy": r.policy, "seed": r.seed, "error": r.error, "wall_time": r.wall_time}
+                | {name: r.metrics.get(name, float("nan")) for name in metric_names()}
+                for r in self.runs
+            ]
+        )
+
+    def worker_frame(self) -> Any:
+        """Return one row per policy, seed and worker as a polars DataFrame; empty for single workers."""
+        import polars as pl
+
+        return pl.DataFrame(
+            [{"policy": r.policy, "seed": r.seed} | worker for r in self.runs for worker in r.workers]
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Return means and intervals of all metrics by policy, JSON-able (NaN as None)."""
+        return {
+            policy: {name: jsonable(vars(self.estimate(policy, name))) for name in metric_names()}
+            for policy in self.policies
+        }
+
+    def save(self, folder: str | Path, *, command: str = "") -> Path:
+        """Write ``runs.csv``, ``runs.parquet``, ``summary.json`` and ``config.json`` into ``folder``.
+
+        Of a cluster also ``workers.csv``, with a row per policy, seed and worker.
+
+        Args:
+            folder: created if missing.
+            command: the command line that led here, kept in ``config.json``.
+
+        Returns:
+            The folder.
+        """
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        frame = self.to_frame()
+        frame.write_csv(path / "runs.csv")
+        frame.write_parquet(path / "runs.parquet")
+        workers = self.worker_frame()
+        if len(workers):
+            workers.write_csv(path / "workers.csv")
+        config = {
+            "scenario": self.scenario.model_dump(mode="json"),
+            "policies": self.hyperparameters,
+            "seeds": list(self.seeds),
+            "num_requests": list(self.num_requests),
+            "workload": self.provenance,
+            "notes": list(self.notes),
+            **run_context(command),
+        }
+        _write_json(path / "config.json", config)
+        _write_json(path / "summary.json", {"policies": self.summary(), "errors": self.errors()})
+        return path
+
+
+def run_context(command: str = "") -> dict[str, Any]:
+    """Return what a reader needs to repeat a run: version, command, interpreter and library versions."""
+    from importlib.metadata import version
+
+    return {
+        "kvgym": __version__,
+        "command": command or " ".join(sys.argv),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "libraries": {name: version(name) for name in ("numpy", "numba", "gymnasium", "scipy", "polars")},
+    }
+
+
+def label_of(policy: Policy) -> str:
+    """Return the name of a policy with the hyperparameters that were given, as in ``make_policy``."""
+    given = ",".join(f"{k}={v}" for k, v in policy.hyperparameters().items())
+    return f"{policy.info.name}:{given}" if given else policy.info.name
+
+
+def compare(
+    scenario: str | Path | Scenario | None = None,
+    policies: Sequence[str | Policy] | None = None,
+    *,
+    seeds: int | Iterable[int] | None = None,
+    keep_examples: bool = False,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Run policies on the same workloads.
+
+    Args:
+        scenario: a scenario, its name or file; None = the default scenario.
+        policies: policies or specs; None = those of the scenario.
+        seeds: number of seeds (0, 1, …) or the seeds; None = as in the scenario.
+        keep_examples: keep the first seed's results with per-iteration logs.
+        progress: called with a line of text before each run.
+
+    Returns:
+        All runs. A policy that livelocks or decides something impossible is reported in its record, and the
+        others still run.
+
+    Raises:
+        KVGymError: the scenario, a policy or the workload is wrong; nothing has been run then.
+    """
+    chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario or DEFAULT_SCENARIO)
+    system, workload = chosen.make_system(), chosen.make_workload()
+    made = [make_policy(p) for p in (policies if policies is not None else chosen.policies)]
+    if not made:
+        raise ConfigError("no policies to compare; name at least one")
+    labels = [label_of(p) for p in made]
+    repeated = sorted({label for label in labels if labels.count(label) > 1})
+    if repeated:
+        raise ConfigError(f"policy {repeated[0]} is listed twice; results are told apart by policy")
+    numbers = tuple(
+        range(chosen.seeds if seeds is None else seeds) if not isinstance(seeds, Iterable) else seeds
+    )
+    if len(set(numbers)) < len(numbers) or any(s < 0 for s in numbers):
+        raise ConfigError(f"seeds {list(numbers)}; expected different whole numbers ≥ 0")
+    if not numbers:
+        raise ConfigError("no seeds to run; give at least one")
+    runs: list[RunRecord] = []
+    sizes: list[int] = []
+    notes: list[tuple[int, str]] = []
+    examples: dict[str, SimulationResult] = {}
+    for seed in numbers:
+        table = chosen.sample(workload, seed, system.kv_capacity)
+        for policy in made:
+            check_needs(policy, table)
+        system.check_fits(table)
+        sizes.append(len(table))
+        notes += [(seed, note) for note in table.notes]
+        for policy, label in zip(made, labels, strict=True):
+            if progress is not None:
+                progress(f"{label}, seed {seed}")
+            keep = keep_examples and seed == numbers[0]
+            record, result = _run(system, table, policy, chosen.make_router(), label, seed, keep)
+            runs.append(record)
+            if result is not None and not result.completed:
+                left = int(record.metrics["unfinished"])
+                notes.append(
+                    (
+                        seed,
+                        f"{label} stopped at the horizon, {system.horizon:g} s, with {left:,} requests left.",
+                    )
+                )
+            if keep and result is not None:
+                examples[label] = result
+    order = {label: i for i, label in enumerate(labels)}
+    runs.sort(key=lambda r: (order[r.policy], numbers.index(r.seed)))
+    return Comparison(
+        scenario=chosen,
+        policies=tuple(labels),
+        seeds=numbers,
+        runs=tuple(runs),
+        num_requests=tuple(sizes),
+        examples=examples,
+        notes=merge_notes(notes, len(numbers)),
+        provenance=workload.provenance(),
+        hyperparameters={
+            label: {**policy_defaults(type(policy)), **policy.hyperparameters()}
+            for policy, label in zip(made, labels, strict=True)
+        },
+    )
+
+
+def merge_notes(notes: list[tuple[int, str]], seeds: int) -> tuple[str, ...]:
+    """Return each note once, with the seeds it holds for unless these are all."""
+    by_text: dict[str, list[int]] = {}
+    for seed, text in notes:
+        by_text.setdefault(text, []).append(seed)
+    return tuple(
+        text
+        if len(where) == seeds
+        else f"Seed{'s' if len(where) > 1 else ''} {', '.join(map(str, where))}: {text}"
+        for text, where in by_text.items()
+    )
+
+
+def _run(
+    system: System,
+    table: RequestTable,
+    policy: Policy,
+    router: Router | None,
+    label: str,
+    seed: int,
+    log: bool,
+) -> tuple[RunRecord, SimulationResult | None]:
+    started = time.perf_counter()
+    try:
+        result = simulate(system, table, policy, router=router, seed=seed, log=log)
+    except KVGymError as error:
+        empty = dict.fromkeys(metric_names(), float("nan"))
+        return RunRecord(label, seed, empty, str(error), False, time.perf_counter() - started), None
+    elapsed = time.perf_counter() - started
+    once = result.completed and int(result.worker["total_finished"].sum()) == len(table)
+    workers = tuple(worker_metrics(result)) if len(result.worker) > 1 else ()
+    return RunRecord(label, seed, compute_metrics(result), "", once, elapsed, workers), result
+
+
+def jsonable(value: Any) -> Any:
+    """Return ``value`` with numbers JSON does not know as None."""
+    if isinstance(value, dict):
+        return {k: jsonable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(v) for v in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(jsonable(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")

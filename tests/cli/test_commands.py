@@ -1,0 +1,222 @@
+"""The command line, run in process; every wrong option names the valid ones."""
+
+import json
+
+import polars as pl
+import pytest
+
+from kvgym.policy import POLICIES
+
+
+def test_compare(kvgym, tmp_path):
+    code, out, _ = kvgym(
+        "compare", "-n", 40, "--seeds", 2, "-p", "mc_sf,alpha_beta:alpha=0.2,beta=0.1", "-o", "res"
+    )
+    assert code == 0
+    assert "alpha_beta:alpha=0.2,beta=0.1" in out
+    assert "95 % interval" in out
+    assert "160 of 160 requests completed, each exactly once." in out
+    assert {f.name for f in (tmp_path / "res").iterdir()} >= {
+        "runs.csv", "runs.parquet", "summary.json", "config.json", "report.html",
+    }  # fmt: skip
+
+
+def test_compare_replays_a_trace(kvgym, azure_trace):
+    code, out, _ = kvgym(
+        "compare",
+        "--trace",
+        azure_trace,
+        "--hardware",
+        "llama3-8b-a100-tp1",
+        "-p",
+        "mc_sf,fcfs",
+        "--no-report",
+    )
+    assert code == 0
+    assert "400 of 400 requests completed, each exactly once." in out
+    assert "format azure" in out
+
+
+def test_results_go_to_a_new_folder_each_time(kvgym, tmp_path):
+    for _ in range(2):
+        kvgym("compare", "-n", 5, "--seeds", 1, "-p", "fcfs", "--no-report")
+    assert len(list((tmp_path / "results").iterdir())) == 2
+
+
+def test_run_writes_what_happened_to_every_request(kvgym, tmp_path):
+    code, out, _ = kvgym("run", "fcfs", "-n", 30, "--log", "-o", "one", "--json")
+    assert code == 0
+    summary = json.loads(out)
+    assert summary == json.loads((tmp_path / "one" / "summary.json").read_text())
+    assert summary["metrics"]["finished"] == 30
+    assert summary["config"]["seed"] == 0
+    rows = pl.read_csv(tmp_path / "one" / "requests.csv")
+    assert rows.height == 30
+    ordered = rows.filter(
+        (pl.col("arrival_time") <= pl.col("start_time"))
+        & (pl.col("start_time") < pl.col("first_token_time"))
+        & (pl.col("first_token_time") <= pl.col("finish_time"))
+    )
+    assert ordered.height == 30
+    assert "num_evictions" in rows.columns
+    log = pl.read_csv(tmp_path / "one" / "iterations.csv")
+    assert log["num_finished"].sum() == 30
+    assert log.height == summary["metrics"]["iterations"]
+
+
+def test_run_a_request_file_in_slotted_time(kvgym, tmp_path):
+    (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n1,5,3\n")
+    code, out, _ = kvgym(
+        "run",
+        "mc_benchmark",
+        "--requests",
+        "mine.csv",
+        "--batch-time",
+        "unit",
+        "--kv-capacity",
+        20,
+        "-o",
+        "out",
+    )
+    assert code == 0
+    assert pl.read_csv(tmp_path / "out" / "requests.csv")["finish_time"].to_list() == [2, 4]
+    assert "unit (M = 20)" in out
+
+
+def test_too_long_requests(kvgym, tmp_path):
+    (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n1,50,3\n")
+    options = (
+        "run",
+        "fcfs",
+        "--requests",
+        "mine.csv",
+        "--batch-time",
+        "unit",
+        "--kv-capacity",
+        20,
+        "-o",
+        "out",
+    )
+    code, _, err = kvgym(*options)
+    assert code == 2
+    assert "1 of 2 requests can never be served" in err
+    code, out, _ = kvgym(*options, "--too-long", "drop")
+    assert code == 0
+    assert "dropped" in out
+    assert pl.read_csv(tmp_path / "out" / "requests.csv").height == 1
+    code, out, _ = kvgym(*options, "--too-long", "clip")
+    assert code == 0
+    assert pl.read_csv(tmp_path / "out" / "requests.csv")["prompt_len"].to_list() == [3, 17]
+
+
+def test_list(kvgym):
+    code, out, _ = kvgym("list")
+    assert code == 0
+    for word in ("mc_sf", "a100-llama2-70b", "llama3-8b-a100-tp1", "lmsys"):
+        assert word in out
+    assert "azure" in kvgym("list", "traces")[1]
+    assert "jain_fairness" in kvgym("list", "metrics")[1]
+    assert "kvgym 0" in kvgym("--version")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("compare", "-p", "mc_sff"), ("unknown policy 'mc_sff'", "Did you mean 'mc_sf'", "alpha_beta")),
+        (("compare", "-p", "fcfs:speed=1"), ("fcfs", "valid: protection=0.0")),
+        (("compare", "-p", "fcfs:protection=2"), ("protection = 2", "[0, 1)")),
+        (("compare", "-s", "nowhere"), ("unknown scenario", "a100-llama2-70b")),
+        (("compare", "--hardware", "h100"), ("unknown hardware", "llama2-7b-a100-tp1")),
+        (("compare", "--workload", "lmsis"), ("unknown workload", "lmsys")),
+        (("compare", "--metrics", "ttft"), ("unknown metric", "ttft_p99")),
+        (("compare", "--predictions", "psychic"), ("psychic", "noisy")),
+        (("compare", "--predictions", "noisy:epsilon=7"), ("epsilon", "7")),
+        (("compare", "--trace", "no.csv"), ("no.csv", "no such file")),
+        (("compare", "--rate", "-1"), ("rate", "> 0")),
+        (("compare", "--rate-scale", "2"), ("--rate with other workloads",)),
+        (("compare", "--too-long", "cut"), ("error, drop, clip",)),
+        (("compare", "--batch-time", "afine"), ("afine", "affine")),
+        (("compare", "--batch-time", "affine:constant=-1"), ("constant",)),
+        (("list", "polices"), ("Did you mean 'policies'",)),
+        (("run", "fcfs", "--requests", "x.csv", "--workload", "lmsys"), ("exclude each other",)),
+    ],
+)
+def test_wrong_values_name_the_valid_ones(kvgym, arguments, words):
+    code, _, err = kvgym(*arguments)
+    assert code == 2
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+
+
+def test_unknown_options_are_refused(kvgym):
+    code, _, err = kvgym("compare", "--polices", "fcfs")
+    assert code == 2
+    assert "--policies" in err
+
+
+def test_a_cluster(kvgym, tmp_path):
+    code, out, _ = kvgym(
+        "compare", "-n", 60, "--seeds", 2, "-p", "fcfs", "--workers", 3, "--router", "join_shortest_queue",
+        "-o", "many", "--no-report", "--no-progress",
+    )  # fmt: skip
+    assert code == 0
+    assert "120 of 120 requests completed, each exactly once." in out
+    assert "3 workers, join_shortest_queue" in out
+    workers = pl.read_csv(tmp_path / "many" / "workers.csv")
+    assert workers.height == 2 * 3
+    assert workers["finished"].sum() == workers["routed"].sum() == 120
+    assert json.loads((tmp_path / "many" / "config.json").read_text())["scenario"]["workers"] == 3
+    code, out, _ = kvgym("run", "mc_sf", "-n", 30, "--workers", 2, "-o", "two")
+    assert code == 0
+    assert "by worker" in out
+    rows = pl.read_csv(tmp_path / "two" / "requests.csv")
+    assert rows["worker"].to_list() == [0, 1] * 15  # round robin
+    assert len(json.loads((tmp_path / "two" / "summary.json").read_text())["workers"]) == 2
+
+
+def test_a_horizon(kvgym):
+    code, out, _ = kvgym(
+        "compare", "-n", 60, "--seeds", 1, "-p", "fcfs", "--horizon", 1.0, "-o", "cut", "--no-report"
+    )
+    assert code == 0
+    assert "fcfs stopped at the horizon, 1 s, with" in out
+    code, _, err = kvgym("compare", "-n", 60, "-p", "fcfs", "--horizon", 0, "-o", "cut")
+    assert code == 2
+    assert "expected seconds > 0" in err
+
+
+def test_cluster_options_that_make_no_sense(kvgym):
+    for options, words in (
+        (("--router", "round_robin"), "add --workers"),
+        (("--workers", 0), "expected a whole number ≥ 1"),
+        (("--workers", 2, "--router", "nearest"), "unknown router 'nearest'"),
+    ):
+        code, _, err = kvgym("run", "fcfs", "-n", 5, *options, "-o", "x")
+        assert code == 2, options
+        assert words in err.lower() or words in err
+
+
+def test_lists_in_markdown(kvgym):
+    code, out, _ = kvgym("list", "policies", "--markdown")
+    assert code == 0
+    for name in POLICIES:
+        (line,) = (line for line in out.splitlines() if line.startswith(f"| `{name}` "))
+        cells = [cell.strip() for cell in line.split("|")][2:-1]
+        info = POLICIES[name].info
+        assert cells[0] == info.summary
+        assert cells[2] == (", ".join(sorted(info.needs)) or "–")
+        assert [cell == "yes" for cell in cells[3:6]] == [info.chunks_prefill, info.pauses, info.evicts]
+        assert info.algorithm in cells[6]
+
+
+def test_nobody_finished_is_not_a_success(kvgym):
+    code, out, _ = kvgym(
+        "compare", "-n", 300, "--seeds", 1, "-p", "alpha_greedy", "-s", "mc-sf-model-1", "--no-report"
+    )
+    assert code == 1
+    assert "livelock" in out or "no progress" in out
+    code, _, err = kvgym("compare", "-n", 5, "-p", "fcfs:protection=none")
+    assert code == 2
+    assert "protection=None" in err
+    assert "defaults: protection=0.0" in err

@@ -1,0 +1,116 @@
+"""``kvgym train``, ``kvgym evaluate`` and agents on the command line, run in process."""
+
+import json
+
+import pytest
+import yaml
+
+TINY = {
+    "env": {"action": "knobs", "num_requests": 10, "queue_window": 2, "active_window": 2},
+    "num_envs": 2,
+    "network": {"hidden": [4]},
+    "hyperparameters": {"n_steps": 8, "batch_size": 16, "n_epochs": 1},
+    "total_steps": 32,
+    "evaluation": {"interval": 16, "seeds": 1, "baselines": ["fcfs"]},
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY))
+    return path
+
+
+def test_train_resume_evaluate_compare(kvgym, config, tmp_path):
+    code, out, err = kvgym("train", config, "--out", "run", "seed=3")
+    assert code == 0, err
+    assert "fcfs: " in out
+    assert "agent: " in out
+    assert json.loads((tmp_path / "run/run.json").read_text())["seed"] == 3
+    code, out, err = kvgym("train", "--resume", "run", "--total-steps", 48, "--no-progress")
+    assert code == 0, err
+    assert "48" in out or "steps" in out
+    code, out, err = kvgym("evaluate", "run", "--seeds", 3, "--num-requests", 10, "--out", "found")
+    assert code == 0, err
+    assert "agent better by" in out
+    assert "fcfs" in out
+    assert (tmp_path / "found/runs.csv").exists()
+    code, out, err = kvgym(
+        "evaluate",
+        "run/best.npz",
+        "-s",
+        "mc-sf-low",
+        "-n",
+        10,
+        "--seeds",
+        2,
+        "-p",
+        "mc_sf,fcfs",
+        "--metric",
+        "ttft_p50",
+    )
+    assert code == 0, err
+    assert "TTFT p50" in out
+    code, out, err = kvgym("compare", "-p", "mc_sf,run,run/final.npz", "-n", 10, "--seeds", 2, "--no-report")
+    assert code == 0, err
+    assert "run/final" in out
+
+
+def test_mistakes(kvgym, config):
+    for arguments, message in (
+        (("train", "defalt"), "unknown training configuration 'defalt'"),
+        (("train", config, "--resume", "run"), "--resume goes on"),
+        (("train", "--resume", "nowhere"), "holds no training run"),
+        (("train", config, "total_step=3"), "valid keys there"),
+        (("evaluate", "nobody"), "unknown agent 'nobody'"),
+        (("evaluate", "nobody.npz"), "nobody.npz"),
+        (("list", "agent"), "agents"),
+    ):
+        code, _, err = kvgym(*arguments)
+        assert code == 2, arguments
+        assert message in err
+
+
+def test_interrupted_and_unwritable(kvgym, config, tmp_path, monkeypatch):
+    for error, code, message in (
+        (KeyboardInterrupt(), 130, "go on with kvgym train --resume run"),
+        (OSError(28, "No space left on device"), 2, "cannot be written: [Errno 28] No space"),
+    ):
+
+        def save(*_, error=error):
+            raise error
+
+        monkeypatch.setattr("kvgym.agents.run.save_checkpoint", save)
+        found, _, err = kvgym("train", config, "--out", "run" if code == 130 else "full", "--no-progress")
+        assert found == code
+        assert message in err
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    code, _, err = kvgym("train", "--resume", "run", "--no-progress")
+    assert code == 0, err
+
+
+def test_an_agent_that_leaves_requests(kvgym, config, tmp_path):
+    code, out, err = kvgym("train", config, "env.horizon=0.1", "--out", "run", "--no-progress")
+    assert code == 0, err
+    assert "left requests unserved" in out
+    assert "agent: run/final.npz" in out
+    code, out, err = kvgym("evaluate", "run", "--seeds", 1, "--out", "found", "--metric", "goodput")
+    assert code == 0, err
+    assert json.loads((tmp_path / "found/config.json").read_text())["scenario"]["system"]["horizon"] == 0.1
+    code, _, err = kvgym("evaluate", "run", "--metric", "batch_size")
+    assert code == 2
+    assert "no better or worse" in err
+    code, _, err = kvgym(
+        "evaluate", "run", "-s", "stab-8-gpus", "-n", 10, "--seeds", 1, "-p", "fcfs"
+    )  # a cluster
+    assert code == 0, err
+
+
+def test_lists(kvgym):
+    code, out, _ = kvgym("list", "training")
+    assert code == 0
+    assert "default" in out
+    code, out, _ = kvgym("list", "agents")
+    assert code == 0

@@ -1,0 +1,263 @@
+"""The native vector environment does what SyncVectorEnv does with the scalar one, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import tracemalloc
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import vector as wrappers
+
+from kvgym.envs import SCHEDULING_IDS as IDS
+from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
+from kvgym.errors import ConfigError
+
+N = 3
+MODES = tuple(AutoresetMode)
+OBSERVATIONS = ("flat", "dict", "rllib")
+TINY = {"num_requests": 3, "horizon": 60.0}
+
+
+def pair(name, mode, max_episode_steps=None, **arguments):
+    """Return the native environment and SyncVectorEnv."""
+    native = gym.make_vec(
+        name, N, vectorization_mode="vector_entry_point", autoreset_mode=mode,
+        max_episode_steps=max_episode_steps, **arguments,
+    )  # fmt: skip
+    sync = gym.make_vec(
+        name, N, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode},
+        max_episode_steps=max_episode_steps, **arguments,
+    )  # fmt: skip
+    return native, sync
+
+
+def actions_for(native, rng, masked=True):
+    """Return random actions, by the masks or not."""
+    if not masked:
+        return native.action_space.sample()
+    space, rows = native.single_action_space, native.action_masks()
+    space.seed(int(rng.integers(2**31)))
+    if isinstance(space, gym.spaces.Discrete):
+        config = native.unwrapped.config
+        if config.action == "admit_evict" and rng.random() < 0.8:  # evicts now and then, so that episodes end
+            rows[:, config.queue_window : -1] = False
+        return np.array([space.sample(mask=row.astype(np.int8)) for row in rows])
+    if isinstance(space, gym.spaces.MultiBinary):
+        return np.array([space.sample(mask=(2 * row[1::2]).astype(np.int8)) for row in rows])
+    return native.action_space.sample()
+
+
+def run_both(native, sync, equal, seed, steps=150, masked=True, start=None):
+    """Drive both with the same actions, comparing everything; returns the number of ended episodes."""
+    rng = np.random.default_rng(0)
+    native.action_space.seed(1)
+    mode = native.metadata["autoreset_mode"]
+    reset = start or {"seed": seed}
+    first = native.reset(**copy.deepcopy(reset))
+    assert equal(first, sync.reset(**copy.deepcopy(reset)))
+    ended = 0
+    for _ in range(steps):
+        actions = actions_for(native, rng, masked)
+        ours, theirs = native.step(actions), sync.step(actions)
+        for name, a, b in zip(
+            ("observation", "reward", "terminated", "truncated"), ours, theirs, strict=False
+        ):
+            assert equal(a, b), name
+        assert ours[4].keys() == theirs[4].keys()
+        for key in ours[4]:
+            assert equal(ours[4][key], theirs[4][key]), key
+        done = ours[2] | ours[3]
+        ended += int(done.sum())
+        if mode == AutoresetMode.DISABLED and done.any():
+            again = {"reset_mask": done}
+            assert equal(native.reset(options=dict(again)), sync.reset(options=dict(again)))
+    return ended
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("observation", OBSERVATIONS)
+@pytest.mark.parametrize("name", IDS)
+def test_equals_sync(name, observation, mode, small, equal):
+    native, sync = pair(name, mode, **{**small, **TINY, "observation": observation})
+    assert isinstance(native.unwrapped, ServingVectorEnv)
+    for space in ("single_action_space", "single_observation_space", "action_space", "observation_space"):
+        assert getattr(native, space) == getattr(sync, space)
+    assert run_both(native, sync, equal, seed=11) >= 3
+    assert run_both(native, sync, equal, seed=None, start={"seed": [5, None, 5]}, steps=20, masked=False) >= 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", IDS)
+def test_time_limit(name, mode, small, equal):
+    native, sync = pair(name, mode, max_episode_steps=6, **{**small, **TINY, "epochs": "decision"})
+    assert run_both(native, sync, equal, seed=2, steps=40) > 9
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_more_requests_than_the_first_episode(mode, equal):
+    """Episodes of varying length, longer ones than the tables were made for."""
+    arguments = {
+        "scenario": "mc-sf-model-2",
+        "queue_order": "prompt",
+        "queue_window": 2,
+        "active_window": 2,
+    }
+    arguments["workload"] = {"preset": "mcsf-model-2", "duration": {"low": 2, "high": 30}}
+    native, sync = pair("kvgym/AdmitCount-v0", mode, **arguments)
+    assert run_both(native, sync, equal, seed=8, steps=1500) > 12
+
+
+def test_unseeded_continues_the_generators(small, equal):
+    native, sync = pair("kvgym/AdmitCount-v0", AutoresetMode.NEXT_STEP, **small)
+    assert equal(native.reset(seed=4), sync.reset(seed=4))
+    assert equal(native.reset(), sync.reset())
+    seeds = {"seed": [9, 9, 10], "options": {"workload_seed": 7}}
+    ours = native.reset(**seeds)
+    assert equal(ours, sync.reset(**seeds))
+    assert np.array_equal(ours[0][0], ours[0][2])
+    assert equal(native.reset(), sync.reset())
+
+
+def test_seeds(small):
+    env = gym.make_vec("kvgym/AdmitCount-v0", 4, **small)
+    by_number, _ = env.reset(seed=20)
+    np.testing.assert_array_equal(by_number, env.reset(seed=[20, 21, 22, 23])[0])
+    single = gym.make("kvgym/AdmitCount-v0", **small)
+    for i in range(4):
+        np.testing.assert_array_equal(by_number[i], single.reset(seed=20 + i)[0])
+    assert np.array_equal(env.reset(seed=[1, 1, 2, 2])[0][0], env.reset(seed=[1, 1, 2, 2])[0][1])
+    with pytest.raises(ConfigError, match="3 seeds for 4"):
+        env.reset(seed=[1, 2, 3])
+
+
+def test_reset_mask(small, equal):
+    env = gym.make_vec("kvgym/AdmitCount-v0", 3, autoreset_mode=AutoresetMode.DISABLED, **small)
+    env.reset(seed=0)
+    for _ in range(5):
+        before, *_ = env.step(np.array([1, 1, 1]) * env.unwrapped.action_masks()[:, 1])
+    after, info = env.reset(seed=30, options={"reset_mask": np.array([False, True, False])})
+    assert np.array_equal(before[[0, 2]], after[[0, 2]])
+    assert np.array_equal(after[1], gym.make("kvgym/AdmitCount-v0", **small).reset(seed=31)[0])
+    assert info["_time"].tolist() == [False, True, False]
+    for wrong in (np.zeros(3, bool), np.ones(2, bool), np.ones(3, int)):
+        with pytest.raises(ConfigError, match="reset_mask needs 3 booleans"):
+            env.reset(options={"reset_mask": wrong})
+    with pytest.raises(ConfigError, match="unknown reset option 'mask'"):
+        env.reset(options={"mask": np.ones(3, bool)})
+
+
+def test_an_ended_environment_must_be_reset_where_autoreset_is_disabled(small):
+    env = gym.make_vec("kvgym/AdmitCount-v0", 2, autoreset_mode=AutoresetMode.DISABLED, **{**small, **TINY})
+    with pytest.raises(gym.error.ResetNeeded):
+        env.step(np.zeros(2, np.int64))
+    env.reset(seed=0)
+    ended = np.zeros(2, bool)
+    while not ended.any():
+        *_, terminated, truncated, _ = env.step(env.unwrapped.action_masks()[:, 1].astype(np.int64))
+        ended = terminated | truncated
+    with pytest.raises(gym.error.ResetNeeded, match=rf"environments \[{np.flatnonzero(ended)[0]}"):
+        env.step(np.zeros(2, np.int64))
+
+
+def test_what_is_returned_is_the_callers(small):
+    """Arrays returned by a step stay as they are, and changing them changes nothing inside."""
+    for observation in OBSERVATIONS:
+        env, twin = (
+            ServingVectorEnv(4, autoreset_mode="SameStep", **{**small, **TINY, "observation": observation})
+            for _ in range(2)
+        )
+        returned, snapshots = [env.reset(seed=1)], []
+        twin.reset(seed=1)
+        snapshots.append(pickle.dumps(returned[-1]))
+        for _ in range(40):
+            actions = env.action_masks()[:, 1].astype(np.int64)
+            returned.append(env.step(actions))
+            snapshots.append(pickle.dumps(returned[-1]))
+            spoilt = twin.step(actions)
+            for array in arrays(spoilt):
+                array[...] = 0 if array.dtype != object else None
+        assert [pickle.dumps(r) for r in returned] == snapshots
+        assert all(np.array_equal(a, b) for a, b in zip(env.action_masks(), twin.action_masks(), strict=True))
+
+
+def arrays(value):
+    """Return all arrays inside a nested value."""
+    if isinstance(value, np.ndarray):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [a for v in value for a in arrays(v)] if isinstance(value, list | tuple) else []
+
+
+@pytest.mark.parametrize(
+    "how", [lambda e: pickle.loads(pickle.dumps(e)), copy.deepcopy], ids=["pickle", "deepcopy"]
+)
+def test_copies_have_memory_of_their_own(how, small, equal):
+    """A copy keeps the generators, starts with reset(), and leaves the original alone."""
+    env = ServingVectorEnv(2, **small)
+    env.reset(seed=3)
+    env.step(np.zeros(2, np.int64))
+    twin = how(env)
+    shared = np.intersect1d(env.episodes.addresses, twin.episodes.addresses)
+    assert shared.size == 0
+    with pytest.raises(gym.error.ResetNeeded):
+        twin.step(np.zeros(2, np.int64))
+    fresh = ServingVectorEnv(2, **small)
+    fresh.reset(seed=3)
+    fresh.step(np.zeros(2, np.int64))
+    assert equal(twin.reset(), fresh.reset())
+    twin.step(np.ones(2, np.int64))
+    assert equal(env.reset(seed=5), fresh.reset(seed=5))
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_wrappers(name, small):
+    env = gym.make_vec(name, 3, **{**small, **TINY, "observation": "dict"})
+    env = wrappers.RecordEpisodeStatistics(wrappers.FlattenObservation(env))
+    env = wrappers.DictInfoToList(wrappers.NormalizeReward(env))
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    seen = []
+    for _ in range(200):
+        observation, *_, infos = env.step(env.action_space.sample())
+        assert observation.shape == env.observation_space.shape
+        seen += [info["episode"] for info in infos if "episode" in info]
+    assert seen
+    assert all(episode["l"] > 0 for episode in seen)
+
+
+def test_metadata_and_arguments(small):
+    env = ServingVectorEnv(2, **small)
+    assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    other = ServingVectorEnv(2, autoreset_mode="SameStep", **small)
+    assert other.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    env.close()
+    env.close()
+    with pytest.raises(ConfigError, match="num_envs = 0"):
+        ServingVectorEnv(0, **small)
+    with pytest.raises(ConfigError, match="does not render"):
+        ServingVectorEnv(2, render_mode="rgb_array", **small)
+    with pytest.raises(ConfigError, match="queue_windo"):
+        ServingVectorEnv(2, queue_windo=3)
+
+
+def test_memory_does_not_grow(small):
+    env = ServingVectorEnv(2, autoreset_mode="SameStep", **{**small, **TINY})
+    env.reset(seed=0)
+
+    def play(steps):
+        for _ in range(steps):
+            env.step(env.action_masks()[:, 1].astype(np.int64))
+
+    play(300)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    play(600)
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 60_000

@@ -1,0 +1,160 @@
+"""Schedulers acting in the environment, and agents acting as schedulers: the same schedules as in the engine."""
+
+import numpy as np
+import pytest
+
+import kvgym
+from kvgym.envs.agents import AgentPolicy, NotExpressibleError, action_of, play
+from kvgym.envs.scheduling.environment import ServingEnv
+from kvgym.policy import Decision
+
+AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6}
+TIGHT = {
+    "num_requests": 120,
+    "kv_capacity": 5000,
+    "workload": {"preset": "lmsys", "limits": {"max_total_len": 2500}},
+    "horizon": 1e6,
+    "queue_window": 120,
+    "active_window": 120,
+}
+RECORDS = ("start_time", "first_token_time", "finish_time", "num_evictions", "max_token_gap")
+
+
+def same_schedule(one, other):
+    return all(np.array_equal(one.requests[name], other.requests[name], equal_nan=True) for name in RECORDS)
+
+
+@pytest.mark.parametrize("batch_time", [AFFINE, {"kind": "unit"}, None], ids=["affine", "unit", "profile"])
+@pytest.mark.parametrize("action", ["admit_evict", "admit_count", "flags"])
+@pytest.mark.parametrize(
+    ("policy", "order"),
+    [
+        ("mc_sf", "predicted"),
+        ("mc_benchmark", "queue"),
+        ("fcfs", "queue"),
+        ("alpha_greedy:alpha=0.3", "queue"),
+        ("alpha_beta:alpha=0.3,beta=0.2", "queue"),
+    ],
+)
+def test_a_policy_gives_the_same_schedule_in_the_environment(action, policy, order, batch_time):
+    options = dict(TIGHT) if batch_time is None else {**TIGHT, "batch_time": batch_time}
+    env = ServingEnv(action=action, queue_order=order, **options)
+    played, total = play(env, policy, workload_seed=3)
+    run = kvgym.simulate(env.episodes.system, env.episodes.workload.sample(3), policy, seed=3)
+    assert same_schedule(played, run)
+    assert run.completed
+    assert total == pytest.approx(-kvgym.compute_metrics(run)["e2e_latency_mean"], rel=1e-11)
+
+
+def test_lifo_evictions_really_happen_in_these_runs():
+    env = ServingEnv(action="admit_evict", batch_time=AFFINE, **TIGHT)
+    assert play(env, "fcfs", workload_seed=3)[0].worker[0]["total_evicted"] > 10
+
+
+def test_clearing_everything_is_expressible():
+    options = {**TIGHT, "workload": {"preset": "lmsys", "predictions": {"kind": "noisy", "epsilon": 0.5}}}
+    options |= {"num_requests": 60, "kv_capacity": 6200, "batch_time": AFFINE}
+    env = ServingEnv(action="admit_evict", queue_order="predicted", **options)
+    policy = "mc_sf:protection=0.1,overrun=extend"
+    for seed in range(3):
+        played, _ = play(env, policy, workload_seed=seed)
+        run = kvgym.simulate(env.episodes.system, env.episodes.workload.sample(seed), policy, seed=seed)
+        assert same_schedule(played, run)
+
+
+def test_what_cannot_be_expressed_is_refused():
+    env = ServingEnv(action="admit_count", num_requests=5, batch_time=AFFINE, queue_window=2)
+    env.reset(seed=0)
+    with pytest.raises(NotExpressibleError, match="pausing"):
+        action_of(env, Decision(tokens={0: 1}))
+    with pytest.raises(NotExpressibleError, match="queue window"):
+        action_of(env, Decision(admit=[4]))
+    knobs = ServingEnv(action="knobs", num_requests=5, batch_time=AFFINE)
+    knobs.reset(seed=0)
+    with pytest.raises(NotExpressibleError, match="knobs"):
+        action_of(knobs, Decision())
+    blind = ServingEnv(action="admit_count", num_requests=5, batch_time=AFFINE, information=[])
+    with pytest.raises(NotExpressibleError, match="predicted_length"):
+        play(blind, "mc_sf")
+
+
+class Greedy:
+    """An agent with masks that admits what it can."""
+
+    def __init__(self, action):
+        self.action = action
+
+    def predict(self, observation, deterministic=True, action_masks=None):
+        if self.action == "admit_count":
+            return np.array(int(action_masks.sum()) - 1), None
+        if self.action == "admit_evict":
+            return np.array(0 if action_masks[0] else action_masks.size - 1), None
+        if self.action == "flags":
+            flags = action_masks[1::2].astype(np.int64)
+            flags[16:] = 0
+            return flags, None
+        return np.array([3, 5, 3, 2]), None
+
+
+class Plain:
+    """An agent without masks that reads the observation."""
+
+    def predict(self, observation, deterministic=True):
+        return np.array(int(observation[0] < 0.8) * 2), None
+
+
+@pytest.mark.parametrize("epochs", ["iteration", "decision"])
+@pytest.mark.parametrize("action", ["admit_count", "admit_evict", "flags", "knobs"])
+def test_an_agent_gives_the_same_schedule_as_a_policy(action, epochs):
+    options = {"action": action, "num_requests": 150, "epochs": epochs, "observation": "dict"}
+    env, model = ServingEnv(**options), Greedy(action)
+    observation, _ = env.reset(options={"workload_seed": 4})
+    ended = False
+    while not ended:
+        choice, _ = model.predict(observation, action_masks=env.action_masks())
+        observation, _, terminated, truncated, _ = env.step(choice)
+        ended = terminated or truncated
+    system = kvgym.load_scenario("a100-llama2-70b").make_system()
+    run = kvgym.simulate(system, env.episodes.workload.sample(4), AgentPolicy(model, **options))
+    assert same_schedule(env.result(), run)
+
+
+def test_an_agent_takes_part_in_a_comparison():
+    agents = [
+        AgentPolicy(Greedy("admit_count"), name="greedy", action="admit_count"),
+        AgentPolicy(Plain(), name="plain", action="admit_count"),
+    ]
+    scenario = kvgym.load_scenario("a100-llama2-70b").override(
+        workload={"preset": "lmsys", "num_requests": 60}
+    )
+    comparison = kvgym.compare(scenario, [*agents, "mc_sf"], seeds=2)
+    assert comparison.policies == ("greedy", "plain", "mc_sf")
+    assert all(run.completed_once for run in comparison.runs)
+    again = kvgym.compare(scenario, agents, seeds=[1])
+    assert again.runs[0].metrics == next(
+        r.metrics for r in comparison.runs if r.policy == "greedy" and r.seed == 1
+    )
+
+
+@pytest.mark.parametrize("action", ["admit_count", "knobs"])
+def test_agents_schedule_every_worker_of_a_cluster(action):
+    """Each worker has a copy of the agent; one worker behind a router gives the schedule of one without."""
+    scenario = kvgym.load_scenario("a100-llama2-70b").override(
+        workload={"preset": "lmsys", "num_requests": 60, "rate": 60}, kv_capacity=6144
+    )
+    agent = AgentPolicy(
+        Greedy(action) if action == "admit_count" else FixedKnobs(), action=action, num_requests=60
+    )
+    alone, table = scenario.make_system(), scenario.make_workload().sample(0)
+    one, four = alone.replicate(1), alone.replicate(4)
+    found = [kvgym.simulate(system, table, agent).requests["finish_time"] for system in (alone, one, four)]
+    assert np.array_equal(found[0], found[1])
+    assert np.isfinite(found[2]).all()
+    assert found[2].mean() < found[0].mean()
+
+
+class FixedKnobs:
+    """No margin, no cap, small chunks."""
+
+    def predict(self, observation, deterministic=True, action_masks=None):
+        return np.array([0, 7, 1, 0]), None

@@ -1,0 +1,96 @@
+"""Comparisons: equal workloads for all, failures that lose nothing, files that say what was run."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from kvgym import compare
+from kvgym.errors import ConfigError
+from kvgym.experiments.comparison import label_of
+from kvgym.experiments.scenario import load_scenario
+from kvgym.metrics import metric_names
+from kvgym.policy import make_policy
+
+SMALL = load_scenario("a100-llama2-70b").override(workload={"preset": "lmsys", "num_requests": 80}, seeds=3)
+
+
+@pytest.fixture(scope="module")
+def comparison():
+    return compare(SMALL, ["mc_sf", "fcfs", "alpha_beta:alpha=0.2,beta=0.3"], keep_examples=True)
+
+
+def test_every_policy_sees_the_same_requests(comparison):
+    assert comparison.policies == ("mc_sf", "fcfs", "alpha_beta:alpha=0.2,beta=0.3")
+    assert len(comparison.runs) == 9
+    assert all(r.completed_once for r in comparison.runs)
+    tables = [result.table for result in comparison.examples.values()]
+    assert all(np.array_equal(t.arrival_time, tables[0].arrival_time) for t in tables)
+    # The lightly loaded first moments do not depend on the policy: equal token counts by completion.
+    spans = [
+        comparison.values(p, "token_throughput") * comparison.values(p, "makespan")
+        for p in comparison.policies
+    ]
+    assert np.allclose(spans[0], spans[1])
+
+
+def test_runs_are_reproducible(comparison):
+    again = compare(SMALL, ["fcfs"], seeds=[2])
+    assert again.runs[0].metrics == next(
+        r.metrics for r in comparison.runs if r.policy == "fcfs" and r.seed == 2
+    )
+
+
+def test_ratios_are_paired(comparison):
+    ratio = comparison.ratio("fcfs", "mc_sf", "e2e_latency_mean")
+    values = [comparison.values(p, "e2e_latency_mean") for p in ("fcfs", "mc_sf")]
+    assert ratio.value == values[0].mean() / values[1].mean()
+    assert comparison.ratio("fcfs", "fcfs", "e2e_latency_mean").low == 1
+
+
+def test_files(comparison, tmp_path):
+    folder = comparison.save(tmp_path / "deep" / "results", command="kvgym compare")
+    frame = pl.read_parquet(folder / "runs.parquet")
+    assert frame.shape == (9, 4 + len(metric_names()))
+    assert frame.select("policy", "seed").equals(pl.read_csv(folder / "runs.csv").select("policy", "seed"))
+    config = json.loads((folder / "config.json").read_text())
+    assert config["scenario"]["hardware"] == "llama2-70b-a100-tp2"
+    assert config["policies"]["alpha_beta:alpha=0.2,beta=0.3"] == {"alpha": 0.2, "beta": 0.3}
+    assert config["policies"]["mc_sf"]["protection"] == 0.0
+    assert config["seeds"] == [0, 1, 2]
+    assert config["command"] == "kvgym compare"
+    assert {"kvgym", "python", "libraries", "workload"} <= set(config)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["policies"]["fcfs"]["e2e_latency_mean"]["n"] == 3
+
+
+def test_a_failing_policy_does_not_lose_the_others():
+    # Threshold 0.99 M with long outputs: clearing everything repeats for ever.
+    scenario = load_scenario("mc-sf-model-2").override(workload="mcsf-model-1")
+    result = compare(scenario, ["alpha_greedy:alpha=0.01", "mc_sf"], seeds=1)
+    assert "nothing new has been computed" in result.errors()["alpha_greedy:alpha=0.01"]
+    assert result.reference("e2e_latency_mean") == "mc_sf"
+    assert result.summary()["alpha_greedy:alpha=0.01"]["e2e_latency_mean"]["value"] is None
+    assert result.runs[1].completed_once
+
+
+def test_mistakes():
+    for policies, seeds, message in (
+        ([], 1, "no policies"),
+        (["fcfs", "fcfs"], 1, "listed twice"),
+        (["fcfs"], [], "no seeds"),
+        (["nope"], 1, "unknown policy"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            compare(SMALL, policies, seeds=seeds)
+    with pytest.raises(ConfigError, match="needs predicted_length"):
+        compare(
+            SMALL.override(workload={"preset": "lmsys", "num_requests": 3, "predictions": {"kind": "none"}}),
+            ["mc_sf"],
+        )
+
+
+def test_labels():
+    assert label_of(make_policy("fcfs")) == "fcfs"
+    assert label_of(make_policy("alpha_beta:alpha=0.2,beta=0.5")) == "alpha_beta:alpha=0.2,beta=0.5"

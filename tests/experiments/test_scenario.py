@@ -1,0 +1,86 @@
+"""Scenario files: those that come with kvgym, and the user's."""
+
+import pytest
+
+from kvgym.errors import ConfigError, KVGymError, UnknownNameError
+from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario, scenario_names
+from kvgym.policy import make_policy
+
+
+@pytest.mark.parametrize("name", list(scenario_names()))
+def test_every_scenario_can_be_set_up(name):
+    scenario = load_scenario(name)
+    assert scenario.name == name
+    assert scenario.summary
+    system = scenario.make_system()
+    table = scenario.make_workload().sample(0)
+    system.check_fits(table)
+    assert [make_policy(p) for p in scenario.policies]
+    assert Scenario.model_validate_json(scenario.model_dump_json()) == scenario
+
+
+def test_the_default_scenario_is_the_papers():
+    scenario = load_scenario(DEFAULT_SCENARIO)
+    assert next(iter(scenario_names())) == DEFAULT_SCENARIO
+    assert scenario.make_system().kv_capacity == 16_492
+    workload = scenario.make_workload()
+    assert workload.mean_rate == 50
+    assert len(workload.sample(0)) == 1000
+    assert len(scenario.policies) == 5
+
+
+def test_errors_name_file_and_field(tmp_path):
+    with pytest.raises(UnknownNameError, match="Did you mean 'a100-llama2-70b'"):
+        load_scenario("a100-llama2-70")
+    path = tmp_path / "mine.yaml"
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_scenario(path)
+    cases = {
+        "summary: x\nworkload: lmsys\nhardwear: y": "hardwear",
+        "summary: x\nworkload: lmsys\nsystem: {first_tokens: decode}": "first_tokens",
+        "summary: x\nworkload: lmsys\nseeds: none": "seeds",
+        "- a list": "expected a mapping",
+        "summary: [": "not valid YAML",
+    }
+    for text, message in cases.items():
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            load_scenario(path)
+
+
+def test_contradictions_are_explained(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("summary: x\nworkload: lmsys")
+    with pytest.raises(ConfigError, match="needs either hardware, or batch_time with a kind and kv_capacity"):
+        load_scenario(path).make_system()
+    path.write_text("summary: x\nworkload: lmsys\nhardware: llama2-7b-a100-tp1\nbatch_time: {kind: unit}")
+    with pytest.raises(ConfigError, match="takes composition and cpu_overhead"):
+        load_scenario(path).make_system()
+    path.write_text(
+        "summary: x\nworkload: lmsys\nkv_capacity: 100\nbatch_time: {kind: unit}\nsystem: {requeue: top}"
+    )
+    with pytest.raises(ConfigError, match="requeue = 'top'; valid: arrival, front, back"):
+        load_scenario(path).make_system()
+
+
+def test_a_scenario_of_ones_own(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "summary: mine\nbatch_time: {kind: unit}\nkv_capacity: 500\n"
+        "workload: {preset: stab-1-1, num_requests: 5, limits: {max_total_len: 500}}\n"
+        "system: {first_token: uncounted, progress_on_evict: kept, horizon: 99}\n"
+    )
+    scenario = load_scenario(path)
+    assert scenario.name == "mine"
+    system = scenario.make_system()
+    assert (system.horizon, system.first_token, system.progress_on_evict) == (99, "uncounted", "kept")
+    with pytest.raises(KVGymError):
+        scenario.override(seeds=0)
+
+
+def test_a_mistake_in_a_worker_group_is_named() -> None:
+    scenario = load_scenario("a100-llama3-8b")
+    with pytest.raises(ConfigError, match=r"group 1: role: Input should be 'mixed', 'prefill' or 'decode'"):
+        scenario.override(workers=[{"role": "prefill"}, {"role": "prefil"}])
+    with pytest.raises(ConfigError, match="group 0: number"):
+        scenario.override(workers=[{"number": 2}])
