@@ -47,7 +47,7 @@ def export(
     config = EnvConfig.of(**env_arguments)
     for what, given, expected in (
         ("observation", model.observation_space, spaces.observation_space(config)),
-        ("action", model.action_space, spaces.action_space(config)),
+        ("action", model.action_space, config.kind.space(config)),
     ):
         if given != expected:
             raise ConfigError(

@@ -94,9 +94,9 @@ def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[st
 
         lines = hardware_names()
     elif what == "environments":
-        from kvgym.envs import IDS, SUMMARIES
+        from kvgym.envs import environment_names
 
-        lines = {name: SUMMARIES[kind] for name, kind in IDS.items()}
+        lines = environment_names()
     elif what == "workloads":
         from kvgym.workloads import describe_presets
 

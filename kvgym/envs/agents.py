@@ -1,6 +1,7 @@
 """Schedulers in the environment, and agents as schedulers.
 
-:func:`action_of` turns a policy's decision into the environment's actions, so that any policy can act in it.
+:func:`play` lets a policy act in an environment, as far as its kind of action can say what the policy decides;
+``kvgym/Tokens-v0`` can say everything (:mod:`kvgym.envs.expressible` lists the others).
 :class:`AgentPolicy` is the other way round: whatever has Stable-Baselines3's ``predict`` becomes a policy
 that ``kvgym compare`` runs beside the others, with observations and actions of the same compiled functions.
 """
@@ -8,35 +9,47 @@ that ``kvgym compare`` runs beside the others, with observations and actions of 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import numpy as np
+from gymnasium import spaces
 
-from kvgym.envs.scheduling import spaces
+from kvgym.envs.scheduling.actions.expressing import (
+    NUM_ACTIVE,
+    NUM_ADMIT,
+    NUM_EVICT,
+    REQUEST_ID,
+    NotExpressibleError,
+    explain,
+)
+from kvgym.envs.scheduling.actions.kind import MORE
+from kvgym.envs.scheduling.actions.reading import read_action
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.envs.scheduling.episodes import action_size, mask_size
-from kvgym.envs.scheduling.memory import Sizes
+from kvgym.envs.scheduling.memory import Block, Sizes
 from kvgym.envs.scheduling.observations import observation_size
+from kvgym.envs.scheduling.opening import Where
+from kvgym.envs.scheduling.spaces import present
 from kvgym.envs.scheduling.stepping import BEGIN, COMPOSE, step_envs
 from kvgym.envs.scheduling.tables import EPISODE, REWARD_TERMS
-from kvgym.errors import KVGymError
+from kvgym.errors import InvalidDecisionError
 from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.runner import SimulationResult, system_info
 from kvgym.simulator.addresses import function_handle
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.cluster_tables import ROWS
+from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.rule import RuleDecision
 from kvgym.simulator.simulation import Simulation
-from kvgym.simulator.tables import RUN, UNKNOWN
+from kvgym.simulator.tables import DECISION, RUN, UNKNOWN, WAIT, as_records
 from kvgym.simulator.view import SystemView
 
 
-class NotExpressibleError(KVGymError):
-    """A decision has no counterpart among the actions of an environment."""
+def action_of(env: ServingEnv, decision: Decision) -> Iterator[Any]:
+    """Yield the actions that carry out a decision, in order; the last one runs the batch.
 
-
-def action_of(env: ServingEnv, decision: Decision) -> list[Any]:
-    """Return the actions that carry out a decision, in order; the last one runs the batch.
+    Each is worked out when it is asked for: step the environment with one before the next.
 
     Args:
         env: the environment, at the start of a decision, ``epochs="iteration"``.
@@ -44,58 +57,52 @@ def action_of(env: ServingEnv, decision: Decision) -> list[Any]:
 
     Raises:
         NotExpressibleError: the actions of this environment cannot say it.
+        InvalidDecisionError: it is about a request that is not active.
     """
-    config, block = env.config, env.episodes.slots[0].block
-    if decision.tokens or decision.wait_until is not None:
-        raise NotExpressibleError(f"{config.action} has no pausing, chunking or waiting")
-    if config.action == "knobs":
-        raise NotExpressibleError("knobs set parameters of a rule; they cannot carry out single decisions")
-    window = block["window"][: int(block["episode"][0]["num_window"])].tolist()
-    active = block["active"]["request_id"][: int(block["workers"][0]["num_active"])].tolist()[::-1]
-    if config.action == "admit_evict":
-        return _one_by_one(env, decision, window, active)
-    if window[: len(decision.admit)] != list(decision.admit):
+    kind, episodes = env.config.kind, env.episodes
+    if kind.encode is None:
         raise NotExpressibleError(
-            f"admits {list(decision.admit)}; the queue window begins with {window[:4]} …"
+            f"{kind.name} set parameters of a rule and cannot carry out single decisions; choose another kind of action"
         )
-    if config.action == "admit_count":
-        if list(decision.evict) != active[: len(decision.evict)] or (
-            decision.evict and config.overflow != "lifo"
-        ):
-            raise NotExpressibleError("admit_count evicts by its overflow rule only")
-        return [len(decision.admit)]
-    flags = np.zeros(config.queue_window + config.active_window, np.int8)
-    flags[: len(decision.admit)] = 1
-    for i in decision.evict:
-        position = active.index(i)
-        if position >= config.active_window:
-            raise NotExpressibleError(f"evicts request {i}, which is not in the active window")
-        flags[config.queue_window + position] = 1
-    return [flags]
+    encode, tables = uncompiled(kind.encode), _written(episodes.slots[0].block, decision)
+    where = Where(episodes.addresses[0], episodes.lengths[0], int(episodes.settings.ctypes.data))
+    action, report, done = np.zeros(kind.size(env.config)), np.zeros(5, np.int64), 0
+    report[NUM_ADMIT], report[NUM_EVICT] = len(decision.admit), len(decision.evict)
+    report[NUM_ACTIVE] = env.view.num_active
+    space, outcome = env.action_space, MORE
+    while outcome == MORE:
+        report[REQUEST_ID] = UNKNOWN
+        outcome = encode(where, tables, done, action, report)
+        if outcome < 0:
+            raise NotExpressibleError(f"the policy {explain(outcome, env.config, report)}")
+        yield int(action[0]) if isinstance(space, spaces.Discrete) else action.astype(space.dtype)
+        done += 1
 
 
-def _one_by_one(env: ServingEnv, decision: Decision, window: list[int], active: list[int]) -> list[Any]:
-    """Spell a decision out in admit/evict choices; positions move up as requests are chosen."""
-    config, block = env.config, env.episodes.slots[0].block
-    following, cursor = block["requests"]["queue_next"], int(block["episode"]["cursor"][0])
-    if config.queue_order != "queue" and len(decision.admit) > len(window):
-        raise NotExpressibleError("admits more than the queue window holds; use a longer queue_window")
-    actions: list[Any] = []
-    for i in decision.evict:
-        position = active.index(i)
-        if position >= config.active_window:
-            raise NotExpressibleError(f"evicts request {i}, which is not in the active window")
-        actions.append(config.queue_window + position)
-        active.remove(i)
-    for i in decision.admit:
-        if i not in window:
-            raise NotExpressibleError(f"admits request {i}, which is not in the queue window")
-        actions.append(window.index(i))
-        window.remove(i)
-        if config.queue_order == "queue" and cursor != UNKNOWN:
-            window.append(cursor)
-            cursor = int(following[cursor])
-    return [*actions, config.queue_window + config.active_window]
+def _written(block: Block, decision: Decision) -> RuleDecision:
+    """Return a decision in tables of its own, with plans for active requests in the environment's."""
+    active: Any = block["active"][: int(block["workers"]["num_active"][0])]
+    slots = {int(i): k for k, i in enumerate(active["request_id"])}
+    for what, ids, valid in (
+        ("evicts", decision.evict, slots.keys()),
+        ("gives tokens to", decision.tokens, slots.keys() | set(decision.admit)),
+    ):
+        unknown = [i for i in ids if i not in valid]
+        if unknown:
+            raise InvalidDecisionError(f"the decision {what} request {unknown[0]}, which is not active")
+    record: Any = as_records(np.zeros(1, DECISION))
+    size = max(len(block["admit"]), len(decision.admit))
+    tables = RuleDecision(record[0], *(np.full(size, UNKNOWN, np.int32) for _ in range(3)))
+    waits = decision.wait_until is not None
+    record["act"], record["wait_until"] = WAIT if waits else RUN, decision.wait_until if waits else np.inf
+    record["explicit"] = 1 if decision.tokens else 0
+    record["num_admit"], record["num_evict"] = len(decision.admit), len(decision.evict)
+    active["planned"] = [decision.tokens.get(i, UNKNOWN) for i in slots]
+    for j, i in enumerate(decision.admit):
+        tables.admit[j], tables.admit_tokens[j] = i, decision.tokens.get(i, UNKNOWN)
+    for j, i in enumerate(decision.evict):
+        tables.evict[j] = slots[i]
+    return tables
 
 
 def play(env: ServingEnv, policy: str | Policy, *, workload_seed: int = 0) -> tuple[SimulationResult, float]:
@@ -155,10 +162,11 @@ class AgentPolicy(Policy):
             name=name,
             summary=f"{type(model).__name__} acting by {self.config.action}",
             needs=frozenset(self.config.information),
-            chunks_prefill=self.config.action == "knobs",
-            pauses=self.config.action == "knobs",
+            chunks_prefill=self.config.kind.plans,
+            pauses=self.config.kind.plans,
             evicts=True,
         )
+        self._space = self.config.kind.space(self.config)
         self._masked = "action_masks" in inspect.signature(model.predict).parameters
         self._simulation: Simulation | None = None
         # The scales of the observation stay those of training, on whatever system the agent runs.
@@ -206,9 +214,9 @@ class AgentPolicy(Policy):
         self._observations = np.zeros(
             (1, observation_size(config.queue_window, config.active_window)), np.float32
         )
-        self._masks = np.zeros((1, mask_size(config)), np.uint8)
+        self._masks = np.zeros((1, config.kind.mask_size(config)), np.uint8)
         self._outcomes, self._todo = np.zeros(1, np.int64), np.zeros(1, np.uint8)
-        self._actions = np.zeros((1, action_size(config)), np.int64)
+        self._actions = np.zeros((1, config.kind.size(config)))
         batch_time = simulation.system.all_workers[k].batch_time
         self._kernel = batch_time.kernel.compiled
         self._batch_params = np.array(batch_time.params(), np.float64)
@@ -230,16 +238,14 @@ class AgentPolicy(Policy):
         simulation = view.simulation
         if simulation is not self._simulation:
             self._attach(simulation)
-        config = self.config
+        config, kind = self.config, self.config.kind
         anything = self._run(BEGIN)
-        if config.action == "knobs" and self._hold > 0:
+        if kind.holds and self._hold > 0:
             self._hold -= 1
             self._actions[0] = self._held
             self._run(COMPOSE)
-        elif config.epochs == "decision" and not anything and config.action != "knobs":
-            self._actions[0] = (
-                0 if config.action != "admit_evict" else config.queue_window + config.active_window
-            )
+        elif config.epochs == "decision" and not anything and not kind.holds:
+            self._actions[0] = kind.idle(config)
             self._run(COMPOSE)
         else:
             complete = False
@@ -250,13 +256,13 @@ class AgentPolicy(Policy):
         return self._decision(simulation, self._worker)
 
     def _predict(self) -> Any:
-        observation = spaces.present(self.config, self._observations[0], self._masks[0])
+        observation = present(self.config, self._observations[0], self._masks[0])
         if self._masked:
             masks = self._masks[0].astype(bool)
             action, _ = self.model.predict(observation, deterministic=True, action_masks=masks)  # type: ignore[call-arg]
         else:
             action, _ = self.model.predict(observation, deterministic=True)
-        return np.asarray(action).reshape(-1)
+        return read_action(self._space, action).reshape(-1)
 
     @staticmethod
     def _decision(simulation: Simulation, worker: int) -> Decision:

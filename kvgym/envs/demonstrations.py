@@ -11,327 +11,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
-from numba import types
+from gymnasium import spaces
 from numpy.typing import NDArray
 
-from kvgym.envs.agents import NotExpressibleError
-from kvgym.envs.scheduling.actions import (
-    apply_choice,
-    apply_count,
-    apply_flags,
-    can_admit,
-    number_fitting,
-    settle,
-    something_to_decide,
-    write_mask,
-)
+from kvgym.envs.demonstrating import demonstrate_episode
+from kvgym.envs.scheduling.actions.expressing import AT, NotExpressibleError, explain
+from kvgym.envs.scheduling.actions.kind import ENCODE_SIGNATURE
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.envs.scheduling.episodes import Episodes, action_size
+from kvgym.envs.scheduling.episodes import Episodes
 from kvgym.envs.scheduling.memory import Sizes
-from kvgym.envs.scheduling.observations import write_observation
-from kvgym.envs.scheduling.stepping import (
-    RUNNING,
-    TERMINATED,
-    TRUNCATED,
-    advance,
-    batch_time_at,
-    decision_at,
-    episode_at,
-    f8_at,
-    i4_at,
-    i8_at,
-    load_at,
-    log_at,
-    problem_at,
-    requests_at,
-    settings_at,
-    slots_at,
-    total_reward,
-    tracker_at,
-    worker_at,
-    workload_at,
-)
-from kvgym.envs.scheduling.tables import ADMIT_COUNT, ADMIT_EVICT, MARKED, REWARD_TERMS
-from kvgym.envs.scheduling.window import Env
+from kvgym.envs.scheduling.opening import Where
+from kvgym.envs.scheduling.stepping import RUNNING, TERMINATED, TRUNCATED
+from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, KVGymError, LivelockError
 from kvgym.metrics import metric_names
 from kvgym.policy import CompiledPolicy, Policy, make_policy
 from kvgym.runner import check_needs, system_info
-from kvgym.simulator.addresses import function_at, function_handle
-from kvgym.simulator.apply_decision import full_tokens, planned_tokens
+from kvgym.simulator.addresses import function_handle
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
-from kvgym.simulator.boundary import Run
-from kvgym.simulator.compiled import jit, jit_inline, kernel, uncompiled
-from kvgym.simulator.rule import MEMORY, POLICY_SIGNATURE, RuleDecision, RuleMemory, view_of
-from kvgym.simulator.tables import (
-    DECISION,
-    GAP_BINS,
-    REQUEUE_ARRIVAL,
-    RUN,
-    STALLED,
-    UNKNOWN,
-    as_records,
-)
-
-policy_at = function_at(POLICY_SIGNATURE)
-
-# Why a decision has no counterpart among the actions; negative where outcomes of steps are not.
-WAITS, CHUNKS, OUTSIDE, ORDER, EVICTION, INACTIVE, IDLE, UNASKED, UNFIT = -1, -2, -3, -4, -5, -6, -7, -8, -9
-
-# Places of the array in which the loop returns where it is.
-AT, REQUEST_ID, NUM_ADMIT, NUM_EVICT, NUM_ACTIVE = 0, 1, 2, 3, 4
-
-
-@jit
-def position_in_window(e: Env, i: int) -> int:
-    """Return where request ``i`` stands in the queue window, UNKNOWN if it does not."""
-    for q in range(e.episode.num_window):
-        if e.window[q] == i:
-            return q
-    return UNKNOWN
-
-
-@jit
-def position_in_active(e: Env, k: int) -> int:
-    """Return the position of slot ``k`` among the active ones not yet evicted, latest first."""
-    position = 0
-    for j in range(k + 1, e.run.w.num_active):
-        if e.run.active[j].planned != MARKED:
-            position += 1
-    return position
-
-
-@jit
-def in_full(e: Env, d: Any, admit: Any, admit_tokens: Any, evict: Any) -> int:
-    """Return 0 if a decision runs a batch with everybody in full, else the reason; takes its plans back."""
-    num_active, num_requests = e.run.w.num_active, e.run.problem.num_requests
-    if d.act != RUN:
-        return WAITS
-    if d.num_admit > admit.shape[0] or d.num_evict > num_active:
-        return UNFIT
-    for j in range(d.num_admit):
-        if not 0 <= admit[j] < num_requests:
-            return UNFIT
-        left = e.run.requests[admit[j]].num_prefill_left
-        if planned_tokens(d, admit_tokens[j], left) != full_tokens(left):
-            return CHUNKS
-    for j in range(d.num_evict):
-        if not 0 <= evict[j] < num_active or e.run.active[evict[j]].planned == MARKED:
-            return UNFIT
-        e.run.active[evict[j]].planned = MARKED  # not in the batch: nothing else is planned for it
-    for k in range(num_active):
-        slot = e.run.active[k]
-        left = slot.num_prefill_left
-        if slot.planned != MARKED and planned_tokens(d, slot.planned, left) != full_tokens(left):
-            return CHUNKS
-        slot.planned = UNKNOWN
-    return 0
-
-
-@jit
-def next_choice(e: Env, d: Any, admit: Any, evict: Any, done: int, action: Any, where: Any) -> int:
-    """Write the admit/evict choice that follows ``done`` others; 0, or the reason why there is none."""
-    queue, active = e.settings.queue_window, e.settings.active_window
-    if done < d.num_evict:
-        position = position_in_active(e, evict[done])
-        if position >= active:
-            where[REQUEST_ID] = e.run.active[evict[done]].request_id
-            return INACTIVE
-        action[0] = queue + position
-    elif done < d.num_evict + d.num_admit:
-        i = admit[done - d.num_evict]
-        where[REQUEST_ID] = i
-        q = position_in_window(e, i)
-        if q == UNKNOWN:
-            return OUTSIDE
-        if not can_admit(e, i):
-            return UNFIT
-        action[0] = q
-    else:
-        action[0] = queue + active
-    return 0
-
-
-@jit
-def count_of(e: Env, d: Any, admit: Any, action: Any, where: Any) -> int:
-    """Write the number of admissions; 0, or the reason why they are not the first of the window."""
-    for j in range(d.num_admit):
-        where[REQUEST_ID] = admit[j]
-        if j >= e.episode.num_window:
-            return OUTSIDE
-        if e.window[j] != admit[j]:
-            return OUTSIDE if position_in_window(e, admit[j]) == UNKNOWN else ORDER
-    if d.num_admit > number_fitting(e):
-        return UNFIT if d.num_evict == 0 else EVICTION
-    action[0] = d.num_admit
-    return 0
-
-
-@jit
-def flags_of(e: Env, d: Any, admit: Any, evict: Any, action: Any, where: Any) -> int:
-    """Write the flags of a decision; 0, or the reason why they cannot say it."""
-    queue, active = e.settings.queue_window, e.settings.active_window
-    for k in range(queue + active):
-        action[k] = 0
-    for j in range(d.num_evict):
-        position = e.run.w.num_active - 1 - evict[j]
-        if position >= active:
-            where[REQUEST_ID] = e.run.active[evict[j]].request_id
-            return INACTIVE
-        action[queue + position] = 1
-    last = UNKNOWN
-    for j in range(d.num_admit):
-        where[REQUEST_ID] = admit[j]
-        q = position_in_window(e, admit[j])
-        if q == UNKNOWN:
-            return OUTSIDE
-        if q < last:
-            return ORDER
-        action[q] = 1
-        last = q
-    return 0
-
-
-@jit
-def choose(e: Env, d: Any, admit: Any, evict: Any, done: int, action: Any, where: Any) -> int:
-    """Write the action that carries a decision out, or the next of them; 0, or the reason why there is none."""
-    where[REQUEST_ID] = UNKNOWN
-    if e.settings.action == ADMIT_EVICT:
-        return next_choice(e, d, admit, evict, done, action, where)
-    if e.settings.action == ADMIT_COUNT:
-        return count_of(e, d, admit, action, where)
-    return flags_of(e, d, admit, evict, action, where)
-
-
-@jit_inline
-def apply_chosen(e: Env, action: Any) -> bool:
-    """Add an action to the decision being composed; True if the decision is complete."""
-    e.episode.num_ignored = 0
-    if e.settings.action == ADMIT_EVICT:
-        return apply_choice(e, action[0])
-    if e.settings.action == ADMIT_COUNT:
-        apply_count(e, action[0])
-    else:
-        apply_flags(e, action)
-    return True
-
-
-@jit
-def difference(e: Env, d: Any, admit: Any, evict: Any) -> int:
-    """Return 0 if the environment is about to do what the policy decided, else what differs.
-
-    The order of evictions matters only where it decides who is queued before whom.
-    """
-    own = e.run.decision
-    if own.act != RUN:
-        return IDLE
-    if own.num_evict != d.num_evict:
-        return EVICTION
-    for j in range(d.num_evict):
-        same = e.run.evict[j] == evict[j]
-        if e.run.problem.requeue == REQUEUE_ARRIVAL:
-            same = e.run.active[evict[j]].planned == MARKED
-        if not same:
-            return EVICTION
-    if own.num_admit != d.num_admit:
-        return UNFIT
-    for j in range(d.num_admit):
-        if e.run.admit[j] != admit[j]:
-            return ORDER
-    return 0
-
-
-_I4, _I8, _F8, _U8 = types.int32[::1], types.int64[::1], types.float64[::1], types.uint8[::1]
-_I8_2D, _F4_2D, _U8_2D = types.int64[:, ::1], types.float32[:, ::1], types.uint8[:, ::1]
-
-
-@kernel(
-    types.int64(
-        _I8, _I8, types.int64, _I8, types.Array(numba.from_dtype(DECISION), 1, "C"), _I4, _I4, _I4, MEMORY,
-        _F8, _F4_2D, _U8_2D, _I8_2D, _F8, _F8, _I8,
-    )
-)  # fmt: skip
-def demonstrate_episode(
-    at: Any, size: Any, settings_address: int, handles: Any, decision: Any, admit: Any, admit_tokens: Any,
-    evict: Any, memory: RuleMemory, batch_params: Any, observations: Any, masks: Any, actions: Any,
-    rewards: Any, terms: Any, where: Any,
-) -> int:  # fmt: skip
-    """Play an episode that has been started under a policy, until it ends or the record is full.
-
-    Args:
-        at: int64 (NUM_TABLES,), see :class:`~kvgym.envs.scheduling.memory.Block`.
-        size: the same.
-        settings_address: where the SETTINGS record lies.
-        handles: int64 (4,), of the policy and of the batch-time kernel, see
-            :func:`~kvgym.simulator.addresses.function_handle`.
-        decision: DECISION (1,), what the policy writes to; so are the three that follow, int32 (A,).
-        admit: request ids.
-        admit_tokens: tokens of each.
-        evict: slots.
-        memory: hyperparameters and memory of the policy.
-        batch_params: float64, parameters of the batch-time kernel.
-        observations: float32 (n, D), written from row ``where[AT]`` on; so are the three that follow.
-        masks: uint8 (n, K).
-        actions: int64 (n, a).
-        rewards: float64 (n,).
-        terms: float64 (5,), scratch.
-        where: int64 (5,), written: the next free row, and the request and the numbers an error is about.
-
-    Returns:
-        RUNNING if the record is full, TERMINATED, TRUNCATED, FAILED, or the reason why a decision of the policy
-        is not among the actions.
-    """
-    run = Run(
-        problem_at(at[0], 1)[0], tracker_at(at[1], 1)[0], worker_at(at[2], 1)[0], decision_at(at[3], 1)[0],
-        load_at(at[4], 1)[0], workload_at(at[8], size[8]), requests_at(at[9], size[9]),
-        slots_at(at[10], size[10]), i4_at(at[11], size[11]), i4_at(at[12], size[12]), i4_at(at[13], size[13]),
-        i4_at(at[14], size[14]), i4_at(at[15], size[15]), i4_at(at[16], size[16]), i8_at(at[17], size[17]),
-        f8_at(at[18], size[18]), log_at(at[19], size[19]),
-    )  # fmt: skip
-    settings = settings_at(settings_address, 1)[0]
-    e = Env(run, settings, episode_at(at[5], 1)[0], i4_at(at[6], size[6]), i8_at(at[7], size[7]))
-    policy = policy_at(handles[0], handles[1])
-    batch_time = batch_time_at(handles[2], handles[3])
-    d, episode = decision[0], e.episode
-    outcome, pending = RUNNING, UNKNOWN  # the row whose reward is still being earned
-    first = True  # an episode begins with a step, whatever there is to decide
-    while True:
-        asked = outcome != RUNNING or first or e.settings.skip == 0 or something_to_decide(e)
-        if asked and pending != UNKNOWN:
-            rewards[pending] = total_reward(e, terms)
-            pending = UNKNOWN
-        if outcome != RUNNING or (asked and where[AT] == observations.shape[0]):
-            return outcome
-        first = False
-        d.act, d.explicit, d.num_admit, d.num_evict, d.wait_until = RUN, 0, 0, 0, np.inf
-        policy(view_of(run), RuleDecision(d, admit, admit_tokens, evict), memory)
-        where[NUM_ADMIT], where[NUM_EVICT], where[NUM_ACTIVE] = d.num_admit, d.num_evict, run.w.num_active
-        reason = in_full(e, d, admit, admit_tokens, evict)
-        if reason != 0:
-            return reason
-        done, complete = 0, not asked
-        while not complete:
-            row = where[AT]
-            if row == observations.shape[0]:
-                return RUNNING  # in the middle of a decision
-            reason = choose(e, d, admit, evict, done, actions[row], where)
-            if reason != 0:
-                return reason
-            write_observation(e, observations[row], batch_time, batch_params)
-            write_mask(e, masks[row])
-            complete = apply_chosen(e, actions[row])
-            episode.latency = episode.ttft = episode.tokens = episode.goodput = episode.evictions = 0.0
-            rewards[row] = total_reward(e, terms)
-            pending = row
-            where[AT] += 1
-            done += 1
-        settle(e)
-        reason = difference(e, d, admit, evict)
-        if reason != 0:
-            return reason if asked or reason == IDLE else UNASKED
-        outcome = advance(e, batch_time, batch_params)
+from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.rule import POLICY_SIGNATURE
+from kvgym.simulator.tables import DECISION, GAP_BINS, STALLED, UNKNOWN, as_records
 
 
 @dataclass(frozen=True)
@@ -341,7 +42,7 @@ class Demonstrations:
     Attributes:
         observations: float32 (n, D), flat, see :mod:`kvgym.envs.scheduling.observations`.
         masks: bool (n, K), which choices were possible, as sb3-contrib lays them out.
-        actions: int64 (n,) for Discrete actions, else (n, a).
+        actions: int64 (n,) for Discrete actions, else (n, a); float64 for those of a Box.
         rewards: float64 (n,), until the next step.
         episode_starts: bool (n,), True at the first step of an episode.
         metrics: float64 (f, number of metrics), of each episode that came to its end, in the order of
@@ -352,7 +53,7 @@ class Demonstrations:
 
     observations: NDArray[np.float32]
     masks: NDArray[np.bool_]
-    actions: NDArray[np.int64]
+    actions: NDArray[Any]
     rewards: NDArray[np.float64]
     episode_starts: NDArray[np.bool_]
     metrics: NDArray[np.float64]
@@ -402,7 +103,7 @@ def demonstrate(
     found = Demonstrations(
         observations=np.zeros((steps, episodes.observations.shape[1]), np.float32),
         masks=np.zeros((steps, episodes.masks.shape[1]), bool),
-        actions=np.zeros((steps, action_size(config)), np.int64),
+        actions=np.zeros((steps, config.kind.size(config))),
         rewards=np.zeros(steps),
         episode_starts=np.zeros(steps, bool),
         metrics=np.zeros((0, len(metric_names()))),
@@ -410,11 +111,11 @@ def demonstrate(
         workload_seeds=np.zeros(0, np.int64),
     )
     seeds, metrics, completed = [], [], []
-    rng, where = np.random.default_rng(seed), np.zeros(5, np.int64)
-    while where[AT] < steps:
-        begun = int(where[AT])
+    rng, report = np.random.default_rng(seed), np.zeros(5, np.int64)
+    while report[AT] < steps:
+        begun = int(report[AT])
         seeds.append(int(rng.integers(2**31)))
-        outcome = _play(episodes, chosen, seeds[-1], found, where)
+        outcome = _play(episodes, chosen, seeds[-1], found, report)
         found.episode_starts[begun] = True
         if outcome != RUNNING:
             metrics.append(episodes.metrics(0))
@@ -422,7 +123,7 @@ def demonstrate(
     return Demonstrations(
         observations=found.observations,
         masks=found.masks,
-        actions=found.actions if config.action == "flags" else found.actions[:, 0],
+        actions=_as_in(config.kind.space(config), found.actions),
         rewards=found.rewards,
         episode_starts=found.episode_starts,
         metrics=np.array(metrics).reshape(-1, len(metric_names())),
@@ -443,10 +144,10 @@ def _check(policy: Policy, config: EnvConfig) -> CompiledPolicy:
         raise ConfigError(
             f"policy {name!r} is not compiled; kvgym.envs.agents.play lets any policy act in an environment"
         )
-    if config.action == "knobs":
+    if config.kind.encode is None:
         raise NotExpressibleError(
-            f"policy {name!r}: knobs set parameters of a rule and cannot carry out single decisions; choose another "
-            "kind of action"
+            f"policy {name!r}: {config.action} set parameters of a rule and cannot carry out single decisions; choose "
+            "another kind of action"
         )
     missing = sorted(policy.info.needs - set(config.information))
     if missing:
@@ -457,9 +158,9 @@ def _check(policy: Policy, config: EnvConfig) -> CompiledPolicy:
 
 
 def _play(
-    episodes: Episodes, policy: CompiledPolicy, seed: int, found: Demonstrations, where: NDArray[np.int64]
+    episodes: Episodes, policy: CompiledPolicy, seed: int, found: Demonstrations, report: NDArray[np.int64]
 ) -> int:
-    """Record an episode from row ``where[AT]`` on; returns RUNNING if the record is full, else how it ended.
+    """Record an episode from row ``report[AT]`` on; returns RUNNING if the record is full, else how it ended.
 
     Raises:
         ConfigError: the requests lack what the policy needs, or none arrives in time.
@@ -473,25 +174,30 @@ def _play(
         raise ConfigError(f"no request of workload seed {seed} arrives before the episode's horizon")
     check_needs(policy, table)
     policy.reset(system_info(episodes.system, table, seed, policy.info.needs))
-    functions = (policy.kernel, episodes.system.batch_time.kernel)
-    live = [f.compiled if episodes.compiled else uncompiled(f) for f in functions]
-    handles = [
-        *function_handle(live[0], POLICY_SIGNATURE, compiled=episodes.compiled),
-        *function_handle(live[1], BATCH_TIME_SIGNATURE, compiled=episodes.compiled),
-    ]
+    encode = episodes.kind.encode
+    assert encode is not None
+    functions = (
+        (policy.kernel, POLICY_SIGNATURE),
+        (episodes.system.batch_time.kernel, BATCH_TIME_SIGNATURE),
+        (encode, ENCODE_SIGNATURE),
+    )
+    live = [(f.compiled if episodes.compiled else uncompiled(f), signature) for f, signature in functions]
+    handles = [function_handle(f, signature, compiled=episodes.compiled) for f, signature in live]
     decision = np.zeros(1, DECISION)
     entry = demonstrate_episode.compiled if episodes.compiled else uncompiled(demonstrate_episode)
     outcome = int(
         entry(
-            episodes.addresses[0], episodes.lengths[0], int(episodes.settings.ctypes.data),
-            np.array(handles, np.int64), decision if episodes.compiled else as_records(decision),
+            Where(episodes.addresses[0], episodes.lengths[0], int(episodes.settings.ctypes.data)),
+            np.array(handles, np.int64).ravel(), decision if episodes.compiled else as_records(decision),
             np.zeros_like(block["admit"]), np.full_like(block["admit"], UNKNOWN), np.zeros_like(block["evict"]),
             policy.arguments(), episodes.batch_params, found.observations, found.masks.view(np.uint8), found.actions,
-            found.rewards, np.zeros(len(REWARD_TERMS)), where,
+            found.rewards, np.zeros(len(REWARD_TERMS)), report,
         )
     )  # fmt: skip
     if outcome < 0:
-        raise NotExpressibleError(_explain(outcome, policy, episodes, where))
+        raise NotExpressibleError(
+            f"policy {policy.info.name!r}, {_moment(episodes)}: it {explain(outcome, episodes.config, report)}"
+        )
     status = int(block["episode"][0]["status"])
     if outcome == TRUNCATED and status == STALLED:
         raise LivelockError(
@@ -509,46 +215,9 @@ def _moment(episodes: Episodes) -> str:
     return f"iteration {int(worker['iteration'])}, t = {float(worker['clock']):.6g} s"
 
 
-_POLICY_ORDER = "the order of the policy as queue_order, e.g. 'predicted' for the shortest predicted first"
-
-
-def _explain(reason: int, policy: CompiledPolicy, episodes: Episodes, where: NDArray[np.int64]) -> str:
-    """Return what a policy decided that the actions cannot say, and what would help."""
-    config, request = episodes.config, int(where[REQUEST_ID])
-    evicted, active = int(where[NUM_EVICT]), int(where[NUM_ACTIVE])
-    if reason == WAITS:
-        what = "waits; no kind of action does"
-    elif reason == CHUNKS:
-        what = "pauses a request or processes part of a prompt; no kind of action but knobs does"
-    elif reason == OUTSIDE:
-        what = (
-            f"admits request {request}, which is not in the queue window (queue_window={config.queue_window}, "
-            f"queue_order={config.queue_order!r}); a longer queue_window would show it, or {_POLICY_ORDER}"
-        )
-    elif reason == ORDER:
-        what = (
-            f"admits request {request} out of the order of the queue window (queue_order={config.queue_order!r}); "
-            f"action='admit_evict' would allow it, or {_POLICY_ORDER}"
-        )
-    elif reason == EVICTION:
-        remedy = "action='admit_evict'"
-        if evicted == active and config.overflow == "lifo":
-            remedy = f"overflow='clear' or {remedy}"
-        if 0 < evicted < active and config.overflow == "clear":
-            remedy = f"overflow='lifo' or {remedy}"
-        what = (
-            f"evicts {evicted} of {active} active requests, otherwise than action={config.action!r} with "
-            f"overflow={config.overflow!r} does; {remedy} may allow it"
-        )
-    elif reason == INACTIVE:
-        what = (
-            f"evicts request {request}, which is not in the active window; a longer active_window than "
-            f"{config.active_window} would show it"
-        )
-    elif reason == IDLE:
-        what = "runs an empty batch on an empty worker; the environment waits there instead"
-    elif reason == UNASKED:
-        what = "evicts or admits where the environment does not ask; epochs='iteration' would ask"
-    else:
-        what = f"admits {int(where[NUM_ADMIT])} requests that do not fit into the coming iteration"
-    return f"policy {policy.info.name!r}, {_moment(episodes)}: it {what}"
+def _as_in(space: spaces.Space[Any], actions: NDArray[np.float64]) -> NDArray[Any]:
+    """Return actions in the form of their space; Discrete ones without the second axis."""
+    if isinstance(space, spaces.Box):
+        return actions
+    whole = actions.astype(np.int64)
+    return whole[:, 0] if isinstance(space, spaces.Discrete) else whole

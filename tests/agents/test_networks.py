@@ -62,7 +62,7 @@ def make_policy(action, algorithm="ppo", seed=0):
     cls, arguments = policy_for("slots", algorithm, config, row_dim=8, context_dim=12)
     torch.manual_seed(seed)
     policy = cls(
-        spaces.observation_space(config), spaces.action_space(config), lambda _progress: 1e-3, **arguments
+        spaces.observation_space(config), config.kind.space(config), lambda _progress: 1e-3, **arguments
     )
     with torch.no_grad():
         for parameter in policy.parameters():
@@ -225,7 +225,7 @@ def test_gradients_reach_every_weight():
 def test_an_untrained_policy_is_nearly_uniform(algorithm, action):
     config = config_of(action)
     cls, arguments = policy_for("slots", algorithm, config)
-    policy = cls(spaces.observation_space(config), spaces.action_space(config), lambda _p: 1e-3, **arguments)
+    policy = cls(spaces.observation_space(config), config.kind.space(config), lambda _p: 1e-3, **arguments)
     x, _, _ = observations_of(20, np.random.default_rng(8))
     assert np.abs(logits_of(policy, x)).max() < 0.2
     optimised = {id(p) for group in policy.optimizer.param_groups for p in group["params"]}
@@ -265,7 +265,7 @@ def test_separate_extractors_for_actor_and_critic():
     cls, arguments = policy_for("slots", "ppo", config)
     policy = cls(
         spaces.observation_space(config),
-        spaces.action_space(config),
+        config.kind.space(config),
         lambda _progress: 1e-3,
         share_features_extractor=False,
         **arguments,

@@ -43,7 +43,7 @@ def _random_arguments(rng: np.random.Generator) -> dict[str, Any]:
 
     scenario = one(*(name for name in scenario_names() if load_scenario(name).workers == 1))
     arguments: dict[str, Any] = {
-        "action": one("admit_evict", "admit_count", "flags", "knobs"),
+        "action": one("admit_evict", "admit_count", "flags", "knobs", "tokens"),
         "scenario": scenario,
         "observation": one("flat", "dict", "rllib"),
         "queue_window": one(1, 2, 5, 16),

@@ -6,6 +6,7 @@ import pytest
 import kvgym
 from kvgym.envs.agents import AgentPolicy, NotExpressibleError, action_of, play
 from kvgym.envs.scheduling.environment import ServingEnv
+from kvgym.errors import InvalidDecisionError
 from kvgym.policy import Decision
 
 AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6}
@@ -66,13 +67,17 @@ def test_what_cannot_be_expressed_is_refused():
     env = ServingEnv(action="admit_count", num_requests=5, batch_time=AFFINE, queue_window=2)
     env.reset(seed=0)
     with pytest.raises(NotExpressibleError, match="pausing"):
-        action_of(env, Decision(tokens={0: 1}))
+        next(action_of(env, Decision(admit=[0], tokens={0: 1})))
+    with pytest.raises(InvalidDecisionError, match="gives tokens to request 0, which is not active"):
+        next(action_of(env, Decision(tokens={0: 1})))
+    with pytest.raises(InvalidDecisionError, match="evicts request 3, which is not active"):
+        next(action_of(env, Decision(evict=[3])))
     with pytest.raises(NotExpressibleError, match="queue window"):
-        action_of(env, Decision(admit=[4]))
+        next(action_of(env, Decision(admit=[4])))
     knobs = ServingEnv(action="knobs", num_requests=5, batch_time=AFFINE)
     knobs.reset(seed=0)
     with pytest.raises(NotExpressibleError, match="knobs"):
-        action_of(knobs, Decision())
+        next(action_of(knobs, Decision()))
     blind = ServingEnv(action="admit_count", num_requests=5, batch_time=AFFINE, information=[])
     with pytest.raises(NotExpressibleError, match="predicted_length"):
         play(blind, "mc_sf")

@@ -19,7 +19,6 @@ from kvgym.envs.rendering.recorder import Recorder, require_matplotlib
 from kvgym.envs.rendering.scene import Scene
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.envs.scheduling.episodes import knob_levels
 from kvgym.errors import ConfigError, UnknownNameError
 
 Act = Callable[[Any, NDArray[np.bool_]], Any]
@@ -237,17 +236,7 @@ def greedy_action(config: EnvConfig, mask: NDArray[np.bool_]) -> Any:
         config: the environment's configuration.
         mask: as of ``ServingEnv.action_masks()``.
     """
-    queue, active = config.queue_window, config.active_window
-    if config.action == "admit_count":
-        return int(np.flatnonzero(mask)[-1])
-    if config.action == "admit_evict":
-        possible = np.flatnonzero(mask[:queue])
-        return int(possible[0]) if len(possible) else queue + active
-    if config.action == "flags":
-        return np.concatenate((mask[1 : 2 * queue : 2], np.zeros(active, bool))).astype(np.int8)
-    knobs = [np.flatnonzero(part) for part in np.split(mask, np.cumsum(knob_levels())[:-1])]
-    # Least protection, highest cap and budget, and nobody gives way, as far as these may be chosen.
-    return np.array([knobs[0][0], knobs[1][-1], knobs[2][-1], knobs[3][0]], np.int64)
+    return config.kind.greedy(config, mask.astype(np.uint8))
 
 
 # ---------------------------------------------------------------- files

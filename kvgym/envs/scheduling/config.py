@@ -9,12 +9,9 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kvgym.envs.scheduling.levels import ADMISSION_CAPS, PROTECTION_LEVELS, QUANTA, TOKEN_BUDGETS
+from kvgym.envs.registration import ACTIONS, action_kind
+from kvgym.envs.scheduling.actions.kind import APPLY_SIGNATURE, MASK_SIGNATURE, ActionKind
 from kvgym.envs.scheduling.tables import (
-    ADMIT_COUNT,
-    ADMIT_EVICT,
-    FLAGS,
-    KNOBS,
     ORDER_ATTAINED,
     ORDER_PREDICTED,
     ORDER_PROMPT,
@@ -28,11 +25,12 @@ from kvgym.envs.scheduling.tables import (
 from kvgym.errors import ConfigError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.policy import NEEDS
+from kvgym.simulator.addresses import function_handle
 from kvgym.simulator.batch_time import BatchTimeModel
+from kvgym.simulator.compiled import Kernel, uncompiled
 from kvgym.simulator.system import System
 from kvgym.workloads.workload import Workload
 
-ACTIONS = {"admit_evict": ADMIT_EVICT, "admit_count": ADMIT_COUNT, "flags": FLAGS, "knobs": KNOBS}
 ORDERS = {
     "queue": ORDER_QUEUE,
     "predicted": ORDER_PREDICTED,
@@ -40,14 +38,6 @@ ORDERS = {
     "volume": ORDER_VOLUME,
     "attained": ORDER_ATTAINED,
 }
-KNOBS_BY_NAME = {
-    "protection": PROTECTION_LEVELS,
-    "cap": ADMISSION_CAPS,
-    "budget": TOKEN_BUDGETS,
-    "quantum": QUANTA,
-}
-"""Levels of each knob, in the order of the action of ``kvgym/Knobs-v0``."""
-
 OVERFLOWS = {"lifo": OVERFLOW_LIFO, "clear": OVERFLOW_CLEAR}
 
 M = TypeVar("M", bound=BaseModel)
@@ -95,11 +85,17 @@ def episode_horizon(horizon: float | None, system: System, workload: Workload, n
     return float(10 * span + 600.0)
 
 
+def _handle_of(function: Kernel, signature: Any, compiled: bool) -> tuple[int, int]:
+    """Return by which numbers stepping functions find a kernel of the kind of action."""
+    found = function.compiled if compiled else uncompiled(function)
+    return function_handle(found, signature, compiled=compiled)
+
+
 class EnvConfig(BaseModel):
     """Keyword arguments of every environment id.
 
     Attributes:
-        action: kind of action, see :mod:`kvgym.envs.scheduling.actions`; set by the id.
+        action: kind of action, see :mod:`kvgym.envs.registration`; set by the id.
         scenario: name or YAML file of the scenario that the fields below change.
         hardware: name or file of calibrated hardware instead of the scenario's.
         batch_time: description of a batch-time model, or options of the hardware's.
@@ -126,9 +122,9 @@ class EnvConfig(BaseModel):
             of the latency term is minus the mean end-to-end latency in seconds.
         reward_reference: a built-in policy whose rewards on the same requests are subtracted, see
             :mod:`kvgym.envs.scheduling.reward_reference`; the return is then the relative improvement over it.
-        hold: iterations for which knobs stay as set.
+        hold: iterations for which an action stays in force, of kinds that set a rule (knobs).
         knobs: levels of each knob that may be chosen, e.g. ``{"quantum": [0]}``; knobs left out have all. See
-            :data:`KNOBS_BY_NAME`.
+            :data:`kvgym.envs.scheduling.actions.knobs.LEVELS`.
         horizon: seconds after which an episode is truncated; None = ten times the nominal arrival span plus
             600 s, unless the scenario has one.
         stall_limit: decisions in a row without a new token after which an episode is truncated.
@@ -138,7 +134,7 @@ class EnvConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    action: Literal["admit_evict", "admit_count", "flags", "knobs"] = "admit_count"
+    action: str = "admit_count"
     scenario: str = DEFAULT_SCENARIO
     hardware: str | None = None
     batch_time: dict[str, Any] | None = None
@@ -173,20 +169,23 @@ class EnvConfig(BaseModel):
             ConfigError: naming the wrong one and the valid ones.
         """
         config = validated(cls, arguments)
+        if config.action not in ACTIONS:
+            raise ConfigError(
+                f"environment argument action = {config.action!r}; valid: {', '.join(map(repr, ACTIONS))}"
+            )
         check_names("information", config.information, NEEDS)
         check_names("reward term", config.reward, REWARD_TERMS)
         if config.queue_order in ("predicted", "volume") and "predicted_length" not in config.information:
             raise ConfigError(f"queue_order {config.queue_order!r} needs 'predicted_length' in information")
-        check_names("knob", config.knobs, KNOBS_BY_NAME)
-        for name, levels in config.knobs.items():
-            count = len(KNOBS_BY_NAME[name])
-            if not levels or not all(0 <= level < count for level in levels):
-                raise ConfigError(f"knobs: {name} = {list(levels)}; expected levels from 0 to {count - 1}")
-        if set(config.knobs.get("cap", (1,))) == {0}:
-            raise ConfigError("knobs: cap = [0] admits nobody ever; allow another level")
+        config.kind.check(config)
         if not 0 < config.load[0] <= config.load[1]:
             raise ConfigError(f"load = {list(config.load)}; expected 0 < low ≤ high, multiples of the rate")
         return config
+
+    @property
+    def kind(self) -> ActionKind:
+        """The kind of action."""
+        return action_kind(self.action)
 
     def make_scenario(self) -> Scenario:
         """Return the scenario with this configuration's changes."""
@@ -212,20 +211,20 @@ class EnvConfig(BaseModel):
         return scenario.override(workload=described)
 
     def make_settings(
-        self, batch_time: BatchTimeModel, episode_requests: int, mean_rate: float
+        self, batch_time: BatchTimeModel, episode_requests: int, mean_rate: float, *, compiled: bool = True
     ) -> np.ndarray:
-        """Return the settings the compiled code reads, dtype SETTINGS, shape (1,)."""
+        """Return the settings the stepping functions read, dtype SETTINGS, shape (1,)."""
         settings = np.zeros(1, SETTINGS)
         s = settings[0]
         smallest = float(batch_time(num_decodes=1, decode_context=1))
-        s["action"], s["order"] = ACTIONS[self.action], ORDERS[self.queue_order]
-        s["overflow"] = OVERFLOWS[self.overflow]
+        kind = self.kind
+        s["mask_function"] = _handle_of(kind.write_mask, MASK_SIGNATURE, compiled)
+        s["apply_function"] = _handle_of(kind.apply, APPLY_SIGNATURE, compiled)
+        options = kind.options(self)
+        s["options"][: len(options)] = options
+        s["order"], s["overflow"] = ORDERS[self.queue_order], OVERFLOWS[self.overflow]
         s["queue_window"], s["active_window"] = self.queue_window, self.active_window
-        s["skip"], s["hold"] = self.epochs == "decision", self.hold
-        s["knobs"] = [
-            sum(1 << level for level in set(self.knobs.get(name, range(len(levels)))))
-            for name, levels in KNOBS_BY_NAME.items()
-        ]
+        s["skip"], s["hold"] = self.epochs == "decision", self.hold if kind.holds else 0
         s["idle_time"] = self.idle_time if self.idle_time is not None else max(smallest, 1e-3)
         s["time_scale"] = self.time_scale
         s["duration_scale"] = max(smallest, 1e-6)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.scheduling import spaces
+from kvgym.envs.scheduling.actions.reading import read_action
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.episodes import (
     RUNNING,
@@ -37,10 +38,10 @@ class ServingEnv(Rebuilt, gym.Env[Any, Any]):
         :func:`kvgym.simulate`: same engine, same batch times, same requests for the same workload seed.
 
     Action Space:
-        By id, see :mod:`kvgym.envs.scheduling.actions`: ``kvgym/AdmitEvict-v0`` Discrete(Q + W + 1),
+        By id, see the modules of :mod:`kvgym.envs.scheduling.actions`: ``kvgym/AdmitEvict-v0`` Discrete(Q + W + 1),
         ``kvgym/AdmitCount-v0`` Discrete(Q + 1), ``kvgym/Flags-v0`` MultiBinary(Q + W), ``kvgym/Knobs-v0``
-        MultiDiscrete, four knobs. A choice outside the mask is a no-op: it adds nothing to the decision, and is counted
-        in ``info["ignored"]``.
+        MultiDiscrete, four knobs, ``kvgym/Tokens-v0`` Box(3 Q + 3 W + 1), all that a policy can decide. A choice
+        outside the mask is a no-op: it adds nothing to the decision, and is counted in ``info["ignored"]``.
 
     Observation Space:
         float32, finite bounds, see :mod:`kvgym.envs.scheduling.observations` for every feature:
@@ -101,13 +102,13 @@ class ServingEnv(Rebuilt, gym.Env[Any, Any]):
         self.config = EnvConfig.of(**arguments)
         self._compiled = compiled
         self.episodes = Episodes(self.config, 1, compiled=compiled)
-        self.action_space = spaces.action_space(self.config)
+        self.action_space = self.config.kind.space(self.config)
         self.observation_space = spaces.observation_space(self.config)
         self.tables = EpisodeTables(self.episodes)
         self.view = SystemView(self.tables)
         self._flat = self.config.observation == "flat"
-        self._flags = self.config.action == "flags"
-        self._single = self.config.action in ("admit_evict", "admit_count")
+        self._kind = self.config.kind
+        self._discrete = isinstance(self.action_space, gym.spaces.Discrete)
         self._done = True
         self._recorder: Any = None
 
@@ -135,14 +136,15 @@ class ServingEnv(Rebuilt, gym.Env[Any, Any]):
 
         Raises:
             gymnasium.error.ResetNeeded: the episode has ended or was never started.
+            ConfigError: the action has another shape, or is not made of (whole) numbers.
         """
         if self._done:
             raise gym.error.ResetNeeded("the episode has ended or was never started; call reset() first")
         episodes = self.episodes
-        if self._single:
+        if self._discrete and isinstance(action, int | np.integer):
             episodes.actions[0, 0] = action
         else:
-            episodes.actions[0] = action
+            episodes.actions[0] = read_action(self.action_space, action)
         episodes.run()
         outcome = int(episodes.outcomes[0])
         observation = episodes.observations[0].copy() if self._flat else self._observation()
@@ -162,7 +164,7 @@ class ServingEnv(Rebuilt, gym.Env[Any, Any]):
         episodes = self.episodes
         mask = episodes.masks[0]
         return {
-            "action_mask": spaces.info_mask(self.config, mask) if self._flags else mask.astype(np.int8),
+            "action_mask": self._kind.info_mask(self.config, mask),
             "reward_terms": episodes.terms[0].copy(),
             "ignored": int(episodes.ignored[0]),
             "time": float(episodes.times[0]),
@@ -176,7 +178,7 @@ class ServingEnv(Rebuilt, gym.Env[Any, Any]):
 
     def sample_mask(self) -> Any:
         """Return the mask in the form that ``action_space.sample(mask=...)`` takes."""
-        return spaces.sample_mask(self.config, self.episodes.masks[0])
+        return self._kind.sample_mask(self.config, self.episodes.masks[0])
 
     def result(self) -> SimulationResult:
         """Return the records of the present episode, as :func:`kvgym.simulate` does."""

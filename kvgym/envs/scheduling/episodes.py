@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.envs.scheduling.levels import ADMISSION_CAPS, PROTECTION_LEVELS, QUANTA, TOKEN_BUDGETS
 from kvgym.envs.scheduling.memory import Block, Sizes
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.reward_reference import ReferenceRewards, reference_policy
@@ -64,7 +63,9 @@ class Episodes:
         system: the system all episodes run on.
         workload: where requests come from.
         observations: float32 (N, D), of the latest step.
-        masks: uint8 (N, K), see :func:`kvgym.envs.scheduling.actions.write_mask`.
+        kind: the kind of action.
+        masks: uint8 (N, K), as the kind of action writes them.
+        actions: float64 (N, a), of the coming step.
         rewards: float64 (N,).
         terms: float64 (N, number of terms).
         outcomes: int64 (N,): RUNNING, TERMINATED or TRUNCATED.
@@ -82,20 +83,23 @@ class Episodes:
         first = self.workload.sample(0)
         self.check_information(first)
         self.system: System = config.make_system(self.scenario, self.workload, len(first))
-        self.settings = config.make_settings(self.system.batch_time, len(first), self.workload.mean_rate)
+        self.kind = config.kind
+        self.settings = config.make_settings(
+            self.system.batch_time, len(first), self.workload.mean_rate, compiled=self.compiled
+        )
         self.batch_params = np.array(self.system.batch_time.params(), dtype=np.float64)
         self.slots = [Slot(Block(self._sizes(len(first)))) for _ in range(count)]
         self.addresses = np.stack([slot.block.addresses for slot in self.slots])
         self.lengths = np.stack([slot.block.lengths for slot in self.slots])
         size = observation_size(config.queue_window, config.active_window)
         self.observations = np.zeros((count, size), np.float32)
-        self.masks = np.zeros((count, mask_size(config)), np.uint8)
+        self.masks = np.zeros((count, self.kind.mask_size(config)), np.uint8)
         self.rewards = np.zeros(count)
         self.terms = np.zeros((count, len(REWARD_TERMS)))
         self.outcomes = np.zeros(count, np.int64)
         self.ignored = np.zeros(count, np.int64)
         self.times = np.zeros(count)
-        self.actions = np.zeros((count, action_size(config)), np.int64)
+        self.actions = np.zeros((count, self.kind.size(config)))
         self.todo = np.zeros(count, np.uint8)
         self.load = config.load
         self.reference = (
@@ -324,28 +328,6 @@ def whole_seed(seed: Any) -> int:
     return value
 
 
-def action_size(config: EnvConfig) -> int:
-    """Return the number of integers in an action."""
-    if config.action == "flags":
-        return config.queue_window + config.active_window
-    return len(knob_levels()) if config.action == "knobs" else 1
-
-
-def knob_levels() -> tuple[int, int, int, int]:
-    """Return the number of levels of each knob."""
-    return len(PROTECTION_LEVELS), len(ADMISSION_CAPS), len(TOKEN_BUDGETS), len(QUANTA)
-
-
-def mask_size(config: EnvConfig) -> int:
-    """Return the length of a mask row."""
-    return {
-        "admit_evict": config.queue_window + config.active_window + 1,
-        "admit_count": config.queue_window + 1,
-        "flags": 2 * (config.queue_window + config.active_window),
-        "knobs": sum(knob_levels()),
-    }[config.action]
-
-
 __all__ = [
     "RUNNING",
     "START",
@@ -355,9 +337,6 @@ __all__ = [
     "EpisodeTables",
     "Episodes",
     "Slot",
-    "action_size",
-    "knob_levels",
-    "mask_size",
     "whole_seed",
     "workload_seed",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.envs.scheduling.actions import room_left
+from kvgym.envs.scheduling.actions.composing import room_left
 from kvgym.envs.scheduling.tables import MARKED, PROFILE_BINS
 from kvgym.envs.scheduling.window import Env
 from kvgym.simulator.batch import clear_load

@@ -1,4 +1,4 @@
-"""Spaces of the environments, and the forms a mask comes in."""
+"""Spaces of observations; those of actions belong to their kinds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.envs.scheduling.episodes import knob_levels, mask_size
 from kvgym.envs.scheduling.observations import (
     ACTIVE_FEATURES,
     PROFILE_FEATURES,
@@ -17,15 +16,6 @@ from kvgym.envs.scheduling.observations import (
     SYSTEM_FEATURES,
     observation_size,
 )
-
-
-def action_space(config: EnvConfig) -> spaces.Space[Any]:
-    """Return the space of single actions."""
-    if config.action == "flags":
-        return spaces.MultiBinary(config.queue_window + config.active_window)
-    if config.action == "knobs":
-        return spaces.MultiDiscrete(list(knob_levels()))
-    return spaces.Discrete(mask_size(config))
 
 
 def feature_names(config: EnvConfig) -> tuple[str, ...]:
@@ -66,7 +56,7 @@ def observation_space(config: EnvConfig) -> spaces.Space[Any]:
     if config.observation == "flat":
         return flat_space(config)
     if config.observation == "rllib":
-        mask = spaces.Box(0.0, 1.0, (mask_size(config),), np.float32)
+        mask = spaces.Box(0.0, 1.0, (config.kind.mask_size(config),), np.float32)
         return spaces.Dict({"action_mask": mask, "observations": flat_space(config)})
     low = _low(config)
     return spaces.Dict(
@@ -87,24 +77,3 @@ def present(config: EnvConfig, flat: NDArray[np.float32], mask: NDArray[np.uint8
     if config.observation == "rllib":
         return {"action_mask": mask.astype(np.float32), "observations": flat.copy()}
     return {name: flat[..., a:b].copy() for name, (a, b) in parts(config).items()}
-
-
-def info_mask(config: EnvConfig, mask: NDArray[np.uint8]) -> NDArray[np.int8]:
-    """Return the mask for ``info["action_mask"]``, int8, a fixed shape.
-
-    For Discrete actions what ``Discrete.sample(mask=)`` takes; for MultiBinary what
-    ``MultiBinary.sample(mask=)`` takes (0 = must be 0, 2 = free); for MultiDiscrete the parts of
-    ``MultiDiscrete.sample(mask=)``, one after the other.
-    """
-    if config.action == "flags":
-        return (2 * mask[..., 1::2]).astype(np.int8)
-    return mask.astype(np.int8)
-
-
-def sample_mask(config: EnvConfig, mask: NDArray[np.uint8]) -> Any:
-    """Return the mask in the form that ``action_space.sample(mask=)`` takes."""
-    form = info_mask(config, mask)
-    if config.action != "knobs":
-        return form
-    edges = np.cumsum(knob_levels())[:-1]
-    return tuple(np.ascontiguousarray(part) for part in np.split(form, edges))

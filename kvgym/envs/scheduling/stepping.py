@@ -10,53 +10,20 @@ from typing import Any
 
 from numba import types
 
-from kvgym.envs.scheduling.actions import (
-    apply_choice,
-    apply_count,
-    apply_flags,
-    apply_knobs,
-    settle,
-    somebody_must_go,
-    something_to_decide,
-    start_decision,
-    write_mask,
-)
+from kvgym.envs.scheduling.actions.composing import settle, something_to_decide, start_decision
+from kvgym.envs.scheduling.actions.kind import APPLY_SIGNATURE, MASK_SIGNATURE, MORE
 from kvgym.envs.scheduling.observations import write_observation
-from kvgym.envs.scheduling.tables import ADMIT_COUNT, ADMIT_EVICT, EPISODE, FLAGS, KNOBS, SETTINGS
+from kvgym.envs.scheduling.opening import Where, open_environment, settings_at
 from kvgym.envs.scheduling.window import Env, window_update
-from kvgym.simulator.addresses import function_at, view_at
+from kvgym.simulator.addresses import function_at
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
-from kvgym.simulator.boundary import Run, next_boundary
+from kvgym.simulator.boundary import next_boundary
 from kvgym.simulator.compiled import jit, jit_inline, kernel
 from kvgym.simulator.engine import carry_out, clear_decision
-from kvgym.simulator.tables import (
-    DECIDE,
-    DECISION,
-    DONE,
-    HORIZON,
-    ITERATION,
-    LOAD,
-    OK,
-    PROBLEM,
-    REQUEST,
-    SLOT,
-    STALLED,
-    TRACKER,
-    WORKER,
-    WORKLOAD,
-)
+from kvgym.simulator.tables import DECIDE, DONE, HORIZON, OK, STALLED
 
-problem_at, tracker_at, worker_at = view_at(PROBLEM), view_at(TRACKER), view_at(WORKER)
-decision_at, load_at, episode_at = view_at(DECISION), view_at(LOAD), view_at(EPISODE)
-workload_at, requests_at, slots_at, log_at = (
-    view_at(WORKLOAD),
-    view_at(REQUEST),
-    view_at(SLOT),
-    view_at(ITERATION),
-)
-settings_at = view_at(SETTINGS)
 batch_time_at = function_at(BATCH_TIME_SIGNATURE)
-i4_at, i8_at, f8_at = view_at("i4"), view_at("i8"), view_at("f8")
+mask_at, apply_at = function_at(MASK_SIGNATURE), function_at(APPLY_SIGNATURE)
 
 # What an environment is to do.
 STEP, START, BEGIN, COMPOSE = 1, 2, 3, 4
@@ -116,7 +83,6 @@ def begin(e: Env) -> None:
 def advance(e: Env, batch_time: Any, batch_params: Any) -> int:
     """Carry out the decision and go to the next boundary; returns the environment's outcome."""
     run, w, tracker = e.run, e.run.w, e.run.tracker
-    settle(e)
     before, present, arrived = w.clock, tracker.next_arrival - w.total_finished, tracker.next_arrival
     delivered, thrown_away = w.total_delivered_tokens, w.total_recomputed_tokens
     status = carry_out(run, batch_time, batch_params)
@@ -136,45 +102,28 @@ def advance(e: Env, batch_time: Any, batch_params: Any) -> int:
 
 
 @jit_inline
-def apply_action(e: Env, action: Any) -> bool:
-    """Add an action to the decision being composed; True if the decision is complete."""
-    e.episode.num_ignored = 0
-    kind = e.settings.action
-    if kind == ADMIT_EVICT:
-        return apply_choice(e, action[0])
-    if kind == ADMIT_COUNT:
-        apply_count(e, action[0])
-    elif kind == FLAGS:
-        apply_flags(e, action)
-    else:
-        if action[1] == 0 and somebody_must_go(e):
-            e.episode.num_ignored += 1
-        apply_knobs(e, action)
-    return True
-
-
-@jit_inline
-def step_one(e: Env, action: Any, batch_time: Any, batch_params: Any) -> int:
+def step_one(e: Env, where: Where, action: Any, apply: Any, batch_time: Any, batch_params: Any) -> int:
     """Take one environment step; returns its outcome. Reward terms are those of this step."""
     s, episode = e.settings, e.episode
     episode.latency = episode.ttft = episode.tokens = episode.goodput = episode.evictions = 0.0
+    episode.num_ignored = episode.held = 0
     if episode.over != RUNNING:
-        episode.num_ignored = 0
         return episode.over
-    if not apply_action(e, action):
+    if apply(where, action) == MORE:
         return RUNNING  # the decision is still being composed; no time passes
-    runs = s.hold
     while True:
         outcome = advance(e, batch_time, batch_params)
         if outcome != RUNNING:
             return outcome
-        if s.action == KNOBS:
-            runs -= 1
-            if runs == 0:
+        if s.hold > 0:
+            episode.held += 1
+            if episode.held == s.hold:
                 return outcome
-            apply_knobs(e, action)
+            apply(where, action)
         elif s.skip == 0 or something_to_decide(e):
             return outcome
+        else:
+            settle(e)
 
 
 @jit_inline
@@ -200,7 +149,7 @@ _U8, _U8_2D, _F8_2D, _I8_2D = (
     types.int64[:, ::1],
 )
 _ENV_SIGNATURE = types.int64(
-    _I8_2D, _I8_2D, types.int64, _U8, _I8_2D, _F4_2D, _U8_2D, _F8, _F8_2D, _I8, _I8, _F8, types.int64,
+    _I8_2D, _I8_2D, types.int64, _U8, _F8_2D, _F4_2D, _U8_2D, _F8, _F8_2D, _I8, _I8, _F8, types.int64,
     types.int64, _F8,
 )  # fmt: skip
 
@@ -231,7 +180,7 @@ def step_envs(
         settings_address: where the shared SETTINGS record lies.
         todo: uint8 (N,): 0 leave alone; STEP; START the episode prepared in its tables; or, for a
             simulation that is run from outside, BEGIN a decision or COMPOSE it by one action.
-        actions: int64 (N, a).
+        actions: float64 (N, a).
         observations: float32 (N, D), written.
         masks: uint8 (N, K), written.
         rewards: float64 (N,), written.
@@ -240,7 +189,8 @@ def step_envs(
             something to decide; COMPOSE: 1 if the decision is complete.
         ignored: int64 (N,), written: parts of the action that were not possible.
         times: float64 (N,), written: the clock, seconds.
-        batch_time_c: where the batch-time kernel lies, see :func:`~kvgym.envs.scheduling.memory.function_handle`.
+        batch_time_c: where the batch-time kernel lies, see
+            :func:`~kvgym.simulator.addresses.function_handle`.
         batch_time_jit: the same.
         batch_params: its parameters.
 
@@ -249,38 +199,17 @@ def step_envs(
     """
     failed = 0
     batch_time = batch_time_at(batch_time_c, batch_time_jit)
+    s = settings_at(settings_address, 1)[0]
+    write_mask = mask_at(s.mask_function[0], s.mask_function[1])
+    apply = apply_at(s.apply_function[0], s.apply_function[1])
     for n in range(addresses.shape[0]):
         if todo[n] == 0:
             continue
-        at, size = addresses[n], lengths[n]
-        run = Run(
-            problem_at(at[0], 1)[0],
-            tracker_at(at[1], 1)[0],
-            worker_at(at[2], 1)[0],
-            decision_at(at[3], 1)[0],
-            load_at(at[4], 1)[0],
-            workload_at(at[8], size[8]),
-            requests_at(at[9], size[9]),
-            slots_at(at[10], size[10]),
-            i4_at(at[11], size[11]),
-            i4_at(at[12], size[12]),
-            i4_at(at[13], size[13]),
-            i4_at(at[14], size[14]),
-            i4_at(at[15], size[15]),
-            i4_at(at[16], size[16]),
-            i8_at(at[17], size[17]),
-            f8_at(at[18], size[18]),
-            log_at(at[19], size[19]),
-        )
-        e = Env(
-            run,
-            settings_at(settings_address, 1)[0],
-            episode_at(at[5], 1)[0],
-            i4_at(at[6], size[6]),
-            i8_at(at[7], size[7]),
-        )
+        where = Where(addresses[n], lengths[n], settings_address)
+        e = open_environment(where)
+        run = e.run
         if todo[n] == STEP:
-            outcome = step_one(e, actions[n], batch_time, batch_params)
+            outcome = step_one(e, where, actions[n], apply, batch_time, batch_params)
         elif todo[n] == START:
             boundary = next_boundary(run)
             e.episode.over = RUNNING if boundary == DECIDE else TERMINATED if boundary == DONE else TRUNCATED
@@ -290,15 +219,14 @@ def step_envs(
             begin(e)
             outcome = 1 if something_to_decide(e) else 0
         else:
-            outcome = 1 if apply_action(e, actions[n]) else 0
-            if outcome == 1:
-                settle(e)
+            e.episode.num_ignored = e.episode.held = 0
+            outcome = apply(where, actions[n])
         rewards[n] = total_reward(e, terms[n])
         outcomes[n] = outcome
         ignored[n] = e.episode.num_ignored
         times[n] = run.w.clock
         write_observation(e, observations[n], batch_time, batch_params)
-        write_mask(e, masks[n])
+        write_mask(where, masks[n])
         if outcome == FAILED:
             failed = n + 1
     return failed

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-# Kinds of action (SETTINGS.action).
-ADMIT_EVICT, ADMIT_COUNT, FLAGS, KNOBS = 0, 1, 2, 3
-
 # Order of the queue window (SETTINGS.order).
 ORDER_QUEUE, ORDER_PREDICTED, ORDER_PROMPT, ORDER_VOLUME, ORDER_ATTAINED = 0, 1, 2, 3, 4
 
@@ -24,14 +21,15 @@ PROFILE_BINS = 16
 
 SETTINGS = np.dtype(
     [
-        ("action", "i8"),
+        ("mask_function", "i8", (2,)),  # where the kernels of the kind of action lie
+        ("apply_function", "i8", (2,)),
+        ("options", "f8", (16,)),  # numbers of the kind of action
         ("queue_window", "i8"),
         ("active_window", "i8"),
         ("order", "i8"),
         ("overflow", "i8"),
         ("skip", "i8"),  # 1: only stop where there is something to decide
-        ("knobs", "i8", (4,)),  # bit k of entry j: level k of knob j may be chosen
-        ("hold", "i8"),  # iterations a setting of the knobs stays in force
+        ("hold", "i8"),  # iterations an action stays in force; 0: it is for one decision
         ("idle_time", "f8"),  # s, longest wait of a worker with nothing to run
         ("time_scale", "f8"),  # s, at which waiting times and ages are half-way
         ("duration_scale", "f8"),  # s, at which batch durations are half-way
@@ -50,6 +48,7 @@ EPISODE = np.dtype(
         ("num_window", "i8"),
         ("cursor", "i8"),  # first waiting request behind the window, when the window follows the queue
         ("num_ignored", "i8"),  # parts of the last action that were not possible
+        ("held", "i8"),  # iterations that the last action has been in force
         ("rate", "f8"),  # estimate of the arrival rate, 1/s
         ("rate_clock", "f8"),  # when and
         ("rate_arrived", "i8"),  # after how many arrivals it was made

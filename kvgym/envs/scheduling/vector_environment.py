@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from kvgym.envs.scheduling import spaces
+from kvgym.envs.scheduling.actions.reading import read_action
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.episodes import RUNNING, START, STEP, TERMINATED, TRUNCATED, Episodes, whole_seed
 from kvgym.envs.scheduling.tables import REWARD_TERMS
@@ -64,7 +65,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self.max_episode_steps = max_episode_steps
         self.config = EnvConfig.of(**arguments)
         self.episodes = Episodes(self.config, num_envs, compiled=compiled)
-        self.single_action_space = spaces.action_space(self.config)
+        self.single_action_space = self.config.kind.space(self.config)
         self.single_observation_space = spaces.observation_space(self.config)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -146,14 +147,12 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
 
         Raises:
             gymnasium.error.ResetNeeded: nothing was reset yet, or an ended environment with autoreset disabled.
+            ConfigError: the actions have another shape, or are not made of (whole) numbers.
         """
         if not self._generators or not self._started:
             raise gym.error.ResetNeeded("call reset() before step()")
         episodes, mode = self.episodes, self.autoreset_mode
-        chosen = np.asarray(actions)
-        if chosen.shape != self.action_space.shape:
-            raise ConfigError(f"actions have shape {chosen.shape}; expected {self.action_space.shape}")
-        episodes.actions[:] = chosen.reshape(self.num_envs, -1)
+        episodes.actions[:] = read_action(self.action_space, actions).reshape(self.num_envs, -1)
         restarting = self._ended.copy()
         if restarting.any() and mode == AutoresetMode.DISABLED:
             where = np.flatnonzero(restarting).tolist()
@@ -217,7 +216,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     def _info(self, ended: NDArray[np.bool_] | None = None) -> dict[str, Any]:
         episodes = self.episodes
         info: dict[str, Any] = {
-            "action_mask": spaces.info_mask(self.config, episodes.masks),
+            "action_mask": episodes.kind.info_mask(self.config, episodes.masks),
             "reward_terms": episodes.terms.copy(),
             "ignored": episodes.ignored.copy(),
             "time": episodes.times.copy(),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvgym.envs.scheduling.config import KNOBS_BY_NAME
+from kvgym.envs.scheduling.actions.knobs import ADMISSION_CAPS, PROTECTION_LEVELS, QUANTA, TOKEN_BUDGETS
+from kvgym.envs.scheduling.actions.knobs import LEVELS as KNOBS_BY_NAME
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.envs.scheduling.levels import ADMISSION_CAPS, PROTECTION_LEVELS, QUANTA, TOKEN_BUDGETS
 from kvgym.errors import ConfigError
 
 NEVER, Q128, Q256 = 0, QUANTA.index(128), QUANTA.index(256)

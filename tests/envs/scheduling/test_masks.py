@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvgym.envs import SCHEDULING_IDS as IDS
+from kvgym.envs.scheduling.actions.knobs import knob_levels
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.envs.scheduling.episodes import knob_levels
 
 
 class Snapshot:
@@ -231,8 +231,10 @@ def test_overflow_rule(name, overflow, left, requests_of):
         "admit_count": [2],
         "flags": [np.array([1, 1, 0, 0])],
         "knobs": [[0, 7, 9, 0]],
+        "tokens": [env.config.kind.greedy(env.config, env.episodes.masks[0])],
     }
     run = {"admit_evict": 4, "admit_count": 0, "flags": np.zeros(4, int), "knobs": [0, 0, 9, 0]}
+    run["tokens"] = np.array([-1, 0, 0] * 2 + [1, 1, 0] * 2 + [-1])
     for action in both[env.config.action]:
         env.step(action)
     assert env.view.active.request_id.tolist() == [0, 1]

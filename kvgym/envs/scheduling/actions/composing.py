@@ -1,0 +1,123 @@
+"""What kinds of action are made of: compiled functions that compose a decision for the coming iteration.
+
+A decision grows in the worker's tables while its actions come in. ``e.episode.need`` is the KV memory that the
+coming iteration takes under the decision so far, with everybody in full. Whatever an agent does, the iteration
+fits: :func:`settle` evicts by the overflow rule if the ongoing requests alone do not. Admission needs room in the
+coming iteration only; planning ahead is the agent's task.
+"""
+
+from __future__ import annotations
+
+from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR
+from kvgym.envs.scheduling.window import Env, window_take
+from kvgym.kernels import need_of_active, view_of
+from kvgym.simulator.compiled import jit, jit_inline
+from kvgym.simulator.lookahead import first_use
+from kvgym.simulator.tables import RUN, UNKNOWN, WAIT
+
+
+@jit_inline
+def room_left(e: Env) -> int:
+    """Return how many more requests can be active under the decision so far."""
+    return e.run.active.shape[0] - e.run.w.num_active + e.run.decision.num_evict - e.run.decision.num_admit
+
+
+@jit_inline
+def can_admit(e: Env, i: int) -> bool:
+    """Whether request ``i`` fits into the coming iteration with what is decided so far."""
+    use = first_use(e.run.problem, e.run.requests[i])
+    return bool(room_left(e) > 0 and e.episode.need + use <= e.run.problem.kv_capacity)
+
+
+@jit
+def add_admission(e: Env, q: int) -> None:
+    """Add the request at window position ``q`` to the decision."""
+    d = e.run.decision
+    i = window_take(e.settings, e.episode, e.window, e.heap, e.run.requests, q)
+    e.episode.need += first_use(e.run.problem, e.run.requests[i])
+    e.run.admit[d.num_admit] = i
+    d.num_admit += 1
+
+
+@jit
+def add_eviction(e: Env, k: int) -> None:
+    """Add the request in slot ``k`` to the decision."""
+    d, slot = e.run.decision, e.run.active[k]
+    slot.planned = MARKED
+    e.episode.need -= first_use(e.run.problem, slot)
+    e.run.evict[d.num_evict] = k
+    d.num_evict += 1
+
+
+@jit
+def active_position(e: Env, position: int) -> int:
+    """Return the slot at a position of the active window (latest first, marked ones skipped), or UNKNOWN."""
+    for k in range(e.run.w.num_active - 1, -1, -1):
+        if e.run.active[k].planned != MARKED:
+            if position == 0:
+                return k
+            position -= 1
+    return UNKNOWN
+
+
+@jit_inline
+def number_fitting(e: Env) -> int:
+    """Return how many requests from the front of the window fit together into the coming iteration."""
+    need, room = e.episode.need, e.run.admit.shape[0] - e.run.w.num_active
+    count = 0
+    while count < e.episode.num_window and count < room:
+        need += first_use(e.run.problem, e.run.requests[e.window[count]])
+        if need > e.run.problem.kv_capacity:
+            break
+        count += 1
+    return count
+
+
+@jit_inline
+def somebody_must_go(e: Env) -> bool:
+    """Whether to admit nobody would leave an empty worker idle while requests wait."""
+    return bool(e.run.w.num_active == 0 and e.episode.num_window > 0)
+
+
+@jit
+def settle_overflow(e: Env) -> None:
+    """Evict by the overflow rule if the coming iteration does not fit."""
+    if e.episode.need <= e.run.problem.kv_capacity:
+        return
+    for k in range(e.run.w.num_active - 1, -1, -1):
+        if e.run.active[k].planned != MARKED and (
+            e.settings.overflow == OVERFLOW_CLEAR or e.episode.need > e.run.problem.kv_capacity
+        ):
+            add_eviction(e, k)
+
+
+@jit
+def settle(e: Env) -> None:
+    """Make the composed decision complete: overflow, and what a worker does that has nothing to run.
+
+    After evictions an empty batch is a lost round, as with the policies that clear; else the worker waits
+    for the next arrival, ``idle_time`` at the longest.
+    """
+    settle_overflow(e)
+    d, w = e.run.decision, e.run.w
+    d.act = RUN
+    if d.num_admit == 0 and w.num_active == 0:
+        d.act = WAIT
+        d.wait_until = w.clock + e.settings.idle_time
+
+
+@jit_inline
+def start_decision(e: Env) -> None:
+    """Start composing a decision: nothing is admitted or evicted, everybody runs in full."""
+    e.episode.need = need_of_active(view_of(e.run))
+
+
+@jit
+def something_to_decide(e: Env) -> bool:
+    """Whether a request could be admitted now, or the coming iteration does not fit."""
+    if e.episode.need > e.run.problem.kv_capacity:
+        return True
+    for q in range(e.episode.num_window):  # noqa: SIM110 (Numba has no generator expressions)
+        if can_admit(e, e.window[q]):
+            return True
+    return False

@@ -1,0 +1,105 @@
+"""``admit_count``: how many to admit; Discrete(Q + 1).
+
+Admit the first k of the queue window, then run. All of them if they fit together, else none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from kvgym.envs.scheduling.actions.composing import add_admission, number_fitting, settle
+from kvgym.envs.scheduling.actions.expressing import (
+    EVICTION,
+    ORDER,
+    OUTSIDE,
+    REQUEST_ID,
+    UNFIT,
+    in_full,
+    overflow_evicts,
+    position_in_window,
+)
+from kvgym.envs.scheduling.actions.kind import (
+    COMPLETE,
+    ActionConfig,
+    ActionKind,
+    apply_kernel,
+    encode_kernel,
+    mask_kernel,
+)
+from kvgym.envs.scheduling.opening import Where, open_environment
+from kvgym.simulator.rule import RuleDecision
+from kvgym.simulator.tables import UNKNOWN
+
+
+@mask_kernel
+def write_mask(where: Where, mask: Any) -> None:
+    """Mark the numbers that fit together."""
+    e = open_environment(where)
+    fitting = number_fitting(e)
+    for k in range(e.settings.queue_window + 1):
+        mask[k] = 1 if k <= fitting else 0
+
+
+@apply_kernel
+def apply(where: Where, action: Any) -> int:
+    """Admit the first of the window, or none if they do not all fit."""
+    e = open_environment(where)
+    count = int(action[0])
+    if 0 <= count <= number_fitting(e):
+        for _ in range(count):
+            add_admission(e, 0)
+    else:
+        e.episode.num_ignored += 1
+    settle(e)
+    return COMPLETE
+
+
+@encode_kernel
+def encode(where: Where, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
+    """Write the number of admissions, if they are the first of the window and evictions are the overflow rule's."""
+    e = open_environment(where)
+    d = decision.record
+    reason = in_full(e, decision)
+    if reason != 0:
+        return reason
+    for j in range(d.num_admit):
+        report[REQUEST_ID] = decision.admit[j]
+        if j >= e.episode.num_window:
+            return OUTSIDE
+        if e.window[j] != decision.admit[j]:
+            return OUTSIDE if position_in_window(e, decision.admit[j]) == UNKNOWN else ORDER
+    if d.num_admit > number_fitting(e):
+        return UNFIT if d.num_evict == 0 else EVICTION
+    if not overflow_evicts(e, decision):
+        return EVICTION
+    action[0] = d.num_admit
+    return COMPLETE
+
+
+class AdmitCount(ActionKind):
+    """How many requests to admit from the front of the queue window."""
+
+    name = "admit_count"
+    write_mask = write_mask
+    apply = apply
+    encode = encode
+
+    def space(self, config: ActionConfig) -> spaces.Discrete:
+        """Return Discrete(Q + 1)."""
+        return spaces.Discrete(self.mask_size(config))
+
+    def mask_size(self, config: ActionConfig) -> int:
+        """Return Q + 1."""
+        return config.queue_window + 1
+
+    def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> int:
+        """Admit as many as fit."""
+        return int(mask.sum()) - 1
+
+    def idle(self, config: ActionConfig) -> int:
+        """Admit nobody."""
+        return 0

@@ -1,0 +1,137 @@
+"""The protocol of action kinds.
+
+A kind is a class with a space, and three compiled functions that find an environment's tables by
+``e = open_environment(where)``:
+
+- ``write_mask(where, mask)`` writes which choices are possible now;
+- ``apply(where, action)`` adds an action to the decision being composed and returns MORE, or COMPLETE once the
+  worker is to carry it out (no time passes before);
+- ``encode(where, decision, done, action, report)`` is the way back, see :mod:`~.expressing`; optional.
+
+A choice outside the mask adds nothing to the decision and is counted in ``e.episode.num_ignored``. Whatever the
+action, the decision must be one that the worker can carry out: the engine repairs nothing and ends with an error.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from gymnasium import spaces
+from numba import types
+from numpy.typing import NDArray
+
+from kvgym.envs.scheduling.opening import WHERE
+from kvgym.errors import ConfigError
+from kvgym.simulator.compiled import Kernel, kernel
+from kvgym.simulator.rule import POLICY_SIGNATURE
+
+MORE, COMPLETE = 0, 1
+"""What ``apply`` and ``encode`` return: whether the decision goes on after this action."""
+
+MASK_SIGNATURE = types.void(WHERE, types.uint8[::1])
+APPLY_SIGNATURE = types.int64(WHERE, types.float64[::1])
+ENCODE_SIGNATURE = types.int64(
+    WHERE, POLICY_SIGNATURE.args[1], types.int64, types.float64[::1], types.int64[::1]
+)
+
+
+def mask_kernel(function: Callable[..., None]) -> Kernel:
+    """Make a kernel ``(where, mask: uint8 (K,)) -> None``."""
+    return kernel(MASK_SIGNATURE)(function)
+
+
+def apply_kernel(function: Callable[..., int]) -> Kernel:
+    """Make a kernel ``(where, action: float64 (a,)) -> MORE or COMPLETE``."""
+    return kernel(APPLY_SIGNATURE)(function)
+
+
+def encode_kernel(function: Callable[..., int]) -> Kernel:
+    """Make a kernel ``(where, decision, done, action: float64 (a,), report: int64 (5,)) -> MORE, COMPLETE or why``.
+
+    It writes the action that follows ``done`` others in carrying the decision out, or returns one of the reasons in
+    :mod:`~kvgym.envs.scheduling.actions.expressing`.
+    """
+    return kernel(ENCODE_SIGNATURE)(function)
+
+
+class ActionConfig(Protocol):
+    """What a kind reads of an environment's configuration."""
+
+    @property
+    def queue_window(self) -> int:
+        """Q, waiting requests offered."""
+        ...
+
+    @property
+    def active_window(self) -> int:
+        """W, active requests offered."""
+        ...
+
+    @property
+    def knobs(self) -> Mapping[str, tuple[int, ...]]:
+        """Levels of each knob that may be chosen."""
+        ...
+
+
+class ActionKind(ABC):
+    """A kind of action.
+
+    Attributes:
+        name: value of the environment argument ``action``.
+        holds: an action stays in force for ``hold`` iterations, applied anew at each; else for one decision.
+        plans: requests may process parts of their prompts, or pause.
+        write_mask: see the module.
+        apply: see the module.
+        encode: see the module; None where actions cannot carry out single decisions.
+    """
+
+    name: ClassVar[str]
+    holds: ClassVar[bool] = False
+    plans: ClassVar[bool] = False
+    write_mask: ClassVar[Kernel]
+    apply: ClassVar[Kernel]
+    encode: ClassVar[Kernel | None] = None
+
+    @abstractmethod
+    def space(self, config: ActionConfig) -> spaces.Space[Any]:
+        """Return the space of single actions."""
+
+    @abstractmethod
+    def mask_size(self, config: ActionConfig) -> int:
+        """Return K, the length of the mask, laid out as sb3-contrib's where that has a layout for the space."""
+
+    @abstractmethod
+    def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> Any:
+        """Return an action that admits as much as fits now, for demonstrations; ``mask`` is uint8 (K,)."""
+
+    @abstractmethod
+    def idle(self, config: ActionConfig) -> Any:
+        """Return the action that admits and evicts nobody and runs the batch."""
+
+    def check(self, config: ActionConfig) -> None:
+        """Check the configuration.
+
+        Raises:
+            ConfigError: it does not go with this kind.
+        """
+        if config.knobs:
+            raise ConfigError(f"knobs go with action 'knobs', not with {self.name!r}")
+
+    def options(self, config: ActionConfig) -> tuple[float, ...]:
+        """Return up to 16 numbers that the compiled functions find in ``e.settings.options``."""
+        return ()
+
+    def size(self, config: ActionConfig) -> int:
+        """Return the number of numbers in an action."""
+        return max(1, int(np.prod(self.space(config).shape or ())))
+
+    def sample_mask(self, config: ActionConfig, mask: NDArray[np.uint8]) -> Any:
+        """Return the mask (K,) in the form that ``action_space.sample(mask=...)`` takes, None where it takes none."""
+        return self.info_mask(config, mask)
+
+    def info_mask(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.int8]:
+        """Return a mask of shape (K,) or (N, K) for ``info["action_mask"]``, int8, of a fixed shape."""
+        return mask.astype(np.int8)

@@ -1,0 +1,211 @@
+"""``knobs``: settings of a rule that runs for the coming ``hold`` iterations; MultiDiscrete.
+
+Protection margin, admission cap, token budget and quantum: decodes first, then prefill chunks within the budget,
+then admissions in the order of the window. With a quantum, where the first of the window does not fit but could be
+admitted in the place of one other, the active request with the most tokens of these gives way, if it has generated
+the quantum and twice what the first of the window once had (least attained service; doubling bounds the work lost).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from kvgym.envs.scheduling.actions.composing import (
+    add_admission,
+    add_eviction,
+    can_admit,
+    settle,
+    settle_overflow,
+    somebody_must_go,
+)
+from kvgym.envs.scheduling.actions.kind import COMPLETE, ActionConfig, ActionKind, apply_kernel, mask_kernel
+from kvgym.envs.scheduling.opening import Where, open_environment
+from kvgym.envs.scheduling.tables import MARKED
+from kvgym.envs.scheduling.window import Env
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.simulator.compiled import jit
+from kvgym.simulator.lookahead import first_use
+from kvgym.simulator.tables import UNKNOWN
+
+PROTECTION_LEVELS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+"""Protected fraction of memory per first knob."""
+
+ADMISSION_CAPS = (0, 1, 2, 4, 8, 16, 64, 2**31 - 1)
+"""Admissions per iteration per second knob."""
+
+TOKEN_BUDGETS = (64, 128, 192, 256, 320, 384, 448, 512, 1024, 2**31 - 1)
+"""Tokens per iteration per third knob; decodes count first, what is left goes to prefill chunks."""
+
+QUANTA = (2**31 - 1, 1024, 512, 256, 128)
+"""Output tokens after which a request may have to give way, per fourth knob; the first stands for never."""
+
+LEVELS = {
+    "protection": PROTECTION_LEVELS,
+    "cap": ADMISSION_CAPS,
+    "budget": TOKEN_BUDGETS,
+    "quantum": QUANTA,
+}
+"""Levels of each knob, in the order of the action."""
+
+_PROTECTION = np.array(PROTECTION_LEVELS)
+_CAPS = np.array(ADMISSION_CAPS, np.int64)
+_BUDGETS = np.array(TOKEN_BUDGETS, np.int64)
+_QUANTA = np.array(QUANTA, np.int64)
+
+
+def knob_levels() -> tuple[int, int, int, int]:
+    """Return the number of levels of each knob."""
+    return len(PROTECTION_LEVELS), len(ADMISSION_CAPS), len(TOKEN_BUDGETS), len(QUANTA)
+
+
+@jit
+def allowed(e: Env, knob: int, level: int) -> int:
+    """Return 1 if a level of a knob may be chosen, else 0."""
+    return (int(e.settings.options[knob]) >> level) & 1
+
+
+@mask_kernel
+def write_mask(where: Where, mask: Any) -> None:
+    """Mark the levels that may be chosen; a cap of 0 not where it would leave the worker idle."""
+    e = open_environment(where)
+    at = 0
+    for j, levels in enumerate((_PROTECTION.shape[0], _CAPS.shape[0], _BUDGETS.shape[0], _QUANTA.shape[0])):
+        for k in range(levels):
+            mask[at + k] = allowed(e, j, k)
+        at += levels
+    if somebody_must_go(e):
+        mask[_PROTECTION.shape[0]] = 0
+
+
+@jit
+def give_way(e: Env, limit: int, quantum: int) -> int:
+    """Evict the active request with the most output tokens for the first of the window, where the rule says so.
+
+    Only a request whose leaving makes room is evicted; else it would return to the same place, its work lost.
+    Returns the tokens it would have processed in the coming iteration.
+    """
+    if e.episode.num_window == 0:
+        return 0
+    first = e.run.requests[e.window[0]]
+    use = first_use(e.run.problem, first)
+    if can_admit(e, e.window[0]) and (e.episode.need + use <= limit or e.episode.need == 0):
+        return 0
+    longest = UNKNOWN
+    most = max(np.int64(quantum), 2 * np.int64(first.num_delivered_tokens))
+    for k in range(e.run.w.num_active):
+        slot = e.run.active[k]
+        left = e.episode.need - first_use(e.run.problem, slot)
+        if slot.num_output_tokens >= most and (left == 0 or left + use <= limit):
+            longest, most = k, np.int64(slot.num_output_tokens) + 1
+    if longest == UNKNOWN:
+        return 0
+    tokens = e.run.active[longest].planned
+    add_eviction(e, longest)
+    return tokens
+
+
+@apply_kernel
+def apply(where: Where, action: Any) -> int:
+    """Follow the rule of the given knobs for one iteration."""
+    e = open_environment(where)
+    run, d = e.run, e.run.decision
+    if e.episode.held == 0 and action[1] == 0 and somebody_must_go(e):
+        e.episode.num_ignored += 1
+    valid = True
+    for j in range(4):
+        valid = valid and 0 <= action[j] < 63 and allowed(e, j, int(action[j])) == 1
+    if not valid:  # admit nobody and run what is active
+        e.episode.num_ignored += 1
+        settle(e)
+        return COMPLETE
+    limit = int(run.problem.kv_capacity * (1.0 - _PROTECTION[int(action[0])]))
+    cap, budget = _CAPS[int(action[1])], _BUDGETS[int(action[2])]
+    settle_overflow(e)
+    overflowed = d.num_evict > 0
+    d.explicit = 1
+    for k in range(run.w.num_active):  # decodes first
+        slot = run.active[k]
+        if slot.num_prefill_left == 0 and slot.planned != MARKED:
+            slot.planned = 1
+            budget -= 1
+    for k in range(run.w.num_active):
+        slot = run.active[k]
+        if slot.num_prefill_left > 0 and slot.planned != MARKED:
+            slot.planned = min(max(budget, 0), slot.num_prefill_left)
+            budget -= slot.planned
+    if action[3] > 0 and cap > 0 and budget > 0 and not overflowed:
+        budget += give_way(e, limit, _QUANTA[int(action[3])])
+    while e.episode.num_window > 0 and d.num_admit < cap and budget > 0 and not overflowed:
+        r = run.requests[e.window[0]]
+        beyond = e.episode.need + first_use(run.problem, r) > limit
+        if not can_admit(e, e.window[0]) or (beyond and e.episode.need > 0):
+            break  # an empty worker takes the first whatever the margin, or it might wait for ever
+        tokens = min(budget, max(r.num_prefill_left, 1))
+        run.admit_tokens[d.num_admit] = tokens
+        budget -= tokens
+        add_admission(e, 0)
+    settle(e)
+    return COMPLETE
+
+
+class Knobs(ActionKind):
+    """Protection margin, admission cap, token budget and quantum of a rule for the coming iterations."""
+
+    name = "knobs"
+    holds = True
+    plans = True
+    write_mask = write_mask
+    apply = apply
+
+    def space(self, config: ActionConfig) -> spaces.MultiDiscrete:
+        """Return MultiDiscrete of the numbers of levels."""
+        return spaces.MultiDiscrete(list(knob_levels()))
+
+    def mask_size(self, config: ActionConfig) -> int:
+        """Return the sum of the numbers of levels."""
+        return sum(knob_levels())
+
+    def check(self, config: ActionConfig) -> None:
+        """Check the levels that may be chosen.
+
+        Raises:
+            ConfigError: an unknown knob, a level that it does not have, or no way to admit anybody.
+        """
+        for name, levels in config.knobs.items():
+            if name not in LEVELS:
+                raise UnknownNameError("knob", name, LEVELS)
+            count = len(LEVELS[name])
+            if not levels or not all(0 <= level < count for level in levels):
+                raise ConfigError(f"knobs: {name} = {list(levels)}; expected levels from 0 to {count - 1}")
+        if set(config.knobs.get("cap", (1,))) == {0}:
+            raise ConfigError("knobs: cap = [0] admits nobody ever; allow another level")
+
+    def options(self, config: ActionConfig) -> tuple[float, ...]:
+        """Return for each knob a number whose bit k says whether level k may be chosen."""
+        return tuple(
+            float(sum(1 << level for level in set(config.knobs.get(name, range(len(levels))))))
+            for name, levels in LEVELS.items()
+        )
+
+    def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Least protection, highest cap and budget, and nobody gives way, as far as these may be chosen."""
+        knobs = [np.flatnonzero(part) for part in np.split(mask, np.cumsum(knob_levels())[:-1])]
+        return np.array([knobs[0][0], knobs[1][-1], knobs[2][-1], knobs[3][0]], np.int64)
+
+    def idle(self, config: ActionConfig) -> Any:
+        """There is none: a rule decides at every iteration.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError("knobs set a rule, which cannot be told to admit nobody for one decision")
+
+    def sample_mask(self, config: ActionConfig, mask: NDArray[np.uint8]) -> tuple[NDArray[np.int8], ...]:
+        """Return the parts of the mask by knob."""
+        edges = np.cumsum(knob_levels())[:-1]
+        form = self.info_mask(config, mask)
+        return tuple(np.ascontiguousarray(part) for part in np.split(form, edges))

@@ -1,0 +1,136 @@
+"""``admit_evict``: one choice per action; Discrete(Q + W + 1).
+
+Admit the request at a window position, evict the request at an active position (0 = the latest activated), or run
+the batch. Positions behind a chosen request move up, so that any number can be admitted or evicted. Time passes
+only when the batch runs; a choice outside the mask runs it as it stands.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from kvgym.envs.scheduling.actions.composing import (
+    active_position,
+    add_admission,
+    add_eviction,
+    can_admit,
+    settle,
+)
+from kvgym.envs.scheduling.actions.expressing import (
+    INACTIVE,
+    OUTSIDE,
+    REQUEST_ID,
+    UNFIT,
+    in_full,
+    position_in_active,
+    position_in_window,
+)
+from kvgym.envs.scheduling.actions.kind import (
+    COMPLETE,
+    MORE,
+    ActionConfig,
+    ActionKind,
+    apply_kernel,
+    encode_kernel,
+    mask_kernel,
+)
+from kvgym.envs.scheduling.opening import Where, open_environment
+from kvgym.simulator.rule import RuleDecision
+from kvgym.simulator.tables import UNKNOWN
+
+
+@mask_kernel
+def write_mask(where: Where, mask: Any) -> None:
+    """Mark requests that fit, and active ones that are not evicted yet; running the batch is always possible."""
+    e = open_environment(where)
+    queue, active = e.settings.queue_window, e.settings.active_window
+    left = e.run.w.num_active - e.run.decision.num_evict
+    for q in range(queue):
+        mask[q] = 1 if q < e.episode.num_window and can_admit(e, e.window[q]) else 0
+    for a in range(active):
+        mask[queue + a] = 1 if a < left else 0
+    mask[queue + active] = 1
+
+
+@apply_kernel
+def apply(where: Where, action: Any) -> int:
+    """Add one admission or eviction, or complete the decision."""
+    e = open_environment(where)
+    queue, active = e.settings.queue_window, e.settings.active_window
+    choice = int(action[0])
+    if 0 <= choice < queue:
+        if choice < e.episode.num_window and can_admit(e, e.window[choice]):
+            add_admission(e, choice)
+            return MORE
+        e.episode.num_ignored += 1
+    elif queue <= choice < queue + active:
+        k = active_position(e, choice - queue)
+        if k != UNKNOWN:
+            add_eviction(e, k)
+            return MORE
+        e.episode.num_ignored += 1
+    elif choice != queue + active:
+        e.episode.num_ignored += 1
+    settle(e)
+    return COMPLETE
+
+
+@encode_kernel
+def encode(where: Where, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
+    """Spell a decision out: evictions, admissions, run; each as it stands after the ones before."""
+    e = open_environment(where)
+    queue, active = e.settings.queue_window, e.settings.active_window
+    d = decision.record
+    if done == 0:
+        reason = in_full(e, decision)
+        if reason != 0:
+            return reason
+    if done < d.num_evict:
+        position = position_in_active(e, decision.evict[done])
+        if position >= active:
+            report[REQUEST_ID] = e.run.active[decision.evict[done]].request_id
+            return INACTIVE
+        action[0] = queue + position
+        return MORE
+    if done < d.num_evict + d.num_admit:
+        i = decision.admit[done - d.num_evict]
+        report[REQUEST_ID] = i
+        q = position_in_window(e, i)
+        if q == UNKNOWN:
+            return OUTSIDE
+        if not can_admit(e, i):
+            return UNFIT
+        action[0] = q
+        return MORE
+    action[0] = queue + active
+    return COMPLETE
+
+
+class AdmitEvict(ActionKind):
+    """Admit one queued request, evict one active request, or run the batch."""
+
+    name = "admit_evict"
+    write_mask = write_mask
+    apply = apply
+    encode = encode
+
+    def space(self, config: ActionConfig) -> spaces.Discrete:
+        """Return Discrete(Q + W + 1)."""
+        return spaces.Discrete(self.mask_size(config))
+
+    def mask_size(self, config: ActionConfig) -> int:
+        """Return Q + W + 1."""
+        return config.queue_window + config.active_window + 1
+
+    def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> int:
+        """Admit the first that fits, else run."""
+        fits = np.flatnonzero(mask[: config.queue_window])
+        return int(fits[0]) if len(fits) else self.idle(config)
+
+    def idle(self, config: ActionConfig) -> int:
+        """Run the batch."""
+        return config.queue_window + config.active_window

@@ -1,0 +1,270 @@
+"""``tokens``: the whole decision, request by request; Box(3 Q + 3 W + 1), float64.
+
+Three numbers for each position of the queue window, then three for each position of the active window (0 = the
+latest activated), then one for the worker:
+
+- ``use`` in [-1, 1], to the nearest whole number. Waiting requests: -1 leaves it in the queue, 0 admits it paused,
+  1 admits it and runs it. Active ones: -1 evicts it, 0 pauses it, 1 runs it.
+- ``tokens``: how many a request that runs processes at most, at least 1: a chunk of its prompt, or one token.
+- ``order`` in [0, 1]: evictions, and after them admissions, go in ascending order, ties by position.
+- ``wait_until``, seconds: at the present moment or before, the batch runs; later, the worker waits for the next
+  arrival, at the longest until then.
+
+Active requests behind the window run in full. A request that does not fit is not admitted, and counted in
+``info["ignored"]``; if what is active does not fit as planned, the overflow rule evicts and nobody is admitted.
+Every decision of a policy can be said in this way, if the windows are long enough.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from kvgym.envs.scheduling.actions.composing import room_left
+from kvgym.envs.scheduling.actions.expressing import INACTIVE, OUTSIDE, REQUEST_ID, position_in_window
+from kvgym.envs.scheduling.actions.kind import (
+    COMPLETE,
+    ActionConfig,
+    ActionKind,
+    apply_kernel,
+    encode_kernel,
+    mask_kernel,
+)
+from kvgym.envs.scheduling.opening import Where, open_environment
+from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR
+from kvgym.envs.scheduling.window import Env, window_take
+from kvgym.simulator.apply_decision import full_tokens, kv_growth, planned_tokens
+from kvgym.simulator.compiled import jit
+from kvgym.simulator.rule import RuleDecision
+from kvgym.simulator.tables import RUN, UNKNOWN, WAIT
+
+ROW = 3
+"""Numbers per position: use, tokens, order."""
+
+ALL = 2**31 - 1
+"""Tokens that are surely all a request has left."""
+
+FOREVER = 1e9
+"""Seconds, later than every horizon: until the next arrival."""
+
+
+@mask_kernel
+def write_mask(where: Where, mask: Any) -> None:
+    """Mark the positions that hold a request, and the wait, which is always possible."""
+    e = open_environment(where)
+    queue, active = e.settings.queue_window, e.settings.active_window
+    for q in range(queue):
+        mask[q] = 1 if q < e.episode.num_window else 0
+    for a in range(active):
+        mask[queue + a] = 1 if a < e.run.w.num_active else 0
+    mask[queue + active] = 1
+
+
+@jit
+def use_of(action: Any, row: int) -> int:
+    """Return what is to be done with a position: -1, 0 or 1."""
+    use = action[ROW * row]
+    return -1 if use < -0.5 else (1 if use > 0.5 else 0)
+
+
+@jit
+def tokens_of(action: Any, row: int, left: int) -> int:
+    """Return the tokens that the request at a position processes, if it runs."""
+    most = full_tokens(left)
+    wanted = action[ROW * row + 1]
+    if wanted >= most:
+        return most
+    return max(int(wanted), 1)
+
+
+@jit
+def insert_by_order(rows: Any, count: int, action: Any, row: int, shift: int) -> int:
+    """Add a position to the first ``count`` entries of ``rows``, sorted by order; returns their new number.
+
+    ``rows`` holds positions counted from ``shift`` on. The last one is dropped where there is no room for more.
+    """
+    at = count
+    while at > 0 and action[ROW * (shift + rows[at - 1]) + 2] > action[ROW * row + 2]:
+        at -= 1
+    if count == rows.shape[0]:
+        if at == count:
+            return count
+        count -= 1
+    for k in range(count, at, -1):
+        rows[k] = rows[k - 1]
+    rows[at] = row - shift
+    return count + 1
+
+
+@jit
+def use_as_planned(e: Env, k: int) -> int:
+    """Return the KV tokens that slot ``k`` takes in the coming iteration as planned."""
+    slot = e.run.active[k]
+    tokens = planned_tokens(e.run.decision, slot.planned, slot.num_prefill_left)
+    return slot.num_kv_tokens + kv_growth(e.run.problem, slot.num_prefill_left, tokens)
+
+
+@jit
+def plan_active(e: Env, action: Any) -> int:
+    """Evict and plan as the action says, and by the overflow rule; returns the KV tokens the others take.
+
+    UNKNOWN if the overflow rule had to act.
+    """
+    d, num_active = e.run.decision, e.run.w.num_active
+    queue, rows = e.settings.queue_window, min(e.settings.active_window, e.run.w.num_active)
+    for a in range(rows):
+        slot, row = e.run.active[num_active - 1 - a], queue + a
+        use = use_of(action, row)
+        if use < 0:
+            d.num_evict = insert_by_order(e.run.evict, d.num_evict, action, row, queue)
+        elif use == 0:
+            slot.planned = 0
+        else:
+            slot.planned = tokens_of(action, row, slot.num_prefill_left)
+    for j in range(d.num_evict):
+        e.run.evict[j] = num_active - 1 - e.run.evict[j]
+        e.run.active[e.run.evict[j]].planned = MARKED
+    need: Any = np.int64(0)
+    for k in range(num_active):
+        if e.run.active[k].planned != MARKED:
+            need += use_as_planned(e, k)
+    if need <= e.run.problem.kv_capacity:
+        return need
+    for k in range(num_active - 1, -1, -1):
+        slot = e.run.active[k]
+        if slot.planned != MARKED and (
+            e.settings.overflow == OVERFLOW_CLEAR or need > e.run.problem.kv_capacity
+        ):
+            need -= use_as_planned(e, k)
+            slot.planned = MARKED
+            e.run.evict[d.num_evict] = k
+            d.num_evict += 1
+    e.episode.need = need
+    return UNKNOWN
+
+
+@jit
+def admit_chosen(e: Env, action: Any, need: int) -> int:
+    """Admit as the action says, as far as requests fit; returns the KV tokens that the coming iteration takes."""
+    run, d = e.run, e.run.decision
+    chosen = 0
+    for q in range(min(e.settings.queue_window, e.episode.num_window)):
+        if use_of(action, q) >= 0:
+            chosen = insert_by_order(run.admit, chosen, action, q, 0)
+    for j in range(chosen):  # ids before anything leaves the window
+        q = run.admit[j]
+        i = e.window[q]
+        run.admit[j] = i
+        run.admit_tokens[j] = 0
+        if use_of(action, q) > 0:
+            run.admit_tokens[j] = tokens_of(action, q, run.requests[i].num_prefill_left)
+    for j in range(chosen):
+        i, tokens = run.admit[j], run.admit_tokens[j]
+        r = run.requests[i]
+        growth = 0 if d.act == WAIT else kv_growth(run.problem, r.num_prefill_left, tokens)
+        if room_left(e) > 0 and need + r.num_kv_tokens + growth <= run.problem.kv_capacity:
+            need += r.num_kv_tokens + growth
+            window_take(e.settings, e.episode, e.window, e.heap, run.requests, position_in_window(e, i))
+            run.admit[d.num_admit], run.admit_tokens[d.num_admit] = i, tokens
+            d.num_admit += 1
+        else:
+            e.episode.num_ignored += 1
+    return need
+
+
+@apply_kernel
+def apply(where: Where, action: Any) -> int:
+    """Carry out what the action says of each request."""
+    e = open_environment(where)
+    d = e.run.decision
+    wait_until = action[ROW * (e.settings.queue_window + e.settings.active_window)]
+    d.explicit = 1
+    if wait_until > e.run.w.clock:
+        d.act, d.wait_until = WAIT, wait_until if wait_until < FOREVER else np.inf
+    need = plan_active(e, action)
+    if need != UNKNOWN:
+        e.episode.need = admit_chosen(e, action, need)
+    return COMPLETE
+
+
+@encode_kernel
+def encode(where: Where, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
+    """Write what a decision says of each request."""
+    e = open_environment(where)
+    d, num_active = decision.record, e.run.w.num_active
+    queue, active = e.settings.queue_window, e.settings.active_window
+    for row in range(queue + active):
+        action[ROW * row], action[ROW * row + 1], action[ROW * row + 2] = -1.0, 0.0, 0.0
+    for j in range(d.num_evict):
+        position = num_active - 1 - decision.evict[j]
+        if position >= active:
+            report[REQUEST_ID] = e.run.active[decision.evict[j]].request_id
+            return INACTIVE
+        e.run.active[decision.evict[j]].planned = MARKED
+        action[ROW * (queue + position) + 2] = j / d.num_evict
+    for k in range(num_active):
+        slot, row = e.run.active[k], num_active - 1 - k
+        if slot.planned != MARKED:
+            tokens = planned_tokens(d, slot.planned, slot.num_prefill_left)
+            if row < active:
+                action[ROW * (queue + row)] = 1.0 if tokens > 0 else 0.0
+                action[ROW * (queue + row) + 1] = tokens
+            elif d.act == RUN and tokens != full_tokens(slot.num_prefill_left):
+                report[REQUEST_ID] = slot.request_id
+                return INACTIVE
+        slot.planned = UNKNOWN
+    for j in range(d.num_admit):
+        i = decision.admit[j]
+        q = position_in_window(e, i)
+        if q == UNKNOWN:
+            report[REQUEST_ID] = i
+            return OUTSIDE
+        tokens = planned_tokens(d, decision.admit_tokens[j], e.run.requests[i].num_prefill_left)
+        action[ROW * q] = 1.0 if tokens > 0 else 0.0
+        action[ROW * q + 1] = tokens
+        action[ROW * q + 2] = j / d.num_admit
+    action[ROW * (queue + active)] = min(d.wait_until, FOREVER) if d.act == WAIT else -1.0
+    return COMPLETE
+
+
+class Tokens(ActionKind):
+    """Tokens for each request of both windows, the orders of eviction and admission, and waiting."""
+
+    name = "tokens"
+    plans = True
+    write_mask = write_mask
+    apply = apply
+    encode = encode
+
+    def space(self, config: ActionConfig) -> spaces.Box:
+        """Return Box(3 Q + 3 W + 1), float64."""
+        rows = config.queue_window + config.active_window
+        low = np.append(np.tile((-1.0, 0.0, 0.0), rows), -FOREVER)
+        high = np.append(np.tile((1.0, ALL, 1.0), rows), FOREVER)
+        return spaces.Box(low, high, dtype=np.float64)
+
+    def mask_size(self, config: ActionConfig) -> int:
+        """Return Q + W + 1: a place per request, and one for the wait."""
+        return config.queue_window + config.active_window + 1
+
+    def _rows(self, config: ActionConfig, queue: float) -> NDArray[np.float64]:
+        """Return an action with ``use = queue`` for the waiting; the active run in full, and so does the batch."""
+        action = np.zeros((config.queue_window + config.active_window, ROW))
+        action[:, 0], action[:, 1] = 1.0, ALL
+        action[: config.queue_window, 0] = queue
+        return np.append(action.ravel(), -1.0)
+
+    def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """Admit everybody that fits, in the order of the window."""
+        return self._rows(config, 1.0)
+
+    def idle(self, config: ActionConfig) -> NDArray[np.float64]:
+        """Leave all waiting requests in the queue."""
+        return self._rows(config, -1.0)
+
+    def sample_mask(self, config: ActionConfig, mask: NDArray[np.uint8]) -> None:
+        """Return None: a Box is sampled without a mask."""
+        return None
