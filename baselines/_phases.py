@@ -15,25 +15,26 @@ The algorithms take memory for granted (Assumption 4). Where it binds:
 
 from __future__ import annotations
 
-from typing import Any
-
-from kvgym.simulator.compiled import jit
-from kvgym.simulator.tables import UNKNOWN
+from kvgym.kernels import (
+    UNKNOWN,
+    RuleDecision,
+    RuleView,
+    admit,
+    admit_tokens,
+    evict,
+    first_waiting,
+    has_place,
+    jit,
+    next_waiting,
+    pause_all,
+)
 
 
 @jit
-def pause_all(w: Any, active: Any, d: Any) -> None:
-    """Leave every active request out of the coming batch."""
-    d.explicit = 1
-    for k in range(w.num_active):
-        active[k].planned = 0
-
-
-@jit
-def go_on_with_prefill(w: Any, active: Any, d: Any, chunk: int) -> int:
+def go_on_with_prefill(view: RuleView, decision: RuleDecision, chunk: int) -> int:
     """Give the prefill under way, in the last slot, its next chunk, alone; returns 1 if it is its last, else 0."""
-    pause_all(w, active, d)
-    slot = active[w.num_active - 1]
+    pause_all(view, decision)
+    slot = view.active[view.worker.num_active - 1]
     if slot.num_prefill_left > chunk:
         slot.planned = chunk
         return 0
@@ -42,23 +43,15 @@ def go_on_with_prefill(w: Any, active: Any, d: Any, chunk: int) -> int:
 
 
 @jit
-def take_next(
-    problem: Any, w: Any, requests: Any, active: Any, d: Any, admit: Any, admit_tokens: Any, chunk: int,
-    places: int, width: int,
-) -> int:  # fmt: skip
+def take_next(view: RuleView, decision: RuleDecision, chunk: int, places: int, width: int) -> int:
     """Begin the prefill of the first request of the queue, alone in the batch, if it fits.
 
     No prefill may be under way. Requests before it with nothing left to prefill are admitted on the way. The
     decision is explicit if a prefill has begun; else the batch is still to be decided.
 
     Args:
-        problem: settings of the run.
-        w: the worker.
-        requests: the request table.
-        active: the active set.
-        d: the decision.
-        admit: ids of the requests admitted.
-        admit_tokens: their tokens.
+        view: what the rule sees.
+        decision: what it decides.
         chunk: tokens of a prefill iteration at most.
         places: how many requests may still move from P to D.
         width: requests in a decode iteration at most.
@@ -67,43 +60,43 @@ def take_next(
         How many requests move from P to D: those with an empty prefill, and the one that begins if its first
         chunk is its last.
     """
+    w, d = view.worker, decision.record
     moved, kv = 0, w.kv_tokens
-    i = w.queue_head
-    while i != UNKNOWN and moved < places and w.num_active + d.num_admit < admit.shape[0]:
-        left = requests[i].num_prefill_left
-        kv += requests[i].num_kv_tokens
+    i = first_waiting(view)
+    while i != UNKNOWN and moved < places and has_place(view, decision):
+        r = view.requests[i]
+        left = r.num_prefill_left
+        kv += r.num_kv_tokens
         growth = left + 1 if left > 0 else min(w.num_active + moved + 1, width)
-        if kv + growth > problem.kv_capacity:
+        if kv + growth > view.problem.kv_capacity:
             break
-        admit[d.num_admit] = i
-        admit_tokens[d.num_admit] = 0
-        d.num_admit += 1
         if left > 0:
-            pause_all(w, active, d)
-            admit_tokens[d.num_admit - 1] = chunk if left > chunk else UNKNOWN
+            pause_all(view, decision)
+            for j in range(d.num_admit):
+                decision.admit_tokens[j] = 0
+            admit_tokens(decision, i, chunk if left > chunk else UNKNOWN)
             return moved if left > chunk else moved + 1
+        admit(decision, i)
         moved += 1
-        i = requests[i].queue_next
+        i = next_waiting(view, i)
     return moved
 
 
 @jit
-def decode_first(
-    problem: Any, w: Any, active: Any, d: Any, admit_tokens: Any, evict: Any, width: int
-) -> None:
+def decode_first(view: RuleView, decision: RuleDecision, width: int) -> None:
     """Decode the ``width`` requests activated first, those just admitted included; the others pause.
 
     Evicts while that does not fit, which is never so after :func:`take_next` has admitted anybody.
     """
-    keep, kv = w.num_active, w.kv_tokens
-    while kv + min(keep, width) > problem.kv_capacity:
+    d, active = decision.record, view.active
+    keep, kv = view.worker.num_active, view.worker.kv_tokens
+    while kv + min(keep, width) > view.problem.kv_capacity:
         keep -= 1
         kv -= active[keep].num_kv_tokens
-        evict[d.num_evict] = keep
-        d.num_evict += 1
+        evict(decision, keep)
     if keep + d.num_admit > width:
         d.explicit = 1
         for k in range(keep):
             active[k].planned = UNKNOWN if k < width else 0
         for j in range(d.num_admit):
-            admit_tokens[j] = UNKNOWN if keep + j < width else 0
+            decision.admit_tokens[j] = UNKNOWN if keep + j < width else 0

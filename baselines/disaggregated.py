@@ -16,31 +16,24 @@ Readings and deviations:
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.baselines._phases import decode_first, take_next
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, policy_kernel, register_policy, require
-from kvgym.simulator.tables import ROLE_PREFILL, WAIT
-
-_NO_LIMIT = 2**31 - 1
+from kvgym.kernels import NO_LIMIT, ROLE_PREFILL, WAIT, RuleDecision, RuleMemory, RuleView, policy_kernel
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
 
 
 @policy_kernel
-def dist_serve_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def dist_serve_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 5: prefill the first of the queue alone; on workers that decode, else decode."""
-    width = int(params[0])
-    take_next(problem, w, requests, active, d, admit, admit_tokens, _NO_LIMIT, _NO_LIMIT, width)
-    if d.explicit == 0:
-        if w.role == ROLE_PREFILL:
-            d.act = WAIT
+    width = int(memory.params[0])
+    take_next(view, decision, NO_LIMIT, NO_LIMIT, width)
+    if decision.record.explicit == 0:
+        if view.worker.role == ROLE_PREFILL:
+            decision.record.act = WAIT
         else:
-            decode_first(problem, w, active, d, admit_tokens, evict, width)
+            decode_first(view, decision, width)
 
 
 @register_policy
@@ -72,4 +65,4 @@ class DistServe(CompiledPolicy):
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
         """Return the width of decode batches."""
-        return np.array([self.decodes or _NO_LIMIT], dtype=np.float64)
+        return np.array([self.decodes or NO_LIMIT], dtype=np.float64)

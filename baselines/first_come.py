@@ -10,94 +10,67 @@ stays within the threshold; admission stops at the first that does not fit; (1 -
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines._common import clear_all, evict_last, need_of_ongoing, slot_need
-from kvgym.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    PolicyMemory,
-    SystemInfo,
-    fraction_of,
+from kvgym.kernels import (
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit_while_fits,
+    clear_all,
+    evict,
+    evict_latest,
+    need_of,
+    need_of_active,
+    next_uniform,
+    pause_all,
     policy_kernel,
-    register_policy,
-    require,
+    rule_memory,
+    seed_words,
 )
-from kvgym.simulator.compiled import jit
-from kvgym.simulator.lookahead import first_use
-from kvgym.simulator.random import next_uniform, seed_words
-from kvgym.simulator.tables import UNKNOWN
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, fraction_of, register_policy, require
 
 PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Constraints"
 
 
-@jit
-def admit_greedily(problem: Any, w: Any, requests: Any, d: Any, admit: Any, need: int, limit: int) -> int:
-    """Admit in queue order while the coming round stays within ``limit``; returns the memory it needs."""
-    i = w.queue_head
-    while i != UNKNOWN and d.num_admit < admit.shape[0] - w.num_active:
-        use = first_use(problem, requests[i])
-        if need + use > limit:
-            break
-        need += use
-        admit[d.num_admit] = i
-        d.num_admit += 1
-        i = requests[i].queue_next
-    return need
-
-
 @policy_kernel
-def fcfs_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def fcfs_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Evict the newest while the coming round does not fit; admit only if nobody had to go."""
-    need = need_of_ongoing(problem, w, active)
-    if need > problem.kv_capacity:
-        evict_last(problem, w, active, d, evict, need)
+    need = need_of_active(view)
+    if need > view.problem.kv_capacity:
+        evict_latest(view, decision, need)
     else:
-        admit_greedily(problem, w, requests, d, admit, need, int(params[0]))
+        admit_while_fits(view, decision, need, int(memory.params[0]))
 
 
 @policy_kernel
-def alpha_greedy_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def alpha_greedy_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """α-protection greedy: on overflow clear everything."""
-    need = need_of_ongoing(problem, w, active)
-    if need > problem.kv_capacity:
-        clear_all(w, d, evict)
+    need = need_of_active(view)
+    if need > view.problem.kv_capacity:
+        clear_all(view, decision)
     else:
-        admit_greedily(problem, w, requests, d, admit, need, int(params[0]))
+        admit_while_fits(view, decision, need, int(memory.params[0]))
 
 
 @policy_kernel
-def alpha_beta_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def alpha_beta_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """α-protection β-clearing: on overflow toss a coin per active request, in order of activation.
 
     If the survivors still do not fit, nobody advances in this round and the coins are tossed again in the
     next one: every survivor is paused.
     """
-    need = need_of_ongoing(problem, w, active)
-    if need <= problem.kv_capacity:
-        admit_greedily(problem, w, requests, d, admit, need, int(params[0]))
+    need = need_of_active(view)
+    if need <= view.problem.kv_capacity:
+        admit_while_fits(view, decision, need, int(memory.params[0]))
         return
-    for k in range(w.num_active):
-        if next_uniform(state, 0) < params[1]:
-            evict[d.num_evict] = k
-            d.num_evict += 1
-            need -= slot_need(problem, active[k])
-    if need > problem.kv_capacity:
-        d.explicit = 1
-        for k in range(w.num_active):
-            active[k].planned = 0
+    for k in range(view.worker.num_active):
+        if next_uniform(memory.state, 0) < memory.params[1]:
+            evict(decision, k)
+            need -= need_of(view, view.active[k])
+    if need > view.problem.kv_capacity:
+        pause_all(view, decision)
 
 
 @register_policy
@@ -183,6 +156,6 @@ class AlphaBeta(CompiledPolicy):
         """Return the admission threshold in tokens and the clearing probability."""
         return np.array([fraction_of(system.kv_capacity, self.alpha), self.beta])
 
-    def memory(self, system: SystemInfo) -> PolicyMemory:
+    def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the state of the policy's coins."""
-        return PolicyMemory(seed_words(system.seed), np.zeros(1), np.zeros(2, np.int32))
+        return rule_memory(self.params(system), state=seed_words(system.seed))

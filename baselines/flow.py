@@ -22,26 +22,43 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines._common import evict_last, need_of_ongoing, slot_need
 from kvgym.baselines.memory_constrained import BLOCKED_ID, HEAP, try_admit
 from kvgym.errors import ConfigError
-from kvgym.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    PolicyMemory,
-    SystemInfo,
-    numbers_of,
+from kvgym.kernels import (
+    REQUEUE_ARRIVAL,
+    REQUEUE_BACK,
+    ROLE_PREFILL,
+    UNKNOWN,
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit,
+    admit_while_fits,
+    evict,
+    evict_latest,
+    has_place,
+    heap_first,
+    heap_pop,
+    heap_push,
+    jit,
+    key_request,
+    need_of,
+    need_of_active,
+    next_uniform,
     policy_kernel,
-    register_policy,
-    require,
+    profile_add,
+    profile_forget,
+    profile_offset,
+    request_key,
+    rounds_for,
+    rule_memory,
+    seed_words,
 )
-from kvgym.simulator.compiled import jit
-from kvgym.simulator.heap import heap_pop, heap_push, key_request, request_key
-from kvgym.simulator.lookahead import first_use, profile_add, profile_forget, profile_offset, rounds_for
-from kvgym.simulator.random import next_uniform, seed_words
-from kvgym.simulator.tables import REQUEUE_ARRIVAL, REQUEUE_BACK, ROLE_PREFILL, UNKNOWN
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, numbers_of, register_policy, require
 
 PAPER = "flow control for LLM inference (stability by controlled activation)"
+
+_REQUESTS = 1  # A_min's parameters: the memory limit of its look-ahead, then the most requests of a run
 
 _LONGEST_HORIZON = 1 << 20  # tokens; predictions that grow beyond the longest one are looked at this far
 
@@ -59,29 +76,20 @@ def draw_budget(u: float, most: int, share: float) -> int:
 
 
 @policy_kernel
-def flow_control_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def flow_control_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 2: pick up to B_t in queue order; what does not fit leaves, last in first out.
 
     Undoing picks from the last one on leaves the longest sequence of first picks that fits.
     """
+    params = memory.params
     budget = int(params[0])
     if params[1] == 1.0:
-        budget = draw_budget(next_uniform(state, 0), int(params[2]), params[3])
-    need = need_of_ongoing(problem, w, active)
-    if need > problem.kv_capacity:
-        evict_last(problem, w, active, d, evict, need)
-        return
-    i = w.queue_head
-    while i != UNKNOWN and d.num_admit < min(budget, admit.shape[0] - w.num_active):
-        need += first_use(problem, requests[i])
-        if need > problem.kv_capacity:
-            break
-        admit[d.num_admit] = i
-        d.num_admit += 1
-        i = requests[i].queue_next
+        budget = draw_budget(next_uniform(memory.state, 0), int(params[2]), params[3])
+    need = need_of_active(view)
+    if need > view.problem.kv_capacity:
+        evict_latest(view, decision, need)
+    else:
+        admit_while_fits(view, decision, need, view.problem.kv_capacity, budget)
 
 
 # Layout of the state of flow_control_classes for n requests: the number of classes seen so far, then four
@@ -109,14 +117,15 @@ def class_row(state: Any, n: int, class_id: int) -> int:
 
 
 @jit
-def join_class(problem: Any, requests: Any, state: Any, n: int, i: int) -> None:
+def join_class(view: RuleView, state: Any, n: int, i: int) -> None:
     """Put request ``i`` into the queue of its class, where the waiting queue has it."""
-    row = class_row(state, n, requests[i].class_id)
+    r, requeue = view.requests[i], view.problem.requeue
+    row = class_row(state, n, r.class_id)
     head, tail, following = 1 + n + row, 1 + 2 * n + row, 1 + 3 * n
     before, after = state[head], UNKNOWN  # neighbours: UNKNOWN = none
-    if requests[i].num_evictions == 0 or problem.requeue == REQUEUE_BACK:
+    if r.num_evictions == 0 or requeue == REQUEUE_BACK:
         before, after = UNKNOWN, state[tail]
-    elif problem.requeue == REQUEUE_ARRIVAL:
+    elif requeue == REQUEUE_ARRIVAL:
         while before != UNKNOWN and before < i:
             before, after = state[following + before], before
     state[following + i] = before
@@ -138,101 +147,91 @@ def leave_class(state: Any, n: int, row: int) -> None:
 
 
 @policy_kernel
-def flow_control_classes_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def flow_control_classes_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 1: pick up to b_k of each class; what does not fit leaves, last in first out."""
-    n, last = int(params[0]), params.shape[0] - 2
-    for j in range(w.num_queued):
-        join_class(problem, requests, state, n, queued[j])
-    need = need_of_ongoing(problem, w, active)
-    if need > problem.kv_capacity:
-        evict_last(problem, w, active, d, evict, need)
+    state, n, last = memory.state, int(memory.params[0]), memory.params.shape[0] - 2
+    for j in range(view.worker.num_queued):
+        join_class(view, state, n, view.queued[j])
+    need = need_of_active(view)
+    if need > view.problem.kv_capacity:
+        evict_latest(view, decision, need)
         return
-    room = admit.shape[0] - w.num_active
     for row in range(state[0]):
-        left = int(params[1 + min(state[1 + row], last)])
+        left = int(memory.params[1 + min(state[1 + row], last)])
         while left > 0 and state[1 + n + row] != UNKNOWN:
             i = state[1 + n + row]
-            need += first_use(problem, requests[i])
-            if need > problem.kv_capacity or d.num_admit >= room:
+            need += need_of(view, view.requests[i])
+            if need > view.problem.kv_capacity or not has_place(view, decision):
                 return
             leave_class(state, n, row)
-            admit[d.num_admit] = i
-            d.num_admit += 1
+            admit(decision, i)
             left -= 1
 
 
 @jit
 def evict_shortest(
-    problem: Any, w: Any, active: Any, d: Any, evict: Any, state: Any, profile: Any, offset: int, n: int,
-    need: int,
-) -> None:  # fmt: skip
+    view: RuleView, decision: RuleDecision, memory: RuleMemory, offset: int, need: int
+) -> None:
     """Evict in ascending order of max(prediction, generated), newest first, until the coming round fits.
 
     Each that goes is predicted to generate at least one token more than it did. ``need`` is what the whole
     active set needs; for the state see :func:`a_min_kernel`.
     """
-    predictions, ranks, last = HEAP + 1 + n, HEAP + 1 + 2 * n, w.num_active - 1
+    state, n, last = memory.state, int(memory.params[_REQUESTS]), view.worker.num_active - 1
+    predictions, ranks = HEAP + 1 + n, HEAP + 1 + 2 * n
     state[ranks] = 0
-    for k in range(w.num_active):
-        expected = max(state[predictions + active[k].request_id], active[k].num_output_tokens)
+    for k in range(view.worker.num_active):
+        slot = view.active[k]
+        expected = max(state[predictions + slot.request_id], slot.num_output_tokens)
         heap_push(state, ranks, request_key(expected, last - k))
-    while need > problem.kv_capacity:
+    while need > view.problem.kv_capacity:
         k = last - key_request(heap_pop(state, ranks))
-        slot = active[k]
-        at = predictions + slot.request_id
-        use = slot_need(problem, slot)
-        if state[at] > slot.num_output_tokens:
-            profile_forget(profile, offset, state[at], slot.num_output_tokens, use)
-        state[at] = max(state[at], slot.num_output_tokens + 1)
+        slot = view.active[k]
+        at, made, use = predictions + slot.request_id, slot.num_output_tokens, need_of(view, slot)
+        if state[at] > made:
+            profile_forget(memory.profile, offset, state[at], made, use)
+        state[at] = max(state[at], made + 1)
         need -= use
-        evict[d.num_evict] = k
-        d.num_evict += 1
+        evict(decision, k)
     state[BLOCKED_ID] = UNKNOWN
 
 
 @policy_kernel
-def a_min_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def a_min_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """A_min: admit as MC-SF under the least output still possible; on overflow the shortest go.
 
     The state is that of MC-SF, then n current predictions by request, then a heap for the order of eviction.
     The profile holds exactly what the coming round needs: only the ongoing can overflow it.
     """
-    n = int(params[0])
-    predictions = HEAP + 1 + n
+    w, state, profile = view.worker, memory.state, memory.profile
+    predictions = HEAP + 1 + int(memory.params[_REQUESTS])
     for j in range(w.num_queued):
-        i = queued[j]
-        if requests[i].num_evictions == 0:
-            state[predictions + i] = requests[i].predicted_low
+        i = view.queued[j]
+        if view.requests[i].num_evictions == 0:
+            state[predictions + i] = view.requests[i].predicted_low
         heap_push(state, HEAP, request_key(state[predictions + i], i))
     offset = profile_offset(profile, state, w.iteration)
     for j in range(w.num_finished if w.role != ROLE_PREFILL else 0):
-        i = finished[j]
-        made = requests[i].num_output_tokens
-        if state[predictions + i] > made:
-            profile_forget(profile, offset, state[predictions + i], made, requests[i].prompt_len + made + 1)
+        i = view.finished[j]
+        predicted_len, made = state[predictions + i], view.requests[i].num_output_tokens
+        if predicted_len > made:
+            next_use = view.requests[i].prompt_len + made + 1
+            profile_forget(profile, offset, predicted_len, made, next_use)
             state[BLOCKED_ID] = UNKNOWN
-    need = need_of_ongoing(problem, w, active)
-    if need > problem.kv_capacity:
-        evict_shortest(problem, w, active, d, evict, state, profile, offset, n, need)
+    need = need_of_active(view)
+    if need > view.problem.kv_capacity:
+        evict_shortest(view, decision, memory, offset, need)
         return
     overdue = 0
     for k in range(w.num_active):
-        slot = active[k]
+        slot = view.active[k]
         if slot.num_output_tokens >= state[predictions + slot.request_id]:
-            overdue += slot_need(problem, slot)
+            overdue += need_of(view, slot)
     profile_add(profile, offset, overdue, 1, 1)
     while state[HEAP] > 0:
-        i = key_request(state[HEAP + 1])
-        rounds = rounds_for(problem, requests[i], state[predictions + i])
-        if not try_admit(
-            problem, w, requests, d, admit, problem.kv_capacity, state, profile, offset, i, rounds
-        ):
+        first = heap_first(state, HEAP)
+        rounds = rounds_for(view.problem, view.requests[first], state[predictions + first])
+        if not try_admit(view, decision, memory, offset, first, rounds):
             break
         heap_pop(state, HEAP)
 
@@ -277,9 +276,9 @@ class FlowControl(CompiledPolicy):
         most = math.floor(2 * self.budget)
         return np.array([self.budget, self.random, most, 2 * self.budget - most], dtype=np.float64)
 
-    def memory(self, system: SystemInfo) -> PolicyMemory:
+    def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the state of the policy's coins."""
-        return PolicyMemory(seed_words(system.seed), np.zeros(1), np.zeros(2, np.int32))
+        return rule_memory(self.params(system), state=seed_words(system.seed))
 
 
 @register_policy
@@ -313,11 +312,9 @@ class FlowControlClasses(CompiledPolicy):
         """Return the most requests of a run, then the budgets."""
         return np.array([system.max_requests, *self.budgets], dtype=np.float64)
 
-    def memory(self, system: SystemInfo) -> PolicyMemory:
+    def memory(self, system: SystemInfo) -> RuleMemory:
         """Return empty queues."""
-        return PolicyMemory(
-            np.zeros(1 + 4 * system.max_requests, np.int64), np.zeros(1), np.zeros(2, np.int32)
-        )
+        return rule_memory(self.params(system), state=np.zeros(1 + 4 * system.max_requests))
 
 
 @register_policy
@@ -342,13 +339,13 @@ class AMin(CompiledPolicy):
         """Take no hyperparameters."""
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the most requests of a run."""
-        return np.array([system.max_requests], dtype=np.float64)
+        """Return the memory limit of the look-ahead in tokens, and the most requests of a run."""
+        return np.array([system.kv_capacity, system.max_requests], dtype=np.float64)
 
-    def memory(self, system: SystemInfo) -> PolicyMemory:
+    def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the profile, with two heaps and the predictions behind the scalars."""
         state = np.zeros(HEAP + 2 + 3 * system.max_requests, np.int64)
         state[BLOCKED_ID] = UNKNOWN
         # A request whose predicted memory exceeds the capacity is never admitted, so that bounds the look-ahead.
         horizon = min(system.kv_capacity, max(system.max_predicted_len, _LONGEST_HORIZON))
-        return PolicyMemory(state, np.zeros(1), np.zeros(2 * (horizon + 2), np.int32))
+        return rule_memory(self.params(system), state=state, profile=np.zeros(2 * (horizon + 2), np.int32))

@@ -23,39 +23,57 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines._common import evict_last
-from kvgym.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    PolicyMemory,
-    SystemInfo,
-    fraction_of,
+from kvgym.kernels import (
+    UNKNOWN,
+    WAITING,
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit,
+    admit_tokens,
+    evict,
+    evict_latest,
+    first_waiting,
+    has_place,
+    heap_first,
+    heap_pop,
+    heap_push,
+    jit,
+    kv_growth,
+    need_of,
+    next_waiting,
+    pause_all,
     policy_kernel,
-    register_policy,
-    require,
+    request_key,
+    rule_memory,
 )
-from kvgym.simulator.compiled import jit
-from kvgym.simulator.heap import heap_pop, heap_push, key_request, request_key
-from kvgym.simulator.lookahead import first_use
-from kvgym.simulator.tables import UNKNOWN, WAITING
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, fraction_of, register_policy, require
+
+# Layout of the parameters: memory that admission may fill, tokens of an iteration, active requests, and for
+# Sarathi whether the shortest prefill goes first.
+_LIMIT, _MAX_TOKENS, _MAX_REQUESTS, _SHORTEST_FIRST = range(4)
 
 _HEAP = 0  # Sarathi's state array holds nothing but the heap of waiting requests
 
 
 @jit
-def admit_prompts(
-    problem: Any, w: Any, requests: Any, d: Any, admit: Any, limit: int, max_tokens: int, max_requests: int
-) -> int:
+def admit_prompts(view: RuleView, decision: RuleDecision, params: Any) -> int:
     """Admit whole prompts in queue order; returns how many of those admitted have a prompt to process.
 
     Decodes pause while a prompt is processed, so memory has to hold what is at rest and the newcomers; as long
     as only swapped-out requests have been admitted, the decodes of everybody as well.
     """
+    w, d = view.worker, decision.record
+    limit, max_tokens, max_requests = (
+        int(params[_LIMIT]),
+        int(params[_MAX_TOKENS]),
+        int(params[_MAX_REQUESTS]),
+    )
     used, tokens, prefills = w.kv_tokens, 0, 0
-    i = w.queue_head
-    while i != UNKNOWN and w.num_active + d.num_admit < min(max_requests, admit.shape[0]):
-        use, left = first_use(problem, requests[i]), requests[i].num_prefill_left
-        room = (problem.kv_capacity if w.num_active + d.num_admit == 0 else limit) - used
+    i = first_waiting(view)
+    while i != UNKNOWN and w.num_active + d.num_admit < max_requests and has_place(view, decision):
+        use, left = need_of(view, view.requests[i]), view.requests[i].num_prefill_left
+        room = (view.problem.kv_capacity if w.num_active + d.num_admit == 0 else limit) - used
         if left == 0 and prefills == 0:
             room -= w.num_active
         if use > room or (left > 0 and prefills > 0 and tokens + left > max_tokens):
@@ -64,79 +82,71 @@ def admit_prompts(
             prefills += 1
             tokens += left
         used += use
-        admit[d.num_admit] = i
-        d.num_admit += 1
-        i = requests[i].queue_next
+        admit(decision, i)
+        i = next_waiting(view, i)
     return prefills
 
 
 @policy_kernel
-def vllm_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def vllm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Process prompts, and only prompts, as soon as one can be admitted; else decode everybody."""
-    prefills = admit_prompts(problem, w, requests, d, admit, int(params[0]), int(params[1]), int(params[2]))
+    w, d = view.worker, decision.record
+    prefills = admit_prompts(view, decision, memory.params)
     if prefills == 0:
         if d.num_admit == 0:
-            evict_last(problem, w, active, d, evict, w.kv_tokens + w.num_active)
+            evict_latest(view, decision, w.kv_tokens + w.num_active)
         return
     if w.num_active == 0 and prefills == d.num_admit:
         return  # nobody is paused
-    d.explicit = 1
-    for k in range(w.num_active):
-        active[k].planned = 0
+    pause_all(view, decision)
     for j in range(d.num_admit):
-        admit_tokens[j] = UNKNOWN if requests[admit[j]].num_prefill_left > 0 else 0
+        if view.requests[decision.admit[j]].num_prefill_left == 0:
+            decision.admit_tokens[j] = 0
 
 
 @jit
-def chunk_that_fits(problem: Any, left: int, budget: int, room: int) -> int:
+def chunk_that_fits(view: RuleView, left: int, budget: int, room: int) -> int:
     """Return the largest prefill chunk within the budget and ``room`` tokens of memory.
 
     The chunk that completes the prompt may write the first output token too, which needs room as well.
     """
     chunk = max(0, min(left, budget, room))
-    if chunk == left and left + problem.prefill_emits > room:
+    if chunk == left and left + view.problem.prefill_emits > room:
         chunk -= 1
     return chunk
 
 
 @jit
-def make_room(problem: Any, w: Any, active: Any, d: Any, evict: Any) -> int:
+def make_room(view: RuleView, decision: RuleDecision) -> int:
     """Evict LIFO until the decodes of the others fit; returns the memory these need, with all that rests.
 
     Where nobody is left to decode, the oldest prefill must be able to go on by at least one token.
     """
+    w, active = view.worker, view.active
     last, decodes = w.num_active, w.num_active - w.num_prefilling
     need = w.kv_tokens + decodes
     while last > 0:
-        extra = 0
-        if decodes == 0:
-            extra = 1 + (problem.prefill_emits if active[0].num_prefill_left == 1 else 0)
-        if need + extra <= problem.kv_capacity:
+        extra = kv_growth(view.problem, active[0].num_prefill_left, 1) if decodes == 0 else 0
+        if need + extra <= view.problem.kv_capacity:
             break
         last -= 1
         need -= active[last].num_kv_tokens
         if active[last].num_prefill_left == 0:
             decodes -= 1
             need -= 1
-        evict[d.num_evict] = last
-        d.num_evict += 1
+        evict(decision, last)
     return need
 
 
 @jit
 def continue_prefills(
-    problem: Any, w: Any, active: Any, d: Any, staying: int, budget: int, room: int
+    view: RuleView, decision: RuleDecision, staying: int, budget: int, room: int
 ) -> tuple[int, int]:
     """Plan the next chunks of ongoing prefills in order of activation; pause those that get none.
 
     Args:
-        problem: settings of the run.
-        w: the worker.
-        active: its slots.
-        d: the decision.
+        view: what the rule sees.
+        decision: what it decides.
         staying: slots that are not evicted; they come first.
         budget: tokens the batch may still take.
         room: memory left beside the decodes.
@@ -147,76 +157,67 @@ def continue_prefills(
     """
     reserved = 0
     for k in range(staying):
-        slot = active[k]
+        slot = view.active[k]
         left = slot.num_prefill_left
         if left > 0:
-            chunk = chunk_that_fits(problem, left, budget, room)
+            chunk = chunk_that_fits(view, left, budget, room)
             if chunk == 0:
                 budget = 0  # nobody may overtake
-            d.explicit = 1
+            decision.record.explicit = 1
             slot.planned = chunk
             budget -= chunk
-            room -= chunk + (problem.prefill_emits if chunk == left else 0)
+            room -= kv_growth(view.problem, left, chunk)
             reserved += left + 1
     return budget, reserved
 
 
 @jit
-def next_waiting(w: Any, requests: Any, d: Any, admit: Any, state: Any, shortest_first: bool) -> int:
+def next_in_order(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
     """Return the next request to admit, UNKNOWN if none waits: the queue's, or the shortest prefill."""
-    if not shortest_first:
-        return w.queue_head if d.num_admit == 0 else requests[admit[d.num_admit - 1]].queue_next
-    while state[_HEAP] > 0:
-        i = key_request(state[_HEAP + 1])
-        if requests[i].status == WAITING:
-            return i
+    d, state = decision.record, memory.state
+    if memory.params[_SHORTEST_FIRST] == 0.0:
+        return (
+            first_waiting(view) if d.num_admit == 0 else next_waiting(view, decision.admit[d.num_admit - 1])
+        )
+    while state[_HEAP] > 0 and view.requests[heap_first(state, _HEAP)].status != WAITING:
         heap_pop(state, _HEAP)
-    return UNKNOWN
+    return heap_first(state, _HEAP)
 
 
 @policy_kernel
-def sarathi_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def sarathi_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 4: every decode, then ongoing prefills, then new ones, within the token budget."""
-    limit, max_requests = int(params[0]), int(params[2])
-    shortest_first = params[3] == 1.0
-    if shortest_first:
-        for j in range(w.num_queued):
-            heap_push(state, _HEAP, request_key(requests[queued[j]].num_prefill_left, queued[j]))
-    need = make_room(problem, w, active, d, evict)
+    w, d, params = view.worker, decision.record, memory.params
+    shortest_first = params[_SHORTEST_FIRST] == 1.0
+    for j in range(w.num_queued if shortest_first else 0):
+        i = view.queued[j]
+        heap_push(memory.state, _HEAP, request_key(view.requests[i].num_prefill_left, i))
+    need = make_room(view, decision)
     staying = w.num_active - d.num_evict
-    budget, reserved, num_prefilling = int(params[1]), 0, 0
-    if w.num_prefilling == 0:
-        budget -= staying
-    else:
+    budget, reserved = int(params[_MAX_TOKENS]) - staying, 0
+    if w.num_prefilling > 0:
         for k in range(staying):
-            num_prefilling += 1 if active[k].num_prefill_left > 0 else 0
-        budget, reserved = continue_prefills(
-            problem, w, active, d, staying, budget - (staying - num_prefilling), problem.kv_capacity - need
-        )
+            budget += 1 if view.active[k].num_prefill_left > 0 else 0
+        budget, reserved = continue_prefills(view, decision, staying, budget, view.problem.kv_capacity - need)
     if d.num_evict > 0:
         return
-    free = limit - need - reserved
-    while budget > 0 and staying + d.num_admit < min(max_requests, admit.shape[0]):
-        i = next_waiting(w, requests, d, admit, state, shortest_first)
+    free, max_requests = int(params[_LIMIT]) - need - reserved, int(params[_MAX_REQUESTS])
+    while budget > 0 and staying + d.num_admit < max_requests and has_place(view, decision):
+        i = next_in_order(view, decision, memory)
         if i == UNKNOWN:
             break
-        left = requests[i].num_prefill_left
-        use = requests[i].num_kv_tokens + left + 1
+        left = view.requests[i].num_prefill_left
+        use = view.requests[i].num_kv_tokens + left + 1
         if use > free and staying + d.num_admit > 0:
             break
-        tokens = max(1, min(budget, left))
-        if tokens < left:
-            d.explicit = 1
-        budget -= tokens
         free -= use
-        admit[d.num_admit] = i
-        admit_tokens[d.num_admit] = tokens
-        d.num_admit += 1
+        if left > budget:
+            admit_tokens(decision, i, budget)
+        else:
+            admit(decision, i)
+        budget -= max(1, min(budget, left))
         if shortest_first:
-            heap_pop(state, _HEAP)
+            heap_pop(memory.state, _HEAP)
 
 
 @register_policy
@@ -305,11 +306,9 @@ class Sarathi(CompiledPolicy):
             [limit, self.token_budget, self.max_batch_requests, self.order == "spf"], dtype=np.float64
         )
 
-    def memory(self, system: SystemInfo) -> PolicyMemory:
+    def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the heap of waiting requests."""
-        return PolicyMemory(
-            np.zeros(_HEAP + 2 + system.max_requests, np.int64), np.zeros(1), np.zeros(2, np.int32)
-        )
+        return rule_memory(self.params(system), state=np.zeros(_HEAP + 2 + system.max_requests))
 
 
 def require_count(name: str, value: Any) -> None:

@@ -13,37 +13,44 @@ moment included. A round is one iteration of the worker.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines._common import clear_all, need_of_ongoing
-from kvgym.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    PolicyMemory,
-    SystemInfo,
-    fraction_of,
-    policy_kernel,
-    register_policy,
-    require,
-)
-from kvgym.simulator.compiled import jit
-from kvgym.simulator.heap import heap_pop, heap_push, key_request, request_key
-from kvgym.simulator.lookahead import (
+from kvgym.kernels import (
+    ROLE_PREFILL,
+    UNKNOWN,
+    WAITING,
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit,
     blocked_for,
-    first_use,
+    clear_all,
+    first_waiting,
+    has_place,
+    heap_first,
+    heap_pop,
+    heap_push,
+    jit,
+    need_of,
+    need_of_active,
+    next_waiting,
+    policy_kernel,
     predicted_rounds,
     profile_add,
     profile_clear,
     profile_forget,
     profile_offset,
+    request_key,
     rounds_for,
+    rule_memory,
 )
-from kvgym.simulator.tables import ROLE_PREFILL, UNKNOWN, WAITING
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, fraction_of, register_policy, require
 
 PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Constraints"
+
+# Layout of the parameters: memory limit of the look-ahead, whether overruns extend predictions.
+LIMIT, EXTEND = 0, 1
 
 # Layout of the state array: origin of the profile, iteration until which the head is known to be blocked,
 # the head it was computed for, then (where the order is not that of the queue) the heap.
@@ -51,27 +58,26 @@ BLOCKED_UNTIL, BLOCKED_ID, HEAP = 1, 2, 3
 
 
 @jit
-def update_profile(
-    w: Any, requests: Any, active: Any, finished: Any, extend: bool, longest: bool, state: Any, profile: Any
-) -> int:
+def update_profile(view: RuleView, memory: RuleMemory, longest: bool) -> int:
     """Correct the profile where predictions were wrong; returns the offset of now.
 
-    Requests that ended early are taken out (on a prefill worker none does). With ``extend``, each that has
-    outlived its prediction is put back for the coming iteration. The prediction is the longest possible
-    output if ``longest``.
+    Requests that ended early are taken out (on a prefill worker none does). If overruns extend predictions, each
+    that has outlived its own is put back for the coming iteration. The prediction is the longest possible output
+    if ``longest``.
     """
-    offset = profile_offset(profile, state, w.iteration)
+    w, profile = view.worker, memory.profile
+    offset = profile_offset(profile, memory.state, w.iteration)
     for j in range(w.num_finished if w.role != ROLE_PREFILL else 0):
-        r = requests[finished[j]]
+        r = view.requests[view.finished[j]]
         predicted_len = r.predicted_high if longest else r.predicted_len
         if predicted_len > r.num_output_tokens:
             next_use = r.prompt_len + r.num_output_tokens + 1
             profile_forget(profile, offset, predicted_len, r.num_output_tokens, next_use)
-            state[BLOCKED_ID] = UNKNOWN
-    if extend:
+            memory.state[BLOCKED_ID] = UNKNOWN
+    if memory.params[EXTEND] == 1.0:
         for k in range(w.num_active):
-            slot = active[k]
-            predicted_len = requests[slot.request_id].predicted_high if longest else slot.predicted_len
+            slot = view.active[k]
+            predicted_len = view.requests[slot.request_id].predicted_high if longest else slot.predicted_len
             if slot.num_output_tokens >= predicted_len:
                 profile_add(profile, offset, slot.num_kv_tokens + 1, 1, 1)
     return offset
@@ -79,123 +85,95 @@ def update_profile(
 
 @jit
 def try_admit(
-    problem: Any,
-    w: Any,
-    requests: Any,
-    d: Any,
-    admit: Any,
-    limit: int,
-    state: Any,
-    profile: Any,
-    offset: int,
-    i: int,
-    rounds: int,
+    view: RuleView, decision: RuleDecision, memory: RuleMemory, offset: int, i: int, rounds: int
 ) -> bool:
     """Admit request ``i``, predicted to run ``rounds`` iterations, if inequality (5) holds with it.
 
     If it does not hold, remember until when it cannot.
     """
-    if d.num_admit >= admit.shape[0] - w.num_active or (
-        state[BLOCKED_ID] == i and w.iteration < state[BLOCKED_UNTIL]
-    ):
+    state, profile, iteration = memory.state, memory.profile, view.worker.iteration
+    if not has_place(view, decision) or (state[BLOCKED_ID] == i and iteration < state[BLOCKED_UNTIL]):
         return False
-    first = first_use(problem, requests[i])
-    wait = blocked_for(profile, offset, first, rounds, limit)
+    first = need_of(view, view.requests[i])
+    wait = blocked_for(profile, offset, first, rounds, int(memory.params[LIMIT]))
     if wait > 0:
         state[BLOCKED_ID] = i
-        state[BLOCKED_UNTIL] = w.iteration + wait
+        state[BLOCKED_UNTIL] = iteration + wait
         return False
     profile_add(profile, offset, first, rounds, 1)
-    admit[d.num_admit] = i
-    d.num_admit += 1
+    admit(decision, i)
     return True
 
 
 @jit
-def clear_on_overflow(
-    problem: Any, w: Any, requests: Any, active: Any, d: Any, admit: Any, evict: Any, state: Any, profile: Any
-) -> bool:
+def need_of_round(view: RuleView, decision: RuleDecision) -> int:
+    """Return the KV tokens that the coming round needs, those admitted at this moment included."""
+    need = need_of_active(view)
+    for j in range(decision.record.num_admit):
+        need += need_of(view, view.requests[decision.admit[j]])
+    return need
+
+
+@jit
+def clear_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> bool:
     """Clear everything if the coming round needs more than the capacity; True if it did."""
-    need = need_of_ongoing(problem, w, active)
-    for j in range(d.num_admit):
-        need += first_use(problem, requests[admit[j]])
-    if need <= problem.kv_capacity:
+    if need_of_round(view, decision) <= view.problem.kv_capacity:
         return False
-    clear_all(w, d, evict)
-    profile_clear(profile)
-    state[BLOCKED_ID] = UNKNOWN
+    clear_all(view, decision)
+    profile_clear(memory.profile)
+    memory.state[BLOCKED_ID] = UNKNOWN
     return True
 
 
+@jit
+def push_predicted(view: RuleView, memory: RuleMemory, i: int) -> None:
+    """Add request ``i`` to the heap, by predicted output length."""
+    heap_push(memory.state, HEAP, request_key(view.requests[i].predicted_len, i))
+
+
 @policy_kernel
-def mc_sf_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def mc_sf_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 1: admit in ascending order of predicted output length while (5) holds."""
-    limit = int(params[0])
-    for j in range(w.num_queued):
-        i = queued[j]
-        heap_push(state, HEAP, request_key(requests[i].predicted_len, i))
-    offset = update_profile(w, requests, active, finished, params[1] == 1.0, False, state, profile)
-    while state[HEAP] > 0:
-        i = key_request(state[HEAP + 1])
-        rounds = predicted_rounds(problem, requests[i])
-        if requests[i].status == WAITING and not try_admit(
-            problem, w, requests, d, admit, limit, state, profile, offset, i, rounds
-        ):
+    for j in range(view.worker.num_queued):
+        push_predicted(view, memory, view.queued[j])
+    offset = update_profile(view, memory, False)
+    while memory.state[HEAP] > 0:
+        i = heap_first(memory.state, HEAP)
+        r = view.requests[i]
+        rounds = predicted_rounds(view.problem, r)
+        if r.status == WAITING and not try_admit(view, decision, memory, offset, i, rounds):
             break
-        heap_pop(state, HEAP)
-    admitted = d.num_admit
-    if clear_on_overflow(problem, w, requests, active, d, admit, evict, state, profile):
+        heap_pop(memory.state, HEAP)
+    admitted = decision.record.num_admit
+    if clear_on_overflow(view, decision, memory):
         for j in range(admitted):
-            heap_push(state, HEAP, request_key(requests[admit[j]].predicted_len, admit[j]))
+            push_predicted(view, memory, decision.admit[j])
 
 
 @jit
-def admit_in_order(
-    problem: Any,
-    w: Any,
-    requests: Any,
-    active: Any,
-    finished: Any,
-    d: Any,
-    admit: Any,
-    evict: Any,
-    params: Any,
-    longest: bool,
-    state: Any,
-    profile: Any,
-) -> None:
+def admit_in_order(view: RuleView, decision: RuleDecision, memory: RuleMemory, longest: bool) -> None:
     """Admit in queue order while (5) holds, under predicted or (``longest``) longest possible outputs."""
-    limit = int(params[0])
-    offset = update_profile(w, requests, active, finished, params[1] == 1.0, longest, state, profile)
-    i = w.queue_head
+    offset = update_profile(view, memory, longest)
+    i = first_waiting(view)
     while i != UNKNOWN:
-        r = requests[i]
-        rounds = rounds_for(problem, r, r.predicted_high if longest else r.predicted_len)
-        if not try_admit(problem, w, requests, d, admit, limit, state, profile, offset, i, rounds):
+        r = view.requests[i]
+        rounds = rounds_for(view.problem, r, r.predicted_high if longest else r.predicted_len)
+        if not try_admit(view, decision, memory, offset, i, rounds):
             break
-        i = r.queue_next
-    clear_on_overflow(problem, w, requests, active, d, admit, evict, state, profile)
+        i = next_waiting(view, i)
+    clear_on_overflow(view, decision, memory)
 
 
 @policy_kernel
-def mc_benchmark_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def mc_benchmark_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 2: admit in order of arrival while (5) holds."""
-    admit_in_order(problem, w, requests, active, finished, d, admit, evict, params, False, state, profile)
+    admit_in_order(view, decision, memory, False)
 
 
 @policy_kernel
-def mc_longest_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def mc_longest_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 2 with the longest possible output as prediction."""
-    admit_in_order(problem, w, requests, active, finished, d, admit, evict, params, True, state, profile)
+    admit_in_order(view, decision, memory, True)
 
 
 class LookAhead(CompiledPolicy):
@@ -219,11 +197,12 @@ class LookAhead(CompiledPolicy):
         """Return the memory limit of the look-ahead in tokens, and whether overruns extend predictions."""
         return np.array([fraction_of(system.kv_capacity, self.protection), float(self.overrun == "extend")])
 
-    def memory(self, system: SystemInfo) -> PolicyMemory:
+    def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the profile, with the heap behind the scalars."""
         state = np.zeros(HEAP + 2 + system.max_requests, np.int64)
         state[BLOCKED_ID] = UNKNOWN
-        return PolicyMemory(state, np.zeros(1), np.zeros(2 * (system.max_predicted_len + 2), np.int32))
+        profile = np.zeros(2 * (system.max_predicted_len + 2), np.int32)
+        return rule_memory(self.params(system), state=state, profile=profile)
 
 
 @register_policy

@@ -16,12 +16,10 @@ sets in, and without it the run ends in the engine's livelock error.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines._common import evict_last, need_of_ongoing, slot_need
 from kvgym.baselines.wait import (
     NUM_THRESHOLDS,
     PAPER,
@@ -31,43 +29,31 @@ from kvgym.baselines.wait import (
     drain_or_wait,
     evict_newest,
     num_stages,
-    pause,
-    pick,
     plan_all,
     start_batch,
     stop_draining,
 )
 from kvgym.errors import ConfigError
-from kvgym.policy import (
-    PolicyInfo,
-    PolicyMemory,
-    SystemInfo,
-    numbers_of,
+from kvgym.kernels import (
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit_while_fits,
+    evict_latest,
+    jit,
+    need_of,
+    need_of_active,
+    pause,
     policy_kernel,
-    register_policy,
-    require,
+    rule_memory,
 )
-from kvgym.simulator.compiled import jit
-from kvgym.simulator.tables import UNKNOWN
+from kvgym.policy import PolicyInfo, SystemInfo, numbers_of, register_policy, require
 
 # The profile array holds, by output tokens made: how many active requests are there, and their segment.
 
 
 @jit
-def admit_first(problem: Any, w: Any, requests: Any, d: Any, admit: Any, need: int, threshold: int) -> None:
-    """Admit up to ``threshold`` requests in queue order while they fit."""
-    i = w.queue_head
-    for _ in range(threshold):
-        if i == UNKNOWN:
-            break
-        need = pick(problem, w, requests, d, admit, need, i)
-        if need == UNKNOWN:
-            break
-        i = requests[i].queue_next
-
-
-@jit
-def plan_segments(problem: Any, w: Any, active: Any, d: Any, params: Any, profile: Any) -> Any:
+def plan_segments(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tuple[int, int]:
     """Plan min(n_k, count) requests at each stage of the segments that run, and pause all others.
 
     Segments run up to the largest k such that every segment up to it has reached its threshold at its entry;
@@ -76,55 +62,54 @@ def plan_segments(problem: Any, w: Any, active: Any, d: Any, params: Any, profil
     Returns:
         How many active requests run, and the memory needed.
     """
-    m, segment_of = int(params[NUM_THRESHOLDS]), num_stages(problem)
-    for k in range(w.num_active):
-        profile[active[k].num_output_tokens] += 1
+    params, profile, num_active = memory.params, memory.profile, view.worker.num_active
+    m, segment_of = int(params[NUM_THRESHOLDS]), num_stages(view)
+    for k in range(num_active):
+        profile[view.active[k].num_output_tokens] += 1
     segments = 1
     while segments < m and (
         profile[int(params[THRESHOLDS + m + segments - 1])] >= params[THRESHOLDS + segments]
     ):
         segments += 1
     running, need = 0, 0
-    for k in range(w.num_active - 1, -1, -1):  # from the newest: of each stage the surplus is paused
-        slot = active[k]
+    for k in range(num_active - 1, -1, -1):  # from the newest: of each stage the surplus is paused
+        slot = view.active[k]
         stage = slot.num_output_tokens
         segment = profile[segment_of + stage]
         if segment >= segments or profile[stage] > params[THRESHOLDS + segment]:
             profile[stage] -= 1
-            need += pause(d, slot)
+            need += slot.num_kv_tokens
+            pause(decision, slot)
         else:
             running += 1
-            need += slot_need(problem, slot)
-    for k in range(w.num_active):
-        profile[active[k].num_output_tokens] = 0
+            need += need_of(view, slot)
+    for k in range(num_active):
+        profile[view.active[k].num_output_tokens] = 0
     return running, need
 
 
 @policy_kernel
-def nested_wait_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def nested_wait_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 2, with the drain rule."""
-    threshold = int(params[THRESHOLDS])
-    if w.num_waiting >= threshold:
-        running, need = plan_segments(problem, w, active, d, params, profile)
-        if need > problem.kv_capacity:
-            running = evict_newest(problem, w, active, d, evict, need, running)
+    capacity, threshold = view.problem.kv_capacity, int(memory.params[THRESHOLDS])
+    if view.worker.num_waiting >= threshold:
+        running, need = plan_segments(view, decision, memory)
+        if need > capacity:
+            running = evict_newest(view, decision, need, running)
         else:
-            admit_first(problem, w, requests, d, admit, need, threshold)
-        if running + d.num_admit > 0:
-            stop_draining(state)
-            start_batch(d, admit_tokens, state)
+            admit_while_fits(view, decision, need, capacity, threshold)
+        if running + decision.record.num_admit > 0:
+            stop_draining(memory)
+            start_batch(memory)
             return
-        plan_all(w, active, d)
-    if drain_or_wait(w, d, params, state, reals):
-        need = need_of_ongoing(problem, w, active)
-        if need > problem.kv_capacity:
-            evict_last(problem, w, active, d, evict, need)
+        plan_all(view, decision)
+    if drain_or_wait(view, decision, memory):
+        need = need_of_active(view)
+        if need > capacity:
+            evict_latest(view, decision, need)
         else:
-            admit_first(problem, w, requests, d, admit, need, threshold)
-        start_batch(d, admit_tokens, state)
+            admit_while_fits(view, decision, need, capacity, threshold)
+        start_batch(memory)
 
 
 @register_policy
@@ -218,9 +203,9 @@ class NestedWait(ThresholdPolicy):
             thresholds = practical_nested_thresholds(ending, ends, self.batch_limit)
         return np.concatenate([self.shared_params(thresholds, reaching), ends])
 
-    def memory(self, system: SystemInfo) -> PolicyMemory:
+    def memory(self, system: SystemInfo) -> RuleMemory:
         """Return a counter and the segment for each number of output tokens."""
         ends, stages = self.boundaries(system), system.kv_capacity + 2
         profile = np.zeros(2 * stages, np.int32)
         profile[stages:] = np.minimum(np.searchsorted(ends, np.arange(stages), side="right"), len(ends) - 1)
-        return PolicyMemory(np.zeros(QUEUES, np.int64), np.zeros(1), profile)
+        return rule_memory(self.params(system), state=np.zeros(QUEUES), profile=profile)

@@ -3,162 +3,131 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines._common import evict_last, need_of_ongoing, slot_need
-from kvgym.baselines.first_come import admit_greedily
-from kvgym.baselines.memory_constrained import BLOCKED_ID, HEAP, LookAhead, try_admit, update_profile
-from kvgym.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    PolicyMemory,
-    SystemInfo,
-    fraction_of,
-    policy_kernel,
-    register_policy,
-    require,
+from kvgym.baselines.memory_constrained import (
+    BLOCKED_ID,
+    HEAP,
+    LookAhead,
+    need_of_round,
+    try_admit,
+    update_profile,
 )
-from kvgym.simulator.compiled import jit
-from kvgym.simulator.heap import heap_pop, heap_push, key_request, request_key
-from kvgym.simulator.lookahead import first_use, predicted_rounds, profile_add, profile_forget
-from kvgym.simulator.tables import UNKNOWN
+from kvgym.kernels import (
+    UNKNOWN,
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit_while_fits,
+    evict,
+    evict_latest,
+    heap_pop,
+    heap_push,
+    jit,
+    key_request,
+    need_of,
+    need_of_active,
+    policy_kernel,
+    predicted_rounds,
+    profile_add,
+    profile_forget,
+    ranked_pop,
+    ranked_push,
+    request_key,
+    rule_memory,
+)
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, fraction_of, register_policy, require
+
+# Layout of the parameters, behind those of MC-SF; the real numbers are a key per request, the rank in the heap.
+_RATE = 2
 
 
 @jit
-def comes_before(keys: Any, i: int, j: int) -> bool:
-    """Whether request ``i`` goes before ``j``: by key, then by request id (which is arrival order)."""
-    return keys[i] < keys[j] or (keys[i] == keys[j] and i < j)
-
-
-@jit
-def push_request(state: Any, at: int, keys: Any, i: int) -> None:
-    """Add request ``i`` to the heap at ``state[at]`` (its length, then ids), ordered by ``keys[id]``."""
-    k = state[at]
-    state[at] += 1
-    base = at + 1
-    while k > 0:
-        parent = (k - 1) >> 1
-        if comes_before(keys, state[base + parent], i):
-            break
-        state[base + k] = state[base + parent]
-        k = parent
-    state[base + k] = i
-
-
-@jit
-def pop_request(state: Any, at: int, keys: Any) -> None:
-    """Remove the first request of such a heap."""
-    base = at + 1
-    state[at] -= 1
-    length = state[at]
-    i = state[base + length]
-    k = 0
-    while 2 * k + 1 < length:
-        child = 2 * k + 1
-        if child + 1 < length and comes_before(keys, state[base + child + 1], state[base + child]):
-            child += 1
-        if comes_before(keys, i, state[base + child]):
-            break
-        state[base + k] = state[base + child]
-        k = child
-    state[base + k] = i
-
-
-@jit
-def leave_on_overflow(
-    problem: Any, w: Any, requests: Any, active: Any, d: Any, admit: Any, evict: Any, state: Any, keys: Any,
-    profile: Any, offset: int,
-) -> None:  # fmt: skip
+def leave_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory, offset: int) -> None:
     """Last in, first out until the coming round fits: undo admissions, then evict the latest activated."""
-    need = need_of_ongoing(problem, w, active)
-    for j in range(d.num_admit):
-        need += first_use(problem, requests[admit[j]])
+    d, problem = decision.record, view.problem
+    need = need_of_round(view, decision)
     if need <= problem.kv_capacity:
         return
     while need > problem.kv_capacity and d.num_admit > 0:
         d.num_admit -= 1
-        i = admit[d.num_admit]
-        use = first_use(problem, requests[i])
+        i = decision.admit[d.num_admit]
+        r = view.requests[i]
+        use = need_of(view, r)
         need -= use
-        profile_add(profile, offset, use, predicted_rounds(problem, requests[i]), -1)
-        push_request(state, HEAP, keys, i)
-    evict_last(problem, w, active, d, evict, need)
+        profile_add(memory.profile, offset, use, predicted_rounds(problem, r), -1)
+        ranked_push(memory.state, HEAP, memory.reals, 0, i)
+    evict_latest(view, decision, need)
     for j in range(d.num_evict):
-        slot = active[evict[j]]
+        slot = view.active[decision.evict[j]]
         if slot.predicted_len > slot.num_output_tokens:
-            use = slot_need(problem, slot)
-            profile_forget(profile, offset, slot.predicted_len, slot.num_output_tokens, use)
-    state[BLOCKED_ID] = UNKNOWN
+            use = need_of(view, slot)
+            profile_forget(memory.profile, offset, slot.predicted_len, slot.num_output_tokens, use)
+    memory.state[BLOCKED_ID] = UNKNOWN
 
 
 @policy_kernel
-def ageing_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def ageing_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Admit in ascending order of predicted length less credit for waiting, while (5) of MC-SF holds.
 
     All waiting requests gain credit at one rate, so their order never changes: it goes by the predicted
     length plus the rate times the arrival time.
     """
-    limit = int(params[0])
-    for j in range(w.num_queued):
-        r = requests[queued[j]]
-        reals[queued[j]] = r.predicted_len + params[2] * r.arrival_time
-        push_request(state, HEAP, reals, queued[j])
-    offset = update_profile(w, requests, active, finished, params[1] == 1.0, False, state, profile)
+    state, keys = memory.state, memory.reals
+    for j in range(view.worker.num_queued):
+        i = view.queued[j]
+        r = view.requests[i]
+        keys[i] = r.predicted_len + memory.params[_RATE] * r.arrival_time
+        ranked_push(state, HEAP, keys, 0, i)
+    offset = update_profile(view, memory, False)
     while state[HEAP] > 0:
-        i = state[HEAP + 1]
-        rounds = predicted_rounds(problem, requests[i])
-        if not try_admit(problem, w, requests, d, admit, limit, state, profile, offset, i, rounds):
+        first = state[HEAP + 1]
+        rounds = predicted_rounds(view.problem, view.requests[first])
+        if not try_admit(view, decision, memory, offset, first, rounds):
             break
-        pop_request(state, HEAP, reals)
-    leave_on_overflow(problem, w, requests, active, d, admit, evict, state, reals, profile, offset)
+        ranked_pop(state, HEAP, keys, 0)
+    leave_on_overflow(view, decision, memory, offset)
 
 
 @jit
-def evict_cheapest(problem: Any, w: Any, active: Any, d: Any, evict: Any, state: Any, need: int) -> None:
+def evict_cheapest(view: RuleView, decision: RuleDecision, memory: RuleMemory, need: int) -> None:
     """Evict where least KV is lost until the coming round of the others fits, and nobody needlessly.
 
     Ties: the newest goes. Those that the later ones made superfluous are spared again, the largest first, of
-    equal ones the oldest first. ``need`` is what the whole active set needs; ``state`` is room for a heap.
+    equal ones the oldest first. ``need`` is what the whole active set needs; the state is room for a heap.
     """
-    last = w.num_active - 1
+    d, capacity, state = decision.record, view.problem.kv_capacity, memory.state
+    last = view.worker.num_active - 1
     state[0] = 0
-    for k in range(w.num_active):
-        heap_push(state, 0, request_key(active[k].num_kv_tokens, last - k))
-    while need > problem.kv_capacity:
+    for k in range(view.worker.num_active):
+        heap_push(state, 0, request_key(view.active[k].num_kv_tokens, last - k))
+    while need > capacity:
         k = last - key_request(heap_pop(state, 0))
-        need -= slot_need(problem, active[k])
-        evict[d.num_evict] = k
-        d.num_evict += 1
+        need -= need_of(view, view.active[k])
+        evict(decision, k)
     for j in range(d.num_evict - 1, -1, -1):
-        use = slot_need(problem, active[evict[j]])
-        if need + use <= problem.kv_capacity:
+        use = need_of(view, view.active[decision.evict[j]])
+        if need + use <= capacity:
             need += use
-            evict[j] = UNKNOWN
+            decision.evict[j] = UNKNOWN
     kept = 0
     for j in range(d.num_evict):
-        if evict[j] != UNKNOWN:
-            evict[kept] = evict[j]
+        if decision.evict[j] != UNKNOWN:
+            decision.evict[kept] = decision.evict[j]
             kept += 1
     d.num_evict = kept
 
 
 @policy_kernel
-def cost_aware_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def cost_aware_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Evict the cheapest while the coming round does not fit; admit only if nobody had to go."""
-    need = need_of_ongoing(problem, w, active)
-    if need > problem.kv_capacity:
-        evict_cheapest(problem, w, active, d, evict, state, need)
+    need = need_of_active(view)
+    if need > view.problem.kv_capacity:
+        evict_cheapest(view, decision, memory, need)
     else:
-        admit_greedily(problem, w, requests, d, admit, need, int(params[0]))
+        admit_while_fits(view, decision, need, int(memory.params[0]))
 
 
 @register_policy
@@ -201,10 +170,9 @@ class Ageing(LookAhead):
         """Return the limit of the look-ahead in tokens, whether overruns extend, and the rate."""
         return np.append(super().params(system), self.rate)
 
-    def memory(self, system: SystemInfo) -> PolicyMemory:
+    def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the memory of MC-SF, and a key per request."""
-        memory = super().memory(system)
-        return PolicyMemory(memory.state, np.zeros(max(1, system.max_requests)), memory.profile)
+        return super().memory(system)._replace(reals=np.zeros(max(1, system.max_requests)))
 
 
 @register_policy
@@ -238,8 +206,6 @@ class CostAware(CompiledPolicy):
         """Return the admission threshold, tokens."""
         return np.array([fraction_of(system.kv_capacity, self.protection)], dtype=np.float64)
 
-    def memory(self, system: SystemInfo) -> PolicyMemory:
+    def memory(self, system: SystemInfo) -> RuleMemory:
         """Return room for a heap of the active requests."""
-        return PolicyMemory(
-            np.zeros(1 + max(1, system.max_requests), np.int64), np.zeros(1), np.zeros(2, np.int32)
-        )
+        return rule_memory(self.params(system), state=np.zeros(1 + max(1, system.max_requests)))

@@ -17,21 +17,12 @@ Readings and deviations:
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.baselines._phases import decode_first, go_on_with_prefill, take_next
-from kvgym.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    PolicyMemory,
-    SystemInfo,
-    policy_kernel,
-    register_policy,
-    require,
-)
+from kvgym.kernels import RuleDecision, RuleMemory, RuleView, policy_kernel, rule_memory
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
 
 PAPER = "Bari, Hegde, de Veciana, Optimal Scheduling Algorithms for LLM Inference: Theory and Practice"
 
@@ -40,50 +31,41 @@ _IN_CYCLE, _DECODE_MODE = 0, 1
 
 
 @policy_kernel
-def rad_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def rad_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 1: prefill one by one while fewer than t_col decode, else decode."""
-    cycle, decodes, chunk = int(params[0]), int(params[1]), int(params[2])
+    w, state = view.worker, memory.state
+    cycle, decodes, chunk = int(memory.params[0]), int(memory.params[1]), int(memory.params[2])
     if w.num_active == w.num_prefilling:
         state[_IN_CYCLE] = 0
     if w.num_prefilling > 0:
-        state[_IN_CYCLE] += go_on_with_prefill(w, active, d, chunk)
+        state[_IN_CYCLE] += go_on_with_prefill(view, decision, chunk)
         return
     places = min(decodes - w.num_active, cycle - state[_IN_CYCLE])
-    state[_IN_CYCLE] += take_next(
-        problem, w, requests, active, d, admit, admit_tokens, chunk, places, decodes
-    )
-    if d.explicit == 0:
-        decode_first(problem, w, active, d, admit_tokens, evict, decodes)
+    state[_IN_CYCLE] += take_next(view, decision, chunk, places, decodes)
+    if decision.record.explicit == 0:
+        decode_first(view, decision, decodes)
 
 
 @policy_kernel
-def rad_batched_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def rad_batched_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 2: prefill up to n requests, then decode them t_col at a time until all have finished.
 
     D_active is the first t_col requests in order of activation: nobody is activated in decode mode, so that
     who takes the place of one that has finished is the next in that order.
     """
-    cycle, decodes, chunk = int(params[0]), int(params[1]), int(params[2])
+    w, state = view.worker, memory.state
+    cycle, decodes, chunk = int(memory.params[0]), int(memory.params[1]), int(memory.params[2])
     if w.num_active == w.num_prefilling:
         state[_IN_CYCLE] = state[_DECODE_MODE] = 0
     if w.num_prefilling > 0:
-        state[_IN_CYCLE] += go_on_with_prefill(w, active, d, chunk)
+        state[_IN_CYCLE] += go_on_with_prefill(view, decision, chunk)
         return
     if state[_DECODE_MODE] == 0:
-        places = cycle - state[_IN_CYCLE]
-        state[_IN_CYCLE] += take_next(
-            problem, w, requests, active, d, admit, admit_tokens, chunk, places, decodes
-        )
-        if d.explicit == 1:
+        state[_IN_CYCLE] += take_next(view, decision, chunk, cycle - state[_IN_CYCLE], decodes)
+        if decision.record.explicit == 1:
             return
         state[_DECODE_MODE] = 1
-    decode_first(problem, w, active, d, admit_tokens, evict, decodes)
+    decode_first(view, decision, decodes)
 
 
 class _Cycles(CompiledPolicy):
@@ -106,9 +88,9 @@ class _Cycles(CompiledPolicy):
         """Return n, t_col and t_lcm."""
         return np.array([self.cycle, self.decodes, self.chunk], dtype=np.float64)
 
-    def memory(self, system: SystemInfo) -> PolicyMemory:
+    def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the state at the start of a cycle."""
-        return PolicyMemory(np.zeros(2, np.int64), np.zeros(1), np.zeros(2, np.int32))
+        return rule_memory(self.params(system), state=(0, 0))
 
 
 @register_policy

@@ -15,36 +15,20 @@ Readings and deviations:
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines._common import evict_last
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, policy_kernel, register_policy, require
-from kvgym.simulator.lookahead import first_use
-from kvgym.simulator.tables import UNKNOWN
+from kvgym.kernels import RuleDecision, RuleMemory, RuleView, admit_while_fits, evict_latest, policy_kernel
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
 
 
 @policy_kernel
-def request_level_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def request_level_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 3: decode everybody, or begin the next batch if nobody is left."""
-    if w.num_active > 0:
-        evict_last(problem, w, active, d, evict, w.kv_tokens + w.num_active)
-        return
-    limit = min(int(params[0]), admit.shape[0])
-    need = 0
-    i = w.queue_head
-    while i != UNKNOWN and d.num_admit < limit:
-        need += first_use(problem, requests[i])
-        if need > problem.kv_capacity:
-            break
-        admit[d.num_admit] = i
-        d.num_admit += 1
-        i = requests[i].queue_next
+    if view.worker.num_active > 0:
+        evict_latest(view, decision, view.worker.kv_tokens + view.worker.num_active)
+    else:
+        admit_while_fits(view, decision, 0, view.problem.kv_capacity, int(memory.params[0]))
 
 
 @register_policy

@@ -34,21 +34,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines._ranked_heap import ranked_pop, ranked_push
 from kvgym.errors import ConfigError
-from kvgym.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    PolicyMemory,
-    SystemInfo,
-    fraction_of,
+from kvgym.kernels import (
+    REQUEUE_BACK,
+    REQUEUE_FRONT,
+    UNKNOWN,
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit,
+    admit_tokens,
+    evict,
+    first_waiting,
+    full_tokens,
+    has_place,
+    jit,
+    kv_growth,
+    next_waiting,
+    pause_all,
     policy_kernel,
-    register_policy,
-    require,
+    ranked_pop,
+    ranked_push,
+    rule_memory,
 )
-from kvgym.simulator.apply_decision import full_tokens, kv_growth
-from kvgym.simulator.compiled import jit
-from kvgym.simulator.tables import REQUEUE_BACK, REQUEUE_FRONT, UNKNOWN
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, fraction_of, register_policy, require
 
 # Layout of the parameters.
 _SHORTEST, _PAYING, _OFFSET, _LOW_OFFSET, _HIGH_MEMORY, _BUDGET, _MAX_ACTIVE, _MAX_DECODES = range(8)
@@ -59,131 +68,139 @@ _WAITING_AT, _SLOTS_AT, _FRONT, _BACK, _RANKS = range(5)
 
 
 @jit
-def rank_waiting(problem: Any, w: Any, requests: Any, queued: Any, params: Any, state: Any) -> None:
+def ranked(params: Any) -> bool:
+    """Return whether the order of admission is another than that of the queue."""
+    return params[_SHORTEST] == 1.0 or params[_PAYING] == 1.0
+
+
+@jit
+def rank_waiting(view: RuleView, memory: RuleMemory) -> None:
     """Put requests that joined the queue into the order of admission.
 
     Their rank is their priority if paying requests go first, then the tokens to prefill or the place in the
     queue: the low 32 bits.
     """
-    for j in range(w.num_queued):
-        i = queued[j]
+    state, requeue = memory.state, view.problem.requeue
+    for j in range(view.worker.num_queued):
+        i = view.queued[j]
+        r = view.requests[i]
         rank: Any = np.int64(i)
-        if params[_SHORTEST] == 1.0:
-            rank = np.int64(requests[i].num_prefill_left)
-        elif problem.requeue == REQUEUE_BACK or problem.requeue == REQUEUE_FRONT:
-            if problem.requeue == REQUEUE_FRONT and requests[i].num_evictions > 0:
+        if memory.params[_SHORTEST] == 1.0:
+            rank = np.int64(r.num_prefill_left)
+        elif requeue in (REQUEUE_BACK, REQUEUE_FRONT):
+            if requeue == REQUEUE_FRONT and r.num_evictions > 0:
                 state[_FRONT] += 1
                 rank = (1 << 31) - state[_FRONT]
             else:
                 rank = (1 << 31) + state[_BACK]
                 state[_BACK] += 1
-        if params[_PAYING] == 1.0:
-            rank += ~np.int64(requests[i].priority) << 32
+        if memory.params[_PAYING] == 1.0:
+            rank += ~np.int64(r.priority) << 32
         state[_RANKS + i] = rank
         ranked_push(state, state[_WAITING_AT], state, _RANKS, i)
 
 
 @jit
-def first_waiting(w: Any, params: Any, state: Any) -> int:
+def first_ranked(state: Any) -> int:
+    """Return the first of the heap of waiting requests, UNKNOWN if it is empty."""
+    at = state[_WAITING_AT]
+    return state[at + 1] if state[at] > 0 else UNKNOWN
+
+
+@jit
+def first_in_order(view: RuleView, memory: RuleMemory) -> int:
     """Return the request to admit first, UNKNOWN if none waits."""
-    if params[_SHORTEST] == 0.0 and params[_PAYING] == 0.0:
-        first: int = w.queue_head
-        return first
-    at = state[_WAITING_AT]
-    return state[at + 1] if state[at] > 0 else UNKNOWN
+    return first_ranked(memory.state) if ranked(memory.params) else first_waiting(view)
 
 
 @jit
-def next_waiting(requests: Any, params: Any, state: Any, i: int) -> int:
+def next_in_order(view: RuleView, memory: RuleMemory, i: int) -> int:
     """Return the request to admit after ``i``, the first so far, which has just been admitted."""
-    if params[_SHORTEST] == 0.0 and params[_PAYING] == 0.0:
-        following: int = requests[i].queue_next
-        return following
-    at = state[_WAITING_AT]
-    ranked_pop(state, at, state, _RANKS)
-    return state[at + 1] if state[at] > 0 else UNKNOWN
+    if ranked(memory.params):
+        ranked_pop(memory.state, memory.state[_WAITING_AT], memory.state, _RANKS)
+        return first_ranked(memory.state)
+    return next_waiting(view, i)
 
 
 @jit
-def find_deadlines(w: Any, requests: Any, active: Any, params: Any, reals: Any) -> int:
+def find_deadlines(view: RuleView, memory: RuleMemory) -> int:
     """Write the last schedulable time (8) of every decode to ``reals``; returns how many are critical."""
+    w, params, deadlines = view.worker, memory.params, memory.reals
     offset = params[_LOW_OFFSET] if w.kv_tokens < params[_HIGH_MEMORY] else params[_OFFSET]
     margin = offset * (w.busy_time / w.iteration) if w.iteration > 0 else 0.0
     critical = 0
     for k in range(w.num_active):
-        slot = active[k]
+        slot = view.active[k]
         if slot.num_prefill_left > 0:
             continue
-        reals[k] = -np.inf
+        deadlines[k] = -np.inf
         if not math.isnan(slot.last_token_time):
-            reals[k] = slot.last_token_time + requests[slot.request_id].tbt_slo - margin
-        if reals[k] <= w.clock:
+            deadlines[k] = slot.last_token_time + view.requests[slot.request_id].tbt_slo - margin
+        if deadlines[k] <= w.clock:
             critical += 1
     return critical
 
 
 @jit
-def chunk_that_fits(problem: Any, left: int, tokens: int, memory: int) -> int:
-    """Return the largest chunk of a prefill within ``tokens`` of budget and ``memory`` tokens of KV."""
-    chunk = min(left, tokens, memory)
-    if chunk > 0 and kv_growth(problem, left, chunk) > memory:
+def chunk_that_fits(view: RuleView, left: int, tokens: int, free: int) -> int:
+    """Return the largest chunk of a prefill within ``tokens`` of budget and ``free`` tokens of KV."""
+    chunk = min(left, tokens, free)
+    if chunk > 0 and kv_growth(view.problem, left, chunk) > free:
         chunk -= 1  # the output token that the last chunk writes does not fit
     return chunk
 
 
 @jit
 def somebody_runs(
-    problem: Any, active: Any, keep: int, memory: int, prefilling: int, decoding: int, critical: int,
-    budget: int, limit: int,
-) -> bool:  # fmt: skip
+    view: RuleView, params: Any, keep: int, free: int, prefilling: int, decoding: int, critical: int
+) -> bool:
     """Return whether critical decodes fit and there is a batch, if the first ``keep`` slots stay.
 
     ``prefilling`` is the first slot with a prefill under way; ``decoding`` and ``critical`` count decodes and
-    critical ones among those that stay, of which up to ``limit`` must fit into ``memory``.
+    critical ones among those that stay, which have ``free`` tokens of memory.
     """
+    budget = int(params[_BUDGET])
     if critical > 0:
-        return bool(min(critical, limit) <= memory)
-    if decoding > 0 and memory > 0:
+        return min(critical, budget, int(params[_MAX_DECODES])) <= free
+    if decoding > 0 and free > 0:
         return True
     if prefilling >= keep:
         return False
-    return bool(chunk_that_fits(problem, active[prefilling].num_prefill_left, budget, memory) > 0)
+    return chunk_that_fits(view, view.active[prefilling].num_prefill_left, budget, free) > 0
 
 
 @jit
 def evict_until_somebody_runs(
-    problem: Any, w: Any, active: Any, d: Any, evict: Any, params: Any, reals: Any, critical: int
+    view: RuleView, decision: RuleDecision, memory: RuleMemory, critical: int
 ) -> int:
     """Evict the latest activated until critical decodes fit and there is a batch; the first slots stay.
 
     Returns:
         How many slots stay: at least one, if any is active.
     """
-    budget, prefilling, keep = int(params[_BUDGET]), 0, w.num_active
-    limit = min(budget, int(params[_MAX_DECODES]))
-    memory, decoding = problem.kv_capacity - w.kv_tokens, w.num_active - w.num_prefilling
+    w, active = view.worker, view.active
+    prefilling, keep, free = 0, w.num_active, view.problem.kv_capacity - w.kv_tokens
+    decoding = w.num_active - w.num_prefilling
     while prefilling < keep and active[prefilling].num_prefill_left == 0:
         prefilling += 1
-    while keep > 0 and not somebody_runs(
-        problem, active, keep, memory, prefilling, decoding, critical, budget, limit
-    ):
+    while keep > 0 and not somebody_runs(view, memory.params, keep, free, prefilling, decoding, critical):
         keep -= 1
-        memory += active[keep].num_kv_tokens
+        free += active[keep].num_kv_tokens
         if active[keep].num_prefill_left == 0:
             decoding -= 1
-            if reals[keep] <= w.clock:
+            if memory.reals[keep] <= w.clock:
                 critical -= 1
-        evict[d.num_evict] = keep
-        d.num_evict += 1
+        evict(decision, keep)
     return keep
 
 
 @jit
-def run_decodes(w: Any, active: Any, state: Any, reals: Any, keep: int, critical: bool, limit: int) -> int:
+def run_decodes(view: RuleView, memory: RuleMemory, keep: int, critical: bool, limit: int) -> int:
     """Run up to ``limit`` critical, or non-critical, decodes by last schedulable time; returns how many."""
+    active, state, deadlines, now = view.active, memory.state, memory.reals, view.worker.clock
     count = 0
     for k in range(keep):
-        if active[k].num_prefill_left == 0 and (reals[k] <= w.clock) == critical:
+        if active[k].num_prefill_left == 0 and (deadlines[k] <= now) == critical:
             count += 1
             active[k].planned = UNKNOWN
     if count <= limit:
@@ -191,41 +208,47 @@ def run_decodes(w: Any, active: Any, state: Any, reals: Any, keep: int, critical
     at = state[_SLOTS_AT]
     state[at] = 0
     for k in range(keep):
-        if active[k].num_prefill_left == 0 and (reals[k] <= w.clock) == critical:
+        if active[k].num_prefill_left == 0 and (deadlines[k] <= now) == critical:
             active[k].planned = 0
-            ranked_push(state, at, reals, 0, k)
+            ranked_push(state, at, deadlines, 0, k)
     for _ in range(limit):
-        active[ranked_pop(state, at, reals, 0)].planned = UNKNOWN
+        active[ranked_pop(state, at, deadlines, 0)].planned = UNKNOWN
     return limit
 
 
 @jit
-def run_prefills(problem: Any, active: Any, keep: int, tokens: int, memory: int) -> tuple[int, int, int]:
+def run_prefills(view: RuleView, keep: int, tokens: int, free: int) -> tuple[int, int, int]:
     """Give ongoing prefills their chunks, in order of activation.
 
     Returns:
         What is left of the budget; what is left of the memory; and the memory that new requests may claim:
         what is left once these prefills have been completed with one token each, or 0 if one got no chunk.
     """
-    room, blocked = memory, False
+    room, blocked = free, False
     for k in range(keep):
-        left = active[k].num_prefill_left
+        slot = view.active[k]
+        left = slot.num_prefill_left
         if left > 0 and not blocked:
             room -= left + 1
-            chunk = chunk_that_fits(problem, left, tokens, memory)
+            chunk = chunk_that_fits(view, left, tokens, free)
             blocked = chunk == 0
             if not blocked:
-                active[k].planned = chunk if chunk < left else UNKNOWN
+                slot.planned = chunk if chunk < left else UNKNOWN
                 tokens -= chunk
-                memory -= kv_growth(problem, left, chunk)
-    return tokens, memory, 0 if blocked else room
+                free -= kv_growth(view.problem, left, chunk)
+    return tokens, free, 0 if blocked else room
 
 
 @jit
 def admit_prefills(
-    problem: Any, w: Any, requests: Any, d: Any, admit: Any, admit_tokens: Any, params: Any, state: Any,
-    tokens: int, decodes: int, memory: int, room: int,
-) -> tuple[int, int, int]:  # fmt: skip
+    view: RuleView,
+    decision: RuleDecision,
+    memory: RuleMemory,
+    tokens: int,
+    decodes: int,
+    free: int,
+    room: int,
+) -> tuple[int, int, int]:
     """Admit new requests, each with a chunk of its prefill, while budget, cap and memory allow.
 
     ``room`` is the memory they may claim for their whole prefill and one token more.
@@ -233,51 +256,46 @@ def admit_prefills(
     Returns:
         What is left of the budget, of the decode limit, and of the memory.
     """
-    places = min(int(params[_MAX_ACTIVE]), admit.shape[0]) - w.num_active
-    i = first_waiting(w, params, state)
-    while i != UNKNOWN and tokens > 0 and d.num_admit < places:
-        held, left = requests[i].num_kv_tokens, requests[i].num_prefill_left
+    d, places = decision.record, int(memory.params[_MAX_ACTIVE]) - view.worker.num_active
+    i = first_in_order(view, memory)
+    while i != UNKNOWN and tokens > 0 and d.num_admit < places and has_place(view, decision):
+        held, left = view.requests[i].num_kv_tokens, view.requests[i].num_prefill_left
         room -= held + left + 1
         if room < 0 or (left == 0 and decodes == 0):
             break
         chunk = min(tokens, full_tokens(left))
         tokens -= chunk
-        memory -= held + kv_growth(problem, left, chunk)
+        free -= held + kv_growth(view.problem, left, chunk)
         if left == 0:
             decodes -= 1
-        admit[d.num_admit] = i
-        admit_tokens[d.num_admit] = chunk if chunk < left else UNKNOWN
-        d.num_admit += 1
-        i = next_waiting(requests, params, state, i)
-    return tokens, decodes, memory
+        if chunk < left:
+            admit_tokens(decision, i, chunk)
+        else:
+            admit(decision, i)
+        i = next_in_order(view, memory, i)
+    return tokens, decodes, free
 
 
 @policy_kernel
-def slai_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def slai_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Section 6: critical decodes, then prefills, ongoing ones first, then the other decodes."""
-    if params[_SHORTEST] == 1.0 or params[_PAYING] == 1.0:
-        rank_waiting(problem, w, requests, queued, params, state)
-    critical = find_deadlines(w, requests, active, params, reals)
-    keep = evict_until_somebody_runs(problem, w, active, d, evict, params, reals, critical)
-    memory = problem.kv_capacity - w.kv_tokens
+    w, params = view.worker, memory.params
+    if ranked(params):
+        rank_waiting(view, memory)
+    critical = find_deadlines(view, memory)
+    keep = evict_until_somebody_runs(view, decision, memory, critical)
+    free = view.problem.kv_capacity - w.kv_tokens
     for k in range(keep, w.num_active):
-        memory += active[k].num_kv_tokens
-    d.explicit = 1
-    for k in range(keep):
-        active[k].planned = 0
+        free += view.active[k].num_kv_tokens
+    pause_all(view, decision)
 
     tokens, decodes = int(params[_BUDGET]), int(params[_MAX_DECODES])
-    ran = run_decodes(w, active, state, reals, keep, True, min(tokens, decodes))
-    tokens, decodes, memory = tokens - ran, decodes - ran, memory - ran
-    tokens, memory, room = run_prefills(problem, active, keep, tokens, memory)
-    if d.num_evict == 0:
-        tokens, decodes, memory = admit_prefills(
-            problem, w, requests, d, admit, admit_tokens, params, state, tokens, decodes, memory, room
-        )
-    run_decodes(w, active, state, reals, keep, False, min(tokens, decodes, memory))
+    ran = run_decodes(view, memory, keep, True, min(tokens, decodes))
+    tokens, decodes, free = tokens - ran, decodes - ran, free - ran
+    tokens, free, room = run_prefills(view, keep, tokens, free)
+    if decision.record.num_evict == 0:
+        tokens, decodes, free = admit_prefills(view, decision, memory, tokens, decodes, free, room)
+    run_decodes(view, memory, keep, False, min(tokens, decodes, free))
 
 
 @register_policy
@@ -347,11 +365,11 @@ class SLAI(CompiledPolicy):
         )  # fmt: skip
         return np.array(values, dtype=np.float64)
 
-    def memory(self, system: SystemInfo) -> PolicyMemory:
+    def memory(self, system: SystemInfo) -> RuleMemory:
         """Return empty heaps, and room for a deadline per slot."""
         slots = min(system.max_requests, system.kv_capacity)
         waiting_at = _RANKS + system.max_requests
         slots_at = waiting_at + 1 + system.max_requests
         state = np.zeros(slots_at + 1 + slots, np.int64)
         state[_WAITING_AT], state[_SLOTS_AT] = waiting_at, slots_at
-        return PolicyMemory(state, np.zeros(max(slots, 1)), np.zeros(2, np.int32))
+        return rule_memory(self.params(system), state=state, reals=np.zeros(max(slots, 1)))

@@ -27,21 +27,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines._common import evict_last, need_of_ongoing, slot_need
 from kvgym.errors import ConfigError
-from kvgym.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    PolicyMemory,
-    SystemInfo,
-    numbers_of,
+from kvgym.kernels import (
+    REQUEUE_ARRIVAL,
+    REQUEUE_FRONT,
+    UNKNOWN,
+    WAIT,
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit,
+    evict,
+    evict_latest,
+    has_place,
+    jit,
+    need_of,
+    need_of_active,
+    pause,
     policy_kernel,
-    register_policy,
-    require,
+    rule_memory,
 )
-from kvgym.simulator.compiled import jit
-from kvgym.simulator.lookahead import first_use
-from kvgym.simulator.tables import REQUEUE_ARRIVAL, REQUEUE_FRONT, UNKNOWN, WAIT
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, numbers_of, register_policy, require
 
 PAPER = "Ao et al., Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory Constraints"
 
@@ -55,105 +61,80 @@ NUM_THRESHOLDS, DRAIN, PATIENCE, THRESHOLDS = 0, 1, 2, 3
 
 
 @jit
-def num_stages(problem: Any) -> int:
+def num_stages(view: RuleView) -> int:
     """Return a number above every stage that a request can reach."""
-    return problem.kv_capacity + 2
+    return view.problem.kv_capacity + 2
 
 
 @jit
-def pause(d: Any, slot: Any) -> int:
-    """Leave an active request out of the batch; returns the memory it holds."""
-    d.explicit = 1
-    slot.planned = 0
-    return slot.num_kv_tokens
-
-
-@jit
-def evict_newest(problem: Any, w: Any, active: Any, d: Any, evict: Any, need: int, running: int) -> int:
+def evict_newest(view: RuleView, decision: RuleDecision, need: int, running: int) -> int:
     """Evict LIFO until the planned batch fits; returns how many of the ``running`` requests are left."""
-    k = w.num_active - 1
-    while need > problem.kv_capacity and k >= 0:
-        slot = active[k]
+    k = view.worker.num_active - 1
+    while need > view.problem.kv_capacity and k >= 0:
+        slot = view.active[k]
         if slot.planned == 0:
             need -= slot.num_kv_tokens
         else:
-            need -= slot_need(problem, slot)
+            need -= need_of(view, slot)
             running -= 1
         slot.planned = UNKNOWN
-        evict[d.num_evict] = k
-        d.num_evict += 1
+        evict(decision, k)
         k -= 1
     return running
 
 
 @jit
-def pick(problem: Any, w: Any, requests: Any, d: Any, admit: Any, need: int, i: int) -> int:
-    """Admit request ``i`` if it fits; returns the memory the batch then needs, UNKNOWN if it does not fit."""
-    need += first_use(problem, requests[i])
-    if need > problem.kv_capacity or w.num_active + d.num_admit >= admit.shape[0]:
-        return UNKNOWN
-    admit[d.num_admit] = i
-    d.num_admit += 1
-    return need
-
-
-@jit
-def plan_all(w: Any, active: Any, d: Any) -> None:
+def plan_all(view: RuleView, decision: RuleDecision) -> None:
     """Take a plan back: everything active runs in full, nobody is evicted or admitted."""
+    d = decision.record
     if d.explicit == 1:
-        for k in range(w.num_active):
-            active[k].planned = UNKNOWN
+        for k in range(view.worker.num_active):
+            view.active[k].planned = UNKNOWN
     d.explicit = d.num_admit = d.num_evict = 0
 
 
 @jit
-def start_batch(d: Any, admit_tokens: Any, state: Any) -> None:
-    """Note that a batch runs, with everybody admitted in full."""
-    for j in range(d.num_admit):
-        admit_tokens[j] = UNKNOWN
-    state[_HOLDING] = 0
+def start_batch(memory: RuleMemory) -> None:
+    """Note that a batch runs."""
+    memory.state[_HOLDING] = 0
 
 
 @jit
-def is_draining(state: Any) -> bool:
-    """Whether the drain rule is in force."""
-    return state[_DRAINING] == 1
-
-
-@jit
-def stop_draining(state: Any) -> None:
+def stop_draining(memory: RuleMemory) -> None:
     """Go back to thresholds."""
-    state[_DRAINING] = 0
+    memory.state[_DRAINING] = 0
 
 
 @jit
-def drain_or_wait(w: Any, d: Any, params: Any, state: Any, reals: Any) -> bool:
+def drain_or_wait(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> bool:
     """Return True if everything is to be drained now; else decide to wait for the next arrival."""
-    if params[DRAIN] == 1.0:
+    w, state, reals = view.worker, memory.state, memory.reals
+    if memory.params[DRAIN] == 1.0:
         if w.num_active == 0:
             state[_DRAINING] = 0
         if state[_HOLDING] == 0 or w.num_queued > 0:
-            reals[0] = w.clock + params[PATIENCE]
+            reals[0] = w.clock + memory.params[PATIENCE]
         if reals[0] <= w.clock:
             state[_DRAINING] = 1
         if state[_DRAINING] == 1:
             return True
-        d.wait_until = reals[0]
-    d.act = WAIT
+        decision.record.wait_until = reals[0]
+    decision.record.act = WAIT
     state[_HOLDING] = 1
     return False
 
 
 @jit
-def join_class(problem: Any, requests: Any, state: Any, m: int, i: int) -> None:
+def join_class(view: RuleView, state: Any, m: int, i: int) -> None:
     """Add request ``i`` to the queue of its class, where it stands in the waiting queue."""
-    c = requests[i].class_id
+    r, requeue = view.requests[i], view.problem.requeue
+    c = r.class_id
     head, tail, following = QUEUES + c, QUEUES + m + c, QUEUES + 3 * m
     state[QUEUES + 2 * m + c] += 1
     before, at = UNKNOWN, UNKNOWN
-    if requests[i].num_evictions > 0 and problem.requeue == REQUEUE_FRONT:
+    if r.num_evictions > 0 and requeue == REQUEUE_FRONT:
         at = state[head]
-    elif requests[i].num_evictions > 0 and problem.requeue == REQUEUE_ARRIVAL:
+    elif r.num_evictions > 0 and requeue == REQUEUE_ARRIVAL:
         at = state[head]
         while at != UNKNOWN and at < i:
             before, at = at, state[following + at]
@@ -169,11 +150,12 @@ def join_class(problem: Any, requests: Any, state: Any, m: int, i: int) -> None:
 
 
 @jit
-def leave_classes(requests: Any, d: Any, admit: Any, state: Any, m: int) -> None:
+def leave_classes(view: RuleView, decision: RuleDecision, state: Any, m: int) -> None:
     """Take those admitted, who stood first, out of the queues of their classes."""
-    for j in range(d.num_admit):
-        c = requests[admit[j]].class_id
-        state[QUEUES + c] = state[QUEUES + 3 * m + admit[j]]
+    for j in range(decision.record.num_admit):
+        i = decision.admit[j]
+        c = view.requests[i].class_id
+        state[QUEUES + c] = state[QUEUES + 3 * m + i]
         if state[QUEUES + c] == UNKNOWN:
             state[QUEUES + m + c] = UNKNOWN
         state[QUEUES + 2 * m + c] -= 1
@@ -181,85 +163,85 @@ def leave_classes(requests: Any, d: Any, admit: Any, state: Any, m: int) -> None
 
 @jit
 def admit_by_class(
-    problem: Any, w: Any, requests: Any, d: Any, admit: Any, params: Any, state: Any, need: int, below: bool
+    view: RuleView, decision: RuleDecision, memory: RuleMemory, need: int, below: bool
 ) -> None:
     """Admit up to n_j requests of each class in queue order while they fit, class by class.
 
     With ``below``, classes that have not reached their threshold take part as well.
     """
-    m = int(params[NUM_THRESHOLDS])
+    state, m = memory.state, int(memory.params[NUM_THRESHOLDS])
     for c in range(m):
-        threshold = int(params[THRESHOLDS + c])
+        threshold = int(memory.params[THRESHOLDS + c])
         if not below and state[QUEUES + 2 * m + c] < threshold:
             continue
         i = state[QUEUES + c]
         for _ in range(threshold):
             if i == UNKNOWN:
                 break
-            need = pick(problem, w, requests, d, admit, need, i)
-            if need == UNKNOWN:
+            need += need_of(view, view.requests[i])
+            if need > view.problem.kv_capacity or not has_place(view, decision):
                 return
+            admit(decision, i)
             i = state[QUEUES + 3 * m + i]
 
 
 @jit
-def plan_thresholds(problem: Any, w: Any, active: Any, d: Any, params: Any, state: Any, profile: Any) -> Any:
+def plan_thresholds(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tuple[int, int]:
     """Plan min(n_j, n_js) requests of each class that has reached its threshold, at each stage; pause others.
 
-    ``profile`` counts the planned requests by class and stage and is zero before and after.
+    The profile counts the planned requests by class and stage and is zero before and after.
 
     Returns:
         How many active requests run, and the memory needed.
     """
-    m, stages = int(params[NUM_THRESHOLDS]), num_stages(problem)
+    params, state, profile = memory.params, memory.state, memory.profile
+    m, stages = int(params[NUM_THRESHOLDS]), num_stages(view)
     running, need = 0, 0
-    for k in range(w.num_active):
-        slot = active[k]
+    for k in range(view.worker.num_active):
+        slot = view.active[k]
         threshold = int(params[THRESHOLDS + slot.class_id])
         at = slot.class_id * stages + slot.num_output_tokens + 1
         if state[QUEUES + 2 * m + slot.class_id] >= threshold and profile[at] < threshold:
             profile[at] += 1
             running += 1
-            need += slot_need(problem, slot)
+            need += need_of(view, slot)
         else:
-            need += pause(d, slot)
-    for k in range(w.num_active):
-        profile[active[k].class_id * stages + active[k].num_output_tokens + 1] = 0
+            need += slot.num_kv_tokens
+            pause(decision, slot)
+    for k in range(view.worker.num_active):
+        profile[view.active[k].class_id * stages + view.active[k].num_output_tokens + 1] = 0
     return running, need
 
 
 @policy_kernel
-def wait_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def wait_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 1, with the drain rule."""
-    m = int(params[NUM_THRESHOLDS])
-    for j in range(w.num_queued):
-        join_class(problem, requests, state, m, queued[j])
+    state, capacity, m = memory.state, view.problem.kv_capacity, int(memory.params[NUM_THRESHOLDS])
+    for j in range(view.worker.num_queued):
+        join_class(view, state, m, view.queued[j])
     reached = False
     for c in range(m):
-        reached |= state[QUEUES + 2 * m + c] >= params[THRESHOLDS + c]
+        reached |= state[QUEUES + 2 * m + c] >= memory.params[THRESHOLDS + c]
     if reached:
-        running, need = plan_thresholds(problem, w, active, d, params, state, profile)
-        if need > problem.kv_capacity:
-            running = evict_newest(problem, w, active, d, evict, need, running)
+        running, need = plan_thresholds(view, decision, memory)
+        if need > capacity:
+            running = evict_newest(view, decision, need, running)
         else:
-            admit_by_class(problem, w, requests, d, admit, params, state, need, False)
-        if running + d.num_admit > 0:
-            stop_draining(state)
-            leave_classes(requests, d, admit, state, m)
-            start_batch(d, admit_tokens, state)
+            admit_by_class(view, decision, memory, need, False)
+        if running + decision.record.num_admit > 0:
+            stop_draining(memory)
+            leave_classes(view, decision, state, m)
+            start_batch(memory)
             return
-        plan_all(w, active, d)
-    if drain_or_wait(w, d, params, state, reals):
-        need = need_of_ongoing(problem, w, active)
-        if need > problem.kv_capacity:
-            evict_last(problem, w, active, d, evict, need)
+        plan_all(view, decision)
+    if drain_or_wait(view, decision, memory):
+        need = need_of_active(view)
+        if need > capacity:
+            evict_latest(view, decision, need)
         else:
-            admit_by_class(problem, w, requests, d, admit, params, state, need, True)
-        leave_classes(requests, d, admit, state, m)
-        start_batch(d, admit_tokens, state)
+            admit_by_class(view, decision, memory, need, True)
+        leave_classes(view, decision, state, m)
+        start_batch(memory)
 
 
 class ThresholdPolicy(CompiledPolicy):
@@ -379,10 +361,11 @@ class Wait(ThresholdPolicy):
             thresholds = practical_thresholds(system.classes, self.batch_limit)
         return self.shared_params(thresholds, np.array([c.rate for c in system.classes]))
 
-    def memory(self, system: SystemInfo) -> PolicyMemory:
+    def memory(self, system: SystemInfo) -> RuleMemory:
         """Return empty queues of the classes, and a counter for each class and stage."""
         m = len(system.classes)
         state = np.full(QUEUES + 3 * m + system.max_requests, UNKNOWN, dtype=np.int64)
         state[[_HOLDING, _DRAINING]] = 0
         state[QUEUES + 2 * m : QUEUES + 3 * m] = 0
-        return PolicyMemory(state, np.zeros(1), np.zeros(m * (system.kv_capacity + 2), np.int32))
+        profile = np.zeros(m * (system.kv_capacity + 2), np.int32)
+        return rule_memory(self.params(system), state=state, profile=profile)

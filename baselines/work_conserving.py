@@ -29,23 +29,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.policy import (
-    CompiledPolicy,
-    PolicyInfo,
-    PolicyMemory,
-    SystemInfo,
+from kvgym.kernels import (
+    UNKNOWN,
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit,
+    blocked_for,
+    evict,
+    first_waiting,
+    heap_first,
+    heap_pop,
+    heap_push,
+    jit,
+    kv_growth,
+    need_of,
+    next_waiting,
     policy_kernel,
-    register_policy,
-    require,
+    profile_add,
+    profile_offset,
+    request_key,
+    rule_memory,
 )
-from kvgym.simulator.compiled import jit
-from kvgym.simulator.heap import heap_pop, heap_push, key_request, request_key
-from kvgym.simulator.lookahead import blocked_for, first_use, profile_add, profile_offset
-from kvgym.simulator.tables import UNKNOWN
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
 
 PAPER = (
     "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory Constraints"
 )
+
+# Layout of the parameters: tokens of a chunk, whether the order is SJF.
+_CHUNK, _BY_WORK = 0, 1
 
 # Layout of the state array: origin of the profile, iteration until which the head is known to be blocked, the
 # head it was computed for, then the heap of SJF; from the back, by request id, the iteration after the last
@@ -54,90 +67,78 @@ _BLOCKED_UNTIL, _BLOCKED_ID, _HEAP = 1, 2, 3
 
 
 @jit
-def chunk_growth(problem: Any, row: Any, chunk: int) -> int:
-    """Return the KV tokens that a slot or a waiting request gains in its next iteration.
-
-    A function of both: their fields have the same names.
-    """
-    if row.num_prefill_left == 0:
-        return 1
-    if row.num_prefill_left <= chunk:
-        return row.num_prefill_left + problem.prefill_emits
-    return chunk
+def chunk_growth(view: RuleView, row: Any, chunk: int) -> int:
+    """Return the KV tokens that a slot or a waiting request gains in its next iteration."""
+    left = row.num_prefill_left
+    return kv_growth(view.problem, left, min(left, chunk) if left > 0 else 1)
 
 
 @jit
-def need_of_chunks(problem: Any, w: Any, active: Any, chunk: int) -> int:
+def need_of_chunks(view: RuleView, chunk: int) -> int:
     """Return the KV tokens that the active set needs in the coming iteration."""
+    w = view.worker
     if w.num_prefilling == 0:
         return w.kv_tokens + w.num_active
     need = w.kv_tokens
     for k in range(w.num_active):
-        need += chunk_growth(problem, active[k], chunk)
+        need += chunk_growth(view, view.active[k], chunk)
     return need
 
 
 @jit
-def evict_latest(problem: Any, w: Any, active: Any, d: Any, evict: Any, need: int, chunk: int) -> None:
+def swap_out(view: RuleView, decision: RuleDecision, need: int, chunk: int) -> None:
     """Evict the latest activated requests until the coming iteration of the others fits.
 
     ``need`` is what the whole active set needs. The oldest stays: every request fits alone.
     """
-    while need > problem.kv_capacity:
-        k = w.num_active - 1 - d.num_evict
-        need -= active[k].num_kv_tokens + chunk_growth(problem, active[k], chunk)
-        evict[d.num_evict] = k
-        d.num_evict += 1
+    k = view.worker.num_active
+    while need > view.problem.kv_capacity:
+        k -= 1
+        need -= view.active[k].num_kv_tokens + chunk_growth(view, view.active[k], chunk)
+        evict(decision, k)
 
 
 @jit
-def plan_chunks(
-    w: Any, requests: Any, active: Any, d: Any, admit: Any, admit_tokens: Any, chunk: int
-) -> None:
+def plan_chunks(view: RuleView, decision: RuleDecision, chunk: int) -> None:
     """Give one chunk to each request with more than that to prefill; all others run in full.
 
     Those evicted are the last slots.
     """
-    if w.num_prefilling > 0:
-        for k in range(w.num_active - d.num_evict):
-            if active[k].num_prefill_left > chunk:
-                active[k].planned = chunk
+    d = decision.record
+    if view.worker.num_prefilling > 0:
+        for k in range(view.worker.num_active - d.num_evict):
+            if view.active[k].num_prefill_left > chunk:
+                view.active[k].planned = chunk
                 d.explicit = 1
     for j in range(d.num_admit):
-        admit_tokens[j] = UNKNOWN
-        if requests[admit[j]].num_prefill_left > chunk:
-            admit_tokens[j] = chunk
+        if view.requests[decision.admit[j]].num_prefill_left > chunk:
+            decision.admit_tokens[j] = chunk
             d.explicit = 1
 
 
 @jit
-def note_queued(w: Any, requests: Any, queued: Any, state: Any, by_work: bool) -> None:
+def note_queued(view: RuleView, memory: RuleMemory) -> None:
     """Take those that joined the queue into the heap, by prompt plus predicted output (SJF only)."""
-    if by_work:
-        for j in range(w.num_queued):
-            r = requests[queued[j]]
-            heap_push(state, _HEAP, request_key(np.int64(r.prompt_len) + r.predicted_len, queued[j]))
+    if memory.params[_BY_WORK] == 1.0:
+        for j in range(view.worker.num_queued):
+            i = view.queued[j]
+            r = view.requests[i]
+            heap_push(memory.state, _HEAP, request_key(np.int64(r.prompt_len) + r.predicted_len, i))
 
 
 @jit
-def shortest(state: Any) -> int:
-    """Return the waiting request with the least work; UNKNOWN if nobody waits."""
-    return key_request(state[_HEAP + 1]) if state[_HEAP] > 0 else UNKNOWN
-
-
-@jit
-def first_in_order(w: Any, state: Any, by_work: bool) -> int:
+def first_in_order(view: RuleView, memory: RuleMemory) -> int:
     """Return the waiting request to consider first; UNKNOWN if nobody waits."""
-    return shortest(state) if by_work else w.queue_head
+    return heap_first(memory.state, _HEAP) if memory.params[_BY_WORK] == 1.0 else first_waiting(view)
 
 
 @jit
-def next_in_order(requests: Any, state: Any, by_work: bool, i: int) -> int:
+def next_in_order(view: RuleView, memory: RuleMemory, i: int) -> int:
     """Return the request to consider after ``i``, which has been admitted; UNKNOWN if there is none."""
-    if by_work:
-        heap_pop(state, _HEAP)
-        return shortest(state)
-    return requests[i].queue_next
+    if memory.params[_BY_WORK] == 1.0:
+        heap_pop(memory.state, _HEAP)
+        return heap_first(memory.state, _HEAP)
+    return next_waiting(view, i)
 
 
 @jit
@@ -147,8 +148,9 @@ def partial_chunks(row: Any, chunk: int) -> int:
 
 
 @jit
-def expected_rounds(problem: Any, r: Any, chunk: int) -> int:
+def expected_rounds(view: RuleView, r: Any, chunk: int) -> int:
     """Return the iterations a waiting request is expected to run here, at least 1."""
+    problem = view.problem
     if problem.hands_over == 1:
         return partial_chunks(r, chunk) + 1
     output = min(max(r.predicted_len, r.num_output_tokens + 1), problem.kv_capacity - r.prompt_len)
@@ -159,34 +161,37 @@ def expected_rounds(problem: Any, r: Any, chunk: int) -> int:
 
 
 @jit
-def add_use(problem: Any, profile: Any, offset: int, row: Any, chunk: int, rounds: int, sign: int) -> None:
+def add_use(
+    view: RuleView, memory: RuleMemory, offset: int, row: Any, chunk: int, rounds: int, sign: int
+) -> None:
     """Add (sign 1) or subtract (sign -1) what a slot or a waiting request uses over ``rounds`` iterations.
 
     A chunk more per iteration while prompt remains, then, from the iteration that completes the prefill (or
     at once, if that is over), one token more per iteration.
     """
-    partial = partial_chunks(row, chunk)
+    profile, partial = memory.profile, partial_chunks(row, chunk)
     for k in range(partial):
         use = row.num_kv_tokens + (k + 1) * chunk
         profile[offset + k] = np.int32(profile[offset + k] + sign * use)
-    profile_add(profile, offset + partial, first_use(problem, row), rounds - partial, sign)
+    profile_add(profile, offset + partial, need_of(view, row), rounds - partial, sign)
 
 
 @jit
-def chunks_blocked_for(problem: Any, profile: Any, offset: int, r: Any, chunk: int, rounds: int) -> int:
+def chunks_blocked_for(
+    view: RuleView, memory: RuleMemory, offset: int, r: Any, chunk: int, rounds: int
+) -> int:
     """Return for how many iterations a request surely cannot be admitted; 0 = it fits now.
 
     As :func:`~kvgym.simulator.lookahead.blocked_for`: each iteration of waiting lowers the use at a moment
     before the prefill is complete by one chunk, and at a later one by one token, until it is that of the
     completing iteration.
     """
+    profile, capacity = memory.profile, view.problem.kv_capacity
     bound, partial = 0, partial_chunks(r, chunk)
     for k in range(partial):
-        excess = profile[offset + k] + r.num_kv_tokens + (k + 1) * chunk - problem.kv_capacity
+        excess = profile[offset + k] + r.num_kv_tokens + (k + 1) * chunk - capacity
         bound = max(bound, min((excess + chunk - 1) // chunk, k + 1))
-    later = blocked_for(
-        profile, offset + partial, first_use(problem, r), rounds - partial, problem.kv_capacity
-    )
+    later = blocked_for(profile, offset + partial, need_of(view, r), rounds - partial, capacity)
     return max(bound, later)
 
 
@@ -197,21 +202,22 @@ def end_of(state: Any, i: int) -> int:
 
 
 @jit
-def update_use(w: Any, requests: Any, active: Any, finished: Any, state: Any, profile: Any) -> int:
+def update_use(view: RuleView, memory: RuleMemory) -> int:
     """Correct the profile where predictions were wrong; returns the offset of now.
 
     The rest of requests that ended early is taken out; each that has outlived its prediction is put in for
     the coming iteration. Afterwards the profile of the coming iteration is what the active set needs.
     """
+    w, state, profile = view.worker, memory.state, memory.profile
     offset = profile_offset(profile, state, w.iteration)
     for j in range(w.num_finished):
-        r = requests[finished[j]]
-        rest = state[end_of(state, finished[j])] - w.iteration
+        r = view.requests[view.finished[j]]
+        rest = state[end_of(state, view.finished[j])] - w.iteration
         if rest > 0:
             profile_add(profile, offset, r.prompt_len + r.num_output_tokens + 1, rest, -1)
             state[_BLOCKED_ID] = UNKNOWN
     for k in range(w.num_active):
-        slot = active[k]
+        slot = view.active[k]
         if slot.num_output_tokens >= slot.predicted_len:
             end = end_of(state, slot.request_id)
             if state[end] <= w.iteration:
@@ -222,75 +228,65 @@ def update_use(w: Any, requests: Any, active: Any, finished: Any, state: Any, pr
 
 @jit
 def admit_if_safe(
-    problem: Any, w: Any, requests: Any, d: Any, admit: Any, chunk: int, state: Any, profile: Any, offset: int,
-    i: int,
-) -> bool:  # fmt: skip
+    view: RuleView, decision: RuleDecision, memory: RuleMemory, offset: int, i: int, chunk: int
+) -> bool:
     """Admit request ``i`` if memory is predicted never to overflow with it; else note until when it waits."""
-    if state[_BLOCKED_ID] == i and w.iteration < state[_BLOCKED_UNTIL]:
+    state, iteration, r = memory.state, view.worker.iteration, view.requests[i]
+    if state[_BLOCKED_ID] == i and iteration < state[_BLOCKED_UNTIL]:
         return False
-    rounds = expected_rounds(problem, requests[i], chunk)
-    wait = chunks_blocked_for(problem, profile, offset, requests[i], chunk, rounds)
+    rounds = expected_rounds(view, r, chunk)
+    wait = chunks_blocked_for(view, memory, offset, r, chunk, rounds)
     if wait > 0:
         state[_BLOCKED_ID] = i
-        state[_BLOCKED_UNTIL] = w.iteration + wait
+        state[_BLOCKED_UNTIL] = iteration + wait
         return False
-    add_use(problem, profile, offset, requests[i], chunk, rounds, 1)
-    state[end_of(state, i)] = w.iteration + rounds
-    admit[d.num_admit] = i
-    d.num_admit += 1
+    add_use(view, memory, offset, r, chunk, rounds, 1)
+    state[end_of(state, i)] = iteration + rounds
+    admit(decision, i)
     return True
 
 
 @policy_kernel
-def work_conserving_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def work_conserving_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Ongoing requests first, swapping out the latest on overflow; else admit while the coming round fits."""
-    chunk, by_work = int(params[0]), params[1] == 1.0
-    note_queued(w, requests, queued, state, by_work)
-    need = need_of_chunks(problem, w, active, chunk)
-    if need > problem.kv_capacity:
-        evict_latest(problem, w, active, d, evict, need, chunk)
+    capacity, chunk = view.problem.kv_capacity, int(memory.params[_CHUNK])
+    note_queued(view, memory)
+    need = need_of_chunks(view, chunk)
+    if need > capacity:
+        swap_out(view, decision, need, chunk)
     else:
-        i = first_in_order(w, state, by_work)
+        i = first_in_order(view, memory)
         while i != UNKNOWN:
-            need += requests[i].num_kv_tokens + chunk_growth(problem, requests[i], chunk)
-            if need > problem.kv_capacity:
+            need += view.requests[i].num_kv_tokens + chunk_growth(view, view.requests[i], chunk)
+            if need > capacity:
                 break
-            admit[d.num_admit] = i
-            d.num_admit += 1
-            i = next_in_order(requests, state, by_work, i)
-    plan_chunks(w, requests, active, d, admit, admit_tokens, chunk)
+            admit(decision, i)
+            i = next_in_order(view, memory, i)
+    plan_chunks(view, decision, chunk)
 
 
 @policy_kernel
-def lookahead_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def lookahead_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Ongoing requests first; admit while predicted memory never exceeds the capacity.
 
     Only a prediction that was too short makes the ongoing requests overflow.
     """
-    chunk, by_work = int(params[0]), params[1] == 1.0
-    note_queued(w, requests, queued, state, by_work)
-    offset = update_use(w, requests, active, finished, state, profile)
-    need = need_of_chunks(problem, w, active, chunk)
-    if need > problem.kv_capacity:
-        evict_latest(problem, w, active, d, evict, need, chunk)
-        for j in range(d.num_evict):
-            slot = active[evict[j]]
-            rest = state[end_of(state, slot.request_id)] - w.iteration
-            add_use(problem, profile, offset, slot, chunk, rest, -1)
+    state, chunk = memory.state, int(memory.params[_CHUNK])
+    note_queued(view, memory)
+    offset = update_use(view, memory)
+    need = need_of_chunks(view, chunk)
+    if need > view.problem.kv_capacity:
+        swap_out(view, decision, need, chunk)
+        for j in range(decision.record.num_evict):
+            slot = view.active[decision.evict[j]]
+            rest = state[end_of(state, slot.request_id)] - view.worker.iteration
+            add_use(view, memory, offset, slot, chunk, rest, -1)
         state[_BLOCKED_ID] = UNKNOWN
     else:
-        i = first_in_order(w, state, by_work)
-        while i != UNKNOWN and admit_if_safe(
-            problem, w, requests, d, admit, chunk, state, profile, offset, i
-        ):
-            i = next_in_order(requests, state, by_work, i)
-    plan_chunks(w, requests, active, d, admit, admit_tokens, chunk)
+        i = first_in_order(view, memory)
+        while i != UNKNOWN and admit_if_safe(view, decision, memory, offset, i, chunk):
+            i = next_in_order(view, memory, i)
+    plan_chunks(view, decision, chunk)
 
 
 class _WorkConserving(CompiledPolicy):
@@ -312,16 +308,16 @@ class _WorkConserving(CompiledPolicy):
         """Return the chunk, tokens, and whether the order is SJF; no prompt exceeds the capacity."""
         return np.array([min(self.chunk, system.kv_capacity), float(self.by_work)])
 
-    def memory(self, system: SystemInfo) -> PolicyMemory:
+    def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the heap behind the scalars."""
         state = np.zeros(_HEAP + 1 + self.by_work * system.max_requests, np.int64)
-        return PolicyMemory(state, np.zeros(1), np.zeros(2, np.int32))
+        return rule_memory(self.params(system), state=state)
 
 
 class _WithLookAhead(_WorkConserving):
     """What both policies with look-ahead share: the profile of future memory."""
 
-    def memory(self, system: SystemInfo) -> PolicyMemory:
+    def memory(self, system: SystemInfo) -> RuleMemory:
         """Return heap and ends behind the scalars, and a profile two horizons long.
 
         No request is expected to run longer than the chunks of a prompt that fills the memory and the
@@ -330,7 +326,7 @@ class _WithLookAhead(_WorkConserving):
         state = np.zeros(_HEAP + 1 + 2 * system.max_requests, np.int64)
         state[_BLOCKED_ID] = UNKNOWN
         horizon = system.kv_capacity // min(self.chunk, system.kv_capacity) + system.max_predicted_len + 2
-        return PolicyMemory(state, np.zeros(1), np.zeros(2 * horizon, np.int32))
+        return rule_memory(self.params(system), state=state, profile=np.zeros(2 * horizon, np.int32))
 
 
 @register_policy

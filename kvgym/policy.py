@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError
 from kvgym.registry import Registry
 from kvgym.simulator.batch_time import BatchTimeModel
-from kvgym.simulator.compiled import Kernel, kernel
+from kvgym.simulator.compiled import Kernel
 from kvgym.simulator.decision import Decision as Decision
-from kvgym.simulator.loop import POLICY_SIGNATURE
+from kvgym.simulator.rule import RuleMemory, rule_memory
 from kvgym.simulator.view import SystemView
 from kvgym.specs import parse_spec
 from kvgym.workloads.classes import ClassStatistics
@@ -125,45 +125,30 @@ class Policy(ABC):
         return f"{self.info.name}({inside})"
 
 
-@dataclass
-class PolicyMemory:
-    """What a compiled policy remembers: three arrays handed to every call of its kernel."""
-
-    state: NDArray[np.int64]
-    reals: NDArray[np.float64]
-    profile: NDArray[np.int32]
-
-
 class CompiledPolicy(Policy):
-    """A policy whose rule is a compiled kernel, see :data:`~kvgym.simulator.loop.POLICY_SIGNATURE`."""
+    """A policy whose rule is a compiled kernel, see :mod:`kvgym.kernels`."""
 
     kernel: ClassVar[Kernel]
 
-    @abstractmethod
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
         """Return the hyperparameters the kernel reads, float64 (k,)."""
+        return np.zeros(1)
 
-    def memory(self, system: SystemInfo) -> PolicyMemory:
-        """Return fresh memory for a run."""
-        return PolicyMemory(np.zeros(1, np.int64), np.zeros(1), np.zeros(2, np.int32))
+    def memory(self, system: SystemInfo) -> RuleMemory:
+        """Return the parameters and fresh memory for a run."""
+        return rule_memory(self.params(system))
 
     def reset(self, system: SystemInfo) -> None:
         """Prepare parameters and memory for a run."""
-        self._params = np.ascontiguousarray(self.params(system), dtype=np.float64)
-        self._memory = self.memory(system)
+        self._memory = rule_memory(**self.memory(system)._asdict())
 
-    def arguments(self) -> tuple[Any, ...]:
-        """Return ``(params, state, reals, profile)`` of the run prepared by :meth:`reset`."""
-        return self._params, self._memory.state, self._memory.reals, self._memory.profile
+    def arguments(self) -> RuleMemory:
+        """Return parameters and memory of the run prepared by :meth:`reset`."""
+        return self._memory
 
     def schedule(self, view: SystemView) -> Decision:
         """Decide through the uncompiled kernel, as from plain Python."""
         return view.consult(self.kernel, self.arguments())
-
-
-def policy_kernel(function: Callable[..., None]) -> Kernel:
-    """Make a policy kernel of a function with the arguments of ``POLICY_SIGNATURE``."""
-    return kernel(POLICY_SIGNATURE)(function)
 
 
 def fraction_of(capacity: int, fraction: float) -> int:

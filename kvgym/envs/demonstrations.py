@@ -64,7 +64,7 @@ from kvgym.simulator.apply_decision import full_tokens, planned_tokens
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import Run
 from kvgym.simulator.compiled import jit, jit_inline, kernel, uncompiled
-from kvgym.simulator.loop import POLICY_SIGNATURE
+from kvgym.simulator.rule import MEMORY, POLICY_SIGNATURE, RuleDecision, RuleMemory, view_of
 from kvgym.simulator.tables import (
     DECISION,
     GAP_BINS,
@@ -249,14 +249,14 @@ _I8_2D, _F4_2D, _U8_2D = types.int64[:, ::1], types.float32[:, ::1], types.uint8
 
 @kernel(
     types.int64(
-        _I8, _I8, types.int64, _I8, types.Array(numba.from_dtype(DECISION), 1, "C"), _I4, _I4, _I4, _F8, _I8, _F8,
-        _I4, _F8, _F4_2D, _U8_2D, _I8_2D, _F8, _F8, _I8,
+        _I8, _I8, types.int64, _I8, types.Array(numba.from_dtype(DECISION), 1, "C"), _I4, _I4, _I4, MEMORY,
+        _F8, _F4_2D, _U8_2D, _I8_2D, _F8, _F8, _I8,
     )
 )  # fmt: skip
 def demonstrate_episode(
     at: Any, size: Any, settings_address: int, handles: Any, decision: Any, admit: Any, admit_tokens: Any,
-    evict: Any, params: Any, state: Any, reals: Any, profile: Any, batch_params: Any, observations: Any, masks: Any,
-    actions: Any, rewards: Any, terms: Any, where: Any,
+    evict: Any, memory: RuleMemory, batch_params: Any, observations: Any, masks: Any, actions: Any,
+    rewards: Any, terms: Any, where: Any,
 ) -> int:  # fmt: skip
     """Play an episode that has been started under a policy, until it ends or the record is full.
 
@@ -270,10 +270,7 @@ def demonstrate_episode(
         admit: request ids.
         admit_tokens: tokens of each.
         evict: slots.
-        params: float64, hyperparameters of the policy.
-        state: int64, memory of the policy; so are the two that follow.
-        reals: float64.
-        profile: int32.
+        memory: hyperparameters and memory of the policy.
         batch_params: float64, parameters of the batch-time kernel.
         observations: float32 (n, D), written from row ``where[AT]`` on; so are the three that follow.
         masks: uint8 (n, K).
@@ -309,10 +306,7 @@ def demonstrate_episode(
             return outcome
         first = False
         d.act, d.explicit, d.num_admit, d.num_evict, d.wait_until = RUN, 0, 0, 0, np.inf
-        policy(
-            run.problem, run.w, run.requests, run.active, run.queued, run.finished, d, admit, admit_tokens, evict,
-            params, state, reals, profile,
-        )  # fmt: skip
+        policy(view_of(run), RuleDecision(d, admit, admit_tokens, evict), memory)
         where[NUM_ADMIT], where[NUM_EVICT], where[NUM_ACTIVE] = d.num_admit, d.num_evict, run.w.num_active
         reason = in_full(e, d, admit, admit_tokens, evict)
         if reason != 0:
@@ -492,7 +486,7 @@ def _play(
             episodes.addresses[0], episodes.lengths[0], int(episodes.settings.ctypes.data),
             np.array(handles, np.int64), decision if episodes.compiled else as_records(decision),
             np.zeros_like(block["admit"]), np.full_like(block["admit"], UNKNOWN), np.zeros_like(block["evict"]),
-            *policy.arguments(), episodes.batch_params, found.observations, found.masks.view(np.uint8), found.actions,
+            policy.arguments(), episodes.batch_params, found.observations, found.masks.view(np.uint8), found.actions,
             found.rewards, np.zeros(len(REWARD_TERMS)), where,
         )
     )  # fmt: skip

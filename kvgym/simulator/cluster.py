@@ -32,7 +32,7 @@ from kvgym.simulator.cluster_tables import (
     batch_time_at,
     f8_at,
     i4_at,
-    i8_at,
+    memory_of,
     open_cluster,
     policy_at,
     router_at,
@@ -40,6 +40,7 @@ from kvgym.simulator.cluster_tables import (
 )
 from kvgym.simulator.compiled import jit, jit_inline, kernel
 from kvgym.simulator.engine import begin, clear_decision
+from kvgym.simulator.rule import decision_of, view_of
 from kvgym.simulator.tables import (
     BAD_ROUTE,
     BUDGET,
@@ -355,12 +356,7 @@ def run_cluster(
             if ask & ASK_POLICY:
                 return DECIDE
             policy = policy_at(handles[k, 0], handles[k, 1])
-            a, n = c.rows[k], c.sizes[k]
-            policy(
-                run.problem, run.w, run.requests, run.active, run.queued, run.finished, run.decision, run.admit,
-                run.admit_tokens, run.evict, f8_at(a[9], n[9]), i8_at(a[10], n[10]), f8_at(a[11], n[11]),
-                i4_at(a[12], n[12]),
-            )  # fmt: skip
+            policy(view_of(run), decision_of(run), memory_of(c, k))
             decided = True
         else:
             return question

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +21,7 @@ from kvgym.simulator.cluster import (
 from kvgym.simulator.cluster_tables import ROUTER_SIGNATURE, ROWS, SHARED
 from kvgym.simulator.compiled import Kernel, uncompiled
 from kvgym.simulator.decision import Decision
-from kvgym.simulator.loop import POLICY_SIGNATURE
+from kvgym.simulator.rule import MEMORY_DTYPES, POLICY_SIGNATURE, RuleMemory, rule_memory
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import BAD_ROUTE, BUDGET, DECIDE, ITERATION, LOG_FULL, ROUTE, UNKNOWN
@@ -30,8 +29,6 @@ from kvgym.simulator.view import ClusterView
 from kvgym.workloads.table import RequestTable
 
 _FOREVER = 1_000_000_000
-_POLICY_TABLES = ("params", "state", "reals", "profile")
-_POLICY_KINDS = (np.float64, np.int64, np.float64, np.int32)
 
 
 class RouterRule(Protocol):
@@ -89,8 +86,7 @@ class ClusterSimulation(Simulation):
         self.worker_params = [
             np.array(worker.batch_time.params(), np.float64) for worker in system.all_workers
         ]
-        nothing = (np.zeros(1), np.zeros(1, np.int64), np.zeros(1), np.zeros(1, np.int32))
-        self._memory: list[tuple[Any, ...]] = [nothing] * len(self.workers)
+        self._memory: list[RuleMemory] = [rule_memory()] * len(self.workers)
         self._router_memory: tuple[Any, Any] = (np.zeros(1), np.zeros(1, np.int64))
         self._functions: list[Any] = []  # keeps alive what the handles point to
         self._handles = np.zeros((len(self.workers), 6), np.int64)
@@ -131,18 +127,19 @@ class ClusterSimulation(Simulation):
 
     def _find_tables(self) -> tuple[Any, ...]:
         """Return addresses and lengths of all tables."""
+        array: Any
         for memory in self._memory:
-            for name, array, kind in zip(_POLICY_TABLES, memory, _POLICY_KINDS, strict=True):
+            for name, array, kind in zip(memory._fields, memory, MEMORY_DTYPES, strict=True):
                 if array.dtype != kind or array.ndim != 1 or not array.flags.c_contiguous:
                     raise ConfigError(
                         f"policy {self.policy_name!r}: its {name} array has dtype {array.dtype} and shape "
-                        f"{array.shape}; expected {np.dtype(kind)}, one dimension, contiguous"
+                        f"{array.shape}; expected {kind}, one dimension, contiguous"
                     )
         params, state = self._router_memory
         shared = [getattr(self, name) for name in SHARED[:-2]] + [params, state]
         rows = []
         for k, memory in enumerate(self._memory):
-            own = dict(zip(_POLICY_TABLES, memory, strict=True)) | {"batch_params": self.worker_params[k]}
+            own = {**memory._asdict(), "batch_params": self.worker_params[k]}
             rows.append([own[name] if name in own else getattr(self, name)[k : k + 1] for name in ROWS])
         lengths = [[table.shape[-1] for table in row] for row in rows]
         return (
@@ -169,12 +166,12 @@ class ClusterSimulation(Simulation):
             self.log = np.concatenate([self.log, np.zeros(max(len(self.log), len(self.workers)), ITERATION)])
             self._addresses, resume = None, RESUME_NOTHING
 
-    def run(self, kernel: Any, arguments: Sequence[tuple[Any, ...]], *, budget: int | None = None) -> bool:
+    def run(self, kernel: Any, memory: Any, *, budget: int | None = None) -> bool:
         """Run under a compiled policy.
 
         Args:
             kernel: the policy's kernel.
-            arguments: parameters and memory of each worker's policy.
+            memory: sequence of r :class:`~kvgym.simulator.rule.RuleMemory`, one for each worker's policy.
             budget: decisions after which to pause; None = run to the end.
 
         Returns:
@@ -184,7 +181,7 @@ class ClusterSimulation(Simulation):
             InvalidDecisionError: the policy or the router decided something the cluster cannot do.
             LivelockError: the run would never end.
         """
-        self._memory, self._addresses = list(arguments), None
+        self._memory, self._addresses = list(memory), None
         self._handles[:, 0:2] = self._handle_of(kernel, POLICY_SIGNATURE)
         return self._go_on(RESUME_NOTHING, budget)
 

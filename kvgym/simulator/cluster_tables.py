@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 from numba import types
 
 from kvgym.simulator.addresses import function_at, view_at
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import Run
 from kvgym.simulator.compiled import jit_expand
-from kvgym.simulator.loop import POLICY_SIGNATURE
+from kvgym.simulator.rule import POLICY_SIGNATURE, RuleMemory, table_type
 from kvgym.simulator.tables import (
     DECISION,
     ITERATION,
@@ -28,9 +27,9 @@ from kvgym.simulator.tables import (
 )
 
 ROUTER_SIGNATURE = types.int64(
-    types.Array(numba.from_dtype(PROBLEM), 1, "C"),
-    types.Array(numba.from_dtype(WORKER), 1, "C"),
-    types.Array(numba.from_dtype(REQUEST), 1, "C"),
+    table_type(PROBLEM),
+    table_type(WORKER),
+    table_type(REQUEST),
     types.int64,  # the request
     types.int64,  # first worker it may go to
     types.int64,  # last one, exclusive
@@ -125,3 +124,10 @@ def run_of(c: Cluster, k: int) -> Run:
         c.gap_sums,
         c.log,
     )
+
+
+@jit_expand
+def memory_of(c: Cluster, k: int) -> RuleMemory:
+    """Open what the policy of worker ``k`` remembers."""
+    a, n = c.rows[k], c.sizes[k]
+    return RuleMemory(f8_at(a[9], n[9]), i8_at(a[10], n[10]), f8_at(a[11], n[11]), i4_at(a[12], n[12]))

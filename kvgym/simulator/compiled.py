@@ -24,7 +24,7 @@ import numba
 import numpy as np
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_COMPILED_PARTS = ("simulator", "batch_time", "baselines", "envs")
+_COMPILED_PARTS = ("simulator", "batch_time", "baselines", "envs", "kernels.py", "workloads/layout.py")
 _LOCK = threading.RLock()
 _announced = False
 _njit: Any = numba.njit  # untyped: the option _nrt is not in Numba's stubs
@@ -40,7 +40,8 @@ def cache_dir() -> Path:
     """
     digest = hashlib.sha256(f"{sys.version}|{numba.__version__}|{np.__version__}".encode())
     for part in _COMPILED_PARTS:
-        for source in sorted((_PACKAGE / part).glob("**/*.py")):
+        path = _PACKAGE / part
+        for source in [path] if path.is_file() else sorted(path.glob("**/*.py")):
             digest.update(source.name.encode())
             digest.update(source.read_bytes())
     name = f"code-{digest.hexdigest()[:20]}"
@@ -90,6 +91,17 @@ def jit_expand(function: Callable[..., Any]) -> Any:
     return _njit(_nrt=False, inline="always")(function)
 
 
+def _reached(function: Callable[..., Any]) -> list[tuple[str, Any]]:
+    """Return the globals that a function names, and what it names of modules among them."""
+    names, found = function.__code__.co_names, []
+    for name in names:
+        item = function.__globals__.get(name)
+        found.append((name, item))
+        if isinstance(item, pytypes.ModuleType):
+            found += [(part, vars(item)[part]) for part in names if part in vars(item)]
+    return found
+
+
 def fingerprint(function: Callable[..., Any]) -> str:
     """Return a hash of a function's code and of all functions and constants it reaches."""
     digest, seen, todo = hashlib.sha256(), set(), [function]
@@ -104,8 +116,7 @@ def fingerprint(function: Callable[..., Any]) -> str:
             codes += [c for c in code.co_consts if isinstance(c, pytypes.CodeType)]
             plain = [c for c in code.co_consts if not isinstance(c, pytypes.CodeType)]
             digest.update(code.co_code + repr((code.co_names, plain)).encode())
-        for name in source.__code__.co_names:
-            item = source.__globals__.get(name)
+        for name, item in _reached(source):
             inner = item.function if isinstance(item, Kernel) else getattr(item, "py_func", None)
             if inner is not None:
                 todo.append(inner)
@@ -220,6 +231,9 @@ class _Twins:
     def of(self, item: Any) -> Any:
         if hasattr(item, "python_twin"):  # compiler intrinsics bring their own
             return item.python_twin
+        if isinstance(item, pytypes.ModuleType):
+            held = vars(item).values()
+            return _ModuleTwin(item) if any(hasattr(x, "py_func") for x in held) else item
         source = item.function if isinstance(item, Kernel) else getattr(item, "py_func", None)
         if source is None:
             return item
@@ -233,6 +247,18 @@ class _Twins:
                 if name in namespace:
                     namespace[name] = self.of(namespace[name])
         return self._twins[source]
+
+
+class _ModuleTwin:
+    """Stands for a module in uncompiled code: what is read off it is the twin of what the module holds."""
+
+    def __init__(self, module: pytypes.ModuleType) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        twin = _TWINS.of(getattr(self._module, name))
+        setattr(self, name, twin)  # found without this function from now on
+        return twin
 
 
 _TWINS = _Twins()

@@ -1,4 +1,4 @@
-"""A binary min-heap of int64 keys inside a policy's state array: ``state[at]`` is its length, keys follow."""
+"""Binary min-heaps inside a policy's state array; of int64 keys: ``state[at]`` is the length, keys follow."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kvgym.simulator.compiled import jit
+from kvgym.simulator.tables import UNKNOWN
 
 
 @jit
@@ -57,4 +58,60 @@ def heap_pop(state: Any, at: int) -> int:
         state[base + k] = state[base + child]
         k = child
     state[base + k] = key
+    return top
+
+
+@jit
+def heap_first(state: Any, at: int) -> int:
+    """Return the request of the smallest key, UNKNOWN if the heap is empty."""
+    return key_request(state[at + 1]) if state[at] > 0 else UNKNOWN
+
+
+# A heap of items ordered by a rank kept beside it, then by the number of the item itself: ``heap[at]`` is its
+# length, the items follow. Item x, a small whole number such as a request id, has rank ``ranks[base + x]``, a
+# whole or a real number that must not change while x is in the heap.
+
+
+@jit
+def comes_before(ranks: Any, base: int, one: int, other: int) -> bool:
+    """Return whether item ``one`` comes before item ``other``."""
+    a, b = ranks[base + one], ranks[base + other]
+    return bool(a < b or (a == b and one < other))
+
+
+@jit
+def ranked_push(heap: Any, at: int, ranks: Any, base: int, item: int) -> None:
+    """Add an item."""
+    k = heap[at]
+    heap[at] += 1
+    first = at + 1
+    while k > 0:
+        parent = (k - 1) >> 1
+        if not comes_before(ranks, base, item, heap[first + parent]):
+            break
+        heap[first + k] = heap[first + parent]
+        k = parent
+    heap[first + k] = item
+
+
+@jit
+def ranked_pop(heap: Any, at: int, ranks: Any, base: int) -> int:
+    """Remove and return the first item."""
+    first = at + 1
+    top: int = heap[first]
+    heap[at] -= 1
+    length = heap[at]
+    item = heap[first + length]
+    k = 0
+    while True:
+        child = 2 * k + 1
+        if child >= length:
+            break
+        if child + 1 < length and comes_before(ranks, base, heap[first + child + 1], heap[first + child]):
+            child += 1
+        if not comes_before(ranks, base, heap[first + child], item):
+            break
+        heap[first + k] = heap[first + child]
+        k = child
+    heap[first + k] = item
     return top

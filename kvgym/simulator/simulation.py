@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError
 from kvgym.simulator.compiled import jit_disabled, uncompiled
 from kvgym.simulator.decision import Decision
-from kvgym.simulator.loop import run_loop, step_worker
+from kvgym.simulator.loop import Tables, run_loop, step_worker
+from kvgym.simulator.rule import RuleMemory
 from kvgym.simulator.system import ROLES, System
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -50,12 +51,6 @@ from kvgym.simulator.tables import (
 )
 from kvgym.simulator.view import SystemView
 from kvgym.workloads.table import RequestTable
-
-# Order of the tables in the signatures of the compiled entry points.
-_ORDER = (
-    "problem", "tracker", "workers", "decision", "load", "workload", "requests", "active", "targets", "queued",
-    "finished", "admit", "admit_tokens", "evict", "gap_counts", "gap_sums", "log",
-)  # fmt: skip
 
 
 class Simulation:
@@ -127,15 +122,15 @@ class Simulation:
         """The record of the worker that decides."""
         return self.workers[self.current]
 
-    def tables(self) -> tuple[NDArray[Any], ...]:
-        """Return the tables in the order of the compiled entry points."""
-        return tuple(getattr(self, name) for name in _ORDER)
+    def tables(self) -> Tables:
+        """Return the tables, as compiled entry points take them."""
+        return Tables(*(getattr(self, name) for name in Tables._fields))
 
     def python_tables(self) -> dict[str, Any]:
         """Return the tables by name, as views that uncompiled code can use."""
         return {
             name: as_records(table) if table.dtype.names else table
-            for name, table in zip(_ORDER, self.tables(), strict=True)
+            for name, table in self.tables()._asdict().items()
         }
 
     def _call(self, entry: Any, before: tuple[Any, ...], last: int) -> int:
@@ -143,9 +138,9 @@ class Simulation:
         arguments = (*before, self.system.batch_time.kernel, self.batch_params)
         if self.compiled:
             arguments = tuple(getattr(a, "compiled", a) for a in arguments)
-            return int(entry.compiled(*self.tables(), *arguments, last))
+            return int(entry.compiled(self.tables(), *arguments, last))
         arguments = tuple(uncompiled(a) for a in arguments)
-        return int(uncompiled(entry)(*self.python_tables().values(), *arguments, last))
+        return int(uncompiled(entry)(Tables(**self.python_tables()), *arguments, last))
 
     def _until_log_fits(self, entry: Any, before: tuple[Any, ...], last: int) -> int:
         status = self._call(entry, before, last)
@@ -154,12 +149,12 @@ class Simulation:
             status = self._call(entry, before, 0 if entry is step_worker else last)
         return status
 
-    def run(self, kernel: Any, arguments: tuple[Any, ...], *, budget: int | None = None) -> bool:
+    def run(self, kernel: Any, memory: RuleMemory, *, budget: int | None = None) -> bool:
         """Run under a compiled policy.
 
         Args:
             kernel: the policy's kernel.
-            arguments: its parameters and memory.
+            memory: its parameters and what it remembers.
             budget: decisions after which to pause; None = run to the end.
 
         Returns:
@@ -171,7 +166,7 @@ class Simulation:
         """
         while True:
             status = self._until_log_fits(
-                run_loop, (kernel, *arguments), 1_000_000_000 if budget is None else budget
+                run_loop, (kernel, memory), 1_000_000_000 if budget is None else budget
             )
             if status != BUDGET or budget is not None:
                 break

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from kvgym.errors import InformationError
 from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.decision import Decision
+from kvgym.simulator.rule import RuleDecision, RuleMemory, RuleView
 from kvgym.simulator.tables import RUN, UNKNOWN
 
 # Columns that exist only for policies with the given need.
@@ -176,27 +177,35 @@ class SystemView:
         count = int(self._simulation.worker["num_finished"])
         return self._simulation.finished[self._worker, :count].astype(np.int64)
 
-    def consult(self, kernel: Any, arguments: tuple[Any, ...]) -> Decision:
-        """Ask a compiled policy, running its kernel as plain Python, and return what it decides."""
+    def consult(self, kernel: Any, memory: RuleMemory) -> Decision:
+        """Ask a compiled policy, running its kernel as plain Python, and return what it decides.
+
+        Args:
+            kernel: the policy's kernel.
+            memory: its parameters and what it remembers, which the call may change.
+        """
         tables, n = self._simulation.python_tables(), self._worker
-        d, active, requests = tables["decision"][n], tables["active"][n], tables["requests"]
-        admit, admit_tokens, evict = tables["admit"][n], tables["admit_tokens"][n], tables["evict"][n]
-        uncompiled(kernel)(
-            tables["problem"][n], tables["workers"][n], requests, active, tables["queued"][n],
-            tables["finished"][n], d, admit, admit_tokens, evict, *arguments,
-        )  # fmt: skip
+        view = RuleView(
+            tables["problem"][n],
+            tables["workers"][n],
+            tables["requests"],
+            tables["active"][n],
+            tables["queued"][n],
+            tables["finished"][n],
+        )
+        made = RuleDecision(*(tables[name][n] for name in ("decision", "admit", "admit_tokens", "evict")))
+        uncompiled(kernel)(view, made, memory)
+        d = made.record
+        evicted, admitted = made.evict[: d.num_evict].tolist(), made.admit[: d.num_admit].tolist()
         tokens: dict[int, int] = {}
-        if d.explicit == 1:
-            for k in range(self.num_active):
-                if active[k].planned != UNKNOWN:
-                    tokens[int(active[k].request_id)] = int(active[k].planned)
-            for j in range(int(d.num_admit)):
-                if admit_tokens[j] != UNKNOWN:
-                    tokens[int(admit[j])] = int(admit_tokens[j])
+        if d.explicit == 1:  # of those that stay or come: what is planned for an evicted slot means nothing
+            staying = (view.active[k] for k in range(self.num_active) if k not in evicted)
+            tokens = {int(slot.request_id): int(slot.planned) for slot in staying}
+            tokens |= dict(zip(admitted, made.admit_tokens[: d.num_admit].tolist(), strict=True))
         return Decision(
-            admit=tuple(int(i) for i in admit[: d.num_admit]),
-            evict=tuple(int(active[k].request_id) for k in evict[: d.num_evict]),
-            tokens=tokens,
+            admit=tuple(admitted),
+            evict=tuple(int(view.active[k].request_id) for k in evicted),
+            tokens={i: count for i, count in tokens.items() if count != UNKNOWN},
             wait_until=None if d.act == RUN else float(d.wait_until),
         )
 

@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.baselines._common import need_of_ongoing, slot_need
 from kvgym.envs.scheduling.levels import ADMISSION_CAPS, PROTECTION_LEVELS, QUANTA, TOKEN_BUDGETS
 from kvgym.envs.scheduling.tables import ADMIT_COUNT, ADMIT_EVICT, FLAGS, KNOBS, MARKED, OVERFLOW_CLEAR
 from kvgym.envs.scheduling.window import Env, window_take
+from kvgym.kernels import need_of_active, view_of
 from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.lookahead import first_use
 from kvgym.simulator.tables import RUN, UNKNOWN, WAIT
@@ -66,7 +66,7 @@ def add_eviction(e: Env, k: int) -> None:
     """Add the request in slot ``k`` to the decision."""
     d, slot = e.run.decision, e.run.active[k]
     slot.planned = MARKED
-    e.episode.need -= slot_need(e.run.problem, slot)
+    e.episode.need -= first_use(e.run.problem, slot)
     e.run.evict[d.num_evict] = k
     d.num_evict += 1
 
@@ -209,7 +209,7 @@ def give_way(e: Env, limit: int, quantum: int) -> int:
     most = max(np.int64(quantum), 2 * np.int64(first.num_delivered_tokens))
     for k in range(e.run.w.num_active):
         slot = e.run.active[k]
-        left = e.episode.need - slot_need(e.run.problem, slot)
+        left = e.episode.need - first_use(e.run.problem, slot)
         if slot.num_output_tokens >= most and (left == 0 or left + use <= limit):
             longest, most = k, np.int64(slot.num_output_tokens) + 1
     if longest == UNKNOWN:
@@ -288,7 +288,7 @@ def settle(e: Env) -> None:
 @jit_inline
 def start_decision(e: Env) -> None:
     """Start composing a decision: nothing is admitted or evicted, everybody runs in full."""
-    e.episode.need = need_of_ongoing(e.run.problem, e.run.w, e.run.active)
+    e.episode.need = need_of_active(view_of(e.run))
 
 
 @jit

@@ -1,0 +1,283 @@
+"""Everything that the rule of a compiled policy is built of, in one place.
+
+A compiled policy is a class with a kernel, a function of what it sees, what it decides and what it remembers
+(:class:`RuleView`, :class:`RuleDecision`, :class:`RuleMemory`; their fields are explained there)::
+
+    from kvgym import CompiledPolicy, PolicyInfo, register_policy
+    from kvgym.kernels import admit_while_fits, evict_latest, need_of_active, policy_kernel
+
+
+    @policy_kernel
+    def rule(view, decision, memory):
+        need = need_of_active(view)
+        if need > view.problem.kv_capacity:
+            evict_latest(view, decision, need)
+        else:
+            admit_while_fits(view, decision, need, view.problem.kv_capacity)
+
+
+    @register_policy
+    class MyFCFS(CompiledPolicy):
+        info = PolicyInfo(name="my_fcfs", summary="first come, first served", evicts=True)
+        kernel = rule
+
+A kernel is called at every iteration boundary with the decision to run everything that is active and to admit
+nobody. It is written in Numba's subset of Python, allocates nothing and makes no arrays of its own: what it needs
+beyond numbers stands in its memory, see :meth:`kvgym.policy.CompiledPolicy.memory`. Its helpers are functions
+with the decorator :func:`jit`.
+
+What there is:
+
+- The queue: :func:`first_waiting`, :func:`next_waiting`; ids are UNKNOWN where there is none.
+- Memory of the coming iteration: :func:`need_of`, :func:`need_of_active`, :func:`full_tokens`,
+  :func:`kv_growth`.
+- Deciding: :func:`has_place`, :func:`admit`, :func:`admit_tokens`, :func:`admit_while_fits`, :func:`evict`,
+  :func:`evict_latest`, :func:`clear_all`, :func:`pause`, :func:`pause_all`; to wait, set ``decision.record.act =
+  WAIT`` and, if not for the next arrival, ``wait_until``.
+- Look-ahead over future memory: :mod:`kvgym.simulator.lookahead`.
+- Heaps in ``memory.state``: :mod:`kvgym.simulator.heap`. Random numbers: :mod:`kvgym.simulator.random`.
+- The constants that records hold: :mod:`kvgym.simulator.tables`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvgym.simulator.apply_decision import full_tokens as full_tokens
+from kvgym.simulator.apply_decision import kv_growth as kv_growth
+from kvgym.simulator.compiled import jit as jit
+from kvgym.simulator.heap import heap_first as heap_first
+from kvgym.simulator.heap import heap_pop as heap_pop
+from kvgym.simulator.heap import heap_push as heap_push
+from kvgym.simulator.heap import key_request as key_request
+from kvgym.simulator.heap import ranked_pop as ranked_pop
+from kvgym.simulator.heap import ranked_push as ranked_push
+from kvgym.simulator.heap import request_key as request_key
+from kvgym.simulator.lookahead import blocked_for as blocked_for
+from kvgym.simulator.lookahead import first_use
+from kvgym.simulator.lookahead import predicted_rounds as predicted_rounds
+from kvgym.simulator.lookahead import profile_add as profile_add
+from kvgym.simulator.lookahead import profile_clear as profile_clear
+from kvgym.simulator.lookahead import profile_forget as profile_forget
+from kvgym.simulator.lookahead import profile_offset as profile_offset
+from kvgym.simulator.lookahead import rounds_for as rounds_for
+from kvgym.simulator.random import next_uniform as next_uniform
+from kvgym.simulator.random import seed_words as seed_words
+from kvgym.simulator.rule import RuleDecision as RuleDecision
+from kvgym.simulator.rule import RuleMemory as RuleMemory
+from kvgym.simulator.rule import RuleView as RuleView
+from kvgym.simulator.rule import policy_kernel as policy_kernel
+from kvgym.simulator.rule import rule_memory as rule_memory
+from kvgym.simulator.rule import view_of as view_of
+from kvgym.simulator.tables import ACTIVE as ACTIVE
+from kvgym.simulator.tables import FINISHED as FINISHED
+from kvgym.simulator.tables import FUTURE as FUTURE
+from kvgym.simulator.tables import PROGRESS_KEPT as PROGRESS_KEPT
+from kvgym.simulator.tables import PROGRESS_LOST as PROGRESS_LOST
+from kvgym.simulator.tables import PROGRESS_RECOMPUTE as PROGRESS_RECOMPUTE
+from kvgym.simulator.tables import REQUEUE_ARRIVAL as REQUEUE_ARRIVAL
+from kvgym.simulator.tables import REQUEUE_BACK as REQUEUE_BACK
+from kvgym.simulator.tables import REQUEUE_FRONT as REQUEUE_FRONT
+from kvgym.simulator.tables import ROLE_DECODE as ROLE_DECODE
+from kvgym.simulator.tables import ROLE_MIXED as ROLE_MIXED
+from kvgym.simulator.tables import ROLE_PREFILL as ROLE_PREFILL
+from kvgym.simulator.tables import RUN as RUN
+from kvgym.simulator.tables import UNKNOWN as UNKNOWN
+from kvgym.simulator.tables import WAIT as WAIT
+from kvgym.simulator.tables import WAITING as WAITING
+
+__all__ = [
+    "ACTIVE",
+    "FINISHED",
+    "FUTURE",
+    "NO_LIMIT",
+    "PROGRESS_KEPT",
+    "PROGRESS_LOST",
+    "PROGRESS_RECOMPUTE",
+    "REQUEUE_ARRIVAL",
+    "REQUEUE_BACK",
+    "REQUEUE_FRONT",
+    "ROLE_DECODE",
+    "ROLE_MIXED",
+    "ROLE_PREFILL",
+    "RUN",
+    "UNKNOWN",
+    "WAIT",
+    "WAITING",
+    "RuleDecision",
+    "RuleMemory",
+    "RuleView",
+    "admit",
+    "admit_tokens",
+    "admit_while_fits",
+    "blocked_for",
+    "clear_all",
+    "evict",
+    "evict_latest",
+    "first_waiting",
+    "full_tokens",
+    "has_place",
+    "heap_first",
+    "heap_pop",
+    "heap_push",
+    "jit",
+    "key_request",
+    "kv_growth",
+    "need_of",
+    "need_of_active",
+    "next_uniform",
+    "next_waiting",
+    "pause",
+    "pause_all",
+    "policy_kernel",
+    "predicted_rounds",
+    "profile_add",
+    "profile_clear",
+    "profile_forget",
+    "profile_offset",
+    "ranked_pop",
+    "ranked_push",
+    "request_key",
+    "rounds_for",
+    "rule_memory",
+    "seed_words",
+    "view_of",
+]
+
+NO_LIMIT = 2**31 - 1
+"""More than any number of requests or tokens in a run."""
+
+
+@jit
+def first_waiting(view: RuleView) -> int:
+    """Return the first request of the queue, UNKNOWN if nobody waits."""
+    return view.worker.queue_head
+
+
+@jit
+def next_waiting(view: RuleView, i: int) -> int:
+    """Return the request behind ``i`` in the queue, UNKNOWN if there is none."""
+    return view.requests[i].queue_next
+
+
+@jit
+def need_of(view: RuleView, row: Any) -> int:
+    """Return the KV tokens that a request needs in the coming iteration if it runs in full.
+
+    Args:
+        view: what the rule sees.
+        row: of an active request (``view.active[k]``) or of a waiting one (``view.requests[i]``).
+    """
+    return first_use(view.problem, row)
+
+
+@jit
+def need_of_active(view: RuleView) -> int:
+    """Return the KV tokens that the active set needs in the coming iteration if everybody runs in full."""
+    w = view.worker
+    if w.num_prefilling == 0:
+        return w.kv_tokens + w.num_active
+    need = 0
+    for k in range(w.num_active):
+        need += need_of(view, view.active[k])
+    return need
+
+
+@jit
+def has_place(view: RuleView, decision: RuleDecision) -> bool:
+    """Return whether the active set has a free slot, beside those for the requests admitted so far."""
+    return view.worker.num_active + decision.record.num_admit < decision.admit.shape[0]
+
+
+@jit
+def admit(decision: RuleDecision, i: int) -> None:
+    """Admit request ``i``, which must be waiting, after those admitted so far; it runs in full."""
+    d = decision.record
+    decision.admit[d.num_admit] = i
+    decision.admit_tokens[d.num_admit] = UNKNOWN
+    d.num_admit += 1
+
+
+@jit
+def admit_tokens(decision: RuleDecision, i: int, tokens: int) -> None:
+    """Admit request ``i`` with this many tokens in the coming iteration: a chunk of its prefill, 1, or 0."""
+    d = decision.record
+    d.explicit = 1
+    decision.admit[d.num_admit] = i
+    decision.admit_tokens[d.num_admit] = tokens
+    d.num_admit += 1
+
+
+@jit
+def admit_while_fits(
+    view: RuleView, decision: RuleDecision, need: int, limit: int, most: int = NO_LIMIT
+) -> int:
+    """Admit in queue order, and stop at the first request that does not fit.
+
+    Args:
+        view: what the rule sees.
+        decision: what it decides.
+        need: KV tokens that the coming iteration needs so far.
+        limit: KV tokens that it may need.
+        most: requests admitted at most.
+
+    Returns:
+        The KV tokens that the coming iteration then needs.
+    """
+    d = decision.record
+    i = first_waiting(view)
+    while i != UNKNOWN and d.num_admit < most and has_place(view, decision):
+        use = need_of(view, view.requests[i])
+        if need + use > limit:
+            break
+        need += use
+        admit(decision, i)
+        i = next_waiting(view, i)
+    return need
+
+
+@jit
+def evict(decision: RuleDecision, k: int) -> None:
+    """Send the request in slot ``k`` back to the queue."""
+    d = decision.record
+    decision.evict[d.num_evict] = k
+    d.num_evict += 1
+
+
+@jit
+def evict_latest(view: RuleView, decision: RuleDecision, need: int) -> None:
+    """Evict the latest activated requests until the coming iteration of the others fits (LIFO).
+
+    Args:
+        view: what the rule sees.
+        decision: what it decides.
+        need: KV tokens that the coming iteration of the whole active set needs, everybody in full.
+    """
+    k = view.worker.num_active - 1
+    while need > view.problem.kv_capacity and k >= 0:
+        need -= need_of(view, view.active[k])
+        evict(decision, k)
+        k -= 1
+
+
+@jit
+def clear_all(view: RuleView, decision: RuleDecision) -> None:
+    """Evict every active request and admit nobody: the round is lost."""
+    decision.record.num_admit = decision.record.num_evict = 0
+    for k in range(view.worker.num_active):
+        evict(decision, k)
+
+
+@jit
+def pause(decision: RuleDecision, slot: Any) -> None:
+    """Leave an active request, given by its slot, out of the coming iteration; its KV stays."""
+    decision.record.explicit = 1
+    slot.planned = 0
+
+
+@jit
+def pause_all(view: RuleView, decision: RuleDecision) -> None:
+    """Leave every active request out of the coming iteration."""
+    decision.record.explicit = 1
+    for k in range(view.worker.num_active):
+        view.active[k].planned = 0
