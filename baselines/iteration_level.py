@@ -38,7 +38,7 @@ from kvgym.kernels import (
     heap_first,
     heap_pop,
     heap_push,
-    jit,
+    jit_inline,
     kv_growth,
     need_of,
     next_waiting,
@@ -56,7 +56,7 @@ _LIMIT, _MAX_TOKENS, _MAX_REQUESTS, _SHORTEST_FIRST = range(4)
 _HEAP = 0  # Sarathi's state array holds nothing but the heap of waiting requests
 
 
-@jit
+@jit_inline
 def admit_prompts(view: RuleView, decision: RuleDecision, params: Any) -> int:
     """Admit whole prompts in queue order; returns how many of those admitted have a prompt to process.
 
@@ -104,7 +104,7 @@ def vllm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
             decision.admit_tokens[j] = 0
 
 
-@jit
+@jit_inline
 def chunk_that_fits(view: RuleView, left: int, budget: int, room: int) -> int:
     """Return the largest prefill chunk within the budget and ``room`` tokens of memory.
 
@@ -116,7 +116,7 @@ def chunk_that_fits(view: RuleView, left: int, budget: int, room: int) -> int:
     return chunk
 
 
-@jit
+@jit_inline
 def make_room(view: RuleView, decision: RuleDecision) -> int:
     """Evict LIFO until the decodes of the others fit; returns the memory these need, with all that rests.
 
@@ -138,7 +138,7 @@ def make_room(view: RuleView, decision: RuleDecision) -> int:
     return need
 
 
-@jit
+@jit_inline
 def continue_prefills(
     view: RuleView, decision: RuleDecision, staying: int, budget: int, room: int
 ) -> tuple[int, int]:
@@ -171,7 +171,7 @@ def continue_prefills(
     return budget, reserved
 
 
-@jit
+@jit_inline
 def next_in_order(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
     """Return the next request to admit, UNKNOWN if none waits: the queue's, or the shortest prefill."""
     d, state = decision.record, memory.state

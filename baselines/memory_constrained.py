@@ -31,7 +31,7 @@ from kvgym.kernels import (
     heap_first,
     heap_pop,
     heap_push,
-    jit,
+    jit_inline,
     need_of,
     need_of_active,
     next_waiting,
@@ -57,7 +57,7 @@ LIMIT, EXTEND = 0, 1
 BLOCKED_UNTIL, BLOCKED_ID, HEAP = 1, 2, 3
 
 
-@jit
+@jit_inline
 def update_profile(view: RuleView, memory: RuleMemory, longest: bool) -> int:
     """Correct the profile where predictions were wrong; returns the offset of now.
 
@@ -83,7 +83,7 @@ def update_profile(view: RuleView, memory: RuleMemory, longest: bool) -> int:
     return offset
 
 
-@jit
+@jit_inline
 def try_admit(
     view: RuleView, decision: RuleDecision, memory: RuleMemory, offset: int, i: int, rounds: int
 ) -> bool:
@@ -105,7 +105,7 @@ def try_admit(
     return True
 
 
-@jit
+@jit_inline
 def need_of_round(view: RuleView, decision: RuleDecision) -> int:
     """Return the KV tokens that the coming round needs, those admitted at this moment included."""
     need = need_of_active(view)
@@ -114,7 +114,7 @@ def need_of_round(view: RuleView, decision: RuleDecision) -> int:
     return need
 
 
-@jit
+@jit_inline
 def clear_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> bool:
     """Clear everything if the coming round needs more than the capacity; True if it did."""
     if need_of_round(view, decision) <= view.problem.kv_capacity:
@@ -125,7 +125,7 @@ def clear_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory
     return True
 
 
-@jit
+@jit_inline
 def push_predicted(view: RuleView, memory: RuleMemory, i: int) -> None:
     """Add request ``i`` to the heap, by predicted output length."""
     heap_push(memory.state, HEAP, request_key(view.requests[i].predicted_len, i))
@@ -150,7 +150,7 @@ def mc_sf_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> 
             push_predicted(view, memory, decision.admit[j])
 
 
-@jit
+@jit_inline
 def admit_in_order(view: RuleView, decision: RuleDecision, memory: RuleMemory, longest: bool) -> None:
     """Admit in queue order while (5) holds, under predicted or (``longest``) longest possible outputs."""
     offset = update_profile(view, memory, longest)

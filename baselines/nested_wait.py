@@ -40,7 +40,7 @@ from kvgym.kernels import (
     RuleView,
     admit_while_fits,
     evict_latest,
-    jit,
+    jit_inline,
     need_of,
     need_of_active,
     pause,
@@ -52,7 +52,7 @@ from kvgym.policy import PolicyInfo, SystemInfo, numbers_of, register_policy, re
 # The profile array holds, by output tokens made: how many active requests are there, and their segment.
 
 
-@jit
+@jit_inline
 def plan_segments(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tuple[int, int]:
     """Plan min(n_k, count) requests at each stage of the segments that run, and pause all others.
 

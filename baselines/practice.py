@@ -26,6 +26,7 @@ from kvgym.kernels import (
     heap_pop,
     heap_push,
     jit,
+    jit_inline,
     key_request,
     need_of,
     need_of_active,
@@ -44,7 +45,7 @@ from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, fraction_of, re
 _RATE = 2
 
 
-@jit
+@jit_inline
 def leave_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory, offset: int) -> None:
     """Last in, first out until the coming round fits: undo admissions, then evict the latest activated."""
     d, problem = decision.record, view.problem

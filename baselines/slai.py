@@ -49,6 +49,7 @@ from kvgym.kernels import (
     full_tokens,
     has_place,
     jit,
+    jit_inline,
     kv_growth,
     next_waiting,
     pause_all,
@@ -73,7 +74,7 @@ def ranked(params: Any) -> bool:
     return params[_SHORTEST] == 1.0 or params[_PAYING] == 1.0
 
 
-@jit
+@jit_inline
 def rank_waiting(view: RuleView, memory: RuleMemory) -> None:
     """Put requests that joined the queue into the order of admission.
 
@@ -107,13 +108,13 @@ def first_ranked(state: Any) -> int:
     return state[at + 1] if state[at] > 0 else UNKNOWN
 
 
-@jit
+@jit_inline
 def first_in_order(view: RuleView, memory: RuleMemory) -> int:
     """Return the request to admit first, UNKNOWN if none waits."""
     return first_ranked(memory.state) if ranked(memory.params) else first_waiting(view)
 
 
-@jit
+@jit_inline
 def next_in_order(view: RuleView, memory: RuleMemory, i: int) -> int:
     """Return the request to admit after ``i``, the first so far, which has just been admitted."""
     if ranked(memory.params):
@@ -122,7 +123,7 @@ def next_in_order(view: RuleView, memory: RuleMemory, i: int) -> int:
     return next_waiting(view, i)
 
 
-@jit
+@jit_inline
 def find_deadlines(view: RuleView, memory: RuleMemory) -> int:
     """Write the last schedulable time (8) of every decode to ``reals``; returns how many are critical."""
     w, params, deadlines = view.worker, memory.params, memory.reals
@@ -141,7 +142,7 @@ def find_deadlines(view: RuleView, memory: RuleMemory) -> int:
     return critical
 
 
-@jit
+@jit_inline
 def chunk_that_fits(view: RuleView, left: int, tokens: int, free: int) -> int:
     """Return the largest chunk of a prefill within ``tokens`` of budget and ``free`` tokens of KV."""
     chunk = min(left, tokens, free)
@@ -150,7 +151,7 @@ def chunk_that_fits(view: RuleView, left: int, tokens: int, free: int) -> int:
     return chunk
 
 
-@jit
+@jit_inline
 def somebody_runs(
     view: RuleView, params: Any, keep: int, free: int, prefilling: int, decoding: int, critical: int
 ) -> bool:
@@ -169,7 +170,7 @@ def somebody_runs(
     return chunk_that_fits(view, view.active[prefilling].num_prefill_left, budget, free) > 0
 
 
-@jit
+@jit_inline
 def evict_until_somebody_runs(
     view: RuleView, decision: RuleDecision, memory: RuleMemory, critical: int
 ) -> int:
@@ -194,7 +195,7 @@ def evict_until_somebody_runs(
     return keep
 
 
-@jit
+@jit_inline
 def run_decodes(view: RuleView, memory: RuleMemory, keep: int, critical: bool, limit: int) -> int:
     """Run up to ``limit`` critical, or non-critical, decodes by last schedulable time; returns how many."""
     active, state, deadlines, now = view.active, memory.state, memory.reals, view.worker.clock
@@ -216,7 +217,7 @@ def run_decodes(view: RuleView, memory: RuleMemory, keep: int, critical: bool, l
     return limit
 
 
-@jit
+@jit_inline
 def run_prefills(view: RuleView, keep: int, tokens: int, free: int) -> tuple[int, int, int]:
     """Give ongoing prefills their chunks, in order of activation.
 
@@ -239,7 +240,7 @@ def run_prefills(view: RuleView, keep: int, tokens: int, free: int) -> tuple[int
     return tokens, free, 0 if blocked else room
 
 
-@jit
+@jit_inline
 def admit_prefills(
     view: RuleView,
     decision: RuleDecision,

@@ -41,6 +41,7 @@ from kvgym.kernels import (
     evict_latest,
     has_place,
     jit,
+    jit_inline,
     need_of,
     need_of_active,
     pause,
@@ -93,13 +94,13 @@ def plan_all(view: RuleView, decision: RuleDecision) -> None:
     d.explicit = d.num_admit = d.num_evict = 0
 
 
-@jit
+@jit_inline
 def start_batch(memory: RuleMemory) -> None:
     """Note that a batch runs."""
     memory.state[_HOLDING] = 0
 
 
-@jit
+@jit_inline
 def stop_draining(memory: RuleMemory) -> None:
     """Go back to thresholds."""
     memory.state[_DRAINING] = 0
@@ -124,7 +125,7 @@ def drain_or_wait(view: RuleView, decision: RuleDecision, memory: RuleMemory) ->
     return False
 
 
-@jit
+@jit_inline
 def join_class(view: RuleView, state: Any, m: int, i: int) -> None:
     """Add request ``i`` to the queue of its class, where it stands in the waiting queue."""
     r, requeue = view.requests[i], view.problem.requeue
@@ -149,7 +150,7 @@ def join_class(view: RuleView, state: Any, m: int, i: int) -> None:
         state[tail] = i
 
 
-@jit
+@jit_inline
 def leave_classes(view: RuleView, decision: RuleDecision, state: Any, m: int) -> None:
     """Take those admitted, who stood first, out of the queues of their classes."""
     for j in range(decision.record.num_admit):
@@ -161,7 +162,7 @@ def leave_classes(view: RuleView, decision: RuleDecision, state: Any, m: int) ->
         state[QUEUES + 2 * m + c] -= 1
 
 
-@jit
+@jit_inline
 def admit_by_class(
     view: RuleView, decision: RuleDecision, memory: RuleMemory, need: int, below: bool
 ) -> None:
@@ -185,7 +186,7 @@ def admit_by_class(
             i = state[QUEUES + 3 * m + i]
 
 
-@jit
+@jit_inline
 def plan_thresholds(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tuple[int, int]:
     """Plan min(n_j, n_js) requests of each class that has reached its threshold, at each stage; pause others.
 

@@ -42,6 +42,7 @@ from kvgym.kernels import (
     heap_pop,
     heap_push,
     jit,
+    jit_inline,
     kv_growth,
     need_of,
     next_waiting,
@@ -66,14 +67,14 @@ _CHUNK, _BY_WORK = 0, 1
 _BLOCKED_UNTIL, _BLOCKED_ID, _HEAP = 1, 2, 3
 
 
-@jit
+@jit_inline
 def chunk_growth(view: RuleView, row: Any, chunk: int) -> int:
     """Return the KV tokens that a slot or a waiting request gains in its next iteration."""
     left = row.num_prefill_left
     return kv_growth(view.problem, left, min(left, chunk) if left > 0 else 1)
 
 
-@jit
+@jit_inline
 def need_of_chunks(view: RuleView, chunk: int) -> int:
     """Return the KV tokens that the active set needs in the coming iteration."""
     w = view.worker
@@ -98,7 +99,7 @@ def swap_out(view: RuleView, decision: RuleDecision, need: int, chunk: int) -> N
         evict(decision, k)
 
 
-@jit
+@jit_inline
 def plan_chunks(view: RuleView, decision: RuleDecision, chunk: int) -> None:
     """Give one chunk to each request with more than that to prefill; all others run in full.
 
@@ -116,7 +117,7 @@ def plan_chunks(view: RuleView, decision: RuleDecision, chunk: int) -> None:
             d.explicit = 1
 
 
-@jit
+@jit_inline
 def note_queued(view: RuleView, memory: RuleMemory) -> None:
     """Take those that joined the queue into the heap, by prompt plus predicted output (SJF only)."""
     if memory.params[_BY_WORK] == 1.0:
@@ -126,13 +127,13 @@ def note_queued(view: RuleView, memory: RuleMemory) -> None:
             heap_push(memory.state, _HEAP, request_key(np.int64(r.prompt_len) + r.predicted_len, i))
 
 
-@jit
+@jit_inline
 def first_in_order(view: RuleView, memory: RuleMemory) -> int:
     """Return the waiting request to consider first; UNKNOWN if nobody waits."""
     return heap_first(memory.state, _HEAP) if memory.params[_BY_WORK] == 1.0 else first_waiting(view)
 
 
-@jit
+@jit_inline
 def next_in_order(view: RuleView, memory: RuleMemory, i: int) -> int:
     """Return the request to consider after ``i``, which has been admitted; UNKNOWN if there is none."""
     if memory.params[_BY_WORK] == 1.0:
@@ -147,7 +148,7 @@ def partial_chunks(row: Any, chunk: int) -> int:
     return (row.num_prefill_left - 1) // chunk if row.num_prefill_left > 0 else 0
 
 
-@jit
+@jit_inline
 def expected_rounds(view: RuleView, r: Any, chunk: int) -> int:
     """Return the iterations a waiting request is expected to run here, at least 1."""
     problem = view.problem
@@ -160,7 +161,7 @@ def expected_rounds(view: RuleView, r: Any, chunk: int) -> int:
     return rounds
 
 
-@jit
+@jit_inline
 def add_use(
     view: RuleView, memory: RuleMemory, offset: int, row: Any, chunk: int, rounds: int, sign: int
 ) -> None:
@@ -176,7 +177,7 @@ def add_use(
     profile_add(profile, offset + partial, need_of(view, row), rounds - partial, sign)
 
 
-@jit
+@jit_inline
 def chunks_blocked_for(
     view: RuleView, memory: RuleMemory, offset: int, r: Any, chunk: int, rounds: int
 ) -> int:
@@ -201,7 +202,7 @@ def end_of(state: Any, i: int) -> int:
     return state.shape[0] - 1 - i
 
 
-@jit
+@jit_inline
 def update_use(view: RuleView, memory: RuleMemory) -> int:
     """Correct the profile where predictions were wrong; returns the offset of now.
 
@@ -226,7 +227,7 @@ def update_use(view: RuleView, memory: RuleMemory) -> int:
     return offset
 
 
-@jit
+@jit_inline
 def admit_if_safe(
     view: RuleView, decision: RuleDecision, memory: RuleMemory, offset: int, i: int, chunk: int
 ) -> bool:

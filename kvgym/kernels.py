@@ -24,7 +24,7 @@ A compiled policy is a class with a kernel, a function of what it sees, what it 
 A kernel is called at every iteration boundary with the decision to run everything that is active and to admit
 nobody. It is written in Numba's subset of Python, allocates nothing and makes no arrays of its own: what it needs
 beyond numbers stands in its memory, see :meth:`kvgym.policy.CompiledPolicy.memory`. Its helpers are functions
-with the decorator :func:`jit`.
+with the decorator :func:`jit`, or :func:`jit_inline` where they run at every decision and take the tuples.
 
 What there is:
 
@@ -46,6 +46,7 @@ from typing import Any
 from kvgym.simulator.apply_decision import full_tokens as full_tokens
 from kvgym.simulator.apply_decision import kv_growth as kv_growth
 from kvgym.simulator.compiled import jit as jit
+from kvgym.simulator.compiled import jit_inline as jit_inline
 from kvgym.simulator.heap import heap_first as heap_first
 from kvgym.simulator.heap import heap_pop as heap_pop
 from kvgym.simulator.heap import heap_push as heap_push
@@ -121,6 +122,7 @@ __all__ = [
     "heap_pop",
     "heap_push",
     "jit",
+    "jit_inline",
     "key_request",
     "kv_growth",
     "need_of",
@@ -148,19 +150,19 @@ NO_LIMIT = 2**31 - 1
 """More than any number of requests or tokens in a run."""
 
 
-@jit
+@jit_inline
 def first_waiting(view: RuleView) -> int:
     """Return the first request of the queue, UNKNOWN if nobody waits."""
     return view.worker.queue_head
 
 
-@jit
+@jit_inline
 def next_waiting(view: RuleView, i: int) -> int:
     """Return the request behind ``i`` in the queue, UNKNOWN if there is none."""
     return view.requests[i].queue_next
 
 
-@jit
+@jit_inline
 def need_of(view: RuleView, row: Any) -> int:
     """Return the KV tokens that a request needs in the coming iteration if it runs in full.
 
@@ -171,7 +173,7 @@ def need_of(view: RuleView, row: Any) -> int:
     return first_use(view.problem, row)
 
 
-@jit
+@jit_inline
 def need_of_active(view: RuleView) -> int:
     """Return the KV tokens that the active set needs in the coming iteration if everybody runs in full."""
     w = view.worker
@@ -183,13 +185,13 @@ def need_of_active(view: RuleView) -> int:
     return need
 
 
-@jit
+@jit_inline
 def has_place(view: RuleView, decision: RuleDecision) -> bool:
     """Return whether the active set has a free slot, beside those for the requests admitted so far."""
     return view.worker.num_active + decision.record.num_admit < decision.admit.shape[0]
 
 
-@jit
+@jit_inline
 def admit(decision: RuleDecision, i: int) -> None:
     """Admit request ``i``, which must be waiting, after those admitted so far; it runs in full."""
     d = decision.record
@@ -198,7 +200,7 @@ def admit(decision: RuleDecision, i: int) -> None:
     d.num_admit += 1
 
 
-@jit
+@jit_inline
 def admit_tokens(decision: RuleDecision, i: int, tokens: int) -> None:
     """Admit request ``i`` with this many tokens in the coming iteration: a chunk of its prefill, 1, or 0."""
     d = decision.record
@@ -208,7 +210,7 @@ def admit_tokens(decision: RuleDecision, i: int, tokens: int) -> None:
     d.num_admit += 1
 
 
-@jit
+@jit_inline
 def admit_while_fits(
     view: RuleView, decision: RuleDecision, need: int, limit: int, most: int = NO_LIMIT
 ) -> int:
@@ -236,7 +238,7 @@ def admit_while_fits(
     return need
 
 
-@jit
+@jit_inline
 def evict(decision: RuleDecision, k: int) -> None:
     """Send the request in slot ``k`` back to the queue."""
     d = decision.record
@@ -268,14 +270,14 @@ def clear_all(view: RuleView, decision: RuleDecision) -> None:
         evict(decision, k)
 
 
-@jit
+@jit_inline
 def pause(decision: RuleDecision, slot: Any) -> None:
     """Leave an active request, given by its slot, out of the coming iteration; its KV stays."""
     decision.record.explicit = 1
     slot.planned = 0
 
 
-@jit
+@jit_inline
 def pause_all(view: RuleView, decision: RuleDecision) -> None:
     """Leave every active request out of the coming iteration."""
     decision.record.explicit = 1

@@ -1,14 +1,17 @@
 """Compilation: twins, fingerprints, and that stale machine code never runs."""
 
 import os
+import shutil
 import subprocess
 import sys
+import types
 
 import numpy as np
 
 from kvgym import RequestTable, System, simulate
+from kvgym.simulator import compiled
 from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
-from kvgym.simulator.compiled import fingerprint, uncompiled
+from kvgym.simulator.compiled import fingerprint, jit, uncompiled
 
 
 def constant(seconds):
@@ -50,6 +53,42 @@ def test_the_fingerprint_reaches_helpers_and_constants():
 
     assert fingerprint(make(1.0)) == fingerprint(make(1.0))
     assert fingerprint(make(1.0)) != fingerprint(make(7.0))
+
+
+def helper_module(value):
+    """A module as another distribution's, whose compiled helper is used by attribute."""
+    module = types.ModuleType("helpers")
+    exec(f"from kvgym.kernels import jit\n\n@jit\ndef helper():\n    return {value}\n", vars(module))
+    return module
+
+
+def test_what_is_read_off_a_module_is_seen():
+    def make(value):
+        namespace = {"helpers": helper_module(value)}
+        exec("def rule():\n    return helpers.helper()\n", namespace)
+        return namespace["rule"]
+
+    assert fingerprint(make(1.0)) == fingerprint(make(1.0))
+    assert fingerprint(make(1.0)) != fingerprint(make(7.0))
+    found = []
+    module = helper_module(1.0)
+    module.helper = jit(lambda: found)  # returns an object that compiled code does not know
+    namespace = {"helpers": module}
+    exec("def rule():\n    return helpers.helper()\n", namespace)
+    assert uncompiled(jit(namespace["rule"]))() is found
+
+
+def test_an_edit_of_any_source_that_is_compiled_moves_the_machine_code(tmp_path, monkeypatch):
+    shutil.copytree(compiled._PACKAGE, tmp_path / "kvgym", symlinks=False)
+    monkeypatch.setattr(compiled, "_PACKAGE", tmp_path / "kvgym")
+    monkeypatch.setenv("KVGYM_CACHE_DIR", str(tmp_path / "cache"))
+    folders = []
+    for part in (None, "kernels.py", "simulator/rule.py", "baselines/first_come.py", "workloads/layout.py"):
+        if part is not None:
+            with open(tmp_path / "kvgym" / part, "a") as source:
+                source.write("\n")
+        folders.append(compiled.cache_dir.__wrapped__())
+    assert len(set(folders)) == len(folders)
 
 
 MODEL = """
