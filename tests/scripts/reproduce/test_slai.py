@@ -13,7 +13,7 @@ from kvgym.experiments.scenario import load_scenario
 
 pytest.importorskip("matplotlib")
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "reproduce_slai.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "reproduce" / "slai.py"
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,9 @@
 Source: R. Ao, G. Luo, D. Simchi-Levi, X. Wang, "Optimizing LLM Inference: Fluid-Guided Online Scheduling with
 Memory Constraints", Sections 4.1, 6 and 7. Prints Markdown tables; docs/reproductions/wait.md discusses them.
 
-    python scripts/reproduce_wait.py                    # everything
-    python scripts/reproduce_wait.py --only literal     # one section
-    python scripts/reproduce_wait.py --quick            # seconds: shows that it runs, the figures mean nothing
+    python scripts/reproduce/wait.py                    # everything
+    python scripts/reproduce/wait.py --only literal     # one section
+    python scripts/reproduce/wait.py --quick            # seconds: shows that it runs, the figures mean nothing
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 
 from kvgym.experiments.scenario import load_scenario
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "reproduce_stab.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "reproduce" / "stab.py"
 
 
 @pytest.fixture(scope="module")

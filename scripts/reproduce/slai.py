@@ -4,8 +4,8 @@ A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inferen
 scenarios slai-5, slai-50 and slai-95 hold hardware, workload and policies. Prints Markdown tables, and writes them with
 every measurement and the figure to --out. What comes out is discussed in docs/reproductions/slai.md.
 
-    python scripts/reproduce_slai.py            # a few minutes on one core
-    python scripts/reproduce_slai.py --quick    # seconds: shows that it runs, the figures mean nothing
+    python scripts/reproduce/slai.py            # a few minutes on one core
+    python scripts/reproduce/slai.py --quick    # seconds: shows that it runs, the figures mean nothing
 """
 
 from __future__ import annotations

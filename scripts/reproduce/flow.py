@@ -1,8 +1,8 @@
 """Reproduce the experiments of the flow-control paper (Sections 4.1 and 4.2), as Markdown tables.
 
-    python scripts/reproduce_flow.py                      both experiments, a few minutes
-    python scripts/reproduce_flow.py --requests 50000     Section 4.2 with the paper's number of requests
-    python scripts/reproduce_flow.py --quick              seconds, to see that it runs
+    python scripts/reproduce/flow.py                      both experiments, a few minutes
+    python scripts/reproduce/flow.py --requests 50000     Section 4.2 with the paper's number of requests
+    python scripts/reproduce/flow.py --quick              seconds, to see that it runs
 
 Hyperparameters that the paper searches for are chosen on seeds of their own (from 1000), never on those that
 are reported.

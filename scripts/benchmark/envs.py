@@ -3,8 +3,8 @@
 Everything in one process on one core, process CPU time, median of some repetitions. Actions are greedy
 admissions (the most that fits), so that the worker is busy.
 
-    python scripts/benchmark_envs.py                # about 3 minutes; needs kvgym[train] for the last part
-    python scripts/benchmark_envs.py --smoke        # seconds: shows that it runs, the figures mean nothing
+    python scripts/benchmark/envs.py                # about 3 minutes; needs kvgym[train] for the last part
+    python scripts/benchmark/envs.py --smoke        # seconds: shows that it runs, the figures mean nothing
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 Everything is measured in one process on one core, as process CPU time, the median of some repetitions; the
 ratios are what can be compared between machines. Cold and warm start are wall time of fresh processes.
 
-    python scripts/benchmark.py                 # about 6 minutes
-    python scripts/benchmark.py --quick         # about 1 minute, smaller sizes
-    python scripts/benchmark.py --smoke         # seconds: shows that it runs, the figures mean nothing
-    python scripts/benchmark.py --json out.json # also as data
+    python scripts/benchmark/engine.py                 # about 6 minutes
+    python scripts/benchmark/engine.py --quick         # about 1 minute, smaller sizes
+    python scripts/benchmark/engine.py --smoke         # seconds: shows that it runs, the figures mean nothing
+    python scripts/benchmark/engine.py --json out.json # also as data
 """
 
 from __future__ import annotations

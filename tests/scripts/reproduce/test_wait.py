@@ -15,8 +15,8 @@ from kvgym.experiments.scenario import load_scenario
 from kvgym.theory.fluid import fluid_equilibrium
 from kvgym.workloads.classes import ClassStatistics
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "reproduce_wait.py"
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = ROOT / "scripts" / "reproduce" / "wait.py"
 
 
 @pytest.fixture(scope="module")

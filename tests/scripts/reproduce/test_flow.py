@@ -11,7 +11,7 @@ import pytest
 
 from kvgym.experiments.scenario import load_scenario
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "reproduce_flow.py"
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "reproduce" / "flow.py"
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
 """Reproduce the figures of the stability paper (Section 5, Appendix C), as Markdown tables.
 
-    python scripts/reproduce_stab.py                                     all, a few minutes
-    python scripts/reproduce_stab.py --figure docs/images/stab.png       and the picture of the queues
-    python scripts/reproduce_stab.py --quick                             seconds, to see that it runs
+    python scripts/reproduce/stab.py                                     all, a few minutes
+    python scripts/reproduce/stab.py --figure docs/images/stab.png       and the picture of the queues
+    python scripts/reproduce/stab.py --quick                             seconds, to see that it runs
 
 "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory Constraints".
 """
