@@ -20,9 +20,9 @@ COMMANDS = [
 EXAMPLES = [code for kind, code in BLOCKS if kind == "python"]
 # Long measurements run at a size that only shows that they work.
 SMALLER = {
-    "python scripts/benchmark.py": "python scripts/benchmark.py --smoke",
-    "python scripts/benchmark_envs.py": "python scripts/benchmark_envs.py --smoke",
-    "python scripts/benchmark_policies.py": "python scripts/benchmark_policies.py --smoke",
+    "python scripts/benchmark/engine.py": "python scripts/benchmark/engine.py --smoke",
+    "python scripts/benchmark/envs.py": "python scripts/benchmark/envs.py --smoke",
+    "python scripts/benchmark/policies.py": "python scripts/benchmark/policies.py --smoke",
     "kvgym train --out results/agent": (
         "kvgym train total_steps=8000 evaluation.interval=4000 num_envs=8 env.num_requests=50 --out results/agent"
     ),

@@ -1,9 +1,5 @@
 """The script that reproduces the SLAI paper's figures: it runs, and what it derives is right."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 import polars as pl
 import pytest
@@ -13,55 +9,48 @@ from kvgym.experiments.scenario import load_scenario
 
 pytest.importorskip("matplotlib")
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "reproduce_slai.py"
+
+@pytest.fixture
+def small_plan(reproduce):
+    return reproduce("papers.slai.setting").Plan(rates=(0.5, 3.0), seeds=2, duration=60.0, warm_up=5.0)
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("reproduce_slai", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for the module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
-def small_plan(script):
-    return script.Plan(rates=(0.5, 3.0), seeds=2, duration=60.0, warm_up=5.0)
-
-
-def test_quick_run_writes_every_file(script, tmp_path, capsys):
-    script.main(["--quick", "--out", str(tmp_path)])
+def test_quick_run_writes_every_file(reproduce, tmp_path, capsys):
+    setting = reproduce("papers.slai.setting")
+    reproduce("slai").main(["--quick", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
     assert printed.strip() == (tmp_path / "tables.md").read_text().strip()
     assert (tmp_path / "slai.png").stat().st_size < 150_000
     assert (tmp_path / "config.json").exists()
     runs = pl.read_csv(tmp_path / "runs.csv")
-    plan = script.QUICK
-    policies = sum(len(load_scenario(name).policies) for name in script.SCENARIOS)
+    plan = setting.QUICK
+    policies = sum(len(load_scenario(name).policies) for name in setting.SCENARIOS)
     assert len(runs) == policies * len(plan.rates) * plan.seeds
-    assert set(runs["policy"]) == set(script.NAMES)
+    assert set(runs["policy"]) == set(setting.NAMES)
     assert (runs["ttft_median"] > 0).all()
     expected = 3 * len(plan.overheads) * len(plan.sensitivity_rates) * plan.sensitivity_seeds
     assert len(pl.read_csv(tmp_path / "sensitivity.csv")) == expected
 
 
 @pytest.mark.parametrize("policy", ["sarathi", "vllm", "slai:low_offset=5"])
-def test_gaps_by_request_are_those_of_the_simulator(script, policy):
-    data = script.Measurements(load_scenario("slai-5"), [], (), 0, small_plan(script))
+def test_gaps_by_request_are_those_of_the_simulator(reproduce, small_plan, policy):
+    token_gaps = reproduce("papers.slai.gaps").token_gaps
+    measurements = reproduce("papers.slai.measurements")
+    data = measurements.Measurements(load_scenario("slai-5"), [], (), 0, small_plan)
     table = data.sample(4.0, 0)
-    owner, gap = script.token_gaps(data.system, table, policy, (0.0, np.inf))
+    owner, gap = token_gaps(data.system, table, policy, (0.0, np.inf))
     result = simulate(data.system, table, policy)
     assert len(gap) == result.gap_counts.sum() == table.output_len.sum()
     largest = np.zeros(len(table))
     np.maximum.at(largest, owner, gap)
     assert largest == pytest.approx(result.requests["max_token_gap"])
-    inside, _ = script.token_gaps(data.system, table, policy, (20.0, 30.0))
+    inside, _ = token_gaps(data.system, table, policy, (20.0, 30.0))
     assert 0 < len(inside) < len(owner)
 
 
-def test_rate_at_a_bound_is_interpolated_at_the_first_crossing(script):
-    data = script.Measurements(load_scenario("slai-5"), ["sarathi"], (0.5, 3.0), 2, small_plan(script))
+def test_rate_at_a_bound_is_interpolated_at_the_first_crossing(reproduce, small_plan):
+    measurements = reproduce("papers.slai.measurements")
+    data = measurements.Measurements(load_scenario("slai-5"), ["sarathi"], (0.5, 3.0), 2, small_plan)
     low, high = (data.values("sarathi", rate, "ttft_median") for rate in (0.5, 3.0))
     assert (low < high).all()
     found = data.rate_at("sarathi", 0.5 * (low[0] + high[0]))
@@ -70,7 +59,7 @@ def test_rate_at_a_bound_is_interpolated_at_the_first_crossing(script):
     assert np.isnan(data.rate_at("sarathi", 1e9)).all()
 
 
-def test_scenarios_are_the_papers(script):
+def test_scenarios_are_the_papers():
     for name, share in (("slai-5", 0.05), ("slai-50", 0.5), ("slai-95", 0.95)):
         scenario = load_scenario(name)
         system = scenario.make_system()
@@ -82,7 +71,7 @@ def test_scenarios_are_the_papers(script):
         assert set(np.unique(table.tbt_slo)) == {0.1, 0.5}
 
 
-def test_fullest_batch_takes_the_strict_objective(script):
+def test_fullest_batch_takes_the_strict_objective():
     from kvgym.batch_time.memory import kv_capacity
     from kvgym.batch_time.shapes import GPU
 

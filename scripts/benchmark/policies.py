@@ -3,30 +3,24 @@
 A run that the policy cannot finish (a livelock) is listed with its reason. Clusters are timed as well. Process CPU
 time, median of some repetitions.
 
-    python scripts/benchmark_policies.py            # about a minute
-    python scripts/benchmark_policies.py --smoke    # seconds: shows that it runs, the figures mean nothing
-    python scripts/benchmark_policies.py --json out.json
+    python scripts/benchmark/policies.py            # about a minute
+    python scripts/benchmark/policies.py --smoke    # seconds: shows that it runs, the figures mean nothing
+    python scripts/benchmark/policies.py --json out.json
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
-import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import kvgym
+from harness import AFFINE, command_line, time_runs, write_json
 from kvgym.errors import KVGymError
-from kvgym.policy import POLICIES, CompiledPolicy
-from kvgym.runner import prepare_run
+from kvgym.policy import POLICIES
 from kvgym.workloads import make_workload
 
-AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6}
 M = 16_492
 SPECS = {
     "sarathi": ("sarathi", "sarathi:order=spf"),
@@ -70,31 +64,16 @@ def workloads(n: int) -> dict[str, tuple[kvgym.System, kvgym.RequestTable]]:
     }
 
 
-def prepare(system: kvgym.System, table: kvgym.RequestTable, policy: str) -> tuple[Any, Any, Any]:
-    """Return a simulation ready to run, the policy's kernel, and its arguments."""
-    made = kvgym.make_policy(policy)
-    assert isinstance(made, CompiledPolicy)
-    simulation, copies = prepare_run(system, table, made)
-    arguments = [own.arguments() for own in copies if isinstance(own, CompiledPolicy)]
-    return simulation, made.kernel, arguments if system.workers else arguments[0]
-
-
-def time_run(system: kvgym.System, table: kvgym.RequestTable, policy: str, repeats: int) -> dict[str, Any]:
+def measure(system: kvgym.System, table: kvgym.RequestTable, policy: str, repeats: int) -> dict[str, Any]:
     """Return iterations, evictions, mean active requests, milliseconds of the run, nanoseconds per iteration."""
-    seconds: list[float] = []
-    for _ in range(repeats):
-        simulation, kernel, arguments = prepare(system, table, policy)
-        started = time.process_time()
-        simulation.run(kernel, arguments)
-        seconds.append(time.process_time() - started)
-    workers = simulation.workers
-    iterations = int(workers["iteration"].sum())
+    timing = time_runs(system, table, policy, repeats)
+    workers = timing.simulation.workers
     return {
-        "iterations": iterations,
+        "iterations": timing.iterations,
         "evictions": int(workers["total_evicted"].sum()),
         "active": float(workers["active_time"].sum() / workers["busy_time"].sum()),
-        "run_ms": 1e3 * statistics.median(seconds),
-        "ns_per_iteration": 1e9 * statistics.median(seconds) / iterations,
+        "run_ms": 1e3 * timing.run,
+        "ns_per_iteration": 1e9 * timing.run / timing.iterations,
     }
 
 
@@ -102,7 +81,7 @@ def policies(n: int, repeats: int) -> list[dict[str, Any]]:
     """Time every policy on every workload that it can run on."""
     rows: list[dict[str, Any]] = []
     for name, (system, table) in workloads(n).items():
-        time_run(system, table.select(slice(0, 50)), "mc_sf", 1)  # compile
+        measure(system, table.select(slice(0, 50)), "mc_sf", 1)  # compile
         reference: dict[str, Any] = {}
         for policy in sorted(POLICIES, key=lambda policy: policy != "mc_sf"):  # the reference first
             for spec in SPECS.get(policy, (policy,)):
@@ -111,8 +90,8 @@ def policies(n: int, repeats: int) -> list[dict[str, Any]]:
                 if needs_rates != bool(table.classes) and policy != "mc_sf":
                     continue  # the threshold policies on their own workload, the others on the chat requests
                 try:
-                    time_run(system, table.select(slice(0, 50)), spec, 1)
-                    row |= time_run(system, table, spec, repeats)
+                    measure(system, table.select(slice(0, 50)), spec, 1)
+                    row |= measure(system, table, spec, repeats)
                     reference = reference or row
                     row["ratio"] = row["ns_per_iteration"] / reference["ns_per_iteration"]
                 except KVGymError as error:
@@ -133,8 +112,8 @@ def clusters(n: int, repeats: int) -> list[dict[str, Any]]:
         ("cluster of 1", system.replicate(1), table),
         ("cluster of 8", system.replicate(8), many),
     ):
-        time_run(chosen, requests.select(slice(0, 50)), "mc_sf", 1)
-        rows.append({"system": name, **time_run(chosen, requests, "mc_sf", repeats)})
+        measure(chosen, requests.select(slice(0, 50)), "mc_sf", 1)
+        rows.append({"system": name, **measure(chosen, requests, "mc_sf", repeats)})
         print_row(rows[-1])
     return rows
 
@@ -149,20 +128,14 @@ def print_row(row: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes")
-    parser.add_argument("--json", type=Path, help="write the results to this file")
-    options = parser.parse_args()
+    options = command_line(__doc__).parse_args()
     n, repeats = (150, 1) if options.smoke else (10_000, 9)
     print(
         "| workload | policy | iterations | evictions | mean active | run, ms | ns per iteration | ratio to mc_sf |"
     )
     print("|---|---|---|---|---|---|---|---|")
     results = {"policies": policies(n, repeats), "clusters": clusters(n, repeats)}
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=2) + "\n")
+    write_json(options.json, results)
 
 
 if __name__ == "__main__":

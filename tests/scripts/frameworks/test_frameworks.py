@@ -13,7 +13,7 @@ import yaml
 import kvgym
 from kvgym.envs import IDS
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS = ROOT / "scripts" / "frameworks"
 ZOO = ROOT / "configs" / "train" / "zoo"
 PAGE = (ROOT / "docs" / "frameworks.md").read_text("utf-8")

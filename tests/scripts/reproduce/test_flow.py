@@ -1,32 +1,16 @@
 """The reproduction of the flow-control paper runs and writes what it prints."""
 
-import importlib.util
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import pytest
 
 from kvgym.experiments.scenario import load_scenario
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "reproduce_flow.py"
 
-
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("reproduce_flow", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["reproduce_flow"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["reproduce_flow"]
-
-
-def test_quick_run(script, tmp_path, monkeypatch, capsys):
+def test_quick_run(reproduce, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    script.main(["--quick", "--out", "out"])
+    reproduce("flow").main(["--quick", "--out", "out"])
     text = capsys.readouterr().out
     for heading in ("known lengths", "unknown lengths", "Drained", "Stopped at the horizon", "50 requests"):
         assert heading in text
@@ -42,25 +26,30 @@ def test_quick_run(script, tmp_path, monkeypatch, capsys):
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def test_reading_of_the_horizon_decides_the_order(script):
+def test_reading_of_the_horizon_decides_the_order(reproduce):
     """Under overload MC-SF has the least mean latency of what finishes in time, and not of everything."""
     scenario = load_scenario("flow-classes")
-    tables = script.slotted(scenario, 1000, [0])
+    tables = reproduce("papers.flow.synthetic").slotted(scenario, 1000, [0])
     means = {}
     for horizon in (1000.0, np.inf):
         system = replace(scenario.make_system(), horizon=horizon)
         for policy in ("flow_control_classes:budgets=4/4/4", "mc_sf"):
-            means[policy[:5], horizon] = script.run(system, tables, policy)["e2e_latency_mean"][0]
+            means[policy[:5], horizon] = reproduce("papers.flow.runs").run(system, tables, policy)[
+                "e2e_latency_mean"
+            ][0]
     assert means["mc_sf", 1000.0] < means["flow_", 1000.0]
     assert means["mc_sf", np.inf] > means["flow_", np.inf]
 
 
-def test_a_livelock_is_reported_as_missing_and_never_chosen(script, capsys):
+def test_a_livelock_is_reported_as_missing_and_never_chosen(reproduce, capsys):
+    search = reproduce("papers.flow.search")
     scenario = load_scenario("flow-classes")
-    system = replace(scenario.make_system(), stall_limit=script.PATIENCE["4.1"])
-    tables = script.slotted(scenario, 400, [0])
-    assert np.isnan(script.run(system, tables, "alpha_greedy:alpha=0.2")["e2e_latency_mean"][0])
-    chosen = script.choose(system, tables, ["alpha_greedy:alpha=0.2", "alpha_greedy:alpha=0.8"], "α")
+    system = replace(scenario.make_system(), stall_limit=search.PATIENCE["4.1"])
+    tables = reproduce("papers.flow.synthetic").slotted(scenario, 400, [0])
+    assert np.isnan(
+        reproduce("papers.flow.runs").run(system, tables, "alpha_greedy:alpha=0.2")["e2e_latency_mean"][0]
+    )
+    chosen = search.choose(system, tables, ["alpha_greedy:alpha=0.2", "alpha_greedy:alpha=0.8"], "α")
     assert chosen == "alpha_greedy:alpha=0.8"
     assert "| – |" in capsys.readouterr().out
 

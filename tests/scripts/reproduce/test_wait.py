@@ -1,6 +1,5 @@
 """The reproduction of the WAIT paper runs, and its scenarios are the paper's."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -15,27 +14,18 @@ from kvgym.experiments.scenario import load_scenario
 from kvgym.theory.fluid import fluid_equilibrium
 from kvgym.workloads.classes import ClassStatistics
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "reproduce_wait.py"
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = ROOT / "scripts" / "reproduce" / "wait.py"
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("reproduce_wait", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["reproduce_wait"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_a_quick_run_prints_every_section(tmp_path, script):
+def test_a_quick_run_prints_every_section(tmp_path, reproduce):
     pytest.importorskip("matplotlib")
     command = [sys.executable, str(SCRIPT), "--quick", "--image", str(tmp_path / "picture.png")]
     done = subprocess.run(
         command, cwd=tmp_path, env=_environment(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    for section in script.SECTIONS:
+    for section in reproduce("wait").SECTIONS:
         assert f"## {section}\n" in done.stdout
     assert "overflow probability 0.3910" in done.stdout
     assert "[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]" in done.stdout
@@ -56,24 +46,25 @@ def _environment():
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
-def test_rates_invert_the_equilibrium(script):
+def test_rates_invert_the_equilibrium(reproduce):
     d0, d1 = 0.01, 2e-7
     model = make_batch_time({"kind": "affine", "constant": d0, "per_context_token": d1})
     shares = (("a", 3.0, 10.0, 20.0), ("b", 1.0, 10.0, 50.0))
-    rate = script.rate_at([ClassStatistics(*c) for c in shares], 50_000, model)
+    rate = reproduce("papers.wait.equilibrium").rate_at([ClassStatistics(*c) for c in shares], 50_000, model)
     classes = [ClassStatistics(name, r * rate / 4, s, o) for name, r, s, o in shares]
     # Batches count whole tokens, so that the sum is rounded up by less than one in 50,000.
     assert fluid_equilibrium(classes, d0, d1).memory == pytest.approx(50_000, rel=1e-4)
 
 
-def test_the_affine_fit_finds_an_affine_model(script):
+def test_the_affine_fit_finds_an_affine_model(reproduce):
+    fit_affine = reproduce("papers.wait.equilibrium").fit_affine
     model = make_batch_time({"kind": "affine", "constant": 0.02, "per_context_token": 3e-7})
-    d0, d1, median, worst, points = script.fit_affine(model, 117_648)
+    d0, d1, median, worst, points = fit_affine(model, 117_648)
     assert (d0, d1) == pytest.approx((0.02, 3e-7), rel=1e-9)
     assert median <= worst < 1e-9
     assert points > 50
-    capacity = load_hardware(script.HARDWARE).kv_capacity
-    assert script.fit_affine(model, capacity // 100)[4] < points
+    capacity = load_hardware(reproduce("papers.wait.setting").HARDWARE).kv_capacity
+    assert fit_affine(model, capacity // 100)[4] < points
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""Time the environments: raw steps, the native vector environment, and training with Stable-Baselines3.
+
+Everything in one process on one core, process CPU time, median of some repetitions. Actions are greedy
+admissions (the most that fits), so that the worker is busy.
+
+    python scripts/benchmark/envs.py                # about 3 minutes; needs kvgym[train] for the last part
+    python scripts/benchmark/envs.py --smoke        # seconds: shows that it runs, the figures mean nothing
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+
+from harness import AFFINE, command_line, write_json
+from kvgym.envs import SCHEDULING_IDS
+from kvgym.envs.scheduling.environment import ServingEnv
+from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
+from stepping import cartpole, microseconds, play, play_vector, route
+from training import train_fps
+
+PROFILE: dict[str, Any] = {"num_requests": 256}
+TASK: dict[str, Any] = {**PROFILE, "batch_time": AFFINE}
+Report = Callable[[str, Any], None]
+
+
+def single(report: Report, steps: int, repeats: int) -> None:
+    """Time one environment at a time."""
+    for kind in SCHEDULING_IDS.values():
+        ServingEnv(action=kind, **TASK).reset()  # compile
+    report("CartPole-v1 raw step", microseconds(cartpole(steps), repeats))
+    for name, kind in SCHEDULING_IDS.items():
+        report(f"{name} raw step", microseconds(play(ServingEnv(action=kind, **TASK), steps), repeats))
+    name = "kvgym/AdmitCount-v0"
+    made = gym.make(name, **TASK)
+    report(f"{name} gym.make step", microseconds(play(made, steps), repeats))
+    calibrated = ServingEnv(action="admit_count", **PROFILE)
+    report(f"{name} raw step, profile", microseconds(play(calibrated, steps), repeats))
+    report("kvgym/Route-v0 raw step, 4 workers", microseconds(route(steps), repeats))
+
+
+def vectors(report: Report, short: int, long: int, repeats: int) -> None:
+    """Time vector environments: ``short`` runs of steps alone, ``long`` ones with the ends of episodes."""
+    sync = gym.make_vec("kvgym/AdmitCount-v0", num_envs=8, vectorization_mode="sync", **TASK)
+    report("SyncVectorEnv 8", microseconds(play_vector(sync, short, restart=True), repeats))
+    for count in (8, 64, 256, 1024):
+        for label, task in (("affine", TASK), ("profile", PROFILE)):
+            native = ServingVectorEnv(count, action="admit_count", **task)
+            name = f"native {count}, {label}"
+            alone = microseconds(play_vector(native, short, restart=True), repeats)
+            report(f"{name}, steps alone", alone)
+            throughout = microseconds(play_vector(native, long, restart=False), 1)
+            report(f"{name}, ends of episodes included", throughout)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    options = command_line(__doc__).parse_args()
+    steps, repeats = (50, 1) if options.smoke else (3000, 7)
+    results: dict[str, Any] = {}
+
+    def report(name: str, value: Any) -> None:
+        results[name] = value
+        print(f"{name}: {value:.3f} us" if isinstance(value, float) else f"{name}: {value}", flush=True)
+
+    single(report, steps, repeats)
+    short, long = (2, 3) if options.smoke else (300, 1500)
+    vectors(report, short, long, min(repeats, 3))
+    if importlib.util.find_spec("sb3_contrib") is not None:
+        envs, rollouts = (8, 1) if options.smoke else (256, 12)
+        for algorithm in ("PPO", "MaskablePPO"):
+            report(
+                f"{algorithm}, 256 native environments",
+                train_fps(algorithm, TASK, envs, rollouts),
+            )
+    write_json(options.json, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""What is timed of the environments: steps, one environment or many.
+
+Each function returns work to give to :func:`microseconds`.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from kvgym.envs.routing.environment import RoutingEnv
+from kvgym.envs.scheduling.environment import ServingEnv
+
+
+def microseconds(work: Callable[[], tuple[int, float]], repeats: int) -> float:
+    """Return the median CPU time per unit; ``work`` returns how many units it did and the seconds they took."""
+    figures = []
+    for _ in range(repeats):
+        count, seconds = work()
+        figures.append(1e6 * seconds / count)
+    return statistics.median(figures)
+
+
+def busiest(env: ServingEnv) -> Any:
+    """Return the action that admits the most at once, by kind of action."""
+    kind, mask = env.config.action, env.episodes.masks[0]
+    if kind == "admit_count":
+        return int(mask.sum()) - 1
+    if kind == "admit_evict":
+        return 0 if mask[0] else mask.size - 1
+    if kind == "flags":
+        flags = mask[1::2].astype(np.int8)
+        flags[env.config.queue_window :] = 0
+        return flags
+    return np.array([2, 6, 7, 0])
+
+
+def play(env: Any, steps: int) -> Callable[[], tuple[int, float]]:
+    """Return work that replays the first steps of a busy episode, through the wrappers of ``env``."""
+    inner = env.unwrapped
+    env.reset(seed=0)
+    actions: list[Any] = []
+    ended = False
+    while not ended and len(actions) < steps:
+        actions.append(busiest(inner))
+        _, _, terminated, truncated, _ = env.step(actions[-1])
+        ended = terminated or truncated
+
+    def work() -> tuple[int, float]:
+        env.reset(seed=0)
+        step = env.step
+        started = time.process_time()
+        for action in actions[:-1]:
+            step(action)
+        return len(actions) - 1, time.process_time() - started
+
+    return work
+
+
+def route(steps: int) -> Callable[[], tuple[int, float]]:
+    """Return work that steps the routing environment, taking its workers in turn; ends and resets included."""
+    env = RoutingEnv(num_requests=1000)
+    env.reset(seed=0)  # compile
+
+    def work() -> tuple[int, float]:
+        started = time.process_time()
+        env.reset(seed=0)
+        for k in range(steps):
+            if env.step(k & 3)[2]:
+                env.reset(seed=0)
+        return steps, time.process_time() - started
+
+    return work
+
+
+def play_vector(envs: Any, steps: int, *, restart: bool) -> Callable[[], tuple[int, float]]:
+    """Return work that steps a vector environment with admit counts.
+
+    With ``restart`` every repetition is the beginning of fresh episodes, of which none ends; without, it goes
+    on from the last one, ends and new episodes included.
+    """
+    masks = envs.reset(seed=0)[1]["action_mask"]
+
+    def work() -> tuple[int, float]:
+        nonlocal masks
+        if restart:
+            masks = envs.reset(seed=0)[1]["action_mask"]
+        started = time.process_time()
+        for _ in range(steps):
+            masks = envs.step(masks.sum(axis=1) - 1)[4]["action_mask"]
+        return steps * envs.num_envs, time.process_time() - started
+
+    return work
+
+
+def cartpole(steps: int) -> Callable[[], tuple[int, float]]:
+    """Return work that steps the unwrapped CartPole-v1."""
+    env = gym.make("CartPole-v1").unwrapped
+
+    def work() -> tuple[int, float]:
+        env.reset(seed=0)
+        started = time.process_time()
+        for k in range(steps):
+            if env.step(k & 1)[2]:
+                env.reset()
+        return steps, time.process_time() - started
+
+    return work

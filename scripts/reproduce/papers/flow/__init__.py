@@ -1,0 +1,1 @@
+"""The flow-control paper, Sections 3 and 4."""

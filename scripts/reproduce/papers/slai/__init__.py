@@ -1,0 +1,1 @@
+"""The SLAI paper, Section 7 and Appendix F."""

@@ -1,0 +1,1 @@
+"""The stability paper, Section 5 and Appendix C."""

@@ -1,0 +1,27 @@
+"""Importing a script loads no more than it always uses."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
+
+@pytest.mark.parametrize(
+    ("folder", "names"),
+    [
+        ("benchmark", ("engine", "policies", "envs")),
+        ("reproduce", ("flow", "stab", "wait")),  # slai always draws
+        ("", ("calibrate", "compare_agents", "every_scenario", "publish_agent")),
+    ],
+)
+def test_heavy_libraries_wait_until_they_are_needed(folder, names):
+    code = (
+        f"import sys; sys.path.insert(0, {str(SCRIPTS / folder)!r})\n"
+        f"import {', '.join(names)}\n"
+        "print([m for m in ('torch', 'stable_baselines3', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
