@@ -22,6 +22,7 @@ from kvgym.policy import (
     PolicyMemory,
     SystemInfo,
     fraction_of,
+    head_of_queue,
     policy_kernel,
     register_policy,
     require,
@@ -112,6 +113,7 @@ class FCFS(CompiledPolicy):
         evicts=True,
     )
     kernel = fcfs_kernel
+    blocking = head_of_queue
 
     def __init__(self, *, protection: float = 0.0) -> None:
         """Set the watermark.
@@ -139,6 +141,7 @@ class AlphaGreedy(CompiledPolicy):
         evicts=True,
     )
     kernel = alpha_greedy_kernel
+    blocking = head_of_queue
 
     def __init__(self, *, alpha: float = 0.3) -> None:
         """Set the protection level.
@@ -167,6 +170,7 @@ class AlphaBeta(CompiledPolicy):
         pauses=True,
     )
     kernel = alpha_beta_kernel
+    blocking = head_of_queue
 
     def __init__(self, *, alpha: float = 0.2, beta: float = 0.1) -> None:
         """Set protection level and clearing probability.

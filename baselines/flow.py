@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.baselines._common import evict_last, need_of_ongoing, slot_need
-from kvgym.baselines.memory_constrained import BLOCKED_ID, HEAP, try_admit
+from kvgym.baselines.memory_constrained import BLOCKED_ID, HEAP, blocked_request, try_admit
 from kvgym.errors import ConfigError
 from kvgym.policy import (
     CompiledPolicy,
@@ -40,6 +40,7 @@ from kvgym.simulator.heap import heap_pop, heap_push, key_request, request_key
 from kvgym.simulator.lookahead import first_use, profile_add, profile_forget, profile_offset, rounds_for
 from kvgym.simulator.random import next_uniform, seed_words
 from kvgym.simulator.tables import REQUEUE_ARRIVAL, REQUEUE_BACK, ROLE_PREFILL, UNKNOWN
+from kvgym.simulator.view import SystemView
 
 PAPER = "flow control for LLM inference (stability by controlled activation)"
 
@@ -352,3 +353,7 @@ class AMin(CompiledPolicy):
         # A request whose predicted memory exceeds the capacity is never admitted, so that bounds the look-ahead.
         horizon = min(system.kv_capacity, max(system.max_predicted_len, _LONGEST_HORIZON))
         return PolicyMemory(state, np.zeros(1), np.zeros(2 * (horizon + 2), np.int32))
+
+    def blocking(self, view: SystemView) -> int | None:
+        """Return the request that the look-ahead has kept out last."""
+        return blocked_request(self)

@@ -42,6 +42,7 @@ from kvgym.simulator.lookahead import (
     rounds_for,
 )
 from kvgym.simulator.tables import ROLE_PREFILL, UNKNOWN, WAITING
+from kvgym.simulator.view import SystemView
 
 PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Constraints"
 
@@ -198,6 +199,12 @@ def mc_longest_kernel(
     admit_in_order(problem, w, requests, active, finished, d, admit, evict, params, True, state, profile)
 
 
+def blocked_request(policy: CompiledPolicy) -> int | None:
+    """Return the request that a policy with :func:`try_admit` has found blocked, None if there is none."""
+    i = int(policy.arguments()[1][BLOCKED_ID])
+    return None if i == UNKNOWN else i
+
+
 class LookAhead(CompiledPolicy):
     """What policies with a look-ahead share: margin, overruns, and the memory they keep."""
 
@@ -224,6 +231,10 @@ class LookAhead(CompiledPolicy):
         state = np.zeros(HEAP + 2 + system.max_requests, np.int64)
         state[BLOCKED_ID] = UNKNOWN
         return PolicyMemory(state, np.zeros(1), np.zeros(2 * (system.max_predicted_len + 2), np.int32))
+
+    def blocking(self, view: SystemView) -> int | None:
+        """Return the request that (5) has kept out last."""
+        return blocked_request(self)
 
 
 @register_policy

@@ -17,6 +17,7 @@ from kvgym.policy import (
     PolicyMemory,
     SystemInfo,
     fraction_of,
+    head_of_queue,
     policy_kernel,
     register_policy,
     require,
@@ -221,6 +222,7 @@ class CostAware(CompiledPolicy):
         evicts=True,
     )
     kernel = cost_aware_kernel
+    blocking = head_of_queue
 
     def __init__(self, *, protection: float = 0.0) -> None:
         """Set the watermark.
