@@ -1,7 +1,7 @@
-"""Starting points for training: imitate a scheduler, or prefer a fixed action.
+"""Starting points for training: imitate a scheduler.
 
-Both train the policy of a Stable-Baselines3 model with an optimiser of their own; what the model trains with
-afterwards starts fresh. No random numbers but their own are drawn, so that equal arguments give equal weights.
+Trains the policy of a Stable-Baselines3 model with an optimiser of its own; what the model trains with afterwards
+starts fresh. No random numbers but its own are drawn, so that equal arguments give equal weights.
 """
 
 from __future__ import annotations
@@ -13,17 +13,14 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.agents.supervised import CHUNK, check_model, check_positive, distribution, update
 from kvgym.envs.demonstrations import Demonstrations
-from kvgym.errors import ConfigError, KVGymError
+from kvgym.errors import ConfigError
 
 try:
     import torch
     from sb3_contrib import MaskablePPO
-    from sb3_contrib.common.maskable.utils import get_action_masks
-    from stable_baselines3 import A2C, PPO
-    from stable_baselines3.common.vec_env import VecEnv
     from torch import Tensor, nn
-    from torch.distributions import Categorical
 except ImportError as error:
     raise ConfigError(
         "kvgym.agents.cloning needs PyTorch, Stable-Baselines3 and sb3-contrib: "
@@ -39,9 +36,6 @@ discounted to this or less."""
 
 WARM_REWARDS = 1000
 """Steps after which the running scale of a ``VecNormalize`` is taken for that of the rewards to come."""
-
-_CHUNK = 4096  # rows evaluated at a time
-_BATCH, _PATIENCE = 256, 10  # rows per update of prefer(), and updates between two looks at all rows
 
 
 @dataclass(frozen=True)
@@ -125,8 +119,8 @@ def clone(
     Raises:
         ConfigError: a wrong argument, another algorithm, or demonstrations of another environment.
     """
-    _check_model(model)
-    _check_positive(epochs=epochs, batch_size=batch_size)
+    check_model(model)
+    check_positive(epochs=epochs, batch_size=batch_size)
     if not learning_rate > 0 or not value_weight >= 0:
         raise ConfigError(
             f"learning_rate = {learning_rate!r} must be > 0 and value_weight = {value_weight!r} ≥ 0"
@@ -160,7 +154,7 @@ def clone(
             total += float(loss.detach()) * len(batch)
             if trained:
                 loss = loss + value_weight * _value_loss(values, batch, variance)
-            _update(policy, optimiser, loss, model.max_grad_norm)
+            update(policy, optimiser, loss, model.max_grad_norm)
         losses.append(total / len(training))
     policy.set_training_mode(False)
     after = _evaluate(policy, validation, variance)
@@ -179,99 +173,7 @@ def clone(
     )
 
 
-def prefer(
-    model: Any,
-    action: Any,
-    env: VecEnv,
-    *,
-    probability: float = 0.7,
-    steps: int = 2048,
-    learning_rate: float = 1e-3,
-    max_updates: int = 2000,
-    seed: int = 0,
-) -> NDArray[np.float64]:
-    """Make a model's policy begin from a fixed action, e.g. from the best fixed setting of ``kvgym/Knobs-v0``.
-
-    Plays the action to see what comes of it, then trains the policy until the mean probability of every component
-    of the action is at least ``probability``. Components that have it already are left alone, so that the others
-    remain to be explored. The critic is not trained.
-
-    Args:
-        model: PPO, A2C or MaskablePPO.
-        action: of a Discrete or MultiDiscrete space, e.g. ``[0, 7, 3, 0]``.
-        env: what the model sees, e.g. :class:`~kvgym.agents.vec_env.SB3VecEnv`; it is reset, and left where the
-            play ended.
-        probability: between 0 and 1.
-        steps: observations to train on, over all environments.
-        learning_rate: of Adam, > 0.
-        max_updates: updates, of 256 observations each, after which to give up.
-        seed: of the environments and of the order of observations.
-
-    Returns:
-        The mean probability of each component of the action, float64 (a,).
-
-    Raises:
-        ConfigError: a wrong argument, another algorithm or kind of action, or a mask forbids the action.
-        KVGymError: ``max_updates`` were not enough.
-    """
-    _check_model(model)
-    _check_positive(steps=steps, max_updates=max_updates)
-    if not 0 < probability < 1 or not learning_rate > 0:
-        raise ConfigError(
-            f"probability = {probability!r} must be between 0 and 1 and learning_rate = {learning_rate!r} > 0"
-        )
-    wanted = _whole_action(model.action_space, action)
-    seen, masks = _collect(model, env, wanted, steps, seed)
-    rng, policy, was_training = np.random.default_rng(seed), model.policy, model.policy.training
-    optimiser = torch.optim.Adam(policy.parameters(), lr=learning_rate)
-    target = torch.as_tensor(wanted, device=model.device)
-    found = _probabilities(policy, seen, masks, target)
-    updates = 0
-    while (found < probability).any() and updates < max_updates:
-        policy.set_training_mode(True)
-        lacking = torch.as_tensor(found < probability, device=model.device)
-        for _ in range(_PATIENCE):
-            rows = rng.integers(len(seen), size=_BATCH)
-            log_prob = _log_probabilities(policy, seen[rows], None if masks is None else masks[rows], target)
-            _update(policy, optimiser, -log_prob[:, lacking].sum(1).mean(), model.max_grad_norm)
-        updates += _PATIENCE
-        policy.set_training_mode(False)
-        found = _probabilities(policy, seen, masks, target)
-    policy.set_training_mode(was_training)
-    if (found < probability).any():
-        raise KVGymError(
-            f"after {updates} updates the components of action {wanted.tolist()} have probabilities "
-            f"{found.round(3).tolist()}, not {probability} each; more max_updates or a larger learning_rate may do"
-        )
-    return found
-
-
 # ---------------------------------------------------------------- arguments
-
-
-def _check_model(model: Any) -> None:
-    """Check that the model has a stochastic policy and a critic.
-
-    Raises:
-        ConfigError: it has not.
-    """
-    if isinstance(model, PPO | A2C | MaskablePPO):
-        return
-    raise ConfigError(
-        f"{type(model).__name__} has no distribution over actions to train; take MaskablePPO, PPO or A2C (dqn learns "
-        "action values: fill its replay buffer by letting a policy act instead)"
-    )
-
-
-def _check_positive(**numbers: int) -> None:
-    """Check that arguments are whole numbers ≥ 1.
-
-    Raises:
-        ConfigError: naming the first that is not.
-    """
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise ConfigError(f"{name} = {value!r}; expected a whole number ≥ 1")
 
 
 def _check_spaces(model: Any, demonstrations: Demonstrations) -> None:
@@ -301,21 +203,6 @@ def _check_spaces(model: Any, demonstrations: Demonstrations) -> None:
             "the model's VecNormalize changes observations, which demonstrations are not; they are in [-1, 1] as "
             "they are: use norm_obs=False"
         )
-
-
-def _whole_action(space: Any, action: Any) -> NDArray[np.int64]:
-    """Return an action of a Discrete or MultiDiscrete space as int64 (a,).
-
-    Raises:
-        ConfigError: it is none.
-    """
-    if not isinstance(space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
-        raise ConfigError(f"prefer() takes actions of Discrete and MultiDiscrete spaces, not of {space}")
-    given = np.asarray(action)
-    wanted = given.astype(np.int64) if given.dtype.kind in "iu" else None
-    if wanted is None or wanted.shape != space.shape or not space.contains(wanted):
-        raise ConfigError(f"action = {action!r} is not in the model's action space {space}")
-    return wanted.reshape(-1)
 
 
 # ---------------------------------------------------------------- demonstrations as tensors
@@ -393,13 +280,6 @@ def _forward(policy: Any, steps: _Steps) -> tuple[Tensor, Tensor]:
     return values.flatten(), log_prob
 
 
-def _distribution(policy: Any, observations: Tensor, masks: Tensor | None) -> Any:
-    """Return Stable-Baselines3's distribution over the actions of m observations."""
-    if masks is None:
-        return policy.get_distribution(observations)
-    return policy.get_distribution(observations, action_masks=masks)
-
-
 def _value_loss(values: Tensor, steps: _Steps, variance: float) -> Tensor:
     """Return the mean squared error over the steps whose return is known, in variances; 0 if there is none."""
     known = ~steps.returns.isnan()
@@ -411,90 +291,21 @@ def _shift_values(policy: Any, mean: float, steps: _Steps) -> None:
     """Let the critic begin at the mean return: moves the bias of its last layer."""
     last = [module for module in policy.value_net.modules() if isinstance(module, nn.Linear)][-1]
     with torch.no_grad():
-        rows = [slice(start, start + _CHUNK) for start in range(0, len(steps), _CHUNK)]
+        rows = [slice(start, start + CHUNK) for start in range(0, len(steps), CHUNK)]
         values = torch.cat([policy.predict_values(steps.observations[part]) for part in rows])
         last.bias.add_(mean - values.mean())
-
-
-def _update(policy: Any, optimiser: torch.optim.Optimizer, loss: Tensor, max_grad_norm: float) -> None:
-    """Take a step down the gradient."""
-    optimiser.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
-    optimiser.step()
-    optimiser.zero_grad()  # leave no gradients to the model's own optimiser
 
 
 def _evaluate(policy: Any, steps: _Steps, variance: float) -> tuple[float, float, float]:
     """Return the share of actions that are the most probable ones, mean -log π(a|o), and the critic's loss."""
     hits, log_probs, values = 0, [], []
     with torch.no_grad():
-        for start in range(0, len(steps), _CHUNK):
-            part = steps.at(slice(start, start + _CHUNK))
+        for start in range(0, len(steps), CHUNK):
+            part = steps.at(slice(start, start + CHUNK))
             value, log_prob = _forward(policy, part)
             values.append(value)
             log_probs.append(log_prob)
-            mode = _distribution(policy, part.observations, part.masks).mode()
+            mode = distribution(policy, part.observations, part.masks).mode()
             hits += int((mode == part.actions).reshape(len(part), -1).all(1).sum())
         critic = float(_value_loss(torch.cat(values), steps, variance))
     return hits / len(steps), -float(torch.cat(log_probs).mean()), critic
-
-
-def _log_probabilities(policy: Any, observations: Tensor, masks: Tensor | None, action: Tensor) -> Tensor:
-    """Return the logarithm of the probability of each component of one action, (m, a)."""
-    inside = _distribution(policy, observations, masks)
-    parts: list[Categorical] = (
-        inside.distributions if hasattr(inside, "distributions") else inside.distribution
-    )
-    parts = parts if isinstance(parts, list) else [parts]
-    return torch.stack([part.logits[:, a] for part, a in zip(parts, action, strict=True)], 1)
-
-
-def _probabilities(
-    policy: Any, observations: Tensor, masks: Tensor | None, action: Tensor
-) -> NDArray[np.float64]:
-    """Return the mean probability of each component of one action, float64 (a,)."""
-    total = torch.zeros(len(action), dtype=torch.float64, device=action.device)
-    with torch.no_grad():
-        for start in range(0, len(observations), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            log_prob = _log_probabilities(
-                policy, observations[part], None if masks is None else masks[part], action
-            )
-            total += log_prob.double().exp().sum(0)
-    found: NDArray[np.float64] = (total / len(observations)).cpu().numpy()
-    return found
-
-
-def _collect(
-    model: Any, env: VecEnv, action: NDArray[np.int64], steps: int, seed: int
-) -> tuple[Tensor, Tensor | None]:
-    """Play an action; returns observations (m, D), and masks (m, K) if the model has them.
-
-    Raises:
-        ConfigError: the environment is not like the model's, or a mask forbids the action.
-    """
-    if env.observation_space != model.observation_space or env.action_space != model.action_space:
-        raise ConfigError(
-            f"the environment has {env.observation_space} and {env.action_space}, the model "
-            f"{model.observation_space} and {model.action_space}"
-        )
-    masked, discrete = isinstance(model, MaskablePPO), isinstance(model.action_space, gym.spaces.Discrete)
-    levels = [int(model.action_space.n)] if discrete else model.action_space.nvec.tolist()
-    places = np.cumsum([0, *levels[:-1]]) + action
-    same = np.tile(action, (env.num_envs, 1))
-    played = same[:, 0] if discrete else same
-    env.seed(seed)
-    observation: Any = env.reset()
-    observations, masks = [], []
-    for _ in range(-(-steps // env.num_envs)):
-        observations.append(np.array(observation, np.float32))
-        if masked:
-            masks.append(get_action_masks(env))
-            if not masks[-1][:, places].all():
-                raise ConfigError(
-                    f"action {action.tolist()} is not always possible: the masks of this environment forbid it"
-                )
-        observation, _, _, _ = env.step(played)
-    seen = torch.as_tensor(np.concatenate(observations), device=model.device)
-    return seen, torch.as_tensor(np.concatenate(masks), device=model.device) if masked else None

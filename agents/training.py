@@ -159,7 +159,8 @@ def _warm_start(run: Run) -> None:
     config, warm = run.config, run.config.warm_start
     if warm is None:
         return
-    from kvgym.agents.cloning import clone, prefer
+    from kvgym.agents.cloning import clone
+    from kvgym.agents.preference import prefer
     from kvgym.envs.demonstrations import demonstrate
 
     if warm.policy is not None:

@@ -29,7 +29,15 @@ from kvgym.kernels import (
     rule_memory,
     seed_words,
 )
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, fraction_of, register_policy, require
+from kvgym.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    SystemInfo,
+    fraction_of,
+    head_of_queue,
+    register_policy,
+    require,
+)
 
 PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Constraints"
 
@@ -85,6 +93,7 @@ class FCFS(CompiledPolicy):
         evicts=True,
     )
     kernel = fcfs_kernel
+    blocking = head_of_queue
 
     def __init__(self, *, protection: float = 0.0) -> None:
         """Set the watermark.
@@ -112,6 +121,7 @@ class AlphaGreedy(CompiledPolicy):
         evicts=True,
     )
     kernel = alpha_greedy_kernel
+    blocking = head_of_queue
 
     def __init__(self, *, alpha: float = 0.3) -> None:
         """Set the protection level.
@@ -140,6 +150,7 @@ class AlphaBeta(CompiledPolicy):
         pauses=True,
     )
     kernel = alpha_beta_kernel
+    blocking = head_of_queue
 
     def __init__(self, *, alpha: float = 0.2, beta: float = 0.1) -> None:
         """Set protection level and clearing probability.

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines.memory_constrained import BLOCKED_ID, HEAP, try_admit
+from kvgym.baselines.memory_constrained import BLOCKED_ID, HEAP, blocked_request, try_admit
 from kvgym.errors import ConfigError
 from kvgym.kernels import (
     REQUEUE_ARRIVAL,
@@ -55,6 +55,7 @@ from kvgym.kernels import (
     seed_words,
 )
 from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, numbers_of, register_policy, require
+from kvgym.simulator.view import SystemView
 
 PAPER = "flow control for LLM inference (stability by controlled activation)"
 
@@ -349,3 +350,7 @@ class AMin(CompiledPolicy):
         # A request whose predicted memory exceeds the capacity is never admitted, so that bounds the look-ahead.
         horizon = min(system.kv_capacity, max(system.max_predicted_len, _LONGEST_HORIZON))
         return rule_memory(self.params(system), state=state, profile=np.zeros(2 * (horizon + 2), np.int32))
+
+    def blocking(self, view: SystemView) -> int | None:
+        """Return the request that the look-ahead has kept out last."""
+        return blocked_request(self)

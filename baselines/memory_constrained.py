@@ -46,6 +46,7 @@ from kvgym.kernels import (
     rule_memory,
 )
 from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, fraction_of, register_policy, require
+from kvgym.simulator.view import SystemView
 
 PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Constraints"
 
@@ -176,6 +177,12 @@ def mc_longest_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory
     admit_in_order(view, decision, memory, True)
 
 
+def blocked_request(policy: CompiledPolicy) -> int | None:
+    """Return the request that a policy with :func:`try_admit` has found blocked, None if there is none."""
+    i = int(policy.arguments().state[BLOCKED_ID])
+    return None if i == UNKNOWN else i
+
+
 class LookAhead(CompiledPolicy):
     """What policies with a look-ahead share: margin, overruns, and the memory they keep."""
 
@@ -203,6 +210,10 @@ class LookAhead(CompiledPolicy):
         state[BLOCKED_ID] = UNKNOWN
         profile = np.zeros(2 * (system.max_predicted_len + 2), np.int32)
         return rule_memory(self.params(system), state=state, profile=profile)
+
+    def blocking(self, view: SystemView) -> int | None:
+        """Return the request that (5) has kept out last."""
+        return blocked_request(self)
 
 
 @register_policy

@@ -39,7 +39,15 @@ from kvgym.kernels import (
     request_key,
     rule_memory,
 )
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, fraction_of, register_policy, require
+from kvgym.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    SystemInfo,
+    fraction_of,
+    head_of_queue,
+    register_policy,
+    require,
+)
 
 # Layout of the parameters, behind those of MC-SF; the real numbers are a key per request, the rank in the heap.
 _RATE = 2
@@ -190,6 +198,7 @@ class CostAware(CompiledPolicy):
         evicts=True,
     )
     kernel = cost_aware_kernel
+    blocking = head_of_queue
 
     def __init__(self, *, protection: float = 0.0) -> None:
         """Set the watermark.

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import pickle
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvgym.runner import SimulationResult
 
 
 class KVGymError(Exception):
@@ -44,13 +50,40 @@ class TraceFormatError(WorkloadError):
     """A trace file is malformed; the message names file, line, column and what was expected."""
 
 
-class InvalidDecisionError(KVGymError):
-    """A policy returned a decision that the worker cannot carry out."""
+class RunError(KVGymError):
+    """A run had to be ended before its time.
+
+    Attributes:
+        result: what had happened until then, with ``completed=False``, as far as :func:`kvgym.simulate` knows it;
+            else None. It is pickled with the error, and left behind where it cannot be (a policy defined in a
+            function, say).
+    """
+
+    result: SimulationResult | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle, as process pools do with exceptions; a result that cannot be pickled must not hide the error."""
+        try:
+            packed = pickle.dumps(self.result)
+        except Exception:  # whatever a policy's own objects raise
+            packed = pickle.dumps(None)
+        return _unpickled, (type(self), self.args, packed)
+
+
+def _unpickled(kind: type[RunError], arguments: tuple[Any, ...], packed: bytes) -> RunError:
+    error = kind(*arguments)
+    with contextlib.suppress(Exception):  # the policy's module may be unknown here
+        error.result = pickle.loads(packed)
+    return error
+
+
+class InvalidDecisionError(RunError):
+    """A policy returned a decision that the worker cannot carry out; see :class:`RunError` for the result so far."""
 
 
 class InformationError(KVGymError):
     """A policy read information that it did not declare in ``needs``."""
 
 
-class LivelockError(KVGymError):
-    """A run cannot end: the policy makes no progress any more."""
+class LivelockError(RunError):
+    """A run cannot end: the policy makes no progress any more; see :class:`RunError` for the result so far."""

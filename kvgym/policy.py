@@ -115,6 +115,13 @@ class Policy(ABC):
     def schedule(self, view: SystemView) -> Decision:
         """Decide what the worker does until the next iteration boundary."""
 
+    def blocking(self, view: SystemView) -> int | None:
+        """Return the waiting request that nobody may pass, so that it keeps the others out; None = not known.
+
+        Only messages ask: a run that ends because nobody is admitted names this request.
+        """
+        return None
+
     def hyperparameters(self) -> dict[str, Any]:
         """Return the constructor arguments of this instance, JSON-able."""
         return dict(getattr(self, "_hyperparameters", {}))
@@ -149,6 +156,11 @@ class CompiledPolicy(Policy):
     def schedule(self, view: SystemView) -> Decision:
         """Decide through the uncompiled kernel, as from plain Python."""
         return view.consult(self.kernel, self.arguments())
+
+
+def head_of_queue(self: Policy, view: SystemView) -> int | None:
+    """Return the request at the head of the queue: :meth:`Policy.blocking` of policies that admit in queue order."""
+    return int(view.waiting.request_id[0]) if view.num_waiting else None
 
 
 def fraction_of(capacity: int, fraction: float) -> int:

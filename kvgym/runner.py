@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, RunError
 from kvgym.policy import CompiledPolicy, Policy, SystemInfo, make_policy
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.seeding import stream_seed
@@ -41,7 +41,7 @@ class SimulationResult:
         log: per-iteration rows, dtype ITERATION, shape (iterations,); None unless asked for.
         gap_counts: int64, how many token gaps fell into each bin, see ``tables.GAP_BINS``.
         gap_sums: float64, their sums in seconds.
-        completed: whether every request finished; False when the horizon came first.
+        completed: whether every request finished; False when the horizon or an error came first.
     """
 
     policy: Policy
@@ -132,11 +132,20 @@ def simulate(
         WorkloadError: a request can never be served.
         ConfigError: the requests lack what the policy needs.
         InvalidDecisionError: the policy decided something impossible.
-        LivelockError: the policy makes no progress.
+        LivelockError: the policy makes no progress. Both errors hold the result so far as ``error.result``.
     """
     policy = make_policy(policy)
     check_needs(policy, table)
     simulation, copies = prepare_run(system, table, policy, router, seed, log, compiled)
+    try:
+        _run_to_the_end(simulation, policy, copies)
+    except RunError as error:
+        error.result = result_of(simulation, policy)
+        raise
+    return result_of(simulation, policy)
+
+
+def _run_to_the_end(simulation: Simulation, policy: Policy, copies: list[Policy]) -> None:
     if isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule:
         arguments = [p.arguments() for p in copies if isinstance(p, CompiledPolicy)]
         if isinstance(simulation, ClusterSimulation):
@@ -147,7 +156,6 @@ def simulate(
         running = simulation.start()
         while running:
             running = simulation.step(copies[simulation.current].schedule(simulation.view))
-    return result_of(simulation, policy)
 
 
 def prepare_run(
@@ -170,10 +178,14 @@ def prepare_run(
             raise ConfigError(
                 "a router is for clusters; this system has one worker (System.replicate makes more)"
             )
-        return Simulation(system, table, **options), copies
+        simulation = Simulation(system, table, **options)
+        simulation.policies = copies
+        return simulation, copies
     chosen = make_router(DEFAULT_ROUTER if router is None else router)
     chosen.reset(len(system.workers), stream_seed(seed, "routing"))
-    return ClusterSimulation(system, table, chosen, **options), copies
+    cluster = ClusterSimulation(system, table, chosen, **options)
+    cluster.policies = copies
+    return cluster, copies
 
 
 def final_records(
@@ -202,7 +214,7 @@ def final_records(
 
 
 def result_of(simulation: Simulation, policy: Policy) -> SimulationResult:
-    """Return the outcome of a simulation that has ended."""
+    """Return the outcome of a simulation, so far if it has not ended."""
     count = int(simulation.tracker[0]["num_log"])
     return SimulationResult(
         policy=policy,

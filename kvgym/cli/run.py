@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +27,7 @@ from kvgym.cli.scenario_options import (
     WorkloadOption,
     build_scenario,
 )
+from kvgym.errors import RunError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO
 
 
@@ -59,7 +60,7 @@ def run(
     """Run one scheduler once and write what happened to every request.
 
     Writes requests.csv (arrival, start, first token, finish, evictions, …), summary.json and, with --log,
-    iterations.csv.
+    iterations.csv. They are also written, up to that moment, where the run ends with an error.
     """
     from kvgym.experiments.records import save_run
     from kvgym.policy import make_policy
@@ -74,10 +75,18 @@ def run(
     system, made = chosen.make_system(), make_policy(policy)
     folder = make_folder(out or default_folder("run", made.info.name))
     table = chosen.sample(source, seed, system.kv_capacity)
-    result = simulate(system, table, made, router=chosen.make_router(), seed=seed, log=log)
-    summary = save_run(
-        result, folder, scenario=chosen, seed=seed, command=command_line(), provenance=source.provenance()
-    )
+    context: dict[str, Any] = {
+        "scenario": chosen, "seed": seed, "command": command_line(), "provenance": source.provenance()
+    }  # fmt: skip
+    try:
+        result = simulate(system, table, made, router=chosen.make_router(), seed=seed, log=log)
+    except RunError as error:
+        if error.result is not None:
+            save_run(error.result, folder, error=str(error), **context)
+            if not as_json:
+                console.out.print(f"results so far: {folder}", markup=False, soft_wrap=True)
+        raise
+    summary = save_run(result, folder, **context)
     if as_json:
         print(json.dumps(summary, indent=2))
         return

@@ -75,6 +75,7 @@ def save_run(
     seed: int | None = None,
     command: str = "",
     provenance: dict[str, Any] | None = None,
+    error: str = "",
 ) -> dict[str, Any]:
     """Write ``requests.csv``, ``summary.json`` and, if there is a log, ``iterations.csv``.
 
@@ -85,6 +86,7 @@ def save_run(
         seed: its seed.
         command: the command line that led here.
         provenance: what the workload was made from.
+        error: why the run ended before its time; then also in the summary.
 
     Returns:
         The content of ``summary.json``.
@@ -95,6 +97,8 @@ def save_run(
     if result.log is not None:
         iteration_frame(result).write_csv(path / "iterations.csv")
     summary = run_summary(result)
+    if error:
+        summary["error"] = error
     summary["config"] = jsonable(
         {
             "scenario": scenario.model_dump(mode="json") if scenario else None,

@@ -104,10 +104,26 @@ def next_arrival_time(p: Any, tracker: Any, workload: Any) -> float:
     return np.inf
 
 
+@jit
+def effort(w: Any, p: Any) -> int:
+    """Return what the worker's decisions have cost so far, in units of a request in a batch."""
+    heavy = p.effort_weight * w.total_evicted + p.idle_weight * w.total_idle
+    return int(heavy + 100 * w.total_queue_steps + w.total_batch_requests)
+
+
 @jit_inline
 def stalled(w: Any, p: Any) -> bool:
-    """Whether the worker has decided too often without anything new."""
-    return bool(w.decisions - w.last_progress > p.stall_limit)
+    """Whether the worker has decided too often without anything new; notes when that begins."""
+    fruitless = w.decisions - w.last_progress
+    if fruitless == 1:
+        w.effort_before, w.evicted_before = effort(w, p), w.total_evicted
+    return bool(fruitless > p.stall_limit)
+
+
+@jit_inline
+def works_in_vain(w: Any, p: Any) -> bool:
+    """Whether too much has been done without anything new: a livelock if nothing more is to come."""
+    return bool(w.decisions - w.last_progress > 1 and effort(w, p) - w.effort_before > p.effort_limit)
 
 
 @jit_inline
@@ -147,4 +163,8 @@ def next_boundary(run: Run) -> int:
         return HORIZON
     if run.problem.keep_log == 1 and run.tracker.num_log >= run.log.shape[0]:
         return LOG_FULL
-    return STALLED if stalled(w, run.problem) else DECIDE
+    if stalled(w, run.problem):
+        return STALLED
+    if works_in_vain(w, run.problem) and run.tracker.next_arrival == run.problem.num_requests:
+        return STALLED
+    return DECIDE

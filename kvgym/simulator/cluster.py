@@ -26,6 +26,7 @@ from kvgym.simulator.boundary import (
     next_arrival_time,
     reveal,
     stalled,
+    works_in_vain,
 )
 from kvgym.simulator.cluster_tables import (
     Cluster,
@@ -247,6 +248,20 @@ def stop(c: Cluster) -> int:
     return HORIZON
 
 
+@jit
+def nothing_to_come(c: Cluster, w: Any) -> bool:
+    """Whether no request can join the queue of a worker any more; there is no horizon."""
+    t = c.tracker
+    if t.next_arrival < c.workload.shape[0]:
+        return False
+    if w.role == ROLE_PREFILL:
+        return True
+    for k in range(t.num_prefill_workers):
+        if c.workers[k].outstanding_requests > 0:
+            return False
+    return bool(t.handoff_head == UNKNOWN and t.transfer_head == UNKNOWN)
+
+
 @jit_inline
 def next_question(c: Cluster) -> int:
     """Go on until a worker can decide (DECIDE), a request must be routed (ROUTE), or the run is over."""
@@ -266,7 +281,9 @@ def next_question(c: Cluster) -> int:
                 t.worker = t.scan = k
                 if c.problems[k].keep_log == 1 and t.num_log + count > c.log.shape[0]:
                     return LOG_FULL
-                return STALLED if stalled(w, c.problems[k]) else DECIDE
+                if stalled(w, c.problems[k]):
+                    return STALLED
+                return STALLED if works_in_vain(w, c.problems[k]) and nothing_to_come(c, w) else DECIDE
         t.scan = count
         time, busy = next_event(c)
         if time >= c.problems[0].horizon and not busy:

@@ -46,6 +46,7 @@ def queue_return(w: Record, requests: Table, i: int, requeue: int) -> None:
             if in_order and after < i:  # reached from the tail: the first that is older
                 before = requests[after].queue_next
                 break
+            w.total_queue_steps += 1
             before = requests[before].queue_next
             after = requests[after].queue_prev if in_order else UNKNOWN
     queue_insert(w, requests, i, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,7 @@ class Simulation:
         self.log = np.zeros(4096 if log else 0, ITERATION)
         self.batch_params = np.array(system.batch_time.params(), dtype=np.float64)  # own and writable
         self.view = SystemView(self)
+        self.policies: Sequence[Any] = ()  # each worker's policy, where messages may ask it
         self._ended = False
 
     # ------------------------------------------------------------ running
@@ -286,6 +288,30 @@ class Simulation:
     def _invalid(self, what: str) -> InvalidDecisionError:
         return InvalidDecisionError(f"policy {self.policy_name!r}, {self._where()}: the decision {what}")
 
+    def _blocked(self) -> str:
+        """Say which request the policy keeps out, or, where it does not tell, which ones wait."""
+        found = self.policies[self.current].blocking(self.view) if self.policies else None
+        if found is not None:
+            return f"Request {found}, which it would admit next, {self._described(found)}"
+        waiting = self.view.waiting
+        head, shortest = waiting.request_id[0], waiting.request_id[waiting.prompt_len.argmin()]
+        if head == shortest:
+            return f"Request {head}, first in the queue and of the shortest prompt, {self._described(head)}"
+        return (
+            f"Request {head}, first in the queue, {self._described(head)}, and request {shortest}, of the shortest "
+            f"prompt, {self._described(shortest)}"
+        )
+
+    def _described(self, i: int) -> str:
+        """Return the lengths of a request, as far as the policy knows them."""
+        r = self.requests[i]
+        text = f"has a prompt of {int(r['prompt_len'])} tokens"
+        if r["predicted_len"] != UNKNOWN:
+            return f"{text} and a predicted output of {int(r['predicted_len'])}"
+        if r["predicted_high"] != UNKNOWN:
+            return f"{text} and a predicted output of {int(r['predicted_low'])} to {int(r['predicted_high'])}"
+        return text
+
     def _raise_for(self, status: int) -> None:
         """Raise the error that belongs to a status of the engine; return if it is a regular end."""
         if status in (OK, DONE, HORIZON):
@@ -294,21 +320,20 @@ class Simulation:
         request, needed, available = (int(t[n]) for n in ("error_request", "error_needed", "error_available"))
         who = f"request {request}" if request != UNKNOWN else "its active requests"
         counts = f"{int(w['num_active'])} active, {int(w['num_waiting'])} waiting"
-        if status == STALLED and not int(w["num_active"]) and not int(w["total_evicted"]):
-            head = int(w["queue_head"])
+        fruitless = int(w["decisions"]) - int(w["last_progress"]) - 1
+        if status == STALLED and not int(w["num_active"]) and w["total_evicted"] == w["evicted_before"]:
             raise LivelockError(
-                f"policy {self.policy_name!r}, {self._where()}: it has admitted nobody for "
-                f"{int(self.problem[0]['stall_limit'])} decisions with an empty worker ({counts}). Request {head} at "
-                f"the head of the queue has a prompt of {int(self.requests['prompt_len'][head])} tokens (kv_capacity "
-                f"{self.kv_capacity}); the policy's own limit or its prediction keeps it out: a smaller "
-                "protection margin or a tighter prediction would let it in."
+                f"policy {self.policy_name!r}, {self._where()}: it has admitted nobody for {fruitless} decisions with "
+                f"an empty worker ({counts}). {self._blocked()} (kv_capacity {self.kv_capacity}); the policy's own "
+                "limit or its prediction keeps it out: a smaller protection margin or a tighter prediction would let "
+                "it in."
             )
         if status == STALLED:
             raise LivelockError(
-                f"policy {self.policy_name!r}, {self._where()}: nothing new has been computed for "
-                f"{int(self.problem[0]['stall_limit'])} decisions ({counts}, {int(w['total_evicted'])} evictions so "
-                f"far, kv_capacity {self.kv_capacity}); the policy makes no progress. If it evicts and "
-                "readmits the same requests for ever, it needs a larger protection margin."
+                f"policy {self.policy_name!r}, {self._where()}: nothing new has been computed for {fruitless} "
+                f"decisions ({counts}, {int(w['total_evicted'])} evictions so far, kv_capacity {self.kv_capacity}); "
+                "the policy makes no progress. If it evicts and readmits the same requests for ever, it needs a larger "
+                "protection margin."
             )
         if status == DEADLOCK:
             raise LivelockError(

@@ -27,6 +27,16 @@ from kvgym.workloads.table import RequestTable
 FIRST_TOKEN = {"counted": (1, 1), "uncounted": (0, 1), "decode": (0, 0)}
 PROGRESS_ON_EVICT = {"lost": PROGRESS_LOST, "recompute": PROGRESS_RECOMPUTE, "kept": PROGRESS_KEPT}
 ROLES = {"mixed": ROLE_MIXED, "prefill": ROLE_PREFILL, "decode": ROLE_DECODE}
+
+LEAST_EFFORT = 1_000_000_000
+"""Effort without anything new that is always allowed, in units of a request in a batch.
+
+An eviction, and a decision that leaves the worker empty, count 1,000 units and the longest request's tokens
+(which a policy may look ahead over); a step of a returning request through the queue counts 100. At least 10,000
+of either are allowed, and 10 evictions for each request, so that a policy may toss coins and turn its queue over.
+These are counts, not times: equal runs end alike everywhere.
+"""
+
 REQUEUE = {"arrival": REQUEUE_ARRIVAL, "front": REQUEUE_FRONT, "back": REQUEUE_BACK}
 
 
@@ -85,8 +95,11 @@ class System:
             the ``"back"``; several evicted at once enter in the order of the decision. On a decode worker, where
             requests queue in the order their KV comes, ``"arrival"`` is before the first that arrived later.
         horizon: seconds after which the run stops at the next iteration boundary; inf = when all are done.
-        stall_limit: decisions in a row without any new token after which the run is declared a livelock;
-            None = 10,000 plus 20 times the longest request.
+        stall_limit: decisions in a row without anything new after which the run is declared a livelock. New is
+            an arrival, an output token, or a prompt token that its request had not reached before. None = 10,000
+            plus 20 times the longest request (prompt plus output). With None, where there is no horizon and no
+            request is still to come, effort without anything new is limited as well, so that a livelock is
+            found in seconds however long the queue: see :data:`LEAST_EFFORT`.
         swap_time: seconds per KV token moved to or from CPU memory, added to the iteration in which an evicted
             request leaves or comes back under progress ``"kept"``; 0 = swap at no cost.
         transfer_latency: seconds per hand-over from a prefill to a decode worker.
@@ -216,6 +229,12 @@ class System:
         p["progress_on_evict"] = PROGRESS_ON_EVICT[self.progress_on_evict]
         p["requeue"] = REQUEUE[self.requeue]
         p["stall_limit"] = self.stall_limit or 10_000 + 20 * longest
+        p["effort_limit"] = np.iinfo(np.int64).max
+        if self.stall_limit is None and self.horizon == np.inf:
+            weight = 1_000 + longest
+            limit = max(LEAST_EFFORT, weight * max(10_000, 10 * len(table)))
+            p["effort_weight"], p["effort_limit"] = weight, limit
+            p["idle_weight"] = limit // max(10_000, LEAST_EFFORT // weight)
         p["horizon"] = self.horizon
         p["swap_time"] = self.swap_time
         p["keep_log"] = log

@@ -129,10 +129,14 @@ WORKER = np.dtype(
         ("outstanding_tokens", "i8"),  # their prompt and, where predictions are revealed, output tokens
         ("decisions", "i8"),
         ("last_progress", "i8"),  # value of `decisions` at the last new token, prefill or arrival
+        ("evicted_before", "i8"),  # `total_evicted` when the present stretch without progress began
+        ("effort_before", "i8"),  # and the effort spent by then, see `boundary.effort`
         # Totals over the run.
         ("total_routed", "i8"),  # requests that joined, by arrival or by transfer
         ("total_admitted", "i8"),
         ("total_evicted", "i8"),
+        ("total_idle", "i8"),  # decisions that left the worker empty
+        ("total_queue_steps", "i8"),  # steps of returning requests through a sorted queue
         ("total_finished", "i8"),
         ("total_output_tokens", "i8"),  # as generated, repeats included
         ("total_delivered_tokens", "i8"),  # generated for the first time
@@ -185,6 +189,9 @@ PROBLEM = np.dtype(
         ("progress_on_evict", "i8"),
         ("requeue", "i8"),
         ("stall_limit", "i8"),  # decisions without a new token after which a run is a livelock
+        ("effort_limit", "i8"),  # effort without a new token after which it is one if nothing is to come
+        ("effort_weight", "i8"),  # effort of an eviction
+        ("idle_weight", "i8"),  # effort of a decision that leaves the worker empty
         ("keep_log", "i8"),
         ("horizon", "f8"),  # seconds; inf = until all have finished
         ("swap_time", "f8"),  # seconds per KV token moved to or from CPU memory

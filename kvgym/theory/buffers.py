@@ -16,6 +16,7 @@ from scipy.optimize import brentq
 
 from kvgym.errors import ConfigError
 from kvgym.simulator.batch_time import BatchTimeModel
+from kvgym.theory.checks import check_number, check_numbers
 from kvgym.theory.nested import (
     Floats,
     MemoryForm,
@@ -41,10 +42,9 @@ def theta(n_prev: float, n_k: float, p_k: float) -> float:
         p_k: probability of going on from one to the other (p_k of the appendix), in [0, 1].
 
     Raises:
-        ConfigError: the drift n_k - n_prev p is not positive, so there is no solution.
+        ConfigError: an argument out of range, or the drift n_k - n_prev p is not positive, so there is no solution.
     """
-    if not (n_prev > 0 and n_k > 0 and 0 <= p_k <= 1):
-        raise ConfigError(f"theta needs positive thresholds and p in [0, 1], got {(n_prev, n_k, p_k)}")
+    _check_step(n_prev, n_k, p_k)
     if n_k >= n_prev or p_k == 0:
         return math.inf
     if not above(n_k, n_prev * p_k):
@@ -69,8 +69,18 @@ def theta_lower_bound(n_prev: float, n_k: float, p_k: float) -> float:
 
     Theorems 2 and 4 print the denominator n_k, which is smaller; the proof does not give that much.
     Arguments as for :func:`theta`.
+
+    Raises:
+        ConfigError: an argument out of range.
     """
+    _check_step(n_prev, n_k, p_k)
     return 8 * (n_k - n_prev * p_k) / n_prev
+
+
+def _check_step(n_prev: float, n_k: float, p_k: float) -> None:
+    check_number("n_prev", n_prev, above=0)
+    check_number("n_k", n_k, above=0)
+    check_number("p_k", p_k, least=0, most=1)
 
 
 @dataclass(frozen=True)
@@ -127,13 +137,17 @@ def memory_bound(
             where rates vary.
     """
     n, ends = thresholds_of(thresholds), ends_of(output_lens)
-    p = survival_probabilities(rates) if survival is None else np.asarray(survival, dtype=np.float64)
+    check_number("prompt_len", prompt_len, least=0)
+    check_number("num_batches", num_batches, least=1)
+    check_number("delta", delta, above=0, below=1)
+    check_numbers("rates", rates, least=0)
+    p = (
+        survival_probabilities(rates)
+        if survival is None
+        else check_numbers("survival", survival, least=0, most=1)
+    )
     same_length(n, ends)
     same_length(n, p, 1)
-    if not (num_batches >= 1 and 0 < delta < 1):
-        raise ConfigError(
-            f"memory bound: needs num_batches >= 1 and 0 < delta < 1, got {num_batches}, {delta}"
-        )
     held = prompt_len + ends[:-1]
     pairs = zip(n[:-1], n[1:], p, strict=True)
     thetas = np.array([theta(a, b, q) if b >= a or above(b, a * q) else 0.0 for a, b, q in pairs])
@@ -185,13 +199,10 @@ def segment_design(
     Raises:
         ConfigError: a segment has no arrivals, L is out of range, or no thresholds exist.
     """
-    rate = np.asarray(rates, dtype=np.float64)
+    rate = check_numbers("rates", rates, least=0)
+    check_number("num_segments", num_segments, least=1, most=len(rate), whole=True)
     lengths = np.arange(1, len(rate) + 1) if output_lens is None else ends_of(output_lens)
     same_length(rate, lengths)
-    if not np.all(np.isfinite(rate)) or np.any(rate < 0) or not 1 <= num_segments <= len(rate):
-        raise ConfigError(
-            f"segment design: needs rates >= 0 and 1 to {len(rate)} segments, not {num_segments}"
-        )
     groups = np.array_split(np.arange(len(rate)), num_segments)
     total = np.array([rate[g].sum() for g in groups])
     ends = np.array([lengths[g[-1]] for g in groups], dtype=np.int64)

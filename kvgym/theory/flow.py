@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import ConfigError
+from kvgym.theory.checks import check_number, check_numbers
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
 
@@ -36,7 +37,10 @@ def request_workload(prompt_len: ArrayLike, output_len: ArrayLike) -> NDArray[An
     Returns:
         float64 array of the broadcast shape; exact for whole lengths.
     """
-    prompt, output = np.asarray(prompt_len, dtype=np.float64), np.asarray(output_len, dtype=np.float64)
+    prompt, output = (
+        check_numbers("prompt_len", prompt_len, least=0),
+        check_numbers("output_len", output_len, least=0),
+    )
     return np.asarray(prompt * output + (output + output * output) / 2)
 
 
@@ -65,7 +69,7 @@ def load(rate: float, workload: float) -> float:
         rate: λ, arrivals per slot.
         workload: mean workload of a request, see :func:`mean_workload`.
     """
-    return rate * workload
+    return check_number("rate", rate, least=0) * check_number("workload", workload, least=0)
 
 
 def is_overloaded(arriving: float, kv_capacity: float) -> bool:
@@ -75,7 +79,7 @@ def is_overloaded(arriving: float, kv_capacity: float) -> bool:
         arriving: KV tokens that arrive per slot, from :func:`class_load` or :func:`load`.
         kv_capacity: M, tokens.
     """
-    return arriving > kv_capacity
+    return check_number("arriving", arriving, least=0) > check_number("kv_capacity", kv_capacity, least=0)
 
 
 def peak_memory(classes: Sequence[ClassStatistics], budgets: Sequence[int]) -> float:
@@ -106,6 +110,7 @@ def sufficient(
     Raises:
         ConfigError: the budgets do not match the classes or are not whole numbers >= 0.
     """
+    check_number("kv_capacity", kv_capacity, least=0)
     enough = np.all(_budgets(classes, budgets) > _rates(classes, slot))
     return bool(enough) and peak_memory(classes, budgets) < kv_capacity
 
@@ -125,7 +130,14 @@ def sufficient_unknown(
     Raises:
         ConfigError: ε is not in (0, 1).
     """
-    _check_epsilon(epsilon)
+    for name, value in (
+        ("budget", budget),
+        ("rate", rate),
+        ("workload", workload),
+        ("kv_capacity", kv_capacity),
+    ):
+        check_number(name, value, least=0)
+    check_number("epsilon", epsilon, above=0, below=1)
     return budget > rate and budget * workload <= (1 - epsilon) * kv_capacity
 
 
@@ -150,15 +162,14 @@ def overflow_bound(
     Raises:
         ConfigError: a figure is out of range.
     """
-    _check_epsilon(epsilon)
+    check_number("epsilon", epsilon, above=0, below=1)
     for name, value in (
         ("slots", slots),
         ("kv_capacity", kv_capacity),
         ("largest_budget", largest_budget),
         ("longest", longest),
     ):
-        if not (math.isfinite(value) and value > 0):
-            raise ConfigError(f"{name} must be a positive number, got {value!r}")
+        check_number(name, value, above=0)
     spread = 2.0 * (largest_budget**2 + largest_budget) * float(longest) ** 3
     return slots * math.exp(-((epsilon * kv_capacity) ** 2) / spread)
 
@@ -171,6 +182,7 @@ def largest_budgets(classes: Sequence[ClassStatistics], kv_capacity: float) -> t
         kv_capacity: M, tokens.
     """
     total = float(np.sum(_workloads(classes)))
+    check_number("kv_capacity", kv_capacity, least=0)
     budget = max(0, math.ceil(kv_capacity / total) - 1)
     return (budget,) * len(classes)
 
@@ -196,9 +208,9 @@ def largest_budget_unknown(workload: float, kv_capacity: float, epsilon: float) 
     Raises:
         ConfigError: ε is not in (0, 1), or a figure is not positive.
     """
-    _check_epsilon(epsilon)
-    if workload <= 0 or kv_capacity <= 0:
-        raise ConfigError(f"workload and kv_capacity must be positive, got {workload!r} and {kv_capacity!r}")
+    check_number("epsilon", epsilon, above=0, below=1)
+    check_number("workload", workload, above=0)
+    check_number("kv_capacity", kv_capacity, above=0)
     return (1 - epsilon) * kv_capacity / workload
 
 
@@ -209,21 +221,12 @@ def _workloads(classes: Sequence[ClassStatistics]) -> NDArray[np.float64]:
 
 
 def _rates(classes: Sequence[ClassStatistics], slot: float) -> NDArray[np.float64]:
-    if not (math.isfinite(slot) and slot > 0):
-        raise ConfigError(f"slot must be a positive number of seconds, got {slot!r}")
+    check_number("slot", slot, above=0)
     return np.array([c.rate for c in classes], dtype=np.float64) * slot
 
 
 def _budgets(classes: Sequence[ClassStatistics], budgets: Sequence[int]) -> NDArray[np.int64]:
-    raw = np.asarray(budgets)
+    raw = check_numbers("budgets", budgets, least=0, whole=True)
     if raw.shape != (len(classes),):
         raise ConfigError(f"{len(classes)} classes need as many budgets, got {budgets!r}")
-    whole = raw.astype(np.int64)
-    if np.any(whole != raw) or np.any(whole < 0):
-        raise ConfigError(f"budgets must be whole numbers >= 0, got {budgets!r}")
-    return whole
-
-
-def _check_epsilon(epsilon: float) -> None:
-    if not 0 < epsilon < 1:
-        raise ConfigError(f"epsilon must be in (0, 1), got {epsilon!r}")
+    return raw.astype(np.int64)

@@ -18,6 +18,7 @@ from scipy.stats import poisson
 
 from kvgym.errors import ConfigError
 from kvgym.simulator.batch_time import BatchTimeModel
+from kvgym.theory.checks import check_number, check_numbers
 from kvgym.workloads.classes import ClassStatistics
 
 ROUNDING = 1e-12
@@ -49,7 +50,7 @@ def stability_load(classes: Sequence[ClassStatistics], d1: float) -> float:
         classes: the request types, at least one.
         d1: seconds per KV token of a batch, >= 0.
     """
-    _coefficient("d1", d1)
+    check_number("d1", d1, least=0)
     return d1 * sum(c.rate * class_load(c) for c in _some(classes))
 
 
@@ -89,9 +90,7 @@ def fluid_equilibrium(classes: Sequence[ClassStatistics], d0: float, d1: float) 
     Raises:
         ConfigError: the load is at or above the stability limit, or a coefficient is out of range.
     """
-    _coefficient("d0", d0)
-    if d0 == 0:
-        raise ConfigError("fluid equilibrium: d0 must be > 0; without a fixed cost the equilibrium is empty")
+    check_number("d0", d0, above=0)  # without a fixed cost the equilibrium is empty
     load = stability_load(classes, d1)
     if load >= 1:
         raise ConfigError(
@@ -142,6 +141,8 @@ def load_time(
         decodes: requests that decode.
         decode_context: tokens they find in the cache.
     """
+    check_number("prefills", prefills)
+    check_number("decodes", decodes)
     load = {
         "num_prefills": prefills,
         "prefill_tokens": prefill_tokens,
@@ -149,7 +150,7 @@ def load_time(
         "num_decodes": decodes,
         "decode_context": decode_context,
     }
-    whole = {name: int(at_least(max(0.0, value))) for name, value in load.items()}
+    whole = {name: int(at_least(max(0.0, check_number(name, value)))) for name, value in load.items()}
     return float(batch_time(prefill_context=0, prefill_products=0, **whole))
 
 
@@ -223,7 +224,7 @@ def wait_thresholds(
         ConfigError: the thresholds of the iteration, below which no solution lies, have passed
             ``max_memory`` or :data:`MAX_TOKENS`, or still grow after :data:`MAX_ROUNDS` rounds.
     """
-    rate = (1 + _coefficient("slack", slack)) * _rates(classes)
+    rate = (1 + check_number("slack", slack, least=0)) * _rates(classes)
 
     def step(n: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.maximum(1.0, at_least(rate * full_batch_time(classes, n, batch_time)))
@@ -245,7 +246,7 @@ def practical_thresholds(classes: Sequence[ClassStatistics], batch_limit: float)
         batch_limit: B, requests in a batch. Thresholds are rounded down, but to no less than 1, so that
             a small limit with many types or long outputs can be exceeded.
     """
-    _positive("batch_limit", batch_limit)
+    check_number("batch_limit", batch_limit, above=0)
     rate = _rates(classes)
     stages = np.array([c.output_len + 1 for c in classes])
     share = batch_limit * rate / rate.sum() / stages
@@ -279,7 +280,11 @@ def safe_arrivals(
     Raises:
         ConfigError: a length is not whole, or the combinations to try are more than a million.
     """
-    n = _per_type(classes, per_stage)
+    n = _per_type(classes, per_stage, "per_stage")
+    if capacity is not None:
+        check_number("capacity", capacity, least=0)
+    if iterations is not None:
+        check_number("iterations", iterations, least=0, whole=True)
     prompt = whole_numbers("prompt_len", [c.prompt_len for c in classes])
     output = whole_numbers("output_len", [c.output_len for c in classes])
     memory = batch_memory(classes, n)
@@ -308,14 +313,14 @@ def fcfs_overflow_probability(
     Arrivals of an iteration are independent and Poisson with mean n_j; see :func:`safe_arrivals` for the
     arguments. Source: proof of Proposition 3, 1 - 9/(2 e^2) = 0.391 in its instance.
     """
-    n = _per_type(classes, per_stage)
+    n = _per_type(classes, per_stage, "per_stage")
     safe = safe_arrivals(classes, n, capacity, iterations=iterations)
     return 1.0 - float(sum(np.prod(poisson.pmf(x, n)) for x in safe))
 
 
 def at_least(x: ArrayLike) -> NDArray[np.float64]:
     """Return the least whole numbers >= x, up to :data:`ROUNDING`."""
-    return np.asarray(np.ceil(np.asarray(x, dtype=np.float64) * (1 - ROUNDING)))
+    return np.asarray(np.ceil(check_numbers("x", x) * (1 - ROUNDING)))
 
 
 def least_thresholds(
@@ -339,8 +344,8 @@ def least_thresholds(
         ConfigError: no fixed point within the limits; the message's figures bound every solution from below.
     """
     if max_memory is not None:
-        _positive("max_memory", max_memory)
-    n = start
+        check_number("max_memory", max_memory, above=0)
+    n = check_numbers("start", start, least=0)
     for _ in range(MAX_ROUNDS):
         tokens = memory(n)
         if max_memory is not None and tokens > max_memory:
@@ -366,9 +371,9 @@ def whole_numbers(name: str, values: ArrayLike) -> NDArray[np.int64]:
     Raises:
         ConfigError: one is not positive and whole, or there are none.
     """
-    x = np.asarray(values, dtype=np.float64)
-    if x.ndim != 1 or not len(x) or not np.all(np.isfinite(x)) or np.any(x != np.floor(x)) or np.any(x < 1):
-        raise ConfigError(f"{name}: expected positive whole numbers, got {values!r}")
+    x = check_numbers(name, values, least=1, whole=True)
+    if x.ndim != 1 or not len(x):
+        raise ConfigError(f"{name}: expected a list of numbers, got {values!r}")
     return x.astype(np.int64)
 
 
@@ -387,20 +392,10 @@ def _rates(classes: Sequence[ClassStatistics]) -> NDArray[np.float64]:
     return np.array([c.rate for c in _some(classes)], dtype=np.float64)
 
 
-def _per_type(classes: Sequence[ClassStatistics], values: ArrayLike) -> NDArray[np.float64]:
-    n = np.asarray(values, dtype=np.float64)
-    if n.shape != (len(_some(classes)),) or not np.all(np.isfinite(n)) or np.any(n < 0):
-        raise ConfigError(f"expected {len(classes)} numbers >= 0, one per class, got {values!r}")
+def _per_type(
+    classes: Sequence[ClassStatistics], values: ArrayLike, name: str = "thresholds"
+) -> NDArray[np.float64]:
+    n = check_numbers(name, values, least=0)
+    if n.shape != (len(_some(classes)),):
+        raise ConfigError(f"{name}: expected {len(classes)} numbers, one per class, got {values!r}")
     return n
-
-
-def _coefficient(name: str, value: float) -> float:
-    if not (np.isfinite(value) and value >= 0):
-        raise ConfigError(f"{name} must be a number >= 0, got {value!r}")
-    return value
-
-
-def _positive(name: str, value: float) -> float:
-    if not (np.isfinite(value) and value > 0):
-        raise ConfigError(f"{name} must be a number > 0, got {value!r}")
-    return value

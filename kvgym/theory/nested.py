@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import ConfigError
 from kvgym.simulator.batch_time import BatchTimeModel
+from kvgym.theory.checks import check_number, check_numbers
 from kvgym.theory.fluid import ROUNDING, least_thresholds, load_time, whole_numbers
 
 MemoryForm: TypeAlias = Literal["exact", "theorem", "segment_design"]
@@ -56,6 +57,7 @@ def segment_memory(
     """
     ends, n = ends_of(output_lens), thresholds_of(thresholds)
     same_length(n, ends)
+    check_number("prompt_len", prompt_len, least=0)
     width = np.diff(ends, prepend=0)
     if form == "exact":
         return float(n[0] * prompt_len + n @ (width * (prompt_len + (ends - width + 1 + ends) / 2)))
@@ -83,6 +85,7 @@ def nested_batch_time(
     """
     n, ends = thresholds_of(thresholds), ends_of(output_lens)
     same_length(n, ends)
+    check_number("prompt_len", prompt_len, least=0)
     decodes = float(n @ np.diff(ends, prepend=0))
     prefill_tokens = float(n[0]) * prompt_len
     return load_time(
@@ -142,7 +145,7 @@ def nested_thresholds(
     Raises:
         ConfigError: no thresholds exist within the limits.
     """
-    check_slack(slack)
+    check_number("slack", slack, least=0)
     total, p, ends = _tails(rates)[0], survival_probabilities(rates), ends_of(output_lens)
     same_length(ends, p, 1)
     return least_chain(lambda t: total * t, p, prompt_len, ends, batch_time, slack, max_memory, "(12)")
@@ -167,14 +170,13 @@ def practical_nested_thresholds(
     """
     tails, ends = _tails(rates), ends_of(output_lens)
     same_length(tails, ends)
-    if not (math.isfinite(batch_limit) and batch_limit > 0):
-        raise ConfigError(f"batch_limit must be a number > 0, got {batch_limit!r}")
+    check_number("batch_limit", batch_limit, above=0)
     stages = np.diff(ends, prepend=0)
     stages[0] += 1
     if slack is None:
         share = tails * (batch_limit / (tails @ stages))
         return np.asarray(np.maximum(1, np.floor(share * (1 + ROUNDING))), dtype=np.int64)
-    check_slack(slack)
+    check_number("slack", slack, least=0)
     p = survival_probabilities(rates)
     low, high = 1, max(1, int(batch_limit // stages[0]))  # the batch does not shrink when n_1 grows
     while low < high:
@@ -195,6 +197,9 @@ def least_chain(
     condition: str,
 ) -> NDArray[np.int64]:
     """Return the chain with the least n_1 above the arrivals of its own full batch."""
+    check_numbers("p", p, least=0, most=1)
+    check_number("prompt_len", prompt_len, least=0)
+    check_number("slack", slack, least=0)
 
     def step(n: Floats) -> Floats:
         duration = nested_batch_time(n, prompt_len, ends, batch_time)
@@ -224,7 +229,7 @@ def _least_above(x: float) -> float:
 
 def above(n: float, x: float) -> bool:
     """Whether n > x by more than rounding."""
-    return bool(n > x * (1 + ROUNDING))
+    return bool(check_number("n", n) > check_number("x", x) * (1 + ROUNDING))
 
 
 def drifts_down(n: Floats, p: Floats) -> bool:
@@ -234,9 +239,9 @@ def drifts_down(n: Floats, p: Floats) -> bool:
 
 def _tails(rates: ArrayLike) -> Floats:
     """Return sum_{j>=k} lambda_j, shape (m,)."""
-    x = np.asarray(rates, dtype=np.float64)
-    if x.ndim != 1 or not len(x) or not np.all(np.isfinite(x)) or np.any(x <= 0):
-        raise ConfigError(f"rates must be positive numbers, one per segment, got {rates!r}")
+    x = check_numbers("rates", rates, above=0)
+    if x.ndim != 1 or not len(x):
+        raise ConfigError(f"rates: expected a list of numbers, one per segment, got {rates!r}")
     return np.cumsum(x[::-1])[::-1]
 
 
@@ -258,9 +263,9 @@ def thresholds_of(thresholds: ArrayLike) -> Floats:
     Raises:
         ConfigError: one is not a number ≥ 0.
     """
-    n = np.asarray(thresholds, dtype=np.float64)
-    if n.ndim != 1 or not len(n) or not np.all(np.isfinite(n)) or np.any(n < 0):
-        raise ConfigError(f"thresholds must be numbers >= 0, one per segment, got {thresholds!r}")
+    n = check_numbers("thresholds", thresholds, least=0)
+    if n.ndim != 1 or not len(n):
+        raise ConfigError(f"thresholds: expected a list of numbers, one per segment, got {thresholds!r}")
     return n
 
 
@@ -273,13 +278,3 @@ def same_length(a: NDArray[np.generic], b: NDArray[np.generic], longer: int = 0)
     if len(a) != len(b) + longer:
         found = f"{len(a)} and {len(b) + longer}"
         raise ConfigError(f"expected as many output lengths, rates and thresholds, got {found}")
-
-
-def check_slack(slack: float) -> None:
-    """Check a slack.
-
-    Raises:
-        ConfigError: it is not a number ≥ 0.
-    """
-    if not (math.isfinite(slack) and slack >= 0):
-        raise ConfigError(f"slack must be a number >= 0, got {slack!r}")

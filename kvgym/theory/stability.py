@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import ConfigError
+from kvgym.theory.checks import check_number, check_numbers
 from kvgym.workloads.table import RequestTable
 
 if TYPE_CHECKING:
@@ -137,12 +138,14 @@ def is_stable(rate: float, service: float, slack: float) -> bool:
         service: μ, requests per second.
         slack: δ.
     """
-    return rate < service * (1 - slack)
+    check_number("rate", rate, least=0)
+    check_number("service", service, least=0)
+    return rate < service * (1 - check_number("slack", slack, least=0, most=1))
 
 
 def is_overloaded(rate: float, service: float) -> bool:
     """Whether λ > μ: under any policy the number of requests grows without bound (Theorem 1)."""
-    return rate > service
+    return check_number("rate", rate, least=0) > check_number("service", service, least=0)
 
 
 def provision(
@@ -172,12 +175,10 @@ def provision(
         raise ConfigError("give either utilisation or slack, not both")
     load = _decimal(rate) / _decimal(service)
     if slack is not None:
-        if not 0 <= slack < 1:
-            raise ConfigError(f"slack must be in [0, 1), got {slack!r}")
+        check_number("slack", slack, least=0, below=1)
         return math.floor(load / (1 - _decimal(slack))) + 1
     if utilisation is not None:
-        if not 0 < utilisation <= 1:
-            raise ConfigError(f"utilisation must be in (0, 1], got {utilisation!r}")
+        check_number("utilisation", utilisation, above=0, most=1)
         load /= _decimal(utilisation)
     return math.ceil(load)
 
@@ -210,9 +211,9 @@ def typical_batch_time(durations: ArrayLike, estimator: str = "median") -> float
     """
     if estimator not in ESTIMATORS:
         raise ConfigError(f"unknown estimator {estimator!r}; valid: {', '.join(ESTIMATORS)}")
-    seconds = np.sort(np.asarray(durations, dtype=np.float64).ravel())
-    if not len(seconds) or not np.all(np.isfinite(seconds)) or seconds[0] < 0:
-        raise ConfigError("durations must be at least one number of seconds, finite and >= 0")
+    seconds = np.sort(check_numbers("durations", durations, least=0).ravel())
+    if not len(seconds):
+        raise ConfigError("durations: expected at least one number of seconds, got none")
     cut = ESTIMATORS[estimator]
     if cut is None:
         return float(np.median(seconds))
@@ -232,17 +233,12 @@ def _support(name: str, bounds: tuple[int, int]) -> NDArray[np.int64]:
 
 
 def _lengths(name: str, value: ArrayLike) -> NDArray[np.int64]:
-    raw = np.asarray(value)
-    whole = raw.astype(np.int64)
-    if not np.all(whole == raw) or np.any(whole < 1):
-        raise ConfigError(f"{name} must hold whole numbers >= 1, got {value!r}")
-    return whole
+    return check_numbers(name, value, least=1, whole=True).astype(np.int64)
 
 
 def _positive(**figures: float) -> None:
     for name, value in figures.items():
-        if not (math.isfinite(value) and value > 0):
-            raise ConfigError(f"{name} must be a positive number, got {value!r}")
+        check_number(name, value, above=0)
 
 
 def _decimal(value: float) -> Fraction:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kvgym.batch_time.tile import TiledNode
 from kvgym.errors import ConfigError
+from kvgym.theory.checks import check_number, check_numbers
 
 
 def request_time(
@@ -41,10 +42,10 @@ def request_time(
     Raises:
         ConfigError: the chunk is below 1.
     """
-    prompt, output = np.asarray(prompt_len, dtype=np.int64), np.asarray(output_len, dtype=np.int64)
+    prompt = check_numbers("prompt_len", prompt_len, least=0).astype(np.int64)
+    output = check_numbers("output_len", output_len, least=0).astype(np.int64)
     size = math.lcm(node.t_row, node.t_col, node.t_red) if chunk is None else chunk
-    if size < 1:
-        raise ConfigError(f"chunk must be >= 1, got {chunk!r}")
+    check_number("chunk", size, least=1)
     tokens = prompt + output
     weights = tokens / (node.linear_rate * node.t_col)
     decodes = node.num_layers * (_decode_attention(tokens, node) - _decode_attention(prompt, node))
@@ -89,8 +90,8 @@ def max_rate(mean_time: float, num_nodes: int = 1) -> float:
     Raises:
         ConfigError: a figure is not positive.
     """
-    if mean_time <= 0 or num_nodes < 1:
-        raise ConfigError(f"mean_time and num_nodes must be positive, got {mean_time!r} and {num_nodes!r}")
+    check_number("mean_time", mean_time, above=0)
+    check_number("num_nodes", num_nodes, least=1)
     return num_nodes / mean_time
 
 
@@ -102,7 +103,7 @@ def load_slack(rate: float, mean_time: float, num_nodes: int = 1) -> float:
         mean_time: T̄^R, seconds.
         num_nodes: r.
     """
-    return 1 - rate / max_rate(mean_time, num_nodes)
+    return 1 - check_number("rate", rate, least=0) / max_rate(mean_time, num_nodes)
 
 
 def worst_request_time(longest_prompt: int, longest_output: int, nodes: Sequence[TiledNode]) -> float:
@@ -122,6 +123,8 @@ def worst_request_time(longest_prompt: int, longest_output: int, nodes: Sequence
     """
     if not nodes:
         raise ConfigError("there must be at least one tiling")
+    check_number("longest_prompt", longest_prompt, least=0)
+    check_number("longest_output", longest_output, least=0)
     tokens = longest_prompt + longest_output
     return max(
         tokens / node.linear_rate
@@ -143,10 +146,10 @@ def requests_per_cycle(slack: float, mean_time: float, worst_time: float, t_col:
     Raises:
         ConfigError: the slack is not in (0, 1]: the load is not below what the nodes can serve.
     """
-    if not 0 < slack <= 1:
-        raise ConfigError(
-            f"slack must be in (0, 1], got {slack!r}: no number of requests per cycle is enough"
-        )
+    check_number("slack", slack, above=0, most=1)  # without slack no number of requests per cycle is enough
+    check_number("mean_time", mean_time, above=0)
+    check_number("worst_time", worst_time, least=0)
+    check_number("t_col", t_col, least=1)
     return math.floor((t_col - 1) * worst_time / (slack * mean_time)) + 1
 
 
@@ -159,6 +162,10 @@ def cycle_length(num_requests: int, mean_time: float, worst_time: float, t_col: 
         worst_time: T^max, seconds.
         t_col: t*_col, columns of the optimal tile.
     """
+    check_number("num_requests", num_requests, least=0)
+    check_number("mean_time", mean_time, least=0)
+    check_number("worst_time", worst_time, least=0)
+    check_number("t_col", t_col, least=1)
     return num_requests * mean_time + (t_col - 1) * worst_time
 
 

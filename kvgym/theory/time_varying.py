@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import ConfigError
 from kvgym.simulator.batch_time import BatchTimeModel
+from kvgym.theory.checks import check_number, check_numbers
 from kvgym.theory.nested import (
     Floats,
     above,
-    check_slack,
     drifts_down,
     ends_of,
     least_chain,
@@ -36,6 +36,7 @@ def worst_arrivals(times: ArrayLike, rates: ArrayLike, window: float) -> float:
         window: seconds, >= 0.
     """
     start, rate = _pieces(times, rates)
+    check_number("window", window, least=0)
     total = rate.sum(axis=0)
     accumulated = np.concatenate([[0.0], np.cumsum(total[:-1] * np.diff(start))])
 
@@ -69,6 +70,7 @@ def time_varying_condition(
     """
     n, p = thresholds_of(thresholds), worst_survival(times, rates)
     same_length(n, p, 1)
+    check_number("full_batch_time", full_batch_time, least=0)
     return above(n[0], worst_arrivals(times, rates, full_batch_time)) and drifts_down(n, p)
 
 
@@ -89,7 +91,7 @@ def time_varying_thresholds(
 
     Args and errors: as :func:`worst_arrivals` and :func:`nested_thresholds`.
     """
-    check_slack(slack)
+    check_number("slack", slack, least=0)
     p, ends = worst_survival(times, rates), ends_of(output_lens)
     same_length(ends, p, 1)
     return least_chain(
@@ -98,9 +100,9 @@ def time_varying_thresholds(
 
 
 def _pieces(times: ArrayLike, rates: ArrayLike) -> tuple[Floats, Floats]:
-    start, rate = np.asarray(times, dtype=np.float64), np.asarray(rates, dtype=np.float64)
-    if start.ndim != 1 or not len(start) or np.any(np.diff(start) <= 0) or not np.all(np.isfinite(start)):
-        raise ConfigError("times must be ascending numbers")
-    if rate.ndim != 2 or rate.shape[1] != len(start) or not np.all(np.isfinite(rate)) or np.any(rate < 0):
-        raise ConfigError(f"rates must be numbers >= 0 of shape (types, {len(start)}), got {rates!r}")
+    start, rate = check_numbers("times", times), check_numbers("rates", rates, least=0)
+    if start.ndim != 1 or not len(start) or np.any(np.diff(start) <= 0):
+        raise ConfigError(f"times must ascend, got {times!r}")
+    if rate.ndim != 2 or rate.shape[1] != len(start):
+        raise ConfigError(f"rates must have shape (types, {len(start)}), got {rates!r}")
     return start, rate

@@ -1,4 +1,4 @@
-"""Flow control, A_min and MC-Benchmark with the longest length, on schedules worked out by hand.
+"""Flow control on schedules worked out by hand.
 
 Source: "flow control for LLM inference": Algorithms 1 and 2, conditions (2) and (4), Section 4.1, Appendix A.2.
 
@@ -8,16 +8,16 @@ s + g + 1, in the k-th round from now s + g + k. A sum such as 4+3 lists request
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from flow_runs import arrivals, check, requests, run
 
-from kvgym.batch_time import AffineBatchTime, BatchTimeModel, UnitBatchTime
+from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError
 from kvgym.policy import POLICIES, make_policy
-from kvgym.runner import SimulationResult, simulate, system_info
+from kvgym.runner import simulate, system_info
 from kvgym.seeding import stream_seed
 from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.random import next_uniform, seed_words
@@ -26,54 +26,6 @@ from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 
 ALL = pytest.mark.parametrize("policy", ["flow_control", "flow_control_classes", "a_min", "mc_longest"])
-
-
-def requests(a: Sequence[float], s: Sequence[int], o: Sequence[int], **columns: Any) -> RequestTable:
-    """Requests of class 0 whose output may be anything from 1 to its true length, unless told otherwise."""
-    told = {"predicted_low": [1] * len(a), "predicted_high": o, "class_id": [0] * len(a), **columns}
-    return RequestTable.from_columns(arrival_time=a, prompt_len=s, output_len=o, **told)
-
-
-def run(
-    policy: str,
-    M: int,  # noqa: N803
-    a: Sequence[float],
-    s: Sequence[int],
-    o: Sequence[int],
-    *,
-    time: BatchTimeModel | None = None,
-    seed: int = 0,
-    system: dict[str, Any] | None = None,
-    **columns: Any,
-) -> SimulationResult:
-    setting = System(kv_capacity=M, batch_time=time or UnitBatchTime(), **(system or {}))
-    return simulate(setting, requests(a, s, o, **columns), policy, seed=seed, log=True)
-
-
-def check(
-    result: SimulationResult,
-    start: Sequence[float],
-    finish: Sequence[float],
-    first: Sequence[float] | None = None,
-    evictions: Sequence[int] | None = None,
-    kv: Sequence[int] | None = None,
-) -> None:
-    records = result.requests
-    np.testing.assert_array_equal(records["start_time"], start)
-    np.testing.assert_array_equal(records["finish_time"], finish)
-    np.testing.assert_array_equal(
-        records["num_evictions"], [0] * len(start) if evictions is None else evictions
-    )
-    if first is not None:
-        np.testing.assert_array_equal(records["first_token_time"], first)
-    if kv is not None:
-        assert result.log is not None
-        np.testing.assert_array_equal(result.log["kv_tokens"], kv)
-
-
-def arrivals(rng: np.random.Generator, n: int, mean: float) -> Any:
-    """Arrival times at whole seconds, ``mean`` apart on average."""
-    return np.floor(np.cumsum(rng.exponential(mean, n)))
 
 
 # ---------------------------------------------------------------- what all share
@@ -372,103 +324,3 @@ def test_classes_beyond_the_list_have_the_last_budget() -> None:
         check(result, start=[0, 0, 1, 0, 0, 1], finish=[1, 1, 2, 1, 1, 2])
         result = run("flow_control_classes:budgets=2/1", 5, [0] * 6, **columns)
         check(result, start=[1, 0, 2, 1, 0, 2], finish=[2, 1, 3, 2, 1, 3])
-
-
-# ---------------------------------------------------------------- A_min
-
-
-def test_a_min_takes_every_output_for_the_shortest_possible() -> None:
-    # M = 8, all at 0, every prediction 1. t=0: 3+3, third 9. t=1: 1 is over. 0 (g 1) has reached its prediction and
-    # needs one more token: 4+3. t=2: 5+4 = 9: max(prediction, g) is 2 for 0, 1 for 2: 2 goes, its prediction is 2.
-    # t=3: 6+3. t=4: 0 is over.
-    result = run("a_min", 8, [0, 0, 0], [2, 2, 2], [4, 1, 2])
-    check(result, [0, 0, 1], [4, 1, 6], first=[1, 1, 2], evictions=[0, 0, 1], kv=[6, 7, 5, 6, 3, 4])
-
-
-def test_a_min_evicts_the_shortest_prediction_not_the_newest() -> None:
-    # M = 10. 0: s 3, o 4, low 1; 1: s 2, o 5, low 5. t=0: 0: 4; 1: k=1 4+3, k=5 7. t=1: 5+4. t=2: 6+5 = 11:
-    # max(1, 2) < max(5, 2): 0 goes and is predicted 3. t=3: 1 (g 3): k=2 7; 0: k=1 6+4, k=2 7+5 = 12. t=4: k=1 7+4.
-    # t=5: 1 is over; 0.
-    result = run("a_min", 10, [0, 0], [3, 2], [4, 5], predicted_low=[1, 5], predicted_high=[9, 9])
-    check(result, [0, 0], [9, 5], first=[1, 1], evictions=[1, 0], kv=[7, 9, 5, 6, 7, 4, 5, 6, 7])
-
-
-def test_a_min_evicts_the_newest_among_equals_and_raises_its_prediction() -> None:
-    # M = 10. t=0: 4+4. t=1: 5+5. t=2: 6+6 = 12: both have max(1, 2) = 2; 1 goes, predicted 3. t=3: 0 is over. 2 (s 7,
-    # predicted 1) now comes before 1: 8; 1: k=1 8+4 = 12. t=4: 1.
-    result = run("a_min", 10, [0, 0, 3], [3, 3, 7], [3, 3, 1])
-    check(result, [0, 0, 3], [3, 7, 4], evictions=[0, 1, 0], kv=[8, 10, 6, 8, 4, 5, 6])
-
-
-def test_a_min_admits_nobody_when_somebody_goes() -> None:
-    # M = 10. 0, 1: s 3 at 0; 2: s 1, o 1 at 2. t=2: 6+6 = 12: 1 goes; 2 would fit (6+2), but not in this round.
-    # t=3: 0 is over; 2 (predicted 1) before 1 (predicted 3): 2; k=1 2+4, k=3 6.
-    result = run("a_min", 10, [0, 0, 2], [3, 3, 1], [3, 3, 1])
-    check(result, [0, 0, 3], [3, 6, 4], evictions=[0, 1, 0], kv=[8, 10, 6, 6, 5, 6])
-
-
-def test_a_min_looks_ahead() -> None:
-    # M = 12. 0: s 4, o 6, low 6. t=1: 1: s 4, o 4, low 4: k=1 6+5, k=2 7+6 = 13 > 12 though the coming round would fit.
-    # Predicted 1 it would be let in: 6+5; t=2: 7+6 = 13: 1 has the smaller max(1, 1) and goes, predicted 2.
-    # t=3: k=1 8+5 = 13. t=4, t=5: 9+5. t=6.
-    args = (12, [0, 1], [4, 4], [6, 4])
-    check(run("a_min", *args, predicted_low=[6, 4], predicted_high=[6, 4]), [0, 6], [6, 10])
-    check(run("a_min", *args, predicted_low=[6, 1], predicted_high=[6, 4]), [0, 1], [6, 10], evictions=[0, 1])
-
-
-def test_a_min_finishes_whatever_the_lengths() -> None:
-    """Too low a prediction costs evictions, never progress for good: 40 requests, every rule of eviction."""
-    evictions = 0
-    for seed in range(27):
-        rng = np.random.default_rng(seed)
-        n = 40
-        s, o = rng.integers(1, 12, n), rng.integers(1, 20, n)
-        system = {
-            "progress_on_evict": ("lost", "recompute", "kept")[seed % 3],
-            "requeue": ("arrival", "front", "back")[seed // 3 % 3],
-            "first_token": ("counted", "uncounted", "decode")[seed // 9],
-        }
-        result = run("a_min", 32, arrivals(rng, n, 3.0), s, o, system=system)
-        assert result.completed
-        evictions += int(result.requests["num_evictions"].sum())
-    assert evictions > 100
-
-
-# ---------------------------------------------------------------- MC-Benchmark with the longest length
-
-
-def test_mc_longest_counts_on_the_longest_possible() -> None:
-    # M = 8, s 2 each, o 2, 1, 2, longest 4, 1, 2. t=0: 0: k=4 6; 1: k=1 3+3; 2: k=1 9. t=1: 0 (g 1): k=2 5, 2: k=2
-    # 5+4 = 9, stop, although 0 will be over by then. t=2: 2.
-    args = (8, [0, 0, 0], [2, 2, 2], [2, 1, 2])
-    check(run("mc_longest", *args, predicted_high=[4, 1, 2]), [0, 0, 2], [2, 1, 4], kv=[6, 4, 3, 4])
-    check(run("mc_longest", *args), [0, 0, 1], [2, 1, 3], kv=[6, 7, 4])
-
-
-@pytest.mark.parametrize(
-    ("policy", "ignored"), [("a_min", "predicted_high"), ("mc_longest", "predicted_low")]
-)
-def test_the_other_end_of_the_interval_does_not_matter(policy: str, ignored: str) -> None:
-    for seed in range(10):
-        rng = np.random.default_rng(seed)
-        n = 30
-        o = rng.integers(2, 9, n)
-        args = (30, arrivals(rng, n, 1.5), rng.integers(1, 9, n), o)
-        low, high = rng.integers(1, o), o + rng.integers(0, 4, n)
-        other = {"predicted_low": np.ones(n, int), "predicted_high": high + rng.integers(0, 30, n)}[ignored]
-        columns = {"predicted_low": low, "predicted_high": high}
-        one, two = (run(policy, *args, **c) for c in (columns, {**columns, ignored: other}))
-        for field in ("start_time", "first_token_time", "finish_time", "num_evictions"):
-            np.testing.assert_array_equal(one.requests[field], two.requests[field], err_msg=field)
-        np.testing.assert_array_equal(one.log, two.log)
-
-
-def test_mc_longest_never_evicts_under_upper_bounds() -> None:
-    for seed in range(10):
-        rng = np.random.default_rng(seed)
-        n = 30
-        o = rng.integers(1, 9, n)
-        high = o + rng.integers(0, 6, n)
-        result = run("mc_longest", 24, arrivals(rng, n, 0.5), rng.integers(1, 9, n), o, predicted_high=high)
-        assert not result.requests["num_evictions"].any()
-        assert (result.requests["start_time"] > result.table.arrival_time).any()

@@ -210,6 +210,60 @@ def test_lists_in_markdown(kvgym):
         assert info.algorithm in cells[6]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("compare", "-p", "fcfs,mc_sf", "--seeds", 2, "--no-report", "--trace"),
+        ("run", "fcfs", "--requests"),
+        ("tune", "alpha_greedy", "--grid", "alpha=0.1/0.2", "--seeds", 2, "--trace"),
+        ("evaluate", "ppo_default", "-p", "fcfs", "--trace"),
+    ],
+    ids=lambda command: command[0],
+)
+@pytest.mark.parametrize("times", [True, False])
+def test_a_trace_is_read_once(kvgym, tmp_path, monkeypatch, command, times):
+    from kvgym.workloads.traces.source import SourceFile
+
+    rows = [(k, 3 + k, 2) for k in range(5)]
+    (tmp_path / "mine.csv").write_text(
+        "arrival_time,prompt_len,output_len\n" + "".join(f"{a},{p},{o}\n" for a, p, o in rows)
+        if times
+        else "num_prefill_tokens,num_decode_tokens\n" + "".join(f"{p},{o}\n" for _, p, o in rows)
+    )
+    reads, original = [], SourceFile.open.__func__
+    monkeypatch.setattr(
+        SourceFile, "open", classmethod(lambda cls, path: reads.append(path) or original(cls, path))
+    )
+    code, _, err = kvgym(*command, "mine.csv", *(() if times else ("--rate", 2)), "-n", 4, "-o", "out")
+    assert code == 0, err
+    assert len(reads) == 1
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_run_that_cannot_end_writes_what_it_has(kvgym, tmp_path, as_json):
+    (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n0,18,1\n5,3,2\n")
+    files = ("--requests", "mine.csv", "--batch-time", "unit", "--kv-capacity", 20, "-o", "out", "--log")
+    options = ("--json",) if as_json else ()
+    code, out, err = kvgym("run", "fcfs:protection=0.2", *files, *options)
+    assert code == 2
+    (line,) = err.strip().splitlines()
+    assert line.startswith("error: policy 'fcfs'")
+    assert out.split() == ([] if as_json else ["results", "so", "far:", "out"])
+    rows = pl.read_csv(tmp_path / "out" / "requests.csv")
+    assert rows["finish_time"].to_list() == [2, None, None]
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["completed"] is False
+    assert summary["error"] == line.removeprefix("error: ")
+    assert summary["metrics"]["finished"] == 1
+    assert pl.read_csv(tmp_path / "out" / "iterations.csv").height > 2
+    code, out, _ = kvgym(
+        "compare", "--trace", "mine.csv", *files[2:-1], "-p", "fcfs:protection=0.2", "--no-report"
+    )
+    assert code == 1
+    assert "admitted nobody" in out
+    assert pl.read_csv(tmp_path / "out" / "runs.csv")["finished"].is_nan().all()
+
+
 def test_nobody_finished_is_not_a_success(kvgym):
     code, out, _ = kvgym(
         "compare", "-n", 300, "--seeds", 1, "-p", "alpha_greedy", "-s", "mc-sf-model-1", "--no-report"

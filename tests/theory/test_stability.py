@@ -55,7 +55,7 @@ def test_closed_form_holds_exactly_where_the_chunk_divides_the_prompt():
 
 @pytest.mark.parametrize("arguments", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (1.5, 1, 1)])
 def test_lengths_must_be_whole_and_positive(arguments):
-    with pytest.raises(ConfigError, match="whole numbers >= 1"):
+    with pytest.raises(ConfigError, match="whole number >= 1"):
         cumulative_memory(*arguments)
 
 

@@ -208,7 +208,10 @@ def trace_formats() -> dict[str, str]:
 
 
 def load_trace(path: str | Path, format: str = "auto", *, tokenizer: Tokenizer = count_words) -> Trace:  # noqa: A002
-    """Read a trace file.
+    """Read a trace file, or return the trace read last if it is this one and the file has not changed since.
+
+    A scenario makes its workload anew whenever it is asked, to be described and to be run; its file is read once.
+    The arrays are read-only. With a tokenizer of your own the file is always read.
 
     Args:
         path: the file.
@@ -219,6 +222,32 @@ def load_trace(path: str | Path, format: str = "auto", *, tokenizer: Tokenizer =
         TraceFormatError: the file is malformed, with line, column and what was expected.
         UnknownNameError: no format of this name.
     """
+    global _last
+    key = _identity(path, format) if tokenizer is count_words else None
+    if key is not None and _last is not None and _last[0] == key:
+        return _last[1]
+    trace = _read(path, format, tokenizer)
+    for column in (trace.arrival_time, trace.prompt_len, trace.output_len, *trace.extra.values()):
+        column.setflags(write=False)
+    if key is not None:
+        _last = key, trace
+    return trace
+
+
+_last: tuple[tuple[Any, ...], Trace] | None = None  # one trace only: they may be large
+
+
+def _identity(path: str | Path, format: str) -> tuple[Any, ...] | None:  # noqa: A002
+    """Return what tells a file and the way to read it from all others, None if there is no such file."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    state = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return str(path), format, *state
+
+
+def _read(path: str | Path, format: str, tokenizer: Tokenizer) -> Trace:  # noqa: A002
     chosen = FORMATS[format] if format != "auto" else None
     source = SourceFile.open(path)
     how = "told" if chosen is not None else "detected"

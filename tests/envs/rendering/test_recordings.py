@@ -1,0 +1,186 @@
+"""Recordings of episodes, from Python and on the command line."""
+
+import numpy as np
+import pytest
+import typer
+from PIL import Image
+from rendered import TIGHT, after
+from typer.testing import CliRunner
+
+from kvgym.cli import console
+from kvgym.cli.render import render
+from kvgym.envs.rendering.episode import greedy_action, record_episode
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.simulator.tables import ACTIVE
+
+# ---------------------------------------------------------------- recordings
+
+
+def test_recording(tmp_path):
+    files = [(tmp_path / f"{k}" / "a.gif", tmp_path / f"{k}.png") for k in range(2)]
+    for path, png in files:
+        record = record_episode(TIGHT, seed=2, path=path, png=png, fps=5, max_frames=12)
+        assert (record.path, record.png) == (path, png)
+        assert record.completed
+        assert 6 <= record.frames <= 12
+        with Image.open(path) as gif:
+            assert gif.size == (800, 600)
+            assert gif.n_frames == record.frames
+            assert gif.info["duration"] == 200
+            gif.seek(gif.n_frames - 1)
+            assert gif.info["duration"] == 2000
+            last = np.asarray(gif.convert("RGB")).astype(int)
+        with Image.open(png) as summary:
+            assert summary.size == (1000, 800)
+            summary.load()
+    assert [f.read_bytes() for f in files[0]] == [f.read_bytes() for f in files[1]]
+    env = after(record.steps, seed=2)
+    assert np.abs(last - env.render()).mean() < 0.5  # but for the palette
+    assert (last[:5] == 255).all()
+    assert record.metrics["finished"] == 40
+    assert record.metrics["e2e_latency_mean"] == pytest.approx(-record.total_reward)
+
+
+def test_summary_shows_the_whole_episode():
+    from kvgym.envs.rendering.picture import summary_figure
+
+    env = after(2000)
+    scene = env._recorder.scene(rows=None)
+    memory, queue, gantt = summary_figure(scene, "greedy").axes
+    assert np.array_equal(memory.lines[0].get_data(), (scene.time, scene.kv))
+    assert np.array_equal(queue.lines[0].get_data(), (scene.time, scene.waiting))
+    assert np.array_equal(queue.lines[1].get_data(), (scene.time, scene.active))
+    assert gantt.get_ylim() == (39.5, -0.5)
+    assert sum(len(bars.get_paths()) for bars in gantt.collections) == len(scene.spans.kind)
+    assert "40 of 40 requests finished" in gantt.figure.get_suptitle()
+
+
+def test_video(tmp_path):
+    pytest.importorskip("imageio_ffmpeg")
+    import imageio_ffmpeg
+
+    path = tmp_path / "a.mp4"
+    record = record_episode(TIGHT, path=path, fps=10, max_frames=8)
+    frames, seconds = imageio_ffmpeg.count_frames_and_secs(str(path))
+    assert frames == record.frames + 20
+    assert seconds == pytest.approx(frames / 10, abs=0.11)
+
+
+def test_video_without_its_library(monkeypatch, tmp_path):
+    monkeypatch.setattr("kvgym.envs.rendering.episode.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="imageio-ffmpeg"):
+        record_episode(TIGHT, path=tmp_path / "a.mp4")
+
+
+@pytest.mark.parametrize("action", ["admit_count", "admit_evict", "flags", "knobs"])
+def test_greedy_and_random_play_every_kind_of_action(action):
+    config = EnvConfig.of(action=action, **{**TIGHT, "num_requests": 10, "kv_capacity": 600})
+    greedy = record_episode(config)
+    assert greedy.completed
+    assert greedy.frames == 0
+    steps = [record_episode(config, "random", seed=s, max_steps=50).total_reward for s in (0, 0, 1)]
+    assert steps[0] == steps[1] != steps[2]
+
+
+def test_greedy_admits_what_fits():
+    states = set()
+    for action in ("admit_evict", "flags"):  # the same decisions in two languages
+        env = after(0, "ansi", action=action)
+        while env.view.iteration < 40:
+            env.step(greedy_action(env.config, env.action_masks()))
+        states.add((env.view.clock, tuple(env.tables.requests["status"].tolist())))
+    assert len(states) == 1
+    assert ACTIVE in states.pop()[1]
+
+
+def test_functions_agents_and_wrapped_environments():
+    import gymnasium as gym
+
+    class Agent:
+        def predict(self, observation, state=None, deterministic=False, action_masks=None):
+            assert deterministic
+            assert env.observation_space.contains(observation)
+            return int(np.flatnonzero(action_masks)[-1]), None
+
+    class Blind:
+        def predict(self, observation, state=None, deterministic=False):
+            return 0, None
+
+    env = gym.make("kvgym/AdmitCount-v0", **TIGHT)
+    wrapped = gym.wrappers.RecordEpisodeStatistics(env)
+    rewards = [
+        record_episode(wrapped, policy).total_reward
+        for policy in ("greedy", Agent(), lambda observation, mask: int(np.flatnonzero(mask)[-1]))
+    ]
+    assert len(set(rewards)) == 1
+    stopped = record_episode(env, Blind(), max_steps=5)
+    assert (stopped.steps, stopped.completed, stopped.metrics) == (5, False, {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"policy": "gredy"}, UnknownNameError, "Did you mean 'greedy'.*greedy, random"),
+        ({"policy": 3}, ConfigError, "predict"),
+        ({"path": "a.avi"}, ConfigError, r"\.gif or \.mp4"),
+        ({"png": "a.jpg"}, ConfigError, r"\.png"),
+        ({"fps": 0}, ConfigError, "fps"),
+        ({"max_frames": 2}, ConfigError, "max_frames"),
+        ({"env": 3}, ConfigError, "an environment of kvgym"),
+    ],
+)
+def test_wrong_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        record_episode(**{"env": TIGHT, **arguments})
+
+
+# ---------------------------------------------------------------- command line
+
+
+@pytest.fixture
+def command(monkeypatch, tmp_path):
+    """Run ``kvgym render``; returns its result."""
+    from rich.console import Console
+
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.command()(render)
+
+    def run(*arguments):
+        with monkeypatch.context() as patch:
+            output = Console(highlight=False, width=200)
+            patch.setattr(console, "out", output)
+            return CliRunner().invoke(app, [str(a) for a in arguments])
+
+    return run
+
+
+def test_command(command, tmp_path):
+    result = command(
+        "Knobs-v0", "-n", 20, "--kv-capacity", 1500, "--max-frames", 4, "--fps", 4, "-o", "b.gif"
+    )
+    assert result.exit_code == 0, result.output
+    assert "20 requests finished." in result.output
+    assert "b.gif" in result.output
+    with Image.open(tmp_path / "b.gif") as gif:
+        assert 2 <= gif.n_frames <= 4
+        assert gif.info["duration"] == 250
+    with Image.open(tmp_path / "b.png") as png:
+        png.load()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["AdmitCont-v0"], "kvgym/AdmitCount-v0"),
+        (["kvgym/AdmitCount-v0", "--policy", "best"], "greedy, random"),
+        (["--scenario", "nowhere"], "a100-llama2-70b"),
+        (["-o", "a.webm"], ".gif or .mp4"),
+        (["--png", "a.svg"], ".png"),
+    ],
+)
+def test_command_names_valid_values(command, arguments, message):
+    result = command(*arguments)
+    assert isinstance(result.exception, ConfigError)
+    assert message in str(result.exception)

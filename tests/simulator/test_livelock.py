@@ -1,0 +1,295 @@
+"""Runs that cannot end: found in bounded work, named after the request that blocks, with the result so far."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvgym.batch_time import UnitBatchTime
+from kvgym.errors import InvalidDecisionError, LivelockError, RunError
+from kvgym.metrics import compute_metrics
+from kvgym.policy import CompiledPolicy, Policy, PolicyInfo, SystemInfo, policy_kernel
+from kvgym.runner import SimulationResult, simulate
+from kvgym.simulator.decision import Decision
+from kvgym.simulator.system import LEAST_EFFORT, System, Worker
+from kvgym.simulator.tables import FINISHED
+from kvgym.simulator.view import SystemView
+from kvgym.workloads.table import RequestTable
+
+UNIT = UnitBatchTime()
+
+
+def requests(prompt: Any, output: Any, arrival: Any = None, **columns: Any) -> RequestTable:
+    times = np.zeros(len(prompt)) if arrival is None else arrival
+    return RequestTable.from_columns(arrival_time=times, prompt_len=prompt, output_len=output, **columns)
+
+
+def error_of(system: System, table: RequestTable, policy: str | Policy, **options: Any) -> LivelockError:
+    with pytest.raises(LivelockError) as caught:
+        simulate(system, table, policy, **options)
+    return caught.value
+
+
+# ---------------------------------------------------------------- which request blocks
+
+# Requests 0 … 3: the queue begins with 0, 1 has the shortest prompt, 2 is predicted to be the shortest output.
+PROMPTS, OUTPUTS = [9, 6, 8, 7], [5, 6, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("policy", "blocked", "known"),
+    [
+        ("fcfs:protection=0.8", 0, r"a prompt of 9 tokens \("),
+        ("alpha_greedy:alpha=0.8", 0, r"a prompt of 9 tokens \("),
+        ("alpha_beta:alpha=0.8", 0, r"a prompt of 9 tokens \("),
+        ("cost_aware:protection=0.8", 0, r"a prompt of 9 tokens \("),
+        ("mc_sf:protection=0.8", 2, r"a prompt of 8 tokens and a predicted output of 2 \("),
+        ("mc_benchmark:protection=0.8", 0, r"a prompt of 9 tokens and a predicted output of 5 \("),
+        ("mc_longest:protection=0.8", 0, r"a prompt of 9 tokens and a predicted output of 4 to 6 \("),
+        ("ageing:rate=0,protection=0.8", 2, r"a prompt of 8 tokens and a predicted output of 2 \("),
+        ("ageing:rate=99,protection=0.8", 0, r"a prompt of 9 tokens and a predicted output of 5 \("),
+    ],
+)
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_message_names_the_request_that_blocks(
+    policy: str, blocked: int, known: str, compiled: bool
+) -> None:
+    columns = {
+        "predicted_output_len": OUTPUTS,
+        "predicted_low": np.array(OUTPUTS) - 1,
+        "predicted_high": np.array(OUTPUTS) + 1,
+    }
+    table = requests(PROMPTS, OUTPUTS, [0, 0.1, 0.2, 0.3], **columns)
+    system = System(20, UNIT, stall_limit=9)
+    error = error_of(system, table, policy, compiled=compiled)
+    text = rf"for 9 decisions with an empty worker \(0 active, 4 waiting\)\. Request {blocked}, which it would admit"
+    assert error.result is not None
+    with pytest.raises(LivelockError, match=text + rf" next, has {known}kv_capacity 20\)"):
+        raise error
+
+
+def test_a_min_is_blocked_by_the_least_output_possible() -> None:
+    """Lower ends of intervals that do not fit: 2 is the first in that order, 0 in the queue."""
+    columns = {"predicted_low": [15, 16, 14], "predicted_high": [20, 20, 20]}
+    error = error_of(System(20, UNIT, stall_limit=9), requests([9, 6, 8], [5, 6, 2], **columns), "a_min")
+    assert (
+        "Request 2, which it would admit next, has a prompt of 8 tokens and a predicted output of 14 to 20"
+        in str(error)
+    )
+
+
+def test_the_request_that_blocks_after_others_have_run() -> None:
+    """MC-SF serves 1 and 3; then 2 is the shortest left, and its prediction is beyond the limit."""
+    table = requests([9, 2, 8, 2], [9, 1, 5, 2], predicted_output_len=[9, 1, 8, 2])
+    error = error_of(System(20, UNIT, stall_limit=9), table, "mc_sf:protection=0.3")
+    assert "Request 2, which it would admit next, has a prompt of 8 tokens" in str(error)
+    assert "2 waiting" in str(error)
+
+
+def test_in_a_cluster_the_policy_of_the_stuck_worker_is_asked() -> None:
+    table = requests([2, 9, 3, 8], [1, 5, 1, 2], predicted_output_len=[1, 5, 1, 2])
+    system = System.cluster([Worker(20, UNIT), Worker(20, UNIT)], stall_limit=9)
+    error = error_of(system, table, "mc_sf:protection=0.6")
+    assert "worker 1, " in str(error)
+    assert "Request 3, which it would admit next" in str(error)
+
+
+@pytest.mark.parametrize(
+    "policy", ["sarathi:order=spf,watermark=0.9", "sarathi:watermark=0.9", "vllm:watermark=0.9"]
+)
+def test_some_limits_do_not_hold_for_an_empty_worker(policy: str) -> None:
+    assert simulate(System(20, UNIT, stall_limit=9), requests(PROMPTS, OUTPUTS), policy).completed
+
+
+class Refuses(Policy):
+    """Admits nobody, and does not say whom it would admit."""
+
+    info = PolicyInfo(name="refuses", summary="")
+
+    def schedule(self, view: SystemView) -> Decision:
+        return Decision()
+
+
+def test_a_policy_that_does_not_tell_is_described_by_who_waits() -> None:
+    error = error_of(System(20, UNIT, stall_limit=9), requests(PROMPTS, OUTPUTS), Refuses())
+    assert (
+        "Request 0, first in the queue, has a prompt of 9 tokens, and request 1, of the shortest prompt, has a "
+        "prompt of 6 tokens (kv_capacity 20)"
+    ) in str(error)
+    error = error_of(System(20, UNIT, stall_limit=9), requests([6, 9], [2, 2]), Refuses())
+    assert "Request 0, first in the queue and of the shortest prompt, has a prompt of 6 tokens (" in str(
+        error
+    )
+
+
+# ---------------------------------------------------------------- the result so far
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_livelock_keeps_what_was_completed(compiled: bool, workers: int) -> None:
+    table = requests([2, 2, 18, 18], [3, 2, 1, 1], [0, 0.5, 1, 1])
+    one = System(20, UNIT, stall_limit=9)
+    system = one if workers == 1 else one.replicate(workers)
+    error = error_of(system, table, "fcfs:protection=0.2", log=True, compiled=compiled)
+    result = error.result
+    assert isinstance(result, SimulationResult)
+    assert not result.completed
+    assert (result.requests["status"] == FINISHED).tolist() == [True, True, False, False]
+    alone = simulate(system, table.select(slice(0, 2)), "fcfs:protection=0.2", compiled=compiled)
+    assert result.requests["finish_time"][:2].tolist() == alone.requests["finish_time"].tolist()
+    assert compute_metrics(result)["finished"] == 2
+    assert result.log is not None
+    assert result.log["num_finished"].sum() == 2
+
+
+class TooMuch(Policy):
+    """Serves request 0, then admits one that is not there."""
+
+    info = PolicyInfo(name="too_much", summary="")
+
+    def schedule(self, view: SystemView) -> Decision:
+        return Decision(admit=[0]) if view.iteration == 0 else Decision(admit=[0] if view.num_active else [7])
+
+
+def test_an_impossible_decision_keeps_what_was_completed() -> None:
+    with pytest.raises(InvalidDecisionError) as caught:
+        simulate(System(20, UNIT), requests([2, 2], [1, 2]), TooMuch())
+    result = caught.value.result
+    assert result is not None
+    assert result.requests["finish_time"].tolist() == pytest.approx([1.0, np.nan], nan_ok=True)
+    assert not result.completed
+
+
+@pytest.mark.parametrize("kind", [RunError, LivelockError, InvalidDecisionError])
+def test_errors_without_a_result_can_be_pickled(kind: type[RunError]) -> None:
+    error = pickle.loads(pickle.dumps(kind("text")))
+    assert (type(error), str(error), error.result) == (kind, "text", None)
+
+
+def test_errors_with_a_result_can_be_pickled() -> None:
+    table = requests([2, 18], [3, 1])
+    error = error_of(System(20, UNIT, stall_limit=9), table, "fcfs:protection=0.2")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is LivelockError
+    assert str(copy) == str(error)
+    assert copy.result.requests.tobytes() == error.result.requests.tobytes()  # type: ignore[union-attr]
+    assert copy.result.policy.hyperparameters() == {"protection": 0.2}
+
+
+def test_a_result_that_cannot_be_pickled_does_not_hide_the_error() -> None:
+    class Local(Refuses):
+        pass
+
+    error = error_of(System(20, UNIT, stall_limit=9), requests([2], [3]), Local())
+    assert error.result is not None
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.result) == (str(error), None)
+
+
+# ---------------------------------------------------------------- bounded work
+
+
+def test_a_policy_that_never_admits_is_found_early_however_long_the_requests() -> None:
+    """The limit by decisions alone would be 810,000."""
+    table = requests([100] * 50, [36_000] * 50, predicted_output_len=[35_901] * 50)
+    error = error_of(System(40_000, UNIT), table, "mc_sf:protection=0.1")
+    allowed = LEAST_EFFORT // (1_000 + 36_100)
+    assert f"nobody for {allowed + 1} decisions" in str(error)
+
+
+def test_a_cycle_of_evictions_in_a_long_queue_is_found_within_seconds() -> None:
+    """20,000 requests of which a hundred are admitted and cleared again and again, from all over the queue."""
+    n, rng = 20_000, np.random.default_rng(0)
+    output = np.full(n, 3_000)
+    output[0] = 30_000
+    predicted = rng.integers(1, 200, n)
+    table = requests(rng.integers(100, 300, n), output, predicted_output_len=predicted)
+    started = time.perf_counter()
+    error = error_of(System(40_000, UNIT), table, "mc_sf")
+    assert time.perf_counter() - started < 60  # a generous bound: it takes a few
+    assert error.result is not None
+    worker = error.result.worker[0]
+    assert worker["total_evicted"] <= 11 * n
+    assert worker["decisions"] < 50_000
+    again = error_of(System(40_000, UNIT), table, "mc_sf")
+    assert str(again) == str(error)
+
+
+def test_short_requests_keep_the_limit_by_decisions() -> None:
+    error = error_of(System(20, UNIT), requests(PROMPTS, OUTPUTS), "fcfs:protection=0.8")
+    assert f"nobody for {10_000 + 20 * 14} decisions" in str(error)
+
+
+def test_an_own_stall_limit_is_the_only_one() -> None:
+    table = requests([100] * 5, [36_000] * 5, predicted_output_len=[35_901] * 5)
+    error = error_of(System(40_000, UNIT, stall_limit=60_000), table, "mc_sf:protection=0.1")
+    assert "nobody for 60000 decisions" in str(error)
+
+
+@policy_kernel
+def late_kernel(
+    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
+    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
+) -> None:  # fmt: skip
+    """Admit the head of the queue from a given iteration on."""
+    if w.num_active == 0 and w.iteration >= params[0]:
+        admit[0] = w.queue_head
+        d.num_admit = 1
+
+
+class Late(CompiledPolicy):
+    info = PolicyInfo(name="late", summary="")
+    kernel = late_kernel
+
+    def __init__(self, *, iteration: int = 0) -> None:
+        self.iteration = iteration
+
+    def params(self, system: SystemInfo) -> Any:
+        return np.array([float(self.iteration)])
+
+
+def test_waiting_for_an_arrival_or_a_horizon_is_bounded_by_decisions_only() -> None:
+    """An empty worker may wait 100,000 rounds for what is to come, but not for nothing."""
+    table = requests([100, 36_000], [36_000, 100])
+    assert not simulate(System(40_000, UNIT, horizon=100_000), table, Late(iteration=200_000)).completed
+    error = error_of(System(40_000, UNIT), table, Late(iteration=100_000))
+    assert "nobody for 269" in str(error)
+    later = requests([100, 36_000], [36_000, 100], [0, 150_000.0])
+    assert simulate(System(40_000, UNIT), later, Late(iteration=100_000)).completed
+
+
+def test_progress_starts_the_count_anew() -> None:
+    """Each request waits 20,000 rounds for its turn: 26,954 in a row would be too many."""
+
+    class Rounds(Late):
+        pass
+
+    table = requests([100, 36_000, 50], [36_000, 100, 3], [0, 0, 60_000.0])
+    result = simulate(System(40_000, UNIT), table, Rounds(iteration=20_000))
+    assert result.completed
+    assert result.worker[0]["total_idle"] >= 20_000
+
+
+def test_a_decode_worker_waits_for_what_its_prefill_worker_still_has() -> None:
+    """The prefill worker takes 30,000 rounds for a long prompt; the decode worker refuses meanwhile."""
+
+    class Parts(Policy):
+        info = PolicyInfo(name="parts", summary="", chunks_prefill=True)
+
+        def schedule(self, view: SystemView) -> Decision:
+            if view.role == "decode":
+                enough = view.num_waiting == 2 or view.num_active > 0
+                return Decision(admit=view.waiting.request_id.tolist() if enough else ())
+            ids = [*view.active.request_id.tolist(), *view.waiting.request_id.tolist()]
+            return Decision(admit=view.waiting.request_id.tolist(), tokens=dict.fromkeys(ids, 1))
+
+    table = requests([1, 30_000], [100, 100])
+    workers = [Worker(40_000, UNIT, role="prefill"), Worker(40_000, UNIT, role="decode")]
+    result = simulate(System.cluster(workers), table, Parts())
+    assert result.completed
+    assert result.worker[1]["total_idle"] > 29_000
