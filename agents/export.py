@@ -12,7 +12,7 @@ from kvgym.agents.networks import ActionHead, SlotsExtractor
 from kvgym.agents.numpy_model import Array, Header, NumpyModel
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.envs.scheduling.observations import ACTIVE_FEATURES, QUEUE_FEATURES
+from kvgym.envs.scheduling.observations import active_features, queue_features
 from kvgym.errors import ConfigError
 
 try:
@@ -68,9 +68,9 @@ def export(
         "bernoulli": flags and names[0] != "maskable_ppo",
         "num_fixed": spaces.parts(config)["queue"][0],
         "queue_window": config.queue_window,
-        "queue_features": len(QUEUE_FEATURES),
+        "queue_features": len(queue_features(config)),
         "active_window": config.active_window,
-        "active_features": len(ACTIVE_FEATURES),
+        "active_features": len(active_features(config)),
         "env_arguments": dict(env_arguments),
         "metadata": dict(metadata or {}),
     }

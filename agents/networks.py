@@ -19,6 +19,7 @@ sums of ``prompt`` and ``peak`` over the rows up to and including it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, TypeGuard
 
@@ -26,7 +27,7 @@ import gymnasium as gym
 
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.envs.scheduling.observations import ACTIVE_FEATURES, QUEUE_FEATURES
+from kvgym.envs.scheduling.observations import active_features, queue_features
 from kvgym.errors import ConfigError, UnknownNameError
 
 try:
@@ -128,6 +129,8 @@ class SlotsExtractor(BaseFeaturesExtractor):
         queue_window: Q.
         active_window: W.
         action: kind of action.
+        information: what the environment reveals, which decides the columns of rows.
+        features: what else it shows.
         row_dim: d.
         context_dim: h.
 
@@ -142,12 +145,17 @@ class SlotsExtractor(BaseFeaturesExtractor):
         queue_window: int,
         active_window: int,
         action: ActionKind,
+        information: Sequence[str] = ("predicted_length",),
+        features: Sequence[str] = (),
         row_dim: int = 32,
         context_dim: int = 64,
     ) -> None:
         if row_dim < 1 or context_dim < 1:
             raise ConfigError(f"row_dim and context_dim must be positive, got {row_dim} and {context_dim}")
-        config = EnvConfig.of(action=action, queue_window=queue_window, active_window=active_window)
+        config = EnvConfig.of(
+            action=action, queue_window=queue_window, active_window=active_window, information=information,
+            features=features,
+        )  # fmt: skip
         expected = spaces.flat_space(config)
         if observation_space.shape != expected.shape:
             raise ConfigError(
@@ -161,11 +169,11 @@ class SlotsExtractor(BaseFeaturesExtractor):
         self.queue_window, self.active_window = queue_window, active_window
         self.split = [context_dim, num_queue, num_active]
         self.parts = spaces.parts(config)
-        names = [name for name, _ in QUEUE_FEATURES]
+        names = [name for name, _ in queue_features(config)]
         self.prefix = [names.index(name) for name in PREFIX_FEATURES] if action == "admit_count" else []
-        num_features = len(QUEUE_FEATURES) + len(self.prefix)
+        num_features = len(names) + len(self.prefix)
         self.queue = RowNet(num_features, row_dim, context_dim if num_queue else None)
-        self.active = RowNet(len(ACTIVE_FEATURES), row_dim, context_dim if num_active else None)
+        self.active = RowNet(len(active_features(config)), row_dim, context_dim if num_active else None)
         self.num_fixed = self.parts["queue"][0]  # system features and profile come first
         self.pool = nn.Linear(self.num_fixed + 4 * row_dim, context_dim)
         self.summary = nn.Linear(context_dim, context_dim)
@@ -381,6 +389,8 @@ def policy_for(
         "queue_window": config.queue_window,
         "active_window": config.active_window,
         "action": config.action,
+        "information": config.information,
+        "features": config.features,
     }
     return _SLOTS_POLICIES[algorithm], {"features_extractor_kwargs": {**layout, **sizes}}
 

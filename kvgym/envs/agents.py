@@ -30,6 +30,7 @@ from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.memory import Block, Sizes
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.opening import Where
+from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.spaces import present
 from kvgym.envs.scheduling.stepping import BEGIN, COMPOSE, step_envs
 from kvgym.envs.scheduling.tables import EPISODE, REWARD_TERMS
@@ -183,6 +184,7 @@ class AgentPolicy(Policy):
     def reset(self, system: SystemInfo) -> None:
         """Forget the run before."""
         self._simulation = None
+        self._classes = system.classes
         self._hold = 0
         self._held: Any = None
 
@@ -197,6 +199,8 @@ class AgentPolicy(Policy):
             "heap": np.zeros(n + 2, np.int64),
         }
         own["episode"]["cursor"] = UNKNOWN
+        # A worker is told its share of what arrives, the scale of rates is that of all workers.
+        own["episode"]["classes"] = class_table(self._classes, len(simulation.workers))
         k = self._worker = simulation.current  # in a cluster every worker has a copy of this policy
         tables = [
             own[name]
@@ -211,9 +215,7 @@ class AgentPolicy(Policy):
         self._own_settings["rate_scale"] *= len(simulation.workers)  # what arrives, arrives for all workers
         self._addresses = np.array([[t.ctypes.data for t in tables]], np.int64)
         self._lengths = np.array([[t.size for t in tables]], np.int64)
-        self._observations = np.zeros(
-            (1, observation_size(config.queue_window, config.active_window)), np.float32
-        )
+        self._observations = np.zeros((1, observation_size(config)), np.float32)
         self._masks = np.zeros((1, config.kind.mask_size(config)), np.uint8)
         self._outcomes, self._todo = np.zeros(1, np.int64), np.zeros(1, np.uint8)
         self._actions = np.zeros((1, config.kind.size(config)))

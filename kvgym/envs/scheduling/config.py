@@ -11,6 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvgym.envs.registration import ACTIONS, action_kind
 from kvgym.envs.scheduling.actions.kind import APPLY_SIGNATURE, MASK_SIGNATURE, ActionKind
+from kvgym.envs.scheduling.observations import active_features, queue_features
+from kvgym.envs.scheduling.revealed import FEATURES, show_bits
 from kvgym.envs.scheduling.tables import (
     ORDER_ATTAINED,
     ORDER_PREDICTED,
@@ -116,7 +118,10 @@ class EnvConfig(BaseModel):
         epochs: ``"iteration"``, a step per iteration; ``"decision"``, iterations with nothing to admit that
             fit are run without asking.
         overflow: rule when the coming iteration does not fit: ``"lifo"`` or ``"clear"``.
-        information: what is revealed of requests, subset of :data:`kvgym.policy.NEEDS`.
+        information: what is revealed of requests, subset of :data:`kvgym.policy.NEEDS`; all of it is in the
+            observation.
+        features: what else is in it, subset of :data:`kvgym.envs.scheduling.revealed.FEATURES`: ``"priority"``, and
+            ``"saved_duration"``, what evicting an active request saves of the coming batch.
         reward: weight of each reward term, see :data:`kvgym.envs.scheduling.tables.REWARD_TERMS`.
         reward_scale: terms are divided by this; None = requests per episode, so that the undiscounted return
             of the latency term is minus the mean end-to-end latency in seconds.
@@ -151,6 +156,7 @@ class EnvConfig(BaseModel):
     epochs: Literal["iteration", "decision"] = "iteration"
     overflow: Literal["lifo", "clear"] = "lifo"
     information: tuple[str, ...] = ("predicted_length",)
+    features: tuple[str, ...] = ()
     reward: dict[str, float] = Field(default_factory=lambda: {"latency": 1.0})
     reward_scale: float | None = Field(default=None, gt=0)
     reward_reference: str | None = None
@@ -174,6 +180,7 @@ class EnvConfig(BaseModel):
                 f"environment argument action = {config.action!r}; valid: {', '.join(map(repr, ACTIONS))}"
             )
         check_names("information", config.information, NEEDS)
+        check_names("feature", config.features, FEATURES)
         check_names("reward term", config.reward, REWARD_TERMS)
         if config.queue_order in ("predicted", "volume") and "predicted_length" not in config.information:
             raise ConfigError(f"queue_order {config.queue_order!r} needs 'predicted_length' in information")
@@ -224,6 +231,8 @@ class EnvConfig(BaseModel):
         s["options"][: len(options)] = options
         s["order"], s["overflow"] = ORDERS[self.queue_order], OVERFLOWS[self.overflow]
         s["queue_window"], s["active_window"] = self.queue_window, self.active_window
+        s["queue_features"], s["active_features"] = len(queue_features(self)), len(active_features(self))
+        s["show"] = show_bits(self)
         s["skip"], s["hold"] = self.epochs == "decision", self.hold if kind.holds else 0
         s["idle_time"] = self.idle_time if self.idle_time is not None else max(smallest, 1e-3)
         s["time_scale"] = self.time_scale

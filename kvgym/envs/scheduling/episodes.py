@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.memory import Block, Sizes
 from kvgym.envs.scheduling.observations import observation_size
+from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.reward_reference import ReferenceRewards, reference_policy
 from kvgym.envs.scheduling.stepping import RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
 from kvgym.envs.scheduling.tables import REWARD_TERMS
@@ -91,7 +92,7 @@ class Episodes:
         self.slots = [Slot(Block(self._sizes(len(first)))) for _ in range(count)]
         self.addresses = np.stack([slot.block.addresses for slot in self.slots])
         self.lengths = np.stack([slot.block.lengths for slot in self.slots])
-        size = observation_size(config.queue_window, config.active_window)
+        size = observation_size(config)
         self.observations = np.zeros((count, size), np.float32)
         self.masks = np.zeros((count, self.kind.mask_size(config)), np.uint8)
         self.rewards = np.zeros(count)
@@ -132,12 +133,19 @@ class Episodes:
         for need, column in (
             ("predicted_length", "predicted_output_len"),
             ("length_interval", "predicted_low"),
+            ("class", "class_id"),
         ):
             if need in self.config.information and getattr(table, column) is None:
+                what = "has no classes" if need == "class" else "predicts no such thing"
                 raise ConfigError(
-                    f"information has {need!r}, but the workload predicts no such thing; leave it out of "
-                    "information or give the workload predictions"
+                    f"information has {need!r}, but the workload {what}; leave it out of information or choose a "
+                    f"workload with {'classes' if need == 'class' else 'predictions'}"
                 )
+        if "class_rates" in self.config.information and not table.classes:
+            raise ConfigError(
+                "information has 'class_rates', but the workload carries none; leave it out of information or choose a "
+                "workload with classes, e.g. wait-low (kvgym list workloads)"
+            )
 
     # ------------------------------------------------------------ running
 
@@ -156,6 +164,8 @@ class Episodes:
         worker = block["workers"][0]
         worker["queue_head"] = worker["queue_tail"] = UNKNOWN
         block["episode"][0]["cursor"] = UNKNOWN
+        if "class_rates" in self._needs:
+            block["episode"][0]["classes"] = class_table(table.classes)
         block["workload"][: len(table)] = table.to_records()
         for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
             block["requests"][name] = np.nan

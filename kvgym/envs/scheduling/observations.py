@@ -2,17 +2,27 @@
 
 All features are finite and normalised: fractions of memory, or x / (x + scale), which is 1/2 at the scale
 and never reaches 1; slacks are s / (|s| + scale), in (-1, 1). What the information level does not reveal is
-0, and so are positions of a window that hold no request.
+0, and so are positions of a window that hold no request. What else may be shown stands in
+:mod:`~kvgym.envs.scheduling.revealed`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from kvgym.envs.scheduling.actions.composing import room_left
+from kvgym.envs.scheduling.revealed import (
+    Shown,
+    active_columns,
+    class_features,
+    queue_columns,
+    shows_saved,
+    write_classes,
+    write_columns,
+)
 from kvgym.envs.scheduling.tables import MARKED, PROFILE_BINS
 from kvgym.envs.scheduling.window import Env
 from kvgym.simulator.batch import clear_load
@@ -75,13 +85,38 @@ PROFILE_FEATURES = tuple(
 """The future-memory profile (key ``profile``); 0.5 = full."""
 
 
-def observation_size(queue_window: int, active_window: int) -> int:
-    """Return the length of the flat observation: system, profile, queue row by row, active row by row."""
+class Windows(Shown, Protocol):
+    """What decides the length of an observation."""
+
+    @property
+    def queue_window(self) -> int:
+        """Q, positions of the queue window."""
+        ...
+
+    @property
+    def active_window(self) -> int:
+        """W, positions of the active window."""
+        ...
+
+
+def queue_features(config: Shown) -> tuple[tuple[str, str], ...]:
+    """Return name and meaning of all features of a position of the queue window."""
+    return QUEUE_FEATURES + queue_columns(config)
+
+
+def active_features(config: Shown) -> tuple[tuple[str, str], ...]:
+    """Return name and meaning of all features of a position of the active window."""
+    return ACTIVE_FEATURES + active_columns(config)
+
+
+def observation_size(config: Windows) -> int:
+    """Return the length of the flat observation: system, profile, classes, queue and active row by row."""
     return (
         len(SYSTEM_FEATURES)
         + PROFILE_BINS
-        + queue_window * len(QUEUE_FEATURES)
-        + active_window * len(ACTIVE_FEATURES)
+        + len(class_features(config))
+        + config.queue_window * len(queue_features(config))
+        + config.active_window * len(active_features(config))
     )
 
 
@@ -170,7 +205,7 @@ def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_p
     capacity, has_room = float(p.kv_capacity), room_left(e) > 0
     for q in range(s.queue_window):
         if q >= e.episode.num_window:
-            for k in range(8):
+            for k in range(s.queue_features):
                 out[at + k] = np.float32(0.0)
         else:
             r = e.run.requests[e.window[q]]
@@ -188,12 +223,14 @@ def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_p
             out[at + 5] = np.float32(1.0) if fits else np.float32(0.0)
             out[at + 6] = half_way(longer, s.duration_scale)
             out[at + 7] = slack(r.arrival_time + r.ttft_slo - w.clock, s.time_scale)
-        at += 8
+            if s.show != 0:
+                write_columns(e, r, r.num_output_tokens, out, at + 8)
+        at += s.queue_features
     return at
 
 
 @jit_inline
-def write_active(e: Env, out: Any, at: int) -> None:
+def write_active(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_params: Any) -> None:
     """Write the rows of the active window, latest activated first."""
     s, w, capacity = e.settings, e.run.w, float(e.run.problem.kv_capacity)
     k, rows = w.num_active - 1, 0
@@ -212,18 +249,25 @@ def write_active(e: Env, out: Any, at: int) -> None:
         out[at + 5] = half_way(max(w.clock - r.arrival_time, 0.0), s.time_scale)
         last = r.arrival_time if np.isnan(slot.last_token_time) else slot.last_token_time
         out[at + 6] = slack(last + r.tbt_slo - w.clock, s.duration_scale)
-        at += 7
+        if s.show != 0:
+            after = write_columns(e, r, slot.num_output_tokens, out, at + 7)
+            if shows_saved(e):
+                load_candidate(e.run.load, slot, -1)
+                shorter = max(base - batch_time(e.run.load, batch_params), 0.0)
+                load_candidate(e.run.load, slot, 1)
+                out[after] = half_way(shorter, s.duration_scale)
+        at += s.active_features
         rows += 1
     while rows < s.active_window:
-        for j in range(7):
+        for j in range(s.active_features):
             out[at + j] = np.float32(0.0)
-        at += 7
+        at += s.active_features
         rows += 1
 
 
 @jit_inline
 def write_observation(e: Env, out: Any, batch_time: Any, batch_params: Any) -> None:
-    """Write the flat observation, float32 (observation_size,)."""
+    """Write the flat observation, float32, see :func:`observation_size`."""
     s, p, w, d = e.settings, e.run.problem, e.run.w, e.run.decision
     capacity = float(p.kv_capacity)
     load_as_decided(e)
@@ -246,5 +290,8 @@ def write_observation(e: Env, out: Any, batch_time: Any, batch_params: Any) -> N
     out[12] = half_way(d.num_evict, 16.0)
     out[13] = half_way(e.run.tracker.next_arrival, 256.0)
     write_profile(e, out, 14)
-    at = write_queue(e, out, 14 + PROFILE_BINS, duration, batch_time, batch_params)
-    write_active(e, out, at)
+    at = 14 + PROFILE_BINS
+    if s.show != 0:
+        at = write_classes(e, out, at)
+    at = write_queue(e, out, at, duration, batch_time, batch_params)
+    write_active(e, out, at, duration, batch_time, batch_params)

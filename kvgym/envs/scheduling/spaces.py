@@ -10,24 +10,28 @@ from numpy.typing import NDArray
 
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import (
-    ACTIVE_FEATURES,
     PROFILE_FEATURES,
-    QUEUE_FEATURES,
     SYSTEM_FEATURES,
+    active_features,
     observation_size,
+    queue_features,
 )
+from kvgym.envs.scheduling.revealed import class_features
 
 
 def feature_names(config: EnvConfig) -> tuple[str, ...]:
     """Return the name of each place of the flat observation, e.g. ``"queue.3.prompt"``."""
+    queue, active = queue_features(config), active_features(config)
     names = [f"system.{name}" for name, _ in SYSTEM_FEATURES] + [name for name, _ in PROFILE_FEATURES]
-    names += [f"queue.{q}.{name}" for q in range(config.queue_window) for name, _ in QUEUE_FEATURES]
-    names += [f"active.{a}.{name}" for a in range(config.active_window) for name, _ in ACTIVE_FEATURES]
+    names += [f"classes.{name}" for name, _ in class_features(config)]
+    names += [f"queue.{q}.{name}" for q in range(config.queue_window) for name, _ in queue]
+    names += [f"active.{a}.{name}" for a in range(config.active_window) for name, _ in active]
     return tuple(names)
 
 
 def _low(config: EnvConfig) -> NDArray[np.float32]:
-    return np.array([-1.0 if name.endswith("_slack") else 0.0 for name in feature_names(config)], np.float32)
+    signed = ("_slack", ".priority")
+    return np.array([-1.0 if name.endswith(signed) else 0.0 for name in feature_names(config)], np.float32)
 
 
 def flat_space(config: EnvConfig) -> spaces.Box:
@@ -42,12 +46,14 @@ def parts(config: EnvConfig) -> dict[str, tuple[int, int]]:
     for name, length in (
         ("system", len(SYSTEM_FEATURES)),
         ("profile", len(PROFILE_FEATURES)),
-        ("queue", config.queue_window * len(QUEUE_FEATURES)),
-        ("active", config.active_window * len(ACTIVE_FEATURES)),
+        ("classes", len(class_features(config))),
+        ("queue", config.queue_window * len(queue_features(config))),
+        ("active", config.active_window * len(active_features(config))),
     ):
-        bounds[name] = (at, at + length)
+        if length:
+            bounds[name] = (at, at + length)
         at += length
-    assert at == observation_size(config.queue_window, config.active_window)
+    assert at == observation_size(config)
     return bounds
 
 

@@ -19,6 +19,9 @@ REWARD_TERMS = ("latency", "ttft", "tokens", "goodput", "evictions")
 PROFILE_BINS = 16
 """Future-memory bins: 1, 2, 4, ... 2^15 iterations ahead."""
 
+MOST_CLASSES = 8
+"""Classes whose rates and mean lengths an observation shows."""
+
 SETTINGS = np.dtype(
     [
         ("mask_function", "i8", (2,)),  # where the kernels of the kind of action lie
@@ -28,6 +31,9 @@ SETTINGS = np.dtype(
         ("active_window", "i8"),
         ("order", "i8"),
         ("overflow", "i8"),
+        ("show", "i8"),  # bits of what observations show, see revealed.SHOW
+        ("queue_features", "i8"),  # numbers per row
+        ("active_features", "i8"),
         ("skip", "i8"),  # 1: only stop where there is something to decide
         ("hold", "i8"),  # iterations an action stays in force; 0: it is for one decision
         ("idle_time", "f8"),  # s, longest wait of a worker with nothing to run
@@ -60,6 +66,7 @@ EPISODE = np.dtype(
         ("evictions", "f8"),
         ("over", "i8"),  # not 0: the episode was over when it began, with this outcome
         ("status", "i8"),  # outcome of the last engine step
+        ("classes", "f8", (3 * MOST_CLASSES,)),  # rate, mean prompt and mean output of each
         ("bins", "f8", (PROFILE_BINS,)),  # scratch of the future-memory profile
     ],
     align=True,

@@ -1,0 +1,173 @@
+"""What is revealed is in the observation: every need changes it, and only for those it is revealed to."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import kvgym
+from kvgym.envs.agents import AgentPolicy
+from kvgym.envs.scheduling import spaces
+from kvgym.envs.scheduling.environment import ServingEnv
+from kvgym.envs.scheduling.revealed import FEATURES, MOST_CLASSES, SHOW
+from kvgym.errors import ConfigError
+from kvgym.policy import NEEDS
+
+CLASSES = [
+    {"name": name, "rate": 0.5, "prompt": {"kind": "constant", "value": 4},
+     "output": {"kind": "constant", "value": 5}, "ttft_slo": 6.0, "tbt_slo": 2.0}
+    for name in "ab"
+]  # fmt: skip
+
+# Two workloads that differ in what the need is about, and in nothing that is shown without it.
+OTHER = {
+    "predicted_length": lambda w: w | {"predictions": {"kind": "noisy", "epsilon": 0.8}},
+    "length_interval": lambda w: w | {"predictions": {"kind": "interval", "bounds": [1, 30]}},
+    "true_length": lambda w: with_class(w, output={"kind": "constant", "value": 9}),
+    "class": lambda w: w | {"classes": CLASSES[::-1]},
+    "class_rates": lambda w: with_class(w, output={"kind": "constant", "value": 9}),
+    "slo": lambda w: with_class(w, ttft_slo=3.0, tbt_slo=0.5),
+    "priority": lambda w: with_class(w, priority=3),
+    "saved_duration": lambda w: w,
+}
+
+
+def with_class(workload, **fields):
+    return workload | {"classes": [c | fields for c in workload["classes"]]}
+
+
+def make(need, workload, **arguments):
+    """Return an environment that reveals one need, or shows one feature; predictions where they are needed."""
+    if "predictions" not in workload:
+        workload = workload | {"predictions": {"kind": "exact"}}
+        if need == "length_interval":
+            workload["predictions"] = {"kind": "interval", "epsilon": 0.4}
+        if need in ("true_length", "class_rates"):
+            workload["predictions"] = {"kind": "none"}
+    shown = {"features": [need]} if need in FEATURES else {"information": [need]}
+    return ServingEnv(**{
+        "action": "admit_count", "scenario": "mc-sf-model-2", "kv_capacity": 60, "workload": workload,
+        "queue_window": 3, "active_window": 3, "batch_time": AFFINE, "information": [], **shown, **arguments,
+    })  # fmt: skip
+
+
+AFFINE = {"kind": "affine", "constant": 1.0, "per_decode_token": 0.1, "per_context_token": 0.01}
+
+
+def observations(env, steps=6):
+    """Return the observations of the first steps, rows (steps, D)."""
+    rows = [env.reset(options={"workload_seed": 3})[0]]
+    for _ in range(steps):
+        rows.append(env.step(1 if env.action_masks()[1] else 0)[0])
+    return np.array(rows)
+
+
+def test_everything_that_can_be_revealed_is_tried():
+    assert set(OTHER) == {*NEEDS, *FEATURES}
+    assert set(SHOW) <= set(OTHER)
+
+
+@pytest.mark.parametrize("need", OTHER)
+def test_revealing_changes_the_observation(need):
+    workload = {"classes": CLASSES, "num_requests": 12}
+    env = make(need, workload)
+    shown = observations(env)
+    blind = make(need, workload, information=[], features=[])
+    hidden = observations(blind)
+    names, common = spaces.feature_names(env.config), spaces.feature_names(blind.config)
+    places = [names.index(name) for name in common]
+    new = [k for k, name in enumerate(names) if name not in common]
+    assert (shown[:, new] != 0).any() or not np.array_equal(shown[:, places], hidden)
+    if need not in ("predicted_length", "slo"):  # these two have places that are 0 or 1 where they are hidden
+        assert new
+        np.testing.assert_array_equal(shown[:, places], hidden)
+    assert all(env.observation_space.contains(row) for row in shown)
+
+
+@pytest.mark.parametrize("need", [need for need in OTHER if need != "saved_duration"])
+def test_what_is_revealed_is_what_the_requests_carry(need):
+    """Other requests in what the need is about: seen by those it is revealed to, and by nobody else."""
+    workload = {"classes": CLASSES, "num_requests": 12}
+    one, other = (observations(make(need, w), 1) for w in (workload, OTHER[need](workload)))
+    assert not np.array_equal(one, other)
+    blind = [
+        observations(make(need, w, information=[], features=[]), 1) for w in (workload, OTHER[need](workload))
+    ]
+    np.testing.assert_array_equal(*blind)
+
+
+def test_columns_by_hand():
+    """Memory 60, classes 0 and 1 with 4 + 5 tokens; the second decode of a batch costs 0.1 + 0.01 per token read."""
+    workload = {"classes": CLASSES, "num_requests": 12, "predictions": {"kind": "interval", "bounds": [2, 7]}}
+    workload = workload | {"classes": [CLASSES[0] | {"priority": -1}, CLASSES[1]]}
+    env = make("class", workload, information=["true_length", "length_interval", "class", "class_rates"], features=FEATURES)  # fmt: skip  # noqa: E501
+    env.reset(options={"workload_seed": 3})
+    table = env.episodes.slots[0].table
+    found = dict(zip(spaces.feature_names(env.config), env.episodes.observations[0].tolist(), strict=True))
+    first = int(table.class_id[0])
+    assert found["queue.0.output_left"] == pytest.approx(5 / 69)
+    assert found["queue.0.low_left"] == pytest.approx(2 / 66)
+    assert found["queue.0.high_left"] == pytest.approx(7 / 71)
+    assert found["queue.0.class"] == pytest.approx((first + 1) / (first + 5))
+    assert found["queue.0.priority"] == pytest.approx(0.0 if first else -0.5)
+    scale = float(env.episodes.settings["rate_scale"][0])
+    assert found["classes.rate_1"] == pytest.approx(0.5 / (0.5 + scale))
+    assert found["classes.prompt_0"] == pytest.approx(4 / 60)
+    assert found["classes.output_1"] == pytest.approx(5 / 60)
+    assert found[f"classes.rate_{MOST_CLASSES - 1}"] == 0
+    while env.view.num_active < 2:
+        env.step(1 if env.action_masks()[1] else 0)
+    found = dict(zip(spaces.feature_names(env.config), env.episodes.observations[0].tolist(), strict=True))
+    active = env.view.active
+    context, made = int(active.num_kv_tokens[-1]), int(active.num_output_tokens[-1])
+    smallest = 1 + 0.1 + 0.01
+    assert active.num_prefill_left[-1] == 0
+    saved = 0.1 + 0.01 * (context + 1) if found["active.0.saved_duration"] > 0 else 0
+    assert found["active.0.saved_duration"] == pytest.approx(saved / (saved + smallest), rel=0.02)
+    assert found["active.0.output_left"] == pytest.approx((5 - made) / (69 - made))
+    assert found["active.0.high_left"] == pytest.approx((7 - made) / (71 - made))
+
+
+def test_dict_has_a_key_for_classes():
+    env = make("class_rates", {"classes": CLASSES, "num_requests": 5}, observation="dict")
+    observation, _ = env.reset(seed=0)
+    assert observation["classes"].shape == (3 * MOST_CLASSES,)
+    assert env.observation_space.contains(observation)
+    gym.utils.env_checker.check_env(env, skip_render_check=True)
+
+
+@pytest.mark.parametrize("need", ["class", "class_rates"])
+def test_classes_that_are_not_there(need):
+    with pytest.raises(ConfigError, match=f"information has '{need}'.*classes"):
+        ServingEnv(action="admit_count", scenario="mc-sf-model-2", information=[need])
+    with pytest.raises(ConfigError, match="unknown feature 'colour'; valid: priority"):
+        ServingEnv(action="admit_count", scenario="mc-sf-model-2", features=["colour"])
+
+
+class Notes:
+    """An agent that writes down what it sees."""
+
+    def __init__(self):
+        self.seen = []
+
+    def predict(self, observation, deterministic=True, action_masks=None):
+        self.seen.append(np.array(observation))
+        return int(action_masks.sum()) - 1, None
+
+
+def test_an_agent_sees_the_same_as_a_policy():
+    env = make(
+        "class", {"classes": CLASSES, "num_requests": 12}, information=list(NEEDS[3:]), features=FEATURES
+    )
+    arguments = env.config.model_dump()
+    in_env, in_engine = Notes(), Notes()
+    observation, _ = env.reset(options={"workload_seed": 1})
+    ended = False
+    while not ended:
+        choice, _ = in_env.predict(observation, action_masks=env.action_masks())
+        observation, _, terminated, truncated, _ = env.step(choice)
+        ended = terminated or truncated
+    kvgym.simulate(env.episodes.system, env.episodes.workload.sample(1), AgentPolicy(in_engine, **arguments))
+    assert len(in_env.seen) == len(in_engine.seen)
+    np.testing.assert_array_equal(in_env.seen, in_engine.seen)
