@@ -24,7 +24,7 @@ A compiled policy is a class with a kernel, a function of what it sees, what it 
 A kernel is called at every iteration boundary with the decision to run everything that is active and to admit
 nobody. It is written in Numba's subset of Python, allocates nothing and makes no arrays of its own: what it needs
 beyond numbers stands in its memory, see :meth:`kvgym.policy.CompiledPolicy.memory`. Its helpers are functions
-with the decorator :func:`jit`.
+with the decorator :func:`jit`, or :func:`jit_inline` where they run at every decision and take the tuples.
 
 What there is:
 

@@ -82,7 +82,10 @@ def jit(function: Callable[..., Any]) -> Any:
 
 
 def jit_inline(function: Callable[..., Any]) -> Any:
-    """Compile a helper into its callers: for functions on the hot path with one caller and many arguments."""
+    """Compile a helper into its callers: for functions on the hot path with few callers and many arguments.
+
+    A named tuple of tables counts as many: a call that is not inlined copies it, seven words for each array.
+    """
     return _njit(_nrt=False, forceinline=True)(function)
 
 

@@ -52,6 +52,8 @@ from kvgym.simulator.tables import (
 from kvgym.simulator.view import SystemView
 from kvgym.workloads.table import RequestTable
 
+_tables_of = operator.attrgetter(*Tables._fields)
+
 
 class Simulation:
     """One run of one worker over a request table; of several workers, :class:`ClusterSimulation`.
@@ -124,7 +126,7 @@ class Simulation:
 
     def tables(self) -> Tables:
         """Return the tables, as compiled entry points take them."""
-        return Tables(*(getattr(self, name) for name in Tables._fields))
+        return Tables(*_tables_of(self))
 
     def python_tables(self) -> dict[str, Any]:
         """Return the tables by name, as views that uncompiled code can use."""
