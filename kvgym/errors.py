@@ -6,10 +6,7 @@ import contextlib
 import difflib
 import pickle
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from kvgym.runner import SimulationResult
+from typing import Any
 
 
 class KVGymError(Exception):
@@ -54,12 +51,12 @@ class RunError(KVGymError):
     """A run had to be ended before its time.
 
     Attributes:
-        result: what had happened until then, with ``completed=False``, as far as :func:`kvgym.simulate` knows it;
-            else None. It is pickled with the error, and left behind where it cannot be (a policy defined in a
-            function, say).
+        result: a :class:`~kvgym.runner.SimulationResult`, what had happened until then, with ``completed=False``,
+            as far as :func:`kvgym.simulate` knows it; else None. It is pickled with the error, and left behind where
+            it cannot be (a policy defined in a function, say).
     """
 
-    result: SimulationResult | None = None
+    result: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle, as process pools do with exceptions; a result that cannot be pickled must not hide the error."""

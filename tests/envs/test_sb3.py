@@ -209,7 +209,7 @@ def test_ppo(name, observation, small):
     assert {"r", "l", "t"} <= model.ep_info_buffer[0].keys()
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", [name for name in IDS if name != "kvgym/Tokens-v0"])  # a Box has no masks
 def test_maskable_ppo_plays_by_the_masks(name, small):
     from sb3_contrib.common.maskable.evaluation import evaluate_policy
 
@@ -286,6 +286,10 @@ class Valid:
             if rng.random() < 0.8:
                 ups[self.config.queue_window :] = False
             return ups.astype(np.int8), None
+        if isinstance(self.space, gym.spaces.Box):  # a few leave or pause, the batch always runs
+            action = np.where(rng.random(self.space.shape) < 0.9, 1.0, rng.uniform(-1, 1, self.space.shape))
+            action[-1] = -1.0
+            return action, None
         return np.array([rng.integers(n) for n in self.space.nvec]), None
 
 
@@ -346,6 +350,7 @@ def test_compare_with_a_trained_agent(algorithm, small, tmp_path):
     for comparison in found:
         assert comparison.policies == ("mine", "fcfs")
         runs = [run for run in comparison.runs if run.policy == "mine"]
-        assert all(run.completed_once or "no progress" in run.error for run in runs)
+        stuck = ("no progress", "admitted nobody")
+        assert all(run.completed_once or any(why in run.error for why in stuck) for run in runs)
     again = [[(run.policy, run.seed, run.error, str(run.metrics)) for run in c.runs] for c in found]
     assert again[0] == again[1]

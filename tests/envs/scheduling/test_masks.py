@@ -66,6 +66,15 @@ def check_forms(env):
         assert bools[0::2].all()  # leaving a flag down is always valid
         np.testing.assert_array_equal(bools[1::2], info == 2)
         np.testing.assert_array_equal(info, sample)
+    elif isinstance(space, gym.spaces.Box):  # sampled without a mask
+        assert sample is None
+        config = env.config
+        present = [
+            *(np.arange(config.queue_window) < env.view.num_waiting),
+            *(np.arange(config.active_window) < env.view.num_active),
+        ]
+        assert bools.tolist() == [*present, True]
+        np.testing.assert_array_equal(bools, info == 1)
     else:
         assert tuple(space.nvec) == knob_levels()
         assert bools.shape == info.shape == (space.nvec.sum(),)
@@ -122,6 +131,15 @@ def check_actions(env, rng, equal):
             env.action_space.seed(int(rng.integers(2**31)))
             snapshot.outcome(env.action_space.sample(env.sample_mask()))
             snapshot.outcome(env.action_space.sample())
+    elif isinstance(env.action_space, gym.spaces.Box):
+        rows = config.queue_window + config.active_window
+        for _ in range(6):
+            env.action_space.seed(int(rng.integers(2**31)))
+            action = env.action_space.sample()
+            step, info, state = snapshot.outcome(action)
+            empty = np.flatnonzero(~bools[:rows])  # what is said of positions without a request means nothing
+            action[2 * empty], action[2 * empty + 1] = rng.uniform(-1, 1, (2, len(empty)))
+            assert equal(step, snapshot.outcome(action)[0])
     else:
         for _ in range(6):
             env.action_space.seed(int(rng.integers(2**31)))
@@ -234,7 +252,7 @@ def test_overflow_rule(name, overflow, left, requests_of):
         "tokens": [env.config.kind.greedy(env.config, env.episodes.masks[0])],
     }
     run = {"admit_evict": 4, "admit_count": 0, "flags": np.zeros(4, int), "knobs": [0, 0, 9, 0]}
-    run["tokens"] = np.array([-1, 0, 0] * 2 + [1, 1, 0] * 2 + [-1])
+    run["tokens"] = np.array([-1, 0] * 2 + [1, 0] * 2 + [-1])
     for action in both[env.config.action]:
         env.step(action)
     assert env.view.active.request_id.tolist() == [0, 1]

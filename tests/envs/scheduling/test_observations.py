@@ -373,7 +373,7 @@ def test_unknown_lengths_stay_unknown(action, epochs, order, equal):
             steps += 1
             if found[0][3] or steps == 150:  # evicts too often for progress
                 break
-        assert steps > (3 if action == "knobs" or epochs == "decision" else 15)
+        assert steps > (3 if action in ("knobs", "tokens") or epochs == "decision" else 15)
 
 
 @pytest.mark.parametrize("action", IDS.values())
@@ -396,7 +396,7 @@ def test_predicted_features_are_zero_without_predictions(action):
                 assert value == shown[name]
         assert blind.view.active.request_id.tolist() == seeing.view.active.request_id.tolist()
         choice = blind.action_space.sample(blind.sample_mask())
-        if any(env.step(choice)[2] for env in (blind, seeing)):
+        if any([any(env.step(choice)[2:4]) for env in (blind, seeing)]):  # noqa: C419 (both take the step)
             break
     assert told
 

@@ -39,11 +39,15 @@ def finish(env, seed, masked, evicts=0.05):
     while not terminated:
         mask = env.sample_mask() if masked else None
         action = env.action_space.sample(mask)
+        if env.config.action == "tokens":
+            action[-1] = -1.0  # a wait with nobody to come lasts until the horizon
         if rng.random() > evicts:  # evicts seldom, so that episodes end
             if env.config.action == "flags":
                 action[q:] = 0
             elif env.config.action == "admit_evict" and q <= action < q + a:
                 action = q + a
+            elif env.config.action == "tokens":
+                action[2 * q : 2 * (q + a) : 2] = 1.0
         _, reward, terminated, truncated, info = env.step(action)
         rewards.append(reward)
         assert not truncated

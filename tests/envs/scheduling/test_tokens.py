@@ -10,7 +10,7 @@ import pytest
 import kvgym
 from kvgym.envs.agents import AgentPolicy, NotExpressibleError, play
 from kvgym.envs.demonstrations import demonstrate
-from kvgym.envs.scheduling.actions.tokens import ALL
+from kvgym.envs.scheduling.actions.tokens import WAIT_UNIT
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.policy import POLICIES, make_policy
@@ -38,14 +38,13 @@ def make(workload, capacity, **arguments):
 
 
 def action(queue=(), active=(), wait=-1.0, rows=(3, 2)):
-    """Return an action of (use, tokens, order) for some rows; the others stay as they are."""
-    numbers = np.zeros((sum(rows), 3))
-    numbers[:, 1] = ALL
+    """Return an action of (amount, order) for some rows; the others stay as they are, or run in full."""
+    numbers = np.zeros((sum(rows), 2))
     numbers[: rows[0], 0], numbers[rows[0] :, 0] = -1, 1
     for first, given in ((0, queue), (rows[0], active)):
         for k, row in enumerate(given):
             numbers[first + k, : len(row)] = row
-    return np.append(numbers.ravel(), wait)
+    return np.append(numbers.ravel(), wait / WAIT_UNIT)
 
 
 def slots(env):
@@ -63,12 +62,12 @@ def test_chunks_pauses_and_orders_by_hand(requests_of):
     _, info = env.reset(seed=0)
     assert info["action_mask"].tolist() == [1, 1, 1, 0, 0, 1]
     # Request 2 first, whole; then a chunk of 2 of request 0; request 1 stays.
-    _, _, _, _, info = env.step(action(queue=[(1, 2, 0.5), (-1,), (1, ALL, 0.1)]))
+    _, _, _, _, info = env.step(action(queue=[(2 / 6, 0.5), (-1,), (1, 0.1)]))
     assert info["ignored"] == 0
     assert slots(env) == [(2, 3, 0, 1), (0, 2, 4, 0)]
     assert info["action_mask"].tolist() == [1, 0, 0, 1, 1, 1]
     # Positions of the active window begin with the latest: request 0 goes on by 3, request 2 pauses.
-    env.step(action(active=[(1, 3), (0,)]))
+    env.step(action(active=[(3 / 4,), (0,)]))
     assert slots(env) == [(2, 3, 0, 1), (0, 5, 1, 0)]
     # Request 0 leaves, request 1 comes, paused; request 2 decodes its last token.
     _, _, _, _, info = env.step(action(queue=[(0,)], active=[(-1,)]))
@@ -87,7 +86,7 @@ def test_what_does_not_fit_is_not_admitted(requests_of):
     env = make(requests_of((0, 6, 3), (0, 8, 3), (0, 2, 2)), 12)
     env.reset(seed=0)
     # 7 and 3 tokens fit into 12, 9 does not beside 3; order decides who comes first.
-    *_, info = env.step(action(queue=[(1, ALL, 0.9), (1, ALL, 0.5), (1, ALL, 0.1)]))
+    *_, info = env.step(action(queue=[(1, 0.9), (1, 0.5), (1, -0.1)]))
     assert info["ignored"] == 1
     assert [row[0] for row in slots(env)] == [2, 1]
 
@@ -124,12 +123,11 @@ def test_random_actions_are_carried_out(requests_of):
             },
         )  # fmt: skip
         env.reset(seed=trial)
-        low, high = env.action_space.low, env.action_space.high
-        high = np.where(high == ALL, 9, high)  # chunks as long as prompts
-        high[-1], low[-1] = 60.0, -200.0
         ended = False
         while not ended:
-            *_, terminated, truncated, _ = env.step(rng.uniform(low, high))
+            numbers = rng.uniform(-1, 1, env.action_space.shape)
+            numbers[-1] = rng.uniform(-200, 60) / WAIT_UNIT
+            *_, terminated, truncated, _ = env.step(numbers)
             ended = terminated or truncated
             assert env.view.kv_tokens <= env.view.kv_capacity
 
@@ -138,11 +136,11 @@ def test_actions_are_clipped_and_nan_is_refused(requests_of):
     env = make(requests_of((0, 6, 3)), 20)
     env.reset(seed=0)
     with pytest.raises(ConfigError, match="not finite"):
-        env.step(action(queue=[(1, np.nan)]))
+        env.step(action(queue=[(np.nan,)]))
     with pytest.raises(ConfigError, match="shape"):
         env.step(np.zeros(3))
     env.step(action(queue=[(9, -4)]))
-    assert slots(env) == [(0, 1, 5, 0)]  # at least one token
+    assert slots(env) == [(0, 7, 0, 1)]
 
 
 # ---------------------------------------------------------------- every policy
@@ -246,7 +244,7 @@ def test_every_policy_can_be_demonstrated(name):
             found = demonstrate(policy, steps=300, seed=k, action="tokens", **arguments)
         except LivelockError:
             continue
-        assert found.actions.shape == (300, 3 * 80 + 1)
+        assert found.actions.shape == (300, 2 * 80 + 1)
         assert all(env.action_space.contains(row) for row in found.actions[::50])
         for seed, metrics in zip(found.workload_seeds.tolist(), found.metrics, strict=False):
             run = expected(env, policy, seed)
@@ -266,7 +264,7 @@ class Repeats:
     """An agent that admits everybody and pauses the latest."""
 
     def predict(self, observation, deterministic=True):
-        return action(queue=[(1,)] * 3, active=[(0,), (1, 2)], rows=(3, 2)), None
+        return action(queue=[(1,)] * 3, active=[(0,), (0.6,)], rows=(3, 2)), None
 
 
 def test_an_agent_gives_the_same_schedule_as_a_policy(requests_of):

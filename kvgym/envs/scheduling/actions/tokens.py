@@ -1,18 +1,18 @@
-"""``tokens``: the whole decision, request by request; Box(3 Q + 3 W + 1), float64.
+"""``tokens``: the whole decision, request by request; Box(2 Q + 2 W + 1) of numbers in [-1, 1], float64.
 
-Three numbers for each position of the queue window, then three for each position of the active window (0 = the
-latest activated), then one for the worker:
+Two numbers for each position of the queue window, then two for each position of the active window (0 = the latest
+activated), then one for the worker:
 
-- ``use`` in [-1, 1], to the nearest whole number. Waiting requests: -1 leaves it in the queue, 0 admits it paused,
-  1 admits it and runs it. Active ones: -1 evicts it, 0 pauses it, 1 runs it.
-- ``tokens``: how many a request that runs processes at most, at least 1: a chunk of its prompt, or one token.
-- ``order`` in [0, 1]: evictions, and after them admissions, go in ascending order, ties by position.
-- ``wait_until``, seconds: at the present moment or before, the batch runs; later, the worker waits for the next
-  arrival, at the longest until then.
+- ``amount``: below 0 a waiting request stays in the queue and an active one is evicted. Else the share of what it
+  has left that it processes, to the nearest token: of its prompt, or of the one token of a decode. A waiting request
+  is admitted with it; 0 pauses.
+- ``order``: evictions, and after them admissions, go in ascending order, ties by position.
+- ``wait``, in units of 2^30 seconds: at the present moment or before, the batch runs; later, the worker waits for
+  the next arrival, at the longest until then. 1 sets no limit.
 
 Active requests behind the window run in full. A request that does not fit is not admitted, and counted in
 ``info["ignored"]``; if what is active does not fit as planned, the overflow rule evicts and nobody is admitted.
-Every decision of a policy can be said in this way, if the windows are long enough.
+Every decision of a policy can be said in this way, exactly, if the windows are long enough.
 """
 
 from __future__ import annotations
@@ -41,14 +41,11 @@ from kvgym.simulator.compiled import jit
 from kvgym.simulator.rule import RuleDecision
 from kvgym.simulator.tables import RUN, UNKNOWN, WAIT
 
-ROW = 3
-"""Numbers per position: use, tokens, order."""
+ROW = 2
+"""Numbers per position: amount, order."""
 
-ALL = 2**31 - 1
-"""Tokens that are surely all a request has left."""
-
-FOREVER = 1e9
-"""Seconds, later than every horizon: until the next arrival."""
+WAIT_UNIT = 2.0**30
+"""Seconds; a power of two, so that every moment can be said exactly."""
 
 
 @mask_kernel
@@ -64,20 +61,13 @@ def write_mask(where: Where, mask: Any) -> None:
 
 
 @jit
-def use_of(action: Any, row: int) -> int:
-    """Return what is to be done with a position: -1, 0 or 1."""
-    use = action[ROW * row]
-    return -1 if use < -0.5 else (1 if use > 0.5 else 0)
-
-
-@jit
 def tokens_of(action: Any, row: int, left: int) -> int:
-    """Return the tokens that the request at a position processes, if it runs."""
+    """Return the tokens that the request at a position processes, UNKNOWN if it is left or evicted."""
+    amount = action[ROW * row]
+    if amount < 0.0:
+        return UNKNOWN
     most = full_tokens(left)
-    wanted = action[ROW * row + 1]
-    if wanted >= most:
-        return most
-    return max(int(wanted), 1)
+    return min(int(amount * most + 0.5), most)
 
 
 @jit
@@ -87,7 +77,7 @@ def insert_by_order(rows: Any, count: int, action: Any, row: int, shift: int) ->
     ``rows`` holds positions counted from ``shift`` on. The last one is dropped where there is no room for more.
     """
     at = count
-    while at > 0 and action[ROW * (shift + rows[at - 1]) + 2] > action[ROW * row + 2]:
+    while at > 0 and action[ROW * (shift + rows[at - 1]) + 1] > action[ROW * row + 1]:
         at -= 1
     if count == rows.shape[0]:
         if at == count:
@@ -117,13 +107,9 @@ def plan_active(e: Env, action: Any) -> int:
     queue, rows = e.settings.queue_window, min(e.settings.active_window, e.run.w.num_active)
     for a in range(rows):
         slot, row = e.run.active[num_active - 1 - a], queue + a
-        use = use_of(action, row)
-        if use < 0:
+        slot.planned = tokens_of(action, row, slot.num_prefill_left)
+        if slot.planned == UNKNOWN:
             d.num_evict = insert_by_order(e.run.evict, d.num_evict, action, row, queue)
-        elif use == 0:
-            slot.planned = 0
-        else:
-            slot.planned = tokens_of(action, row, slot.num_prefill_left)
     for j in range(d.num_evict):
         e.run.evict[j] = num_active - 1 - e.run.evict[j]
         e.run.active[e.run.evict[j]].planned = MARKED
@@ -152,15 +138,13 @@ def admit_chosen(e: Env, action: Any, need: int) -> int:
     run, d = e.run, e.run.decision
     chosen = 0
     for q in range(min(e.settings.queue_window, e.episode.num_window)):
-        if use_of(action, q) >= 0:
+        if action[ROW * q] >= 0.0:
             chosen = insert_by_order(run.admit, chosen, action, q, 0)
     for j in range(chosen):  # ids before anything leaves the window
         q = run.admit[j]
         i = e.window[q]
         run.admit[j] = i
-        run.admit_tokens[j] = 0
-        if use_of(action, q) > 0:
-            run.admit_tokens[j] = tokens_of(action, q, run.requests[i].num_prefill_left)
+        run.admit_tokens[j] = tokens_of(action, q, run.requests[i].num_prefill_left)
     for j in range(chosen):
         i, tokens = run.admit[j], run.admit_tokens[j]
         r = run.requests[i]
@@ -180,10 +164,10 @@ def apply(where: Where, action: Any) -> int:
     """Carry out what the action says of each request."""
     e = open_environment(where)
     d = e.run.decision
-    wait_until = action[ROW * (e.settings.queue_window + e.settings.active_window)]
+    wait = action[ROW * (e.settings.queue_window + e.settings.active_window)]
     d.explicit = 1
-    if wait_until > e.run.w.clock:
-        d.act, d.wait_until = WAIT, wait_until if wait_until < FOREVER else np.inf
+    if wait * WAIT_UNIT > e.run.w.clock:
+        d.act, d.wait_until = WAIT, wait * WAIT_UNIT if wait < 1.0 else np.inf
     need = plan_active(e, action)
     if need != UNKNOWN:
         e.episode.need = admit_chosen(e, action, need)
@@ -197,22 +181,22 @@ def encode(where: Where, decision: RuleDecision, done: int, action: Any, report:
     d, num_active = decision.record, e.run.w.num_active
     queue, active = e.settings.queue_window, e.settings.active_window
     for row in range(queue + active):
-        action[ROW * row], action[ROW * row + 1], action[ROW * row + 2] = -1.0, 0.0, 0.0
+        action[ROW * row], action[ROW * row + 1] = -1.0, 0.0
     for j in range(d.num_evict):
         position = num_active - 1 - decision.evict[j]
         if position >= active:
             report[REQUEST_ID] = e.run.active[decision.evict[j]].request_id
             return INACTIVE
         e.run.active[decision.evict[j]].planned = MARKED
-        action[ROW * (queue + position) + 2] = j / d.num_evict
+        action[ROW * (queue + position) + 1] = j / d.num_evict
     for k in range(num_active):
         slot, row = e.run.active[k], num_active - 1 - k
         if slot.planned != MARKED:
+            most = full_tokens(slot.num_prefill_left)
             tokens = planned_tokens(d, slot.planned, slot.num_prefill_left)
             if row < active:
-                action[ROW * (queue + row)] = 1.0 if tokens > 0 else 0.0
-                action[ROW * (queue + row) + 1] = tokens
-            elif d.act == RUN and tokens != full_tokens(slot.num_prefill_left):
+                action[ROW * (queue + row)] = tokens / most
+            elif d.act == RUN and tokens != most:
                 report[REQUEST_ID] = slot.request_id
                 return INACTIVE
         slot.planned = UNKNOWN
@@ -222,11 +206,10 @@ def encode(where: Where, decision: RuleDecision, done: int, action: Any, report:
         if q == UNKNOWN:
             report[REQUEST_ID] = i
             return OUTSIDE
-        tokens = planned_tokens(d, decision.admit_tokens[j], e.run.requests[i].num_prefill_left)
-        action[ROW * q] = 1.0 if tokens > 0 else 0.0
-        action[ROW * q + 1] = tokens
-        action[ROW * q + 2] = j / d.num_admit
-    action[ROW * (queue + active)] = min(d.wait_until, FOREVER) if d.act == WAIT else -1.0
+        left = e.run.requests[i].num_prefill_left
+        action[ROW * q] = planned_tokens(d, decision.admit_tokens[j], left) / full_tokens(left)
+        action[ROW * q + 1] = j / d.num_admit
+    action[ROW * (queue + active)] = min(d.wait_until / WAIT_UNIT, 1.0) if d.act == WAIT else -1.0
     return COMPLETE
 
 
@@ -240,20 +223,18 @@ class Tokens(ActionKind):
     encode = encode
 
     def space(self, config: ActionConfig) -> spaces.Box:
-        """Return Box(3 Q + 3 W + 1), float64."""
-        rows = config.queue_window + config.active_window
-        low = np.append(np.tile((-1.0, 0.0, 0.0), rows), -FOREVER)
-        high = np.append(np.tile((1.0, ALL, 1.0), rows), FOREVER)
-        return spaces.Box(low, high, dtype=np.float64)
+        """Return Box(2 Q + 2 W + 1), float64."""
+        size = ROW * (config.queue_window + config.active_window) + 1
+        return spaces.Box(-1.0, 1.0, (size,), np.float64)
 
     def mask_size(self, config: ActionConfig) -> int:
         """Return Q + W + 1: a place per request, and one for the wait."""
         return config.queue_window + config.active_window + 1
 
     def _rows(self, config: ActionConfig, queue: float) -> NDArray[np.float64]:
-        """Return an action with ``use = queue`` for the waiting; the active run in full, and so does the batch."""
+        """Return an action with this amount for the waiting; the active run in full, and so does the batch."""
         action = np.zeros((config.queue_window + config.active_window, ROW))
-        action[:, 0], action[:, 1] = 1.0, ALL
+        action[:, 0] = 1.0
         action[: config.queue_window, 0] = queue
         return np.append(action.ravel(), -1.0)
 
