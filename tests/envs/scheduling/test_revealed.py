@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 import kvgym
 from kvgym.envs.agents import AgentPolicy
@@ -15,18 +15,19 @@ from kvgym.errors import ConfigError
 from kvgym.policy import NEEDS
 
 CLASSES = [
-    {"name": name, "rate": 0.5, "prompt": {"kind": "constant", "value": 4},
+    {"name": name, "weight": 0.5, "prompt": {"kind": "constant", "value": 4}, "priority": 1,
      "output": {"kind": "constant", "value": 5}, "ttft_slo": 6.0, "tbt_slo": 2.0}
     for name in "ab"
 ]  # fmt: skip
+WORKLOAD = {"classes": CLASSES, "num_requests": 12, "arrivals": {"kind": "poisson", "rate": 1.0}}
 
 # Two workloads that differ in what the need is about, and in nothing that is shown without it.
 OTHER = {
     "predicted_length": lambda w: w | {"predictions": {"kind": "noisy", "epsilon": 0.8}},
     "length_interval": lambda w: w | {"predictions": {"kind": "interval", "bounds": [1, 30]}},
     "true_length": lambda w: with_class(w, output={"kind": "constant", "value": 9}),
-    "class": lambda w: w | {"classes": CLASSES[::-1]},
-    "class_rates": lambda w: with_class(w, output={"kind": "constant", "value": 9}),
+    "class": lambda w: w | {"classes": [CLASSES[0] | {"weight": 0.05}, CLASSES[1]]},
+    "class_rates": lambda w: w | {"classes": [CLASSES[0] | {"weight": 0.05}, CLASSES[1]]},
     "slo": lambda w: with_class(w, ttft_slo=3.0, tbt_slo=0.5),
     "priority": lambda w: with_class(w, priority=3),
     "saved_duration": lambda w: w,
@@ -70,7 +71,7 @@ def test_everything_that_can_be_revealed_is_tried():
 
 @pytest.mark.parametrize("need", OTHER)
 def test_revealing_changes_the_observation(need):
-    workload = {"classes": CLASSES, "num_requests": 12}
+    workload = WORKLOAD
     env = make(need, workload)
     shown = observations(env)
     blind = make(need, workload, information=[], features=[])
@@ -88,7 +89,7 @@ def test_revealing_changes_the_observation(need):
 @pytest.mark.parametrize("need", [need for need in OTHER if need != "saved_duration"])
 def test_what_is_revealed_is_what_the_requests_carry(need):
     """Other requests in what the need is about: seen by those it is revealed to, and by nobody else."""
-    workload = {"classes": CLASSES, "num_requests": 12}
+    workload = WORKLOAD
     one, other = (observations(make(need, w), 1) for w in (workload, OTHER[need](workload)))
     assert not np.array_equal(one, other)
     blind = [
@@ -99,7 +100,7 @@ def test_what_is_revealed_is_what_the_requests_carry(need):
 
 def test_columns_by_hand():
     """Memory 60, classes 0 and 1 with 4 + 5 tokens; the second decode of a batch costs 0.1 + 0.01 per token read."""
-    workload = {"classes": CLASSES, "num_requests": 12, "predictions": {"kind": "interval", "bounds": [2, 7]}}
+    workload = WORKLOAD | {"predictions": {"kind": "interval", "bounds": [2, 7]}}
     workload = workload | {"classes": [CLASSES[0] | {"priority": -1}, CLASSES[1]]}
     env = make("class", workload, information=["true_length", "length_interval", "class", "class_rates"], features=FEATURES)  # fmt: skip  # noqa: E501
     env.reset(options={"workload_seed": 3})
@@ -130,11 +131,11 @@ def test_columns_by_hand():
 
 
 def test_dict_has_a_key_for_classes():
-    env = make("class_rates", {"classes": CLASSES, "num_requests": 5}, observation="dict")
+    env = make("class_rates", WORKLOAD, observation="dict")
     observation, _ = env.reset(seed=0)
     assert observation["classes"].shape == (3 * MOST_CLASSES,)
     assert env.observation_space.contains(observation)
-    gym.utils.env_checker.check_env(env, skip_render_check=True)
+    check_env(env, skip_render_check=True)
 
 
 @pytest.mark.parametrize("need", ["class", "class_rates"])
@@ -157,9 +158,7 @@ class Notes:
 
 
 def test_an_agent_sees_the_same_as_a_policy():
-    env = make(
-        "class", {"classes": CLASSES, "num_requests": 12}, information=list(NEEDS[3:]), features=FEATURES
-    )
+    env = make("class", WORKLOAD, information=list(NEEDS[3:]), features=FEATURES)
     arguments = env.config.model_dump()
     in_env, in_engine = Notes(), Notes()
     observation, _ = env.reset(options={"workload_seed": 1})
