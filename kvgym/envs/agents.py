@@ -24,7 +24,7 @@ from kvgym.envs.scheduling.actions.expressing import (
     explain,
 )
 from kvgym.envs.scheduling.actions.kind import MORE
-from kvgym.envs.scheduling.actions.reading import read_action
+from kvgym.envs.scheduling.actions.reading import ActionReader
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.memory import Block, Sizes
@@ -167,7 +167,7 @@ class AgentPolicy(Policy):
             pauses=self.config.kind.plans,
             evicts=True,
         )
-        self._space = self.config.kind.space(self.config)
+        self._reader = ActionReader(self.config.kind.space(self.config))
         self._masked = "action_masks" in inspect.signature(model.predict).parameters
         self._simulation: Simulation | None = None
         # The scales of the observation stay those of training, on whatever system the agent runs.
@@ -252,19 +252,20 @@ class AgentPolicy(Policy):
         else:
             complete = False
             while not complete:
-                self._actions[0] = self._predict()
+                self._predict()
                 complete = self._run(COMPOSE)
             self._hold, self._held = config.hold - 1, self._actions[0].copy()
         return self._decision(simulation, self._worker)
 
-    def _predict(self) -> Any:
+    def _predict(self) -> None:
+        """Ask the model for the next action."""
         observation = present(self.config, self._observations[0], self._masks[0])
         if self._masked:
             masks = self._masks[0].astype(bool)
             action, _ = self.model.predict(observation, deterministic=True, action_masks=masks)  # type: ignore[call-arg]
         else:
             action, _ = self.model.predict(observation, deterministic=True)
-        return read_action(self._space, action).reshape(-1)
+        self._reader.read(action, self._actions[0])
 
     @staticmethod
     def _decision(simulation: Simulation, worker: int) -> Decision:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.scheduling import spaces
-from kvgym.envs.scheduling.actions.reading import read_action
+from kvgym.envs.scheduling.actions.reading import ActionReader
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.episodes import (
     RUNNING,
@@ -107,8 +107,9 @@ class ServingEnv(Rebuilt, gym.Env[Any, Any]):
         self.tables = EpisodeTables(self.episodes)
         self.view = SystemView(self.tables)
         self._flat = self.config.observation == "flat"
-        self._kind = self.config.kind
+        self._reader = ActionReader(self.action_space)
         self._discrete = isinstance(self.action_space, gym.spaces.Discrete)
+        self._info_mask = self.config.kind.info_mask
         self._done = True
         self._recorder: Any = None
 
@@ -141,10 +142,10 @@ class ServingEnv(Rebuilt, gym.Env[Any, Any]):
         if self._done:
             raise gym.error.ResetNeeded("the episode has ended or was never started; call reset() first")
         episodes = self.episodes
-        if self._discrete and isinstance(action, int | np.integer):
+        if self._discrete and action.__class__ is int:
             episodes.actions[0, 0] = action
         else:
-            episodes.actions[0] = read_action(self.action_space, action)
+            self._reader.read(action, episodes.actions[0])
         episodes.run()
         outcome = int(episodes.outcomes[0])
         observation = episodes.observations[0].copy() if self._flat else self._observation()
@@ -164,7 +165,7 @@ class ServingEnv(Rebuilt, gym.Env[Any, Any]):
         episodes = self.episodes
         mask = episodes.masks[0]
         return {
-            "action_mask": self._kind.info_mask(self.config, mask),
+            "action_mask": self._info_mask(self.config, mask),
             "reward_terms": episodes.terms[0].copy(),
             "ignored": int(episodes.ignored[0]),
             "time": float(episodes.times[0]),
@@ -178,7 +179,7 @@ class ServingEnv(Rebuilt, gym.Env[Any, Any]):
 
     def sample_mask(self) -> Any:
         """Return the mask in the form that ``action_space.sample(mask=...)`` takes."""
-        return self._kind.sample_mask(self.config, self.episodes.masks[0])
+        return self.config.kind.sample_mask(self.config, self.episodes.masks[0])
 
     def result(self) -> SimulationResult:
         """Return the records of the present episode, as :func:`kvgym.simulate` does."""

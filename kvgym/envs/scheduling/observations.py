@@ -8,7 +8,6 @@ and never reaches 1; slacks are s / (|s| + scale), in (-1, 1). What the informat
 
 from __future__ import annotations
 
-import math
 from typing import Any, Protocol
 
 import numpy as np
@@ -156,7 +155,8 @@ def write_profile(e: Env, out: Any, at: int) -> None:
         left = predicted_left(slot.predicted_len, slot.num_output_tokens)
         b = PROFILE_BINS - 1
         if left != UNKNOWN:
-            b = min(math.frexp(float(left))[1] - 1, PROFILE_BINS - 1)  # floor of log2
+            # The exponent of a float64 is the floor of its log2.
+            b = min(int(np.float64(left).view(np.int64) >> 52) - 1023, PROFILE_BINS - 1)
         out[at + b] += np.float32(slot.num_kv_tokens + slot.num_prefill_left)
         e.episode.bins[b] += 1
     for b in range(PROFILE_BINS - 1, -1, -1):
@@ -203,38 +203,38 @@ def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_p
     """Write the rows of the queue window; returns the next free place."""
     s, p, w, load = e.settings, e.run.problem, e.run.w, e.run.load
     capacity, has_room = float(p.kv_capacity), room_left(e) > 0
-    for q in range(s.queue_window):
-        if q >= e.episode.num_window:
-            for k in range(s.queue_features):
-                out[at + k] = np.float32(0.0)
-        else:
-            r = e.run.requests[e.window[q]]
-            left = predicted_left(r.predicted_len, r.num_output_tokens)
-            load_candidate(load, r, 1)
-            longer = max(batch_time(load, batch_params) - base, 0.0)
-            load_candidate(load, r, -1)
-            peak = r.num_kv_tokens + r.num_prefill_left + left
-            out[at] = np.float32(1.0)
-            out[at + 1] = np.float32(r.num_prefill_left / capacity)
-            out[at + 2] = np.float32(0.0) if left == UNKNOWN else np.float32(min(left / capacity, 1.0))
-            out[at + 3] = half_way(max(w.clock - r.arrival_time, 0.0), s.time_scale)
-            out[at + 4] = np.float32(0.0) if left == UNKNOWN else np.float32(min(peak / capacity, 1.0))
-            fits = has_room and e.episode.need + first_use(p, r) <= p.kv_capacity
-            out[at + 5] = np.float32(1.0) if fits else np.float32(0.0)
-            out[at + 6] = half_way(longer, s.duration_scale)
-            out[at + 7] = slack(r.arrival_time + r.ttft_slo - w.clock, s.time_scale)
-            if s.show != 0:
-                write_columns(e, r, r.num_output_tokens, out, at + 8)
+    end = at + s.queue_window * s.queue_features
+    for q in range(min(s.queue_window, e.episode.num_window)):
+        r = e.run.requests[e.window[q]]
+        left = predicted_left(r.predicted_len, r.num_output_tokens)
+        load_candidate(load, r, 1)
+        longer = max(batch_time(load, batch_params) - base, 0.0)
+        load_candidate(load, r, -1)
+        peak = r.num_kv_tokens + r.num_prefill_left + left
+        out[at] = np.float32(1.0)
+        out[at + 1] = np.float32(r.num_prefill_left / capacity)
+        out[at + 2] = np.float32(0.0) if left == UNKNOWN else np.float32(min(left / capacity, 1.0))
+        out[at + 3] = half_way(max(w.clock - r.arrival_time, 0.0), s.time_scale)
+        out[at + 4] = np.float32(0.0) if left == UNKNOWN else np.float32(min(peak / capacity, 1.0))
+        fits = has_room and e.episode.need + first_use(p, r) <= p.kv_capacity
+        out[at + 5] = np.float32(1.0) if fits else np.float32(0.0)
+        out[at + 6] = half_way(longer, s.duration_scale)
+        out[at + 7] = slack(r.arrival_time + r.ttft_slo - w.clock, s.time_scale)
+        if s.show != 0:
+            write_columns(e, r, r.num_output_tokens, out, at + 8)
         at += s.queue_features
-    return at
+    for k in range(at, end):
+        out[k] = np.float32(0.0)
+    return end
 
 
 @jit_inline
 def write_active(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_params: Any) -> None:
     """Write the rows of the active window, latest activated first."""
     s, w, capacity = e.settings, e.run.w, float(e.run.problem.kv_capacity)
-    k, rows = w.num_active - 1, 0
-    while rows < s.active_window and k >= 0:
+    end = at + s.active_window * s.active_features
+    k = w.num_active - 1
+    while at < end and k >= 0:
         slot = e.run.active[k]
         k -= 1
         if slot.planned == MARKED:
@@ -257,12 +257,8 @@ def write_active(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_
                 load_candidate(e.run.load, slot, 1)
                 out[after] = half_way(shorter, s.duration_scale)
         at += s.active_features
-        rows += 1
-    while rows < s.active_window:
-        for j in range(s.active_features):
-            out[at + j] = np.float32(0.0)
-        at += s.active_features
-        rows += 1
+    for j in range(at, end):
+        out[j] = np.float32(0.0)
 
 
 @jit_inline

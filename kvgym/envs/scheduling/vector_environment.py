@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from kvgym.envs.scheduling import spaces
-from kvgym.envs.scheduling.actions.reading import read_action
+from kvgym.envs.scheduling.actions.reading import ActionReader
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.episodes import RUNNING, START, STEP, TERMINATED, TRUNCATED, Episodes, whole_seed
 from kvgym.envs.scheduling.tables import REWARD_TERMS
@@ -68,6 +68,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self.single_action_space = self.config.kind.space(self.config)
         self.single_observation_space = spaces.observation_space(self.config)
         self.action_space = batch_space(self.single_action_space, num_envs)
+        self._reader = ActionReader(self.action_space)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self._generators: list[np.random.Generator] = []
         self._started = False
@@ -152,7 +153,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         if not self._generators or not self._started:
             raise gym.error.ResetNeeded("call reset() before step()")
         episodes, mode = self.episodes, self.autoreset_mode
-        episodes.actions[:] = read_action(self.action_space, actions).reshape(self.num_envs, -1)
+        self._reader.read(actions, episodes.actions)
         restarting = self._ended.copy()
         if restarting.any() and mode == AutoresetMode.DISABLED:
             where = np.flatnonzero(restarting).tolist()

@@ -29,7 +29,7 @@ def can_admit(e: Env, i: int) -> bool:
     return bool(room_left(e) > 0 and e.episode.need + use <= e.run.problem.kv_capacity)
 
 
-@jit
+@jit_inline
 def add_admission(e: Env, q: int) -> None:
     """Add the request at window position ``q`` to the decision."""
     d = e.run.decision
@@ -112,7 +112,7 @@ def start_decision(e: Env) -> None:
     e.episode.need = need_of_active(view_of(e.run))
 
 
-@jit
+@jit_inline
 def something_to_decide(e: Env) -> bool:
     """Whether a request could be admitted now, or the coming iteration does not fit."""
     if e.episode.need > e.run.problem.kv_capacity:

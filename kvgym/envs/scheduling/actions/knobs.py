@@ -27,7 +27,7 @@ from kvgym.envs.scheduling.opening import Where, open_environment
 from kvgym.envs.scheduling.tables import MARKED
 from kvgym.envs.scheduling.window import Env
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.simulator.compiled import jit
+from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.lookahead import first_use
 from kvgym.simulator.tables import UNKNOWN
 
@@ -62,7 +62,7 @@ def knob_levels() -> tuple[int, int, int, int]:
     return len(PROTECTION_LEVELS), len(ADMISSION_CAPS), len(TOKEN_BUDGETS), len(QUANTA)
 
 
-@jit
+@jit_inline
 def allowed(e: Env, knob: int, level: int) -> int:
     """Return 1 if a level of a knob may be chosen, else 0."""
     return (int(e.settings.options[knob]) >> level) & 1
@@ -132,7 +132,7 @@ def apply(where: Where, action: Any) -> int:
         if slot.num_prefill_left == 0 and slot.planned != MARKED:
             slot.planned = 1
             budget -= 1
-    for k in range(run.w.num_active):
+    for k in range(run.w.num_active if run.w.num_prefilling > 0 else 0):
         slot = run.active[k]
         if slot.num_prefill_left > 0 and slot.planned != MARKED:
             slot.planned = min(max(budget, 0), slot.num_prefill_left)

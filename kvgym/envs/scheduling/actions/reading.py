@@ -11,40 +11,60 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError
 
 
-def read_action(space: spaces.Space[Any], action: Any) -> NDArray[np.float64]:
-    """Return an action, or a batch of them, as the stepping functions read it.
+class ActionReader:
+    """Takes actions of a space, or batches of them, as the stepping functions read them.
 
     Args:
         space: of the action or of the batch.
-        action: a number or an array. Of Discrete, MultiDiscrete and MultiBinary spaces whole numbers, of whatever
-            dtype; those outside the space are no-ops. Of a Box finite numbers, which are clipped to it.
-
-    Raises:
-        ConfigError: another shape, no numbers, not finite, or not whole.
     """
-    given = np.asarray(action)
-    if given.dtype.kind not in "biuf":
-        raise ConfigError(f"action {_short(action)} is not made of numbers; expected one of {_name(space)}")
-    wanted = space.shape or ()
-    if given.shape != wanted and not (given.size == 1 and wanted == ()):
-        raise ConfigError(f"actions have shape {given.shape}; expected {wanted}, of {_name(space)}")
-    numbers = given.astype(np.float64)
-    if given.dtype.kind == "f" and not np.isfinite(numbers).all():
-        raise ConfigError(f"action {_short(action)} is not finite; expected one of {_name(space)}")
-    if isinstance(space, spaces.Box) and space.dtype.kind == "f":
-        return np.clip(numbers, space.low, space.high)
-    if given.dtype.kind == "f" and (numbers != np.floor(numbers)).any():
-        raise ConfigError(f"action {_short(action)} is not whole; expected one of {_name(space)}")
-    return numbers
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        self._space, self._shape = space, space.shape
+        self._box = space if isinstance(space, spaces.Box) and space.dtype.kind == "f" else None
+
+    def read(self, action: Any, out: NDArray[np.float64]) -> None:
+        """Write an action into the memory of the stepping functions.
+
+        Args:
+            action: a number or an array. Of Discrete, MultiDiscrete and MultiBinary spaces whole numbers, of whatever
+                dtype; those outside the space are no-ops. Of a Box finite numbers, which are clipped to it.
+            out: float64, as many numbers as the space has.
+
+        Raises:
+            ConfigError: another shape, no numbers, not finite, or not whole; nothing has been written.
+        """
+        given = np.asarray(action)
+        if given.dtype.kind not in "iub" or self._box is not None:  # whole numbers need no look
+            given = self._checked(action, given)
+        if given.shape == out.shape == self._shape:
+            out[...] = given
+        elif given.shape == self._shape or (given.size == 1 and self._shape == ()):
+            out[...] = given.reshape(out.shape)
+        else:
+            raise ConfigError(f"actions have shape {given.shape}; expected {self._shape}, of {self._name()}")
+
+    def _checked(self, action: Any, given: NDArray[Any]) -> NDArray[Any]:
+        """Return an action whose numbers may be wrong, clipped if it belongs to a Box."""
+        if given.dtype.kind not in "iubf":
+            raise ConfigError(
+                f"action {_short(action)} is not made of numbers; expected one of {self._name()}"
+            )
+        if not np.isfinite(given).all():
+            raise ConfigError(f"action {_short(action)} is not finite; expected one of {self._name()}")
+        if self._box is None and (given != np.floor(given)).any():
+            raise ConfigError(f"action {_short(action)} is not whole; expected one of {self._name()}")
+        fits = self._box is not None and given.shape == self._shape
+        return np.clip(given, self._box.low, self._box.high) if fits and self._box is not None else given
+
+    def _name(self) -> str:
+        """Return the space in a few words; a Box would print all of its bounds."""
+        return (
+            f"Box of shape {self._shape}"
+            if self._box is not None
+            else " ".join(str(self._space).split())[:80]
+        )
 
 
 def _short(action: Any) -> str:
     text = " ".join(repr(action).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _name(space: spaces.Space[Any]) -> str:
-    """Return a space in a few words; a Box would print all of its bounds."""
-    return (
-        f"Box of shape {space.shape}" if isinstance(space, spaces.Box) else " ".join(str(space).split())[:80]
-    )
