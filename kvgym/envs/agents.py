@@ -27,9 +27,8 @@ from kvgym.envs.scheduling.actions.kind import MORE
 from kvgym.envs.scheduling.actions.reading import ActionReader
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.envs.scheduling.memory import Block, Sizes
+from kvgym.envs.scheduling.memory import Block, Sizes, control_row
 from kvgym.envs.scheduling.observations import observation_size
-from kvgym.envs.scheduling.opening import Where
 from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.spaces import present
 from kvgym.envs.scheduling.stepping import BEGIN, COMPOSE, step_envs
@@ -66,7 +65,7 @@ def action_of(env: ServingEnv, decision: Decision) -> Iterator[Any]:
             f"{kind.name} set parameters of a rule and cannot carry out single decisions; choose another kind of action"
         )
     encode, tables = uncompiled(kind.encode), _written(episodes.slots[0].block, decision)
-    where = Where(episodes.addresses[0], episodes.lengths[0], int(episodes.settings.ctypes.data))
+    where = episodes.control[0]
     action, report, done = np.zeros(kind.size(env.config)), np.zeros(5, np.int64), 0
     report[NUM_ADMIT], report[NUM_EVICT] = len(decision.admit), len(decision.evict)
     report[NUM_ACTIVE] = env.view.num_active
@@ -213,20 +212,18 @@ class AgentPolicy(Policy):
         self._own = own
         self._own_settings = self._settings.copy()
         self._own_settings["rate_scale"] *= len(simulation.workers)  # what arrives, arrives for all workers
-        self._addresses = np.array([[t.ctypes.data for t in tables]], np.int64)
-        self._lengths = np.array([[t.size for t in tables]], np.int64)
+        self._control = control_row(tables, self._own_settings)[None]
         self._observations = np.zeros((1, observation_size(config)), np.float32)
         self._masks = np.zeros((1, config.kind.mask_size(config)), np.uint8)
         self._outcomes, self._todo = np.zeros(1, np.int64), np.zeros(1, np.uint8)
         self._actions = np.zeros((1, config.kind.size(config)))
         batch_time = simulation.system.all_workers[k].batch_time
-        self._kernel = batch_time.kernel.compiled
-        self._batch_params = np.array(batch_time.params(), np.float64)
+        handle = function_handle(batch_time.kernel.compiled, BATCH_TIME_SIGNATURE, compiled=True)
+        self._own_settings["batch_time_function"] = handle
         self._arguments = (
-            self._addresses, self._lengths, int(self._own_settings.ctypes.data), self._todo, self._actions,
-            self._observations, self._masks, np.zeros(1), np.zeros((1, len(REWARD_TERMS))), self._outcomes,
-            np.zeros(1, np.int64), np.zeros(1),
-            *function_handle(self._kernel, BATCH_TIME_SIGNATURE, compiled=True), self._batch_params,
+            self._control, self._todo, self._actions, self._observations, self._masks, np.zeros(1),
+            np.zeros((1, len(REWARD_TERMS))), self._outcomes, np.zeros(1, np.int64), np.zeros(1),
+            np.array(batch_time.params(), np.float64),
         )  # fmt: skip
         self._simulation = simulation
 

@@ -24,7 +24,7 @@ from kvgym.envs.scheduling.actions.expressing import (
 )
 from kvgym.envs.scheduling.actions.kind import ENCODE_SIGNATURE, MORE
 from kvgym.envs.scheduling.observations import write_observation
-from kvgym.envs.scheduling.opening import WHERE, Where, open_environment
+from kvgym.envs.scheduling.opening import WHERE, open_environment
 from kvgym.envs.scheduling.stepping import RUNNING, advance, apply_at, batch_time_at, mask_at, total_reward
 from kvgym.envs.scheduling.tables import MARKED
 from kvgym.envs.scheduling.window import Env
@@ -72,7 +72,7 @@ _DECISION = types.Array(numba.from_dtype(DECISION), 1, "C")
     )
 )  # fmt: skip
 def demonstrate_episode(
-    where: Where,
+    where: Any,
     handles: Any,
     record: Any,
     admit: Any,
@@ -90,8 +90,8 @@ def demonstrate_episode(
     """Play an episode that has been started under a policy, until it ends or the record is full.
 
     Args:
-        where: the environment's tables.
-        handles: int64 (6,), of the policy, of the batch-time kernel, and of the kernel that encodes actions, see
+        where: the environment's row of control.
+        handles: int64 (4,), of the policy and of the kernel that encodes actions, see
             :func:`~kvgym.simulator.addresses.function_handle`.
         record: DECISION (1,), what the policy writes to; so are the three that follow, int32 (A,).
         admit: request ids.
@@ -113,8 +113,8 @@ def demonstrate_episode(
     e = open_environment(where)
     run, s, episode = e.run, e.settings, e.episode
     policy = policy_at(handles[0], handles[1])
-    batch_time = batch_time_at(handles[2], handles[3])
-    encode = encode_at(handles[4], handles[5])
+    batch_time = batch_time_at(s.batch_time_function[0], s.batch_time_function[1])
+    encode = encode_at(handles[2], handles[3])
     write_mask = mask_at(s.mask_function[0], s.mask_function[1])
     apply = apply_at(s.apply_function[0], s.apply_function[1])
     d = record[0]

@@ -21,7 +21,6 @@ from kvgym.envs.scheduling.actions.kind import ENCODE_SIGNATURE
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.episodes import Episodes
 from kvgym.envs.scheduling.memory import Sizes
-from kvgym.envs.scheduling.opening import Where
 from kvgym.envs.scheduling.stepping import RUNNING, TERMINATED, TRUNCATED
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, KVGymError, LivelockError
@@ -29,7 +28,6 @@ from kvgym.metrics import metric_names
 from kvgym.policy import CompiledPolicy, Policy, make_policy
 from kvgym.runner import check_needs, system_info
 from kvgym.simulator.addresses import function_handle
-from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.rule import POLICY_SIGNATURE
 from kvgym.simulator.tables import DECISION, GAP_BINS, STALLED, UNKNOWN, as_records
@@ -176,18 +174,14 @@ def _play(
     policy.reset(system_info(episodes.system, table, seed, policy.info.needs))
     encode = episodes.kind.encode
     assert encode is not None
-    functions = (
-        (policy.kernel, POLICY_SIGNATURE),
-        (episodes.system.batch_time.kernel, BATCH_TIME_SIGNATURE),
-        (encode, ENCODE_SIGNATURE),
-    )
+    functions = ((policy.kernel, POLICY_SIGNATURE), (encode, ENCODE_SIGNATURE))
     live = [(f.compiled if episodes.compiled else uncompiled(f), signature) for f, signature in functions]
     handles = [function_handle(f, signature, compiled=episodes.compiled) for f, signature in live]
     decision = np.zeros(1, DECISION)
     entry = demonstrate_episode.compiled if episodes.compiled else uncompiled(demonstrate_episode)
     outcome = int(
         entry(
-            Where(episodes.addresses[0], episodes.lengths[0], int(episodes.settings.ctypes.data)),
+            episodes.control[0],
             np.array(handles, np.int64).ravel(), decision if episodes.compiled else as_records(decision),
             np.zeros_like(block["admit"]), np.full_like(block["admit"], UNKNOWN), np.zeros_like(block["evict"]),
             policy.arguments(), episodes.batch_params, found.observations, found.masks.view(np.uint8), found.actions,

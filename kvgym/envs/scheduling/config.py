@@ -28,7 +28,7 @@ from kvgym.errors import ConfigError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.policy import NEEDS
 from kvgym.simulator.addresses import function_handle
-from kvgym.simulator.batch_time import BatchTimeModel
+from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, BatchTimeModel
 from kvgym.simulator.compiled import Kernel, uncompiled
 from kvgym.simulator.system import System
 from kvgym.workloads.workload import Workload
@@ -88,7 +88,7 @@ def episode_horizon(horizon: float | None, system: System, workload: Workload, n
 
 
 def _handle_of(function: Kernel, signature: Any, compiled: bool) -> tuple[int, int]:
-    """Return by which numbers stepping functions find a kernel of the kind of action."""
+    """Return by which numbers stepping functions find a kernel; its owner keeps it alive."""
     found = function.compiled if compiled else uncompiled(function)
     return function_handle(found, signature, compiled=compiled)
 
@@ -225,6 +225,7 @@ class EnvConfig(BaseModel):
         s = settings[0]
         smallest = float(batch_time(num_decodes=1, decode_context=1))
         kind = self.kind
+        s["batch_time_function"] = _handle_of(batch_time.kernel, BATCH_TIME_SIGNATURE, compiled)
         s["mask_function"] = _handle_of(kind.write_mask, MASK_SIGNATURE, compiled)
         s["apply_function"] = _handle_of(kind.apply, APPLY_SIGNATURE, compiled)
         options = kind.options(self)

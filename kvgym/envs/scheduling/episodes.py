@@ -24,8 +24,6 @@ from kvgym.metrics import compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.runner import SimulationResult, check_needs, final_records, simulate
 from kvgym.seeding import stream
-from kvgym.simulator.addresses import function_handle
-from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.compiled import jit_disabled, uncompiled
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED, GAP_OCTAVES, UNKNOWN, as_records
@@ -65,6 +63,7 @@ class Episodes:
         workload: where requests come from.
         observations: float32 (N, D), of the latest step.
         kind: the kind of action.
+        control: int64 (N, 2 NUM_TABLES + 1), where the tables of each lie.
         masks: uint8 (N, K), as the kind of action writes them.
         actions: float64 (N, a), of the coming step.
         rewards: float64 (N,).
@@ -89,9 +88,8 @@ class Episodes:
             self.system.batch_time, len(first), self.workload.mean_rate, compiled=self.compiled
         )
         self.batch_params = np.array(self.system.batch_time.params(), dtype=np.float64)
-        self.slots = [Slot(Block(self._sizes(len(first)))) for _ in range(count)]
-        self.addresses = np.stack([slot.block.addresses for slot in self.slots])
-        self.lengths = np.stack([slot.block.lengths for slot in self.slots])
+        self.slots = [Slot(Block(self._sizes(len(first)), self.settings)) for _ in range(count)]
+        self.control = np.stack([slot.block.control for slot in self.slots])
         size = observation_size(config)
         self.observations = np.zeros((count, size), np.float32)
         self.masks = np.zeros((count, self.kind.mask_size(config)), np.uint8)
@@ -155,9 +153,8 @@ class Episodes:
         self.system.check_fits(table)
         slot = self.slots[index]
         if len(table) > slot.block.sizes.num_requests:
-            slot.block = Block(self._sizes(2 * len(table)))
-            self.addresses[index], self.lengths[index] = slot.block.addresses, slot.block.lengths
-            self._entry = None
+            slot.block = Block(self._sizes(2 * len(table)), self.settings)
+            self.control[index] = slot.block.control
         block = slot.block
         block.clear()
         block["problem"][:] = self.system.to_record(table, self._needs, log=False)
@@ -185,14 +182,10 @@ class Episodes:
             KVGymError: the engine refused a decision, which is a bug of kvgym.
         """
         if self._entry is None:
-            kernel = self.system.batch_time.kernel
-            self._batch_time = kernel.compiled if self.compiled else uncompiled(kernel)
             self._entry = step_envs.compiled if self.compiled else uncompiled(step_envs)
-            handle = function_handle(self._batch_time, BATCH_TIME_SIGNATURE, compiled=self.compiled)
             self._arguments = (
-                self.addresses, self.lengths, int(self.settings.ctypes.data), self.todo, self.actions,
-                self.observations, self.masks, self.rewards, self.terms, self.outcomes, self.ignored, self.times,
-                *handle, self.batch_params,
+                self.control, self.todo, self.actions, self.observations, self.masks, self.rewards, self.terms,
+                self.outcomes, self.ignored, self.times, self.batch_params,
             )  # fmt: skip
         failed = self._entry(*self._arguments)
         if failed:

@@ -8,6 +8,7 @@ environments are stepped in turn.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,18 +75,27 @@ class Sizes(NamedTuple):
 NUM_TABLES = len(Sizes(1, 1, 1, 1, 1).layout())
 
 
+def control_row(tables: Sequence[NDArray[Any]], settings: NDArray[Any]) -> NDArray[np.int64]:
+    """Return what a call of the stepping functions is given of an environment, int64 (2 NUM_TABLES + 1,).
+
+    Addresses of the tables in the order of :meth:`Sizes.layout`, their lengths, and the address of the settings.
+    The caller keeps all of them alive.
+    """
+    places = [table.ctypes.data for table in tables]
+    return np.array([*places, *(table.size for table in tables), settings.ctypes.data], np.int64)
+
+
 class Block:
     """The memory of one environment: tables by name, and where they are.
 
     Attributes:
         tables: name -> array, all views of one buffer.
         sizes: its sizes.
-        addresses: int64 (NUM_TABLES,), the memory address of each table.
-        lengths: int64 (NUM_TABLES,), the number of elements of each.
+        control: int64 (2 NUM_TABLES + 1,), see :func:`control_row`.
     """
 
-    def __init__(self, sizes: Sizes) -> None:
-        """Allocate a zeroed block."""
+    def __init__(self, sizes: Sizes, settings: NDArray[Any]) -> None:
+        """Allocate a zeroed block for an environment with the given SETTINGS record, shape (1,)."""
         self.sizes = sizes
         layout = sizes.layout()
         offsets, total = [], 0
@@ -95,13 +105,10 @@ class Block:
         self._buffer: NDArray[np.uint8] = np.zeros(total + 64, np.uint8)
         start = -self._buffer.ctypes.data % 64
         self.tables: dict[str, Any] = {}
-        self.lengths = np.array([length for _, _, length in layout], np.int64)
-        self.addresses = np.empty(len(layout), np.int64)
         for k, (name, dtype, length) in enumerate(layout):
             begin = start + offsets[k]
-            end = begin + np.dtype(dtype).itemsize * length
-            self.tables[name] = self._buffer[begin:end].view(dtype)
-            self.addresses[k] = self._buffer.ctypes.data + begin
+            self.tables[name] = self._buffer[begin : begin + np.dtype(dtype).itemsize * length].view(dtype)
+        self.control = control_row(list(self.tables.values()), settings)
 
     def clear(self) -> None:
         """Set every byte to zero."""

@@ -1,6 +1,6 @@
 """Stepping environments inside the compiled core: one function, used for one environment and for many.
 
-An environment is its row of addresses. The engine's functions run on it unchanged; there is no second copy
+An environment is its row of control. The engine's functions run on it unchanged; there is no second copy
 of the dynamics.
 """
 
@@ -13,7 +13,7 @@ from numba import types
 from kvgym.envs.scheduling.actions.composing import settle, something_to_decide, start_decision
 from kvgym.envs.scheduling.actions.kind import APPLY_SIGNATURE, MASK_SIGNATURE, MORE
 from kvgym.envs.scheduling.observations import write_observation
-from kvgym.envs.scheduling.opening import Where, open_environment, settings_at
+from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.window import Env, window_update
 from kvgym.simulator.addresses import function_at
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
@@ -102,7 +102,7 @@ def advance(e: Env, batch_time: Any, batch_params: Any) -> int:
 
 
 @jit_inline
-def step_one(e: Env, where: Where, action: Any, apply: Any, batch_time: Any, batch_params: Any) -> int:
+def step_one(e: Env, where: Any, action: Any, apply: Any, batch_time: Any, batch_params: Any) -> int:
     """Take one environment step; returns its outcome. Reward terms are those of this step."""
     s, episode = e.settings, e.episode
     episode.latency = episode.ttft = episode.tokens = episode.goodput = episode.evictions = 0.0
@@ -149,16 +149,13 @@ _U8, _U8_2D, _F8_2D, _I8_2D = (
     types.int64[:, ::1],
 )
 _ENV_SIGNATURE = types.int64(
-    _I8_2D, _I8_2D, types.int64, _U8, _F8_2D, _F4_2D, _U8_2D, _F8, _F8_2D, _I8, _I8, _F8, types.int64,
-    types.int64, _F8,
+    _I8_2D, _U8, _F8_2D, _F4_2D, _U8_2D, _F8, _F8_2D, _I8, _I8, _F8, _F8,
 )  # fmt: skip
 
 
 @kernel(_ENV_SIGNATURE)
 def step_envs(
-    addresses: Any,
-    lengths: Any,
-    settings_address: int,
+    control: Any,
     todo: Any,
     actions: Any,
     observations: Any,
@@ -168,16 +165,13 @@ def step_envs(
     outcomes: Any,
     ignored: Any,
     times: Any,
-    batch_time_c: int,
-    batch_time_jit: int,
     batch_params: Any,
 ) -> int:
     """Step or start environments.
 
     Args:
-        addresses: int64 (N, NUM_TABLES), see :class:`~kvgym.envs.scheduling.memory.Block`.
-        lengths: int64 (N, NUM_TABLES).
-        settings_address: where the shared SETTINGS record lies.
+        control: int64 (N, 2 NUM_TABLES + 1), where the tables lie, see
+            :func:`~kvgym.envs.scheduling.memory.control_row`; the settings are those of the first row.
         todo: uint8 (N,): 0 leave alone; STEP; START the episode prepared in its tables; or, for a
             simulation that is run from outside, BEGIN a decision or COMPOSE it by one action.
         actions: float64 (N, a).
@@ -189,23 +183,20 @@ def step_envs(
             something to decide; COMPOSE: 1 if the decision is complete.
         ignored: int64 (N,), written: parts of the action that were not possible.
         times: float64 (N,), written: the clock, seconds.
-        batch_time_c: where the batch-time kernel lies, see
-            :func:`~kvgym.simulator.addresses.function_handle`.
-        batch_time_jit: the same.
-        batch_params: its parameters.
+        batch_params: parameters of the batch-time kernel.
 
     Returns:
         0, or 1 + the index of an environment whose decision the engine refused.
     """
     failed = 0
-    batch_time = batch_time_at(batch_time_c, batch_time_jit)
-    s = settings_at(settings_address, 1)[0]
+    s = open_environment(control[0]).settings
+    batch_time = batch_time_at(s.batch_time_function[0], s.batch_time_function[1])
     write_mask = mask_at(s.mask_function[0], s.mask_function[1])
     apply = apply_at(s.apply_function[0], s.apply_function[1])
-    for n in range(addresses.shape[0]):
+    for n in range(control.shape[0]):
         if todo[n] == 0:
             continue
-        where = Where(addresses[n], lengths[n], settings_address)
+        where = control[n]
         e = open_environment(where)
         run = e.run
         if todo[n] == STEP:

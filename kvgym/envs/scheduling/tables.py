@@ -26,6 +26,7 @@ SETTINGS = np.dtype(
     [
         ("mask_function", "i8", (2,)),  # where the kernels of the kind of action lie
         ("apply_function", "i8", (2,)),
+        ("batch_time_function", "i8", (2,)),
         ("options", "f8", (16,)),  # numbers of the kind of action
         ("queue_window", "i8"),
         ("active_window", "i8"),
@@ -55,6 +56,7 @@ EPISODE = np.dtype(
         ("cursor", "i8"),  # first waiting request behind the window, when the window follows the queue
         ("num_ignored", "i8"),  # parts of the last action that were not possible
         ("held", "i8"),  # iterations that the last action has been in force
+        ("valid", "i8"),  # whether it is in the mask, where the kind of action looks only once
         ("rate", "f8"),  # estimate of the arrival rate, 1/s
         ("rate_clock", "f8"),  # when and
         ("rate_arrived", "i8"),  # after how many arrivals it was made

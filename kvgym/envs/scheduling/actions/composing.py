@@ -80,10 +80,8 @@ def somebody_must_go(e: Env) -> bool:
 
 
 @jit
-def settle_overflow(e: Env) -> None:
-    """Evict by the overflow rule if the coming iteration does not fit."""
-    if e.episode.need <= e.run.problem.kv_capacity:
-        return
+def evict_overflow(e: Env) -> None:
+    """Evict by the overflow rule until the coming iteration fits."""
     for k in range(e.run.w.num_active - 1, -1, -1):
         if e.run.active[k].planned != MARKED and (
             e.settings.overflow == OVERFLOW_CLEAR or e.episode.need > e.run.problem.kv_capacity
@@ -91,7 +89,14 @@ def settle_overflow(e: Env) -> None:
             add_eviction(e, k)
 
 
-@jit
+@jit_inline
+def settle_overflow(e: Env) -> None:
+    """Evict by the overflow rule if the coming iteration does not fit."""
+    if e.episode.need > e.run.problem.kv_capacity:
+        evict_overflow(e)
+
+
+@jit_inline
 def settle(e: Env) -> None:
     """Make the composed decision complete: overflow, and what a worker does that has nothing to run.
 

@@ -30,13 +30,13 @@ from kvgym.envs.scheduling.actions.kind import (
     encode_kernel,
     mask_kernel,
 )
-from kvgym.envs.scheduling.opening import Where, open_environment
+from kvgym.envs.scheduling.opening import open_environment
 from kvgym.simulator.rule import RuleDecision
 from kvgym.simulator.tables import UNKNOWN
 
 
 @mask_kernel
-def write_mask(where: Where, mask: Any) -> None:
+def write_mask(where: Any, mask: Any) -> None:
     """Mark the numbers that fit together."""
     e = open_environment(where)
     fitting = number_fitting(e)
@@ -45,7 +45,7 @@ def write_mask(where: Where, mask: Any) -> None:
 
 
 @apply_kernel
-def apply(where: Where, action: Any) -> int:
+def apply(where: Any, action: Any) -> int:
     """Admit the first of the window, or none if they do not all fit."""
     e = open_environment(where)
     count = int(action[0])
@@ -59,7 +59,7 @@ def apply(where: Where, action: Any) -> int:
 
 
 @encode_kernel
-def encode(where: Where, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
+def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
     """Write the number of admissions, if they are the first of the window and evictions are the overflow rule's."""
     e = open_environment(where)
     d = decision.record

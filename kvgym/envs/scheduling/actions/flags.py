@@ -30,13 +30,13 @@ from kvgym.envs.scheduling.actions.kind import (
     encode_kernel,
     mask_kernel,
 )
-from kvgym.envs.scheduling.opening import Where, open_environment
+from kvgym.envs.scheduling.opening import open_environment
 from kvgym.simulator.rule import RuleDecision
 from kvgym.simulator.tables import REQUEUE_ARRIVAL, UNKNOWN
 
 
 @mask_kernel
-def write_mask(where: Where, mask: Any) -> None:
+def write_mask(where: Any, mask: Any) -> None:
     """Write for every flag whether 0 and whether 1 is possible."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window
@@ -50,7 +50,7 @@ def write_mask(where: Where, mask: Any) -> None:
 
 
 @apply_kernel
-def apply(where: Where, action: Any) -> int:
+def apply(where: Any, action: Any) -> int:
     """Evict flagged active positions, then admit flagged window positions in order as far as they fit."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window
@@ -75,7 +75,7 @@ def apply(where: Where, action: Any) -> int:
 
 
 @encode_kernel
-def encode(where: Where, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
+def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
     """Write the flags of a decision, if its orders are those of the windows."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window

@@ -23,7 +23,7 @@ from kvgym.envs.scheduling.actions.composing import (
     somebody_must_go,
 )
 from kvgym.envs.scheduling.actions.kind import COMPLETE, ActionConfig, ActionKind, apply_kernel, mask_kernel
-from kvgym.envs.scheduling.opening import Where, open_environment
+from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.tables import MARKED
 from kvgym.envs.scheduling.window import Env
 from kvgym.errors import ConfigError, UnknownNameError
@@ -69,7 +69,7 @@ def allowed(e: Env, knob: int, level: int) -> int:
 
 
 @mask_kernel
-def write_mask(where: Where, mask: Any) -> None:
+def write_mask(where: Any, mask: Any) -> None:
     """Mark the levels that may be chosen; a cap of 0 not where it would leave the worker idle."""
     e = open_environment(where)
     at = 0
@@ -109,16 +109,18 @@ def give_way(e: Env, limit: int, quantum: int) -> int:
 
 
 @apply_kernel
-def apply(where: Where, action: Any) -> int:
+def apply(where: Any, action: Any) -> int:
     """Follow the rule of the given knobs for one iteration."""
     e = open_environment(where)
     run, d = e.run, e.run.decision
-    if e.episode.held == 0 and action[1] == 0 and somebody_must_go(e):
-        e.episode.num_ignored += 1
-    valid = True
-    for j in range(4):
-        valid = valid and 0 <= action[j] < 63 and allowed(e, j, int(action[j])) == 1
-    if not valid:  # admit nobody and run what is active
+    if e.episode.held == 0:
+        if action[1] == 0 and somebody_must_go(e):
+            e.episode.num_ignored += 1
+        e.episode.valid = 1
+        for j in range(4):
+            if not 0 <= action[j] < 63 or allowed(e, j, int(action[j])) == 0:
+                e.episode.valid = 0
+    if e.episode.valid == 0:  # admit nobody and run what is active
         e.episode.num_ignored += 1
         settle(e)
         return COMPLETE

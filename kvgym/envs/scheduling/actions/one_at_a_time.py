@@ -38,13 +38,13 @@ from kvgym.envs.scheduling.actions.kind import (
     encode_kernel,
     mask_kernel,
 )
-from kvgym.envs.scheduling.opening import Where, open_environment
+from kvgym.envs.scheduling.opening import open_environment
 from kvgym.simulator.rule import RuleDecision
 from kvgym.simulator.tables import UNKNOWN
 
 
 @mask_kernel
-def write_mask(where: Where, mask: Any) -> None:
+def write_mask(where: Any, mask: Any) -> None:
     """Mark requests that fit, and active ones that are not evicted yet; running the batch is always possible."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window
@@ -57,7 +57,7 @@ def write_mask(where: Where, mask: Any) -> None:
 
 
 @apply_kernel
-def apply(where: Where, action: Any) -> int:
+def apply(where: Any, action: Any) -> int:
     """Add one admission or eviction, or complete the decision."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window
@@ -80,7 +80,7 @@ def apply(where: Where, action: Any) -> int:
 
 
 @encode_kernel
-def encode(where: Where, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
+def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
     """Spell a decision out: evictions, admissions, run; each as it stands after the ones before."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window

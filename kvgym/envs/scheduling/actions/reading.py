@@ -33,12 +33,12 @@ class ActionReader:
         Raises:
             ConfigError: another shape, no numbers, not finite, or not whole; nothing has been written.
         """
-        given = np.asarray(action)
-        if given.dtype.kind not in "iub" or self._box is not None:  # whole numbers need no look
-            given = self._checked(action, given)
-        if given.shape == out.shape == self._shape:
-            out[...] = given
-        elif given.shape == self._shape or (given.size == 1 and self._shape == ()):
+        whole = self._box is None and action.__class__ is np.ndarray and action.dtype.kind in "iub"
+        if whole and action.shape == out.shape == self._shape:  # whole numbers need no look
+            out[...] = action
+            return
+        given = action if whole else self._checked(action, np.asarray(action))
+        if given.shape == self._shape or (given.size == 1 and self._shape == ()):
             out[...] = given.reshape(out.shape)
         else:
             raise ConfigError(f"actions have shape {given.shape}; expected {self._shape}, of {self._name()}")

@@ -33,7 +33,7 @@ from kvgym.envs.scheduling.actions.kind import (
     encode_kernel,
     mask_kernel,
 )
-from kvgym.envs.scheduling.opening import Where, open_environment
+from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR
 from kvgym.envs.scheduling.window import Env, window_take
 from kvgym.simulator.apply_decision import full_tokens, kv_growth, planned_tokens
@@ -49,7 +49,7 @@ WAIT_UNIT = 2.0**30
 
 
 @mask_kernel
-def write_mask(where: Where, mask: Any) -> None:
+def write_mask(where: Any, mask: Any) -> None:
     """Mark the positions that hold a request, and the wait, which is always possible."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window
@@ -160,7 +160,7 @@ def admit_chosen(e: Env, action: Any, need: int) -> int:
 
 
 @apply_kernel
-def apply(where: Where, action: Any) -> int:
+def apply(where: Any, action: Any) -> int:
     """Carry out what the action says of each request."""
     e = open_environment(where)
     d = e.run.decision
@@ -175,7 +175,7 @@ def apply(where: Where, action: Any) -> int:
 
 
 @encode_kernel
-def encode(where: Where, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
+def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
     """Write what a decision says of each request."""
     e = open_environment(where)
     d, num_active = decision.record, e.run.w.num_active
