@@ -166,7 +166,6 @@ class AgentPolicy(Policy):
             pauses=self.config.kind.plans,
             evicts=True,
         )
-        self._reader = ActionReader(self.config.kind.space(self.config))
         self._masked = "action_masks" in inspect.signature(model.predict).parameters
         self._simulation: Simulation | None = None
         # The scales of the observation stay those of training, on whatever system the agent runs.
@@ -215,8 +214,9 @@ class AgentPolicy(Policy):
         self._control = control_row(tables, self._own_settings)[None]
         self._observations = np.zeros((1, observation_size(config)), np.float32)
         self._masks = np.zeros((1, config.kind.mask_size(config)), np.uint8)
-        self._outcomes, self._todo = np.zeros(1, np.int64), np.zeros(1, np.uint8)
         self._actions = np.zeros((1, config.kind.size(config)))
+        self._reader = ActionReader(config.kind.space(config), self._actions[0])
+        self._outcomes, self._todo = np.zeros(1, np.int64), np.zeros(1, np.uint8)
         batch_time = simulation.system.all_workers[k].batch_time
         handle = function_handle(batch_time.kernel.compiled, BATCH_TIME_SIGNATURE, compiled=True)
         self._own_settings["batch_time_function"] = handle
@@ -262,7 +262,7 @@ class AgentPolicy(Policy):
             action, _ = self.model.predict(observation, deterministic=True, action_masks=masks)  # type: ignore[call-arg]
         else:
             action, _ = self.model.predict(observation, deterministic=True)
-        self._reader.read(action, self._actions[0])
+        self._reader.read(action)
 
     @staticmethod
     def _decision(simulation: Simulation, worker: int) -> Decision:

@@ -107,7 +107,7 @@ class ServingEnv(Rebuilt, gym.Env[Any, Any]):
         self.tables = EpisodeTables(self.episodes)
         self.view = SystemView(self.tables)
         self._flat = self.config.observation == "flat"
-        self._reader = ActionReader(self.action_space)
+        self._reader = ActionReader(self.action_space, self.episodes.actions[0])
         self._discrete = isinstance(self.action_space, gym.spaces.Discrete)
         self._info_mask = self.config.kind.info_mask
         self._done = True
@@ -145,7 +145,7 @@ class ServingEnv(Rebuilt, gym.Env[Any, Any]):
         if self._discrete and action.__class__ is int:
             episodes.actions[0, 0] = action
         else:
-            self._reader.read(action, episodes.actions[0])
+            self._reader.read(action)
         episodes.run()
         outcome = int(episodes.outcomes[0])
         observation = episodes.observations[0].copy() if self._flat else self._observation()

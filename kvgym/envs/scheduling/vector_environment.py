@@ -68,7 +68,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self.single_action_space = self.config.kind.space(self.config)
         self.single_observation_space = spaces.observation_space(self.config)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._reader = ActionReader(self.action_space)
+        self._reader = ActionReader(self.action_space, self.episodes.actions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self._generators: list[np.random.Generator] = []
         self._started = False
@@ -153,7 +153,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         if not self._generators or not self._started:
             raise gym.error.ResetNeeded("call reset() before step()")
         episodes, mode = self.episodes, self.autoreset_mode
-        self._reader.read(actions, episodes.actions)
+        self._reader.read(actions)
         restarting = self._ended.copy()
         if restarting.any() and mode == AutoresetMode.DISABLED:
             where = np.flatnonzero(restarting).tolist()

@@ -10,36 +10,40 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
 
+_INT64 = np.dtype(np.int64)
+
 
 class ActionReader:
     """Takes actions of a space, or batches of them, as the stepping functions read them.
 
     Args:
         space: of the action or of the batch.
+        out: float64, memory of the stepping functions, as many numbers as the space has.
     """
 
-    def __init__(self, space: spaces.Space[Any]) -> None:
-        self._space, self._shape = space, space.shape
+    def __init__(self, space: spaces.Space[Any], out: NDArray[np.float64]) -> None:
+        self._space, self._shape, self._out = space, space.shape, out
         self._box = space if isinstance(space, spaces.Box) and space.dtype.kind == "f" else None
+        self._copied = self._shape if self._box is None and self._shape == out.shape else None
 
-    def read(self, action: Any, out: NDArray[np.float64]) -> None:
+    def read(self, action: Any) -> None:
         """Write an action into the memory of the stepping functions.
 
         Args:
             action: a number or an array. Of Discrete, MultiDiscrete and MultiBinary spaces whole numbers, of whatever
                 dtype; those outside the space are no-ops. Of a Box finite numbers, which are clipped to it.
-            out: float64, as many numbers as the space has.
 
         Raises:
             ConfigError: another shape, no numbers, not finite, or not whole; nothing has been written.
         """
-        whole = self._box is None and action.__class__ is np.ndarray and action.dtype.kind in "iub"
-        if whole and action.shape == out.shape == self._shape:  # whole numbers need no look
-            out[...] = action
+        if action.__class__ is np.ndarray and action.dtype is _INT64 and action.shape == self._copied:
+            self._out[...] = action  # the usual case: whole numbers, which need no look
             return
-        given = action if whole else self._checked(action, np.asarray(action))
+        given = np.asarray(action)
+        if self._box is not None or given.dtype.kind not in "iub":
+            given = self._checked(action, given)
         if given.shape == self._shape or (given.size == 1 and self._shape == ()):
-            out[...] = given.reshape(out.shape)
+            self._out[...] = given.reshape(self._out.shape)
         else:
             raise ConfigError(f"actions have shape {given.shape}; expected {self._shape}, of {self._name()}")
 
