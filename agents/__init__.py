@@ -1,6 +1,8 @@
 """Learned policies: training, evaluation, networks and trained agents (import name ``kvgym.agents``).
 
-Nothing here imports PyTorch or Stable-Baselines3 before it is used; trained agents run on NumPy alone.
+Nothing here imports PyTorch or Stable-Baselines3 before it is used; trained agents run on NumPy alone, and
+:mod:`kvgym.policy` loads them by name.
+May import :mod:`kvgym.envs` and what is below it; may be imported from :mod:`kvgym.cli` only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The schedulers of the literature, one module per family (import name ``kvgym.baselines``)."""
+"""The schedulers and routers of the literature, one module per family (import name ``kvgym.baselines``).
+
+:mod:`kvgym.policy` and :mod:`kvgym.routing` load them by name, where they register themselves.
+May import :mod:`kvgym.theory` and what is below it; may be imported from :mod:`kvgym.report` and above.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Data of kvgym as YAML: hardware, scenarios, experiments, training (import name ``kvgym.configs``)."""
+"""Data of kvgym as YAML: hardware, scenarios, training (import name ``kvgym.configs``).
+
+Holds no code: :mod:`kvgym.batch_time.hardware`, :mod:`kvgym.experiments.scenario` and :mod:`kvgym.agents.config` read
+the files as package data. May import nothing; nobody needs to import it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """kvgym: scheduling LLM inference under a limited KV cache.
 
-The names below are imported on first use, so that ``import kvgym`` stays light.
+The public names, imported on first use so that ``import kvgym`` stays light; importing it registers the environments.
+May import every package below; none of them may import it: they take names from the modules that define them.
 """
 
 from __future__ import annotations

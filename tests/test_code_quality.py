@@ -18,11 +18,3 @@ def test_hook(entry):
         command.append(".")
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_modules_stay_small():
-    sources = [
-        p for folder in ("kvgym", "baselines", "agents", "scripts") for p in (ROOT / folder).rglob("*.py")
-    ]
-    long = {p.name: n for p in sources if (n := len(p.read_text().splitlines())) > 560}
-    assert not long, f"split these modules, they do more than one thing: {long}"

@@ -1,8 +1,11 @@
-"""Models of batch time: how long one iteration of a worker takes, from its load.
+"""Models of batch time: how long one iteration of a worker takes, from its load; hardware files and calibration.
 
 >>> model = make_batch_time({"kind": "affine", "constant": 0.02, "per_context_token": 1e-6})
 >>> round(model(num_decodes=4, decode_context=3996), 6)
 0.024
+
+One module per model; the contract they fulfil is in :mod:`kvgym.simulator.batch_time`.
+May import :mod:`kvgym.simulator` and what is below it; may be imported from :mod:`kvgym.kernels` and above.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """The Gymnasium environments; importing :mod:`kvgym` registers them.
 
 ``scheduling`` decides what one worker does, ``routing`` which worker of a cluster serves a request, ``rendering``
-draws both; ``registration`` has the kinds of action. ``agents`` turns policies into agents and agents into policies.
+draws both; ``registration`` has the ids, ``agents`` turns policies into agents and agents into policies.
+May import :mod:`kvgym.report` and what is below it; may be imported from :mod:`kvgym.agents` and above.
 """
 
 from __future__ import annotations
 
 import gymnasium as gym
 
-from kvgym.envs.registration import ACTIONS, BUILT_IN
+from kvgym.envs.registration import ACTIONS
+from kvgym.envs.scheduling.actions.catalogue import BUILT_IN
 
 SCHEDULING_IDS = {entry.id: name for name, entry in BUILT_IN.items()}
 """Ids of the library's environments that schedule one worker, and the kind of action behind each."""

@@ -1,65 +1,22 @@
-"""Kinds of action and the ids of their environments: one line each.
+"""The ids of the environments that schedule one worker: one for each kind of action.
 
-Kinds stand here by name and are imported on first use, so that ``import kvgym`` stays light. Other distributions
-add theirs with :func:`register_action`, called from a module that they name in the entry-point group
-``kvgym.actions``.
+Other distributions add kinds with :func:`register_action`, called from a module that they name in the entry-point
+group ``kvgym.actions``.
 """
 
 from __future__ import annotations
 
-import importlib
-import warnings
-from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 import gymnasium as gym
 
+from kvgym.envs.scheduling.actions.catalogue import ACTIONS, BUILT_IN, ActionEntry, action_kind
 from kvgym.errors import ConfigError
-from kvgym.registry import Registry
 
 if TYPE_CHECKING:
     from kvgym.envs.scheduling.actions.kind import ActionKind
 
-
-@dataclass(frozen=True)
-class ActionEntry:
-    """A kind of action and its environment.
-
-    Attributes:
-        id: Gymnasium id.
-        kind: the kind, or ``"module:Class"`` where it is.
-        summary: one line for listings.
-    """
-
-    id: str
-    kind: ActionKind | str
-    summary: str
-
-    def make(self) -> ActionKind:
-        """Return the kind."""
-        if not isinstance(self.kind, str):
-            return self.kind
-        module, _, name = self.kind.partition(":")
-        made: ActionKind = getattr(importlib.import_module(module), name)()
-        return made
-
-
-def _load_plugins() -> None:
-    for entry in entry_points(group="kvgym.actions"):
-        try:
-            entry.load()
-        except Exception as error:
-            origin = entry.dist.name if entry.dist is not None else "?"
-            warnings.warn(
-                f"kinds of action of {origin} ({entry.value}) cannot be loaded: {error!r}", stacklevel=2
-            )
-
-
-ACTIONS: Registry[ActionEntry] = Registry("action", _load_plugins)
-"""All kinds of action by name, the value of the environment argument ``action``."""
-
-_KINDS: dict[str, ActionKind] = {}
+__all__ = ["ACTIONS", "action_kind", "register_action"]
 
 
 def register_action(name: str, id: str, kind: ActionKind | str, summary: str) -> None:  # noqa: A002
@@ -76,57 +33,19 @@ def register_action(name: str, id: str, kind: ActionKind | str, summary: str) ->
     """
     if id in gym.registry and gym.registry[id].kwargs.get("action") != name:
         raise ConfigError(f"action {name!r}: the id {id!r} is already registered with Gymnasium")
-    ACTIONS.add(name, ActionEntry(id, kind, summary))
-    if id not in gym.registry:
+    _announce(name, ACTIONS.add(name, ActionEntry(id, kind, summary)))
+
+
+def _announce(name: str, entry: ActionEntry) -> None:
+    """Register the environments of a kind of action with Gymnasium, once."""
+    if entry.id not in gym.registry:
         gym.register(
-            id,
+            entry.id,
             entry_point="kvgym.envs.scheduling.environment:ServingEnv",
             vector_entry_point="kvgym.envs.scheduling.vector_environment:ServingVectorEnv",
             kwargs={"action": name},
         )
 
 
-def action_kind(name: str) -> ActionKind:
-    """Return a kind of action.
-
-    Raises:
-        UnknownNameError: there is none of this name.
-    """
-    if name not in _KINDS:
-        _KINDS[name] = ACTIONS[name].make()
-    return _KINDS[name]
-
-
-_AT = "kvgym.envs.scheduling.actions"
-
-BUILT_IN: dict[str, ActionEntry] = {
-    "admit_evict": ActionEntry(
-        "kvgym/AdmitEvict-v0",
-        f"{_AT}.one_at_a_time:AdmitEvict",
-        "admit one queued request, evict one active request, or run the batch (Discrete)",
-    ),
-    "admit_count": ActionEntry(
-        "kvgym/AdmitCount-v0",
-        f"{_AT}.count:AdmitCount",
-        "how many requests to admit from the front of the queue window (Discrete)",
-    ),
-    "flags": ActionEntry(
-        "kvgym/Flags-v0",
-        f"{_AT}.flags:Flags",
-        "admit and evict flags for the queue and active windows (MultiBinary)",
-    ),
-    "knobs": ActionEntry(
-        "kvgym/Knobs-v0",
-        f"{_AT}.knobs:Knobs",
-        "protection margin, admission cap, token budget, quantum of a rule (MultiDiscrete)",
-    ),
-    "tokens": ActionEntry(
-        "kvgym/Tokens-v0",
-        f"{_AT}.tokens:Tokens",
-        "tokens for every request of both windows, orders, and waiting: all a policy can decide (Box)",
-    ),
-}
-"""The kinds of action of the library, by name."""
-
 for _name, _entry in BUILT_IN.items():
-    register_action(_name, _entry.id, _entry.kind, _entry.summary)
+    _announce(_name, _entry)

@@ -1,5 +1,5 @@
 """Experiments: scenarios, comparisons of policies on equal requests, tuning, statistics, records of runs.
 
-They run what is registered as a policy and know nothing of environments, agents or the command line; plots and
-reports are made from their results by :mod:`kvgym.report`. May be imported from there and from above.
+They run whatever is registered as a policy and know nothing of environments, agents or the command line.
+May import :mod:`kvgym.theory` and what is below it; may be imported from :mod:`kvgym.report` and above.
 """

@@ -1,7 +1,8 @@
 """Plots and a self-contained HTML report of a comparison. Needs the extra ``kvgym[report]``, but only when used.
 
-- :func:`write_report` writes the report, :func:`picture` a single figure.
-- :mod:`kvgym.report.plots` has the figures one by one.
+:func:`write_report` writes the report, :func:`picture` a single figure; ``plots`` has the figures one by one.
+May import :mod:`kvgym.experiments` and what is below it; may be imported from :mod:`kvgym.envs`, which takes its
+colours from here, and above.
 """
 
 from __future__ import annotations

@@ -1,1 +1,5 @@
-"""The compiled core: request tables, worker state, KV memory, look-ahead and engine."""
+"""The compiled core: tables, queue, KV memory, decisions, batches, the loop, clusters.
+
+Each module says what part of a run it is; ``textbook`` is the same model in plain Python, for reading and comparing.
+May import :mod:`kvgym.workloads` and what is below it; may be imported from :mod:`kvgym.batch_time` and above.
+"""

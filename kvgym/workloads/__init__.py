@@ -2,6 +2,8 @@
 
 Start with :func:`make_workload` (a preset or a description) or :func:`read_trace` (a file); both end in a
 :class:`RequestTable`. Names are imported on first use, so that reading the table's contract costs nothing.
+May import only :mod:`kvgym.registry`, :mod:`kvgym.seeding`, :mod:`kvgym.specs` and :mod:`kvgym.errors`; may be imported
+from :mod:`kvgym.simulator` and above.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kvgym.envs.registration import ACTIONS, action_kind
+from kvgym.envs.scheduling.actions.catalogue import ACTIONS, action_kind
 from kvgym.envs.scheduling.actions.kind import APPLY_SIGNATURE, MASK_SIGNATURE, ActionKind
 from kvgym.envs.scheduling.observations import active_features, queue_features
 from kvgym.envs.scheduling.revealed import FEATURES, show_bits
@@ -97,7 +97,7 @@ class EnvConfig(BaseModel):
     """Keyword arguments of every environment id.
 
     Attributes:
-        action: kind of action, see :mod:`kvgym.envs.registration`; set by the id.
+        action: kind of action, see :mod:`~kvgym.envs.scheduling.actions.catalogue`; set by the id.
         scenario: name or YAML file of the scenario that the fields below change.
         hardware: name or file of calibrated hardware instead of the scenario's.
         batch_time: description of a batch-time model, or options of the hardware's.

@@ -1,4 +1,9 @@
-"""Readers of request traces, the writer of kvgym's own format, and a synthetic sample."""
+"""Readers of request traces, the writer of kvgym's own format, and a synthetic sample.
+
+A file becomes a :class:`Trace`, whose rows a workload replays or draws lengths from.
+May import ``base``, ``lengths``, ``limits`` and ``table`` of :mod:`kvgym.workloads`; may be imported from
+:mod:`kvgym.workloads.workload` and above.
+"""
 
 from __future__ import annotations
 
