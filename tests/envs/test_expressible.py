@@ -1,0 +1,37 @@
+"""Which policies can act in which kind of action; the table itself is held by the test of the page."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvgym.envs.expressible import ALWAYS, EXACT, NEVER, SHORT, Expressible, expressible
+from kvgym.errors import UnknownNameError
+from kvgym.policy import POLICIES
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_tokens_can_say_everything(policy):
+    assert expressible("tokens", policy) == Expressible(ALWAYS, "queue", "lifo")
+
+
+@pytest.mark.parametrize(
+    ("action", "policy", "how_far", "why"),
+    [
+        ("admit_count", "fcfs", ALWAYS, ""),
+        ("admit_count", "sarathi", SHORT, "processes part of a prompt"),
+        ("admit_count", "mc_sf", EXACT, "out of the order of the queue window"),
+        ("admit_count", "ageing", NEVER, "out of the order of the queue window"),
+        ("admit_evict", "wait", NEVER, "waits"),
+        ("flags", "alpha_beta", NEVER, "pauses"),
+        ("knobs", "fcfs", NEVER, "parameters of a rule"),
+    ],
+)
+def test_what_the_others_cannot_say(action, policy, how_far, why):
+    found = expressible(action, policy)
+    assert found.how_far == how_far
+    assert why in found.reason
+
+
+def test_unknown_kinds():
+    with pytest.raises(UnknownNameError, match="unknown action 'knob'"):
+        expressible("knob", "fcfs")
