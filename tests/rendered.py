@@ -1,7 +1,6 @@
 """What tests of pictures share."""
 
-from kvgym.envs.rendering.episode import greedy_action
-from kvgym.envs.scheduling.environment import ServingEnv
+from kvgym.envs.scheduling.environment import ServingEnv, greedy_action
 
 TIGHT = {"num_requests": 40, "kv_capacity": 1500, "rate": 40.0}
 

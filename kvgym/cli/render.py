@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import gymnasium as gym
 import typer
 
 from kvgym.cli import console
-from kvgym.envs import SCHEDULING_IDS
-from kvgym.errors import UnknownNameError
+from kvgym.envs import IDS, ROUTING_IDS, environment_names
+from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO
 
 DEFAULT_ID = "kvgym/AdmitCount-v0"
@@ -18,12 +19,17 @@ DEFAULT_ID = "kvgym/AdmitCount-v0"
 def render(
     env: Annotated[
         str,
-        typer.Argument(help=f"Id of an environment: {', '.join(SCHEDULING_IDS)}; kvgym/ may be left out."),
+        typer.Argument(help=f"Id of an environment: {', '.join(IDS)}; kvgym/ may be left out."),
     ] = DEFAULT_ID,
     policy: Annotated[
-        str,
-        typer.Option("--policy", "-p", help="greedy (admits as much as fits) or random (inside the mask)."),
-    ] = "greedy",
+        str | None,
+        typer.Option(
+            "--policy",
+            "-p",
+            help="What plays: random (inside the mask); else greedy (admits as much as fits; the default) or, in "
+            f"{', '.join(ROUTING_IDS)}, a router (kvgym list routers).",
+        ),
+    ] = None,
     scenario: Annotated[
         str,
         typer.Option("--scenario", "-s", help="Name (see kvgym list scenarios) or YAML file of a scenario."),
@@ -35,6 +41,13 @@ def render(
         float | None, typer.Option(help="Requests per second, instead of the workload's.")
     ] = None,
     kv_capacity: Annotated[int | None, typer.Option(help="Replace the KV capacity, tokens.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=2, help=f"Equal workers of the cluster, in {', '.join(ROUTING_IDS)}.")
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(help=f"Policy on every worker, in {', '.join(ROUTING_IDS)} (kvgym list policies)."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload and policy.")] = 0,
     fps: Annotated[int, typer.Option(min=1, help="Frames per second.")] = 10,
     max_frames: Annotated[int, typer.Option(min=4, help="Most frames; longer episodes skip steps.")] = 200,
@@ -48,15 +61,26 @@ def render(
 ) -> None:
     """Play an episode of an environment and write it as a GIF or MP4, and a PNG of the whole.
 
-    Frames show KV memory, queue and active set, and what became of each request.
+    Frames show KV memory, queue and active set, and what became of each request; of a cluster, memory and requests
+    of every worker.
     """
-    from kvgym.envs.rendering.episode import PLAYERS, record_episode
+    from kvgym.envs.rendering.episode import record_episode
 
-    if policy not in PLAYERS:
-        raise UnknownNameError("policy", policy, PLAYERS)
-    given: dict[str, Any] = {"num_requests": num_requests, "rate": rate, "kv_capacity": kv_capacity}
+    name = id_of(env)
+    for option, value in (("--workers", workers), ("--scheduler", scheduler)):
+        if value is not None and name not in ROUTING_IDS:
+            raise ConfigError(
+                f"{option} {value}: {name} schedules one worker; {option} goes with {', '.join(ROUTING_IDS)}"
+            )
+    arguments: dict[str, Any] = {
+        "scenario": scenario, "num_requests": num_requests, "rate": rate, "kv_capacity": kv_capacity,
+        "workers": workers, "policy": scheduler,
+    }  # fmt: skip
+    given = {key: value for key, value in arguments.items() if value is not None}
+    made: Any = gym.make(name, disable_env_checker=True, **given).unwrapped
+    policy = policy or made.players()[0]
     record = record_episode(
-        {"action": action_of(env), "scenario": scenario, **given},
+        made,
         policy,
         seed=seed,
         path=out,
@@ -74,13 +98,13 @@ def render(
     console.out.print(f"summary:   {record.png}", markup=False, soft_wrap=True)
 
 
-def action_of(env: str) -> str:
-    """Return the kind of action behind an environment's id, with or without ``kvgym/``.
+def id_of(env: str) -> str:
+    """Return the full id of an environment, which was given with or without ``kvgym/``.
 
     Raises:
-        UnknownNameError: there is no such id.
+        UnknownNameError: there is no such environment.
     """
-    full = env if "/" in env else f"kvgym/{env}"
-    if full not in SCHEDULING_IDS:
-        raise UnknownNameError("environment", env, SCHEDULING_IDS)
-    return SCHEDULING_IDS[full]
+    full, known = env if "/" in env else f"kvgym/{env}", environment_names()
+    if full not in known:
+        raise UnknownNameError("environment", env, known)
+    return full

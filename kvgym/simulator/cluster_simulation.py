@@ -185,6 +185,10 @@ class ClusterSimulation(Simulation):
         self._handles[:, 0:2] = self._handle_of(kernel, POLICY_SIGNATURE)
         return self._go_on(RESUME_NOTHING, budget)
 
+    def resume(self, *, budget: int | None = None) -> bool:
+        """Go on as in :meth:`run` after the budget of a call has been used up."""
+        return self._go_on(RESUME_NOTHING, budget)
+
     def _go_on(self, resume: int, limit: int | None) -> bool:
         budget = _FOREVER if limit is None else limit
         self.tracker[0]["used"] = 0

@@ -1,5 +1,6 @@
 """Pictures, texts and animations of episodes.
 
-``recorder`` keeps what has happened, ``scene`` lays it out, ``frame`` draws a frame, ``picture`` the whole episode,
-``routing`` does the same for clusters. Plotting libraries are imported only when something is drawn.
+``recorder`` keeps what has happened, ``scene`` lays it out, ``frame`` draws a frame, ``picture`` the whole episode;
+``routing_recorder``, ``routing`` and ``routing_picture`` do the same for clusters. ``episode`` plays and writes files
+for both, through :mod:`kvgym.envs.recordable`. Plotting libraries are imported only when something is drawn.
 """

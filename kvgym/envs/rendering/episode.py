@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,17 +14,13 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.envs.rendering.recorder import Recorder, require_matplotlib
-from kvgym.envs.rendering.scene import Scene
+from kvgym.envs.recordable import Act, Moment, Recordable, Recording
+from kvgym.envs.rendering.scene import require_matplotlib
+from kvgym.envs.routing.config import RoutingConfig
+from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.errors import ConfigError, UnknownNameError
-
-Act = Callable[[Any, NDArray[np.bool_]], Any]
-"""Takes an observation and a mask as of ``action_masks()``, returns an action."""
-
-PLAYERS = ("greedy", "random")
-"""Names of what plays without training: as much as fits, or at random inside the mask."""
+from kvgym.errors import ConfigError
 
 FORMATS = (".gif", ".mp4")
 LAST_FRAME = 2.0
@@ -67,27 +62,25 @@ class Film:
     def __init__(self, limit: int) -> None:
         """Start without scenes."""
         self.limit, self.stride = limit, 1
-        self.scenes: list[Scene] = []
+        self.scenes: list[Moment] = []
 
-    def pass_by(self, step: int, recorder: Recorder) -> None:
+    def pass_by(self, step: int, recording: Recording) -> None:
         """Film the moment after ``step`` steps, if it is its turn."""
         if step % self.stride:
             return
-        self.scenes.append(recorder.scene())
+        self.scenes.append(recording.scene())
         if len(self.scenes) >= self.limit:  # one place stays free for the end
             del self.scenes[1::2]
             self.stride *= 2
 
     def pictures(self) -> Iterator[NDArray[np.uint8]]:
         """Draw the scenes, uint8 (600, 800, 3) each."""
-        from kvgym.envs.rendering.frame import draw_scene
-
-        return map(draw_scene, self.scenes)
+        return (scene.picture() for scene in self.scenes)
 
 
 def record_episode(
-    env: gym.Env[Any, Any] | EnvConfig | dict[str, Any],
-    policy: str | Act | Any = "greedy",
+    env: gym.Env[Any, Any] | EnvConfig | RoutingConfig | dict[str, Any],
+    policy: str | Act | Any = None,
     *,
     seed: int = 0,
     path: str | Path | None = None,
@@ -99,10 +92,13 @@ def record_episode(
     """Play an episode, and write it as an animation and as a picture.
 
     Args:
-        env: an environment of kvgym, wrapped or not, whose render mode does not matter; or its configuration.
-        policy: ``"greedy"`` (admits as much as fits, evicts only where it must), ``"random"`` (inside the
-            mask), a function ``(observation, mask) -> action``, or an agent with SB3's ``predict``, which is
-            given the mask if it takes ``action_masks``.
+        env: an environment of kvgym, wrapped or not, whose render mode does not matter; or its configuration, where
+            a dict is that of an environment that schedules one worker.
+        policy: a name: ``"random"`` (inside the mask), where one worker is scheduled ``"greedy"`` (admits as much as
+            fits, evicts only where it must), where requests are routed that of a router (``kvgym list routers``); a
+            function ``(observation, mask) -> action``, such as :func:`kvgym.envs.routing.agents.router_player`
+            returns for any router; or an agent with SB3's ``predict``, which is given the mask if it takes
+            ``action_masks``. None = ``"greedy"``, or the default router.
         seed: of the environment and of the random policy.
         path: animation to write, ending in .gif or .mp4; None = none. Folders are created.
         png: summary of the whole episode to write; None = none.
@@ -120,29 +116,28 @@ def record_episode(
         if value < least:
             raise ConfigError(f"{name} = {value}: must be at least {least}")
     env, served = _environment(env)
-    act = _player(policy, env, served, seed)
+    policy = served.players()[0] if policy is None else policy
+    act = _player(policy, served, seed)
     film = Film(max_frames)
     observation, info = env.reset(seed=seed)
-    recorder = Recorder(served.episodes.system.kv_capacity)
+    recording = served.recording()
     steps, total, ended = 0, 0.0, False
     while True:
-        recorder.take(served.view, served.episodes.slots[0].block)
+        recording.take()
         if ended or steps == max_steps:
             break
         if path is not None:
-            film.pass_by(steps, recorder)
+            film.pass_by(steps, recording)
         observation, reward, terminated, truncated, info = env.step(act(observation, served.action_masks()))
         ended = terminated or truncated
         steps, total = steps + 1, total + float(reward)
     if path is not None:
-        film.scenes.append(recorder.scene())
+        film.scenes.append(recording.scene())
         path.parent.mkdir(parents=True, exist_ok=True)
         (_write_gif if path.suffix.lower() == ".gif" else _write_mp4)(film, path, fps)
     if png is not None:
-        from kvgym.envs.rendering.picture import write_summary
-
         png.parent.mkdir(parents=True, exist_ok=True)
-        write_summary(recorder.scene(rows=None), _title(policy, served, seed), png)
+        recording.write_summary(_title(policy, served, seed), png)
     figures = info.get("metrics")
     return EpisodeRecord(
         steps=steps,
@@ -173,7 +168,7 @@ def _check_files(path: Path | None, png: Path | None) -> None:
         )
 
 
-def _environment(env: gym.Env[Any, Any] | EnvConfig | dict[str, Any]) -> tuple[gym.Env[Any, Any], ServingEnv]:
+def _environment(env: Any) -> tuple[gym.Env[Any, Any], Recordable]:
     """Return what to step, and the environment of kvgym inside.
 
     Raises:
@@ -181,38 +176,34 @@ def _environment(env: gym.Env[Any, Any] | EnvConfig | dict[str, Any]) -> tuple[g
     """
     if isinstance(env, EnvConfig):
         env = ServingEnv(**env.model_dump())
+    elif isinstance(env, RoutingConfig):
+        env = RoutingEnv(**env.model_dump())
     elif isinstance(env, dict):
         env = ServingEnv(**env)
     served = getattr(env, "unwrapped", None)
-    if not isinstance(served, ServingEnv):
+    if not isinstance(served, Recordable):
         raise ConfigError(f"record_episode takes an environment of kvgym or its configuration, got {env!r}")
     return env, served
 
 
-def _title(policy: Any, served: ServingEnv, seed: int) -> str:
+def _title(policy: Any, served: Recordable, seed: int) -> str:
     """Return the first line of a summary."""
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
-    return f"{name} on {served.episodes.scenario.name}, action {served.config.action}, seed {seed}"
+    return f"{name} on {served.caption}, seed {seed}"
 
 
 # ---------------------------------------------------------------- who plays
 
 
-def _player(policy: Any, env: gym.Env[Any, Any], served: ServingEnv, seed: int) -> Act:
+def _player(policy: Any, served: Recordable, seed: int) -> Act:
     """Return what chooses the actions.
 
     Raises:
         ConfigError: nothing that can.
         UnknownNameError: no policy of that name.
     """
-    if policy == "greedy":
-        return lambda observation, mask: greedy_action(served.config, mask)
-    if policy == "random":
-        space = copy.deepcopy(served.action_space)
-        space.seed(seed)
-        return lambda observation, mask: space.sample(mask=served.sample_mask())
     if isinstance(policy, str):
-        raise UnknownNameError("policy", policy, PLAYERS)
+        return served.player(policy, seed)
     if hasattr(policy, "predict"):
         masked = "action_masks" in inspect.signature(policy.predict).parameters
 
@@ -224,19 +215,9 @@ def _player(policy: Any, env: gym.Env[Any, Any], served: ServingEnv, seed: int) 
     if callable(policy):
         return policy
     raise ConfigError(
-        f"policy {policy!r}: give {' or '.join(map(repr, PLAYERS))}, a function (observation, mask) -> action, "
-        "or an agent with predict"
+        f"policy {policy!r}: give a name ({', '.join(served.players())}), a function (observation, mask) -> "
+        "action, or an agent with predict"
     )
-
-
-def greedy_action(config: EnvConfig, mask: NDArray[np.bool_]) -> Any:
-    """Return the action that admits as much as fits into the coming iteration and evicts nothing.
-
-    Args:
-        config: the environment's configuration.
-        mask: as of ``ServingEnv.action_masks()``.
-    """
-    return config.kind.greedy(config, mask.astype(np.uint8))
 
 
 # ---------------------------------------------------------------- files
@@ -246,10 +227,8 @@ def _write_gif(film: Film, path: Path, fps: int) -> None:
     """Write an animation with one palette for all frames, taken from some of them."""
     from PIL import Image as Images
 
-    from kvgym.envs.rendering.frame import draw_scene
-
     count = len(film.scenes)
-    some = [draw_scene(film.scenes[k]) for k in sorted({0, count // 3, 2 * count // 3, count - 1})]
+    some = [film.scenes[k].picture() for k in sorted({0, count // 3, 2 * count // 3, count - 1})]
     palette = Images.fromarray(np.concatenate(some)).quantize(128, dither=Images.Dither.NONE)
     colors = np.array(palette.getpalette(), np.uint8).reshape(-1, 3)
     colors[(colors >= 244).all(axis=1)] = 255  # the paper stays white
@@ -267,13 +246,15 @@ def _write_gif(film: Film, path: Path, fps: int) -> None:
 
 def _write_mp4(film: Film, path: Path, fps: int) -> None:
     """Write an H.264 video that browsers play."""
-    from kvgym.envs.rendering.frame import HEIGHT, WIDTH
-
+    pictures = film.pictures()
+    picture = next(pictures)
+    height, width, _ = picture.shape
     writer = importlib.import_module("imageio_ffmpeg").write_frames(
-        str(path), (WIDTH, HEIGHT), fps=fps, macro_block_size=2, ffmpeg_log_level="error"
+        str(path), (width, height), fps=fps, macro_block_size=2, ffmpeg_log_level="error"
     )
     writer.send(None)
-    for picture in film.pictures():
+    writer.send(picture)
+    for picture in pictures:
         writer.send(picture)
     for _ in range(round(fps * LAST_FRAME)):
         writer.send(picture)

@@ -4,23 +4,24 @@ Only what the agent may know is shown: the tables read here hold a request from 
 length once the request has finished, and predictions as far as the information level allows. The number of
 requests still to come is not shown either.
 
-Importing this module needs no plotting library; :meth:`Recorder.picture` imports matplotlib on first use.
+Importing this module needs no plotting library; drawing imports matplotlib on first use.
 """
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.envs.rendering.history import History
 from kvgym.envs.rendering.scene import (
     EVICTED,
     IN_QUEUE,
     RUNNING,
     SERVED,
-    Floats,
     Integers,
     Scene,
     Spans,
@@ -31,9 +32,6 @@ from kvgym.envs.scheduling.memory import Block
 from kvgym.errors import ConfigError, InformationError
 from kvgym.simulator.tables import FINISHED, UNKNOWN, WAITING, WORKER
 from kvgym.simulator.view import RequestColumns, SystemView
-
-MAX_SAMPLES = 1024
-"""Most samples of a history; when it is full, every two neighbours become one."""
 
 MAX_GAPS = 32
 """Most gaps kept of a request; with more, those with the least time between them become one."""
@@ -50,71 +48,18 @@ _KV, _WAITING, _ACTIVE = _PLACE["kv_tokens"], _PLACE["num_waiting"], _PLACE["num
 _ADMITTED, _EVICTED = _PLACE["total_admitted"], _PLACE["total_evicted"]
 
 
-def require_matplotlib() -> None:
-    """Check that matplotlib is there.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if find_spec("matplotlib") is None:
-        raise ConfigError(
-            'pictures of an environment need matplotlib; install with: pip install "kvgym[report]"'
-        )
-
-
-class History:
-    """Figures over time in bounded memory, in which peaks survive.
-
-    A sample stands for ``stride`` boundaries in a row: the time of the first and the largest figures of all.
-    """
-
-    def __init__(self, limit: int = MAX_SAMPLES) -> None:
-        """Start empty; ``limit`` is even."""
-        self.limit, self.stride = limit, 1
-        self._taken = 0  # boundaries in the last sample
-        self._rows: list[tuple[float, int, int, int]] = []
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return len(self._rows)
-
-    def add(self, time: float, kv_tokens: int, num_waiting: int, num_active: int) -> None:
-        """Add a boundary; times do not decrease."""
-        rows = self._rows
-        if rows and self._taken < self.stride:
-            rows[-1] = _larger(rows[-1], (time, kv_tokens, num_waiting, num_active))
-            self._taken += 1
-            return
-        if len(rows) == self.limit:
-            rows[:] = [_larger(a, b) for a, b in zip(rows[::2], rows[1::2], strict=True)]
-            self.stride *= 2
-        rows.append((time, kv_tokens, num_waiting, num_active))
-        self._taken = 1
-
-    def columns(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return times in seconds, KV tokens, waiting and active requests, each float64 (samples,)."""
-        table = np.array(self._rows, np.float64).reshape(-1, 4)
-        return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
-
-
-def _larger(
-    first: tuple[float, int, int, int], second: tuple[float, int, int, int]
-) -> tuple[float, int, int, int]:
-    """Return two neighbouring samples as one."""
-    return (first[0], max(first[1], second[1]), max(first[2], second[2]), max(first[3], second[3]))
-
-
 class Recorder:
     """Follows an episode and draws it.
 
     Attributes:
         kv_capacity: tokens.
+        look: returns the worker as it is, and the tables of its episode.
         history: KV memory, waiting and active requests over time.
     """
 
-    def __init__(self, kv_capacity: int) -> None:
+    def __init__(self, kv_capacity: int, look: Callable[[], tuple[SystemView, Block]]) -> None:
         """Start an empty record of one episode."""
-        self.kv_capacity = kv_capacity
+        self.kv_capacity, self.look = kv_capacity, look
         self.history = History()
         self._view: SystemView | None = None
         self._block: Block | None = None
@@ -126,8 +71,9 @@ class Recorder:
 
     # ------------------------------------------------------------ following
 
-    def take(self, view: SystemView, block: Block) -> None:
+    def take(self) -> None:
         """Note the present state; called after ``reset`` and after every step."""
+        view, block = self.look()
         if block is not self._block:
             self._block, self._workers = block, block["workers"]
             self._evictions = np.zeros(len(block["requests"]), np.int32)
@@ -277,10 +223,18 @@ class Recorder:
         Raises:
             ConfigError: matplotlib is missing.
         """
-        require_matplotlib()
-        from kvgym.envs.rendering.frame import draw_scene
+        return self.scene().picture()
 
-        return draw_scene(self.scene())
+    def write_summary(self, title: str, path: Path) -> None:
+        """Write a picture of the episode so far as a PNG file.
+
+        Args:
+            title: first line.
+            path: the file, in a folder that exists.
+        """
+        from kvgym.envs.rendering.picture import write_summary
+
+        write_summary(self.scene(rows=None), title, path)
 
     def text(self) -> str:
         """Return the present moment as plain text, at most 80 columns wide."""

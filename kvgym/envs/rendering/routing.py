@@ -1,4 +1,4 @@
-"""Pictures and texts of the routing environment: the workers as the next request finds them.
+"""One moment of the routing environment: the workers as the next request finds them, as arrays and as text.
 
 Only what the agent may know is shown. Importing this module needs no plotting library;
 :meth:`RoutingScene.picture` imports matplotlib on first use.
@@ -13,20 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.envs.rendering.recorder import require_matplotlib
-from kvgym.envs.rendering.scene import memory_bar
+from kvgym.envs.rendering.scene import memory_bar, require_matplotlib
 from kvgym.envs.routing.features import INCOMING, LOADS
 from kvgym.envs.routing.observer import Observer
 from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.tables import UNKNOWN
 
 ROLES = ("mixed", "prefill", "decode")
-WIDTH, HEIGHT, DPI = 800, 600, 100
 TEXT_WORKERS = 32
 """Most workers listed in a text."""
-
-MAX_NAMES = 32
-"""Most workers whose number is written beside their bar."""
 
 
 @dataclass(frozen=True)
@@ -101,45 +96,9 @@ class RoutingScene:
             ConfigError: matplotlib is missing.
         """
         require_matplotlib()
-        import matplotlib as mpl
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
+        from kvgym.envs.rendering.routing_picture import draw_moment
 
-        from kvgym.envs.rendering.picture import BLUE, GREEN, LOOK, ORANGE
-        from kvgym.report.plots import INK
-
-        with mpl.rc_context(LOOK):
-            figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI)
-            canvas: Any = FigureCanvasAgg(figure)
-            memory = figure.add_axes((0.09, 0.1, 0.4, 0.76))
-            queue = figure.add_axes((0.56, 0.1, 0.41, 0.76))
-            figure.text(0.03, 0.945, f"t = {self.clock:.2f} s", fontsize=12, color=INK)
-            figure.text(0.2, 0.945, self.headline(), fontsize=10, color=INK)
-            rows = np.arange(len(self.role))
-            colors = [BLUE if here else "#d0d7de" for here in self.candidate]
-            memory.barh(rows, self.kv_tokens / self.kv_capacity, color=colors, height=0.7)
-            memory.set_xlim(0, 1)
-            memory.set_title("KV memory in use / capacity (blue: may take the request)")
-            names = [f"{k}" + (f" {ROLES[role]}" if role else "") for k, role in enumerate(self.role)]
-            step = -(-len(rows) // MAX_NAMES)
-            memory.set_yticks(rows[::step], names[::step])
-            left = np.zeros(len(rows))
-            for label, count, color in (
-                ("active", self.active, GREEN),
-                ("waiting", self.waiting, ORANGE),
-                ("incoming", self.incoming, "#8c959f"),
-            ):
-                queue.barh(rows, count, left=left, color=color, height=0.7, label=label)
-                left = left + count
-            queue.set_xlim(0, max(8.0, 8.0 * np.ceil(left.max() / 8.0)))
-            queue.set_yticks([])
-            queue.set_title("Requests")
-            queue.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.05), ncols=3, fontsize=7.5)
-            for ax in (memory, queue):
-                ax.set_ylim(len(rows) - 0.5, -0.5)
-            canvas.draw()
-        pixels: NDArray[np.uint8] = np.asarray(canvas.buffer_rgba())[..., :3].copy()
-        return pixels
+        return draw_moment(self)
 
 
 def scene_of(

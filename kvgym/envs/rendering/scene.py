@@ -6,10 +6,12 @@ Pictures and texts are drawn from a :class:`Scene` and from nothing else, so wha
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.errors import ConfigError
 from kvgym.simulator.tables import UNKNOWN
 
 # What a request is doing during a span (Spans.kind).
@@ -23,6 +25,18 @@ TEXT_BAR = 48
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+
+def require_matplotlib() -> None:
+    """Check that matplotlib is there.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if find_spec("matplotlib") is None:
+        raise ConfigError(
+            'pictures of an environment need matplotlib; install with: pip install "kvgym[report]"'
+        )
 
 
 @dataclass(frozen=True)
@@ -101,6 +115,17 @@ class Scene:
     queue_predicted: Integers
     rows: Integers
     spans: Spans
+
+    def picture(self) -> NDArray[np.uint8]:
+        """Return the moment as an image, uint8 (600, 800, 3).
+
+        Raises:
+            ConfigError: matplotlib is missing.
+        """
+        require_matplotlib()
+        from kvgym.envs.rendering.frame import draw_scene
+
+        return draw_scene(self)
 
 
 def choose_rows(active: Integers, waiting: Integers, finished: Integers, rows: int | None) -> Integers:

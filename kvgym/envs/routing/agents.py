@@ -1,8 +1,8 @@
 """Routers in the routing environment, and agents as routers.
 
-:func:`play_router` lets any router act in the environment. :class:`AgentRouter` is the other way round: whatever
-has Stable-Baselines3's ``predict`` becomes a router for :func:`kvgym.simulate`, with observations of the same
-compiled function.
+:func:`router_player` lets any router act in the environment, :func:`play_router` for a whole episode.
+:class:`AgentRouter` is the other way round: whatever has Stable-Baselines3's ``predict`` becomes a router for
+:func:`kvgym.simulate`, with observations of the same compiled function.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from kvgym.envs.agents import Predictor
+from kvgym.envs.recordable import Act
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.routing.observer import Observer, shortest_queue
@@ -23,6 +24,31 @@ from kvgym.runner import SimulationResult
 from kvgym.seeding import stream_seed
 from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
+
+
+def router_player(env: RoutingEnv, router: str | Router, *, seed: int = 0) -> Act:
+    """Return a router as a function of observation and mask, which it does not read: it sees the cluster itself.
+
+    Args:
+        env: the environment to play in, unwrapped.
+        router: a router or its name; it is reset, and serves for one episode.
+        seed: of the router's random numbers.
+
+    Raises:
+        ConfigError: when called, if the router chose a worker the request may not go to.
+    """
+    chosen = make_router(router)
+    chosen.reset(len(env.system.all_workers), stream_seed(seed, "routing"))
+
+    def act(observation: Any, mask: Any) -> int:
+        if env.is_over:
+            return 0
+        worker = operator.index(chosen.route(env.view))
+        if worker not in env.view.candidates:
+            raise ConfigError(f"router {chosen.info.name!r} chose worker {worker}, which is not a candidate")
+        return worker
+
+    return act
 
 
 def play_router(
@@ -44,15 +70,11 @@ def play_router(
     Raises:
         ConfigError: the router chose a worker the request may not go to.
     """
-    chosen = make_router(router)
-    env.reset(seed=workload_seed, options={"workload_seed": workload_seed})
-    chosen.reset(len(env.system.all_workers), stream_seed(workload_seed, "routing"))
+    act = router_player(env, router, seed=workload_seed)
+    observation, _ = env.reset(seed=workload_seed, options={"workload_seed": workload_seed})
     total, ended = 0.0, False
     while not ended:
-        action = 0 if env.is_over else operator.index(chosen.route(env.view))
-        _, reward, terminated, truncated, info = env.step(action)
-        if info["ignored"]:
-            raise ConfigError(f"router {chosen.info.name!r} chose worker {action}, which is not a candidate")
+        observation, reward, terminated, truncated, _ = env.step(act(observation, env.action_masks()))
         total += reward
         ended = terminated or truncated
     return env.result(), total

@@ -12,19 +12,21 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from kvgym.envs.rebuilt import Rebuilt
+from kvgym.envs.recordable import RANDOM, Act, Recordable
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.observer import Observer, feature_names, observation_space, shortest_queue
 from kvgym.envs.scheduling.episodes import workload_seed
 from kvgym.envs.scheduling.tables import REWARD_TERMS
-from kvgym.errors import ConfigError, LivelockError
+from kvgym.errors import ConfigError, LivelockError, UnknownNameError
 from kvgym.metrics import compute_metrics, metric_names
 from kvgym.policy import CompiledPolicy
+from kvgym.routing import DEFAULT_ROUTER, ROUTERS
 from kvgym.runner import SimulationResult, check_needs, result_of, system_info
 from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
 
 
-class RoutingEnv(Rebuilt, gym.Env[Any, Any]):
+class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     """Routing requests to the workers of a cluster, each of which has a scheduler and a KV cache of its own.
 
     Description:
@@ -116,6 +118,7 @@ class RoutingEnv(Rebuilt, gym.Env[Any, Any]):
         self.simulation: ClusterSimulation | None = None
         self._done = self._over = True
         self._livelock = False
+        self._recording: Any = None
         self._owed: Any = None
         self._request = -1
 
@@ -150,6 +153,7 @@ class RoutingEnv(Rebuilt, gym.Env[Any, Any]):
             self.system, table, None, needs=needs, policy_name=self._policy.info.name, compiled=self._compiled
         )
         self.observer.attach(self.simulation)
+        self._recording = None
         self._done = self._livelock = False
         self._go_on(None)
         # Where a stage has one worker, time may pass before the first question; the first step earns it.
@@ -160,14 +164,22 @@ class RoutingEnv(Rebuilt, gym.Env[Any, Any]):
         """Send the request in question to a worker (None: there is none yet) and go to the next question."""
         simulation = self.simulation
         assert simulation is not None
+        # Whoever records looks in between, too: all that follows the last question is a single step.
+        budget = None if self._recording is None else self._count
         try:
             if worker is None:
                 arguments = [policy.arguments() for policy in self._policies]
-                self._over = simulation.run(self._policy.kernel, arguments)
+                self._over = simulation.run(self._policy.kernel, arguments, budget=budget)
             else:
-                self._over = simulation.assign(worker)
-            while self._lonely and not self._over and len(simulation.cluster_view.candidates) == 1:
-                self._over = simulation.assign(simulation.cluster_view.candidates[0])
+                self._over = simulation.assign(worker, budget=budget)
+            while not self._over:
+                if simulation.pending is None:
+                    self._recording.take()
+                    self._over = simulation.resume(budget=budget)
+                elif self._lonely and len(simulation.cluster_view.candidates) == 1:
+                    self._over = simulation.assign(simulation.cluster_view.candidates[0], budget=budget)
+                else:
+                    break
         except LivelockError:
             self._over = self._livelock = True
         self._request = self.observer.look(self._over)
@@ -255,6 +267,57 @@ class RoutingEnv(Rebuilt, gym.Env[Any, Any]):
             gap_sums=found.gap_sums.copy(),
         )
 
+    # ------------------------------------------------------------ rendering
+
+    @property
+    def caption(self) -> str:
+        """Scenario, workers and their scheduler, for the title of a picture."""
+        apart = f"{self._prefill} prefill and {self._count - self._prefill} decode"
+        workers = f"{apart if self._prefill else self._count} workers"
+        return f"{self.scenario.name}, {workers} under {self._policy.info.name}"
+
+    def recording(self) -> Any:
+        """Return what follows the present episode from now on.
+
+        Returns:
+            A :class:`~kvgym.envs.rendering.routing_recorder.RoutingRecorder`, which until the next ``reset`` also
+            looks at the cluster between two questions.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there is no episode yet.
+        """
+        from kvgym.envs.rendering.routing_recorder import RoutingRecorder
+
+        if self.simulation is None:
+            raise gym.error.ResetNeeded("there is nothing to record yet; call reset() first")
+        self._recording = RoutingRecorder(self.simulation, self._scene)
+        return self._recording
+
+    def players(self) -> tuple[str, ...]:
+        """Return what plays without training: the registered routers, and random inside the mask."""
+        return (DEFAULT_ROUTER, *(name for name in ROUTERS if name != DEFAULT_ROUTER), RANDOM)
+
+    def player(self, name: str, seed: int) -> Act:
+        """Return what chooses actions, see :meth:`players`; a router's name may have options, ``"name:key=value"``.
+
+        Raises:
+            UnknownNameError: nothing of that name plays here.
+            ConfigError: an unknown option or a value out of range.
+        """
+        from kvgym.envs.routing.agents import router_player
+
+        if name == RANDOM:
+            return self.random_player(seed)
+        if name.partition(":")[0] not in ROUTERS:
+            raise UnknownNameError("policy", name, self.players())
+        return router_player(self, name, seed=seed)
+
+    def _scene(self) -> Any:
+        from kvgym.envs.rendering.routing import scene_of
+
+        assert self.simulation is not None
+        return scene_of(self.simulation, self.observer, self.config.information, over=self._over)
+
     def render(self) -> Any:
         """Return a picture (uint8 H x W x 3) or a text of the present moment, by render mode."""
         if self.render_mode is None:
@@ -262,7 +325,5 @@ class RoutingEnv(Rebuilt, gym.Env[Any, Any]):
             return None
         if self.simulation is None:
             raise gym.error.ResetNeeded("there is nothing to render yet; call reset() first")
-        from kvgym.envs.rendering.routing import scene_of
-
-        scene = scene_of(self.simulation, self.observer, self.config.information, over=self._over)
+        scene = self._scene()
         return scene.picture() if self.render_mode == "rgb_array" else scene.text()

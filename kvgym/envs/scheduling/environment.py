@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.envs.rebuilt import Rebuilt
+from kvgym.envs.recordable import RANDOM, Act, Recordable
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.actions.reading import ActionReader
 from kvgym.envs.scheduling.config import EnvConfig
@@ -22,13 +23,23 @@ from kvgym.envs.scheduling.episodes import (
     workload_seed,
 )
 from kvgym.envs.scheduling.tables import REWARD_TERMS
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.metrics import metric_names
 from kvgym.runner import SimulationResult
 from kvgym.simulator.view import SystemView
 
 
-class ServingEnv(Rebuilt, gym.Env[Any, Any]):
+def greedy_action(config: EnvConfig, mask: NDArray[np.bool_]) -> Any:
+    """Return the action that admits as much as fits into the coming iteration and evicts nothing.
+
+    Args:
+        config: the environment's configuration.
+        mask: as of ``ServingEnv.action_masks()``.
+    """
+    return config.kind.greedy(config, mask.astype(np.uint8))
+
+
+class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     """Scheduling LLM inference on one worker with a limited KV cache.
 
     Description:
@@ -187,12 +198,37 @@ class ServingEnv(Rebuilt, gym.Env[Any, Any]):
 
     # ------------------------------------------------------------ rendering
 
+    @property
+    def caption(self) -> str:
+        """Scenario and kind of action, for the title of a picture."""
+        return f"{self.episodes.scenario.name}, action {self.config.action}"
+
+    def recording(self) -> Any:
+        """Return what follows the present episode from now on, a :class:`~kvgym.envs.rendering.recorder.Recorder`."""
+        from kvgym.envs.rendering.recorder import Recorder
+
+        return Recorder(self.episodes.system.kv_capacity, lambda: (self.view, self.episodes.slots[0].block))
+
+    def players(self) -> tuple[str, ...]:
+        """Return what plays without training: greedy admits as much as fits and evicts only where it must."""
+        return ("greedy", RANDOM)
+
+    def player(self, name: str, seed: int) -> Act:
+        """Return what chooses actions, see :meth:`players`.
+
+        Raises:
+            UnknownNameError: nothing of that name plays here.
+        """
+        if name == "greedy":
+            return lambda observation, mask: greedy_action(self.config, mask)
+        if name == RANDOM:
+            return self.random_player(seed)
+        raise UnknownNameError("policy", name, self.players())
+
     def _record(self, *, restart: bool = False) -> None:
         if restart or self._recorder is None:
-            from kvgym.envs.rendering.recorder import Recorder
-
-            self._recorder = Recorder(self.episodes.system.kv_capacity)
-        self._recorder.take(self.view, self.episodes.slots[0].block)
+            self._recorder = self.recording()
+        self._recorder.take()
 
     def render(self) -> Any:
         """Return a picture (uint8 H x W x 3) or a text of the present moment, by render mode."""

@@ -5,7 +5,8 @@ import pytest
 from rendered import TIGHT, after, play
 
 from kvgym.envs.rendering import recorder as rendering
-from kvgym.envs.rendering.recorder import History, Recorder
+from kvgym.envs.rendering.history import History
+from kvgym.envs.rendering.recorder import Recorder
 from kvgym.envs.rendering.scene import EVICTED, RUNNING, SERVED, choose_rows
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError
@@ -116,4 +117,4 @@ def test_rows_of_the_gantt_view():
 
 def test_recorder_without_an_episode():
     with pytest.raises(ConfigError, match="reset"):
-        Recorder(10).text()
+        Recorder(10, look=lambda: None).text()

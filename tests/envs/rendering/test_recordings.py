@@ -1,5 +1,6 @@
 """Recordings of episodes, from Python and on the command line."""
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import typer
@@ -9,8 +10,10 @@ from typer.testing import CliRunner
 
 from kvgym.cli import console
 from kvgym.cli.render import render
-from kvgym.envs.rendering.episode import greedy_action, record_episode
+from kvgym.envs import registration
+from kvgym.envs.rendering.episode import record_episode
 from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.environment import greedy_action
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.simulator.tables import ACTIVE
 
@@ -73,7 +76,7 @@ def test_video_without_its_library(monkeypatch, tmp_path):
         record_episode(TIGHT, path=tmp_path / "a.mp4")
 
 
-@pytest.mark.parametrize("action", ["admit_count", "admit_evict", "flags", "knobs"])
+@pytest.mark.parametrize("action", ["admit_count", "admit_evict", "flags", "knobs", "tokens"])
 def test_greedy_and_random_play_every_kind_of_action(action):
     config = EnvConfig.of(action=action, **{**TIGHT, "num_requests": 10, "kv_capacity": 600})
     greedy = record_episode(config)
@@ -95,8 +98,6 @@ def test_greedy_admits_what_fits():
 
 
 def test_functions_agents_and_wrapped_environments():
-    import gymnasium as gym
-
     class Agent:
         def predict(self, observation, state=None, deterministic=False, action_masks=None):
             assert deterministic
@@ -170,10 +171,39 @@ def test_command(command, tmp_path):
         png.load()
 
 
+@pytest.mark.parametrize("given", [["--workers", 3, "--scheduler", "fcfs"], ["--policy", "random"]])
+def test_command_routes(command, tmp_path, given):
+    result = command("Route-v0", "-n", 30, "--rate", 50, "--max-frames", 4, "-o", "b.gif", *given)
+    assert result.exit_code == 0, result.output
+    player = "random" if "random" in given else "round_robin"
+    assert f"{player} on a100-llama2-70b: 30 steps, 30 requests finished." in result.output
+    for name in ("b.gif", "b.png"):
+        with Image.open(tmp_path / name) as image:
+            image.load()
+
+
+def test_command_takes_environments_of_plugins(command, monkeypatch):
+    monkeypatch.setattr(registration.ACTIONS, "_items", dict(registration.ACTIONS._items))
+    monkeypatch.setattr(registration, "_KINDS", {})
+    kind = registration.ACTIONS["admit_count"].kind
+    registration.register_action("mine", "mine/Count-v0", kind, "as many as fit")
+    try:
+        result = command("mine/Count-v0", "-n", 5, "--max-frames", 4)
+    finally:
+        del gym.registry["mine/Count-v0"]
+    assert result.exit_code == 0, result.output
+    assert "5 requests finished." in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["AdmitCont-v0"], "kvgym/AdmitCount-v0"),
+        (["Rout-v0"], "kvgym/Route-v0"),
+        (["Route-v0", "--policy", "greedy"], "join_shortest_queue, least_outstanding_work, random"),
+        (["Route-v0", "--scheduler", "nothing"], "nothing"),
+        (["AdmitCount-v0", "--workers", 4], "--workers goes with kvgym/Route-v0"),
+        (["--scheduler", "mc_sf"], "--scheduler goes with kvgym/Route-v0"),
         (["kvgym/AdmitCount-v0", "--policy", "best"], "greedy, random"),
         (["--scenario", "nowhere"], "a100-llama2-70b"),
         (["-o", "a.webm"], ".gif or .mp4"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rendered import TIGHT, after, play
 
-from kvgym.envs.rendering import recorder as rendering
+from kvgym.envs.rendering import scene as rendering
 from kvgym.envs.rendering.episode import record_episode
 from kvgym.envs.rendering.scene import EVICTED, IN_QUEUE, RUNNING, SERVED, memory_bar
 from kvgym.envs.scheduling.environment import ServingEnv

@@ -1,0 +1,137 @@
+"""What the pictures of a routing episode show: a bounded history of every worker, and the moment.
+
+Importing this module needs no plotting library; drawing imports matplotlib on first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.envs.rendering.history import History
+from kvgym.envs.rendering.routing import RoutingScene
+from kvgym.envs.rendering.scene import Floats, Integers
+from kvgym.simulator.cluster_simulation import ClusterSimulation
+from kvgym.simulator.tables import FINISHED
+
+
+@dataclass(frozen=True)
+class RoutingCourse:
+    """What became of an episode, with s samples of r workers.
+
+    Attributes:
+        clock: seconds.
+        num_arrived: requests that have arrived.
+        num_finished: requests finished.
+        mean_latency: their mean end-to-end latency, seconds; NaN without any.
+        num_evictions: evictions on all workers.
+        num_iterations: batches executed on all workers.
+        peak: most KV memory in use on any worker while a batch ran / its capacity.
+        role: index into :data:`~kvgym.envs.rendering.routing.ROLES`, int64 (r,).
+        received: requests that joined a worker, from outside or from a prefill worker, int64 (r,).
+        time: seconds, float64 (s,); the last is ``clock``.
+        kv: KV memory in use / capacity, float64 (r, s).
+        waiting: waiting requests, float64 (r, s).
+        unfinished: requests sent there that have not finished there, float64 (r, s).
+    """
+
+    clock: float
+    num_arrived: int
+    num_finished: int
+    mean_latency: float
+    num_evictions: int
+    num_iterations: int
+    peak: float
+    role: Integers
+    received: Integers
+    time: Floats
+    kv: Floats
+    waiting: Floats
+    unfinished: Floats
+
+
+class RoutingRecorder:
+    """Follows an episode of the routing environment and draws it.
+
+    Attributes:
+        history: of every worker KV tokens at iteration boundaries, waiting and unfinished requests over time.
+    """
+
+    def __init__(self, simulation: ClusterSimulation, look: Callable[[], RoutingScene]) -> None:
+        """Start an empty record of one episode.
+
+        Args:
+            simulation: the cluster.
+            look: returns the present moment.
+        """
+        self.history = History()
+        self._simulation, self._look = simulation, look
+        self._time = -np.inf
+        self._figures: NDArray[np.int64] = np.zeros((3, len(simulation.workers)), np.int64)
+
+    def take(self) -> None:
+        """Note the present state; called after ``reset``, after every step, and by the environment in between."""
+        workers: Any = self._simulation.workers
+        now = self._clock()
+        figures = np.stack([workers[name] for name in ("kv_tokens", "num_waiting", "outstanding_requests")])
+        ended = workers["last_batch_end"]
+        # A worker that has run out of work stands still from the end of its last batch on.
+        idle = np.flatnonzero((workers["num_active"] == 0) & (self._time < ended) & (ended < now))
+        for k in idle[np.argsort(ended[idle])]:
+            self._figures[:, k] = figures[:, k]
+            self.history.add(float(ended[k]), *self._figures.ravel().tolist())
+        self.history.add(now, *figures.ravel().tolist())
+        self._time, self._figures = now, figures
+
+    def _clock(self) -> float:
+        """Return the present time, seconds; workers may be ahead of the last event of the cluster."""
+        simulation: Any = self._simulation
+        latest = float(simulation.workers["last_batch_end"].max()) if simulation.pending is None else 0.0
+        return max(float(simulation.tracker[0]["clock"]), latest, self._time)
+
+    def scene(self) -> RoutingScene:
+        """Return the present moment."""
+        return self._look()
+
+    def course(self) -> RoutingCourse:
+        """Return what there is to draw of the episode so far; :meth:`take` has been called."""
+        simulation: Any = self._simulation
+        workers, count = simulation.workers, len(simulation.workers)
+        arrived = int(simulation.tracker[0]["next_arrival"])
+        requests = simulation.requests[:arrived]
+        done = requests[requests["status"] == FINISHED]
+        latencies = done["finish_time"] - done["arrival_time"]
+        time, *figures = np.column_stack((self.history.columns(), [self._time, *self._figures.ravel()]))
+        kv, waiting, unfinished = np.array(figures).reshape(3, count, -1)
+        capacity = simulation.problem["kv_capacity"]
+        return RoutingCourse(
+            clock=self._time,
+            num_arrived=arrived,
+            num_finished=len(done),
+            mean_latency=float(latencies.mean()) if len(done) else float("nan"),
+            num_evictions=int(workers["total_evicted"].sum()),
+            num_iterations=int(workers["iteration"].sum()),
+            peak=float((workers["peak_kv_tokens"] / capacity).max()),
+            role=workers["role"].copy(),
+            received=workers["total_routed"].copy(),
+            time=time,
+            kv=kv / capacity[:, None],
+            waiting=waiting,
+            unfinished=unfinished,
+        )
+
+    def write_summary(self, title: str, path: Path) -> None:
+        """Write a picture of the episode so far as a PNG file.
+
+        Args:
+            title: first line.
+            path: the file, in a folder that exists.
+        """
+        from kvgym.envs.rendering.routing_picture import write_course
+
+        write_course(self.course(), title, path)

@@ -1,0 +1,235 @@
+"""Recordings of the environment that routes requests."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from PIL import Image
+from routing_play import APART, CLUSTERS, TIGHT
+
+from kvgym.envs.rendering import history
+from kvgym.envs.rendering.episode import record_episode
+from kvgym.envs.rendering.routing_recorder import RoutingCourse
+from kvgym.envs.routing.agents import play_router, router_player
+from kvgym.envs.routing.config import RoutingConfig
+from kvgym.envs.routing.environment import RoutingEnv
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.routing import ROUTERS
+
+SPARSE = {**TIGHT, "num_requests": 6, "rate": 0.5}
+"""Requests so rare that workers stand still between them."""
+
+
+def course_of(router="round_robin", **arguments):
+    """Record an episode; returns its course and the environment."""
+    env = RoutingEnv(**{**TIGHT, **arguments})
+    record_episode(env, router)
+    return env._recording.course(), env
+
+
+def made_course(workers, samples=5):
+    """Return the course of an episode that never was."""
+    rng = np.random.default_rng(workers)
+    share = rng.random((workers, samples))
+    return RoutingCourse(
+        clock=12.5, num_arrived=123_456, num_finished=123_456, mean_latency=123.4, num_evictions=12_345,
+        num_iterations=1_234_567, peak=1.0, role=np.arange(workers) % 3,
+        received=rng.integers(0, 10**6, workers), time=np.linspace(0.0, 12.5, samples), kv=share,
+        waiting=np.floor(500 * share), unfinished=np.ceil(1000 * share),
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- recordings
+
+
+@pytest.mark.parametrize("workers", [4, APART])
+def test_recording(tmp_path, workers):
+    files = [(tmp_path / f"{k}" / "a.gif", tmp_path / f"{k}.png") for k in range(2)]
+    for path, png in files:
+        env = RoutingEnv(workers=workers, **TIGHT)
+        record = record_episode(env, "join_shortest_queue", seed=2, path=path, png=png, max_frames=8)
+        assert record.completed
+        assert 4 <= record.frames <= 8
+        with Image.open(path) as gif:
+            assert gif.size == (800, 600)
+            assert gif.n_frames == record.frames
+        with Image.open(png) as summary:
+            assert summary.size == (1000, 800)
+            summary.load()
+    assert [f.read_bytes() for f in files[0]] == [f.read_bytes() for f in files[1]]
+    assert record.steps == 80 * (1 if workers == 4 else 2)
+    assert record.metrics["finished"] == 80
+    assert record.metrics["e2e_latency_mean"] == pytest.approx(-record.total_reward)
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS)
+def test_recording_changes_nothing(cluster):
+    env = RoutingEnv(**TIGHT, **CLUSTERS[cluster])
+    record = record_episode(env, "uniform_random", seed=3)
+    observation, _ = env.reset(seed=3)
+    act, total, ended = router_player(env, "uniform_random", seed=3), 0.0, False
+    while not ended:
+        observation, reward, terminated, truncated, info = env.step(act(observation, env.action_masks()))
+        total, ended = total + reward, terminated or truncated
+    assert record.total_reward == total
+    assert list(record.metrics.values()) == pytest.approx(info["metrics"], abs=0, nan_ok=True)
+
+
+def test_episodes_cut_short_are_recorded(tmp_path):
+    record = record_episode(RoutingEnv(horizon=0.05, **TIGHT), "round_robin", png=tmp_path / "a.png")
+    assert not record.completed
+    assert (tmp_path / "a.png").exists()
+
+
+@pytest.mark.parametrize("name", ["random", *ROUTERS])
+def test_routers_and_random_play(name):
+    config = RoutingConfig.of(**{**TIGHT, "num_requests": 20})
+    totals = [record_episode(config, name, seed=s).total_reward for s in (0, 0, 1)]
+    assert totals[0] == totals[1] != totals[2]
+    if name == "round_robin":
+        assert record_episode(config).total_reward == totals[0]  # the default
+
+
+def test_wrong_players():
+    env = RoutingEnv(**TIGHT)
+    valid = "join_shortest_queue, least_outstanding_work, random, round_robin, uniform_random"
+    with pytest.raises(UnknownNameError, match=rf"Did you mean 'round_robin'.*{valid}"):
+        record_episode(env, "round_robbin")
+    with pytest.raises(UnknownNameError, match=valid):
+        record_episode(env, "greedy")
+    with pytest.raises(ConfigError, match=r"round_robin.*predict"):
+        record_episode(env, 3)
+    with pytest.raises(ConfigError, match="round_robin"):
+        record_episode(env, "round_robin:speed=2")
+
+
+def test_functions_and_agents_play():
+    class Agent:
+        def predict(self, observation, deterministic=False, action_masks=None):
+            return np.flatnonzero(action_masks)[-1], None
+
+    env = RoutingEnv(workers=APART, **TIGHT)
+    totals = {
+        record_episode(env, policy).total_reward
+        for policy in (Agent(), lambda observation, mask: int(np.flatnonzero(mask)[-1]))
+    }
+    assert len(totals) == 1
+    assert env._recording.course().received.tolist() == [0, 80, 0, 0, 80]
+
+
+# ---------------------------------------------------------------- what is recorded
+
+
+def test_course_is_what_happened():
+    course, env = course_of(workers=4)
+    result = env.result()
+    assert course.received.tolist() == np.bincount(result.requests["worker"], minlength=4).tolist()
+    assert (course.num_finished, course.num_arrived) == (80, 80)
+    assert course.mean_latency == pytest.approx(
+        np.mean(result.requests["finish_time"] - result.requests["arrival_time"])
+    )
+    assert course.clock == course.time[-1] == result.requests["finish_time"].max()
+    assert (np.diff(course.time) >= 0).all()
+    assert (course.waiting <= course.unfinished).all()
+    assert 0.5 < course.kv.max() <= course.peak <= 1.0
+    for figures in (course.kv, course.waiting, course.unfinished):
+        assert (figures[:, -1] == 0).all()
+    requests = result.requests
+    for k in range(4):  # unfinished at a moment, but for those that come at that very moment
+        mine = requests[requests["worker"] == k]
+        for t, unfinished in zip(course.time[::7], course.unfinished[k, ::7], strict=True):
+            present = ((mine["arrival_time"] < t) & (mine["finish_time"] > t)).sum()
+            assert present <= unfinished <= ((mine["arrival_time"] <= t) & (mine["finish_time"] >= t)).sum()
+
+
+def test_the_end_is_recorded_though_nothing_is_routed():
+    course, env = course_of(workers=2)
+    last = env.result().requests["arrival_time"].max()
+    assert (course.time > last).sum() > 20
+    assert course.kv[:, course.time > last].max() > 0.2
+
+
+def test_memory_is_empty_while_a_worker_is_idle():
+    course, env = course_of(workers=2, **SPARSE)
+    requests = env.result().requests
+    for k in range(2):
+        mine = requests[requests["worker"] == k]
+        for end in mine["finish_time"]:
+            if not ((mine["arrival_time"] <= end) & (mine["finish_time"] > end)).any():
+                at = np.flatnonzero(course.time == end)[-1]
+                assert course.kv[k, at] == course.unfinished[k, at] == 0
+
+
+def test_memory_of_the_recorder_is_bounded(monkeypatch):
+    long, _ = course_of(workers=3)
+    monkeypatch.setattr(history.History.__init__, "__defaults__", (16,))
+    short, env = course_of(workers=3)
+    assert len(env._recording.history) <= 16
+    assert env._recording.history.stride > 1
+    for one, other in ((short.kv, long.kv), (short.unfinished, long.unfinished)):
+        assert one.max(axis=1) == pytest.approx(other.max(axis=1), abs=0)  # peaks survive
+    assert short.received.tolist() == long.received.tolist()
+
+
+# ---------------------------------------------------------------- pictures
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5, 32, 100])
+def test_summary_of_any_number_of_workers(workers, tmp_path):
+    from kvgym.envs.rendering.routing_picture import course_figure, write_course
+
+    course = made_course(workers)
+    figure = course_figure(course, "join_shortest_queue on a100-llama2-70b, so many workers, seed 0")
+    figure.draw_without_rendering()
+    memory, _, received = figure.axes
+    assert len([line for line in memory.lines if line.get_drawstyle() == "steps-post"]) == workers
+    assert [bar.get_width() for bar in received.patches] == course.received.tolist()
+    assert [ax.get_ylim() for ax in figure.axes] == [(workers - 0.5, -0.5)] * 3
+    inside = figure.bbox
+    boxes = [ax.get_tightbbox() for ax in figure.axes]
+    for box in boxes:
+        assert inside.x0 <= box.x0 < box.x1 <= inside.x1
+        assert inside.y0 <= box.y0 < box.y1 <= inside.y1
+    for left, right in pairwise(boxes):
+        assert left.x1 <= right.x0
+    title = figure._suptitle.get_window_extent()
+    assert title.x1 <= inside.x1
+    assert title.y0 >= max(box.y1 for box in boxes)
+    write_course(course, "round_robin", tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as png:
+        assert png.size == (1000, 800)
+
+
+def test_summary_of_an_empty_episode(tmp_path):
+    env = RoutingEnv(**TIGHT)
+    record = record_episode(env, "round_robin", png=tmp_path / "a.png", max_steps=0)
+    assert (record.steps, record.metrics) == (0, {})
+    assert (tmp_path / "a.png").exists()
+
+
+@pytest.mark.parametrize("workers", [2, 32, APART])
+def test_moments_do_not_depend_on_those_before_them(workers):
+    env = RoutingEnv(workers=workers, render_mode="rgb_array", **TIGHT)
+    env.reset(seed=0)
+    recording = env.recording()
+    for _ in range(40):
+        recording.take()
+        env.step(int(np.flatnonzero(env.action_masks())[-1]))
+    scene = recording.scene()
+    picture = scene.picture()
+    assert (picture.shape, picture.dtype) == ((600, 800, 3), np.uint8)
+    env.step(int(np.flatnonzero(env.action_masks())[0]))
+    assert np.array_equal(scene.picture(), picture)
+    assert not np.array_equal(env.render(), picture)
+    for edge in (picture[:5], picture[-5:], picture[:, :5], picture[:, -5:]):
+        assert (edge == 255).all()
+
+
+def test_play_router_leaves_the_recording_behind():
+    env = RoutingEnv(**TIGHT)
+    record_episode(env, "round_robin")
+    samples = len(env._recording.history)
+    recording = env._recording
+    play_router(env, "round_robin")
+    assert env._recording is None
+    assert len(recording.history) == samples
