@@ -21,18 +21,6 @@ RANDOM = "random"
 """Name of what plays at random inside the mask, in every environment."""
 
 
-class Moment(Protocol):
-    """One moment of an episode, all there is to draw of it."""
-
-    def picture(self) -> NDArray[np.uint8]:
-        """Return it as an image, uint8 (600, 800, 3).
-
-        Raises:
-            ConfigError: matplotlib is missing.
-        """
-        ...
-
-
 class Recording(Protocol):
     """Follows one episode, in memory that does not grow with its length."""
 
@@ -40,8 +28,16 @@ class Recording(Protocol):
         """Note the present state; called after ``reset`` and after every step."""
         ...
 
-    def scene(self) -> Moment:
-        """Return the present moment, which later steps do not change."""
+    def scene(self) -> Any:
+        """Return the present moment, all there is to draw of it, which later steps do not change."""
+        ...
+
+    def draw(self, moment: Any) -> NDArray[np.uint8]:
+        """Return a moment as an image, uint8 (600, 800, 3).
+
+        Raises:
+            ConfigError: matplotlib is missing.
+        """
         ...
 
     def write_summary(self, title: str, path: Path) -> None:

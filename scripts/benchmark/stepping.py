@@ -37,6 +37,8 @@ def busiest(env: ServingEnv) -> Any:
         flags = mask[1::2].astype(np.int8)
         flags[env.config.queue_window :] = 0
         return flags
+    if kind == "tokens":
+        return env.config.kind.greedy(env.config, mask)
     return np.array([2, 6, 7, 0])
 
 

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.envs.recordable import Act, Moment, Recordable, Recording
+from kvgym.envs.recordable import Act, Recordable, Recording
 from kvgym.envs.rendering.scene import require_matplotlib
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
@@ -59,23 +59,27 @@ class Film:
         scenes: in order.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, recording: Recording) -> None:
         """Start without scenes."""
-        self.limit, self.stride = limit, 1
-        self.scenes: list[Moment] = []
+        self.limit, self.stride, self._recording = limit, 1, recording
+        self.scenes: list[Any] = []
 
-    def pass_by(self, step: int, recording: Recording) -> None:
+    def pass_by(self, step: int) -> None:
         """Film the moment after ``step`` steps, if it is its turn."""
         if step % self.stride:
             return
-        self.scenes.append(recording.scene())
+        self.scenes.append(self._recording.scene())
         if len(self.scenes) >= self.limit:  # one place stays free for the end
             del self.scenes[1::2]
             self.stride *= 2
 
     def pictures(self) -> Iterator[NDArray[np.uint8]]:
         """Draw the scenes, uint8 (600, 800, 3) each."""
-        return (scene.picture() for scene in self.scenes)
+        return map(self._recording.draw, self.scenes)
+
+    def picture(self, k: int) -> NDArray[np.uint8]:
+        """Draw one scene."""
+        return self._recording.draw(self.scenes[k])
 
 
 def record_episode(
@@ -96,7 +100,7 @@ def record_episode(
             a dict is that of an environment that schedules one worker.
         policy: a name: ``"random"`` (inside the mask), where one worker is scheduled ``"greedy"`` (admits as much as
             fits, evicts only where it must), where requests are routed that of a router (``kvgym list routers``); a
-            function ``(observation, mask) -> action``, such as :func:`kvgym.envs.routing.agents.router_player`
+            function ``(observation, mask) -> action``, such as :func:`kvgym.envs.routing.players.router_player`
             returns for any router; or an agent with SB3's ``predict``, which is given the mask if it takes
             ``action_masks``. None = ``"greedy"``, or the default router.
         seed: of the environment and of the random policy.
@@ -118,16 +122,16 @@ def record_episode(
     env, served = _environment(env)
     policy = served.players()[0] if policy is None else policy
     act = _player(policy, served, seed)
-    film = Film(max_frames)
     observation, info = env.reset(seed=seed)
     recording = served.recording()
+    film = Film(max_frames, recording)
     steps, total, ended = 0, 0.0, False
     while True:
         recording.take()
         if ended or steps == max_steps:
             break
         if path is not None:
-            film.pass_by(steps, recording)
+            film.pass_by(steps)
         observation, reward, terminated, truncated, info = env.step(act(observation, served.action_masks()))
         ended = terminated or truncated
         steps, total = steps + 1, total + float(reward)
@@ -228,7 +232,7 @@ def _write_gif(film: Film, path: Path, fps: int) -> None:
     from PIL import Image as Images
 
     count = len(film.scenes)
-    some = [film.scenes[k].picture() for k in sorted({0, count // 3, 2 * count // 3, count - 1})]
+    some = [film.picture(k) for k in sorted({0, count // 3, 2 * count // 3, count - 1})]
     palette = Images.fromarray(np.concatenate(some)).quantize(128, dither=Images.Dither.NONE)
     colors = np.array(palette.getpalette(), np.uint8).reshape(-1, 3)
     colors[(colors >= 244).all(axis=1)] = 255  # the paper stays white

@@ -26,6 +26,7 @@ from kvgym.envs.rendering.scene import (
     Scene,
     Spans,
     choose_rows,
+    require_matplotlib,
     text_frame,
 )
 from kvgym.envs.scheduling.memory import Block
@@ -217,13 +218,20 @@ class Recorder:
         kept = np.array([span for span in found if span[3] > span[2]], np.float64).reshape(-1, 4)
         return Spans(kept[:, 0].astype(np.int64), kept[:, 1].astype(np.int64), kept[:, 2], kept[:, 3])
 
-    def picture(self) -> NDArray[np.uint8]:
-        """Return the present moment as an image, uint8 (600, 800, 3).
+    def draw(self, moment: Scene) -> NDArray[np.uint8]:
+        """Return a moment as an image, uint8 (600, 800, 3).
 
         Raises:
             ConfigError: matplotlib is missing.
         """
-        return self.scene().picture()
+        require_matplotlib()
+        from kvgym.envs.rendering.frame import draw_scene
+
+        return draw_scene(moment)
+
+    def picture(self) -> NDArray[np.uint8]:
+        """Return the present moment as an image, see :meth:`draw`."""
+        return self.draw(self.scene())
 
     def write_summary(self, title: str, path: Path) -> None:
         """Write a picture of the episode so far as a PNG file.

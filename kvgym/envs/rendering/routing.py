@@ -1,7 +1,7 @@
 """One moment of the routing environment: the workers as the next request finds them, as arrays and as text.
 
 Only what the agent may know is shown. Importing this module needs no plotting library;
-:meth:`RoutingScene.picture` imports matplotlib on first use.
+``routing_picture`` draws what is here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.envs.rendering.scene import memory_bar, require_matplotlib
+from kvgym.envs.rendering.scene import Floats, Integers, memory_bar
 from kvgym.envs.routing.features import INCOMING, LOADS
 from kvgym.envs.routing.observer import Observer
 from kvgym.simulator.cluster_simulation import ClusterSimulation
@@ -89,16 +89,40 @@ class RoutingScene:
             lines.append(f"{'...':>8} {len(self.role) - TEXT_WORKERS:,} more workers")
         return "\n".join(lines) + "\n"
 
-    def picture(self) -> NDArray[np.uint8]:
-        """Return the moment as an image, uint8 (600, 800, 3).
 
-        Raises:
-            ConfigError: matplotlib is missing.
-        """
-        require_matplotlib()
-        from kvgym.envs.rendering.routing_picture import draw_moment
+@dataclass(frozen=True)
+class RoutingCourse:
+    """What became of an episode, with s samples of r workers.
 
-        return draw_moment(self)
+    Attributes:
+        clock: seconds.
+        num_arrived: requests that have arrived.
+        num_finished: requests finished.
+        mean_latency: their mean end-to-end latency, seconds; NaN without any.
+        num_evictions: evictions on all workers.
+        num_iterations: batches executed on all workers.
+        peak: most KV memory in use on any worker while a batch ran / its capacity.
+        role: index into :data:`ROLES`, int64 (r,).
+        received: requests that joined a worker, from outside or from a prefill worker, int64 (r,).
+        time: seconds, float64 (s,); the last is ``clock``.
+        kv: KV memory in use / capacity, float64 (r, s).
+        waiting: waiting requests, float64 (r, s).
+        unfinished: requests sent there that have not finished there, float64 (r, s).
+    """
+
+    clock: float
+    num_arrived: int
+    num_finished: int
+    mean_latency: float
+    num_evictions: int
+    num_iterations: int
+    peak: float
+    role: Integers
+    received: Integers
+    time: Floats
+    kv: Floats
+    waiting: Floats
+    unfinished: Floats
 
 
 def scene_of(

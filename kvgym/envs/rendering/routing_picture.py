@@ -25,8 +25,7 @@ from kvgym.envs.rendering.picture import (
     rectangles,
     rectangles_below,
 )
-from kvgym.envs.rendering.routing import ROLES, RoutingScene
-from kvgym.envs.rendering.routing_recorder import RoutingCourse
+from kvgym.envs.rendering.routing import ROLES, RoutingCourse, RoutingScene
 from kvgym.envs.rendering.scene import Floats, Integers
 from kvgym.report.plots import GRID, INK
 

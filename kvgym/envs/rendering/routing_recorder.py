@@ -6,7 +6,6 @@ Importing this module needs no plotting library; drawing imports matplotlib on f
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,45 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.envs.rendering.history import History
-from kvgym.envs.rendering.routing import RoutingScene
-from kvgym.envs.rendering.scene import Floats, Integers
+from kvgym.envs.rendering.routing import RoutingCourse, RoutingScene
+from kvgym.envs.rendering.scene import require_matplotlib
 from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.tables import FINISHED
-
-
-@dataclass(frozen=True)
-class RoutingCourse:
-    """What became of an episode, with s samples of r workers.
-
-    Attributes:
-        clock: seconds.
-        num_arrived: requests that have arrived.
-        num_finished: requests finished.
-        mean_latency: their mean end-to-end latency, seconds; NaN without any.
-        num_evictions: evictions on all workers.
-        num_iterations: batches executed on all workers.
-        peak: most KV memory in use on any worker while a batch ran / its capacity.
-        role: index into :data:`~kvgym.envs.rendering.routing.ROLES`, int64 (r,).
-        received: requests that joined a worker, from outside or from a prefill worker, int64 (r,).
-        time: seconds, float64 (s,); the last is ``clock``.
-        kv: KV memory in use / capacity, float64 (r, s).
-        waiting: waiting requests, float64 (r, s).
-        unfinished: requests sent there that have not finished there, float64 (r, s).
-    """
-
-    clock: float
-    num_arrived: int
-    num_finished: int
-    mean_latency: float
-    num_evictions: int
-    num_iterations: int
-    peak: float
-    role: Integers
-    received: Integers
-    time: Floats
-    kv: Floats
-    waiting: Floats
-    unfinished: Floats
 
 
 class RoutingRecorder:
@@ -124,6 +88,17 @@ class RoutingRecorder:
             waiting=waiting,
             unfinished=unfinished,
         )
+
+    def draw(self, moment: RoutingScene) -> NDArray[np.uint8]:
+        """Return a moment as an image, uint8 (600, 800, 3).
+
+        Raises:
+            ConfigError: matplotlib is missing.
+        """
+        require_matplotlib()
+        from kvgym.envs.rendering.routing_picture import draw_moment
+
+        return draw_moment(moment)
 
     def write_summary(self, title: str, path: Path) -> None:
         """Write a picture of the episode so far as a PNG file.

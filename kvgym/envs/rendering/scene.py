@@ -116,17 +116,6 @@ class Scene:
     rows: Integers
     spans: Spans
 
-    def picture(self) -> NDArray[np.uint8]:
-        """Return the moment as an image, uint8 (600, 800, 3).
-
-        Raises:
-            ConfigError: matplotlib is missing.
-        """
-        require_matplotlib()
-        from kvgym.envs.rendering.frame import draw_scene
-
-        return draw_scene(self)
-
 
 def choose_rows(active: Integers, waiting: Integers, finished: Integers, rows: int | None) -> Integers:
     """Return the requests of the Gantt view, in order of arrival.

@@ -1,6 +1,6 @@
 """Routers in the routing environment, and agents as routers.
 
-:func:`router_player` lets any router act in the environment, :func:`play_router` for a whole episode.
+:func:`play_router` lets any router act in the environment for an episode.
 :class:`AgentRouter` is the other way round: whatever has Stable-Baselines3's ``predict`` becomes a router for
 :func:`kvgym.simulate`, with observations of the same compiled function.
 """
@@ -8,47 +8,20 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from typing import Any
 
 import numpy as np
 
 from kvgym.envs.agents import Predictor
-from kvgym.envs.recordable import Act
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.routing.observer import Observer, shortest_queue
+from kvgym.envs.routing.players import router_player
 from kvgym.errors import ConfigError
-from kvgym.routing import Router, RouterInfo, make_router
+from kvgym.routing import Router, RouterInfo
 from kvgym.runner import SimulationResult
-from kvgym.seeding import stream_seed
 from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
-
-
-def router_player(env: RoutingEnv, router: str | Router, *, seed: int = 0) -> Act:
-    """Return a router as a function of observation and mask, which it does not read: it sees the cluster itself.
-
-    Args:
-        env: the environment to play in, unwrapped.
-        router: a router or its name; it is reset, and serves for one episode.
-        seed: of the router's random numbers.
-
-    Raises:
-        ConfigError: when called, if the router chose a worker the request may not go to.
-    """
-    chosen = make_router(router)
-    chosen.reset(len(env.system.all_workers), stream_seed(seed, "routing"))
-
-    def act(observation: Any, mask: Any) -> int:
-        if env.is_over:
-            return 0
-        worker = operator.index(chosen.route(env.view))
-        if worker not in env.view.candidates:
-            raise ConfigError(f"router {chosen.info.name!r} chose worker {worker}, which is not a candidate")
-        return worker
-
-    return act
 
 
 def play_router(

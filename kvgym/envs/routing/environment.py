@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.recordable import RANDOM, Act, Recordable
+from kvgym.envs.rendering.scene import require_matplotlib
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.observer import Observer, feature_names, observation_space, shortest_queue
+from kvgym.envs.routing.players import router_player
 from kvgym.envs.scheduling.episodes import workload_seed
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, LivelockError, UnknownNameError
@@ -304,8 +306,6 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             UnknownNameError: nothing of that name plays here.
             ConfigError: an unknown option or a value out of range.
         """
-        from kvgym.envs.routing.agents import router_player
-
         if name == RANDOM:
             return self.random_player(seed)
         if name.partition(":")[0] not in ROUTERS:
@@ -325,5 +325,9 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             return None
         if self.simulation is None:
             raise gym.error.ResetNeeded("there is nothing to render yet; call reset() first")
-        scene = self._scene()
-        return scene.picture() if self.render_mode == "rgb_array" else scene.text()
+        if self.render_mode == "ansi":
+            return self._scene().text()
+        require_matplotlib()
+        from kvgym.envs.rendering.routing_picture import draw_moment
+
+        return draw_moment(self._scene())

@@ -10,9 +10,10 @@ from routing_play import APART, CLUSTERS, TIGHT
 from kvgym.envs.rendering import history
 from kvgym.envs.rendering.episode import record_episode
 from kvgym.envs.rendering.routing_recorder import RoutingCourse
-from kvgym.envs.routing.agents import play_router, router_player
+from kvgym.envs.routing.agents import play_router
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
+from kvgym.envs.routing.players import router_player
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.routing import ROUTERS
 
@@ -216,10 +217,10 @@ def test_moments_do_not_depend_on_those_before_them(workers):
         recording.take()
         env.step(int(np.flatnonzero(env.action_masks())[-1]))
     scene = recording.scene()
-    picture = scene.picture()
+    picture = recording.draw(scene)
     assert (picture.shape, picture.dtype) == ((600, 800, 3), np.uint8)
     env.step(int(np.flatnonzero(env.action_masks())[0]))
-    assert np.array_equal(scene.picture(), picture)
+    assert np.array_equal(recording.draw(scene), picture)
     assert not np.array_equal(env.render(), picture)
     for edge in (picture[:5], picture[-5:], picture[:, :5], picture[:, -5:]):
         assert (edge == 255).all()

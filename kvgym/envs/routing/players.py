@@ -1,0 +1,54 @@
+"""Routers as functions that act in the routing environment."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Protocol
+
+from kvgym.envs.recordable import Act
+from kvgym.errors import ConfigError
+from kvgym.routing import Router, make_router
+from kvgym.seeding import stream_seed
+from kvgym.simulator.system import System
+from kvgym.simulator.view import ClusterView
+
+
+class Routed(Protocol):
+    """What a router needs of the environment, :class:`~kvgym.envs.routing.environment.RoutingEnv`."""
+
+    system: System
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to route."""
+        ...
+
+    @property
+    def view(self) -> ClusterView:
+        """What a router sees of the present moment."""
+        ...
+
+
+def router_player(env: Routed, router: str | Router, *, seed: int = 0) -> Act:
+    """Return a router as a function of observation and mask, which it does not read: it sees the cluster itself.
+
+    Args:
+        env: the environment to play in, unwrapped.
+        router: a router or its name; it is reset, and serves for one episode.
+        seed: of the router's random numbers.
+
+    Raises:
+        ConfigError: when called, if the router chose a worker the request may not go to.
+    """
+    chosen = make_router(router)
+    chosen.reset(len(env.system.all_workers), stream_seed(seed, "routing"))
+
+    def act(observation: Any, mask: Any) -> int:
+        if env.is_over:
+            return 0
+        worker = operator.index(chosen.route(env.view))
+        if worker not in env.view.candidates:
+            raise ConfigError(f"router {chosen.info.name!r} chose worker {worker}, which is not a candidate")
+        return worker
+
+    return act
