@@ -389,8 +389,8 @@ def policy_for(
         "queue_window": config.queue_window,
         "active_window": config.active_window,
         "action": config.action,
-        "information": config.information,
-        "features": config.features,
+        "information": list(config.information),  # lists survive JSON
+        "features": list(config.features),
     }
     return _SLOTS_POLICIES[algorithm], {"features_extractor_kwargs": {**layout, **sizes}}
 

@@ -285,6 +285,7 @@ def test_policy_for():
     assert policy_for("mlp", "ppo", config) == ("MlpPolicy", {"net_arch": [64, 64]})
     assert policy_for("mlp", "dqn", config, hidden=[8]) == ("MlpPolicy", {"net_arch": [8]})
     layout = {"queue_window": Q, "active_window": W, "action": "admit_count"}
+    layout |= {"information": ["predicted_length"], "features": []}
     expected = {"features_extractor_kwargs": {**layout, "row_dim": 16, "context_dim": 64}}
     classes = {
         "ppo": SlotsPolicy,

@@ -11,8 +11,9 @@ import pytest
 
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import InvalidDecisionError, LivelockError, RunError
+from kvgym.kernels import RuleDecision, RuleMemory, RuleView, admit, first_waiting, policy_kernel
 from kvgym.metrics import compute_metrics
-from kvgym.policy import CompiledPolicy, Policy, PolicyInfo, SystemInfo, policy_kernel
+from kvgym.policy import CompiledPolicy, Policy, PolicyInfo, SystemInfo
 from kvgym.runner import SimulationResult, simulate
 from kvgym.simulator.decision import Decision
 from kvgym.simulator.system import LEAST_EFFORT, System, Worker
@@ -232,14 +233,10 @@ def test_an_own_stall_limit_is_the_only_one() -> None:
 
 
 @policy_kernel
-def late_kernel(
-    problem: Any, w: Any, requests: Any, active: Any, queued: Any, finished: Any, d: Any, admit: Any,
-    admit_tokens: Any, evict: Any, params: Any, state: Any, reals: Any, profile: Any,
-) -> None:  # fmt: skip
+def late_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Admit the head of the queue from a given iteration on."""
-    if w.num_active == 0 and w.iteration >= params[0]:
-        admit[0] = w.queue_head
-        d.num_admit = 1
+    if view.worker.num_active == 0 and view.worker.iteration >= memory.params[0]:
+        admit(decision, first_waiting(view))
 
 
 class Late(CompiledPolicy):

@@ -12,6 +12,7 @@ from kvgym.cli import console
 from kvgym.cli.render import render
 from kvgym.envs import registration
 from kvgym.envs.rendering.episode import record_episode
+from kvgym.envs.scheduling.actions import catalogue
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import greedy_action
 from kvgym.errors import ConfigError, UnknownNameError
@@ -184,7 +185,7 @@ def test_command_routes(command, tmp_path, given):
 
 def test_command_takes_environments_of_plugins(command, monkeypatch):
     monkeypatch.setattr(registration.ACTIONS, "_items", dict(registration.ACTIONS._items))
-    monkeypatch.setattr(registration, "_KINDS", {})
+    monkeypatch.setattr(catalogue, "_KINDS", {})
     kind = registration.ACTIONS["admit_count"].kind
     registration.register_action("mine", "mine/Count-v0", kind, "as many as fit")
     try:
