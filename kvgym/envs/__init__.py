@@ -24,11 +24,6 @@ IDS = {**SCHEDULING_IDS, **ROUTING_IDS}
 ROUTE_SUMMARY = "which worker of a cluster serves a request, under a scheduler of the library (Discrete)"
 
 
-def scheduling_ids() -> dict[str, str]:
-    """Return the ids of all environments that schedule one worker, those of other distributions included."""
-    return {ACTIONS[name].id: name for name in ACTIONS}
-
-
 def environment_names() -> dict[str, str]:
     """Return the ids of all environments, with a line each."""
     lines = {ACTIONS[name].id: ACTIONS[name].summary for name in ACTIONS}

@@ -19,9 +19,12 @@ from kvgym.envs.scheduling.actions.expressing import (
     NUM_ACTIVE,
     NUM_ADMIT,
     NUM_EVICT,
+    REFUSED,
     REQUEST_ID,
     NotExpressibleError,
     explain,
+    explain_refusal,
+    refused,
 )
 from kvgym.envs.scheduling.actions.kind import MORE
 from kvgym.envs.scheduling.actions.reading import ActionReader
@@ -29,6 +32,7 @@ from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.memory import Block, Sizes, control_row
 from kvgym.envs.scheduling.observations import observation_size
+from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.spaces import present
 from kvgym.envs.scheduling.stepping import BEGIN, COMPOSE, step_envs
@@ -40,9 +44,10 @@ from kvgym.simulator.addresses import function_handle
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.cluster_tables import ROWS
 from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.entering import STATUS_NAMES, enter_decision
 from kvgym.simulator.rule import RuleDecision
 from kvgym.simulator.simulation import Simulation
-from kvgym.simulator.tables import DECISION, RUN, UNKNOWN, WAIT, as_records
+from kvgym.simulator.tables import DECISION, RUN, UNKNOWN, as_records
 from kvgym.simulator.view import SystemView
 
 
@@ -57,19 +62,25 @@ def action_of(env: ServingEnv, decision: Decision) -> Iterator[Any]:
 
     Raises:
         NotExpressibleError: the actions of this environment cannot say it.
-        InvalidDecisionError: it is about a request that is not active.
+        InvalidDecisionError: the worker could not carry it out.
     """
     kind, episodes = env.config.kind, env.episodes
     if kind.encode is None:
         raise NotExpressibleError(
             f"{kind.name} set parameters of a rule and cannot carry out single decisions; choose another kind of action"
         )
-    encode, tables = uncompiled(kind.encode), _written(episodes.slots[0].block, decision)
-    where = episodes.control[0]
+    block, where = episodes.slots[0].block, episodes.control[0]
+    active: Any = block["active"][: env.view.num_active]
+    tables = _written(block, active, decision)
+    encode, inside = uncompiled(kind.encode), uncompiled(open_environment)(where)
     action, report, done = np.zeros(kind.size(env.config)), np.zeros(5, np.int64), 0
     report[NUM_ADMIT], report[NUM_EVICT] = len(decision.admit), len(decision.evict)
-    report[NUM_ACTIVE] = env.view.num_active
+    report[NUM_ACTIVE] = len(active)
     space, outcome = env.action_space, MORE
+    refusal = uncompiled(refused)(inside, tables)
+    if refusal != 0:
+        active["planned"] = UNKNOWN
+        raise InvalidDecisionError(explain_refusal(REFUSED - refusal, block["tracker"][0]))
     while outcome == MORE:
         report[REQUEST_ID] = UNKNOWN
         outcome = encode(where, tables, done, action, report)
@@ -79,29 +90,17 @@ def action_of(env: ServingEnv, decision: Decision) -> Iterator[Any]:
         done += 1
 
 
-def _written(block: Block, decision: Decision) -> RuleDecision:
+def _written(block: Block, active: Any, decision: Decision) -> RuleDecision:
     """Return a decision in tables of its own, with plans for active requests in the environment's."""
-    active: Any = block["active"][: int(block["workers"]["num_active"][0])]
-    slots = {int(i): k for k, i in enumerate(active["request_id"])}
-    for what, ids, valid in (
-        ("evicts", decision.evict, slots.keys()),
-        ("gives tokens to", decision.tokens, slots.keys() | set(decision.admit)),
-    ):
-        unknown = [i for i in ids if i not in valid]
-        if unknown:
-            raise InvalidDecisionError(f"the decision {what} request {unknown[0]}, which is not active")
+    size = len(block["admit"])
     record: Any = as_records(np.zeros(1, DECISION))
-    size = max(len(block["admit"]), len(decision.admit))
     tables = RuleDecision(record[0], *(np.full(size, UNKNOWN, np.int32) for _ in range(3)))
-    waits = decision.wait_until is not None
-    record["act"], record["wait_until"] = WAIT if waits else RUN, decision.wait_until if waits else np.inf
-    record["explicit"] = 1 if decision.tokens else 0
-    record["num_admit"], record["num_evict"] = len(decision.admit), len(decision.evict)
-    active["planned"] = [decision.tokens.get(i, UNKNOWN) for i in slots]
-    for j, i in enumerate(decision.admit):
-        tables.admit[j], tables.admit_tokens[j] = i, decision.tokens.get(i, UNKNOWN)
-    for j, i in enumerate(decision.evict):
-        tables.evict[j] = slots[i]
+    status = block["requests"]["status"]
+    enter_decision(
+        decision, tables, active, int(block["problem"][0]["num_requests"]),
+        refuse=lambda what: InvalidDecisionError(f"the decision {what}"),
+        status_of=lambda i: STATUS_NAMES[int(status[i])] if 0 <= i < len(status) else "unknown",
+    )  # fmt: skip
     return tables
 
 
@@ -171,9 +170,7 @@ class AgentPolicy(Policy):
         # The scales of the observation stay those of training, on whatever system the agent runs.
         scenario = self.config.make_scenario()
         workload = scenario.make_workload()
-        self._settings = self.config.make_settings(
-            scenario.make_system().batch_time, len(workload.sample(0)), workload.mean_rate
-        )
+        self._training = (scenario.make_system().batch_time, len(workload.sample(0)), workload.mean_rate)
 
     def hyperparameters(self) -> dict[str, Any]:
         """Return nothing: the name tells agents apart."""
@@ -209,9 +206,9 @@ class AgentPolicy(Policy):
             for name, _, _ in sizes.layout()
         ]
         self._own = own
-        self._own_settings = self._settings.copy()
-        self._own_settings["rate_scale"] *= len(simulation.workers)  # what arrives, arrives for all workers
-        self._control = control_row(tables, self._own_settings)[None]
+        self._settings = config.make_settings(*self._training)  # anew: it holds addresses of this process
+        self._settings["rate_scale"] *= len(simulation.workers)  # what arrives, arrives for all workers
+        self._control = control_row(tables, self._settings)[None]
         self._observations = np.zeros((1, observation_size(config)), np.float32)
         self._masks = np.zeros((1, config.kind.mask_size(config)), np.uint8)
         self._actions = np.zeros((1, config.kind.size(config)))
@@ -219,7 +216,7 @@ class AgentPolicy(Policy):
         self._outcomes, self._todo = np.zeros(1, np.int64), np.zeros(1, np.uint8)
         batch_time = simulation.system.all_workers[k].batch_time
         handle = function_handle(batch_time.kernel.compiled, BATCH_TIME_SIGNATURE, compiled=True)
-        self._own_settings["batch_time_function"] = handle
+        self._settings["batch_time_function"] = handle
         self._arguments = (
             self._control, self._todo, self._actions, self._observations, self._masks, np.zeros(1),
             np.zeros((1, len(REWARD_TERMS))), self._outcomes, np.zeros(1, np.int64), np.zeros(1),

@@ -21,6 +21,7 @@ from kvgym.envs.scheduling.actions.expressing import (
     UNASKED,
     UNFIT,
     in_full,
+    refused,
 )
 from kvgym.envs.scheduling.actions.kind import ENCODE_SIGNATURE, MORE
 from kvgym.envs.scheduling.observations import write_observation
@@ -31,7 +32,7 @@ from kvgym.envs.scheduling.window import Env
 from kvgym.simulator.addresses import function_at
 from kvgym.simulator.compiled import jit, kernel
 from kvgym.simulator.rule import MEMORY, POLICY_SIGNATURE, RuleDecision, RuleMemory, view_of
-from kvgym.simulator.tables import DECISION, REQUEUE_ARRIVAL, RUN, UNKNOWN
+from kvgym.simulator.tables import DECISION, REQUEUE_ARRIVAL, RUN, UNKNOWN, WAIT
 
 policy_at, encode_at = function_at(POLICY_SIGNATURE), function_at(ENCODE_SIGNATURE)
 
@@ -43,7 +44,7 @@ def difference(e: Env, decision: RuleDecision) -> int:
     The order of evictions matters only where it decides who is queued before whom.
     """
     own, d, admit, evict = e.run.decision, decision.record, decision.admit, decision.evict
-    if own.act != d.act:
+    if own.act != d.act or (own.act == WAIT and min(own.wait_until, d.wait_until) < d.wait_until):
         return IDLE
     if own.num_evict != d.num_evict:
         return EVICTION
@@ -132,6 +133,9 @@ def demonstrate_episode(
         d.act, d.explicit, d.num_admit, d.num_evict, d.wait_until = RUN, 0, 0, 0, np.inf
         policy(view_of(run), decision, memory)
         report[NUM_ADMIT], report[NUM_EVICT], report[NUM_ACTIVE] = d.num_admit, d.num_evict, run.w.num_active
+        reason = refused(e, decision)
+        if reason != 0:
+            return reason
         if not asked:
             reason = in_full(e, decision)
             if reason != 0:

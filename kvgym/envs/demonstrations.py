@@ -16,14 +16,20 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from kvgym.envs.demonstrating import demonstrate_episode
-from kvgym.envs.scheduling.actions.expressing import AT, NotExpressibleError, explain
+from kvgym.envs.scheduling.actions.expressing import (
+    AT,
+    REFUSED,
+    NotExpressibleError,
+    explain,
+    explain_refusal,
+)
 from kvgym.envs.scheduling.actions.kind import ENCODE_SIGNATURE
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.episodes import Episodes
 from kvgym.envs.scheduling.memory import Sizes
 from kvgym.envs.scheduling.stepping import RUNNING, TERMINATED, TRUNCATED
 from kvgym.envs.scheduling.tables import REWARD_TERMS
-from kvgym.errors import ConfigError, KVGymError, LivelockError
+from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError
 from kvgym.metrics import metric_names
 from kvgym.policy import CompiledPolicy, Policy, make_policy
 from kvgym.runner import check_needs, system_info
@@ -163,6 +169,7 @@ def _play(
     Raises:
         ConfigError: the requests lack what the policy needs, or none arrives in time.
         NotExpressibleError: see :func:`demonstrate`.
+        InvalidDecisionError: the policy decided something that the worker cannot do.
         LivelockError: the policy makes no progress.
     """
     episodes.start(0, seed)
@@ -188,6 +195,9 @@ def _play(
             found.rewards, np.zeros(len(REWARD_TERMS)), report,
         )
     )  # fmt: skip
+    if outcome <= REFUSED:
+        what = explain_refusal(REFUSED - outcome, block["tracker"][0])
+        raise InvalidDecisionError(f"policy {policy.info.name!r}, {_moment(episodes)}: {what}")
     if outcome < 0:
         raise NotExpressibleError(
             f"policy {policy.info.name!r}, {_moment(episodes)}: it {explain(outcome, episodes.config, report)}"

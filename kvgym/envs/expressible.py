@@ -14,7 +14,7 @@ from kvgym.envs.demonstrations import demonstrate
 from kvgym.envs.scheduling.actions.catalogue import ACTIONS, action_kind
 from kvgym.envs.scheduling.actions.expressing import NotExpressibleError
 from kvgym.errors import LivelockError
-from kvgym.policy import POLICIES
+from kvgym.policy import POLICIES, CompiledPolicy
 
 ALWAYS, SHORT, EXACT, SHORT_EXACT, NEVER = (
     "yes",
@@ -121,9 +121,14 @@ def expressible(action: str, policy: str) -> Expressible:
     return Expressible(NEVER, reason=first_reason)
 
 
+def compiled_policies() -> tuple[str, ...]:
+    """Return the registered policies that can be tried; plain Python ones of other distributions cannot."""
+    return tuple(name for name in POLICIES if issubclass(POLICIES[name], CompiledPolicy))
+
+
 def inexpressible_policies(action: str) -> dict[str, str]:
-    """Return the policies that cannot act in a kind of action in every workload, with a reason."""
-    found = {name: expressible(action, name) for name in POLICIES}
+    """Return the compiled policies that cannot act in a kind of action in every workload, with a reason."""
+    found = {name: expressible(action, name) for name in compiled_policies()}
     return {name: e.reason for name, e in found.items() if e.how_far != ALWAYS}
 
 
@@ -131,7 +136,7 @@ def table() -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
     """Return headings and rows, by policy, of what each kind of action can express."""
     kinds = [name for name in ACTIONS if action_kind(name).encode is not None]
     rows = {}
-    for policy in POLICIES:
+    for policy in compiled_policies():
         cells = []
         for kind in kinds:
             e = expressible(kind, policy)

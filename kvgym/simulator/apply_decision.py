@@ -82,6 +82,8 @@ def planned_tokens(d: Any, chosen: int, prefill_left: int) -> int:
 def inspect_decision(run: Run) -> int:
     """Check a decision, marking the requests it evicts and admits on the way."""
     d, w, limit = run.decision, run.w, run.problem.kv_capacity
+    if d.num_evict > run.evict.shape[0]:
+        return refuse(run.tracker, BAD_EVICT, UNKNOWN, d.num_evict - 1, w.num_active)
     for j in range(d.num_evict):
         k = run.evict[j]
         if not 0 <= k < w.num_active:

@@ -39,9 +39,8 @@ def begin(run: Run, batch_time: Any, batch_params: Any) -> int:
     for j in range(d.num_admit):
         activate(run, run.admit[j], run.admit_tokens[j] if d.explicit == 1 else UNKNOWN)
     w.total_admitted += d.num_admit
-    if w.num_active == 0:
-        w.total_idle += 1
     if d.act == RUN:
+        w.total_idle += 1 if w.num_active == 0 else 0
         return start_batch(run, batch_time, batch_params)
     for k in range(w.num_active):
         run.active[k].planned = UNKNOWN

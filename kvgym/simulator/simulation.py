@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -13,8 +12,9 @@ from numpy.typing import NDArray
 from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError
 from kvgym.simulator.compiled import jit_disabled, uncompiled
 from kvgym.simulator.decision import Decision
+from kvgym.simulator.entering import STATUS_NAMES, enter_decision
 from kvgym.simulator.loop import Tables, run_loop, step_worker
-from kvgym.simulator.rule import RuleMemory
+from kvgym.simulator.rule import RuleDecision, RuleMemory
 from kvgym.simulator.system import ROLES, System
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -28,8 +28,6 @@ from kvgym.simulator.tables import (
     DECIDE,
     DECISION,
     DONE,
-    FINISHED,
-    FUTURE,
     GAP_BINS,
     HORIZON,
     ITERATION,
@@ -38,14 +36,11 @@ from kvgym.simulator.tables import (
     NO_MEMORY,
     OK,
     REQUEST,
-    RUN,
     SLOT,
     STALLED,
     TOO_MANY,
     TRACKER,
-    TRANSFERRING,
     UNKNOWN,
-    WAIT,
     WAITING,
     WORKER,
     as_records,
@@ -209,50 +204,15 @@ class Simulation:
         Raises:
             InvalidDecisionError: it is not well-formed; nothing has been written.
         """
-        if not hasattr(decision, "wait_until"):
-            raise self._invalid(f"is {decision!r}; expected a kvgym.Decision")
         k = self.current
-        d, w = self.decision[k], self.worker
-        active = self.active[k, : int(w["num_active"])]
-        slots = {int(i): k for k, i in enumerate(active["request_id"])}
-        admit = [self._whole(i, "admits request") for i in decision.admit]
-        evict = [self._whole(i, "evicts request") for i in decision.evict]
-        tokens = {self._whole(i, "gives tokens to request"): t for i, t in decision.tokens.items()}
-        capacity = self.admit.shape[1]
-        if len(admit) > capacity or len(evict) > capacity:
-            raise self._invalid(f"lists more requests than can ever be active ({capacity})")
-        for i in evict:
-            if i not in slots:
-                raise self._invalid(f"evicts request {i}, which is {self._status_of(i)}, not active")
-        for i in admit:
-            if not 0 <= i < len(self.requests):
-                raise self._invalid(f"admits request {i}, which is {self._status_of(i)}")
-        running = (slots.keys() - evict) | set(admit)
-        for i, count in tokens.items():
-            if i not in running:
-                raise self._invalid(f"gives tokens to request {i}, which is not in the coming batch")
-            tokens[i] = self._whole(count, f"to request {i} gives tokens:")
-            if not 0 <= tokens[i] < 2**31:
-                raise self._invalid(f"gives request {i} {tokens[i]} tokens; leave it out to run it in full")
-        until = math.inf if decision.wait_until is None else decision.wait_until
-        if not isinstance(until, int | float | np.number):
-            raise self._invalid(f"waits until {until!r}; expected seconds, or None to run a batch")
-        d["act"] = RUN if decision.wait_until is None else WAIT
-        d["wait_until"] = until
-        d["explicit"] = 1 if tokens else 0
-        d["num_admit"], d["num_evict"] = len(admit), len(evict)
-        active["planned"] = [tokens.get(i, UNKNOWN) for i in slots]
-        for j, i in enumerate(admit):
-            self.admit[k, j] = i
-            self.admit_tokens[k, j] = tokens.get(i, UNKNOWN)
-        for j, i in enumerate(evict):
-            self.evict[k, j] = slots[i]
-
-    def _whole(self, value: Any, what: str) -> int:
-        try:
-            return operator.index(value)
-        except TypeError:
-            raise self._invalid(f"{what} {value!r}; expected a whole number") from None
+        enter_decision(
+            decision,
+            RuleDecision(self.decision[k], self.admit[k], self.admit_tokens[k], self.evict[k]),
+            self.active[k, : int(self.worker["num_active"])],
+            len(self.requests),
+            refuse=self._invalid,
+            status_of=self._status_of,
+        )
 
     # ------------------------------------------------------------ failures
 
@@ -272,13 +232,7 @@ class Simulation:
             and self.requests["worker"][i] != self.current
         ):
             where = f" on worker {int(self.requests['worker'][i])}"
-        return {
-            FUTURE: "not here yet",
-            WAITING: "waiting",
-            ACTIVE: "active",
-            FINISHED: "finished",
-            TRANSFERRING: "between two workers",
-        }[status] + where
+        return STATUS_NAMES[status] + where
 
     def _where(self) -> str:
         w = self.worker

@@ -31,7 +31,7 @@ ROLES = {"mixed": ROLE_MIXED, "prefill": ROLE_PREFILL, "decode": ROLE_DECODE}
 LEAST_EFFORT = 1_000_000_000
 """Effort without anything new that is always allowed, in units of a request in a batch.
 
-An eviction, and a decision that leaves the worker empty, count 1,000 units and the longest request's tokens
+An eviction, and a batch run with nobody active, count 1,000 units and the longest request's tokens
 (which a policy may look ahead over); a step of a returning request through the queue counts 100. At least 10,000
 of either are allowed, and 10 evictions for each request, so that a policy may toss coins and turn its queue over.
 These are counts, not times: equal runs end alike everywhere.

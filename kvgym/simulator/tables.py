@@ -135,7 +135,7 @@ WORKER = np.dtype(
         ("total_routed", "i8"),  # requests that joined, by arrival or by transfer
         ("total_admitted", "i8"),
         ("total_evicted", "i8"),
-        ("total_idle", "i8"),  # decisions that left the worker empty
+        ("total_idle", "i8"),  # batches run with nobody active
         ("total_queue_steps", "i8"),  # steps of returning requests through a sorted queue
         ("total_finished", "i8"),
         ("total_output_tokens", "i8"),  # as generated, repeats included
@@ -191,7 +191,7 @@ PROBLEM = np.dtype(
         ("stall_limit", "i8"),  # decisions without a new token after which a run is a livelock
         ("effort_limit", "i8"),  # effort without a new token after which it is one if nothing is to come
         ("effort_weight", "i8"),  # effort of an eviction
-        ("idle_weight", "i8"),  # effort of a decision that leaves the worker empty
+        ("idle_weight", "i8"),  # effort of a batch with nobody active
         ("keep_log", "i8"),
         ("horizon", "f8"),  # seconds; inf = until all have finished
         ("swap_time", "f8"),  # seconds per KV token moved to or from CPU memory

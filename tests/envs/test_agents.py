@@ -1,5 +1,12 @@
 """Schedulers acting in the environment, and agents acting as schedulers: the same schedules as in the engine."""
 
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -64,14 +71,15 @@ def test_clearing_everything_is_expressible():
 
 
 def test_what_cannot_be_expressed_is_refused():
-    env = ServingEnv(action="admit_count", num_requests=5, batch_time=AFFINE, queue_window=2)
+    env = ServingEnv(action="admit_count", num_requests=5, batch_time=AFFINE, queue_window=2, rate=1e6)
     env.reset(seed=0)
     with pytest.raises(NotExpressibleError, match="pausing"):
         next(action_of(env, Decision(admit=[0], tokens={0: 1})))
-    with pytest.raises(InvalidDecisionError, match="gives tokens to request 0, which is not active"):
+    with pytest.raises(InvalidDecisionError, match="gives tokens to request 0, which is not in the coming"):
         next(action_of(env, Decision(tokens={0: 1})))
-    with pytest.raises(InvalidDecisionError, match="evicts request 3, which is not active"):
+    with pytest.raises(InvalidDecisionError, match="evicts request 3, which is not here yet, not active"):
         next(action_of(env, Decision(evict=[3])))
+    env.step(1)  # meanwhile the others have come
     with pytest.raises(NotExpressibleError, match="queue window"):
         next(action_of(env, Decision(admit=[4])))
     knobs = ServingEnv(action="knobs", num_requests=5, batch_time=AFFINE)
@@ -81,6 +89,64 @@ def test_what_cannot_be_expressed_is_refused():
     blind = ServingEnv(action="admit_count", num_requests=5, batch_time=AFFINE, information=[])
     with pytest.raises(NotExpressibleError, match="predicted_length"):
         play(blind, "mc_sf")
+
+
+REFUSED = {
+    "1000000 tokens; valid": Decision(tokens={0: 1_000_000}),
+    "-5 tokens": Decision(tokens={0: -5}),
+    "evicts request 0 twice": Decision(evict=[0, 0]),
+    "not later than now": Decision(wait_until=-1.0),
+    "tokens to request 0, which is not in the coming batch": Decision(evict=[0], tokens={0: 1}),
+    "0.5; expected a whole number": Decision(tokens={0: 0.5}),
+    "admits request 1000000000000": Decision(admit=[10**12]),
+    "admits request 0": Decision(admit=[0]),
+    "expected a kvgym.Decision": None,
+}
+
+
+@pytest.mark.parametrize("action", ["admit_count", "admit_evict", "flags", "tokens"])
+def test_decisions_that_the_engine_refuses_are_refused_here(action):
+    """And an environment whose action could not be found goes on as if nobody had asked."""
+    env, twin = (ServingEnv(action=action, num_requests=5, batch_time=AFFINE, rate=1e3) for _ in range(2))
+    for e in (env, twin):
+        e.reset(options={"workload_seed": 0})
+        e.step(next(action_of(e, Decision(admit=[0]))) if action != "admit_evict" else 0)
+        if action == "admit_evict":
+            e.step(e.config.kind.idle(e.config))
+    assert env.view.active.request_id.tolist() == [0]
+    for message, decision in REFUSED.items():
+        with pytest.raises(InvalidDecisionError, match=message):
+            next(action_of(env, decision))
+    if action != "tokens":
+        with pytest.raises(NotExpressibleError, match="pauses"):
+            next(action_of(env, Decision(admit=[1], tokens={0: 0})))
+    idle = env.config.kind.idle(env.config)
+    for _ in range(20):
+        (one, *rest), (other, *others) = env.step(idle), twin.step(idle)
+        assert np.array_equal(one, other)
+        assert rest[:3] == others[:3]
+
+
+def test_an_agent_runs_in_another_process(tmp_path):
+    """Nothing of the process that made it is in its pickle, before and after a run."""
+    agent = AgentPolicy(FixedKnobs(), action="knobs", num_requests=20)
+    scenario = kvgym.load_scenario("a100-llama2-70b")
+    system, table = scenario.make_system(), kvgym.make_workload("lmsys", num_requests=20, rate=40).sample(0)
+    finish = kvgym.simulate(system, table, agent).requests["finish_time"]
+    (tmp_path / "agent.pkl").write_bytes(pickle.dumps(agent))
+    program = (
+        "import pickle, sys\nimport kvgym\nfrom test_agents import FixedKnobs\n"
+        "agent = pickle.load(open('agent.pkl', 'rb'))\n"
+        "table = kvgym.make_workload('lmsys', num_requests=20, rate=40).sample(0)\n"
+        "system = kvgym.load_scenario('a100-llama2-70b').make_system()\n"
+        "print(kvgym.simulate(system, table, agent).requests['finish_time'].tolist())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == finish.tolist()
 
 
 class Greedy:
@@ -163,3 +229,7 @@ class FixedKnobs:
 
     def predict(self, observation, deterministic=True, action_masks=None):
         return np.array([0, 7, 1, 0]), None
+
+
+FixedKnobs.__module__ = "test_agents"  # as another process imports it
+sys.modules.setdefault("test_agents", sys.modules[__name__])

@@ -13,8 +13,10 @@ from kvgym.envs.demonstrations import Demonstrations, demonstrate
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.episodes import at_load
-from kvgym.errors import ConfigError, LivelockError
+from kvgym.errors import ConfigError, InvalidDecisionError, LivelockError
+from kvgym.kernels import RuleDecision, RuleMemory, RuleView, admit, evict, first_waiting, policy_kernel
 from kvgym.metrics import metric_names
+from kvgym.policy import CompiledPolicy, PolicyInfo
 
 AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6}
 SHORT = {"preset": "lmsys", "limits": {"max_prompt_len": 60, "max_output_len": 60}}
@@ -198,3 +200,23 @@ def test_wrong_arguments():
         demonstrate(Plain(), steps=10)
     with pytest.raises(ConfigError, match="before the episode's horizon"):
         demonstrate("fcfs", steps=10, **{**TIGHT, "horizon": 1e-9})
+
+
+@policy_kernel
+def evicts_nobody_there(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Admit one, then evict a slot far behind the tables."""
+    if view.worker.num_active == 0:
+        admit(decision, first_waiting(view))
+    else:
+        evict(decision, 1 << 30)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("action", ["admit_count", "tokens"])
+def test_decisions_that_the_engine_refuses(action, compiled):
+    class Wrong(CompiledPolicy):
+        info = PolicyInfo(name="wrong", summary="")
+        kernel = evicts_nobody_there
+
+    with pytest.raises(InvalidDecisionError, match=r"'wrong'.*evicts slot 1073741824"):
+        demonstrate(Wrong(), steps=10, action=action, compiled=compiled, **TIGHT)

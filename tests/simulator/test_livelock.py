@@ -290,3 +290,19 @@ def test_a_decode_worker_waits_for_what_its_prefill_worker_still_has() -> None:
     result = simulate(System.cluster(workers), table, Parts())
     assert result.completed
     assert result.worker[1]["total_idle"] > 29_000
+
+
+class Polls(Policy):
+    """Looks again every millisecond until a moment has come, then serves."""
+
+    info = PolicyInfo(name="polls", summary="")
+
+    def schedule(self, view: SystemView) -> Decision:
+        if view.clock < 25.0:
+            return Decision(wait_until=view.clock + 1e-3)
+        return Decision(admit=view.waiting.request_id[: 1 - view.num_active].tolist())
+
+
+def test_waiting_is_no_effort() -> None:
+    """However long the requests, an empty worker may look again as often as ``stall_limit`` allows."""
+    assert simulate(System(100_000, UNIT), requests([60_000], [2]), Polls()).completed

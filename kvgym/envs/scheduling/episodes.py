@@ -18,7 +18,7 @@ from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.reward_reference import ReferenceRewards, reference_policy
 from kvgym.envs.scheduling.stepping import RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
-from kvgym.envs.scheduling.tables import REWARD_TERMS
+from kvgym.envs.scheduling.tables import MOST_CLASSES, REWARD_TERMS
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.metrics import compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
@@ -139,6 +139,11 @@ class Episodes:
                     f"information has {need!r}, but the workload {what}; leave it out of information or choose a "
                     f"workload with {'classes' if need == 'class' else 'predictions'}"
                 )
+        if "class_rates" in self.config.information and len(table.classes) > MOST_CLASSES:
+            raise ConfigError(
+                f"information has 'class_rates', but the workload has {len(table.classes)} classes; an observation "
+                f"shows the rates of {MOST_CLASSES} at most"
+            )
         if "class_rates" in self.config.information and not table.classes:
             raise ConfigError(
                 "information has 'class_rates', but the workload carries none; leave it out of information or choose a "

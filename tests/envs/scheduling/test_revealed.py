@@ -146,6 +146,13 @@ def test_classes_that_are_not_there(need):
         ServingEnv(action="admit_count", scenario="mc-sf-model-2", features=["colour"])
 
 
+def test_more_classes_than_are_shown():
+    many = WORKLOAD | {"classes": [CLASSES[0] | {"name": f"c{k}"} for k in range(MOST_CLASSES + 1)]}
+    with pytest.raises(ConfigError, match="has 9 classes; an observation shows the rates of 8"):
+        make("class_rates", many)
+    make("class", many)
+
+
 class Notes:
     """An agent that writes down what it sees."""
 

@@ -139,6 +139,8 @@ def test_actions_are_clipped_and_nan_is_refused(requests_of):
         env.step(action(queue=[(np.nan,)]))
     with pytest.raises(ConfigError, match="shape"):
         env.step(np.zeros(3))
+    with pytest.raises(ConfigError, match="no array of numbers"):
+        env.step([[1], [2, 3]])
     env.step(action(queue=[(9, -4)]))
     assert slots(env) == [(0, 7, 0, 1)]
 

@@ -1,7 +1,7 @@
 """From the decision of a scheduler to actions: why a decision has no counterpart, and shared checks.
 
-``encode`` kernels get the decision in tables of its own, with the plan of each active request in
-``e.run.active[k].planned``; the first call takes these plans over and resets them.
+``encode`` kernels get a decision that the worker could carry out, in tables of its own, with the plan of each active
+request in ``e.run.active[k].planned``; the first call takes these plans over and resets them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,30 @@ from typing import Any
 from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR
 from kvgym.envs.scheduling.window import Env
 from kvgym.errors import KVGymError
-from kvgym.simulator.apply_decision import full_tokens, planned_tokens
+from kvgym.simulator.apply_decision import full_tokens, inspect_decision, planned_tokens, take_marks_back
+from kvgym.simulator.boundary import Run
 from kvgym.simulator.compiled import jit
 from kvgym.simulator.lookahead import first_use
 from kvgym.simulator.rule import RuleDecision
-from kvgym.simulator.tables import REQUEUE_ARRIVAL, RUN, UNKNOWN
+from kvgym.simulator.tables import (
+    BAD_ADMIT,
+    BAD_EVICT,
+    BAD_TOKENS,
+    BAD_WAIT,
+    NO_MEMORY,
+    OK,
+    REQUEUE_ARRIVAL,
+    RUN,
+    TOO_MANY,
+    UNKNOWN,
+)
 
 # Why a decision has no counterpart among the actions; negative where outcomes of steps are not.
-WAITS, CHUNKS, OUTSIDE, ORDER, EVICTION, INACTIVE, IDLE, UNASKED, UNFIT = -1, -2, -3, -4, -5, -6, -7, -8, -9
+WAITS, CHUNKS, OUTSIDE, ORDER, EVICTION, INACTIVE, IDLE, UNASKED, UNFIT, BEHIND = (
+    -1, -2, -3, -4, -5, -6, -7, -8, -9, -10,
+)  # fmt: skip
+REFUSED = -100
+"""Less the engine's code: the worker could not carry the decision out."""
 
 # Places of the array in which compiled loops report where they are and what an error is about.
 AT, REQUEST_ID, NUM_ADMIT, NUM_EVICT, NUM_ACTIVE = 0, 1, 2, 3, 4
@@ -48,31 +64,38 @@ def position_in_active(e: Env, k: int) -> int:
 
 
 @jit
+def refused(e: Env, decision: RuleDecision) -> int:
+    """Return 0 if the worker could carry the decision out, else REFUSED less the engine's reason."""
+    run = e.run
+    tried = Run(
+        run.problem, run.tracker, run.w, decision.record, run.load, run.workload, run.requests, run.active,
+        run.targets, run.queued, run.finished, decision.admit, decision.admit_tokens, decision.evict,
+        run.gap_counts, run.gap_sums, run.log,
+    )  # fmt: skip
+    status = inspect_decision(tried)
+    take_marks_back(tried)
+    return 0 if status == OK else REFUSED - status
+
+
+@jit
 def in_full(e: Env, decision: RuleDecision) -> int:
     """Return 0 if a decision runs a batch with everybody in full, else the reason; takes its plans back."""
-    d, admit, evict = decision.record, decision.admit, decision.evict
-    num_active, num_requests = e.run.w.num_active, e.run.problem.num_requests
+    d, evict, reason = decision.record, decision.evict, 0
     if d.act != RUN:
-        return WAITS
-    if d.num_admit > admit.shape[0] or d.num_evict > num_active:
-        return UNFIT
+        reason = WAITS
     for j in range(d.num_admit):
-        if not 0 <= admit[j] < num_requests:
-            return UNFIT
-        left = e.run.requests[admit[j]].num_prefill_left
-        if planned_tokens(d, decision.admit_tokens[j], left) != full_tokens(left):
-            return CHUNKS
+        left = e.run.requests[decision.admit[j]].num_prefill_left
+        if reason == 0 and planned_tokens(d, decision.admit_tokens[j], left) != full_tokens(left):
+            reason = CHUNKS
     for j in range(d.num_evict):
-        if not 0 <= evict[j] < num_active or e.run.active[evict[j]].planned == MARKED:
-            return UNFIT
-        e.run.active[evict[j]].planned = MARKED  # not in the batch: nothing else is planned for it
-    for k in range(num_active):
+        e.run.active[evict[j]].planned = UNKNOWN  # not in the batch: what is planned for it means nothing
+    for k in range(e.run.w.num_active):
         slot = e.run.active[k]
         left = slot.num_prefill_left
-        if slot.planned != MARKED and planned_tokens(d, slot.planned, left) != full_tokens(left):
-            return CHUNKS
+        if reason == 0 and planned_tokens(d, slot.planned, left) != full_tokens(left):
+            reason = CHUNKS
         slot.planned = UNKNOWN
-    return 0
+    return reason
 
 
 @jit
@@ -146,8 +169,33 @@ def explain(reason: int, config: Any, report: Any) -> str:
             f"evicts request {request}, which is not in the active window; a longer active_window than "
             f"{config.active_window} would show it"
         )
+    if reason == BEHIND:
+        return (
+            f"pauses request {request} or gives it part of its prompt, but it is not in the active window; a longer "
+            f"active_window than {config.active_window} would show it"
+        )
     if reason == IDLE:
         return "runs an empty batch on an empty worker; the environment waits there instead"
     if reason == UNASKED:
         return "evicts or admits where the environment does not ask; epochs='iteration' would ask"
     return f"admits {int(report[NUM_ADMIT])} requests that do not fit into the coming iteration"
+
+
+def explain_refusal(status: int, tracker: Any) -> str:
+    """Return why the worker could not carry a decision out, "the decision …".
+
+    Args:
+        status: the engine's code.
+        tracker: TRACKER record, with the request and the numbers it is about.
+    """
+    request, needed, available = (int(tracker[f"error_{n}"]) for n in ("request", "needed", "available"))
+    who = "its active requests" if request == UNKNOWN else f"request {request}"
+    reasons = {
+        BAD_EVICT: f"evicts {'slot ' + str(needed) if request == UNKNOWN else who + ' twice'}",
+        BAD_ADMIT: f"admits {who}, which is not waiting, or twice",
+        BAD_TOKENS: f"gives {who} {needed} tokens; valid: 0 … {available}",
+        NO_MEMORY: f"does not fit: with {who} it needs {needed} KV tokens, kv_capacity is {available}",
+        TOO_MANY: f"makes {needed} requests active; at most {available} can be",
+        BAD_WAIT: "waits until a time that is not later than now",
+    }
+    return f"the decision {reasons[status]}"

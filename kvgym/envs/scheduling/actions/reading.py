@@ -39,7 +39,10 @@ class ActionReader:
         if action.__class__ is np.ndarray and action.dtype is _INT64 and action.shape == self._copied:
             self._out[...] = action  # the usual case: whole numbers, which need no look
             return
-        given = np.asarray(action)
+        try:
+            given = np.asarray(action)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"action {_short(action)} is no array of numbers: {error}") from None
         if self._box is not None or given.dtype.kind not in "iub":
             given = self._checked(action, given)
         if given.shape == self._shape or (given.size == 1 and self._shape == ()):

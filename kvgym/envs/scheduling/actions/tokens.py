@@ -24,7 +24,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from kvgym.envs.scheduling.actions.composing import room_left
-from kvgym.envs.scheduling.actions.expressing import INACTIVE, OUTSIDE, REQUEST_ID, position_in_window
+from kvgym.envs.scheduling.actions.expressing import BEHIND, INACTIVE, OUTSIDE, REQUEST_ID, position_in_window
 from kvgym.envs.scheduling.actions.kind import (
     COMPLETE,
     ActionConfig,
@@ -139,7 +139,9 @@ def admit_chosen(e: Env, action: Any, need: int) -> int:
     chosen = 0
     for q in range(min(e.settings.queue_window, e.episode.num_window)):
         if action[ROW * q] >= 0.0:
+            before = chosen
             chosen = insert_by_order(run.admit, chosen, action, q, 0)
+            e.episode.num_ignored += 1 if chosen == before else 0  # more than can ever be active
     for j in range(chosen):  # ids before anything leaves the window
         q = run.admit[j]
         i = e.window[q]
@@ -179,16 +181,16 @@ def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: A
     """Write what a decision says of each request."""
     e = open_environment(where)
     d, num_active = decision.record, e.run.w.num_active
-    queue, active = e.settings.queue_window, e.settings.active_window
+    queue, active, outcome = e.settings.queue_window, e.settings.active_window, COMPLETE
     for row in range(queue + active):
         action[ROW * row], action[ROW * row + 1] = -1.0, 0.0
     for j in range(d.num_evict):
-        position = num_active - 1 - decision.evict[j]
-        if position >= active:
-            report[REQUEST_ID] = e.run.active[decision.evict[j]].request_id
-            return INACTIVE
-        e.run.active[decision.evict[j]].planned = MARKED
-        action[ROW * (queue + position) + 1] = j / d.num_evict
+        slot, position = e.run.active[decision.evict[j]], num_active - 1 - decision.evict[j]
+        slot.planned = MARKED
+        if position < active:
+            action[ROW * (queue + position) + 1] = j / d.num_evict
+        else:
+            report[REQUEST_ID], outcome = slot.request_id, INACTIVE
     for k in range(num_active):
         slot, row = e.run.active[k], num_active - 1 - k
         if slot.planned != MARKED:
@@ -197,8 +199,7 @@ def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: A
             if row < active:
                 action[ROW * (queue + row)] = tokens / most
             elif d.act == RUN and tokens != most:
-                report[REQUEST_ID] = slot.request_id
-                return INACTIVE
+                report[REQUEST_ID], outcome = slot.request_id, BEHIND
         slot.planned = UNKNOWN
     for j in range(d.num_admit):
         i = decision.admit[j]
@@ -210,7 +211,7 @@ def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: A
         action[ROW * q] = planned_tokens(d, decision.admit_tokens[j], left) / full_tokens(left)
         action[ROW * q + 1] = j / d.num_admit
     action[ROW * (queue + active)] = min(d.wait_until / WAIT_UNIT, 1.0) if d.act == WAIT else -1.0
-    return COMPLETE
+    return outcome
 
 
 class Tokens(ActionKind):

@@ -1,0 +1,91 @@
+"""Writing a decision made in Python into the tables that the engine reads."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import InvalidDecisionError
+from kvgym.simulator.decision import Decision
+from kvgym.simulator.rule import RuleDecision
+from kvgym.simulator.tables import ACTIVE, FINISHED, FUTURE, RUN, TRANSFERRING, UNKNOWN, WAIT, WAITING
+
+STATUS_NAMES = {
+    FUTURE: "not here yet",
+    WAITING: "waiting",
+    ACTIVE: "active",
+    FINISHED: "finished",
+    TRANSFERRING: "between two workers",
+}
+"""What a status of a request is called in messages."""
+
+
+def enter_decision(
+    decision: Decision,
+    into: RuleDecision,
+    active: NDArray[Any],
+    num_requests: int,
+    *,
+    refuse: Callable[[str], InvalidDecisionError],
+    status_of: Callable[[int], str],
+) -> None:
+    """Write a decision into tables; whether the worker can carry it out is for the engine to say.
+
+    Args:
+        decision: the decision.
+        into: where it goes; ``admit``, ``admit_tokens`` and ``evict`` are int32 (A,).
+        active: the active set, SLOT (number of active requests,); ``planned`` is written.
+        num_requests: of the run.
+        refuse: makes the error of what is wrong, "evicts request 3 …".
+        status_of: what a request is, for messages.
+
+    Raises:
+        InvalidDecisionError: it is not well-formed; nothing has been written.
+    """
+
+    def whole(value: Any, what: str) -> int:
+        try:
+            return operator.index(value)
+        except TypeError:
+            raise refuse(f"{what} {value!r}; expected a whole number") from None
+
+    if not hasattr(decision, "wait_until"):
+        raise refuse(f"is {decision!r}; expected a kvgym.Decision")
+    slots = {int(i): k for k, i in enumerate(active["request_id"])}
+    admit = [whole(i, "admits request") for i in decision.admit]
+    evict = [whole(i, "evicts request") for i in decision.evict]
+    tokens = {whole(i, "gives tokens to request"): t for i, t in decision.tokens.items()}
+    capacity = len(into.admit)
+    if len(admit) > capacity or len(evict) > capacity:
+        raise refuse(f"lists more requests than can ever be active ({capacity})")
+    for i in evict:
+        if i not in slots:
+            raise refuse(f"evicts request {i}, which is {status_of(i)}, not active")
+    for i in admit:
+        if not 0 <= i < num_requests:
+            raise refuse(f"admits request {i}, which is {status_of(i)}")
+    running = (slots.keys() - evict) | set(admit)
+    for i, count in tokens.items():
+        if i not in running:
+            raise refuse(f"gives tokens to request {i}, which is not in the coming batch")
+        tokens[i] = whole(count, f"to request {i} gives tokens:")
+        if not 0 <= tokens[i] < 2**31:
+            raise refuse(f"gives request {i} {tokens[i]} tokens; leave it out to run it in full")
+    until = math.inf if decision.wait_until is None else decision.wait_until
+    if not isinstance(until, int | float | np.number):
+        raise refuse(f"waits until {until!r}; expected seconds, or None to run a batch")
+    record = into.record
+    record["act"] = RUN if decision.wait_until is None else WAIT
+    record["wait_until"] = until
+    record["explicit"] = 1 if tokens else 0
+    record["num_admit"], record["num_evict"] = len(admit), len(evict)
+    active["planned"] = [tokens.get(i, UNKNOWN) for i in slots]
+    for j, i in enumerate(admit):
+        into.admit[j], into.admit_tokens[j] = i, tokens.get(i, UNKNOWN)
+    for j, i in enumerate(evict):
+        into.evict[j] = slots[i]
