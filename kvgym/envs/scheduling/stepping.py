@@ -70,7 +70,7 @@ def update_rate(settings: Any, episode: Any, clock: float, arrived: int) -> None
     episode.rate_arrived, episode.rate_clock = arrived, clock
 
 
-@jit
+@jit_inline
 def begin(e: Env) -> None:
     """Prepare for a new decision at the boundary the worker is at."""
     clear_decision(e.run)

@@ -129,16 +129,21 @@ def apply(where: Any, action: Any) -> int:
     settle_overflow(e)
     overflowed = d.num_evict > 0
     d.explicit = 1
-    for k in range(run.w.num_active):  # decodes first
-        slot = run.active[k]
-        if slot.num_prefill_left == 0 and slot.planned != MARKED:
-            slot.planned = 1
-            budget -= 1
-    for k in range(run.w.num_active if run.w.num_prefilling > 0 else 0):
-        slot = run.active[k]
-        if slot.num_prefill_left > 0 and slot.planned != MARKED:
-            slot.planned = min(max(budget, 0), slot.num_prefill_left)
-            budget -= slot.planned
+    if run.w.num_prefilling == 0 and not overflowed:  # the usual case: everybody decodes
+        for k in range(run.w.num_active):
+            run.active[k].planned = 1
+        budget -= run.w.num_active
+    else:
+        for k in range(run.w.num_active):  # decodes first
+            slot = run.active[k]
+            if slot.num_prefill_left == 0 and slot.planned != MARKED:
+                slot.planned = 1
+                budget -= 1
+        for k in range(run.w.num_active):
+            slot = run.active[k]
+            if slot.num_prefill_left > 0 and slot.planned != MARKED:
+                slot.planned = min(max(budget, 0), slot.num_prefill_left)
+                budget -= slot.planned
     if action[3] > 0 and cap > 0 and budget > 0 and not overflowed:
         budget += give_way(e, limit, _QUANTA[int(action[3])])
     while e.episode.num_window > 0 and d.num_admit < cap and budget > 0 and not overflowed:
