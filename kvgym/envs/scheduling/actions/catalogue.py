@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import warnings
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from kvgym.registry import Registry
@@ -42,6 +41,8 @@ class ActionEntry:
 
 
 def _load_plugins() -> None:
+    from importlib.metadata import entry_points  # takes a while to load
+
     for entry in entry_points(group="kvgym.actions"):
         try:
             entry.load()
