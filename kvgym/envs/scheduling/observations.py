@@ -17,6 +17,7 @@ from kvgym.envs.scheduling.revealed import (
     Shown,
     active_columns,
     class_features,
+    half_way,
     queue_columns,
     shows_saved,
     write_classes,
@@ -117,12 +118,6 @@ def observation_size(config: Windows) -> int:
         + config.queue_window * len(queue_features(config))
         + config.active_window * len(active_features(config))
     )
-
-
-@jit_inline
-def half_way(x: float, scale: float) -> Any:
-    """Return x / (x + scale) for x ≥ 0."""
-    return np.float32(x / (x + scale))
 
 
 @jit_inline

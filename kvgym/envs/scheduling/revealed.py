@@ -117,8 +117,8 @@ def class_table(classes: Iterable[ClassStatistics], factor: float = 1.0) -> NDAr
     return table.ravel()
 
 
-@jit
-def half(x: float, scale: float) -> Any:
+@jit_inline
+def half_way(x: float, scale: float) -> Any:
     """Return x / (x + scale) for x ≥ 0."""
     return np.float32(x / (x + scale))
 
@@ -128,7 +128,7 @@ def left_of(length: int, num_output_tokens: int) -> Any:
     """Return the tokens left of an output length, half-way at 64; at least 1 is, and 0 stands for unknown."""
     if length == UNKNOWN:
         return np.float32(0.0)
-    return half(float(max(length - num_output_tokens, 1)), 64.0)
+    return half_way(float(max(length - num_output_tokens, 1)), 64.0)
 
 
 @jit
@@ -143,7 +143,7 @@ def write_columns(e: Env, r: Any, num_output_tokens: int, out: Any, at: int) -> 
         out[at + 1] = left_of(r.predicted_high, num_output_tokens)
         at += 2
     if show & _CLASS:
-        out[at] = np.float32(0.0) if r.class_id == UNKNOWN else half(r.class_id + 1.0, 4.0)
+        out[at] = np.float32(0.0) if r.class_id == UNKNOWN else half_way(r.class_id + 1.0, 4.0)
         at += 1
     if show & _PRIORITY:
         out[at] = np.float32(r.priority / (abs(float(r.priority)) + 1.0))
@@ -163,7 +163,7 @@ def write_classes(e: Env, out: Any, at: int) -> int:
     if e.settings.show & _RATES:
         capacity = float(e.run.problem.kv_capacity)
         for k in range(MOST_CLASSES):
-            out[at] = half(e.episode.classes[3 * k], e.settings.rate_scale)
+            out[at] = half_way(e.episode.classes[3 * k], e.settings.rate_scale)
             out[at + 1] = np.float32(min(e.episode.classes[3 * k + 1] / capacity, 1.0))
             out[at + 2] = np.float32(min(e.episode.classes[3 * k + 2] / capacity, 1.0))
             at += 3

@@ -60,7 +60,6 @@ EPISODE = np.dtype(
         ("rate", "f8"),  # estimate of the arrival rate, 1/s
         ("rate_clock", "f8"),  # when and
         ("rate_arrived", "i8"),  # after how many arrivals it was made
-        ("reward", "f8"),
         ("latency", "f8"),
         ("ttft", "f8"),
         ("tokens", "f8"),
