@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from kvgym.batch_time.affine import AffineBatchTime
 from kvgym.batch_time.hardware import Hardware, hardware_names, load_hardware
 from kvgym.batch_time.memory import kv_capacity
+from kvgym.batch_time.overhead import NO_ENGINE, NONE, EngineOverhead, parse_overhead
 from kvgym.batch_time.piecewise import PiecewiseBatchTime
 from kvgym.batch_time.profile import COMPOSITIONS, ProfileBatchTime
 from kvgym.batch_time.roofline import RooflineBatchTime
@@ -39,6 +40,7 @@ __all__ = [
     "MODELS",
     "AffineBatchTime",
     "BatchTimeModel",
+    "EngineOverhead",
     "Hardware",
     "ModelShape",
     "PiecewiseBatchTime",
@@ -124,7 +126,7 @@ def _tile(
 def _profile(
     hardware: str | None = None,
     composition: str = "kvgym",
-    cpu_overhead: float | None = None,
+    engine: str | Mapping[str, Any] | None = None,
     tables: Mapping[str, Any] | None = None,
     source: str = "",
     valid_range: Mapping[str, Any] | None = None,
@@ -132,11 +134,16 @@ def _profile(
     if (hardware is None) == (tables is None):
         raise ConfigError("batch time 'profile' needs either hardware (a name or path) or tables, not both")
     if hardware is not None:
-        return load_hardware(hardware).batch_time(composition=composition, cpu_overhead=cpu_overhead)
+        return load_hardware(hardware).batch_time(composition=composition, engine=engine)
+    if isinstance(engine, str) and engine != NO_ENGINE:
+        raise ConfigError(
+            f"batch time 'profile' with tables: engine = {engine!r} names an engine of a hardware file; give its "
+            "figures, {base_ms: …, per_request_ms: …}, or 'none'"
+        )
     return ProfileBatchTime(
         _validated(ProfileTables, "tables", tables or {}),
         composition=composition,
-        cpu_overhead=0.0 if cpu_overhead is None else cpu_overhead,
+        overhead=parse_overhead(engine) if isinstance(engine, Mapping) else NONE,
         source=source,
         valid_range={name: (float(low), float(high)) for name, (low, high) in (valid_range or {}).items()},
     )

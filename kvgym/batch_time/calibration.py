@@ -25,7 +25,7 @@ from kvgym.batch_time.fitting import (
 from kvgym.batch_time.interpolation import Floats
 from kvgym.batch_time.memory import kv_capacity
 from kvgym.batch_time.profile_csv import Profiles, read_profiles
-from kvgym.batch_time.recipes import CPU_OVERHEAD_ORIGIN, Recipe
+from kvgym.batch_time.recipes import Recipe
 from kvgym.batch_time.roofline import RooflineBatchTime
 from kvgym.batch_time.shapes import GPU, GPUS, MODELS, ModelShape
 
@@ -315,8 +315,8 @@ def calibrate(folder: Path, recipe: Recipe, date: str | None = None) -> dict[str
         "model": model.model_dump(),
         "kv_capacity": capacity,
         "kv_capacity_origin": origin,
-        "cpu_overhead_ms": recipe.cpu_overhead_ms,
-        "cpu_overhead_origin": CPU_OVERHEAD_ORIGIN,
+        "engine": recipe.engine,
+        "engines": {name: overhead.model_dump() for name, overhead in recipe.engines.items()},
         "valid_range": {name: [float(v.min()), float(v.max())] for name, v in ranges.items()},
         "fit_error": held_out_errors(profiles, heads),
         "tables": tables,

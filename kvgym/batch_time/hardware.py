@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from kvgym.batch_time.overhead import NO_ENGINE, NONE, EngineOverhead, parse_overhead
 from kvgym.batch_time.profile import ProfileBatchTime
 from kvgym.batch_time.shapes import GPU, ModelShape
 from kvgym.batch_time.tables import ProfileTables
@@ -47,8 +50,8 @@ class Hardware(_Section):
         model: shape of the model.
         kv_capacity: tokens of KV cache.
         kv_capacity_origin: where that figure comes from.
-        cpu_overhead_ms: milliseconds per batch outside the GPU.
-        cpu_overhead_origin: where that figure comes from.
+        engine: name in ``engines`` of the one that is taken unless another is asked for.
+        engines: what engines add to a batch outside the GPU, by name; ``"none"`` is always one.
         valid_range: measured (low, high) by quantity.
         fit_error: by operator group.
         tables: calibrated operator tables.
@@ -64,8 +67,8 @@ class Hardware(_Section):
     model: ModelShape
     kv_capacity: int = Field(gt=0)
     kv_capacity_origin: str
-    cpu_overhead_ms: float = Field(ge=0)
-    cpu_overhead_origin: str
+    engine: str
+    engines: dict[str, EngineOverhead]
     valid_range: dict[str, tuple[float, float]]
     fit_error: dict[str, FitError]
     tables: ProfileTables
@@ -78,24 +81,50 @@ class Hardware(_Section):
             )
         if (self.tables.all_reduce is None) != (self.tensor_parallel == 1):
             raise ValueError("tables.all_reduce must be given exactly where tensor_parallel > 1")
+        if self.engine not in (*self.engines, NO_ENGINE):
+            raise ValueError(f"engine is {self.engine!r}, engines holds: {', '.join(self.engines) or 'none'}")
         return self
 
+    def overhead(self, engine: str | None = None) -> EngineOverhead:
+        """Return what an engine adds to a batch.
+
+        Args:
+            engine: name; None = the file's own choice.
+
+        Raises:
+            UnknownNameError: the file has no engine of that name.
+        """
+        name = self.engine if engine is None else engine
+        known = {NO_ENGINE: NONE, **self.engines}
+        if name not in known:
+            raise UnknownNameError(f"engine of hardware {self.name}", name, known)
+        return known[name]
+
     def batch_time(
-        self, *, composition: str = "kvgym", cpu_overhead: float | None = None
+        self, *, composition: str = "kvgym", engine: str | Mapping[str, Any] | None = None
     ) -> ProfileBatchTime:
         """Return the batch-time model of this hardware.
 
         Args:
             composition: one of :data:`~kvgym.batch_time.profile.COMPOSITIONS`.
-            cpu_overhead: seconds per batch outside the GPU; None = as in the file.
+            engine: what the engine adds outside the GPU: a name in ``engines``, ``"none"``, or the fields of an
+                :class:`~kvgym.batch_time.overhead.EngineOverhead` (``{"base_ms": 5, "per_request_ms": 0.1}``).
+                None = the file's ``engine``; with composition ``"vidur"``, which counts none, ``"none"``.
 
         Raises:
-            UnknownNameError: an unknown composition.
+            UnknownNameError: an unknown composition or engine.
+            ConfigError: the fields of an overhead are wrong.
         """
+        if isinstance(engine, Mapping):
+            overhead, name = parse_overhead(engine), None
+        else:
+            name = engine or (NO_ENGINE if composition == "vidur" else self.engine)
+            overhead = self.overhead(name)
         return ProfileBatchTime(
             self.tables,
             composition=composition,
-            cpu_overhead=self.cpu_overhead_ms * 1e-3 if cpu_overhead is None else cpu_overhead,
+            overhead=overhead,
+            engine=name,
             source=self.source,
             valid_range=self.valid_range,
             hardware=self.name,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.batch_time._checks import non_negative
 from kvgym.batch_time.interpolation import FAR, Floats, curve, locate, pack_curve, pack_surface, surface
+from kvgym.batch_time.overhead import NONE, EngineOverhead
 from kvgym.batch_time.tables import AllReduceTable, ProfileTables
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
@@ -17,7 +17,9 @@ from kvgym.simulator.compiled import Kernel, jit
 
 _HEADER = 16
 # Header of the "kvgym" composition: overhead, LM head (weights, per row), prefill launch, then places.
-# Header of the "vidur" composition: factor for several, launch of both all-reduces, then places.
+# Header of the "vidur" composition: overhead, factor for several, then places. In both the last entry is the
+# overhead per request.
+_PER_REQUEST = _HEADER - 1
 
 
 @jit
@@ -39,7 +41,7 @@ def _kvgym(load: Any, params: Any) -> Any:
         seconds += curve(params, int(params[4]), int(params[5]), tokens)
     rows = float(load.num_prefills + load.num_decodes)
     if rows > 0.0:
-        seconds += max(params[1], params[2] * rows)
+        seconds += max(params[1], params[2] * rows) + params[_PER_REQUEST] * rows
     if load.num_decodes > 0:
         number, context = float(load.num_decodes), float(load.decode_context)
         if params[12] > 0.0:
@@ -62,7 +64,7 @@ def _round_up(value: float, step: float) -> Any:
 
 @batch_time_kernel
 def _vidur(load: Any, params: Any) -> Any:
-    seconds = 0.0
+    seconds = params[0] + params[_PER_REQUEST] * float(load.num_prefills + load.num_decodes)
     tokens = float(load.prefill_tokens + load.num_decodes)
     if tokens > 0.0:
         seconds += curve(params, int(params[4]), int(params[5]), _round_up(tokens, 8.0))
@@ -79,7 +81,7 @@ def _vidur(load: Any, params: Any) -> Any:
 
 
 COMPOSITIONS: dict[str, str] = {
-    "kvgym": "batches of unequal requests: pooled attention, embedding, LM head, CPU overhead",
+    "kvgym": "batches of unequal requests: pooled attention, embedding, LM head, engine overhead",
     "homogeneous": "as kvgym, but decode attention as measured, at the mean context",
     "vidur": "as the Vidur simulator composes its predictions, for comparison with its results",
 }
@@ -106,7 +108,7 @@ class ProfileBatchTime(BatchTimeModel):
       chunk weighted by chunk tokens (sum c² / sum c) and by cached tokens (sum c k / sum k): exact for equal
       chunks, and for unequal ones where the two functions are linear;
     - the LM head by a roofline, one row per request of the batch;
-    - ``cpu_overhead`` once per batch, also an empty one.
+    - the engine's overhead, per batch (also an empty one) and per request in it.
 
     It is non-decreasing in every field of the load.
 
@@ -117,8 +119,8 @@ class ProfileBatchTime(BatchTimeModel):
     Composition ``"vidur"``, for comparison with results of the Vidur simulator: T rounded up to a multiple of
     8; one residual addition; two all-reduces per layer, median time plus 0.02 ms each; decode attention at
     (n, mean context rounded up to 64), prefill attention at (sum of k, root of the sum of c²), each times 1.1
-    for several requests; neither embedding, LM head nor CPU overhead. At a fixed sum of contexts it can fall
-    in ``num_decodes``, because the mean context falls.
+    for several requests; neither embedding nor LM head, and no overhead unless one is given. At a fixed sum
+    of contexts it can fall in ``num_decodes``, because the mean context falls.
 
     Beyond the measured range every table goes on with its last measured slope: FLOPs for linear operators and
     for prefill (chunk times cached), bandwidth for decodes and all-reduce.
@@ -126,14 +128,14 @@ class ProfileBatchTime(BatchTimeModel):
     Args:
         tables: the operator tables.
         composition: one of :data:`COMPOSITIONS`.
-        cpu_overhead: seconds per batch outside the GPU; not used by ``"vidur"``.
+        overhead: what the engine adds to a batch outside the GPU.
+        engine: name of that engine in the hardware file, to which :meth:`spec` then refers.
         source: where the tables come from.
         valid_range: measured range by quantity.
         hardware: name of the hardware file, to which :meth:`spec` then refers instead of holding the tables.
 
     Raises:
         UnknownNameError: an unknown composition.
-        ConfigError: a negative overhead.
     """
 
     def __init__(
@@ -141,7 +143,8 @@ class ProfileBatchTime(BatchTimeModel):
         tables: ProfileTables,
         *,
         composition: str = "kvgym",
-        cpu_overhead: float = 0.0,
+        overhead: EngineOverhead = NONE,
+        engine: str | None = None,
         source: str = "",
         valid_range: Mapping[str, tuple[float, float]] | None = None,
         hardware: str | None = None,
@@ -151,11 +154,14 @@ class ProfileBatchTime(BatchTimeModel):
         self.kernel = _KERNELS[composition]
         self.tables = tables
         self.composition = composition
-        self.cpu_overhead = non_negative("profile", "cpu_overhead", cpu_overhead)
+        self.overhead = overhead
+        self.engine = engine
         self.source = source
         self.valid_range = dict(valid_range or {})
         self.hardware = hardware
         self._params = self._pack_vidur() if composition == "vidur" else self._pack_kvgym()
+        self._params[0] = overhead.base_ms * 1e-3
+        self._params[_PER_REQUEST] = overhead.per_request_ms * 1e-3
 
     def params(self) -> NDArray[np.float64]:
         """Return a copy of the header and the tables, in seconds and summed over the layers."""
@@ -188,8 +194,7 @@ class ProfileBatchTime(BatchTimeModel):
         cached = _pack_star(prefill.chunk, np.array(prefill.cached_ns) * layers * 1e-6)
         places = np.cumsum([_HEADER, len(linear), len(decode), len(own)])
         header = np.zeros(_HEADER)
-        header[:4] = (
-            self.cpu_overhead,
+        header[1:4] = (
             tables.lm_head.weights_ms * 1e-3,
             tables.lm_head.row_ms * 1e-3,
             (prefill.launch_ms * layers),
@@ -219,15 +224,13 @@ class ProfileBatchTime(BatchTimeModel):
 
         It names the hardware file where the model came from one, and holds the tables otherwise.
         """
-        result: dict[str, Any] = {
-            "kind": "profile",
-            "composition": self.composition,
-            "cpu_overhead": self.cpu_overhead,
-        }
+        engine = self.engine or self.overhead.model_dump(mode="json")
+        result: dict[str, Any] = {"kind": "profile", "composition": self.composition, "engine": engine}
         if self.hardware is not None:
             return {**result, "hardware": self.hardware}
         return {
             **result,
+            "engine": self.overhead.model_dump(mode="json"),
             "tables": self.tables.model_dump(mode="json"),
             "source": self.source,
             "valid_range": {name: list(pair) for name, pair in self.valid_range.items()},

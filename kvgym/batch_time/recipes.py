@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from kvgym.batch_time.overhead import NO_ENGINE, EngineOverhead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +22,8 @@ class Recipe:
         all_reduce: file of collectives, needed with more than one GPU.
         kv_capacity: tokens; None = from :func:`kv_capacity` with its default arguments.
         kv_capacity_origin: where that figure comes from.
-        cpu_overhead_ms: milliseconds per batch outside the GPU.
+        engine: name in ``engines`` of the one that is taken unless another is asked for.
+        engines: what engines add to a batch outside the GPU, by name.
         source: of the profiles.
     """
 
@@ -34,7 +37,8 @@ class Recipe:
     all_reduce: str | None = None
     kv_capacity: int | None = None
     kv_capacity_origin: str = ""
-    cpu_overhead_ms: float = 3.0
+    engine: str = NO_ENGINE
+    engines: dict[str, EngineOverhead] = field(default_factory=dict)
     source: str = "public operator profiles of the Vidur simulator (A100 80 GB), MIT licence"
 
 
@@ -79,8 +83,3 @@ RECIPES: tuple[Recipe, ...] = (
     ),
 )
 """The hardware files that come with kvgym."""
-
-CPU_OVERHEAD_ORIGIN = (
-    "assumption, not measured: scheduling, input preparation and sampling take a few milliseconds per batch "
-    "in engines of the A100 era that do not overlap them with the GPU; set it to what yours takes"
-)

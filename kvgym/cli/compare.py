@@ -12,6 +12,7 @@ from kvgym.cli.result_folder import OutOption, command_line, default_folder, mak
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     CapacityOption,
+    EngineOption,
     HardwareOption,
     HorizonOption,
     NumRequestsOption,
@@ -55,6 +56,7 @@ def compare(
     predictions: PredictionsOption = None,
     too_long: TooLongOption = "error",
     hardware: HardwareOption = None,
+    engine: EngineOption = None,
     batch_time: BatchTimeOption = None,
     kv_capacity: CapacityOption = None,
     workers: WorkersOption = None,
@@ -74,7 +76,7 @@ def compare(
     from kvgym.metrics import metric_info
 
     chosen = build_scenario(
-        scenario, hardware=hardware, batch_time=batch_time, kv_capacity=kv_capacity, workload=workload,
+        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity, workload=workload,
         trace=trace, trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
         predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=horizon,
     )  # fmt: skip

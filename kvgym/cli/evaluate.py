@@ -11,6 +11,7 @@ from kvgym.cli.result_folder import OutOption, command_line, default_folder, mak
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     CapacityOption,
+    EngineOption,
     HardwareOption,
     HorizonOption,
     NumRequestsOption,
@@ -67,6 +68,7 @@ def evaluate(
     predictions: PredictionsOption = None,
     too_long: TooLongOption = "error",
     hardware: HardwareOption = None,
+    engine: EngineOption = None,
     batch_time: BatchTimeOption = None,
     kv_capacity: CapacityOption = None,
     workers: WorkersOption = None,
@@ -101,10 +103,10 @@ def evaluate(
     if horizon is None and scenario is None and workload is None and trace is None:
         horizon = agent.config.horizon
     chosen = build_scenario(
-        own if scenario is None else scenario, hardware=hardware, batch_time=batch_time, kv_capacity=kv_capacity,
-        workload=workload, trace=trace, trace_format=trace_format, rate_scale=rate_scale, rate=rate,
-        num_requests=num_requests, predictions=predictions, too_long=too_long, workers=workers, router=router,
-        horizon=horizon,
+        own if scenario is None else scenario, hardware=hardware, engine=engine, batch_time=batch_time,
+        kv_capacity=kv_capacity, workload=workload, trace=trace, trace_format=trace_format, rate_scale=rate_scale,
+        rate=rate, num_requests=num_requests, predictions=predictions, too_long=too_long, workers=workers,
+        router=router, horizon=horizon,
     )  # fmt: skip
     if policies:
         specs = split_specs(",".join(policies))

@@ -13,6 +13,7 @@ from kvgym.cli.result_folder import OutOption, command_line, default_folder, mak
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     CapacityOption,
+    EngineOption,
     HardwareOption,
     HorizonOption,
     NumRequestsOption,
@@ -45,6 +46,7 @@ def run(
     predictions: PredictionsOption = None,
     too_long: TooLongOption = "error",
     hardware: HardwareOption = None,
+    engine: EngineOption = None,
     batch_time: BatchTimeOption = None,
     kv_capacity: CapacityOption = None,
     workers: WorkersOption = None,
@@ -67,7 +69,7 @@ def run(
     from kvgym.runner import simulate
 
     chosen = build_scenario(
-        scenario, hardware=hardware, batch_time=batch_time, kv_capacity=kv_capacity, workload=workload,
+        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity, workload=workload,
         trace=requests, trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
         predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=horizon,
     )  # fmt: skip

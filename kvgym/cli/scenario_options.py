@@ -18,6 +18,12 @@ ScenarioOption = Annotated[
 HardwareOption = Annotated[
     str | None, typer.Option(help="Replace the scenario's hardware: name (kvgym list hardware) or YAML file.")
 ]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Replace the engine: its name in the hardware file, none, or e.g. base_ms=5,per_request_ms=0.1."
+    ),
+]
 BatchTimeOption = Annotated[
     str | None,
     typer.Option(
@@ -58,6 +64,7 @@ def build_scenario(
     scenario: str | Scenario,
     *,
     hardware: str | None,
+    engine: str | None,
     batch_time: str | None,
     kv_capacity: int | None,
     workload: str | None,
@@ -85,6 +92,12 @@ def build_scenario(
     changes: dict[str, Any] = {
         "hardware": hardware, "kv_capacity": kv_capacity, "workers": workers, "router": router,
     }  # fmt: skip
+    if engine is not None:
+        if batch_time is not None:
+            raise ConfigError(
+                "--engine and --batch-time exclude each other: an engine is part of the hardware's"
+            )
+        changes["engine"] = parse_spec(f"engine:{engine}", "engine")[1] if "=" in engine else engine
     if horizon is not None:
         if not horizon > 0:
             raise ConfigError(f"--horizon {horizon}: expected seconds > 0")
@@ -97,7 +110,7 @@ def build_scenario(
         on_hardware = updated.model_copy(update={} if hardware is None else {"kv_capacity": kv_capacity})
         capacity = kv_capacity or on_hardware.make_system().kv_capacity
         updated = updated.override(batch_time={"kind": kind, **options}, kv_capacity=capacity)
-        updated = updated.model_copy(update={"hardware": None})
+        updated = updated.model_copy(update={"hardware": None, "engine": None})
     elif hardware is not None and kv_capacity is None:
         updated = updated.model_copy(update={"kv_capacity": None})
     source: dict[str, Any]

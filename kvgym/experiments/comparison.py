@@ -223,6 +223,7 @@ def compare(
     """
     chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario or DEFAULT_SCENARIO)
     system, workload = chosen.make_system(), chosen.make_workload()
+    chosen = chosen.resolved()
     made = [make_policy(p) for p in (policies if policies is not None else chosen.policies)]
     if not made:
         raise ConfigError("no policies to compare; name at least one")

@@ -101,7 +101,7 @@ def save_run(
         summary["error"] = error
     summary["config"] = jsonable(
         {
-            "scenario": scenario.model_dump(mode="json") if scenario else None,
+            "scenario": scenario.resolved().model_dump(mode="json") if scenario else None,
             "seed": seed,
             "workload": provenance,
             **run_context(command),

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -21,6 +21,9 @@ from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload, make_workload
 
 DEFAULT_SCENARIO = "a100-llama2-70b"
+
+Engine: TypeAlias = str | dict[str, Any] | None
+"""An engine by name or by its figures; None = not said."""
 
 
 class SystemSettings(BaseModel):
@@ -45,6 +48,7 @@ class WorkerGroup(BaseModel):
         count: how many.
         role: ``"mixed"``, ``"prefill"`` or ``"decode"``.
         hardware: name of a calibrated hardware file or path of one.
+        engine: as in :class:`Scenario`.
         batch_time: as in :class:`Scenario`.
         kv_capacity: KV memory of each, tokens.
     """
@@ -54,6 +58,7 @@ class WorkerGroup(BaseModel):
     count: int = Field(default=1, ge=1)
     role: Literal["mixed", "prefill", "decode"] = "mixed"
     hardware: str | None = None
+    engine: Engine = None
     batch_time: dict[str, Any] = Field(default_factory=dict)
     kv_capacity: int | None = Field(default=None, ge=2)
 
@@ -65,9 +70,11 @@ class Scenario(BaseModel):
         name: id.
         summary: one line.
         hardware: name of a calibrated hardware file or path of one; None where ``batch_time`` is given.
+        engine: what the engine adds to a batch outside the GPU: a name in the hardware file, ``"none"``, or
+            figures (``base_ms``, ``per_request_ms``), see :mod:`kvgym.batch_time.overhead`; None = the
+            hardware file's own choice, with composition ``"vidur"`` ``"none"``.
         batch_time: description of a batch-time model that replaces the hardware's, see
-            :func:`kvgym.batch_time.make_batch_time`; or, with ``hardware``, options of its
-            ``batch_time`` method (``composition``, ``cpu_overhead``).
+            :func:`kvgym.batch_time.make_batch_time`; or, with ``hardware``, its ``composition``.
         kv_capacity: KV memory in tokens; None = the hardware's.
         workload: preset name or description, see :func:`kvgym.workloads.make_workload`.
         system: rules of the engine.
@@ -84,6 +91,7 @@ class Scenario(BaseModel):
     name: str
     summary: str
     hardware: str | None = None
+    engine: Engine = None
     batch_time: dict[str, Any] = Field(default_factory=dict)
     kv_capacity: int | None = Field(default=None, ge=2)
     workload: str | dict[str, Any]
@@ -119,22 +127,31 @@ class Scenario(BaseModel):
         """
         settings = {k: v for k, v in self.system.model_dump().items() if v is not None}
         if isinstance(self.workers, int):
-            kv_capacity, model = self._worker(self.hardware, self.batch_time, self.kv_capacity)
+            given = (self.hardware, self.engine, self.batch_time)
+            kv_capacity, model = self._worker(*given, self.kv_capacity)
             system = System(kv_capacity=kv_capacity, batch_time=model, **settings)
             return system if self.workers == 1 else system.replicate(self.workers)
         workers: list[Worker] = []
         for group in self.workers:
-            hardware, batch_time = self.hardware, {**self.batch_time, **group.batch_time}
-            if group.hardware is not None or "kind" in group.batch_time:
-                hardware, batch_time = group.hardware, group.batch_time
             capacity = group.kv_capacity or (self.kv_capacity if group.hardware is None else None)
-            workers += [Worker(*self._worker(hardware, batch_time, capacity), group.role)] * group.count
+            workers += [Worker(*self._worker(*self._group(group), capacity), group.role)] * group.count
         return System.cluster(workers, **settings)
 
+    def _group(self, group: WorkerGroup) -> tuple[str | None, Engine, dict[str, Any]]:
+        """Return hardware, engine and batch time of a group of workers."""
+        if group.hardware is not None or "kind" in group.batch_time:
+            return group.hardware, group.engine, group.batch_time
+        return self.hardware, group.engine or self.engine, {**self.batch_time, **group.batch_time}
+
     def _worker(
-        self, hardware: str | None, batch_time: Mapping[str, Any], capacity: int | None
+        self, hardware: str | None, engine: Engine, batch_time: Mapping[str, Any], capacity: int | None
     ) -> tuple[int, BatchTimeModel]:
         """Return the KV capacity and the batch-time model of a worker."""
+        if engine is not None and (hardware is None or "kind" in batch_time):
+            raise ConfigError(
+                f"scenario {self.name!r}: engine = {engine!r} goes with hardware; a batch_time with a kind has an "
+                "overhead of its own"
+            )
         if hardware is None:
             if "kind" not in batch_time or capacity is None:
                 raise ConfigError(
@@ -143,11 +160,24 @@ class Scenario(BaseModel):
             return capacity, make_batch_time(batch_time)
         loaded = load_hardware(hardware)
         try:
-            return capacity or loaded.kv_capacity, loaded.batch_time(**batch_time)
+            return capacity or loaded.kv_capacity, loaded.batch_time(engine=engine, **batch_time)
         except TypeError as error:
             raise ConfigError(
-                f"scenario {self.name!r}: batch_time with hardware takes composition and cpu_overhead ({error})"
+                f"scenario {self.name!r}: batch_time with hardware takes composition ({error})"
             ) from None
+
+    def resolved(self) -> Scenario:
+        """Return the scenario with the engine of its hardware named, for records.
+
+        Raises:
+            ConfigError: the description is contradictory or incomplete.
+        """
+        changes: dict[str, Any] = {"engine": _engine_of(self.hardware, self.engine, self.batch_time)}
+        if not isinstance(self.workers, int):
+            changes["workers"] = tuple(
+                group.model_copy(update={"engine": _engine_of(*self._group(group))}) for group in self.workers
+            )
+        return self.model_copy(update=changes)
 
     def make_router(self) -> Router | None:
         """Return the router, None where there is one worker."""
@@ -165,10 +195,21 @@ class Scenario(BaseModel):
         return LengthLimits(max_total_len=kv_capacity, policy=self.too_long).apply(table)
 
     def override(self, **changes: Any) -> Scenario:
-        """Return the scenario with some fields replaced (None = keep)."""
-        return _validate(
-            {**self.model_dump(), **{k: v for k, v in changes.items() if v is not None}}, self.name
-        )
+        """Return the scenario with some fields replaced (None = keep).
+
+        Another hardware comes with its own engine, another kind of batch time with none, unless one is given.
+        """
+        given = {k: v for k, v in changes.items() if v is not None}
+        if given.get("hardware", self.hardware) != self.hardware or "kind" in given.get("batch_time", {}):
+            given = {"engine": None, **given}
+        return _validate({**self.model_dump(), **given}, self.name)
+
+
+def _engine_of(hardware: str | None, engine: Engine, batch_time: Mapping[str, Any]) -> Engine:
+    """Return the engine that a worker runs, by name if it has one; None = it has no hardware file."""
+    if engine is not None or hardware is None or "kind" in batch_time:
+        return engine
+    return load_hardware(hardware).batch_time(**batch_time).engine
 
 
 def scenario_names() -> dict[str, str]:

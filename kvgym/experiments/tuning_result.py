@@ -142,7 +142,7 @@ class TuningResult:
         config = {
             "policy": self.policy,
             "metric": self.metric,
-            "scenario": self.scenario.model_dump(mode="json"),
+            "scenario": self.scenario.resolved().model_dump(mode="json"),
             "seeds": list(self.seeds),
             "num_requests": list(self.num_requests),
             "space": self.space,

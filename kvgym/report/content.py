@@ -186,12 +186,8 @@ def setting(comparison: Comparison) -> list[tuple[str, str]]:
     hardware = _hardware(comparison)
     if hardware is not None:
         rows.append(("Hardware", f"{hardware.name}: {hardware.description}"))
-        overhead = scenario.batch_time.get("cpu_overhead")
-        if overhead is None:
-            overhead = hardware.cpu_overhead_ms * 1e-3
-        rows.append(
-            ("Batch time", f"calibrated; {hardware.source}; {overhead * 1e3:g} ms per batch outside the GPU")
-        )
+        rows.append(("Batch time", f"calibrated; {hardware.source}"))
+        rows.append(("Engine", _engine(comparison, hardware)))
     else:
         model = scenario.hardware or scenario.batch_time
         rows.append(("Batch time", model if isinstance(model, str) else _flat(model)))
@@ -253,6 +249,15 @@ def _hardware(comparison: Comparison) -> Any:
         return load_hardware(comparison.scenario.hardware)
     except KVGymError:
         return None
+
+
+def _engine(comparison: Comparison, hardware: Any) -> str:
+    """Return what the engine adds to a batch, and what that was compared with."""
+    scenario = comparison.scenario.resolved()
+    model = hardware.batch_time(engine=scenario.engine, **scenario.batch_time)
+    name = f"{model.engine}: " if model.engine else ""
+    checked = model.overhead.validated or "not validated against a running engine"
+    return f"{name}{model.overhead.formula()} outside the GPU; {checked}"
 
 
 def _flat(value: Any) -> str:

@@ -100,7 +100,7 @@ def test_calibrating_recovers_the_truth(tmp_path, recipe, sampled):
     reduce = 2 * (0.01 + tokens * 16384 * 5e-9) if recipe.tensor_parallel == 2 else 0.0
     head = hardware.tables.lm_head.weights_ms
     expected = layers * (linear + reduce + prefill_ms(100, 200)) + 0.003 + head
-    got = hardware.batch_time(cpu_overhead=0.0)(
+    got = hardware.batch_time(engine="none")(
         num_prefills=1,
         prefill_tokens=100,
         prefill_context=200,
@@ -113,7 +113,7 @@ def test_calibrating_recovers_the_truth(tmp_path, recipe, sampled):
     reduce = 2 * (0.01 + 8 * 16384 * 5e-9) if recipe.tensor_parallel == 2 else 0.0
     expected = layers * (linear + reduce + decode_ms(8, 300)) + 0.003 + head
     for composition in ("kvgym", "homogeneous"):
-        model = hardware.batch_time(composition=composition, cpu_overhead=0.0)
+        model = hardware.batch_time(composition=composition, engine="none")
         assert 1e3 * model(num_decodes=8, decode_context=2400) == pytest.approx(expected, rel=0.02)
 
 

@@ -28,7 +28,7 @@ def test_file_is_complete_compact_and_within_its_errors(name):
     assert hardware.name == name
     assert "MIT" in hardware.source
     assert hardware.kv_capacity_origin
-    assert hardware.cpu_overhead_origin
+    assert all(engine.source for engine in hardware.engines.values())
     assert len(_text(name).encode()) < 40_000
     assert hardware.fit_error["linear"].median <= 0.03
     assert hardware.fit_error["attention_decode"].median <= 0.06
@@ -36,8 +36,8 @@ def test_file_is_complete_compact_and_within_its_errors(name):
     assert ("all_reduce" in hardware.fit_error) == (hardware.tensor_parallel > 1)
     model = hardware.batch_time()
     assert model.valid_range["tokens"][0] == 1
-    assert model() == pytest.approx(1e-3 * hardware.cpu_overhead_ms)
-    assert hardware.batch_time(cpu_overhead=0.0)() == 0.0
+    assert model() == pytest.approx(1e-3 * hardware.overhead().base_ms)
+    assert hardware.batch_time(engine="none")() == 0.0
     median, largest = monotone_effect(hardware)
     assert median < 0.01
     assert largest < 0.13

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from kvgym.batch_time import ProfileBatchTime, ProfileTables, make_batch_time
+from kvgym.batch_time import COMPOSITIONS, ProfileBatchTime, ProfileTables, make_batch_time
+from kvgym.batch_time.overhead import NONE, EngineOverhead
 from kvgym.errors import ConfigError
 
 TABLES = {
@@ -32,16 +33,23 @@ TABLES = {
 }
 
 
-def _model(composition, cpu_overhead=0.0):
+def _model(composition, **overhead):
     return ProfileBatchTime(
-        ProfileTables.model_validate(TABLES), composition=composition, cpu_overhead=cpu_overhead
+        ProfileTables.model_validate(TABLES),
+        composition=composition,
+        overhead=EngineOverhead(**overhead) if overhead else NONE,
     )
 
 
-def test_an_empty_batch_takes_the_cpu_overhead_only():
-    assert _model("kvgym", 0.004)() == 0.004
-    assert _model("homogeneous", 0.004)() == 0.004
-    assert _model("vidur", 0.004)() == 0.0
+@pytest.mark.parametrize("composition", COMPOSITIONS)
+def test_overhead_comes_per_batch_and_per_request_in_it(composition):
+    without, with_ = _model(composition), _model(composition, base_ms=4, per_request_ms=0.5)
+    assert without() == 0.0
+    assert with_() == pytest.approx(0.004)
+    load = {
+        "num_prefills": 2, "prefill_tokens": 8, "prefill_squares": 32, "num_decodes": 3, "decode_context": 200,
+    }  # fmt: skip
+    assert with_(**load) - without(**load) == pytest.approx(0.004 + 5 * 0.0005)
 
 
 def test_decodes_by_hand():
@@ -49,7 +57,7 @@ def test_decodes_by_hand():
     rest = 2 * 14.5 + 3 + 5
     load = {"num_decodes": 2, "decode_context": 200}
     # Pooled: at 2 decodes halfway between the rows, at 200 tokens halfway between the columns: 3 ms.
-    assert _model("kvgym", 0.007)(**load) == pytest.approx(1e-3 * (7 + rest + 2 * 3))
+    assert _model("kvgym", base_ms=6, per_request_ms=0.5)(**load) == pytest.approx(1e-3 * (7 + rest + 2 * 3))
     # Measured at the mean context 100: 2 + 2 * 36 / 64 ms.
     assert _model("homogeneous")(**load) == pytest.approx(1e-3 * (rest + 2 * 3.125))
 
@@ -125,7 +133,7 @@ def test_beyond_the_range_the_last_slope_goes_on():
 def test_tables_round_trip_through_the_specification():
     model = ProfileBatchTime(
         ProfileTables.model_validate(TABLES),
-        cpu_overhead=0.002,
+        overhead=EngineOverhead(base_ms=2, per_request_ms=0.1, source="a guess"),
         source="made up",
         valid_range={"tokens": (1, 16)},
     )

@@ -38,6 +38,7 @@ class RoutingConfig(BaseModel):
         policy: the scheduler on every worker, a compiled one (``kvgym list policies``), with hyperparameters as
             in ``"alpha_greedy:alpha=0.3"``.
         hardware: name or file of calibrated hardware instead of the scenario's.
+        engine: engine of the hardware instead of the scenario's: its name, ``"none"``, or its figures.
         batch_time: description of a batch-time model, or options of the hardware's.
         kv_capacity: KV memory of a worker, tokens, instead of the scenario's.
         workload: preset or description instead of the scenario's.
@@ -65,6 +66,7 @@ class RoutingConfig(BaseModel):
     workers: Annotated[int, Field(ge=2)] | tuple[WorkerGroup, ...] | None = None
     policy: str = "mc_sf"
     hardware: str | None = None
+    engine: str | dict[str, Any] | None = None
     batch_time: dict[str, Any] | None = None
     kv_capacity: int | None = Field(default=None, ge=2)
     workload: str | dict[str, Any] | None = None
@@ -111,6 +113,7 @@ class RoutingConfig(BaseModel):
         names = (
             "scenario",
             "hardware",
+            "engine",
             "batch_time",
             "kv_capacity",
             "workload",

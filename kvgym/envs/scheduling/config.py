@@ -100,6 +100,7 @@ class EnvConfig(BaseModel):
         action: kind of action, see :mod:`~kvgym.envs.scheduling.actions.catalogue`; set by the id.
         scenario: name or YAML file of the scenario that the fields below change.
         hardware: name or file of calibrated hardware instead of the scenario's.
+        engine: engine of the hardware instead of the scenario's: its name, ``"none"``, or its figures.
         batch_time: description of a batch-time model, or options of the hardware's.
         kv_capacity: KV memory, tokens, instead of the scenario's.
         workload: preset or description instead of the scenario's.
@@ -142,6 +143,7 @@ class EnvConfig(BaseModel):
     action: str = "admit_count"
     scenario: str = DEFAULT_SCENARIO
     hardware: str | None = None
+    engine: str | dict[str, Any] | None = None
     batch_time: dict[str, Any] | None = None
     kv_capacity: int | None = Field(default=None, ge=2)
     workload: str | dict[str, Any] | None = None
@@ -198,6 +200,8 @@ class EnvConfig(BaseModel):
         """Return the scenario with this configuration's changes."""
         base = load_scenario(self.scenario)
         changes: dict[str, Any] = {"hardware": self.hardware, "kv_capacity": self.kv_capacity}
+        if self.engine is not None:
+            changes["engine"] = self.engine
         if self.batch_time is not None:
             changes["batch_time"] = self.batch_time
         if self.hardware is not None and self.batch_time is None and "kind" in base.batch_time:

@@ -1,0 +1,60 @@
+"""What an engine adds to every batch outside the GPU kernels: scheduling, input preparation, sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kvgym.errors import ConfigError
+
+NO_ENGINE = "none"
+"""Name of the engine that adds nothing: GPU kernels only."""
+
+
+class EngineOverhead(BaseModel):
+    """Time of a batch outside the GPU kernels: ``base_ms + per_request_ms * requests in the batch``.
+
+    There is no term for prompt tokens: measured prompts of one request do not ask for one
+    (docs/validation.md).
+
+    Attributes:
+        base_ms: milliseconds per batch, also of an empty one.
+        per_request_ms: milliseconds per request that the batch processes.
+        source: where the figures come from.
+        validated: what they were compared with, and how well they agreed; empty = nothing.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    base_ms: float = Field(ge=0, allow_inf_nan=False)
+    per_request_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    source: str = ""
+    validated: str = ""
+
+    def formula(self) -> str:
+        """Return the overhead as a formula, for tables and reports."""
+        if self.per_request_ms == 0:
+            return f"{self.base_ms:g} ms per batch"
+        return f"{self.base_ms:g} ms per batch + {self.per_request_ms:g} ms per request"
+
+
+NONE = EngineOverhead(base_ms=0.0, source="GPU kernels only")
+"""No overhead."""
+
+
+def parse_overhead(value: Mapping[str, Any]) -> EngineOverhead:
+    """Return the overhead that a mapping describes.
+
+    Raises:
+        ConfigError: naming the field that is wrong.
+    """
+    try:
+        return EngineOverhead.model_validate(dict(value))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "(whole)"
+        raise ConfigError(
+            f"engine overhead: {place}: {first['msg']}; fields: {', '.join(EngineOverhead.model_fields)}"
+        ) from None

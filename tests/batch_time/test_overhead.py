@@ -1,0 +1,109 @@
+"""What engines add to a batch: by name from a hardware file, by figures, and how scenarios say which."""
+
+import pytest
+
+from kvgym.batch_time import load_hardware, make_batch_time
+from kvgym.batch_time.hardware import hardware_names
+from kvgym.batch_time.overhead import EngineOverhead
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.experiments.comparison import compare
+from kvgym.experiments.scenario import load_scenario, scenario_names
+
+NAME = "llama2-70b-a100-tp2"
+
+
+@pytest.mark.parametrize("name", hardware_names())
+def test_every_engine_of_every_file_adds_what_it_says(name):
+    hardware = load_hardware(name)
+    assert hardware.engine in hardware.engines
+    assert hardware.engines["none"].base_ms == hardware.engines["none"].per_request_ms == 0
+    load = {"num_decodes": 7, "decode_context": 7 * 300}
+    bare = hardware.batch_time(engine="none")
+    for engine, overhead in hardware.engines.items():
+        model = hardware.batch_time(engine=engine)
+        added = 1e-3 * (overhead.base_ms + 7 * overhead.per_request_ms)
+        assert model(**load) == pytest.approx(bare(**load) + added)
+        assert make_batch_time(model.spec())(**load) == model(**load)
+    assert hardware.batch_time().spec()["engine"] == hardware.engine
+    assert hardware.batch_time(composition="vidur").spec()["engine"] == "none"
+
+
+def test_figures_instead_of_a_name():
+    hardware = load_hardware(NAME)
+    model = hardware.batch_time(engine={"base_ms": 2.0, "per_request_ms": 0.5})
+    assert model(num_decodes=4, decode_context=400) == pytest.approx(
+        0.004 + hardware.batch_time(engine="none")(num_decodes=4, decode_context=400)
+    )
+    assert make_batch_time(model.spec())() == model() == pytest.approx(0.002)
+    assert EngineOverhead(base_ms=2, per_request_ms=0.5).formula() == "2 ms per batch + 0.5 ms per request"
+    assert EngineOverhead(base_ms=2).formula() == "2 ms per batch"
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind", "message"),
+    [
+        ("vllm-2022", UnknownNameError, "Did you mean .*'vllm-2023'"),
+        ({"base": 3}, ConfigError, "fields: base_ms, per_request_ms"),
+        ({"base_ms": -1}, ConfigError, "base_ms"),
+        ({"base_ms": "fast"}, ConfigError, "base_ms"),
+        ({"base_ms": float("inf")}, ConfigError, "base_ms"),
+    ],
+)
+def test_wrong_engines_are_named(engine, kind, message):
+    with pytest.raises(kind, match=message):
+        load_hardware(NAME).batch_time(engine=engine)
+    with pytest.raises(kind, match=message):
+        load_scenario("a100-llama2-70b").override(engine=engine).make_system()
+
+
+def test_tables_without_a_file_have_no_named_engines():
+    tables = load_hardware(NAME).tables.model_dump()
+    with pytest.raises(ConfigError, match="names an engine of a hardware file"):
+        make_batch_time({"kind": "profile", "tables": tables, "engine": "vllm-2023"})
+
+
+def test_the_shipped_scenarios_say_which_engine_they_have():
+    for name in scenario_names():
+        scenario = load_scenario(name)
+        assert (scenario.engine is None) == (scenario.hardware is None), name
+        assert scenario.resolved().engine == scenario.engine
+
+
+def test_another_hardware_comes_with_its_own_engine():
+    scenario = load_scenario("a100-llama2-70b")
+    assert scenario.engine == "vllm-2023"
+    moved = scenario.override(hardware="llama3-8b-a100-tp1")
+    assert moved.engine is None
+    assert moved.resolved().engine == load_hardware("llama3-8b-a100-tp1").engine
+    assert moved.make_system().batch_time.engine == moved.resolved().engine
+    assert scenario.override(hardware=NAME).engine == "vllm-2023"
+    both = scenario.override(hardware="llama3-8b-a100-tp1", engine="none")
+    assert both.make_system().batch_time() == 0.0
+    assert (
+        scenario.override(hardware="llama3-8b-a100-tp1", batch_time={"composition": "vidur"})
+        .resolved()
+        .engine
+        == "none"
+    )
+
+
+def test_an_engine_needs_hardware():
+    scenario = load_scenario("mc-sf-model-2").override(engine="vllm-2023")
+    with pytest.raises(ConfigError, match="goes with hardware"):
+        scenario.make_system()
+
+
+def test_groups_of_workers_have_engines_of_their_own():
+    scenario = load_scenario("a100-llama2-70b").override(
+        workers=[{"count": 1}, {"engine": "none"}, {"hardware": "llama2-7b-a100-tp1"}]
+    )
+    overheads = [1e3 * worker.batch_time() for worker in scenario.make_system().workers]
+    assert overheads == pytest.approx([9.0, 0.0, load_hardware("llama2-7b-a100-tp1").overhead().base_ms])
+    assert [group.engine for group in scenario.resolved().workers] == ["vllm-2023", "none", "early-2024"]
+
+
+def test_a_comparison_records_its_engine():
+    scenario = load_scenario("a100-llama2-70b").override(
+        hardware="llama2-7b-a100-tp1", workload={"preset": "lmsys", "num_requests": 5}
+    )
+    assert compare(scenario, ["fcfs"], seeds=1).scenario.engine == "early-2024"
