@@ -228,6 +228,16 @@ def test_if_the_first_preempts_itself_the_others_have_their_turn() -> None:
     assert evicted(steps) == {2: [0]}
 
 
+def test_a_turn_goes_on_if_all_that_had_tokens_were_preempted() -> None:
+    # M = 19, at most 5 tokens of a prompt; 0 is least important, 2 most. t=2: 4 (0), 10 of 15 (1), 4 (2).
+    # t=3: 0 gets its token; 1 wants its last 5 and 1 of output: 0 goes, 14 + 6 are still too much: 1 goes. 2 decodes.
+    requests = instance(19, [0, 1, 2], [1, 15, 3], [9, 1, 3], [0, 1, 2])
+    spec = spec_of(max_num_batched_tokens=12, long_prefill_token_threshold=5, policy="priority")
+    steps = play(spec, *requests)
+    assert batches(steps)[:4] == [{0: 1}, {0: 1, 1: 5}, {0: 1, 1: 5, 2: 3}, {2: 1}]
+    assert evicted(steps) == {3: [0, 1]}
+
+
 # ---------------------------------------------------------------- settings
 
 

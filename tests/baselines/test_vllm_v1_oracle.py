@@ -109,7 +109,7 @@ class Scheduler:
             job.memory = job.memory_after(count)
             tokens[job.number] = (job, count)
             left -= count
-        return {job: count for job, count in tokens.values()}, gone
+        return dict(tokens.values()), gone
 
 
 def serve(scheduler: Scheduler, jobs: list[Job]) -> list[Step]:
