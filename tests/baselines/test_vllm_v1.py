@@ -235,7 +235,7 @@ def test_a_turn_goes_on_if_all_that_had_tokens_were_preempted() -> None:
     spec = spec_of(max_num_batched_tokens=12, long_prefill_token_threshold=5, policy="priority")
     steps = play(spec, *requests)
     assert batches(steps)[:4] == [{0: 1}, {0: 1, 1: 5}, {0: 1, 1: 5, 2: 3}, {2: 1}]
-    assert evicted(steps) == {3: [0, 1]}
+    assert evicted(steps)[3] == [0, 1]
 
 
 # ---------------------------------------------------------------- settings
