@@ -21,6 +21,7 @@ from kvgym.baselines import (
     request_level,
     routers,
     slai,
+    vllm_v1,
     wait,
     work_conserving,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "request_level",
     "routers",
     "slai",
+    "vllm_v1",
     "wait",
     "work_conserving",
 ]

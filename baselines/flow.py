@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.baselines.memory_constrained import BLOCKED_ID, HEAP, blocked_request, try_admit
-from kvgym.errors import ConfigError
 from kvgym.kernels import (
     REQUEUE_ARRIVAL,
     REQUEUE_BACK,
@@ -54,7 +53,15 @@ from kvgym.kernels import (
     rule_memory,
     seed_words,
 )
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, numbers_of, register_policy, require
+from kvgym.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    SystemInfo,
+    numbers_of,
+    register_policy,
+    require,
+    require_flag,
+)
 from kvgym.simulator.view import SystemView
 
 PAPER = "flow control for LLM inference (stability by controlled activation)"
@@ -265,8 +272,7 @@ class FlowControl(CompiledPolicy):
         Raises:
             ConfigError: a budget that is not positive and finite, or not whole without ``random``.
         """
-        if not isinstance(random, bool):
-            raise ConfigError(f"random = {random!r}; expected True or False")
+        require_flag("random", random)
         expected = "a number > 0" if random else "a whole number ≥ 1 (fractions need random=True)"
         number = isinstance(budget, int | float | np.integer | np.floating) and 0 < budget < 2**31
         require("budget", budget, number and (random or float(budget).is_integer()), expected)

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from kvgym.kernels import (
     UNKNOWN,
-    WAITING,
     RuleDecision,
     RuleMemory,
     RuleView,
@@ -35,25 +34,33 @@ from kvgym.kernels import (
     evict_latest,
     first_waiting,
     has_place,
-    heap_first,
     heap_pop,
     heap_push,
     jit_inline,
     kv_growth,
     need_of,
+    next_to_admit,
     next_waiting,
     pause_all,
     policy_kernel,
     request_key,
     rule_memory,
 )
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, fraction_of, register_policy, require
+from kvgym.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    SystemInfo,
+    fraction_of,
+    register_policy,
+    require,
+    require_count,
+    require_flag,
+)
 
-# Layout of the parameters: memory that admission may fill, tokens of an iteration, active requests, and for
-# Sarathi whether the shortest prefill goes first.
-_LIMIT, _MAX_TOKENS, _MAX_REQUESTS, _SHORTEST_FIRST = range(4)
-
-_HEAP = 0  # Sarathi's state array holds nothing but the heap of waiting requests
+# Layout of the parameters: memory that admission may fill, tokens of an iteration, active requests, and a switch.
+_LIMIT, _MAX_TOKENS, _MAX_REQUESTS = range(3)
+_PADDED = 3  # of vLLM: every prompt counts as long as the longest
+_SHORTEST_FIRST = 3  # of Sarathi: the shortest prefill goes first
 
 
 @jit_inline
@@ -69,18 +76,21 @@ def admit_prompts(view: RuleView, decision: RuleDecision, params: Any) -> int:
         int(params[_MAX_TOKENS]),
         int(params[_MAX_REQUESTS]),
     )
-    used, tokens, prefills = w.kv_tokens, 0, 0
+    used, tokens, prefills, longest = w.kv_tokens, 0, 0, 0
     i = first_waiting(view)
     while i != UNKNOWN and w.num_active + d.num_admit < max_requests and has_place(view, decision):
         use, left = need_of(view, view.requests[i]), view.requests[i].num_prefill_left
         room = (view.problem.kv_capacity if w.num_active + d.num_admit == 0 else limit) - used
         if left == 0 and prefills == 0:
             room -= w.num_active
-        if use > room or (left > 0 and prefills > 0 and tokens + left > max_tokens):
+        batched = tokens + left
+        if params[_PADDED] == 1.0:
+            batched = (prefills + 1) * max(longest, left)
+        if use > room or (left > 0 and prefills > 0 and batched > max_tokens):
             break
         if left > 0:
             prefills += 1
-            tokens += left
+            tokens, longest = batched, max(longest, left)
         used += use
         admit(decision, i)
         i = next_waiting(view, i)
@@ -171,19 +181,6 @@ def continue_prefills(
     return budget, reserved
 
 
-@jit_inline
-def next_in_order(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
-    """Return the next request to admit, UNKNOWN if none waits: the queue's, or the shortest prefill."""
-    d, state = decision.record, memory.state
-    if memory.params[_SHORTEST_FIRST] == 0.0:
-        return (
-            first_waiting(view) if d.num_admit == 0 else next_waiting(view, decision.admit[d.num_admit - 1])
-        )
-    while state[_HEAP] > 0 and view.requests[heap_first(state, _HEAP)].status != WAITING:
-        heap_pop(state, _HEAP)
-    return heap_first(state, _HEAP)
-
-
 @policy_kernel
 def sarathi_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 4: every decode, then ongoing prefills, then new ones, within the token budget."""
@@ -191,7 +188,7 @@ def sarathi_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -
     shortest_first = params[_SHORTEST_FIRST] == 1.0
     for j in range(w.num_queued if shortest_first else 0):
         i = view.queued[j]
-        heap_push(memory.state, _HEAP, request_key(view.requests[i].num_prefill_left, i))
+        heap_push(memory.state, 0, request_key(view.requests[i].num_prefill_left, i))
     need = make_room(view, decision)
     staying = w.num_active - d.num_evict
     budget, reserved = int(params[_MAX_TOKENS]) - staying, 0
@@ -203,7 +200,7 @@ def sarathi_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -
         return
     free, max_requests = int(params[_LIMIT]) - need - reserved, int(params[_MAX_REQUESTS])
     while budget > 0 and staying + d.num_admit < max_requests and has_place(view, decision):
-        i = next_in_order(view, decision, memory)
+        i = next_to_admit(view, decision, memory.state, shortest_first)
         if i == UNKNOWN:
             break
         left = view.requests[i].num_prefill_left
@@ -217,7 +214,7 @@ def sarathi_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -
             admit(decision, i)
         budget -= max(1, min(budget, left))
         if shortest_first:
-            heap_pop(memory.state, _HEAP)
+            heap_pop(memory.state, 0)
 
 
 @register_policy
@@ -235,7 +232,12 @@ class VLLM(CompiledPolicy):
     kernel = vllm_kernel
 
     def __init__(
-        self, *, max_batch_tokens: int = 4096, max_batch_requests: int = 128, watermark: float = 0.01
+        self,
+        *,
+        max_batch_tokens: int = 4096,
+        max_batch_requests: int = 128,
+        watermark: float = 0.01,
+        padded: bool = False,
     ) -> None:
         """Set the limits.
 
@@ -243,17 +245,22 @@ class VLLM(CompiledPolicy):
             max_batch_tokens: most prompt tokens in an iteration; a longer prompt is processed alone.
             max_batch_requests: most active requests.
             watermark: fraction of the capacity that admission leaves free, in [0, 1).
+            padded: whether every prompt of an iteration counts as long as the longest of them, as in the
+                engine at the time of the papers, which padded prompts to one length; else prompts are summed.
         """
+        require_flag("padded", padded)
         require_count("max_batch_tokens", max_batch_tokens)
         require_count("max_batch_requests", max_batch_requests)
         require("watermark", watermark, 0 <= watermark < 1, "a fraction in [0, 1)")
         self.max_batch_tokens, self.max_batch_requests = max_batch_tokens, max_batch_requests
-        self.watermark = watermark
+        self.watermark, self.padded = watermark, padded
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the admission limit in tokens, the prompt tokens per iteration, and the active requests."""
+        """Return the admission limit in tokens, the prompt tokens per iteration, the active requests, and padding."""
         limit = fraction_of(system.kv_capacity, self.watermark)
-        return np.array([limit, self.max_batch_tokens, self.max_batch_requests], dtype=np.float64)
+        return np.array(
+            [limit, self.max_batch_tokens, self.max_batch_requests, self.padded], dtype=np.float64
+        )
 
 
 @register_policy
@@ -308,13 +315,4 @@ class Sarathi(CompiledPolicy):
 
     def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the heap of waiting requests."""
-        return rule_memory(self.params(system), state=np.zeros(_HEAP + 2 + system.max_requests))
-
-
-def require_count(name: str, value: Any) -> None:
-    """Check a hyperparameter that counts something.
-
-    Raises:
-        ConfigError: it is not a whole number ≥ 1.
-    """
-    require(name, value, isinstance(value, int) and value >= 1, "a whole number >= 1")
+        return rule_memory(self.params(system), state=np.zeros(1 + system.max_requests))

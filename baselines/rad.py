@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kvgym.baselines._phases import decode_first, go_on_with_prefill, take_next
 from kvgym.kernels import RuleDecision, RuleMemory, RuleView, policy_kernel, rule_memory
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require_count
 
 PAPER = "Bari, Hegde, de Veciana, Optimal Scheduling Algorithms for LLM Inference: Theory and Practice"
 
@@ -81,7 +81,7 @@ class _Cycles(CompiledPolicy):
                 t_col and t_red. Typical for these tiles; the paper gives none.
         """
         for name, value in (("cycle", cycle), ("decodes", decodes), ("chunk", chunk)):
-            require(name, value, isinstance(value, int) and value >= 1, "a whole number ≥ 1")
+            require_count(name, value)
         self.cycle, self.decodes, self.chunk = cycle, decodes, chunk
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.kernels import RuleDecision, RuleMemory, RuleView, admit_while_fits, evict_latest, policy_kernel
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require_count
 
 
 @policy_kernel
@@ -50,7 +50,7 @@ class RequestLevel(CompiledPolicy):
         Args:
             batch: requests in a batch at most, b ≥ 1. The paper gives none.
         """
-        require("batch", batch, isinstance(batch, int) and batch >= 1, "a whole number ≥ 1")
+        require_count("batch", batch)
         self.batch = batch
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:

@@ -34,7 +34,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError
 from kvgym.kernels import (
     REQUEUE_BACK,
     REQUEUE_FRONT,
@@ -58,7 +57,16 @@ from kvgym.kernels import (
     ranked_push,
     rule_memory,
 )
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, fraction_of, register_policy, require
+from kvgym.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    SystemInfo,
+    fraction_of,
+    register_policy,
+    require,
+    require_count,
+    require_flag,
+)
 
 # Layout of the parameters.
 _SHORTEST, _PAYING, _OFFSET, _LOW_OFFSET, _HIGH_MEMORY, _BUDGET, _MAX_ACTIVE, _MAX_DECODES = range(8)
@@ -347,11 +355,10 @@ class SLAI(CompiledPolicy):
         for name, margin in margins:
             require(name, margin, 0 <= margin < math.inf, "a number ≥ 0")
         require("memory_threshold", memory_threshold, 0 <= memory_threshold <= 1, "a fraction in [0, 1]")
-        if not isinstance(paying_first, bool):
-            raise ConfigError(f"paying_first = {paying_first!r}; expected True or False")
+        require_flag("paying_first", paying_first)
         caps = (("token_budget", token_budget), ("max_active", max_active), ("max_decodes", max_decodes))
         for name, value in caps:
-            require(name, value, isinstance(value, int) and value >= 1, "a whole number ≥ 1")
+            require_count(name, value)
         self.order, self.paying_first = order, paying_first
         self.offset, self.low_offset, self.memory_threshold = offset, low_offset, memory_threshold
         self.token_budget, self.max_active, self.max_decodes = token_budget, max_active, max_decodes

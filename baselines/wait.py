@@ -48,7 +48,16 @@ from kvgym.kernels import (
     policy_kernel,
     rule_memory,
 )
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, numbers_of, register_policy, require
+from kvgym.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    SystemInfo,
+    numbers_of,
+    register_policy,
+    require,
+    require_count,
+    require_flag,
+)
 
 PAPER = "Ao et al., Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory Constraints"
 
@@ -274,14 +283,8 @@ class ThresholdPolicy(CompiledPolicy):
         self.thresholds = None if thresholds is None else numbers_of("thresholds", thresholds)
         require("thresholds", thresholds, min(self.thresholds or (1,)) >= 1, "whole numbers >= 1, or None")
         require("rule", rule, rule in ("fluid", "practical"), "fluid or practical")
-        require(
-            "batch_limit",
-            batch_limit,
-            isinstance(batch_limit, int) and batch_limit >= 1,
-            "a whole number >= 1",
-        )
-        if not isinstance(drain, bool):
-            raise ConfigError(f"drain = {drain!r}; expected True or False")
+        require_count("batch_limit", batch_limit)
+        require_flag("drain", drain)
         require(
             "patience",
             patience,

@@ -28,7 +28,7 @@ with the decorator :func:`jit`, or :func:`jit_inline` where they run at every de
 
 What there is:
 
-- The queue: :func:`first_waiting`, :func:`next_waiting`; ids are UNKNOWN where there is none.
+- The queue: :func:`first_waiting`, :func:`next_waiting`, :func:`next_to_admit`; ids are UNKNOWN where there is none.
 - Memory of the coming iteration: :func:`need_of`, :func:`need_of_active`, :func:`full_tokens`,
   :func:`kv_growth`.
 - Deciding: :func:`has_place`, :func:`admit`, :func:`admit_tokens`, :func:`admit_while_fits`, :func:`evict`,
@@ -127,6 +127,7 @@ __all__ = [
     "kv_growth",
     "need_of",
     "need_of_active",
+    "next_to_admit",
     "next_uniform",
     "next_waiting",
     "pause",
@@ -160,6 +161,27 @@ def first_waiting(view: RuleView) -> int:
 def next_waiting(view: RuleView, i: int) -> int:
     """Return the request behind ``i`` in the queue, UNKNOWN if there is none."""
     return view.requests[i].queue_next
+
+
+@jit_inline
+def next_to_admit(view: RuleView, decision: RuleDecision, heap: Any, from_heap: bool) -> int:
+    """Return the request that comes next after those admitted so far, UNKNOWN if none waits.
+
+    Args:
+        view: what the rule sees.
+        decision: what it decides.
+        heap: waiting requests in the rule's own order, a heap of :func:`request_key` at place 0, from which the rule
+            pops those it admits. Entries of requests that no longer wait are dropped.
+        from_heap: whether that order counts; else the queue's does.
+    """
+    d = decision.record
+    if not from_heap:
+        return (
+            first_waiting(view) if d.num_admit == 0 else next_waiting(view, decision.admit[d.num_admit - 1])
+        )
+    while heap[0] > 0 and view.requests[heap_first(heap, 0)].status != WAITING:
+        heap_pop(heap, 0)
+    return heap_first(heap, 0)
 
 
 @jit_inline

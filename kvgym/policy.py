@@ -303,6 +303,25 @@ def require(name: str, value: Any, condition: bool, expected: str) -> None:
         raise ConfigError(f"{name} = {value!r}; expected {expected}")
 
 
+def require_count(name: str, value: Any, least: int = 1) -> None:
+    """Check a hyperparameter that counts something.
+
+    Raises:
+        ConfigError: it is not a whole number ≥ ``least``.
+    """
+    require(name, value, isinstance(value, int) and value >= least, f"a whole number ≥ {least}")
+
+
+def require_flag(name: str, value: Any) -> None:
+    """Check a hyperparameter that is on or off.
+
+    Raises:
+        ConfigError: it is neither True nor False.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} = {value!r}; expected True or False")
+
+
 def numbers_of(name: str, value: Any, kind: type[int] | type[float] = int) -> tuple[Any, ...]:
     """Return a hyperparameter that is a list of numbers.
 

@@ -197,10 +197,12 @@ class Scenario(BaseModel):
     def override(self, **changes: Any) -> Scenario:
         """Return the scenario with some fields replaced (None = keep).
 
-        Another hardware comes with its own engine, another kind of batch time with none, unless one is given.
+        Another hardware or composition comes with its own engine, unless one is given.
         """
         given = {k: v for k, v in changes.items() if v is not None}
-        if given.get("hardware", self.hardware) != self.hardware or "kind" in given.get("batch_time", {}):
+        if any(
+            given.get(name, getattr(self, name)) != getattr(self, name) for name in ("hardware", "batch_time")
+        ):
             given = {"engine": None, **given}
         return _validate({**self.model_dump(), **given}, self.name)
 

@@ -107,6 +107,20 @@ def test_vllm_batches_whole_prompts_up_to_a_number_of_tokens() -> None:
     check(run(spec, 100, [0] * 3, [2, 7, 1], [1] * 3), start=[0, 1, 2], finish=[1, 2, 3])
 
 
+def test_vllm_may_count_prompts_as_long_as_the_longest() -> None:
+    # 6 tokens. Summed: 3+2+1 in one batch. Padded: 2 * 3 = 6, then 3 * 3 = 9: stop; and 1+1, then 3 * 3 again.
+    for prompts in ([3, 2, 1], [1, 1, 3]):
+        requests = ([0] * 3, prompts, [1] * 3)
+        check(run("vllm:max_batch_tokens=6", 100, *requests), start=[0, 0, 0], finish=[1, 1, 1])
+        padded = run("vllm:max_batch_tokens=6,padded=true", 100, *requests)
+        check(padded, start=[0, 0, 1], finish=[1, 1, 2])
+    # A longer prompt still goes alone; in a batch without prompts nothing counts.
+    spec = "vllm:max_batch_tokens=6,padded=true"
+    check(run(spec, 100, [0] * 2, [7, 1], [2, 2]), start=[0, 1], finish=[3, 3])
+    with pytest.raises(ConfigError, match="padded = 1; expected True or False"):
+        make_policy("vllm:padded=1")
+
+
 def test_vllm_counts_paused_requests_against_the_cap() -> None:
     # At most 2: 2 starts when 0 and 1 are done.
     check(run("vllm:max_batch_requests=2", 100, [0] * 3, [1] * 3, [3] * 3), start=[0, 0, 3], finish=[3, 3, 6])

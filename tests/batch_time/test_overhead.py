@@ -77,6 +77,7 @@ def test_another_hardware_comes_with_its_own_engine():
     assert moved.resolved().engine == load_hardware("llama3-8b-a100-tp1").engine
     assert moved.make_system().batch_time.engine == moved.resolved().engine
     assert scenario.override(hardware=NAME).engine == "vllm-2023"
+    assert scenario.override(batch_time={"composition": "vidur"}).resolved().engine == "none"
     both = scenario.override(hardware="llama3-8b-a100-tp1", engine="none")
     assert both.make_system().batch_time() == 0.0
     assert (

@@ -1,0 +1,305 @@
+"""The scheduler of today's vLLM: one token budget, running requests first, prompts in chunks, preemption.
+
+Sources: the engine's own pages on optimization and tuning and on scheduler configuration (docs.vllm.ai, V1 engine),
+and its repository, vllm-project/vllm: ``vllm/v1/core/sched/scheduler.py``, ``vllm/v1/core/kv_cache_manager.py``,
+``vllm/config/scheduler.py``, as of 2026. Hyperparameters have the engine's names and mean what they mean there.
+
+The rule knows no prefills and decodes: every request has tokens to compute, a prompt's or one of its output's. In
+every iteration
+
+- the running requests come first, in order of activation. Each gets the tokens it lacks, at most
+  ``long_prefill_token_threshold`` (if that is set) and what is left of the budget ``max_num_batched_tokens``. Those
+  that find the budget spent keep their KV and sit out;
+- a running request whose tokens do not fit into memory preempts others, until they fit: the newest, or with priorities
+  the least urgent, the latest arrived among equals. Tokens that a preempted request was given in this iteration are
+  free for those behind. If it is its own turn that ends with itself preempted, those behind sit out;
+- only if nobody was preempted, waiting requests start, in order of the queue or of priority, while the budget,
+  ``max_num_seqs`` places and memory last. The first that does not fit ends it. Although a request then takes only the
+  memory of its first chunk, all that it has to compute must fit (``scheduler_reserve_full_isl``), and beside other
+  running requests the ``watermark`` must stay free.
+
+A preempted request loses its KV, keeps its output tokens and returns to the front of the queue, or to its place by
+priority. In kvgym these are settings of the system: ``first_token="counted"``, ``progress_on_evict="recompute"``,
+``requeue="front"`` reproduce the engine, as scenario ``vllm-v1`` has them; the order by priority is this policy's
+own and holds under any ``requeue``.
+
+Priority: in vLLM the lower value goes first, in kvgym the column ``priority`` is larger for what is more important. The
+policy follows kvgym's column: vLLM's value is its negative. Ties go by arrival, then by request id.
+
+Deviations and readings:
+
+- The KV of an output token is written here with the batch that makes it, by the engine with the next one: every
+  request takes one token of memory more, an iteration earlier. So does the whole of what must fit at a start.
+- If the first running request preempts itself, the engine runs an empty step, which takes it no time to speak of, and
+  decides again. Here the requests behind it have their turn in the same iteration; nobody starts in it.
+- A request without a prompt left (handed over by a prefill worker, or swapped out and back) needs one token.
+- Left out: prefix caching, speculative decoding, encoders, adapters, asynchronous scheduling, pipeline parallelism,
+  KV connectors. ``max_num_partial_prefills`` and ``max_long_partial_prefills`` are configured in the engine but not
+  read by this scheduler.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import ConfigError
+from kvgym.kernels import (
+    UNKNOWN,
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit,
+    admit_tokens,
+    evict,
+    full_tokens,
+    has_place,
+    heap_pop,
+    heap_push,
+    jit_inline,
+    kv_growth,
+    need_of,
+    need_of_active,
+    next_to_admit,
+    pause_all,
+    policy_kernel,
+    request_key,
+    rule_memory,
+)
+from kvgym.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    SystemInfo,
+    register_policy,
+    require,
+    require_count,
+    require_flag,
+)
+from kvgym.simulator.view import SystemView
+
+# Layout of the parameters; the state is the heap of waiting requests by priority.
+_MAX_TOKENS, _MAX_SEQS, _THRESHOLD, _BY_PRIORITY, _CHUNKED, _WHOLE_INPUT, _WATERMARK = range(7)
+
+_PREEMPTED = -2  # in place of the planned tokens of a slot, while the decision is being made
+
+
+@jit_inline
+def urgency(row: Any, i: int) -> int:
+    """Return a key that is smaller the sooner request ``i`` is due: by priority, then by arrival."""
+    return request_key(-1 - row.priority, i)  # not its negative, which for the least priority is too large
+
+
+@jit_inline
+def tokens_lacking(params: Any, prefill_left: int) -> int:
+    """Return the tokens that a request asks of an iteration: all it lacks, unless it is a long prompt."""
+    lacking, threshold = full_tokens(prefill_left), int(params[_THRESHOLD])
+    return threshold if 0 < threshold < lacking else lacking
+
+
+@jit_inline
+def memory_to_run(view: RuleView, row: Any, tokens: int) -> int:
+    """Return the memory that ``tokens`` take beside what the request, active or waiting, has already."""
+    return kv_growth(view.problem, row.num_prefill_left, tokens)
+
+
+@jit_inline
+def memory_held(row: Any) -> int:
+    """Return the memory that an active request holds, or that a waiting one gets back when it starts."""
+    return row.num_kv_tokens
+
+
+@jit_inline
+def memory_in_use(view: RuleView) -> int:
+    """Return the memory that all active requests hold at rest."""
+    return view.worker.kv_tokens
+
+
+@jit_inline
+def victim(view: RuleView, params: Any) -> int:
+    """Return the slot to preempt next, among those not preempted yet: the newest, or the least urgent."""
+    chosen, latest = UNKNOWN, 0
+    for k in range(view.worker.num_active - 1, -1, -1):
+        slot = view.active[k]
+        if slot.planned == _PREEMPTED:
+            continue
+        if params[_BY_PRIORITY] == 0.0:
+            return k
+        due = urgency(view.requests[slot.request_id], slot.request_id)
+        if chosen == UNKNOWN or due > latest:
+            chosen, latest = k, due
+    return chosen
+
+
+@jit_inline
+def schedule_running(view: RuleView, decision: RuleDecision, params: Any) -> tuple[int, int]:
+    """Give the running requests their tokens, preempting where memory is short.
+
+    Returns:
+        The budget left, and the memory in use with all that is planned.
+    """
+    w, active, capacity = view.worker, view.active, view.problem.kv_capacity
+    budget, used = int(params[_MAX_TOKENS]), memory_in_use(view)
+    if w.num_prefilling == 0 and w.num_active <= budget and need_of_active(view) <= capacity:
+        return budget - w.num_active, need_of_active(view)  # the usual batch: everybody decodes
+    pause_all(view, decision)
+    scheduled = k = 0
+    while k < w.num_active and budget > 0:
+        slot = active[k]
+        if slot.planned != _PREEMPTED:
+            tokens = min(tokens_lacking(params, slot.num_prefill_left), budget)
+            growth = memory_to_run(view, slot, tokens)
+            while slot.planned != _PREEMPTED and used + growth > capacity:
+                v = victim(view, params)
+                other = active[v]
+                if other.planned > 0:
+                    scheduled -= 1
+                    budget += other.planned
+                    used -= memory_to_run(view, other, other.planned)
+                used -= memory_held(other)
+                other.planned = _PREEMPTED
+                evict(decision, v)
+            if slot.planned != _PREEMPTED:
+                slot.planned = tokens
+                scheduled += 1
+                budget -= tokens
+                used += growth
+            elif scheduled > 0:
+                break
+        k += 1
+    for j in range(decision.record.num_evict):
+        active[decision.evict[j]].planned = UNKNOWN
+    return budget, used
+
+
+@jit_inline
+def start_waiting(view: RuleView, decision: RuleDecision, memory: RuleMemory, budget: int, used: int) -> None:
+    """Start waiting requests in order, while the budget, the places and the memory last."""
+    w, d, params = view.worker, decision.record, memory.params
+    max_seqs, by_priority = int(params[_MAX_SEQS]), params[_BY_PRIORITY] == 1.0
+    while budget > 0 and w.num_active + d.num_admit < max_seqs and has_place(view, decision):
+        i = next_to_admit(view, decision, memory.state, by_priority)
+        if i == UNKNOWN:
+            break
+        row = view.requests[i]
+        lacking = tokens_lacking(params, row.num_prefill_left)
+        if lacking > budget and params[_CHUNKED] == 0.0:
+            break
+        tokens = min(lacking, budget)
+        taken = memory_held(row) + memory_to_run(view, row, tokens)
+        room = view.problem.kv_capacity - used
+        if w.num_active + d.num_admit > 0:
+            room -= int(params[_WATERMARK])
+        if taken > room or (params[_WHOLE_INPUT] == 1.0 and need_of(view, row) > room):
+            break
+        if tokens == full_tokens(row.num_prefill_left):
+            admit(decision, i)
+        else:
+            admit_tokens(decision, i, tokens)
+        budget -= tokens
+        used += taken
+        if by_priority:
+            heap_pop(memory.state, 0)
+
+
+@policy_kernel
+def vllm_v1_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Running requests first; waiting ones only in an iteration that preempts nobody."""
+    w = view.worker
+    for j in range(w.num_queued if memory.params[_BY_PRIORITY] == 1.0 else 0):
+        i = view.queued[j]
+        heap_push(memory.state, 0, urgency(view.requests[i], i))
+    budget, used = schedule_running(view, decision, memory.params)
+    if decision.record.num_evict == 0:
+        start_waiting(view, decision, memory, budget, used)
+
+
+@register_policy
+class VLLMV1(CompiledPolicy):
+    """vLLM's V1 engine: a token budget for running and then waiting requests, preemption by recomputation."""
+
+    info = PolicyInfo(
+        name="vllm_v1",
+        summary="running requests first, then waiting ones, within one token budget; preempts the newest",
+        paper="vLLM project, documentation and source of the V1 engine (docs.vllm.ai)",
+        algorithm="scheduler",
+        chunks_prefill=True,
+        pauses=True,
+        evicts=True,
+    )
+    kernel = vllm_v1_kernel
+
+    def __init__(
+        self,
+        *,
+        max_num_batched_tokens: int = 2048,
+        max_num_seqs: int = 256,
+        long_prefill_token_threshold: int = 0,
+        policy: str = "fcfs",
+        enable_chunked_prefill: bool = True,
+        scheduler_reserve_full_isl: bool = True,
+        watermark: float = 0.0,
+    ) -> None:
+        """Set the budget, the limits and the order; names and defaults are the engine's.
+
+        Args:
+            max_num_batched_tokens: tokens per iteration, a decode being one. The engine's default depends on use and
+                GPU (``EngineArgs.get_batch_defaults``): as an API server 2048 on an A100 or a GPU of less than
+                70 GiB, 8192 on others such as an H100. The default here is that of the A100, the GPU of most of
+                kvgym's hardware.
+            max_num_seqs: most running requests. The engine's default by the same table: 256, and 1024.
+            long_prefill_token_threshold: most tokens of one prompt in an iteration; 0 = no such limit.
+            policy: ``"fcfs"``, or ``"priority"``: waiting requests start, and running ones are preempted, by
+                priority, then by arrival.
+            enable_chunked_prefill: whether a prompt may start with a part that fits into what the budget has left.
+                If not, it waits until the budget holds all of it (or all up to ``long_prefill_token_threshold``),
+                and one that is longer than the whole budget never starts: the engine refuses models whose
+                context is longer, here the run ends with an error that names the request.
+            scheduler_reserve_full_isl: whether a request starts only if all it has to compute fits into memory,
+                rather than only its first chunk.
+            watermark: fraction of the memory that stays free when a request starts beside others, in [0, 1).
+
+        Raises:
+            ConfigError: a value out of range, or a budget below ``max_num_seqs``, which the engine refuses as well.
+        """
+        require_count("max_num_batched_tokens", max_num_batched_tokens)
+        require_count("max_num_seqs", max_num_seqs)
+        require_count("long_prefill_token_threshold", long_prefill_token_threshold, least=0)
+        require("policy", policy, policy in ("fcfs", "priority"), "fcfs or priority")
+        require_flag("enable_chunked_prefill", enable_chunked_prefill)
+        require_flag("scheduler_reserve_full_isl", scheduler_reserve_full_isl)
+        require("watermark", watermark, 0 <= watermark < 1, "a fraction in [0, 1)")
+        if max_num_batched_tokens < max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens = {max_num_batched_tokens} is below max_num_seqs = {max_num_seqs}; expected "
+                "a token for every running request at least"
+            )
+        self.max_num_batched_tokens, self.max_num_seqs = max_num_batched_tokens, max_num_seqs
+        self.long_prefill_token_threshold, self.policy = long_prefill_token_threshold, policy
+        self.enable_chunked_prefill = enable_chunked_prefill
+        self.scheduler_reserve_full_isl, self.watermark = scheduler_reserve_full_isl, watermark
+
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the hyperparameters, the watermark in whole tokens, rounded down as the engine does."""
+        watermark = int(Decimal(str(self.watermark)) * system.kv_capacity)
+        return np.array([
+            self.max_num_batched_tokens, self.max_num_seqs, self.long_prefill_token_threshold,
+            self.policy == "priority", self.enable_chunked_prefill, self.scheduler_reserve_full_isl, watermark,
+        ], dtype=np.float64)  # fmt: skip
+
+    def memory(self, system: SystemInfo) -> RuleMemory:
+        """Return the heap of waiting requests."""
+        return rule_memory(self.params(system), state=np.zeros(1 + system.max_requests))
+
+    def blocking(self, view: SystemView) -> int | None:
+        """Return the first waiting request in the order of the policy: nobody may pass it."""
+        waiting = view.waiting
+        if len(waiting) == 0:
+            return None
+        if self.policy == "fcfs":
+            return int(waiting.request_id[0])
+        return int(
+            waiting.request_id[np.lexsort((waiting.request_id, -waiting.priority.astype(np.int64)))[0]]
+        )

@@ -1,0 +1,259 @@
+"""The scheduler of vLLM's V1 engine, on schedules worked out by hand from its documentation and source.
+
+Notation of the comments: s prompt, o output, M memory; unit batch time. The prefill emits token 1, so that a request
+takes s + 1 tokens of memory when its prompt is done and o - 1 more until it ends. Batches are written request: tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from schedules import Step, check, play
+
+from kvgym.batch_time import UnitBatchTime
+from kvgym.errors import ConfigError, LivelockError
+from kvgym.policy import make_policy
+from kvgym.runner import simulate
+from kvgym.simulator.system import System
+from kvgym.workloads.table import RequestTable
+
+ENGINE = {"first_token": "counted", "progress_on_evict": "recompute", "requeue": "front"}
+
+
+def instance(
+    M: int,  # noqa: N803
+    a: Sequence[float],
+    s: Sequence[int],
+    o: Sequence[int],
+    priority: Sequence[int] | None = None,
+    **system: Any,
+) -> tuple[System, RequestTable]:
+    columns = {} if priority is None else {"priority": priority}
+    table = RequestTable.from_columns(arrival_time=a, prompt_len=s, output_len=o, **columns)
+    return System(kv_capacity=M, batch_time=UnitBatchTime(), **{**ENGINE, **system}), table
+
+
+def spec_of(**hyperparameters: Any) -> str:
+    """Small limits: a budget of 8 tokens for 4 requests unless told otherwise."""
+    given = {"max_num_batched_tokens": 8, "max_num_seqs": 4, **hyperparameters}
+    return "vllm_v1:" + ",".join(f"{key}={value}" for key, value in given.items())
+
+
+def batches(steps: Sequence[Step]) -> list[dict[int, int]]:
+    return [step.batch for step in steps]
+
+
+def evicted(steps: Sequence[Step]) -> dict[float, list[int]]:
+    return {step.time: step.evicted for step in steps if step.evicted}
+
+
+# ---------------------------------------------------------------- the token budget
+
+
+def test_running_requests_come_first_and_prompts_are_cut_to_what_is_left() -> None:
+    # Budget 8. t=0: 0 whole, 3 tokens are left for 1. t=1: 0 decodes, 1 gets 7, its last; 2 finds nothing left.
+    # t=2: 0 and 1 decode their last, 2 starts.
+    steps = play(spec_of(), *instance(100, [0] * 3, [5, 10, 3], [3, 2, 2]))
+    assert batches(steps) == [{0: 5, 1: 3}, {0: 1, 1: 7}, {0: 1, 1: 1, 2: 3}, {2: 1}]
+
+
+def test_a_new_request_does_not_hold_up_those_that_run() -> None:
+    # 1 arrives while 0 decodes: 0 keeps its token of every batch, 1 gets the other 7.
+    steps = play(spec_of(), *instance(100, [0, 1], [8, 15], [4, 1]))
+    assert batches(steps) == [{0: 8}, {0: 1, 1: 7}, {0: 1, 1: 7}, {0: 1, 1: 1}]
+
+
+def test_a_long_prompt_leaves_room_for_others_under_the_threshold() -> None:
+    # At most 4 tokens of a prompt: 1 starts beside the long prompt of 0. Without it, it waits for a batch.
+    requests = instance(100, [0, 0], [10, 2], [1, 3])
+    steps = play(spec_of(long_prefill_token_threshold=4), *requests)
+    assert batches(steps) == [{0: 4, 1: 2}, {0: 4, 1: 1}, {0: 2, 1: 1}]
+    assert batches(play(spec_of(), *requests)) == [{0: 8}, {0: 2, 1: 2}, {1: 1}, {1: 1}]
+
+
+def test_no_more_requests_run_than_max_num_seqs() -> None:
+    steps = play(spec_of(max_num_seqs=2), *instance(100, [0] * 3, [1] * 3, [2, 3, 1]))
+    assert batches(steps) == [{0: 1, 1: 1}, {0: 1, 1: 1}, {1: 1, 2: 1}]
+
+
+def test_without_chunked_prefill_a_prompt_waits_for_a_budget_that_holds_it() -> None:
+    # t=0: 5 of 8 are taken, 1 lacks 5: it waits, and 2 behind it, which would fit. t=1: 1 + 5 + 2 = 8.
+    requests = instance(100, [0] * 3, [5, 5, 2], [2, 1, 1])
+    off = spec_of(enable_chunked_prefill="false")
+    assert batches(play(off, *requests)) == [{0: 5}, {0: 1, 1: 5, 2: 2}]
+    # What must fit is what the threshold leaves of it: 3 + 3 + 2 = 8.
+    both = spec_of(enable_chunked_prefill="false", long_prefill_token_threshold=3)
+    assert batches(play(both, *requests)) == [{0: 3, 1: 3, 2: 2}, {0: 2, 1: 2}, {0: 1}]
+
+
+@pytest.mark.parametrize("order", ["fcfs", "priority"])
+def test_without_chunked_prefill_a_prompt_above_the_budget_is_named(order: str) -> None:
+    system, table = instance(100, [0, 0], [9, 2], [1, 1], stall_limit=20)
+    with pytest.raises(LivelockError, match="Request 0, which it would admit next, has a prompt of 9 tokens"):
+        simulate(system, table, spec_of(enable_chunked_prefill="false", policy=order))
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_the_newest_is_preempted_and_goes_to_the_front_of_the_queue() -> None:
+    # M = 10. t=0: 4+4. t=1: 5+5 = 10, no room for 2 (2). t=2: 0 lacks room: 1 goes; 2 would fit, but nobody starts.
+    # t=3: 7; 1 is first, 3 + 2 recomputed + 1 = 6 do not fit, and 2 stays behind it. t=4: 8, 0 is done.
+    # t=5: 6+2: 1 recomputes its 5 tokens and makes its third. t=6: its fourth.
+    system, table = instance(10, [0, 0, 1], [3, 3, 1], [5, 4, 1])
+    steps = play(spec_of(), system, table)
+    assert batches(steps) == [{0: 3, 1: 3}, {0: 1, 1: 1}, {0: 1}, {0: 1}, {0: 1}, {1: 5, 2: 1}, {1: 1}]
+    assert evicted(steps) == {2: [1]}
+    result = simulate(system, table, spec_of())
+    check(result, start=[0, 0, 5], finish=[5, 7, 6], first=[1, 1, 6], evictions=[0, 1, 0])
+    assert result.requests["max_token_gap"].tolist() == [1, 4, 0]
+
+
+def test_several_preempted_ones_queue_in_their_old_order() -> None:
+    # M = 12, at most 6 tokens of a prompt. t=0: 6 of 11 (0), 2 (1), 2 (2). t=1: 0 wants its last 5 and 1 of output,
+    # 16 with the others: 2 goes, and then 1. t=2: 0 is done; 1 stands before 2.
+    spec = spec_of(max_num_batched_tokens=12, long_prefill_token_threshold=6)
+    steps = play(spec, *instance(12, [0] * 3, [11, 1, 1], [1, 2, 2]))
+    assert batches(steps) == [{0: 6, 1: 1, 2: 1}, {0: 5}, {1: 2, 2: 2}]
+    assert evicted(steps) == {1: [2, 1]}
+    assert list(steps[2].batch) == [1, 2]
+    # M = 11: 0 (s 6), 1 and 2 (s 1): 7+2+2 = 11. t=1: 0 needs one: 2 goes (9), 8+2+1 = 11. t=2: 8+3: 0 needs
+    # one more: 1 goes. Both wait, 1 before 2. t=3: 10, t=4: 11, and 0 is done. t=5: 1 (1 + 2), then 2 (1 + 1).
+    steps = play(spec_of(), *instance(11, [0] * 3, [6, 1, 1], [5, 4, 3]))
+    assert evicted(steps) == {1: [2], 2: [1]}
+    assert batches(steps)[3:] == [{0: 1}, {0: 1}, {1: 3, 2: 2}, {1: 1, 2: 1}]
+
+
+def test_a_request_preempts_itself_if_it_is_the_newest() -> None:
+    # M = 9. t=0: 4+4. t=1: 0 takes the last; 1 has nobody behind it and goes itself. t=2: 6; 1 needs 3 + 1 + 1.
+    # t=3: 0 is done, 1 recomputes 4 tokens and makes its second.
+    system, table = instance(9, [0, 0], [3, 3], [3, 3])
+    steps = play(spec_of(), system, table)
+    assert batches(steps) == [{0: 3, 1: 3}, {0: 1}, {0: 1}, {1: 4}, {1: 1}]
+    assert evicted(steps) == {1: [1]}
+    check(simulate(system, table, spec_of()), start=[0, 0], finish=[3, 5], first=[1, 1], evictions=[0, 1])
+
+
+def test_a_request_starts_only_if_all_it_has_to_compute_fits() -> None:
+    # Budget 4, M = 10. t=0: 0 has 3; 1 would get a chunk of 2, but needs 9 in all. At 4 it is alone.
+    requests = instance(10, [0, 0], [2, 8], [4, 1])
+    small = {"max_num_batched_tokens": 4, "max_num_seqs": 2}
+    assert batches(play(spec_of(**small), *requests)) == [{0: 2}, {0: 1}, {0: 1}, {0: 1}, {1: 4}, {1: 4}]
+    # Only its chunk must fit: t=0: 3+2. t=1: 4+5. t=2: 5, and 1 wants its last 3 and 1 of output: it goes, for
+    # nothing. t=3: 6+3 again. t=4: it is alone, 7. t=5: 9.
+    steps = play(spec_of(**small, scheduler_reserve_full_isl="false"), *requests)
+    assert batches(steps) == [{0: 2, 1: 2}, {0: 1, 1: 3}, {0: 1}, {0: 1, 1: 3}, {1: 4}, {1: 1}]
+    assert evicted(steps) == {2: [1]}
+
+
+@pytest.mark.parametrize(("M", "s", "starts"), [(20, 8, 0), (20, 9, 1), (21, 9, 0), (21, 10, 1), (23, 11, 0)])
+def test_the_watermark_stays_free_beside_others(M: int, s: int, starts: int) -> None:  # noqa: N803
+    # A quarter of M, rounded down, is 5 tokens: 6 + (s + 1) must not exceed M - 5.
+    requests = instance(M, [0, 0], [5, s], [1, 1])
+    result = simulate(*requests, spec_of(watermark=0.25, max_num_batched_tokens=99))
+    check(result, start=[0, starts], finish=[1, starts + 1])
+
+
+def test_the_watermark_does_not_hold_for_the_first_nor_for_those_that_run() -> None:
+    # M = 20: the first alone takes 19, and then 20.
+    requests = instance(20, [0], [18], [2])
+    check(simulate(*requests, spec_of(watermark=0.25, max_num_batched_tokens=99)), start=[0], finish=[2])
+
+
+# ---------------------------------------------------------------- priorities
+
+
+def test_the_more_important_start_first_then_the_earlier() -> None:
+    # One place; a larger number is more important. 4 is the most important, but arrives when 1 runs.
+    requests = instance(100, [0, 0, 0, 0, 0.5], [1] * 5, [1] * 5, [0, 1, -3, 1, 7])
+    check(
+        simulate(*requests, spec_of(policy="priority", max_num_seqs=1)),
+        start=[3, 0, 4, 2, 1],
+        finish=[4, 1, 5, 3, 2],
+    )
+    check(simulate(*requests, spec_of(max_num_seqs=1)), start=[0, 1, 2, 3, 4], finish=[1, 2, 3, 4, 5])
+
+
+def test_extreme_priorities_keep_their_order() -> None:
+    requests = instance(100, [0] * 3, [1] * 3, [1] * 3, [0, -(2**31), 2**31 - 1])
+    check(simulate(*requests, spec_of(policy="priority", max_num_seqs=1)), start=[1, 2, 0], finish=[2, 3, 1])
+
+
+def test_the_least_important_is_preempted_and_its_tokens_go_to_others() -> None:
+    # Budget 4, M = 20; 0 is least important and started first. t=1: 3 (0), 2 (1) and 2 of 12 tokens (2); 2 needs
+    # 13 in all, 5 + 13 fit. Then 0 and 1 decode and 2 gets 2: 7, 11, 15, 19. t=5: 0 gets its token, 1 finds
+    # 20 taken: 0 goes with its 6 and with the token it had been given, so that 3 are left for 2.
+    requests = instance(20, [0, 1, 1], [1, 1, 12], [9, 9, 1], [0, 1, 1])
+    spec = spec_of(max_num_batched_tokens=4, policy="priority")
+    steps = play(spec, *requests)
+    decode = {0: 1, 1: 1, 2: 2}
+    assert batches(steps)[:7] == [{0: 1}, decode, decode, decode, decode, {1: 1, 2: 3}, {1: 1, 2: 1}]
+    assert evicted(steps) == {5: [0]}
+    # t=7: 0 comes back for its prompt and 5 tokens, of which the budget holds 3.
+    assert batches(steps)[7:9] == [{1: 1, 0: 3}, {1: 1, 0: 3}]
+
+
+def test_among_equals_the_latest_is_preempted() -> None:
+    # M = 9, everybody alike: as first come, first served.
+    requests = instance(9, [0, 0], [3, 3], [3, 3], [2, 2])
+    assert play(spec_of(policy="priority"), *requests) == play(spec_of(), *requests)
+
+
+def test_a_preempted_request_returns_to_its_place_by_priority() -> None:
+    # M = 9. t=0: 0 alone. t=1: 5+4 (1). t=2: 10: 0, least important, goes, 1 has 5; 2, of middle importance, came.
+    # t=3: 1 has 6 and is done; 2 (s 2) comes before 0: 6+3. 0 needs 3 + 2 + 1.
+    requests = instance(9, [0, 1, 2], [3, 3, 2], [4, 3, 3], [0, 2, 1])
+    for requeue in ("front", "back", "arrival"):
+        system = System(kv_capacity=9, batch_time=UnitBatchTime(), **{**ENGINE, "requeue": requeue})  # type: ignore[arg-type]
+        steps = play(spec_of(policy="priority"), system, requests[1])
+        assert evicted(steps) == {2: [0]}
+        assert batches(steps)[:5] == [{0: 3}, {0: 1, 1: 3}, {1: 1}, {1: 1, 2: 2}, {2: 1}]
+
+
+def test_those_behind_a_request_that_preempts_itself_sit_out() -> None:
+    # M = 9: 0 (most important), 1 (least), 2. t=2: 8 are taken, 0 gets the last; 1 goes itself; 2 sits out.
+    requests = instance(9, [0, 0, 1], [1] * 3, [5] * 3, [5, 0, 1])
+    steps = play(spec_of(policy="priority"), *requests)
+    assert batches(steps)[:4] == [{0: 1, 1: 1}, {0: 1, 1: 1, 2: 1}, {0: 1}, {0: 1, 2: 1}]
+    assert evicted(steps)[2] == [1]
+
+
+def test_if_the_first_preempts_itself_the_others_have_their_turn() -> None:
+    # M = 9: 0 (least important) has 5, 1 has 4. t=2: 0 goes itself; an empty batch helps nobody: 1 decodes.
+    requests = instance(9, [0, 1], [3, 3], [9 - 3, 3], [0, 1])
+    steps = play(spec_of(policy="priority"), *requests)
+    assert batches(steps)[:3] == [{0: 3}, {0: 1, 1: 3}, {1: 1}]
+    assert evicted(steps) == {2: [0]}
+
+
+def test_a_turn_goes_on_if_all_that_had_tokens_were_preempted() -> None:
+    # M = 19, at most 5 tokens of a prompt; 0 is least important, 2 most. t=2: 4 (0), 10 of 15 (1), 4 (2).
+    # t=3: 0 gets its token; 1 wants its last 5 and 1 of output: 0 goes, 14 + 6 are still too much: 1 goes. 2 decodes.
+    requests = instance(19, [0, 1, 2], [1, 15, 3], [9, 1, 3], [0, 1, 2])
+    spec = spec_of(max_num_batched_tokens=12, long_prefill_token_threshold=5, policy="priority")
+    steps = play(spec, *requests)
+    assert batches(steps)[:4] == [{0: 1}, {0: 1, 1: 5}, {0: 1, 1: 5, 2: 3}, {2: 1}]
+    assert evicted(steps)[3] == [0, 1]
+
+
+# ---------------------------------------------------------------- settings
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_num_batched_tokens": 0}, "max_num_batched_tokens = 0; expected a whole number ≥ 1"),
+        ({"max_num_seqs": 2.5}, "max_num_seqs = 2.5; expected a whole number ≥ 1"),
+        ({"max_num_batched_tokens": 255}, "max_num_batched_tokens = 255 is below max_num_seqs = 256"),
+        ({"long_prefill_token_threshold": -1}, "long_prefill_token_threshold = -1; expected a whole number ≥ 0"),
+        ({"policy": "sjf"}, "policy = 'sjf'; expected fcfs or priority"),
+        ({"enable_chunked_prefill": 0}, "enable_chunked_prefill = 0; expected True or False"),
+        ({"scheduler_reserve_full_isl": "no"}, "scheduler_reserve_full_isl = 'no'; expected True or False"),
+        ({"watermark": 1.0}, r"watermark = 1.0; expected a fraction in \[0, 1\)"),
+    ],
+)  # fmt: skip
+def test_wrong_settings_are_explained(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_policy("vllm_v1", **given)

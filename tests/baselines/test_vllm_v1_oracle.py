@@ -1,0 +1,232 @@
+"""``vllm_v1`` against a plain scheduler of its own, written from the engine's description, over random workloads.
+
+The scheduler below shares nothing with the simulator: it has its own clock, queue, running list and count of memory. As
+in the engine, a request has known tokens (its prompt and what it has put out) of which some are computed. An iteration
+takes one second; one that schedules nothing takes no time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schedules import Step, play
+
+from kvgym.batch_time import UnitBatchTime
+from kvgym.runner import simulate
+from kvgym.simulator.system import System
+from kvgym.workloads.table import RequestTable
+
+
+@dataclass(eq=False)
+class Job:
+    """A request as the engine sees it."""
+
+    number: int
+    arrival: float
+    prompt: int
+    output: int
+    importance: int
+    known: int = 0  # prompt and output tokens so far
+    computed: int = 0
+    memory: int = 0
+    starts: list[float] = field(default_factory=list)
+    preemptions: int = 0
+    finish: float = -1.0
+
+    def rank(self) -> tuple[int, float, int]:
+        """The order of urgency: the engine's priority is lower for what is more important."""
+        return (-self.importance, self.arrival, self.number)
+
+    def memory_after(self, tokens: int) -> int:
+        """With the token that is put out when all that is known has been computed."""
+        done = self.computed + tokens
+        return done + 1 if done == self.known else done
+
+
+@dataclass
+class Scheduler:
+    """The rule, with its limits; memory in tokens."""
+
+    capacity: int
+    budget: int
+    places: int
+    threshold: int
+    by_priority: bool
+    chunked: bool
+    whole_input: bool
+    reserve: int
+    running: list[Job] = field(default_factory=list)
+    waiting: list[Job] = field(default_factory=list)
+
+    def free(self) -> int:
+        return self.capacity - sum(job.memory for job in self.running)
+
+    def wanted(self, job: Job) -> int:
+        lacking = job.known - job.computed
+        return min(lacking, self.threshold) if self.threshold else lacking
+
+    def preempt(self, job: Job) -> None:
+        self.running.remove(job)
+        job.computed = job.memory = 0
+        job.preemptions += 1
+        self.waiting.insert(0, job)
+
+    def step(self, may_start: bool) -> tuple[dict[Job, int], list[Job]]:
+        """Return the tokens of each scheduled request, and who was preempted."""
+        left, tokens, gone = self.budget, dict[int, tuple[Job, int]](), list[Job]()
+        for job in list(self.running):
+            if left == 0:
+                break
+            if job in gone:
+                continue
+            count = min(self.wanted(job), left)
+            while job not in gone and job.memory_after(count) - job.memory > self.free():
+                worst = max(self.running, key=Job.rank) if self.by_priority else self.running[-1]
+                if worst.number in tokens:
+                    left += tokens.pop(worst.number)[1]
+                gone.append(worst)
+                self.preempt(worst)
+            if job in gone:
+                break
+            job.memory = job.memory_after(count)
+            tokens[job.number] = (job, count)
+            left -= count
+        while may_start and not gone and self.waiting and left > 0 and len(self.running) < self.places:
+            job = min(self.waiting, key=Job.rank) if self.by_priority else self.waiting[0]
+            count = self.wanted(job)
+            if count > left and not self.chunked:
+                break
+            count = min(count, left)
+            must_fit = job.memory_after(job.known if self.whole_input else count)
+            if must_fit + (self.reserve if self.running else 0) > self.free():
+                break
+            self.waiting.remove(job)
+            self.running.append(job)
+            job.memory = job.memory_after(count)
+            tokens[job.number] = (job, count)
+            left -= count
+        return dict(tokens.values()), gone
+
+
+def serve(scheduler: Scheduler, jobs: list[Job]) -> list[Step]:
+    """Serve all requests; returns the batches."""
+    clock, coming, steps = 0.0, list(jobs), list[Step]()
+    while coming or scheduler.waiting or scheduler.running:
+        if not scheduler.waiting and not scheduler.running:
+            clock = max(clock, coming[0].arrival)
+        while coming and coming[0].arrival <= clock:
+            coming[0].known = coming[0].prompt
+            scheduler.waiting.append(coming.pop(0))
+        batch, gone = scheduler.step(may_start=True)
+        while (
+            not batch
+        ):  # an empty step takes no time, and whoever it preempted cannot come back in that time
+            assert gone, "nobody runs and nobody can start"
+            batch, more = scheduler.step(may_start=False)
+            gone += more
+        steps.append(
+            Step(clock, {job.number: count for job, count in batch.items()}, [job.number for job in gone])
+        )
+        for job, count in batch.items():
+            if not job.starts:
+                job.starts.append(clock)
+            job.computed += count
+            if job.computed == job.known:
+                job.known += 1
+        clock += 1.0
+        for job in [job for job in batch if job.known == job.prompt + job.output]:
+            job.finish = clock
+            scheduler.running.remove(job)
+    return steps
+
+
+@st.composite
+def instances(draw: st.DrawFn) -> tuple[RequestTable, dict[str, Any], int]:
+    """Return requests, hyperparameters and a capacity that is tight for them."""
+    count = draw(st.integers(1, 9))
+
+    def column(least: int, most: int) -> list[int]:
+        return draw(st.lists(st.integers(least, most), min_size=count, max_size=count))
+
+    prompt, output = column(1, 12), column(1, 8)
+    longest = max(s + o for s, o in zip(prompt, output, strict=True))
+    table = RequestTable.from_columns(
+        arrival_time=sorted(gap / 2 for gap in column(0, 20)),
+        prompt_len=prompt,
+        output_len=output,
+        priority=column(-2, 2),
+    )
+    chunked = draw(st.booleans())
+    budget = draw(st.integers(1, 14)) if chunked else draw(st.integers(longest, longest + 8))
+    hyperparameters = {
+        "max_num_batched_tokens": budget,
+        "max_num_seqs": draw(st.integers(1, min(budget, 6))),
+        "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 1, 3, 5])),
+        "policy": draw(st.sampled_from(["fcfs", "priority"])),
+        "enable_chunked_prefill": chunked,
+        "scheduler_reserve_full_isl": draw(st.booleans()),
+        "watermark": draw(st.sampled_from([0.0, 0.0, 0.1, 0.5])),
+    }
+    return table, hyperparameters, longest + draw(st.integers(0, 16))
+
+
+def reference(
+    table: RequestTable, hyperparameters: dict[str, Any], capacity: int
+) -> tuple[list[Job], list[Step]]:
+    """Return the requests when served by the plain scheduler, and its batches."""
+    columns = (table.arrival_time, table.prompt_len, table.output_len, table.columns()["priority"])
+    jobs = [
+        Job(i, float(a), int(s), int(o), int(p)) for i, (a, s, o, p) in enumerate(zip(*columns, strict=True))
+    ]
+    plain = Scheduler(
+        capacity=capacity,
+        budget=hyperparameters["max_num_batched_tokens"],
+        places=hyperparameters["max_num_seqs"],
+        threshold=hyperparameters["long_prefill_token_threshold"],
+        by_priority=hyperparameters["policy"] == "priority",
+        chunked=hyperparameters["enable_chunked_prefill"],
+        whole_input=hyperparameters["scheduler_reserve_full_isl"],
+        reserve=capacity * {0.0: 0, 0.1: 1, 0.5: 5}[hyperparameters["watermark"]] // 10,
+    )
+    return jobs, serve(plain, jobs)
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(instances())
+def test_every_batch_is_that_of_the_plain_scheduler(
+    instance: tuple[RequestTable, dict[str, Any], int],
+) -> None:
+    table, hyperparameters, capacity = instance
+    jobs, steps = reference(*instance)
+    system = System(
+        kv_capacity=capacity, batch_time=UnitBatchTime(), progress_on_evict="recompute", requeue="front"
+    )
+    spec = "vllm_v1:" + ",".join(f"{name}={value}" for name, value in hyperparameters.items())
+    assert play(spec, system, table) == steps
+    records = simulate(system, table, spec).requests
+    assert records["start_time"].tolist() == [job.starts[0] for job in jobs]
+    assert records["finish_time"].tolist() == [job.finish for job in jobs]
+    assert records["num_evictions"].tolist() == [job.preemptions for job in jobs]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_the_comparison_meets_preemption(policy: str) -> None:
+    """The random workloads would prove little if memory were never short."""
+    table = RequestTable.from_columns(
+        arrival_time=[0] * 6, prompt_len=[3, 5, 2, 7, 4, 1], output_len=[8] * 6, priority=[0, 2, 1, 2, 0, 1]
+    )
+    hyperparameters = {
+        "max_num_batched_tokens": 8,
+        "max_num_seqs": 6,
+        "long_prefill_token_threshold": 0,
+        "policy": policy,
+        "enable_chunked_prefill": True,
+        "scheduler_reserve_full_isl": True,
+        "watermark": 0.0,
+    }
+    jobs, _ = reference(table, hyperparameters, 20)
+    assert sum(job.preemptions for job in jobs) >= 4
