@@ -95,7 +95,7 @@ def _tile(
     t_red: int = 32,
     gemv_row: int = 64,
     gemv_col: int = 64,
-    num_sms: int = 108,
+    num_sms: int | None = None,
     tile_rate: float | None = None,
     gemv_rate: float | None = None,
     nonlinear_rate: float | None = None,

@@ -8,7 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from kvgym.batch_time.hardware import Hardware
+from kvgym.batch_time.overhead import NO_ENGINE
 from kvgym.batch_time.profile import COMPOSITIONS
+from kvgym.batch_time.roofline import RooflineBatchTime
 
 
 class Batch(NamedTuple):
@@ -60,6 +62,14 @@ VIDUR_EXAMPLES: tuple[tuple[Batch, float], ...] = (
     (TYPICAL_BATCHES[7], 1497.7),
 )
 """Milliseconds that the Vidur simulator predicts for Llama-2-70B on two A100."""
+
+CHECKED_BATCHES: tuple[Batch, ...] = tuple(
+    Batch(f"{n} decodes at {k:,}", n, k) for n in (1, 4, 16, 64) for k in (256, 1024)
+) + tuple(Batch(f"prefill of {c:,}", chunks=((c, 0),)) for c in (128, 512, 1024, 2048, 4096))
+"""Batches that the roofline is compared on."""
+
+ROOFLINE_BOUNDS = (0.8, 1.6)
+"""Where the median ratio of a hardware file to the roofline must lie."""
 
 VIDUR_HARDWARE = "llama2-70b-a100-tp2"
 
@@ -126,6 +136,70 @@ def effect_table(files: Sequence[Hardware]) -> str:
     return _table(["hardware", "median", "largest"], rows)
 
 
+def roofline_ratios(hardware: Hardware) -> dict[str, float]:
+    """Return the batch time of the tables over that of the roofline with its default efficiencies.
+
+    Args:
+        hardware: the hardware file.
+
+    Returns:
+        Ratio by label of the batches in :data:`CHECKED_BATCHES` that the KV cache holds; GPU time only.
+    """
+    model = hardware.batch_time(engine=NO_ENGINE)
+    roofline = RooflineBatchTime(
+        hardware.gpu, hardware.model, tensor_parallel=hardware.tensor_parallel, overhead=0.0
+    )
+    return {
+        batch.label: float(model(**batch.load()) / roofline(**batch.load()))
+        for batch in CHECKED_BATCHES
+        if batch.decodes * (batch.context + 1) <= hardware.kv_capacity
+    }
+
+
+def roofline_table(files: Sequence[Hardware]) -> str:
+    """Return the median, least and largest of :func:`roofline_ratios` by hardware file."""
+    rows = []
+    for hardware in files:
+        ratios = roofline_ratios(hardware)
+        least, most = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
+        rows.append(
+            [
+                hardware.name,
+                f"{np.median(list(ratios.values())):.2f}",
+                f"{ratios[least]:.2f} ({least})",
+                f"{ratios[most]:.2f} ({most})",
+            ]
+        )
+    return _table(["hardware", "median", "least", "largest"], rows)
+
+
+def capacity_table(files: Sequence[Hardware]) -> str:
+    """Return the tokens of KV cache and their origin by hardware file."""
+    rows = [[hardware.name, f"{hardware.kv_capacity:,}", hardware.kv_capacity_origin] for hardware in files]
+    return _table(["hardware", "tokens", "origin"], rows)
+
+
+def range_table(files: Sequence[Hardware]) -> str:
+    """Return the largest measured value of each quantity by hardware file."""
+    names = ("tokens", "decodes", "decode_context_each", "decode_context_all", "prefill_chunk")
+    heads = (
+        "tokens of a batch",
+        "decodes",
+        "context of each",
+        "KV tokens of all",
+        "prefill chunk",
+        "cached before it",
+    )
+    rows = [
+        [
+            hardware.name,
+            *(f"{hardware.valid_range[name][1]:,.0f}" for name in (*names, "prefill_cached_each")),
+        ]
+        for hardware in files
+    ]
+    return _table(["hardware", *heads], rows)
+
+
 def report(files: Sequence[Hardware]) -> str:
     """Return the whole report as Markdown.
 
@@ -133,6 +207,9 @@ def report(files: Sequence[Hardware]) -> str:
         files: hardware files, each with its own section of batch times.
     """
     parts = ["## Errors on held-out rows", error_table(files)]
+    parts += ["## Measured up to", range_table(files)]
+    parts += ["## KV capacity", capacity_table(files)]
+    parts += ["## Tables over roofline", roofline_table(files)]
     parts += ["## Effect of pooled decodes on the batch time", effect_table(files)]
     for hardware in files:
         if hardware.name == VIDUR_HARDWARE:

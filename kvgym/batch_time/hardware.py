@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from kvgym.batch_time.held_out import Comparison, FitError, HeldOut, compare_held_out, fit_errors
 from kvgym.batch_time.overhead import NO_ENGINE, NONE, EngineOverhead, parse_overhead
 from kvgym.batch_time.profile import ProfileBatchTime
 from kvgym.batch_time.shapes import GPU, ModelShape
@@ -22,20 +23,6 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class FitError(_Section):
-    """Relative error of one operator group on rows held out from the fit.
-
-    Attributes:
-        median: median of |predicted / measured - 1|.
-        p95: 95th percentile of the same.
-        rows: how many rows were held out.
-    """
-
-    median: float = Field(ge=0)
-    p95: float = Field(ge=0)
-    rows: int = Field(ge=0)
-
-
 class Hardware(_Section):
     """A model served on GPUs as one worker.
 
@@ -44,7 +31,6 @@ class Hardware(_Section):
         description: one line.
         source: where the measurements come from, with licence.
         date: day of the calibration, ISO 8601.
-        held_out: how rows were held out for ``fit_error``.
         gpu: data-sheet figures.
         tensor_parallel: GPUs that the model is split over.
         model: shape of the model.
@@ -53,15 +39,15 @@ class Hardware(_Section):
         engine: name in ``engines`` of the one that is taken unless another is asked for.
         engines: what engines add to a batch outside the GPU, by name; ``"none"`` is always one.
         valid_range: measured (low, high) by quantity.
-        fit_error: by operator group.
+        fit_error: by operator group, what the tables make of the held-out rows.
         tables: calibrated operator tables.
+        held_out: measurements that the tables were not fitted to.
     """
 
     name: str
     description: str
     source: str
     date: str
-    held_out: str
     gpu: GPU
     tensor_parallel: int = Field(gt=0)
     model: ModelShape
@@ -72,6 +58,7 @@ class Hardware(_Section):
     valid_range: dict[str, tuple[float, float]]
     fit_error: dict[str, FitError]
     tables: ProfileTables
+    held_out: HeldOut
 
     @model_validator(mode="after")
     def _consistent(self) -> Hardware:
@@ -84,6 +71,14 @@ class Hardware(_Section):
         if self.engine not in (*self.engines, NO_ENGINE):
             raise ValueError(f"engine is {self.engine!r}, engines holds: {', '.join(self.engines) or 'none'}")
         return self
+
+    def measured_errors(self) -> dict[str, FitError]:
+        """Return the errors of the tables on the held-out rows, by operator group; ``fit_error`` says the same."""
+        return fit_errors(self.tables, self.held_out)
+
+    def comparisons(self) -> dict[str, Comparison]:
+        """Return predicted and measured milliseconds of the held-out rows, by operator group."""
+        return compare_held_out(self.tables, self.held_out)
 
     def overhead(self, engine: str | None = None) -> EngineOverhead:
         """Return what an engine adds to a batch.

@@ -89,10 +89,61 @@ def pack_surface(x: ArrayLike, y: ArrayLike, values: ArrayLike) -> Floats:
     Returns:
         float64 array of shape (n + 1 + m + 1 + (n + 1) * (m + 1),).
     """
+    rows, columns, table = _with_far_nodes(x, y, values)
+    return np.concatenate([rows, columns, table.ravel()])
+
+
+def surface_values(x: ArrayLike, y: ArrayLike, values: ArrayLike, at_x: Floats, at_y: Floats) -> Floats:
+    """Read a surface outside compiled code as :func:`surface` does after :func:`pack_surface`.
+
+    Args:
+        x: ascending row abscissae, shape (n,).
+        y: ascending column abscissae, shape (m,).
+        values: ordinates, shape (n, m).
+        at_x: row coordinates to read at, shape (k,).
+        at_y: column coordinates to read at, shape (k,).
+
+    Returns:
+        Ordinates, shape (k,).
+    """
+    return bilinear(*_with_far_nodes(x, y, values), at_x, at_y)
+
+
+def bilinear_weights(nodes: Floats, x: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """Return the lower node of each x and the share of the upper one, clipped to the grid.
+
+    Args:
+        nodes: ascending, shape (n,).
+        x: shape (k,).
+    """
+    lower = np.clip(np.searchsorted(nodes, x, side="right") - 1, 0, len(nodes) - 2)
+    share = (x - nodes[lower]) / (nodes[lower + 1] - nodes[lower])
+    return lower, np.clip(share, 0.0, 1.0)
+
+
+def bilinear(rows: Floats, columns: Floats, table: Floats, x: Floats, y: Floats) -> Floats:
+    """Interpolate a surface at points inside its grid, clipped to its edges outside.
+
+    Args:
+        rows: shape (n,).
+        columns: shape (m,).
+        table: shape (n, m).
+        x: row coordinates, shape (k,).
+        y: column coordinates, shape (k,).
+    """
+    i, u = bilinear_weights(rows, x)
+    j, v = bilinear_weights(columns, y)
+    low = table[i, j] * (1 - v) + table[i, j + 1] * v
+    high = table[i + 1, j] * (1 - v) + table[i + 1, j + 1] * v
+    result: Floats = low * (1 - u) + high * u
+    return result
+
+
+def _with_far_nodes(x: ArrayLike, y: ArrayLike, values: ArrayLike) -> tuple[Floats, Floats, Floats]:
     xs, ys, table = np.asarray(x, np.float64), np.asarray(y, np.float64), np.asarray(values, np.float64)
     table = np.column_stack([table, np.maximum.accumulate(_far(ys, table))])
     table = np.vstack([table, np.maximum.accumulate(_far(xs, table.T))])
-    return np.concatenate([xs, [FAR], ys, [FAR], table.ravel()])
+    return np.append(xs, FAR), np.append(ys, FAR), table
 
 
 def _far(x: Floats, rows: Floats) -> Floats:

@@ -120,7 +120,8 @@ class ProfileBatchTime(BatchTimeModel):
     8; one residual addition; two all-reduces per layer, median time plus 0.02 ms each; decode attention at
     (n, mean context rounded up to 64), prefill attention at (sum of k, root of the sum of c²), each times 1.1
     for several requests; neither embedding nor LM head, and no overhead unless one is given. At a fixed sum
-    of contexts it can fall in ``num_decodes``, because the mean context falls.
+    of contexts it can fall in ``num_decodes``, because the mean context falls; with tensor parallelism it can
+    fall in tokens, because the medians of all-reduce are taken as measured.
 
     Beyond the measured range every table goes on with its last measured slope: FLOPs for linear operators and
     for prefill (chunk times cached), bandwidth for decodes and all-reduce.
@@ -168,17 +169,25 @@ class ProfileBatchTime(BatchTimeModel):
         return self._params.copy()
 
     def _linear(self, *, full: bool) -> Floats:
-        """Return the curve of all that depends on the tokens only; ``full`` is for all but "vidur"."""
+        """Return the curve of all that depends on the tokens only; ``full`` is for all but "vidur".
+
+        That one has the medians of all-reduce as measured, falls included, at nodes of their own.
+        """
         tables, linear = self.tables, self.tables.linear
         tokens = np.array(linear.tokens)
-        layer = np.array(linear.block_ms) + np.array(linear.add_ms)
+        if tables.all_reduce is not None and not full:
+            sizes = np.array(tables.all_reduce.size) / tables.bytes_per_token
+            tokens = np.union1d(tokens, sizes[(sizes >= tokens[0]) & (sizes <= tokens[-1])])
+        layer = np.interp(tokens, linear.tokens, linear.block_ms)
+        add = np.interp(tokens, linear.tokens, linear.add_ms)
+        layer += add
         if full:
-            layer += np.array(linear.add_ms) + np.array(linear.save_ms)
+            layer += add + np.array(linear.save_ms)
         if tables.all_reduce is not None:
             column, launch = ("kernel_ms", 0.0) if full else ("median_ms", _LAUNCH_MS)
             layer += 2 * (all_reduce_ms(tables.all_reduce, column, tokens * tables.bytes_per_token) + launch)
         total = tables.num_layers * layer + (np.array(linear.embedding_ms) if full else 0.0)
-        total = np.maximum.accumulate(total) * 1e-3
+        total = (np.maximum.accumulate(total) if full else total) * 1e-3
         middle = int(np.searchsorted(tokens, tokens[-1] / 2))
         middle = min(middle, len(tokens) - 2)
         return pack_curve(tokens, total, (total[-1] - total[middle]) / (tokens[-1] - tokens[middle]))

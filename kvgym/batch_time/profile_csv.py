@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 
 from kvgym.batch_time.fitting import isotonic
+from kvgym.batch_time.ideal import IdealTimes
 from kvgym.batch_time.interpolation import Floats
-from kvgym.batch_time.recipes import Recipe
-from kvgym.batch_time.shapes import GPUS, MODELS
+from kvgym.batch_time.profile_table import ProfileTable, by_key
+from kvgym.batch_time.recipes import ProfileFile, Recipe
 from kvgym.errors import ConfigError
 
 BLOCK_OPERATORS = (
@@ -30,13 +30,18 @@ BLOCK_OPERATORS = (
 )
 """Token operators of one block, once each; two residual additions (``add``) come on top."""
 
+RESHAPES = ("attn_input_reshape", "attn_output_reshape")
+"""Columns of an attention file that may be missing or 0."""
+
+DEGREE = "num_tensor_parallel_workers"
+
 
 @dataclass(frozen=True)
 class Profiles:
-    """Measurements of one model, milliseconds.
+    """Measurements of one model, milliseconds; keys ascend and repeated ones count as their median.
 
     Attributes:
-        tokens: tokens, ascending, shape (n,).
+        tokens: tokens, shape (n,).
         block: sum of :data:`BLOCK_OPERATORS`, shape (n,).
         add: one residual addition, shape (n,).
         embedding: input embedding, shape (n,).
@@ -56,94 +61,143 @@ class Profiles:
     all_reduce: tuple[Floats, Floats, Floats] | None
 
 
-def _read(path: Path, needed: list[str]) -> pl.DataFrame:
-    """Read a CSV with plain column names; all medians as float.
-
-    Raises:
-        ConfigError: the file is missing or lacks a column.
-    """
-    if not path.is_file():
-        raise ConfigError(f"profile {path}: no such file")
-    table = pl.read_csv(path, infer_schema=False)
-    names: dict[str, str] = {}
-    for column in table.columns:
-        plain = column.removeprefix("time_stats.").removesuffix(".median").removesuffix("_median_ms")
-        if plain not in names.values():
-            names[column] = plain
-    table = table.select(list(names)).rename(names)
-    missing = [name for name in needed if name not in table.columns]
-    if missing:
-        raise ConfigError(
-            f"profile {path}: missing columns {', '.join(missing)}; has {', '.join(table.columns)}"
-        )
-    return table
-
-
-def _columns(table: pl.DataFrame, keys: list[str], values: list[str]) -> list[Floats]:
-    """Return keys and the medians of values over rows of equal keys, ascending by key."""
-    numeric = table.select(pl.col([*keys, *values]).cast(pl.Float64, strict=False))
-    grouped = numeric.group_by(keys).agg(pl.col(values).median()).sort(keys)
-    return [grouped[name].fill_null(0.0).to_numpy() for name in [*keys, *values]]
-
-
 def read_profiles(folder: Path, recipe: Recipe) -> Profiles:
     """Read the profiles of one recipe.
 
     Args:
-        folder: holds the CSV files that the recipe names.
+        folder: what the paths in the recipe are relative to.
         recipe: what to read.
 
     Raises:
-        ConfigError: a file or column is missing, or there are no rows of that tensor parallelism.
+        ConfigError: a file or column is missing, no rows fit the recipe, a cell is no time, times are not
+            milliseconds, or a row is far off its neighbours; the message names file, line and column.
     """
-    path = folder / recipe.linear
-    operators = [*BLOCK_OPERATORS, "add", "emb"]
-    table = _read(path, ["num_tokens", "num_tensor_parallel_workers", *operators])
-    table = table.filter(pl.col("num_tensor_parallel_workers").cast(pl.Int64) == recipe.tensor_parallel)
-    if table.is_empty():
-        raise ConfigError(
-            f"profile {path}: no rows with num_tensor_parallel_workers = {recipe.tensor_parallel}"
-        )
-    tokens, *times = _columns(table, ["num_tokens"], operators)
-
-    path = folder / recipe.attention
-    reshape = ["attn_output_reshape", "attn_input_reshape"]
-    keys = ["batch_size", "prefill_chunk_size", "kv_cache_size"]
-    table = _read(path, [*keys, "is_prefill", "attn_prefill", "attn_decode", *reshape])
-    is_prefill = pl.col("is_prefill").str.to_lowercase() == "true"
-    prefill, decode = table.filter(is_prefill), table.filter(~is_prefill)
-    p = _columns(prefill, ["prefill_chunk_size", "kv_cache_size"], ["attn_prefill"])
-    d = _columns(decode, ["batch_size", "kv_cache_size"], ["attn_decode"])
-    # KV writes measured on their own come from decode rows; those of prefill rows are not credible.
-    extra = ["attn_kv_cache_save"] if "attn_kv_cache_save" in table.columns else []
-    small = _columns(decode, ["batch_size"], [*reshape, *extra])
-    large = _columns(prefill, ["prefill_chunk_size"], reshape)
-    count = np.append(small[0], large[0][large[0] > small[0][-1]])
-    write = np.append(np.sum(small[1:], axis=0), np.sum(large[1:], axis=0)[large[0] > small[0][-1]])
-    if extra and small[3].any():
-        last = small[3][-1]
-        per_token = MODELS[recipe.model].kv_bytes_per_token / MODELS[recipe.model].num_layers
-        slope = 2e3 * per_token / recipe.tensor_parallel / GPUS[recipe.gpu].memory_bandwidth
-        write[len(small[0]) :] += last + slope * (count[len(small[0]) :] - small[0][-1])
-
-    reduce = None
-    if recipe.tensor_parallel > 1:
-        if recipe.all_reduce is None:
-            raise ConfigError(f"recipe {recipe.name}: all_reduce must name a file with tensor_parallel > 1")
-        path = folder / recipe.all_reduce
-        table = _read(path, ["size", "num_workers", "all_reduce", "all_reduce.min"])
-        table = table.filter(pl.col("num_workers").cast(pl.Int64) == recipe.tensor_parallel)
-        if table.is_empty():
-            raise ConfigError(f"profile {path}: no rows with num_workers = {recipe.tensor_parallel}")
-        size, low, median = _columns(table, ["size"], ["all_reduce.min", "all_reduce"])
-        reduce = (size, low, median)
+    ideal = IdealTimes(recipe.gpu, recipe.model, recipe.tensor_parallel)
+    tokens, *times = _linear(folder, recipe, ideal)
+    decode, prefill, save = _attention(folder, recipe, ideal)
     return Profiles(
         tokens,
         np.sum(times[:-2], axis=0),
         times[-2],
         times[-1],
-        (d[0], d[1], d[2]),
-        (p[0], p[1], p[2]),
-        (count, isotonic(write)),
-        reduce,
+        decode,
+        prefill,
+        save,
+        None if recipe.profiles.all_reduce is None else _all_reduce(folder, recipe, ideal),
     )
+
+
+def _open(folder: Path, file: ProfileFile, needed: list[str]) -> ProfileTable:
+    table = ProfileTable(folder / file.file)
+    table.require(needed)
+    return table.where(file.where)
+
+
+def _of_model(table: ProfileTable, recipe: Recipe, *, mlp: bool) -> ProfileTable:
+    """Return the rows of the recipe's model shape and tensor parallelism."""
+    model = recipe.model
+    shape = {"n_embd": model.hidden, "n_q_head": model.num_heads, "n_kv_head": model.num_kv_heads}
+    table = table.where({**shape, **({"n_expanded_embd": model.ffn} if mlp else {})}, optional=True)
+    if not table.has(DEGREE):
+        if recipe.profiles.any_tensor_parallel:
+            return table
+        raise ConfigError(
+            f"profile {table.path}: no column {DEGREE} (or tp), so it may hold any degree; if all was measured at "
+            f"{recipe.tensor_parallel}, say so in the recipe: profiles: {{any_tensor_parallel: true}}"
+        )
+    return table.where({DEGREE: recipe.tensor_parallel})
+
+
+def _linear(folder: Path, recipe: Recipe, ideal: IdealTimes) -> list[Floats]:
+    operators = [*BLOCK_OPERATORS, "add", "emb"]
+    table = _of_model(_open(folder, recipe.profiles.linear, ["num_tokens", *operators]), recipe, mlp=True)
+    tokens = table.numbers("num_tokens", least=1)
+    times = [table.times(name, [tokens], ideal.linear(name, tokens)) for name in operators]
+    return by_key([tokens], times)
+
+
+Columns = tuple[Floats, Floats, Floats]
+
+
+def _attention(
+    folder: Path, recipe: Recipe, ideal: IdealTimes
+) -> tuple[Columns, Columns, tuple[Floats, Floats]]:
+    keys = ["batch_size", "prefill_chunk_size", "kv_cache_size", "is_prefill"]
+    table = _open(folder, recipe.profiles.attention, [*keys, "attn_prefill", "attn_decode"])
+    table = _of_model(table, recipe, mlp=False)
+    table.one_value(("attention_backend", "block_size", "profile_method"))
+    kinds = np.array([text.lower() for text in table.texts("is_prefill")])
+    wrong = ~np.isin(kinds, ("true", "false"))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ConfigError(
+            f"profile {table.path}: line {table.line(row)}, column is_prefill: must be True or False, "
+            f"got {table.texts('is_prefill')[row]!r}"
+        )
+    whole_batch = recipe.profiles.kv_cache_size == "batch"
+
+    decode = table.filter(kinds == "false")
+    decodes, context = decode.numbers("batch_size", least=1), decode.numbers("kv_cache_size")
+    if whole_batch:
+        context = np.floor(context / decodes) - 1
+        decode = decode.filter(context >= 0)
+        decodes, context = decodes[context >= 0], context[context >= 0]
+    prefill = table.filter(kinds == "true")
+    prefill = prefill.filter(prefill.numbers("batch_size", least=1) == 1)
+    chunk, cached = prefill.numbers("prefill_chunk_size", least=1), prefill.numbers("kv_cache_size")
+    if whole_batch:
+        cached = cached - chunk
+        prefill = prefill.filter(cached >= 0)
+        chunk, cached = chunk[cached >= 0], cached[cached >= 0]
+    for name, rows in (("decodes", decode), ("prefills of one request", prefill)):
+        if len(rows) < 2:
+            raise ConfigError(f"profile {table.path}: {len(rows)} rows of {name}; at least 2 are needed")
+
+    d = by_key(
+        [decodes, context], [decode.times("attn_decode", [decodes, context], ideal.decode(decodes, context))]
+    )
+    p = by_key(
+        [chunk, cached], [prefill.times("attn_prefill", [chunk, cached], ideal.prefill(chunk, cached))]
+    )
+    save = _save(decode, decodes, prefill, chunk, recipe)
+    return (d[0], d[1], d[2]), (p[0], p[1], p[2]), save
+
+
+def _save(
+    decode: ProfileTable, decodes: Floats, prefill: ProfileTable, chunk: Floats, recipe: Recipe
+) -> tuple[Floats, Floats]:
+    """Return tokens and milliseconds of reshapes plus KV writes that were measured on their own.
+
+    KV writes come from decode rows; those of prefill rows are not credible, so beyond the decodes they go on at the
+    memory bandwidth.
+    """
+
+    def total(table: ProfileTable, names: tuple[str, ...]) -> Floats:
+        found = [table.numbers(name) for name in names if table.has(name)]
+        result: Floats = np.sum([np.zeros(len(table)), *found], axis=0)
+        return result
+
+    write = total(decode, ("attn_kv_cache_save",))
+    small, shape, kv = by_key([decodes], [total(decode, RESHAPES), write])
+    large, shape_large = by_key([chunk], [total(prefill, RESHAPES)])
+    beyond = large > small[-1]
+    large, shape_large = large[beyond], shape_large[beyond]
+    kv_large = np.zeros(len(large))
+    if kv.any():
+        per_token = recipe.model.kv_bytes_per_token / recipe.model.num_layers / recipe.tensor_parallel
+        kv_large = kv[-1] + 2e3 * per_token / recipe.gpu.memory_bandwidth * (large - small[-1])
+    return np.append(small, large), isotonic(np.append(shape + kv, shape_large + kv_large))
+
+
+def _all_reduce(folder: Path, recipe: Recipe, ideal: IdealTimes) -> Columns:
+    file = recipe.profiles.all_reduce
+    assert file is not None
+    table = _open(folder, file, ["size", "num_workers", "all_reduce", "all_reduce.min"])
+    table = table.where({"num_workers": recipe.tensor_parallel})
+    node = recipe.profiles.devices_per_node or recipe.tensor_parallel
+    table = table.where({"collective": "all_reduce", "devices_per_node": node}, optional=True)
+    table.one_value(("max_devices_per_node",))
+    size = table.numbers("size", least=1)
+    times = [table.times(name, [size], ideal.all_reduce(size)) for name in ("all_reduce.min", "all_reduce")]
+    size, low, median = by_key([size], times)
+    return size, low, median

@@ -1,85 +1,203 @@
-"""What is calibrated: the hardware files of kvgym and the figures that profiles do not hold."""
+"""Recipes: what a hardware file is calibrated from, and the figures that profiles do not hold."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
 
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from kvgym.batch_time.memory import check_tensor_parallel, kv_capacity, resolve_gpu, resolve_model
 from kvgym.batch_time.overhead import NO_ENGINE, EngineOverhead
+from kvgym.batch_time.shapes import GPU, ModelShape
+from kvgym.errors import ConfigError, UnknownNameError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """What to calibrate, and the figures that profiles do not hold.
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ProfileFile(_Section):
+    """One CSV file, or some of its rows.
+
+    Attributes:
+        file: path, relative to the folder of the profiles.
+        where: value that rows must have, by column, beside what the recipe itself asks for.
+    """
+
+    file: str
+    where: dict[str, float | str] = {}
+
+
+class ProfileFiles(_Section):
+    """The profiles of a recipe; a file without conditions may be given as its path alone.
+
+    Attributes:
+        linear: token operators.
+        attention: prefill and decode attention.
+        all_reduce: collectives; needed with more than one GPU.
+        devices_per_node: GPUs of the collective in one machine; None = all of them.
+        kv_cache_size: what that column of the attention file counts: ``"cached"``, tokens cached before each
+            request, its new ones excluded; ``"batch"``, keys of all requests together, new ones included.
+        any_tensor_parallel: take files without a column of the degree as measured at the recipe's.
+    """
+
+    linear: ProfileFile
+    attention: ProfileFile
+    all_reduce: ProfileFile | None = None
+    devices_per_node: int | None = Field(default=None, gt=0)
+    kv_cache_size: Literal["cached", "batch"] = "cached"
+    any_tensor_parallel: bool = False
+
+    @field_validator("linear", "attention", "all_reduce", mode="before")
+    @classmethod
+    def _path_alone(cls, value: Any) -> Any:
+        return {"file": value} if isinstance(value, str) else value
+
+
+class KVCapacity(_Section):
+    """Tokens of KV cache: a figure with its origin, or the arguments of :func:`kv_capacity`.
+
+    Attributes:
+        tokens: the figure; None = computed.
+        origin: where it comes from.
+        memory_fraction: share of the device memory that the engine may use.
+        activation_reserve_gib: GiB per GPU for activations, workspaces and the CUDA context.
+        block_size: tokens per block.
+    """
+
+    tokens: int | None = Field(default=None, gt=0)
+    origin: str = ""
+    memory_fraction: float = 0.9
+    activation_reserve_gib: float = 2.0
+    block_size: int = 16
+
+    @model_validator(mode="after")
+    def _origin(self) -> KVCapacity:
+        if (self.tokens is None) != (not self.origin):
+            raise ValueError("tokens and origin go together")
+        return self
+
+
+class Recipe(_Section):
+    """What to calibrate.
 
     Attributes:
         name: of the hardware file.
         description: one line.
-        model: name in :data:`MODELS`.
-        gpu: name in :data:`GPUS`.
+        source: of the profiles, with licence.
+        profiles: the CSV files.
+        model: shape; in the file a full shape or the name of a preset.
+        gpu: data-sheet figures; in the file in full or the name of a preset.
         tensor_parallel: number of GPUs.
-        linear: file of linear operators.
-        attention: file of attention.
-        all_reduce: file of collectives, needed with more than one GPU.
-        kv_capacity: tokens; None = from :func:`kv_capacity` with its default arguments.
-        kv_capacity_origin: where that figure comes from.
+        kv_capacity: tokens of KV cache.
         engine: name in ``engines`` of the one that is taken unless another is asked for.
         engines: what engines add to a batch outside the GPU, by name.
-        source: of the profiles.
     """
 
     name: str
-    description: str
-    model: str
-    gpu: str
-    tensor_parallel: int
-    linear: str
-    attention: str
-    all_reduce: str | None = None
-    kv_capacity: int | None = None
-    kv_capacity_origin: str = ""
+    description: str = Field(max_length=100)
+    source: str
+    profiles: ProfileFiles
+    model: ModelShape
+    gpu: GPU
+    tensor_parallel: int = Field(default=1, gt=0)
+    kv_capacity: KVCapacity = KVCapacity()
     engine: str = NO_ENGINE
-    engines: dict[str, EngineOverhead] = field(default_factory=dict)
-    source: str = "public operator profiles of the Vidur simulator (A100 80 GB), MIT licence"
+    engines: dict[str, EngineOverhead] = {}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recipe:
+        check_tensor_parallel(self.model, self.tensor_parallel)
+        if self.gpu.num_sms is None:
+            raise ValueError("gpu.num_sms is needed: on how many multiprocessors kernels run in waves")
+        if (self.profiles.all_reduce is None) != (self.tensor_parallel == 1):
+            raise ValueError("profiles.all_reduce must name a file exactly where tensor_parallel > 1")
+        if self.engine not in (*self.engines, NO_ENGINE):
+            raise ValueError(f"engine is {self.engine!r}, engines holds: {', '.join(self.engines) or 'none'}")
+        return self
+
+    def capacity(self) -> tuple[int, str]:
+        """Return the tokens of KV cache and where that figure comes from.
+
+        Raises:
+            ConfigError: the weights leave no room.
+        """
+        given = self.kv_capacity
+        if given.tokens is not None:
+            return given.tokens, given.origin
+        tokens = kv_capacity(
+            self.gpu,
+            self.model,
+            tensor_parallel=self.tensor_parallel,
+            memory_fraction=given.memory_fraction,
+            activation_reserve=given.activation_reserve_gib * 2**30,
+            block_size=given.block_size,
+        )
+        return tokens, (
+            f"computed by kvgym.batch_time.kv_capacity: {given.memory_fraction:.0%} of the memory less the weights "
+            f"and {given.activation_reserve_gib:g} GiB per GPU, in blocks of {given.block_size}"
+        )
 
 
-RECIPES: tuple[Recipe, ...] = (
-    Recipe(
-        name="llama2-70b-a100-tp2",
-        description="Llama-2-70B on two A100 80 GB over NVLink, tensor parallel",
-        model="llama2-70b",
-        gpu="a100-80gb",
-        tensor_parallel=2,
-        linear="llama2-70b.mlp.csv",
-        attention="llama2-70b.tp2.attention.csv",
-        all_reduce="pairwise_nvlink.all_reduce.csv",
-        kv_capacity=16492,
-        kv_capacity_origin=(
-            "observed in deployments, as used by Jaillet et al., Online Scheduling for LLM Inference with KV "
-            "Cache Constraints"
-        ),
-    ),
-    Recipe(
-        name="llama2-7b-a100-tp1",
-        description="Llama-2-7B on one A100 80 GB",
-        model="llama2-7b",
-        gpu="a100-80gb",
-        tensor_parallel=1,
-        linear="llama2-7b.mlp.csv",
-        attention="llama2-7b.tp1.attention.sampled.csv",
-    ),
-    Recipe(
-        name="llama3-8b-a100-tp1",
-        description="Llama-3-8B on one A100 80 GB",
-        model="llama3-8b",
-        gpu="a100-80gb",
-        tensor_parallel=1,
-        linear="llama3-8b.mlp.csv",
-        attention="llama3-8b.tp1.attention.sampled.csv",
-        kv_capacity=131000,
-        kv_capacity_origin=(
-            "GPU and CPU-swapped memory of the testbed in A Queueing-Theoretic Framework for Stability "
-            "Analysis of LLM Inference with KV Cache Memory Constraints"
-        ),
-    ),
-)
-"""The hardware files that come with kvgym."""
+def recipe_names() -> list[str]:
+    """Return the names of the recipes that come with kvgym, one for each of its hardware files."""
+    folder = resources.files("kvgym.configs").joinpath("recipe")
+    return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+def load_recipe(name_or_path: str | Path) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        name_or_path: one of :func:`recipe_names`, or the path of a YAML file (it ends in ``.yaml`` or ``.yml``, or
+            is a :class:`~pathlib.Path`). ``name`` in the file is the file's own unless given.
+
+    Raises:
+        UnknownNameError: no such recipe, model preset or GPU preset.
+        ConfigError: the file cannot be read or a field is wrong; the message names file and field.
+    """
+    if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
+        path = Path(name_or_path)
+        try:
+            return parse_recipe(path.read_text("utf-8"), str(path), path.stem)
+        except OSError as error:
+            raise ConfigError(f"recipe {path}: cannot be read: {error.strerror}") from None
+    if name_or_path not in recipe_names():
+        raise UnknownNameError("recipe", name_or_path, recipe_names())
+    item = resources.files("kvgym.configs").joinpath("recipe", f"{name_or_path}.yaml")
+    return parse_recipe(item.read_text("utf-8"), f"{name_or_path}.yaml", name_or_path)
+
+
+def parse_recipe(text: str, origin: str, name: str) -> Recipe:
+    """Parse the text of a recipe.
+
+    Args:
+        text: YAML.
+        origin: name of the file, for messages.
+        name: of the recipe, where the text gives none.
+
+    Raises:
+        UnknownNameError: an unknown model or GPU.
+        ConfigError: naming file and field.
+    """
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"recipe {origin}: not valid YAML: {error}") from None
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"recipe {origin}: must be a mapping of fields, got {type(content).__name__}")
+    filled = {"name": name, **content}
+    if isinstance(filled.get("model"), str):
+        filled["model"] = resolve_model(filled["model"])
+    if isinstance(filled.get("gpu"), str):
+        filled["gpu"] = resolve_gpu(filled["gpu"])
+    try:
+        return Recipe.model_validate(filled)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "(whole file)"
+        raise ConfigError(f"recipe {origin}: field {place}: {first['msg']}") from None

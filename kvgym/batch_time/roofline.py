@@ -114,6 +114,10 @@ class RooflineBatchTime(BatchTimeModel):
         params = self.params()
         return float(params[7]), float(params[6])
 
+    def attention_pair(self) -> float:
+        """Return seconds of attention per pair of query and key where compute binds, over all layers."""
+        return float(self.params()[4])
+
     def spec(self) -> dict[str, Any]:
         """Return the arguments as a JSON-able dict that :func:`make_batch_time` accepts."""
         gpu = next((n for n, g in GPUS.items() if g == self.gpu), None)

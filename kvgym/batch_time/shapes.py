@@ -13,6 +13,7 @@ class GPU(BaseModel):
         peak_flops: dense 16-bit tensor FLOP/s.
         memory_bandwidth: bytes/s of device memory.
         memory: bytes of device memory.
+        num_sms: streaming multiprocessors, over which kernels run in waves; needed by the tile model and to calibrate.
         link_bandwidth: bytes/s to the peer GPUs, one direction.
         link_latency: seconds per collective operation.
     """
@@ -23,6 +24,7 @@ class GPU(BaseModel):
     peak_flops: float = Field(gt=0)
     memory_bandwidth: float = Field(gt=0)
     memory: float = Field(gt=0)
+    num_sms: int | None = Field(default=None, gt=0)
     link_bandwidth: float = Field(default=300e9, gt=0)
     link_latency: float = Field(default=10e-6, ge=0)
 
@@ -89,14 +91,19 @@ class ModelShape(BaseModel):
 
 
 GPUS: dict[str, GPU] = {
-    # NVIDIA A100 data sheet: 312 TFLOP/s dense BF16, 2,039 GB/s (SXM), NVLink 600 GB/s both directions.
-    "a100-80gb": GPU(name="A100-SXM4-80GB", peak_flops=312e12, memory_bandwidth=2.039e12, memory=80 * 2**30),
-    # NVIDIA H100 data sheet (SXM): 989 TFLOP/s dense BF16, 3.35 TB/s, NVLink 900 GB/s both directions.
+    # NVIDIA A100 data sheet: 312 TFLOP/s dense BF16, NVLink 600 GB/s both directions; 2,039 GB/s of memory are the
+    # SXM4 card's (PCIe: 1,935). 108 SMs: NVIDIA A100 Tensor Core GPU Architecture, Table 1.
+    "a100-80gb": GPU(
+        name="A100 80GB", peak_flops=312e12, memory_bandwidth=2.039e12, memory=80 * 2**30, num_sms=108
+    ),
+    # NVIDIA H100 data sheet (SXM5): 989 TFLOP/s dense BF16, 3.35 TB/s, NVLink 900 GB/s both directions. 132 SMs:
+    # NVIDIA H100 Tensor Core GPU Architecture, Table 3.
     "h100-80gb": GPU(
-        name="H100-SXM5-80GB",
+        name="H100 80GB",
         peak_flops=989e12,
         memory_bandwidth=3.35e12,
         memory=80 * 2**30,
+        num_sms=132,
         link_bandwidth=450e9,
     ),
 }
@@ -121,6 +128,8 @@ MODELS: dict[str, ModelShape] = {
     "llama2-7b": _shape("Llama-2-7B", 32, 4096, 32, 32, 11008, 32000),
     "llama2-70b": _shape("Llama-2-70B", 80, 8192, 64, 8, 28672, 32000),
     "llama3-8b": _shape("Llama-3-8B", 32, 4096, 32, 8, 14336, 128256),
+    "llama3-70b": _shape("Llama-3-70B", 80, 8192, 64, 8, 28672, 128256),
+    "codellama-34b": _shape("CodeLlama-34B", 48, 8192, 64, 8, 22016, 32000),
     "mistral-7b": _shape("Mistral-7B-v0.1", 32, 4096, 32, 8, 14336, 32000),
 }
 """Model shapes by name, from the models' published configurations."""

@@ -122,7 +122,7 @@ class AllReduceTable(_Table):
         size: bytes, ascending, shape (n,).
         kernel_ms: lower envelope of the measurements: the transfer without waiting for a late peer,
             shape (n,).
-        median_ms: the medians as measured, waiting included, made monotone, shape (n,).
+        median_ms: the medians as measured, waiting included; they fall here and there, shape (n,).
     """
 
     size: tuple[float, ...]

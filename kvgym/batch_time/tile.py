@@ -199,7 +199,7 @@ class TileBatchTime(BatchTimeModel):
         t_red: reduction size of a tile.
         gemv_row: rows of a tile of a matrix-vector product; the paper gives no figure.
         gemv_col: columns of it.
-        num_sms: SMs of one GPU (108 on an A100, 132 on an H100 SXM).
+        num_sms: SMs of one GPU; None = those of ``gpu``.
         tile_rate: tile-pairs per second and SM in matrix products, mu(t_row, t_col, t_red).
         gemv_rate: tiles per second and SM in matrix-vector products, mu(t_row, t_col).
         nonlinear_rate: tokens per second in non-linear operators, mu_nLin.
@@ -228,7 +228,7 @@ class TileBatchTime(BatchTimeModel):
         t_red: int = 32,
         gemv_row: int = 64,
         gemv_col: int = 64,
-        num_sms: int = 108,
+        num_sms: int | None = None,
         tile_rate: float | None = None,
         gemv_rate: float | None = None,
         nonlinear_rate: float | None = None,
@@ -239,9 +239,13 @@ class TileBatchTime(BatchTimeModel):
         self.gpu, self.model = resolve_gpu(gpu), resolve_model(model)
         check_tensor_parallel(self.model, tensor_parallel)
         sizes = {"t_row": t_row, "t_col": t_col, "t_red": t_red, "gemv_row": gemv_row, "gemv_col": gemv_col}
+        sms = self.gpu.num_sms if num_sms is None else num_sms
+        if sms is None:
+            raise ConfigError(f"batch time 'tile': GPU {self.gpu.name} has no num_sms; give it there or here")
+        sizes["num_sms"] = sms
         self._arguments: dict[str, Any] = {
             "tensor_parallel": int(tensor_parallel),
-            **{name: _whole(name, value) for name, value in {**sizes, "num_sms": num_sms}.items()},
+            **{name: _whole(name, value) for name, value in sizes.items()},
             "tile_rate": _rate("tile_rate", tile_rate),
             "gemv_rate": _rate("gemv_rate", gemv_rate),
             "nonlinear_rate": _rate("nonlinear_rate", nonlinear_rate),

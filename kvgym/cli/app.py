@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from kvgym.cli import console
+from kvgym.cli.calibrate import calibrate
 from kvgym.cli.compare import compare
 from kvgym.cli.evaluate import evaluate
 from kvgym.cli.list import list_
@@ -34,6 +35,7 @@ app.command()(render)
 app.command()(train)
 app.command()(evaluate)
 app.command()(tune)
+app.command()(calibrate)
 
 
 def _version(value: bool) -> None:

@@ -23,6 +23,12 @@ POLICY_HEADINGS = (
 )  # fmt: skip
 
 
+HARDWARE_HEADINGS = (
+    "name", "what it is", "KV tokens", "engine", "engine validated", "errors: linear, decode, prefill",
+    "measured up to",
+)  # fmt: skip
+
+
 def list_(
     what: Annotated[
         str | None, typer.Argument(help=f"One of {', '.join(LISTS)}; nothing lists the first six.")
@@ -63,10 +69,39 @@ def policy_rows(full: bool) -> dict[str, tuple[str, ...]]:
     return rows
 
 
+def hardware_rows(full: bool) -> dict[str, tuple[str, ...]]:
+    """Return what each hardware file is and how far it can be trusted, by name, under ``HARDWARE_HEADINGS``.
+
+    Args:
+        full: say what the engine was validated on, not only whether.
+    """
+    from kvgym.batch_time.hardware import hardware_names, load_hardware
+
+    rows: dict[str, tuple[str, ...]] = {}
+    for name in hardware_names():
+        hardware = load_hardware(name)
+        validated = hardware.overhead().validated
+        errors, most = hardware.fit_error, {k: v[1] for k, v in hardware.valid_range.items()}
+        rows[name] = (
+            hardware.description,
+            f"{hardware.kv_capacity:,}",
+            hardware.engine,
+            (validated if full else "yes") if validated else "no",
+            ", ".join(
+                f"{errors[group].median:.1%}" for group in ("linear", "attention_decode", "attention_prefill")
+            ),
+            f"{most['tokens']:,.0f} tokens, {most['decodes']:,.0f} decodes, "
+            f"{most['decode_context_each']:,.0f} of context, chunks of {most['prefill_chunk']:,.0f}",
+        )
+    return rows
+
+
 def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
     """Return headings and rows of one list; ``full`` spells out what a terminal has no room for."""
     if what == "policies":
         return POLICY_HEADINGS, policy_rows(full)
+    if what == "hardware":
+        return HARDWARE_HEADINGS, hardware_rows(full)
     if what == "metrics":
         from kvgym.metrics import metric_info, metric_names
 
@@ -89,10 +124,6 @@ def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[st
         from kvgym.routing import ROUTERS
 
         lines = {name: ROUTERS[name].info.summary for name in ROUTERS}
-    elif what == "hardware":
-        from kvgym.batch_time.hardware import hardware_names
-
-        lines = hardware_names()
     elif what == "environments":
         from kvgym.envs import environment_names
 

@@ -2,12 +2,20 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from kvgym.batch_time import kv_capacity, load_hardware, make_batch_time
-from kvgym.batch_time.calibration_report import VIDUR_EXAMPLES, monotone_effect, report
+from kvgym.batch_time.calibration_report import (
+    ROOFLINE_BOUNDS,
+    VIDUR_EXAMPLES,
+    monotone_effect,
+    report,
+    roofline_ratios,
+)
 from kvgym.batch_time.hardware import hardware_names
+from kvgym.batch_time.recipes import load_recipe, recipe_names
 from kvgym.errors import ConfigError, UnknownNameError
 
 NAMES = list(hardware_names())
@@ -18,7 +26,8 @@ def _text(name):
 
 
 def test_names_have_descriptions():
-    assert {"llama2-70b-a100-tp2", "llama2-7b-a100-tp1", "llama3-8b-a100-tp1"} <= set(NAMES)
+    assert set(NAMES) == set(recipe_names())
+    assert {"llama2-70b-a100-tp2", "llama2-70b-h100-tp4", "mistral-7b-a100-tp1"} <= set(NAMES)
     assert all(0 < len(text) < 100 for text in hardware_names().values())
 
 
@@ -29,10 +38,14 @@ def test_file_is_complete_compact_and_within_its_errors(name):
     assert "MIT" in hardware.source
     assert hardware.kv_capacity_origin
     assert all(engine.source for engine in hardware.engines.values())
-    assert len(_text(name).encode()) < 40_000
-    assert hardware.fit_error["linear"].median <= 0.03
-    assert hardware.fit_error["attention_decode"].median <= 0.06
-    assert hardware.fit_error["attention_prefill"].median <= 0.06
+    assert len(_text(name).encode()) < 60_000
+    errors = {group: error.median for group, error in hardware.fit_error.items()}
+    assert errors["linear"] <= 0.015
+    assert errors["attention_decode"] <= 0.065
+    assert errors["attention_decode_homogeneous"] <= 0.03
+    assert errors["attention_prefill"] <= 0.05
+    assert errors["attention_prefill_table"] <= 0.03
+    assert errors.get("all_reduce", 0.0) <= 0.01
     assert ("all_reduce" in hardware.fit_error) == (hardware.tensor_parallel > 1)
     model = hardware.batch_time()
     assert model.valid_range["tokens"][0] == 1
@@ -40,13 +53,47 @@ def test_file_is_complete_compact_and_within_its_errors(name):
     assert hardware.batch_time(engine="none")() == 0.0
     median, largest = monotone_effect(hardware)
     assert median < 0.01
-    assert largest < 0.13
+    # Long contexts of few decodes on the H100: its kernel does not split them (docs/calibration.md).
+    assert largest < (0.8 if "h100" in name else 0.17)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_errors_in_a_file_are_those_of_its_tables(name):
+    hardware = load_hardware(name)
+    assert hardware.measured_errors() == hardware.fit_error
+    rows = [
+        len(part.ms)
+        for part in (hardware.held_out.linear, hardware.held_out.decode, hardware.held_out.prefill)
+    ]
+    assert min(rows) >= 40
+    assert max(rows) <= 200
+    on_nodes = set(hardware.held_out.linear.tokens) & set(hardware.tables.linear.tokens)
+    assert not on_nodes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_roofline_agrees_within_bounds(name):
+    ratios = roofline_ratios(load_hardware(name))
+    assert len(ratios) >= 10
+    assert ROOFLINE_BOUNDS[0] < np.median(list(ratios.values())) < ROOFLINE_BOUNDS[1]
+    assert all(0.9 < ratio < 2.6 for ratio in ratios.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_holds_what_its_recipe_says(name):
+    hardware, recipe = load_hardware(name), load_recipe(name)
+    assert (hardware.kv_capacity, hardware.kv_capacity_origin) == recipe.capacity()
+    for field in ("description", "source", "gpu", "model", "tensor_parallel", "engine", "engines"):
+        assert getattr(hardware, field) == getattr(recipe, field), field
 
 
 def test_capacities():
     assert load_hardware("llama2-70b-a100-tp2").kv_capacity == 16492
     assert load_hardware("llama3-8b-a100-tp1").kv_capacity == 131000
     assert load_hardware("llama2-7b-a100-tp1").kv_capacity == kv_capacity("a100-80gb", "llama2-7b")
+    assert load_hardware("llama2-70b-h100-tp4").kv_capacity == kv_capacity(
+        "h100-80gb", "llama2-70b", tensor_parallel=4
+    )
 
 
 @pytest.mark.parametrize(("batch", "milliseconds"), VIDUR_EXAMPLES, ids=lambda v: getattr(v, "label", ""))
@@ -136,6 +183,6 @@ def test_kv_capacity_errors():
 
 def test_the_document_shows_the_committed_figures():
     text = (Path(__file__).parents[2] / "docs" / "calibration.md").read_text("utf-8")
-    for line in report([load_hardware(name) for name in NAMES if name in text]).splitlines():
+    for line in report([load_hardware(name) for name in NAMES]).splitlines():
         if line.startswith("|"):
             assert line in text

@@ -71,7 +71,13 @@ def test_piecewise_quantities_and_breakpoints(quantity, x):
 
 
 TOY_GPU = GPU(
-    name="toy", peak_flops=1000.0, memory_bandwidth=100.0, memory=1e9, link_bandwidth=10.0, link_latency=0.5
+    name="toy",
+    peak_flops=1000.0,
+    memory_bandwidth=100.0,
+    memory=1e9,
+    num_sms=4,
+    link_bandwidth=10.0,
+    link_latency=0.5,
 )
 TOY_MODEL = ModelShape(
     name="toy", num_layers=2, hidden=4, num_heads=2, num_kv_heads=1, ffn=8, vocab=10, dtype_bytes=2

@@ -21,7 +21,7 @@ from kvgym.workloads.table import RequestTable
 CLASSES = (ClassStatistics("a", 0.5, 10.0, 4.0), ClassStatistics("b", 0.25, 20.0, 8.0))
 TIME = AffineBatchTime.from_wait(0.01, 1e-5)
 NODE = TileBatchTime(
-    GPU(name="toy", peak_flops=1e6, memory_bandwidth=1e5, memory=1e9),
+    GPU(name="toy", peak_flops=1e6, memory_bandwidth=1e5, memory=1e9, num_sms=108),
     ModelShape(name="toy", num_layers=2, hidden=16, num_heads=4, num_kv_heads=2, ffn=32, vocab=16),
     t_row=8, t_col=4, t_red=2, gemv_row=4, gemv_col=2, overhead=0.0,
 ).node  # fmt: skip

@@ -18,7 +18,7 @@ from kvgym.theory.tile_capacity import (
     worst_request_time,
 )
 
-GPU_ = GPU(name="toy", peak_flops=1e6, memory_bandwidth=1e5, memory=1e9)
+GPU_ = GPU(name="toy", peak_flops=1e6, memory_bandwidth=1e5, memory=1e9, num_sms=108)
 SHAPE = ModelShape(name="toy", num_layers=2, hidden=16, num_heads=4, num_kv_heads=2, ffn=32, vocab=16)
 SIZES = {"t_row": 8, "t_col": 4, "t_red": 2, "gemv_row": 4, "gemv_col": 2}
 MODEL = TileBatchTime(GPU_, SHAPE, **SIZES, overhead=0.0)

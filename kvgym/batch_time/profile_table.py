@@ -1,0 +1,222 @@
+"""One CSV file of a profile: columns under one name each, rows chosen by them, cells checked.
+
+Errors name file, line and column. A line is that of the file, the heading being line 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+
+from kvgym.batch_time.interpolation import Floats
+from kvgym.errors import ConfigError
+
+ALIASES = {"tp": "num_tensor_parallel_workers", "n_head": "n_q_head", "backend": "attention_backend"}
+"""Other names of columns, as sampled files have them."""
+
+LAUNCH_MS = 0.005
+"""What a kernel takes at least besides its work, for bounds."""
+
+MEDIAN_BOUNDS = (1 / 50, 50.0)
+"""Bounds of the median of measured / ideal, over a column's rows; times in seconds or microseconds are outside."""
+
+ROW_FACTOR = 20.0
+"""A row may be so many times slower or faster than the rows next to it, relative to the ideal time."""
+
+NEIGHBOURS = 9
+"""Rows next to a row, itself included, whose median it is compared with."""
+
+_LINE = "__line"
+
+
+class ProfileTable:
+    """Rows of a CSV file, all cells as text until they are asked for as numbers.
+
+    Columns have plain names: ``time_stats.X.median`` and ``X_median_ms`` are ``X``, ``time_stats.X.min`` is
+    ``X.min``, and :data:`ALIASES` hold.
+
+    Args:
+        path: the file.
+        frame: the rows; None = read them.
+
+    Raises:
+        ConfigError: the file is missing or no CSV.
+    """
+
+    def __init__(self, path: Path, frame: pl.DataFrame | None = None) -> None:
+        self.path = path
+        self.frame = self._read() if frame is None else frame
+
+    def _read(self) -> pl.DataFrame:
+        if not self.path.is_file():
+            raise ConfigError(f"profile {self.path}: no such file")
+        try:
+            table = pl.read_csv(self.path, infer_schema=False)
+        except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
+            raise ConfigError(f"profile {self.path}: not a CSV file: {error}") from None
+        names: dict[str, str] = {}
+        for column in table.columns:
+            plain = column.removeprefix("time_stats.").removesuffix(".median").removesuffix("_median_ms")
+            plain = ALIASES.get(plain, plain)
+            if plain not in names.values():
+                names[column] = plain
+        table = table.select(list(names)).rename(names)
+        return table.with_columns(pl.Series(_LINE, np.arange(2, len(table) + 2)))
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.frame)
+
+    def has(self, column: str) -> bool:
+        """Return whether there is a column with a value in any row."""
+        return column in self.frame.columns and self.frame[column].null_count() < len(self.frame)
+
+    def require(self, columns: Iterable[str]) -> None:
+        """Check that columns exist.
+
+        Raises:
+            ConfigError: naming those that are missing and those that there are.
+        """
+        missing = [name for name in columns if name not in self.frame.columns]
+        if missing:
+            there = ", ".join(name for name in self.frame.columns if name != _LINE)
+            raise ConfigError(f"profile {self.path}: missing columns {', '.join(missing)}; has {there}")
+
+    def where(self, wanted: Mapping[str, float | str], *, optional: bool = False) -> ProfileTable:
+        """Return the rows in which columns have given values.
+
+        Args:
+            wanted: value by column.
+            optional: pass over columns that the file lacks.
+
+        Raises:
+            ConfigError: a column is missing, or no row is left; the message says which values there are.
+        """
+        result = self
+        for column, value in wanted.items():
+            if optional and not self.has(column):
+                continue
+            result.require([column])
+            if isinstance(value, str):
+                keep = result.frame[column] == value
+            else:
+                keep = pl.Series(result.numbers(column, least=None) == value)
+            left = result.frame.filter(keep)
+            if left.is_empty():
+                there = result.frame[column].drop_nulls().unique().sort().to_list()
+                raise ConfigError(
+                    f"profile {self.path}: no rows with {column} = {value}; "
+                    f"there are {', '.join(there[:12])}{' …' if len(there) > 12 else ''}"
+                )
+            result = ProfileTable(self.path, left)
+        return result
+
+    def filter(self, keep: NDArray[np.bool_]) -> ProfileTable:
+        """Return the rows chosen by a mask of shape (rows,)."""
+        return ProfileTable(self.path, self.frame.filter(pl.Series(keep)))
+
+    def one_value(self, columns: Iterable[str]) -> None:
+        """Check that all rows were measured in one way.
+
+        Raises:
+            ConfigError: a column has several values, whose times must not be mixed.
+        """
+        for column in columns:
+            if column in self.frame.columns:
+                values = self.frame[column].drop_nulls().unique().sort().to_list()
+                if len(values) > 1:
+                    raise ConfigError(
+                        f"profile {self.path}: several values of {column}: {', '.join(values)}; choose one in "
+                        f"the recipe, e.g. where: {{{column}: {values[0]}}}"
+                    )
+
+    def texts(self, column: str) -> list[str]:
+        """Return a column as text, "" where empty."""
+        return self.frame[column].fill_null("").to_list()
+
+    def numbers(self, column: str, *, least: float | None = 0.0, above: bool = False) -> Floats:
+        """Return a column as numbers, shape (rows,).
+
+        Args:
+            column: its name.
+            least: smallest value allowed; None = any.
+            above: ``least`` itself is not allowed.
+
+        Raises:
+            ConfigError: a cell is empty, text, not finite or too small.
+        """
+        values = self.frame[column].cast(pl.Float64, strict=False).fill_null(math.nan).to_numpy()
+        wrong = ~np.isfinite(values)
+        if least is not None:
+            wrong |= values <= least if above else values < least
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            need = "a number" if least is None else f"a number {'>' if above else '>='} {least:g}"
+            raise ConfigError(
+                f"profile {self.path}: line {self.line(place)}, column {column}: "
+                f"{self.texts(column)[place]!r} is not {need}"
+            )
+        return np.asarray(values, np.float64)
+
+    def line(self, row: int) -> int:
+        """Return the line of the file that a row came from."""
+        return int(self.frame[_LINE][row])
+
+    def times(self, column: str, keys: Sequence[Floats], ideal_ms: Floats) -> Floats:
+        """Return measured milliseconds, checked against what the hardware can do and the rows next to them.
+
+        Args:
+            column: its name.
+            keys: quantities that the time depends on, each of shape (rows,).
+            ideal_ms: milliseconds at the hardware's peak, shape (rows,).
+
+        Raises:
+            ConfigError: a cell is no positive number; the unit is not milliseconds; or a row is far off those
+                next to it.
+        """
+        ms = self.numbers(column, above=True)
+        ratio = ms / (ideal_ms + LAUNCH_MS)
+        median = float(np.median(ratio))
+        low, high = MEDIAN_BOUNDS
+        if not low <= median <= high:
+            unit = "seconds" if median < low else "microseconds"
+            raise ConfigError(
+                f"profile {self.path}: column {column}: times must be milliseconds, these look like {unit}: their "
+                f"median, {np.median(ms):.4g}, is {median:.2g} times the ideal of this model and GPU at its peak "
+                f"({np.median(ideal_ms + LAUNCH_MS):.3g} ms); expected {low:g} to {high:g} times"
+            )
+        if len(ms) > 2:
+            place = np.column_stack([np.log1p(key) for key in keys])
+            near = cKDTree(place).query(place, k=min(NEIGHBOURS, len(ms)))[1]
+            usual = np.median(ratio[near], axis=1)
+            off = np.maximum(ratio / usual, usual / ratio)
+            worst = int(np.argmax(off))
+            if off[worst] > ROW_FACTOR:
+                raise ConfigError(
+                    f"profile {self.path}: line {self.line(worst)}, column {column}: {ms[worst]:.4g} ms is "
+                    f"{off[worst]:.0f} times off the rows next to it (allowed: {ROW_FACTOR:g}); measure it again "
+                    "or delete the row"
+                )
+        return ms
+
+
+def by_key(keys: Sequence[Floats], values: Sequence[Floats]) -> list[Floats]:
+    """Return keys, ascending and once each, and the medians of values over rows of equal keys.
+
+    Args:
+        keys: each of shape (rows,).
+        values: each of shape (rows,).
+
+    Returns:
+        The keys, then the values, each of shape (n,).
+    """
+    names = [f"k{i}" for i in range(len(keys))]
+    columns = dict(zip(names, keys, strict=True)) | {f"v{i}": v for i, v in enumerate(values)}
+    frame = pl.DataFrame(columns).group_by(names).agg(pl.all().median()).sort(names)
+    return [frame[name].to_numpy() for name in columns]
