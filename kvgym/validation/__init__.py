@@ -1,0 +1,5 @@
+"""Predicted against measured: published batches of running engines, and what a server of one's own has served.
+
+``published`` holds the measurements, ``engines`` predicts them, ``tables`` and ``figures`` make docs/validation.md of
+it. May import :mod:`kvgym.report` and what is below it; may be imported from :mod:`kvgym.cli`.
+"""
