@@ -15,6 +15,7 @@ from kvgym.cli.render import render
 from kvgym.cli.run import run
 from kvgym.cli.train import train
 from kvgym.cli.tune import tune
+from kvgym.cli.validate import validate
 from kvgym.errors import KVGymError
 from kvgym.version import __version__
 
@@ -34,6 +35,7 @@ app.command()(render)
 app.command()(train)
 app.command()(evaluate)
 app.command()(tune)
+app.command()(validate)
 
 
 def _version(value: bool) -> None:
