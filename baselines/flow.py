@@ -36,6 +36,7 @@ from kvgym.kernels import (
     admit_while_fits,
     evict,
     evict_latest,
+    first_tokens,
     has_place,
     heap_first,
     heap_pop,
@@ -188,11 +189,12 @@ def evict_shortest(
     while need > view.problem.kv_capacity:
         k = last - key_request(heap_pop(state, ranks))
         slot = view.active[k]
-        at, made, use = predictions + slot.request_id, slot.num_output_tokens, need_of(view, slot)
+        at, made = predictions + slot.request_id, slot.num_output_tokens
         if state[at] > made:
-            profile_forget(memory.profile, offset, state[at], made, use)
+            tokens = first_tokens(view.problem, slot)
+            profile_forget(memory.profile, offset, state[at], made, tokens, view.problem.block_size)
         state[at] = max(state[at], made + 1)
-        need -= use
+        need -= need_of(view, slot)
         evict(decision, k)
     state[BLOCKED_ID] = UNKNOWN
 
@@ -216,8 +218,8 @@ def a_min_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> 
         i = view.finished[j]
         predicted_len, made = state[predictions + i], view.requests[i].num_output_tokens
         if predicted_len > made:
-            next_use = view.requests[i].prompt_len + made + 1
-            profile_forget(profile, offset, predicted_len, made, next_use)
+            tokens = view.requests[i].prompt_len + made + 1
+            profile_forget(profile, offset, predicted_len, made, tokens, view.problem.block_size)
             state[BLOCKED_ID] = UNKNOWN
     need = need_of_active(view)
     if need > view.problem.kv_capacity:
@@ -228,7 +230,7 @@ def a_min_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> 
         slot = view.active[k]
         if slot.num_output_tokens >= state[predictions + slot.request_id]:
             overdue += need_of(view, slot)
-    profile_add(profile, offset, overdue, 1, 1)
+    profile_add(profile, offset, overdue, 1, 1, view.problem.block_size)  # a sum of blocks stays what it is
     while state[HEAP] > 0:
         first = heap_first(state, HEAP)
         rounds = rounds_for(view.problem, view.requests[first], state[predictions + first])

@@ -40,6 +40,7 @@ from kvgym.kernels import (
     evict,
     evict_latest,
     has_place,
+    held_by,
     jit,
     jit_inline,
     need_of,
@@ -74,7 +75,7 @@ def evict_newest(view: RuleView, decision: RuleDecision, need: int, running: int
     while need > view.problem.kv_capacity and k >= 0:
         slot = view.active[k]
         if slot.planned == 0:
-            need -= slot.num_kv_tokens
+            need -= held_by(view, slot)
         else:
             need -= need_of(view, slot)
             running -= 1
@@ -207,7 +208,7 @@ def plan_thresholds(view: RuleView, decision: RuleDecision, memory: RuleMemory) 
             running += 1
             need += need_of(view, slot)
         else:
-            need += slot.num_kv_tokens
+            need += held_by(view, slot)
             pause(decision, slot)
     for k in range(view.worker.num_active):
         profile[view.active[k].class_id * stages + view.active[k].num_output_tokens + 1] = 0

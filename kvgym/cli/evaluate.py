@@ -10,6 +10,7 @@ from kvgym.cli import console
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
+    BlockSizeOption,
     CapacityOption,
     HardwareOption,
     HorizonOption,
@@ -69,6 +70,7 @@ def evaluate(
     hardware: HardwareOption = None,
     batch_time: BatchTimeOption = None,
     kv_capacity: CapacityOption = None,
+    block_size: BlockSizeOption = None,
     workers: WorkersOption = None,
     router: RouterOption = None,
     horizon: HorizonOption = None,
@@ -102,6 +104,7 @@ def evaluate(
         horizon = agent.config.horizon
     chosen = build_scenario(
         own if scenario is None else scenario, hardware=hardware, batch_time=batch_time, kv_capacity=kv_capacity,
+        block_size=block_size,
         workload=workload, trace=trace, trace_format=trace_format, rate_scale=rate_scale, rate=rate,
         num_requests=num_requests, predictions=predictions, too_long=too_long, workers=workers, router=router,
         horizon=horizon,
