@@ -100,7 +100,7 @@ def check_actions(env, rng, equal):
     bools = env.action_masks()
     before = snapshot.buffer.copy()
     # Where the overflow rule has to act, evicting those it would evict anyway changes nothing.
-    fits = snapshot.block["episode"]["need"][0] <= env.episodes.system.kv_capacity
+    fits = snapshot.block["episode"]["need"][0] <= env.episodes.system.usable_capacity
     if config.action in ("admit_evict", "admit_count"):
         nothing = 0 if config.action == "admit_count" else env.action_space.n - 1
         idle = snapshot.outcome(nothing)
