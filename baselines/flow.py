@@ -9,6 +9,9 @@ was picked at this very boundary was never active: it keeps its place in the que
 evicted. In Algorithm 1 a class yields while the queue still holds a request of that class. The paper evicts in
 Algorithm 2 only; where condition (2) does not hold, Algorithm 1 overflows too and the same rule applies.
 
+The budgets and the conditions on them are the paper's, in which memory is tokens, whatever the block size of the
+system; whether a round fits is counted in blocks.
+
 Readings of A_min: admission follows Jaillet et al., "Online Scheduling for LLM Inference with KV Cache
 Constraints", Algorithm 1 and inequality (5), under the current predictions. An ongoing request that has
 reached its prediction needs at least one more token. Nobody is admitted in a round that evicts.

@@ -8,7 +8,8 @@ outputs: flow control for LLM inference (stability by controlled activation), Se
 Readings: admission stops at the first request that does not fit. Ties go by arrival, then id. An ongoing
 request that outlives its prediction counts 0 in (5), as printed. If the memory the coming round really
 needs exceeds the capacity, every active request is cleared and the round is lost, those admitted at that
-moment included. A round is one iteration of the worker.
+moment included. A round is one iteration of the worker. Where memory comes in blocks of several tokens, (5) counts
+the blocks of each request at every moment; it still only grows between completions.
 """
 
 from __future__ import annotations

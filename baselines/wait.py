@@ -13,6 +13,8 @@ Readings, shared with Nested WAIT (:mod:`kvgym.baselines.nested_wait`):
   would be left, nobody is evicted, and the policy goes on as if no type had reached its threshold. So the oldest
   active request is never evicted, and with the drain rule every run ends. With the paper's first-token rule no
   stage of Algorithm 1 ever holds more than n_j requests: nothing is evicted where the capacity is at least M^π.
+- Thresholds count requests and follow from the paper's conditions, in which memory is tokens, whatever the block size
+  of the system; admission and eviction count blocks. M^π is then to be read as the blocks of its requests.
 - The last requests of a finite trace never reach a threshold. The drain rule, which the paper does not have,
   serves them: once ``patience`` seconds have passed with neither an arrival nor a batch, everything active runs
   in full and up to a threshold of each type is admitted, iteration by iteration, until a type has reached its

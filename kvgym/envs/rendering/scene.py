@@ -151,7 +151,7 @@ def text_frame(scene: Scene) -> str:
     """Return a scene as plain text: clock, memory, counts, the latest active requests, the head of the queue."""
     capacity, kv = scene.kv_capacity, scene.kv_tokens
     bar = memory_bar(int(scene.prompt_kv.sum()), kv, capacity, TEXT_BAR)
-    ends = "" if kv == int((scene.prompt_kv + scene.output_kv).sum()) else " or free in a block"
+    ends = "" if kv == int((scene.prompt_kv + scene.output_kv).sum()) else " or unfilled"
     oldest = scene.clock - float(scene.queue_arrival.min()) if len(scene.queue_id) else 0.0
     latency = "" if np.isnan(scene.mean_latency) else f", mean latency {scene.mean_latency:.2f} s"
     lines = [
