@@ -217,7 +217,7 @@ def claim_of(view: RuleView, row: Any) -> int:
 @jit_inline
 def needs_block(view: RuleView, row: Any) -> bool:
     """Return whether the next token of a request needs a new block, because those it holds are full."""
-    return bool(view.problem.block_size == 1 or row.num_kv_tokens % view.problem.block_size == 0)
+    return bool(allocated(view.problem, row.num_kv_tokens) == row.num_kv_tokens)
 
 
 @jit_inline

@@ -24,9 +24,10 @@ def written_tokens(p: Any, prefill_left: int, tokens: int) -> int:
 @jit_inline
 def allocated(p: Any, tokens: int) -> int:
     """Return the memory that a request with so many KV tokens holds: the tokens of its blocks."""
-    if p.block_size == 1:
-        return tokens
-    return (tokens + p.block_size - 1) // p.block_size * p.block_size
+    size = p.block_size
+    if size & (size - 1) == 0:  # a power of two, 1 included: no division
+        return (tokens + size - 1) & -size
+    return (tokens + size - 1) // size * size
 
 
 @jit_inline
@@ -44,7 +45,8 @@ def kv_growth(p: Any, row: Any, tokens: int) -> int:
 @jit_inline
 def count_memory(p: Any, w: Any, tokens: int, sign: int) -> None:
     """Count the memory of a request with so many KV tokens in (sign 1) or out (sign -1)."""
+    held = allocated(p, tokens)
     w.kv_tokens += sign * tokens
-    w.kv_allocated += sign * allocated(p, tokens)
-    if p.block_size == 1 or tokens % p.block_size == 0:
+    w.kv_allocated += sign * held
+    if held == tokens:
         w.num_full += sign

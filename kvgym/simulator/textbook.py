@@ -168,10 +168,9 @@ def run_textbook(
     rule, n = RULES[policy] if isinstance(policy, str) else policy, len(table)
     predicted = table.output_len if table.predicted_output_len is None else table.predicted_output_len
     columns = (table.arrival_time, table.prompt_len, table.output_len, predicted)
-    future = [
-        Job(i, *row, 0, block_size)
-        for i, row in enumerate(zip(*(c.tolist() for c in columns), strict=True))
-    ]
+    future = [Job(i, *row) for i, row in enumerate(zip(*(c.tolist() for c in columns), strict=True))]
+    for job in future:
+        job.block = block_size
     waiting, active = list[Job](), list[Job]()
     times = Times(np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.int64))
     capacity = kv_capacity // block_size * block_size

@@ -143,8 +143,11 @@ def write_profile(e: Env, out: Any, at: int) -> None:
     for b in range(PROFILE_BINS):
         out[at + b] = np.float32(0.0)
     counts = totals = 0.0
-    block_size = e.run.problem.block_size
-    # First the tokens and requests whose end lies in each bin, then sums over all later bins.
+    p, first = e.run.problem, 0
+    while first < PROFILE_BINS and (1 << first) % p.block_size != 0:
+        first += 1
+    # From bin ``first`` on what is written until then is whole blocks: the memory and the requests whose end lies
+    # in each bin, then sums over all later bins. Before, each request has stairs of its own.
     for k in range(e.run.w.num_active):
         slot = e.run.active[k]
         if slot.planned == MARKED:
@@ -154,24 +157,20 @@ def write_profile(e: Env, out: Any, at: int) -> None:
         if left != UNKNOWN:
             # The exponent of a float64 is the floor of its log2.
             b = min(int(np.float64(left).view(np.int64) >> 52) - 1023, PROFILE_BINS - 1)
-        if block_size > 1:
-            for c in range(b + 1):
-                out[at + c] += np.float32(
-                    allocated(e.run.problem, slot.num_kv_tokens + slot.num_prefill_left + (1 << c))
-                )
-            continue
-        out[at + b] += np.float32(slot.num_kv_tokens + slot.num_prefill_left)
-        e.episode.bins[b] += 1
-    if block_size > 1:  # a staircase has no short sum
-        for b in range(PROFILE_BINS):
-            out[at + b] = half_way(float(out[at + b]), e.run.problem.kv_capacity)
-        return
+        tokens = slot.num_kv_tokens + slot.num_prefill_left
+        for c in range(min(first, b + 1)):
+            out[at + c] += np.float32(allocated(p, tokens + (1 << c)))
+        if b >= first:
+            out[at + b] += np.float32(allocated(p, tokens))
+            e.episode.bins[b] += 1
     for b in range(PROFILE_BINS - 1, -1, -1):
-        totals += out[at + b]
-        counts += e.episode.bins[b]
-        e.episode.bins[b] = 0
-        tokens = totals + counts * (1 << b)
-        out[at + b] = half_way(tokens, e.run.problem.kv_capacity)
+        used = float(out[at + b])
+        if b >= first:
+            totals += out[at + b]
+            counts += e.episode.bins[b]
+            e.episode.bins[b] = 0
+            used = totals + counts * (1 << b)
+        out[at + b] = half_way(used, p.kv_capacity)
 
 
 @jit_inline
