@@ -21,10 +21,14 @@ from kvgym.kernels import (
     RuleView,
     admit,
     admit_tokens,
+    claim_of,
     evict,
     first_waiting,
     has_place,
+    held_by,
     jit,
+    jit_inline,
+    kv_growth,
     next_waiting,
     pause_all,
 )
@@ -40,6 +44,17 @@ def go_on_with_prefill(view: RuleView, decision: RuleDecision, chunk: int) -> in
         return 0
     slot.planned = UNKNOWN
     return 1
+
+
+@jit_inline
+def growth_of_first(view: RuleView, count: int, width: int) -> int:
+    """Return the memory that a decode of the first ``width`` of the first ``count`` slots gains; none prefills."""
+    if view.problem.block_size == 1:
+        return min(count, width)
+    growth = 0
+    for k in range(min(count, width)):
+        growth += kv_growth(view.problem, view.active[k], 1)
+    return growth
 
 
 @jit
@@ -61,14 +76,19 @@ def take_next(view: RuleView, decision: RuleDecision, chunk: int, places: int, w
         chunk is its last.
     """
     w, d = view.worker, decision.record
-    moved, kv = 0, w.kv_tokens
+    moved, kv, growth = 0, w.kv_allocated, growth_of_first(view, w.num_active, width)
     i = first_waiting(view)
     while i != UNKNOWN and moved < places and has_place(view, decision):
         r = view.requests[i]
         left = r.num_prefill_left
-        kv += r.num_kv_tokens
-        growth = left + 1 if left > 0 else min(w.num_active + moved + 1, width)
-        if kv + growth > view.problem.kv_capacity:
+        if left == 0 and w.num_active + moved < width:
+            growth += kv_growth(view.problem, r, 1)
+        if left > 0:
+            need = kv + claim_of(view, r)
+        else:
+            kv += held_by(view, r)
+            need = kv + growth
+        if need > view.problem.kv_capacity:
             break
         if left > 0:
             pause_all(view, decision)
@@ -89,10 +109,13 @@ def decode_first(view: RuleView, decision: RuleDecision, width: int) -> None:
     Evicts while that does not fit, which is never so after :func:`take_next` has admitted anybody.
     """
     d, active = decision.record, view.active
-    keep, kv = view.worker.num_active, view.worker.kv_tokens
-    while kv + min(keep, width) > view.problem.kv_capacity:
+    keep, kv = view.worker.num_active, view.worker.kv_allocated
+    growth = growth_of_first(view, keep, width)
+    while kv + growth > view.problem.kv_capacity:
         keep -= 1
-        kv -= active[keep].num_kv_tokens
+        kv -= held_by(view, active[keep])
+        if keep < width:
+            growth -= kv_growth(view.problem, active[keep], 1)
         evict(decision, keep)
     if keep + d.num_admit > width:
         d.explicit = 1

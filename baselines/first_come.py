@@ -2,7 +2,8 @@
 
 Sources: P. Jaillet et al., "Online Scheduling for LLM Inference with KV Cache Constraints", Section 5.2
 (α-protection greedy; α-protection β-clearing). FCFS with LIFO eviction is the rule of vLLM (Kwon et al.,
-"Efficient Memory Management for Large Language Model Serving with PagedAttention") without its block size.
+"Efficient Memory Management for Large Language Model Serving with PagedAttention"); its blocks are ``block_size`` of
+the system.
 
 Readings: a prompt is admitted while the memory of the coming round, those admitted just before included,
 stays within the threshold; admission stops at the first that does not fit; (1 - α)M is compared exactly.

@@ -9,6 +9,9 @@ was picked at this very boundary was never active: it keeps its place in the que
 evicted. In Algorithm 1 a class yields while the queue still holds a request of that class. The paper evicts in
 Algorithm 2 only; where condition (2) does not hold, Algorithm 1 overflows too and the same rule applies.
 
+The budgets and the conditions on them are the paper's, in which memory is tokens, whatever the block size of the
+system; whether a round fits is counted in blocks.
+
 Readings of A_min: admission follows Jaillet et al., "Online Scheduling for LLM Inference with KV Cache
 Constraints", Algorithm 1 and inequality (5), under the current predictions. An ongoing request that has
 reached its prediction needs at least one more token. Nobody is admitted in a round that evicts.
@@ -35,6 +38,7 @@ from kvgym.kernels import (
     admit_while_fits,
     evict,
     evict_latest,
+    first_tokens,
     has_place,
     heap_first,
     heap_pop,
@@ -195,11 +199,12 @@ def evict_shortest(
     while need > view.problem.kv_capacity:
         k = last - key_request(heap_pop(state, ranks))
         slot = view.active[k]
-        at, made, use = predictions + slot.request_id, slot.num_output_tokens, need_of(view, slot)
+        at, made = predictions + slot.request_id, slot.num_output_tokens
         if state[at] > made:
-            profile_forget(memory.profile, offset, state[at], made, use)
+            tokens = first_tokens(view.problem, slot)
+            profile_forget(memory.profile, offset, state[at], made, tokens, view.problem.block_size)
         state[at] = max(state[at], made + 1)
-        need -= use
+        need -= need_of(view, slot)
         evict(decision, k)
     state[BLOCKED_ID] = UNKNOWN
 
@@ -223,8 +228,8 @@ def a_min_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> 
         i = view.finished[j]
         predicted_len, made = state[predictions + i], view.requests[i].num_output_tokens
         if predicted_len > made:
-            next_use = view.requests[i].prompt_len + made + 1
-            profile_forget(profile, offset, predicted_len, made, next_use)
+            tokens = view.requests[i].prompt_len + made + 1
+            profile_forget(profile, offset, predicted_len, made, tokens, view.problem.block_size)
             state[BLOCKED_ID] = UNKNOWN
     need = need_of_active(view)
     if need > view.problem.kv_capacity:
@@ -235,7 +240,7 @@ def a_min_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> 
         slot = view.active[k]
         if slot.num_output_tokens >= state[predictions + slot.request_id]:
             overdue += need_of(view, slot)
-    profile_add(profile, offset, overdue, 1, 1)
+    profile_add(profile, offset, overdue, 1, 1, view.problem.block_size)  # a sum of blocks stays what it is
     while state[HEAP] > 0:
         first = heap_first(state, HEAP)
         rounds = rounds_for(view.problem, view.requests[first], state[predictions + first])

@@ -3,7 +3,8 @@
 Sources: W. Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention",
 Section 4.5 (vLLM); A. Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve",
 in the form of A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and
-Practice", Algorithm 4 and Section 7 (shortest prefill first). Memory is counted in tokens, not in blocks.
+Practice", Algorithm 4 and Section 7 (shortest prefill first). Engines count memory in blocks of 16 tokens or so:
+``block_size`` of the system.
 
 Algorithm 4 as printed is off by one in the length of the last chunk, and its inner loop must end when the
 chunk is 0; it knows no memory limit. Readings shared by both policies:
@@ -30,15 +31,20 @@ from kvgym.kernels import (
     RuleView,
     admit,
     admit_tokens,
+    chunk_that_fits,
+    claim_of,
     evict,
     evict_latest,
     first_waiting,
     has_place,
     heap_pop,
     heap_push,
+    held_by,
     jit_inline,
     kv_growth,
     need_of,
+    need_of_active,
+    need_of_decodes,
     next_to_admit,
     next_waiting,
     pause_all,
@@ -76,13 +82,14 @@ def admit_prompts(view: RuleView, decision: RuleDecision, params: Any) -> int:
         int(params[_MAX_TOKENS]),
         int(params[_MAX_REQUESTS]),
     )
-    used, tokens, prefills, longest = w.kv_tokens, 0, 0, 0
+    used, decodes = w.kv_allocated, view.problem.block_size * w.num_full
+    tokens, prefills, longest = 0, 0, 0
     i = first_waiting(view)
     while i != UNKNOWN and w.num_active + d.num_admit < max_requests and has_place(view, decision):
         use, left = need_of(view, view.requests[i]), view.requests[i].num_prefill_left
         room = (view.problem.kv_capacity if w.num_active + d.num_admit == 0 else limit) - used
         if left == 0 and prefills == 0:
-            room -= w.num_active
+            room -= decodes
         batched = tokens + left
         if params[_PADDED] == 1.0:
             batched = (prefills + 1) * max(longest, left)
@@ -104,7 +111,7 @@ def vllm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
     prefills = admit_prompts(view, decision, memory.params)
     if prefills == 0:
         if d.num_admit == 0:
-            evict_latest(view, decision, w.kv_tokens + w.num_active)
+            evict_latest(view, decision, need_of_active(view))
         return
     if w.num_active == 0 and prefills == d.num_admit:
         return  # nobody is paused
@@ -115,18 +122,6 @@ def vllm_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
 
 
 @jit_inline
-def chunk_that_fits(view: RuleView, left: int, budget: int, room: int) -> int:
-    """Return the largest prefill chunk within the budget and ``room`` tokens of memory.
-
-    The chunk that completes the prompt may write the first output token too, which needs room as well.
-    """
-    chunk = max(0, min(left, budget, room))
-    if chunk == left and left + view.problem.prefill_emits > room:
-        chunk -= 1
-    return chunk
-
-
-@jit_inline
 def make_room(view: RuleView, decision: RuleDecision) -> int:
     """Evict LIFO until the decodes of the others fit; returns the memory these need, with all that rests.
 
@@ -134,16 +129,17 @@ def make_room(view: RuleView, decision: RuleDecision) -> int:
     """
     w, active = view.worker, view.active
     last, decodes = w.num_active, w.num_active - w.num_prefilling
-    need = w.kv_tokens + decodes
+    need = need_of_decodes(view)
     while last > 0:
-        extra = kv_growth(view.problem, active[0].num_prefill_left, 1) if decodes == 0 else 0
+        extra = kv_growth(view.problem, active[0], 1) if decodes == 0 else 0
         if need + extra <= view.problem.kv_capacity:
             break
         last -= 1
-        need -= active[last].num_kv_tokens
         if active[last].num_prefill_left == 0:
             decodes -= 1
-            need -= 1
+            need -= need_of(view, active[last])
+        else:
+            need -= held_by(view, active[last])
         evict(decision, last)
     return need
 
@@ -162,7 +158,7 @@ def continue_prefills(
         room: memory left beside the decodes.
 
     Returns:
-        The budget left, and the memory reserved: what these requests still lack of their prompts, and one token
+        The budget left, and the memory reserved: what these requests still lack for their prompts, and one token
         each for their first output. The budget is 0 if a request was left without a chunk.
     """
     reserved = 0
@@ -170,14 +166,14 @@ def continue_prefills(
         slot = view.active[k]
         left = slot.num_prefill_left
         if left > 0:
-            chunk = chunk_that_fits(view, left, budget, room)
+            chunk = chunk_that_fits(view, slot, budget, room)
             if chunk == 0:
                 budget = 0  # nobody may overtake
             decision.record.explicit = 1
             slot.planned = chunk
             budget -= chunk
-            room -= kv_growth(view.problem, left, chunk)
-            reserved += left + 1
+            room -= kv_growth(view.problem, slot, chunk)
+            reserved += claim_of(view, slot) - held_by(view, slot)
     return budget, reserved
 
 
@@ -204,7 +200,7 @@ def sarathi_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -
         if i == UNKNOWN:
             break
         left = view.requests[i].num_prefill_left
-        use = view.requests[i].num_kv_tokens + left + 1
+        use = claim_of(view, view.requests[i])
         if use > free and staying + d.num_admit > 0:
             break
         free -= use

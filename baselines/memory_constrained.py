@@ -8,7 +8,8 @@ outputs: flow control for LLM inference (stability by controlled activation), Se
 Readings: admission stops at the first request that does not fit. Ties go by arrival, then id. An ongoing
 request that outlives its prediction counts 0 in (5), as printed. If the memory the coming round really
 needs exceeds the capacity, every active request is cleared and the round is lost, those admitted at that
-moment included. A round is one iteration of the worker.
+moment included. A round is one iteration of the worker. Where memory comes in blocks of several tokens, (5) counts
+the blocks of each request at every moment; it still only grows between completions.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from kvgym.kernels import (
     admit,
     blocked_for,
     clear_all,
+    first_tokens,
     first_waiting,
     has_place,
     heap_first,
@@ -66,21 +68,21 @@ def update_profile(view: RuleView, memory: RuleMemory, longest: bool) -> int:
     that has outlived its own is put back for the coming iteration. The prediction is the longest possible output
     if ``longest``.
     """
-    w, profile = view.worker, memory.profile
+    w, profile, block_size = view.worker, memory.profile, view.problem.block_size
     offset = profile_offset(profile, memory.state, w.iteration)
     for j in range(w.num_finished if w.role != ROLE_PREFILL else 0):
         r = view.requests[view.finished[j]]
         predicted_len = r.predicted_high if longest else r.predicted_len
         if predicted_len > r.num_output_tokens:
-            next_use = r.prompt_len + r.num_output_tokens + 1
-            profile_forget(profile, offset, predicted_len, r.num_output_tokens, next_use)
+            tokens = r.prompt_len + r.num_output_tokens + 1
+            profile_forget(profile, offset, predicted_len, r.num_output_tokens, tokens, block_size)
             memory.state[BLOCKED_ID] = UNKNOWN
     if memory.params[EXTEND] == 1.0:
         for k in range(w.num_active):
             slot = view.active[k]
             predicted_len = view.requests[slot.request_id].predicted_high if longest else slot.predicted_len
             if slot.num_output_tokens >= predicted_len:
-                profile_add(profile, offset, slot.num_kv_tokens + 1, 1, 1)
+                profile_add(profile, offset, slot.num_kv_tokens + 1, 1, 1, block_size)
     return offset
 
 
@@ -95,20 +97,20 @@ def try_admit(
     state, profile, iteration = memory.state, memory.profile, view.worker.iteration
     if not has_place(view, decision) or (state[BLOCKED_ID] == i and iteration < state[BLOCKED_UNTIL]):
         return False
-    first = need_of(view, view.requests[i])
-    wait = blocked_for(profile, offset, first, rounds, int(memory.params[LIMIT]))
+    first, block_size = first_tokens(view.problem, view.requests[i]), view.problem.block_size
+    wait = blocked_for(profile, offset, first, rounds, int(memory.params[LIMIT]), block_size)
     if wait > 0:
         state[BLOCKED_ID] = i
         state[BLOCKED_UNTIL] = iteration + wait
         return False
-    profile_add(profile, offset, first, rounds, 1)
+    profile_add(profile, offset, first, rounds, 1, block_size)
     admit(decision, i)
     return True
 
 
 @jit_inline
 def need_of_round(view: RuleView, decision: RuleDecision) -> int:
-    """Return the KV tokens that the coming round needs, those admitted at this moment included."""
+    """Return the memory that the coming round needs, those admitted at this moment included."""
     need = need_of_active(view)
     for j in range(decision.record.num_admit):
         need += need_of(view, view.requests[decision.admit[j]])

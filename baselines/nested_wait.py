@@ -40,6 +40,7 @@ from kvgym.kernels import (
     RuleView,
     admit_while_fits,
     evict_latest,
+    held_by,
     jit_inline,
     need_of,
     need_of_active,
@@ -78,7 +79,7 @@ def plan_segments(view: RuleView, decision: RuleDecision, memory: RuleMemory) ->
         segment = profile[segment_of + stage]
         if segment >= segments or profile[stage] > params[THRESHOLDS + segment]:
             profile[stage] -= 1
-            need += slot.num_kv_tokens
+            need += held_by(view, slot)
             pause(decision, slot)
         else:
             running += 1

@@ -23,6 +23,7 @@ from kvgym.kernels import (
     admit_while_fits,
     evict,
     evict_latest,
+    first_tokens,
     heap_pop,
     heap_push,
     jit,
@@ -64,16 +65,16 @@ def leave_on_overflow(view: RuleView, decision: RuleDecision, memory: RuleMemory
         d.num_admit -= 1
         i = decision.admit[d.num_admit]
         r = view.requests[i]
-        use = need_of(view, r)
-        need -= use
-        profile_add(memory.profile, offset, use, predicted_rounds(problem, r), -1)
+        need -= need_of(view, r)
+        rounds = predicted_rounds(problem, r)
+        profile_add(memory.profile, offset, first_tokens(problem, r), rounds, -1, problem.block_size)
         ranked_push(memory.state, HEAP, memory.reals, 0, i)
     evict_latest(view, decision, need)
     for j in range(d.num_evict):
         slot = view.active[decision.evict[j]]
         if slot.predicted_len > slot.num_output_tokens:
-            use = need_of(view, slot)
-            profile_forget(memory.profile, offset, slot.predicted_len, slot.num_output_tokens, use)
+            tokens, made = first_tokens(problem, slot), slot.num_output_tokens
+            profile_forget(memory.profile, offset, slot.predicted_len, made, tokens, problem.block_size)
     memory.state[BLOCKED_ID] = UNKNOWN
 
 

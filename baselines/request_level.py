@@ -18,7 +18,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.kernels import RuleDecision, RuleMemory, RuleView, admit_while_fits, evict_latest, policy_kernel
+from kvgym.kernels import (
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit_while_fits,
+    evict_latest,
+    need_of_active,
+    policy_kernel,
+)
 from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require_count
 
 
@@ -26,7 +34,7 @@ from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy
 def request_level_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 3: decode everybody, or begin the next batch if nobody is left."""
     if view.worker.num_active > 0:
-        evict_latest(view, decision, view.worker.kv_tokens + view.worker.num_active)
+        evict_latest(view, decision, need_of_active(view))
     else:
         admit_while_fits(view, decision, 0, view.problem.kv_capacity, int(memory.params[0]))
 

@@ -22,6 +22,8 @@ Memory (the paper relies on the cap on active requests):
   the KV at rest, the critical decodes of this iteration, and the same for every prefill under way. Admission
   stops at the first that does not fit.
 - A chunk is cut to the memory that is free. An ongoing prefill without a chunk ends the prefills of the batch.
+- With blocks of several tokens, decodes that need a new block where none is left are passed over. Critical ones
+  never are: where more are critical than may run, the blocks kept free are as many as any choice could need.
 - If critical decodes do not fit, or if nobody could run, the latest activated requests are evicted until that
   is mended; nobody is admitted then. The first of the active set is never evicted, so that a run always ends.
 """
@@ -43,13 +45,18 @@ from kvgym.kernels import (
     RuleView,
     admit,
     admit_tokens,
+    chunk_that_fits,
+    claim_of,
     evict,
     first_waiting,
     full_tokens,
     has_place,
+    held_by,
     jit,
     jit_inline,
     kv_growth,
+    need_of_tokens,
+    needs_block,
     next_waiting,
     pause_all,
     policy_kernel,
@@ -135,7 +142,7 @@ def next_in_order(view: RuleView, memory: RuleMemory, i: int) -> int:
 def find_deadlines(view: RuleView, memory: RuleMemory) -> int:
     """Write the last schedulable time (8) of every decode to ``reals``; returns how many are critical."""
     w, params, deadlines = view.worker, memory.params, memory.reals
-    offset = params[_LOW_OFFSET] if w.kv_tokens < params[_HIGH_MEMORY] else params[_OFFSET]
+    offset = params[_LOW_OFFSET] if w.kv_allocated < params[_HIGH_MEMORY] else params[_OFFSET]
     margin = offset * (w.busy_time / w.iteration) if w.iteration > 0 else 0.0
     critical = 0
     for k in range(w.num_active):
@@ -151,31 +158,44 @@ def find_deadlines(view: RuleView, memory: RuleMemory) -> int:
 
 
 @jit_inline
-def chunk_that_fits(view: RuleView, left: int, tokens: int, free: int) -> int:
-    """Return the largest chunk of a prefill within ``tokens`` of budget and ``free`` tokens of KV."""
-    chunk = min(left, tokens, free)
-    if chunk > 0 and kv_growth(view.problem, left, chunk) > free:
-        chunk -= 1  # the output token that the last chunk writes does not fit
-    return chunk
-
-
-@jit_inline
 def somebody_runs(
-    view: RuleView, params: Any, keep: int, free: int, prefilling: int, decoding: int, critical: int
+    view: RuleView,
+    params: Any,
+    keep: int,
+    free: int,
+    prefilling: int,
+    decoding: int,
+    critical: int,
+    full: int,
 ) -> bool:
     """Return whether critical decodes fit and there is a batch, if the first ``keep`` slots stay.
 
-    ``prefilling`` is the first slot with a prefill under way; ``decoding`` and ``critical`` count decodes and
-    critical ones among those that stay, which have ``free`` tokens of memory.
+    ``prefilling`` is the first slot with a prefill under way; ``critical`` counts critical decodes among those that
+    stay, ``full`` those of them that need a new block, and ``decoding`` the decodes that can run with the memory
+    that is ``free``.
     """
     budget = int(params[_BUDGET])
     if critical > 0:
-        return min(critical, budget, int(params[_MAX_DECODES])) <= free
-    if decoding > 0 and free > 0:
+        return min(full, budget, int(params[_MAX_DECODES])) * view.problem.block_size <= free
+    if decoding > 0:
         return True
     if prefilling >= keep:
         return False
-    return chunk_that_fits(view, view.active[prefilling].num_prefill_left, budget, free) > 0
+    return chunk_that_fits(view, view.active[prefilling], budget, free) > 0
+
+
+@jit_inline
+def count_full(view: RuleView, memory: RuleMemory, decoding: int, critical: int) -> tuple[int, int]:
+    """Return how many decodes, and how many critical ones, need a new block for their next token."""
+    if view.problem.block_size == 1:
+        return decoding, critical
+    filled = full = 0
+    for k in range(view.worker.num_active):
+        if view.active[k].num_prefill_left == 0 and needs_block(view, view.active[k]):
+            filled += 1
+            if memory.reals[k] <= view.worker.clock:
+                full += 1
+    return filled, full
 
 
 @jit_inline
@@ -188,41 +208,71 @@ def evict_until_somebody_runs(
         How many slots stay: at least one, if any is active.
     """
     w, active = view.worker, view.active
-    prefilling, keep, free = 0, w.num_active, view.problem.kv_capacity - w.kv_tokens
+    prefilling, keep, free = 0, w.num_active, view.problem.kv_capacity - w.kv_allocated
     decoding = w.num_active - w.num_prefilling
     while prefilling < keep and active[prefilling].num_prefill_left == 0:
         prefilling += 1
-    while keep > 0 and not somebody_runs(view, memory.params, keep, free, prefilling, decoding, critical):
+    filled, full = count_full(view, memory, decoding, critical)
+    while keep > 0 and not somebody_runs(
+        view,
+        memory.params,
+        keep,
+        free,
+        prefilling,
+        decoding if free > 0 else decoding - filled,
+        critical,
+        full,
+    ):
         keep -= 1
-        free += active[keep].num_kv_tokens
-        if active[keep].num_prefill_left == 0:
+        slot = active[keep]
+        free += held_by(view, slot)
+        if slot.num_prefill_left == 0:
+            late, needs = memory.reals[keep] <= w.clock, needs_block(view, slot)
             decoding -= 1
-            if memory.reals[keep] <= w.clock:
-                critical -= 1
+            filled -= needs
+            critical -= late
+            full -= late and needs
         evict(decision, keep)
     return keep
 
 
 @jit_inline
-def run_decodes(view: RuleView, memory: RuleMemory, keep: int, critical: bool, limit: int) -> int:
-    """Run up to ``limit`` critical, or non-critical, decodes by last schedulable time; returns how many."""
+def run_decodes(
+    view: RuleView, memory: RuleMemory, keep: int, critical: bool, limit: int, free: int
+) -> tuple[int, int]:
+    """Run up to ``limit`` critical, or non-critical, decodes by last schedulable time.
+
+    A decode that needs a new block where none is ``free`` is passed over.
+
+    Returns:
+        How many run, and the memory they gain.
+    """
     active, state, deadlines, now = view.active, memory.state, memory.reals, view.worker.clock
-    count = 0
+    block_size, count, full = view.problem.block_size, 0, 0
     for k in range(keep):
         if active[k].num_prefill_left == 0 and (deadlines[k] <= now) == critical:
             count += 1
+            full += needs_block(view, active[k])
             active[k].planned = UNKNOWN
-    if count <= limit:
-        return count
+    blocks = free // block_size
+    most = min(limit, count - full + min(full, blocks))
+    if count <= most:
+        return count, full * block_size
     at = state[_SLOTS_AT]
     state[at] = 0
     for k in range(keep):
         if active[k].num_prefill_left == 0 and (deadlines[k] <= now) == critical:
             active[k].planned = 0
             ranked_push(state, at, deadlines, 0, k)
-    for _ in range(limit):
-        active[ranked_pop(state, at, deadlines, 0)].planned = UNKNOWN
-    return limit
+    count = full = 0
+    while count < most:
+        k = ranked_pop(state, at, deadlines, 0)
+        needs = needs_block(view, active[k])
+        if full < blocks or not needs:
+            active[k].planned = UNKNOWN
+            count += 1
+            full += needs
+    return count, full * block_size
 
 
 @jit_inline
@@ -238,13 +288,13 @@ def run_prefills(view: RuleView, keep: int, tokens: int, free: int) -> tuple[int
         slot = view.active[k]
         left = slot.num_prefill_left
         if left > 0 and not blocked:
-            room -= left + 1
-            chunk = chunk_that_fits(view, left, tokens, free)
+            room -= claim_of(view, slot) - held_by(view, slot)
+            chunk = chunk_that_fits(view, slot, tokens, free)
             blocked = chunk == 0
             if not blocked:
                 slot.planned = chunk if chunk < left else UNKNOWN
                 tokens -= chunk
-                free -= kv_growth(view.problem, left, chunk)
+                free -= kv_growth(view.problem, slot, chunk)
     return tokens, free, 0 if blocked else room
 
 
@@ -268,13 +318,14 @@ def admit_prefills(
     d, places = decision.record, int(memory.params[_MAX_ACTIVE]) - view.worker.num_active
     i = first_in_order(view, memory)
     while i != UNKNOWN and tokens > 0 and d.num_admit < places and has_place(view, decision):
-        held, left = view.requests[i].num_kv_tokens, view.requests[i].num_prefill_left
-        room -= held + left + 1
+        r = view.requests[i]
+        left = r.num_prefill_left
+        room -= claim_of(view, r)
         if room < 0 or (left == 0 and decodes == 0):
             break
         chunk = min(tokens, full_tokens(left))
         tokens -= chunk
-        free -= held + kv_growth(view.problem, left, chunk)
+        free -= need_of_tokens(view, r, chunk)
         if left == 0:
             decodes -= 1
         if chunk < left:
@@ -293,18 +344,18 @@ def slai_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
         rank_waiting(view, memory)
     critical = find_deadlines(view, memory)
     keep = evict_until_somebody_runs(view, decision, memory, critical)
-    free = view.problem.kv_capacity - w.kv_tokens
+    free = view.problem.kv_capacity - w.kv_allocated
     for k in range(keep, w.num_active):
-        free += view.active[k].num_kv_tokens
+        free += held_by(view, view.active[k])
     pause_all(view, decision)
 
     tokens, decodes = int(params[_BUDGET]), int(params[_MAX_DECODES])
-    ran = run_decodes(view, memory, keep, True, min(tokens, decodes))
-    tokens, decodes, free = tokens - ran, decodes - ran, free - ran
+    ran, gained = run_decodes(view, memory, keep, True, min(tokens, decodes), free)
+    tokens, decodes, free = tokens - ran, decodes - ran, free - gained
     tokens, free, room = run_prefills(view, keep, tokens, free)
     if decision.record.num_evict == 0:
         tokens, decodes, free = admit_prefills(view, decision, memory, tokens, decodes, free, room)
-    run_decodes(view, memory, keep, False, min(tokens, decodes, free))
+    run_decodes(view, memory, keep, False, min(tokens, decodes), free)
 
 
 @register_policy

@@ -59,6 +59,7 @@ from kvgym.kernels import (
     has_place,
     heap_pop,
     heap_push,
+    held_by,
     jit_inline,
     kv_growth,
     need_of,
@@ -100,24 +101,6 @@ def tokens_lacking(params: Any, prefill_left: int) -> int:
 
 
 @jit_inline
-def memory_to_run(view: RuleView, row: Any, tokens: int) -> int:
-    """Return the memory that ``tokens`` take beside what the request, active or waiting, has already."""
-    return kv_growth(view.problem, row.num_prefill_left, tokens)
-
-
-@jit_inline
-def memory_held(row: Any) -> int:
-    """Return the memory that an active request holds, or that a waiting one gets back when it starts."""
-    return row.num_kv_tokens
-
-
-@jit_inline
-def memory_in_use(view: RuleView) -> int:
-    """Return the memory that all active requests hold at rest."""
-    return view.worker.kv_tokens
-
-
-@jit_inline
 def victim(view: RuleView, params: Any) -> int:
     """Return the slot to preempt next, among those not preempted yet: the newest, or the least urgent."""
     chosen, latest = UNKNOWN, 0
@@ -141,7 +124,7 @@ def schedule_running(view: RuleView, decision: RuleDecision, params: Any) -> tup
         The budget left, and the memory in use with all that is planned.
     """
     w, active, capacity = view.worker, view.active, view.problem.kv_capacity
-    budget, used = int(params[_MAX_TOKENS]), memory_in_use(view)
+    budget, used = int(params[_MAX_TOKENS]), view.worker.kv_allocated
     if w.num_prefilling == 0 and w.num_active <= budget and need_of_active(view) <= capacity:
         return budget - w.num_active, need_of_active(view)  # the usual batch: everybody decodes
     pause_all(view, decision)
@@ -150,15 +133,15 @@ def schedule_running(view: RuleView, decision: RuleDecision, params: Any) -> tup
         slot = active[k]
         if slot.planned != _PREEMPTED:
             tokens = min(tokens_lacking(params, slot.num_prefill_left), budget)
-            growth = memory_to_run(view, slot, tokens)
+            growth = kv_growth(view.problem, slot, tokens)
             while slot.planned != _PREEMPTED and used + growth > capacity:
                 v = victim(view, params)
                 other = active[v]
                 if other.planned > 0:
                     scheduled -= 1
                     budget += other.planned
-                    used -= memory_to_run(view, other, other.planned)
-                used -= memory_held(other)
+                    used -= kv_growth(view.problem, other, other.planned)
+                used -= held_by(view, other)
                 other.planned = _PREEMPTED
                 evict(decision, v)
             if slot.planned != _PREEMPTED:
@@ -188,7 +171,7 @@ def start_waiting(view: RuleView, decision: RuleDecision, memory: RuleMemory, bu
         if lacking > budget and params[_CHUNKED] == 0.0:
             break
         tokens = min(lacking, budget)
-        taken = memory_held(row) + memory_to_run(view, row, tokens)
+        taken = held_by(view, row) + kv_growth(view.problem, row, tokens)
         room = view.problem.kv_capacity - used
         if w.num_active + d.num_admit > 0:
             room -= int(params[_WATERMARK])
@@ -282,8 +265,9 @@ class VLLMV1(CompiledPolicy):
         self.scheduler_reserve_full_isl, self.watermark = scheduler_reserve_full_isl, watermark
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the hyperparameters, the watermark in whole tokens, rounded down as the engine does."""
-        watermark = int(Decimal(str(self.watermark)) * system.kv_capacity)
+        """Return the hyperparameters, the watermark in tokens of whole blocks, rounded down as the engine does."""
+        blocks = int(Decimal(str(self.watermark)) * (system.kv_capacity // system.block_size))
+        watermark = blocks * system.block_size
         return np.array([
             self.max_num_batched_tokens, self.max_num_seqs, self.long_prefill_token_threshold,
             self.policy == "priority", self.enable_chunked_prefill, self.scheduler_reserve_full_isl, watermark,

@@ -13,6 +13,8 @@ Readings, shared with Nested WAIT (:mod:`kvgym.baselines.nested_wait`):
   would be left, nobody is evicted, and the policy goes on as if no type had reached its threshold. So the oldest
   active request is never evicted, and with the drain rule every run ends. With the paper's first-token rule no
   stage of Algorithm 1 ever holds more than n_j requests: nothing is evicted where the capacity is at least M^π.
+- Thresholds count requests and follow from the paper's conditions, in which memory is tokens, whatever the block size
+  of the system; admission and eviction count blocks. M^π is then to be read as the blocks of its requests.
 - The last requests of a finite trace never reach a threshold. The drain rule, which the paper does not have,
   serves them: once ``patience`` seconds have passed with neither an arrival nor a batch, everything active runs
   in full and up to a threshold of each type is admitted, iteration by iteration, until a type has reached its
@@ -40,6 +42,7 @@ from kvgym.kernels import (
     evict,
     evict_latest,
     has_place,
+    held_by,
     jit,
     jit_inline,
     need_of,
@@ -83,7 +86,7 @@ def evict_newest(view: RuleView, decision: RuleDecision, need: int, running: int
     while need > view.problem.kv_capacity and k >= 0:
         slot = view.active[k]
         if slot.planned == 0:
-            need -= slot.num_kv_tokens
+            need -= held_by(view, slot)
         else:
             need -= need_of(view, slot)
             running -= 1
@@ -216,7 +219,7 @@ def plan_thresholds(view: RuleView, decision: RuleDecision, memory: RuleMemory) 
             running += 1
             need += need_of(view, slot)
         else:
-            need += slot.num_kv_tokens
+            need += held_by(view, slot)
             pause(decision, slot)
     for k in range(view.worker.num_active):
         profile[view.active[k].class_id * stages + view.active[k].num_output_tokens + 1] = 0

@@ -35,16 +35,19 @@ from kvgym.kernels import (
     RuleMemory,
     RuleView,
     admit,
+    allocated,
     blocked_for,
     evict,
+    first_tokens,
     first_waiting,
     heap_first,
     heap_pop,
     heap_push,
+    held_by,
     jit,
     jit_inline,
     kv_growth,
-    need_of,
+    need_of_active,
     next_waiting,
     policy_kernel,
     profile_add,
@@ -69,18 +72,18 @@ _BLOCKED_UNTIL, _BLOCKED_ID, _HEAP = 1, 2, 3
 
 @jit_inline
 def chunk_growth(view: RuleView, row: Any, chunk: int) -> int:
-    """Return the KV tokens that a slot or a waiting request gains in its next iteration."""
+    """Return the memory that a slot or a waiting request gains in its next iteration."""
     left = row.num_prefill_left
-    return kv_growth(view.problem, left, min(left, chunk) if left > 0 else 1)
+    return kv_growth(view.problem, row, min(left, chunk) if left > 0 else 1)
 
 
 @jit_inline
 def need_of_chunks(view: RuleView, chunk: int) -> int:
-    """Return the KV tokens that the active set needs in the coming iteration."""
+    """Return the memory that the active set needs in the coming iteration."""
     w = view.worker
     if w.num_prefilling == 0:
-        return w.kv_tokens + w.num_active
-    need = w.kv_tokens
+        return need_of_active(view)
+    need = w.kv_allocated
     for k in range(w.num_active):
         need += chunk_growth(view, view.active[k], chunk)
     return need
@@ -95,7 +98,7 @@ def swap_out(view: RuleView, decision: RuleDecision, need: int, chunk: int) -> N
     k = view.worker.num_active
     while need > view.problem.kv_capacity:
         k -= 1
-        need -= view.active[k].num_kv_tokens + chunk_growth(view, view.active[k], chunk)
+        need -= held_by(view, view.active[k]) + chunk_growth(view, view.active[k], chunk)
         evict(decision, k)
 
 
@@ -172,9 +175,10 @@ def add_use(
     """
     profile, partial = memory.profile, partial_chunks(row, chunk)
     for k in range(partial):
-        use = row.num_kv_tokens + (k + 1) * chunk
+        use = allocated(view.problem, row.num_kv_tokens + (k + 1) * chunk)
         profile[offset + k] = np.int32(profile[offset + k] + sign * use)
-    profile_add(profile, offset + partial, need_of(view, row), rounds - partial, sign)
+    first = first_tokens(view.problem, row)
+    profile_add(profile, offset + partial, first, rounds - partial, sign, view.problem.block_size)
 
 
 @jit_inline
@@ -185,14 +189,15 @@ def chunks_blocked_for(
 
     As :func:`~kvgym.simulator.lookahead.blocked_for`: each iteration of waiting lowers the use at a moment
     before the prefill is complete by one chunk, and at a later one by one token, until it is that of the
-    completing iteration.
+    completing iteration. Profile and capacity are whole blocks, so that tokens may stand for allocated tokens.
     """
     profile, capacity = memory.profile, view.problem.kv_capacity
     bound, partial = 0, partial_chunks(r, chunk)
     for k in range(partial):
         excess = profile[offset + k] + r.num_kv_tokens + (k + 1) * chunk - capacity
         bound = max(bound, min((excess + chunk - 1) // chunk, k + 1))
-    later = blocked_for(profile, offset + partial, need_of(view, r), rounds - partial, capacity)
+    first, block_size = first_tokens(view.problem, r), view.problem.block_size
+    later = blocked_for(profile, offset + partial, first, rounds - partial, capacity, block_size)
     return max(bound, later)
 
 
@@ -209,20 +214,20 @@ def update_use(view: RuleView, memory: RuleMemory) -> int:
     The rest of requests that ended early is taken out; each that has outlived its prediction is put in for
     the coming iteration. Afterwards the profile of the coming iteration is what the active set needs.
     """
-    w, state, profile = view.worker, memory.state, memory.profile
+    w, state, profile, block_size = view.worker, memory.state, memory.profile, view.problem.block_size
     offset = profile_offset(profile, state, w.iteration)
     for j in range(w.num_finished):
         r = view.requests[view.finished[j]]
         rest = state[end_of(state, view.finished[j])] - w.iteration
         if rest > 0:
-            profile_add(profile, offset, r.prompt_len + r.num_output_tokens + 1, rest, -1)
+            profile_add(profile, offset, r.prompt_len + r.num_output_tokens + 1, rest, -1, block_size)
             state[_BLOCKED_ID] = UNKNOWN
     for k in range(w.num_active):
         slot = view.active[k]
         if slot.num_output_tokens >= slot.predicted_len:
             end = end_of(state, slot.request_id)
             if state[end] <= w.iteration:
-                profile_add(profile, offset, slot.num_kv_tokens + 1, 1, 1)
+                profile_add(profile, offset, slot.num_kv_tokens + 1, 1, 1, block_size)
                 state[end] = w.iteration + 1
     return offset
 
@@ -258,7 +263,7 @@ def work_conserving_kernel(view: RuleView, decision: RuleDecision, memory: RuleM
     else:
         i = first_in_order(view, memory)
         while i != UNKNOWN:
-            need += view.requests[i].num_kv_tokens + chunk_growth(view, view.requests[i], chunk)
+            need += held_by(view, view.requests[i]) + chunk_growth(view, view.requests[i], chunk)
             if need > capacity:
                 break
             admit(decision, i)

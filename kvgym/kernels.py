@@ -29,14 +29,21 @@ with the decorator :func:`jit`, or :func:`jit_inline` where they run at every de
 What there is:
 
 - The queue: :func:`first_waiting`, :func:`next_waiting`, :func:`next_to_admit`; ids are UNKNOWN where there is none.
-- Memory of the coming iteration: :func:`need_of`, :func:`need_of_active`, :func:`full_tokens`,
-  :func:`kv_growth`.
+- Memory of the coming iteration: :func:`need_of`, :func:`need_of_active`; if not everybody runs in full
+  :func:`need_of_tokens`, :func:`need_of_decodes`, :func:`held_by`, :func:`kv_growth`, :func:`claim_of`,
+  :func:`chunk_that_fits`, :func:`needs_block`, :func:`full_tokens`.
 - Deciding: :func:`has_place`, :func:`admit`, :func:`admit_tokens`, :func:`admit_while_fits`, :func:`evict`,
   :func:`evict_latest`, :func:`clear_all`, :func:`pause`, :func:`pause_all`; to wait, set ``decision.record.act =
   WAIT`` and, if not for the next arrival, ``wait_until``.
-- Look-ahead over future memory: :mod:`kvgym.simulator.lookahead`.
+- Look-ahead over future memory: :mod:`kvgym.simulator.lookahead`, with :func:`first_tokens`.
 - Heaps in ``memory.state``: :mod:`kvgym.simulator.heap`. Random numbers: :mod:`kvgym.simulator.random`.
 - The constants that records hold: :mod:`kvgym.simulator.tables`.
+
+Memory comes in blocks of ``view.problem.block_size`` tokens, and a request takes whole ones: ``num_kv_tokens`` of a
+row and ``view.worker.kv_tokens`` are tokens, but what has to fit into ``view.problem.kv_capacity`` are *allocated
+tokens*, those of all blocks that are held. All functions here that speak of memory return these, and
+``view.worker.kv_allocated`` holds them for the active set at rest, so that rules built of them need not know about
+blocks. :func:`allocated` turns tokens of one request into them; sums of tokens cannot be turned.
 """
 
 from __future__ import annotations
@@ -44,7 +51,9 @@ from __future__ import annotations
 from typing import Any
 
 from kvgym.simulator.apply_decision import full_tokens as full_tokens
-from kvgym.simulator.apply_decision import kv_growth as kv_growth
+from kvgym.simulator.blocks import allocated as allocated
+from kvgym.simulator.blocks import kv_growth as kv_growth
+from kvgym.simulator.blocks import written_tokens
 from kvgym.simulator.compiled import jit as jit
 from kvgym.simulator.compiled import jit_inline as jit_inline
 from kvgym.simulator.heap import heap_first as heap_first
@@ -55,6 +64,7 @@ from kvgym.simulator.heap import ranked_pop as ranked_pop
 from kvgym.simulator.heap import ranked_push as ranked_push
 from kvgym.simulator.heap import request_key as request_key
 from kvgym.simulator.lookahead import blocked_for as blocked_for
+from kvgym.simulator.lookahead import first_tokens as first_tokens
 from kvgym.simulator.lookahead import first_use
 from kvgym.simulator.lookahead import predicted_rounds as predicted_rounds
 from kvgym.simulator.lookahead import profile_add as profile_add
@@ -111,22 +121,30 @@ __all__ = [
     "admit",
     "admit_tokens",
     "admit_while_fits",
+    "allocated",
     "blocked_for",
+    "chunk_that_fits",
+    "claim_of",
     "clear_all",
     "evict",
     "evict_latest",
+    "first_tokens",
     "first_waiting",
     "full_tokens",
     "has_place",
     "heap_first",
     "heap_pop",
     "heap_push",
+    "held_by",
     "jit",
     "jit_inline",
     "key_request",
     "kv_growth",
     "need_of",
     "need_of_active",
+    "need_of_decodes",
+    "need_of_tokens",
+    "needs_block",
     "next_to_admit",
     "next_uniform",
     "next_waiting",
@@ -186,7 +204,7 @@ def next_to_admit(view: RuleView, decision: RuleDecision, heap: Any, from_heap: 
 
 @jit_inline
 def need_of(view: RuleView, row: Any) -> int:
-    """Return the KV tokens that a request needs in the coming iteration if it runs in full.
+    """Return the memory that a request needs in the coming iteration if it runs in full, allocated tokens.
 
     Args:
         view: what the rule sees.
@@ -196,15 +214,77 @@ def need_of(view: RuleView, row: Any) -> int:
 
 
 @jit_inline
+def need_of_tokens(view: RuleView, row: Any, tokens: int) -> int:
+    """Return the memory that a request needs in the coming iteration if it processes ``tokens``, allocated."""
+    return allocated(
+        view.problem, row.num_kv_tokens + written_tokens(view.problem, row.num_prefill_left, tokens)
+    )
+
+
+@jit_inline
+def held_by(view: RuleView, row: Any) -> int:
+    """Return the memory that a request holds at rest, or takes on admission, in allocated tokens."""
+    return allocated(view.problem, row.num_kv_tokens)
+
+
+@jit_inline
+def claim_of(view: RuleView, row: Any) -> int:
+    """Return the memory that a request holds once all of its prompt and one token more are in it, allocated.
+
+    The claim of rules that process prompts in chunks: a prefill that has it is never stuck.
+    """
+    return allocated(view.problem, row.num_kv_tokens + row.num_prefill_left + 1)
+
+
+@jit_inline
+def needs_block(view: RuleView, row: Any) -> bool:
+    """Return whether the next token of a request needs a new block, because those it holds are full."""
+    return bool(allocated(view.problem, row.num_kv_tokens) == row.num_kv_tokens)
+
+
+@jit_inline
 def need_of_active(view: RuleView) -> int:
-    """Return the KV tokens that the active set needs in the coming iteration if everybody runs in full."""
+    """Return the memory that the active set needs in the coming iteration if everybody runs in full, allocated."""
     w = view.worker
     if w.num_prefilling == 0:
-        return w.kv_tokens + w.num_active
+        return w.kv_allocated + view.problem.block_size * w.num_full
     need = 0
     for k in range(w.num_active):
         need += need_of(view, view.active[k])
     return need
+
+
+@jit_inline
+def need_of_decodes(view: RuleView) -> int:
+    """Return the memory that the active set needs if all decodes run and all prefills rest, allocated tokens."""
+    w, block_size = view.worker, view.problem.block_size
+    if block_size == 1:
+        return w.kv_tokens + w.num_active - w.num_prefilling
+    need = w.kv_allocated + block_size * w.num_full
+    for k in range(w.num_active if w.num_prefilling > 0 else 0):
+        slot = view.active[k]
+        if slot.num_prefill_left > 0 and needs_block(view, slot):
+            need -= block_size
+    return need
+
+
+@jit_inline
+def chunk_that_fits(view: RuleView, row: Any, most: int, room: int) -> int:
+    """Return the largest chunk of a prefill within a budget and the memory that is left; 0 = none fits.
+
+    The chunk that completes the prompt may write the first output token too, which needs room as well.
+
+    Args:
+        view: what the rule sees.
+        row: of the request, which has prompt left to process.
+        most: tokens of the chunk at most.
+        room: free memory, whole blocks; what is free in the request's last block comes on top.
+    """
+    left, free = row.num_prefill_left, room + held_by(view, row) - row.num_kv_tokens
+    chunk = max(0, min(left, most, free))
+    if chunk == left and left + view.problem.prefill_emits > free:
+        chunk -= 1
+    return chunk
 
 
 @jit_inline
@@ -241,12 +321,12 @@ def admit_while_fits(
     Args:
         view: what the rule sees.
         decision: what it decides.
-        need: KV tokens that the coming iteration needs so far.
-        limit: KV tokens that it may need.
+        need: memory that the coming iteration needs so far, allocated tokens.
+        limit: memory that it may need.
         most: requests admitted at most.
 
     Returns:
-        The KV tokens that the coming iteration then needs.
+        The memory that the coming iteration then needs.
     """
     d = decision.record
     i = first_waiting(view)
@@ -275,7 +355,7 @@ def evict_latest(view: RuleView, decision: RuleDecision, need: int) -> None:
     Args:
         view: what the rule sees.
         decision: what it decides.
-        need: KV tokens that the coming iteration of the whole active set needs, everybody in full.
+        need: memory that the coming iteration of the whole active set needs, everybody in full.
     """
     k = view.worker.num_active - 1
     while need > view.problem.kv_capacity and k >= 0:

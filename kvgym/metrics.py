@@ -22,7 +22,7 @@ that met all of their SLOs: f - a ≤ TTFT SLO and every gap ≤ TBT SLO). ``slo
 all requests that had arrived by t1 and did.
 
 Cost and use: ``evictions``, ``recomputed_tokens`` (KV tokens thrown away by evictions), ``kv_utilisation``
-(time average of KV tokens / M), ``kv_peak`` (largest KV tokens / M), ``batch_size`` (requests per
+(time average of memory in use / M, both in whole blocks), ``kv_peak`` (the largest), ``batch_size`` (requests per
 iteration), ``active_requests`` (time average), ``busy_fraction`` (share of span spent in batches),
 ``iterations``, ``makespan`` = span, ``jain_fairness`` = (Σx)² / (n Σx²) of the finished requests' token
 rates x = o / (c - a) (1 = equal), ``max_wait`` (longest b - a, counting requests not yet admitted as
@@ -79,8 +79,8 @@ SCALARS: dict[str, MetricInfo] = {
     "slo_attainment": MetricInfo("1", "share of requests that met all of their SLOs", False),
     "evictions": MetricInfo("1", "requests sent back to the queue", True),
     "recomputed_tokens": MetricInfo("tokens", "KV tokens thrown away by evictions", True),
-    "kv_utilisation": MetricInfo("1", "time average of KV tokens / capacity", None),
-    "kv_peak": MetricInfo("1", "largest KV tokens / capacity", None),
+    "kv_utilisation": MetricInfo("1", "time average of KV memory in use / capacity, in whole blocks", None),
+    "kv_peak": MetricInfo("1", "most KV memory in use / capacity, in whole blocks", None),
     "batch_size": MetricInfo("1", "requests per iteration", None),
     "active_requests": MetricInfo("1", "time average of active requests", None),
     "busy_fraction": MetricInfo("1", "share of time spent in batches", None),
@@ -132,7 +132,7 @@ def compute_metrics(result: SimulationResult) -> dict[str, float]:
         **_statistics("tpot", ((r["finish_time"] - r["first_token_time"])[timed] / gaps[timed])),
         **_statistics("queueing_delay", waited),
     }
-    capacity = np.array([worker.kv_capacity for worker in result.system.all_workers])
+    capacity = result.system.usable_capacities
     capacity_time = capacity.sum() * span
     rates = table.output_len[done] / np.maximum(e2e, 1e-12)
     metrics |= {
@@ -169,8 +169,8 @@ WORKER_METRICS: dict[str, MetricInfo] = {
     "request_throughput": MetricInfo("1/s", "requests finished here per second", None),
     "generated_token_throughput": MetricInfo("tokens/s", "output tokens generated, repeats included", None),
     "evictions": MetricInfo("1", "requests sent back to the queue", True),
-    "kv_utilisation": MetricInfo("1", "time average of KV tokens / capacity", None),
-    "kv_peak": MetricInfo("1", "largest KV tokens / capacity", None),
+    "kv_utilisation": MetricInfo("1", "time average of KV memory in use / capacity, in whole blocks", None),
+    "kv_peak": MetricInfo("1", "most KV memory in use / capacity, in whole blocks", None),
     "batch_size": MetricInfo("1", "requests per iteration", None),
     "busy_fraction": MetricInfo("1", "share of time spent in batches", None),
     "iterations": MetricInfo("1", "batches executed", None),
@@ -185,13 +185,14 @@ def worker_metrics(result: SimulationResult) -> list[dict[str, Any]]:
     """
     r, span = result.requests, _span(result)[1]
     done = r["status"] == FINISHED
+    capacities = result.system.usable_capacities
     rows: list[dict[str, Any]] = []
     for k, (worker, w) in enumerate(zip(result.system.all_workers, result.worker, strict=True)):
         mine = done & (r["worker"] == k)
         e2e, ttft = (
             (r[name] - result.table.arrival_time)[mine] for name in ("finish_time", "first_token_time")
         )
-        capacity = worker.kv_capacity
+        capacity = capacities[k]
         figures = (
             w["total_routed"],
             w["total_finished"],

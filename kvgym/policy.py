@@ -75,7 +75,7 @@ class SystemInfo:
     """What a policy is told once, before a run.
 
     Attributes:
-        kv_capacity: KV memory, tokens.
+        kv_capacity: KV memory, tokens of whole blocks.
         prefill_emits: whether the last prefill iteration emits the first counted output token.
         max_requests: most requests the run can hold (sizes buffers; says nothing of arrivals).
         max_predicted_len: longest predicted output, tokens; 0 where the policy knows of no predictions.
@@ -83,6 +83,7 @@ class SystemInfo:
         batch_time: the worker's batch-time model.
         first_token: see :class:`~kvgym.simulator.system.System`.
         classes: rates and mean lengths of the classes, for policies that need ``class_rates``; else empty.
+        block_size: tokens of a block of memory.
     """
 
     kv_capacity: int
@@ -93,6 +94,7 @@ class SystemInfo:
     batch_time: BatchTimeModel
     first_token: str
     classes: tuple[ClassStatistics, ...] = ()
+    block_size: int = 1
 
 
 class Policy(ABC):

@@ -90,7 +90,7 @@ def system_info(
     )
     predicted = [c for c in columns if c is not None and len(c)]
     return SystemInfo(
-        kv_capacity=described.kv_capacity,
+        kv_capacity=int(system.usable_capacities[worker]),
         prefill_emits=system.first_token == "counted",
         max_requests=len(table),
         max_predicted_len=max((int(c.max()) for c in predicted), default=0),
@@ -100,6 +100,7 @@ def system_info(
         classes=tuple(replace(c, rate=c.rate / sharing) for c in table.classes)
         if "class_rates" in needs
         else (),
+        block_size=system.block_size,
     )
 
 

@@ -24,7 +24,7 @@ def outcome(scenario: str, policy: str, requests: int | None) -> tuple[str, str]
     """Return what became of a policy on a scenario, and the reason if it did not finish."""
     chosen = load_scenario(scenario)
     system = chosen.make_system()
-    table = chosen.sample(chosen.make_workload(), 0, system.kv_capacity)
+    table = chosen.sample(chosen.make_workload(), 0, system.usable_capacity)
     if requests is not None:
         table = table.select(slice(0, requests))
     try:

@@ -11,6 +11,7 @@ from kvgym.cli import console
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
+    BlockSizeOption,
     CapacityOption,
     EngineOption,
     HardwareOption,
@@ -59,6 +60,7 @@ def compare(
     engine: EngineOption = None,
     batch_time: BatchTimeOption = None,
     kv_capacity: CapacityOption = None,
+    block_size: BlockSizeOption = None,
     workers: WorkersOption = None,
     router: RouterOption = None,
     horizon: HorizonOption = None,
@@ -76,7 +78,8 @@ def compare(
     from kvgym.metrics import metric_info
 
     chosen = build_scenario(
-        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity, workload=workload,
+        scenario, hardware=hardware, engine=engine, batch_time=batch_time,
+        kv_capacity=kv_capacity, block_size=block_size, workload=workload,
         trace=trace, trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
         predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=horizon,
     )  # fmt: skip

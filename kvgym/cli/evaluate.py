@@ -10,6 +10,7 @@ from kvgym.cli import console
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
+    BlockSizeOption,
     CapacityOption,
     EngineOption,
     HardwareOption,
@@ -71,6 +72,7 @@ def evaluate(
     engine: EngineOption = None,
     batch_time: BatchTimeOption = None,
     kv_capacity: CapacityOption = None,
+    block_size: BlockSizeOption = None,
     workers: WorkersOption = None,
     router: RouterOption = None,
     horizon: HorizonOption = None,
@@ -104,9 +106,9 @@ def evaluate(
         horizon = agent.config.horizon
     chosen = build_scenario(
         own if scenario is None else scenario, hardware=hardware, engine=engine, batch_time=batch_time,
-        kv_capacity=kv_capacity, workload=workload, trace=trace, trace_format=trace_format, rate_scale=rate_scale,
-        rate=rate, num_requests=num_requests, predictions=predictions, too_long=too_long, workers=workers,
-        router=router, horizon=horizon,
+        kv_capacity=kv_capacity, block_size=block_size, workload=workload, trace=trace,
+        trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
+        predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=horizon,
     )  # fmt: skip
     if policies:
         specs = split_specs(",".join(policies))

@@ -41,6 +41,9 @@ def render(
         float | None, typer.Option(help="Requests per second, instead of the workload's.")
     ] = None,
     kv_capacity: Annotated[int | None, typer.Option(help="Replace the KV capacity, tokens.")] = None,
+    block_size: Annotated[
+        int | None, typer.Option(min=1, help="Replace the block size of the KV memory, tokens.")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=2, help=f"Equal workers of the cluster, in {', '.join(ROUTING_IDS)}.")
     ] = None,
@@ -74,7 +77,7 @@ def render(
             )
     arguments: dict[str, Any] = {
         "scenario": scenario, "num_requests": num_requests, "rate": rate, "kv_capacity": kv_capacity,
-        "workers": workers, "policy": scheduler,
+        "block_size": block_size, "workers": workers, "policy": scheduler,
     }  # fmt: skip
     given = {key: value for key, value in arguments.items() if value is not None}
     made: Any = gym.make(name, disable_env_checker=True, **given).unwrapped

@@ -12,6 +12,7 @@ from kvgym.cli import console
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
+    BlockSizeOption,
     CapacityOption,
     EngineOption,
     HardwareOption,
@@ -49,6 +50,7 @@ def run(
     engine: EngineOption = None,
     batch_time: BatchTimeOption = None,
     kv_capacity: CapacityOption = None,
+    block_size: BlockSizeOption = None,
     workers: WorkersOption = None,
     router: RouterOption = None,
     horizon: HorizonOption = None,
@@ -69,14 +71,15 @@ def run(
     from kvgym.runner import simulate
 
     chosen = build_scenario(
-        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity, workload=workload,
+        scenario, hardware=hardware, engine=engine, batch_time=batch_time,
+        kv_capacity=kv_capacity, block_size=block_size, workload=workload,
         trace=requests, trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
         predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=horizon,
     )  # fmt: skip
     source = chosen.make_workload()
     system, made = chosen.make_system(), make_policy(policy)
     folder = make_folder(out or default_folder("run", made.info.name))
-    table = chosen.sample(source, seed, system.kv_capacity)
+    table = chosen.sample(source, seed, system.usable_capacity)
     context: dict[str, Any] = {
         "scenario": chosen, "seed": seed, "command": command_line(), "provenance": source.provenance()
     }  # fmt: skip

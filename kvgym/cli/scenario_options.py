@@ -31,6 +31,10 @@ BatchTimeOption = Annotated[
     ),
 ]
 CapacityOption = Annotated[int | None, typer.Option(help="Replace the KV capacity, tokens.")]
+BlockSizeOption = Annotated[
+    int | None,
+    typer.Option(help="Replace the block size: KV memory is handed out in blocks of so many tokens."),
+]
 WorkloadOption = Annotated[
     str | None, typer.Option(help="Replace the scenario's workload by a preset (kvgym list workloads).")
 ]
@@ -67,6 +71,7 @@ def build_scenario(
     engine: str | None,
     batch_time: str | None,
     kv_capacity: int | None,
+    block_size: int | None,
     workload: str | None,
     trace: Path | None,
     trace_format: str,
@@ -98,10 +103,13 @@ def build_scenario(
                 "--engine and --batch-time exclude each other: an engine is part of the hardware's"
             )
         changes["engine"] = parse_spec(f"engine:{engine}", "engine")[1] if "=" in engine else engine
-    if horizon is not None:
-        if not horizon > 0:
-            raise ConfigError(f"--horizon {horizon}: expected seconds > 0")
-        changes["system"] = {**base.system.model_dump(), "horizon": horizon}
+    if horizon is not None and not horizon > 0:
+        raise ConfigError(f"--horizon {horizon}: expected seconds > 0")
+    if block_size is not None and block_size < 1:
+        raise ConfigError(f"--block-size {block_size}: expected a whole number of tokens ≥ 1")
+    rules = {"horizon": horizon, "block_size": block_size}
+    if given := {name: value for name, value in rules.items() if value is not None}:
+        changes["system"] = {**base.system.model_dump(), **given}
     if hardware is not None and "kind" in base.batch_time:
         changes["batch_time"] = {}
     updated = base.override(**changes)
@@ -169,4 +177,5 @@ def _describe(scenario: Scenario) -> str:
     count = f", {size:,} requests" if isinstance(size, int) else ""
     count_of = len(system.all_workers)
     cluster = f"{count_of} workers, {scenario.router}: " if count_of > 1 else ""
-    return f"{cluster}{where} (M = {system.kv_capacity:,}), {workload.spec.name}{rate}{count}"
+    blocks = f" in blocks of {system.block_size}" if system.block_size > 1 else ""
+    return f"{cluster}{where} (M = {system.kv_capacity:,}{blocks}), {workload.spec.name}{rate}{count}"

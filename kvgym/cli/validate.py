@@ -15,6 +15,7 @@ from kvgym.cli import console
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
+    BlockSizeOption,
     CapacityOption,
     EngineOption,
     HardwareOption,
@@ -50,6 +51,7 @@ def validate(
     ] = "vllm_v1",
     batch_time: BatchTimeOption = None,
     kv_capacity: CapacityOption = None,
+    block_size: BlockSizeOption = None,
     workers: WorkersOption = None,
     router: RouterOption = None,
     drop_long: Annotated[
@@ -77,7 +79,8 @@ def validate(
 
     log = read_served(requests)
     chosen = build_scenario(
-        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity, workload=None,
+        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
+        block_size=block_size, workload=None,
         trace=requests, trace_format="kvgym", rate_scale=1.0, rate=None, num_requests=None,
         predictions=None, too_long="error", workers=workers, router=router, horizon=None,
     )  # fmt: skip

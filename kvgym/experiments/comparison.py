@@ -243,7 +243,7 @@ def compare(
     notes: list[tuple[int, str]] = []
     examples: dict[str, SimulationResult] = {}
     for seed in numbers:
-        table = chosen.sample(workload, seed, system.kv_capacity)
+        table = chosen.sample(workload, seed, system.usable_capacity)
         for policy in made:
             check_needs(policy, table)
         system.check_fits(table)

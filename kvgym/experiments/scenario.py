@@ -39,6 +39,7 @@ class SystemSettings(BaseModel):
     swap_time: float = 0.0
     transfer_latency: float = 0.0
     transfer_time: float = 0.0
+    block_size: int = 1
 
 
 class WorkerGroup(BaseModel):

@@ -80,7 +80,7 @@ def tune(
     if not numbers or len(set(numbers)) < len(numbers) or any(s < 0 for s in numbers):
         raise ConfigError(f"seeds {list(numbers)}; expected at least one, all different whole numbers ≥ 0")
     workload, system = chosen.make_workload(), chosen.make_system()
-    tables = tuple(chosen.sample(workload, seed, system.kv_capacity) for seed in numbers)
+    tables = tuple(chosen.sample(workload, seed, system.usable_capacity) for seed in numbers)
     for table in tables:
         check_needs(plan.make({}), table)
         system.check_fits(table)

@@ -195,7 +195,8 @@ def setting(comparison: Comparison) -> list[tuple[str, str]]:
     for example in list(comparison.examples.values())[:1]:
         capacity = example.system.kv_capacity
     if capacity is not None:
-        rows.append(("KV capacity", f"{capacity:,} tokens"))
+        blocks = f", in blocks of {scenario.system.block_size}" if scenario.system.block_size > 1 else ""
+        rows.append(("KV capacity", f"{capacity:,} tokens{blocks}"))
     spec = comparison.provenance.get("spec") or {}
     trace = comparison.provenance.get("trace")
     rows.append(("Workload", spec.get("description") or spec.get("name") or _flat(scenario.workload)))

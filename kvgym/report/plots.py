@@ -252,7 +252,7 @@ def draw_bars(ax: Axes, comparison: Comparison, metric: str, *, dots: bool = Tru
 
 def draw_memory(ax: Axes, result: SimulationResult, policy: str, style: LineStyle) -> None:
     """Draw one strip of :func:`kv_memory` into axes."""
-    capacity = result.system.kv_capacity * len(result.worker)
+    capacity = result.system.usable_capacity * len(result.worker)
     x, y = series.thin_steps(*series.step_series(series.iteration_log(result), "kv_tokens"))
     ax.plot(x, y, drawstyle="steps-post", color=style.color, linewidth=1.0, label=text_of(policy))
     if len(x) > 1:

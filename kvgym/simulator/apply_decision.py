@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.simulator.blocks import allocated, count_memory, kv_growth
 from kvgym.simulator.boundary import Run, announce
 from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.queue import queue_remove, queue_return
@@ -37,14 +38,6 @@ from kvgym.simulator.tables import (
 def full_tokens(prefill_left: int) -> int:
     """Return the tokens a request processes when nothing else is said: all of its prefill, or one decode."""
     return prefill_left if prefill_left > 0 else 1
-
-
-@jit_inline
-def kv_growth(p: Any, prefill_left: int, tokens: int) -> int:
-    """Return the KV tokens a request gains; the last prefill chunk may also write output token 1."""
-    if prefill_left > 0 and tokens == prefill_left:
-        return tokens + p.prefill_emits
-    return tokens
 
 
 @jit
@@ -95,21 +88,21 @@ def inspect_decision(run: Run) -> int:
     count = w.num_active - d.num_evict + d.num_admit
     if count > run.active.shape[0] or d.num_admit > run.admit.shape[0]:
         return refuse(run.tracker, TOO_MANY, UNKNOWN, count, run.active.shape[0])
-    kv = w.kv_tokens
+    kv = w.kv_allocated
     if d.act == RUN and d.explicit == 0 and d.num_evict == 0 and w.num_prefilling == 0:
-        kv += w.num_active  # the usual case: everybody decodes one token
+        kv += run.problem.block_size * w.num_full  # the usual case: everybody decodes one token
     else:
         for k in range(w.num_active):
             slot = run.active[k]
             if run.requests[slot.request_id].status == EVICTING:
-                kv -= slot.num_kv_tokens
+                kv -= allocated(run.problem, slot.num_kv_tokens)
                 continue
             tokens = planned_tokens(d, slot.planned, slot.num_prefill_left)
             if not 0 <= tokens <= full_tokens(slot.num_prefill_left):
                 return refuse(
                     run.tracker, BAD_TOKENS, slot.request_id, tokens, full_tokens(slot.num_prefill_left)
                 )
-            kv += kv_growth(run.problem, slot.num_prefill_left, tokens)
+            kv += kv_growth(run.problem, slot, tokens)
     for j in range(d.num_admit):
         i = run.admit[j]
         if not 0 <= i < run.problem.num_requests:
@@ -120,7 +113,7 @@ def inspect_decision(run: Run) -> int:
         tokens = planned_tokens(d, run.admit_tokens[j], r.num_prefill_left)
         if not 0 <= tokens <= full_tokens(r.num_prefill_left):
             return refuse(run.tracker, BAD_TOKENS, i, tokens, full_tokens(r.num_prefill_left))
-        kv += r.num_kv_tokens + kv_growth(run.problem, r.num_prefill_left, tokens)
+        kv += allocated(run.problem, r.num_kv_tokens) + kv_growth(run.problem, r, tokens)
         if kv > limit:
             return refuse(run.tracker, NO_MEMORY, i, kv, limit)
         r.status = ADMITTING
@@ -141,9 +134,9 @@ def check_decision(run: Run) -> int:
 
 
 @jit
-def detach(w: Any, r: Any, slot: Any) -> None:
+def detach(p: Any, w: Any, r: Any, slot: Any) -> None:
     """Take a request off the worker's memory and note on its row all that the slot knows."""
-    w.kv_tokens -= slot.num_kv_tokens
+    count_memory(p, w, slot.num_kv_tokens, -1)
     if slot.num_prefill_left > 0:
         w.num_prefilling -= 1
     r.num_kv_best = max(slot.num_kv_best, slot.num_kv_tokens)
@@ -160,7 +153,7 @@ def release(run: Run, k: int) -> None:
     """Send the request in slot ``k`` back to the queue, with what its progress setting lets it keep."""
     w, slot, p = run.w, run.active[k], run.problem
     r = run.requests[slot.request_id]
-    detach(w, r, slot)
+    detach(p, w, r, slot)
     r.ready_time = np.nan
     r.num_evictions += 1
     if p.progress_on_evict == PROGRESS_KEPT:
@@ -216,7 +209,7 @@ def activate(run: Run, i: int, tokens: int) -> None:
     slot.last_token_time = r.last_token_time
     slot.max_token_gap = r.max_token_gap
     run.targets[w.num_active] = run.workload[i].output_len
-    w.kv_tokens += r.num_kv_tokens
+    count_memory(run.problem, w, r.num_kv_tokens, 1)
     if math.isnan(r.ready_time):  # else its KV comes from another worker, not from CPU memory
         w.swap_tokens += r.num_kv_tokens
     if r.num_prefill_left > 0:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.simulator.apply_decision import kv_growth, planned_tokens
+from kvgym.simulator.apply_decision import planned_tokens
+from kvgym.simulator.blocks import allocated, count_memory, written_tokens
 from kvgym.simulator.boundary import Run, expected_tokens
 from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.tables import (
@@ -105,7 +106,7 @@ def deliver(requests: Any, gap_counts: Any, gap_sums: Any, slot: Any, end: float
 
 
 @jit
-def complete(w: Any, requests: Any, finished: Any, slot: Any, end: float) -> None:
+def complete(p: Any, w: Any, requests: Any, finished: Any, slot: Any, end: float) -> None:
     """Record a finished request and free its memory."""
     r = requests[slot.request_id]
     r.status = FINISHED
@@ -113,7 +114,7 @@ def complete(w: Any, requests: Any, finished: Any, slot: Any, end: float) -> Non
     r.last_token_time = slot.last_token_time
     r.max_token_gap = slot.max_token_gap
     r.finish_time = end
-    w.kv_tokens -= slot.num_kv_tokens
+    count_memory(p, w, slot.num_kv_tokens, -1)
     finished[w.num_finished] = slot.request_id
     w.num_finished += 1
     w.total_finished += 1
@@ -138,6 +139,26 @@ def finish_chunk(p: Any, w: Any, requests: Any, slot: Any, tokens: int, end: flo
 
 
 @jit_inline
+def take_blocks(run: Run) -> int:
+    """Allocate what the batch writes; returns the memory in use while it runs.
+
+    For blocks of more than one token. Those of one token are counted as they are written.
+    """
+    p, w, d = run.problem, run.w, run.decision
+    kv = full = 0
+    for k in range(w.num_active):
+        slot = run.active[k]
+        left = slot.num_prefill_left
+        tokens = slot.num_kv_tokens + written_tokens(p, left, planned_tokens(d, slot.planned, left))
+        held = allocated(p, tokens)
+        kv += held
+        if held == tokens:
+            full += 1
+    w.kv_allocated, w.num_full = kv, full
+    return kv
+
+
+@jit_inline
 def process_tokens(run: Run, end: float) -> int:
     """Advance every request of the batch to the end of the iteration; returns the output tokens made."""
     w, d, active, targets, last_batch_end = run.w, run.decision, run.active, run.targets, run.w.last_batch_end
@@ -153,7 +174,7 @@ def process_tokens(run: Run, end: float) -> int:
             growth: Any = tokens
             emits = True
             if left > 0:
-                growth = np.int32(kv_growth(run.problem, left, tokens))
+                growth = np.int32(written_tokens(run.problem, left, tokens))
                 emits = finish_chunk(run.problem, w, run.requests, slot, tokens, end)
             slot.num_kv_tokens += growth
             written += growth
@@ -171,13 +192,15 @@ def process_tokens(run: Run, end: float) -> int:
                 else:
                     deliver(run.requests, run.gap_counts, run.gap_sums, slot, end)
                 if output == targets[k]:
-                    complete(w, run.requests, run.finished, slot, end)
+                    complete(run.problem, w, run.requests, run.finished, slot, end)
                     continue
         if k != kept:  # the active set stays compact and in order of activation
             active[kept] = active[k]
             targets[kept] = targets[k]
         kept += 1
     w.kv_tokens += written
+    if run.problem.block_size == 1:
+        w.kv_allocated += written
     w.num_active = kept
     w.total_delivered_tokens += made - repeated
     if made > repeated:
@@ -216,7 +239,7 @@ def start_batch(run: Run, batch_time: Any, batch_params: Any) -> int:
     w.total_swapped_tokens += w.swap_tokens
     w.swap_tokens = 0
     w.phase, w.until, w.batch_duration = BUSY, w.clock + duration, duration
-    w.batch_kv, w.batch_active, w.batch_waiting = w.kv_tokens, w.num_active, w.num_waiting
+    w.batch_kv, w.batch_active, w.batch_waiting = w.kv_allocated, w.num_active, w.num_waiting
     return OK
 
 
@@ -224,8 +247,10 @@ def start_batch(run: Run, batch_time: Any, batch_params: Any) -> int:
 def finish_batch(run: Run) -> None:
     """End the batch: its tokens are there, requests that are done leave."""
     w, start, end = run.w, run.w.clock, run.w.until
+    kv = take_blocks(run) if run.problem.block_size > 1 else 0
     made = process_tokens(run, end)
-    kv = w.batch_kv + run.load.prefill_tokens + made
+    if run.problem.block_size == 1:
+        kv = w.batch_kv + run.load.prefill_tokens + made
     duration = w.batch_duration
     w.phase = READY
     w.iteration += 1

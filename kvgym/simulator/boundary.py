@@ -140,7 +140,7 @@ def take_arrivals(run: Run) -> None:
 @jit_inline
 def advance_clock(w: Any, until: float) -> None:
     """Move the clock, accounting for memory held meanwhile."""
-    w.kv_time += w.kv_tokens * (until - w.clock)
+    w.kv_time += w.kv_allocated * (until - w.clock)
     w.active_time += w.num_active * (until - w.clock)
     w.clock = until
 

@@ -82,7 +82,7 @@ def hand_over(run: Run) -> None:
             continue
         i = slot.request_id
         r = run.requests[i]
-        detach(w, r, slot)
+        detach(run.problem, w, r, slot)
         w.outstanding_requests -= 1
         w.outstanding_tokens -= expected_tokens(r)
         r.status = TRANSFERRING

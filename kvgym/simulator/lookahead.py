@@ -1,13 +1,14 @@
 """The future-memory profile: predicted KV use of the active set, for every iteration to come.
 
-``profile[x - origin]`` holds the tokens that the requests admitted so far are predicted to use while
-iteration x runs. Entries are absolute in x, so the passing of time costs nothing; admitting adds a ramp,
-ending earlier than predicted subtracts its rest. The buffer is two horizons long and shifts once a horizon.
-A check and an update are one loop each over the predicted length, which compiles to SIMD code.
+``profile[x - origin]`` holds the memory that the requests admitted so far are predicted to use while
+iteration x runs, in allocated tokens. Entries are absolute in x, so the passing of time costs nothing;
+admitting adds a ramp, a staircase where blocks hold several tokens; ending earlier than predicted subtracts
+its rest. The buffer is two horizons long and shifts once a horizon. A check and an update are one loop each
+over the predicted length, which compiles to SIMD code.
 
 This answers inequality (5) of Jaillet et al., "Online Scheduling for LLM Inference with KV Cache
 Constraints", at every future iteration instead of at completion times only. The two agree: between
-completions the left side only grows.
+completions the left side only grows, in blocks as in tokens.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.simulator.blocks import allocated
 from kvgym.simulator.compiled import jit
 
 
@@ -35,24 +37,56 @@ def profile_offset(profile: Any, state: Any, iteration: int) -> int:
 
 
 @jit
-def profile_add(profile: Any, offset: int, first: int, rounds: int, sign: int) -> None:
-    """Add (sign 1) or subtract (sign -1) the ramp first, first + 1, ... over ``rounds`` iterations."""
-    step, value = np.int32(sign), np.int32(sign * first)
-    for x in range(offset, min(offset + rounds, profile.shape[0])):
-        profile[x] = np.int32(profile[x] + value)
-        value = np.int32(value + step)
+def profile_add(profile: Any, offset: int, first: int, rounds: int, sign: int, block_size: int) -> None:
+    """Add (sign 1) or subtract (sign -1) a request that grows by one token an iteration.
+
+    Args:
+        profile: the profile.
+        offset: index of its first iteration.
+        first: KV tokens (not allocated ones) that it uses in its first iteration.
+        rounds: iterations that it runs.
+        sign: 1 or -1.
+        block_size: tokens of a block.
+    """
+    end = min(offset + rounds, profile.shape[0])
+    if block_size == 1:
+        step, value = np.int32(sign), np.int32(sign * first)
+        for x in range(offset, end):
+            profile[x] = np.int32(profile[x] + value)
+            value = np.int32(value + step)
+        return
+    use = (first + block_size - 1) // block_size * block_size
+    x, above = offset, offset + use - first + 1
+    while x < end:  # stair by stair
+        stair = np.int32(sign * use)
+        above = min(above, end)
+        for y in range(x, above):
+            profile[y] = np.int32(profile[y] + stair)
+        x, above, use = above, above + block_size, use + block_size
 
 
 @jit
-def blocked_for(profile: Any, offset: int, first: int, rounds: int, limit: int) -> int:
+def blocked_for(profile: Any, offset: int, first: int, rounds: int, limit: int, block_size: int) -> int:
     """Return for how many iterations a request surely cannot be admitted; 0 = it fits now.
 
     A request whose ramp exceeds ``limit`` by e in round k (k = 1, 2, ...) stays blocked for min(e, k)
     iterations: each iteration it waits lowers its own use in that same moment by one token, and admissions
     only raise the profile. A caller may skip checks until then, unless requests leave early.
+
+    Blocks change only the limit. The profile holds whole blocks, so what it leaves of the whole blocks of
+    ``limit`` is whole blocks too, and the allocated tokens of a request fit into these if and only if its
+    tokens do: e counts tokens, and the staircase need not be built.
+
+    Args:
+        profile: the profile.
+        offset: index of the coming iteration.
+        first: KV tokens (not allocated ones) that the request would use in it.
+        rounds: iterations that it would run.
+        limit: memory that may be used at any moment, tokens.
+        block_size: tokens of a block.
     """
     bound = np.int32(0)
-    excess, k = np.int32(first - limit), np.int32(1)
+    excess, k = np.int32(first - limit // block_size * block_size), np.int32(1)
     for x in range(offset, min(offset + rounds, profile.shape[0])):
         bound = max(bound, min(np.int32(profile[x] + excess), k))
         excess = np.int32(excess + 1)
@@ -68,11 +102,17 @@ def profile_clear(profile: Any) -> None:
 
 
 @jit
-def first_use(problem: Any, request: Any) -> int:
-    """Return the KV tokens a waiting request would use in its first iteration (whole prefill)."""
+def first_tokens(problem: Any, request: Any) -> int:
+    """Return the KV tokens of a slot or a waiting request in its next iteration if it runs in full."""
     if request.num_prefill_left > 0:
         return request.num_kv_tokens + request.num_prefill_left + problem.prefill_emits
     return request.num_kv_tokens + 1
+
+
+@jit
+def first_use(problem: Any, request: Any) -> int:
+    """Return the memory that :func:`first_tokens` take, in allocated tokens."""
+    return allocated(problem, first_tokens(problem, request))
 
 
 @jit
@@ -94,7 +134,7 @@ def predicted_rounds(problem: Any, request: Any) -> int:
 
 @jit
 def profile_forget(
-    profile: Any, offset: int, predicted_len: int, num_output_tokens: int, next_use: int
+    profile: Any, offset: int, predicted_len: int, num_output_tokens: int, next_tokens: int, block_size: int
 ) -> None:
     """Take a request that leaves before its predicted end out of the profile.
 
@@ -103,6 +143,7 @@ def profile_forget(
         offset: index of the coming iteration.
         predicted_len: predicted output tokens, as at admission.
         num_output_tokens: output tokens generated so far.
-        next_use: KV tokens it would have used in the coming iteration.
+        next_tokens: KV tokens (not allocated ones) it would have used in the coming iteration.
+        block_size: tokens of a block.
     """
-    profile_add(profile, offset, next_use, predicted_len - num_output_tokens, -1)
+    profile_add(profile, offset, next_tokens, predicted_len - num_output_tokens, -1, block_size)

@@ -29,8 +29,9 @@ class RuleView(NamedTuple):
     """What a rule sees; n requests in the run, A active ones at most. To be read only, with one exception.
 
     Attributes:
-        problem: PROBLEM record, the settings of the run (``kv_capacity`` in tokens, ``prefill_emits`` …).
-        worker: WORKER record (``clock`` in seconds, ``kv_tokens`` at rest, ``num_active``, ``queue_head`` …).
+        problem: PROBLEM record, the settings of the run (``kv_capacity`` in tokens, ``block_size``,
+            ``prefill_emits`` …).
+        worker: WORKER record (``clock`` in seconds, ``kv_allocated`` at rest, ``num_active``, ``queue_head`` …).
         requests: REQUEST (n,), by request id; rows of requests that have not arrived are blank, and so are the
             columns that the policy did not declare to need.
         active: SLOT (A,), the active set in order of activation; the first ``worker.num_active`` rows count.

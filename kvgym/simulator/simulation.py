@@ -78,7 +78,7 @@ class Simulation:
     ) -> None:
         system.check_fits(table)
         n, r = len(table), len(system.all_workers)
-        slots = max(1, min(n, max(worker.kv_capacity for worker in system.all_workers)))
+        slots = max(1, min(n, int(system.usable_capacities.max())))
         self.system, self.table, self.needs, self.policy_name = system, table, needs, policy_name
         self.compiled = compiled and not jit_disabled()
         self.problem = system.to_record(table, needs, log)
@@ -218,7 +218,7 @@ class Simulation:
 
     @property
     def kv_capacity(self) -> int:
-        """KV memory of the worker that decides, tokens."""
+        """KV memory of the worker that decides, tokens of whole blocks."""
         return int(self.problem[self.current]["kv_capacity"])
 
     def _status_of(self, i: int) -> str:
@@ -295,10 +295,11 @@ class Simulation:
                 f"({counts}); the run can never end. A policy with thresholds needs a drain rule."
             )
         if status == NO_MEMORY:
+            blocks = f" in blocks of {self.system.block_size}" if self.system.block_size > 1 else ""
             raise self._invalid(
-                f"does not fit: with {who} the coming iteration needs {needed} KV tokens, kv_capacity is {available} "
-                f"({counts}, {int(w['kv_tokens'])} tokens in use; admits {self._listed(self.admit, 'num_admit')}, "
-                f"evicts {int(self.decision[self.current]['num_evict'])})"
+                f"does not fit: with {who} the coming iteration needs {needed} KV tokens{blocks}, kv_capacity is "
+                f"{available} ({counts}, {int(w['kv_allocated'])} tokens in use; admits "
+                f"{self._listed(self.admit, 'num_admit')}, evicts {int(self.decision[self.current]['num_evict'])})"
             )
         if status == BAD_EVICT:
             raise self._invalid(

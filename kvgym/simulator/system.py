@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, WorkloadError
 from kvgym.simulator.batch_time import BatchTimeModel
@@ -43,6 +44,11 @@ REQUEUE = {"arrival": REQUEUE_ARRIVAL, "front": REQUEUE_FRONT, "back": REQUEUE_B
 def _check_capacity(kv_capacity: Any) -> None:
     if not (isinstance(kv_capacity, int | np.integer) and 2 <= kv_capacity < 2**31):
         raise ConfigError(f"kv_capacity = {kv_capacity!r}; expected a whole number of tokens, 2 … 2^31-1")
+
+
+def whole_blocks(kv_capacity: int, block_size: int) -> int:
+    """Return the tokens of the whole blocks that fit into a memory of so many tokens."""
+    return kv_capacity // block_size * block_size
 
 
 def _smallest(workers: Sequence[Worker]) -> int:
@@ -107,6 +113,9 @@ class System:
             as the hand-over begins.
         workers: the workers of a cluster; empty = one worker. Prefill workers come before decode workers.
             Make one with :meth:`cluster` or :meth:`replicate`.
+        block_size: tokens of a block, of every worker. Memory is handed out in whole blocks: a request with k KV
+            tokens takes ⌈k / block_size⌉ of them, and what remains of the capacity beyond whole blocks cannot be
+            used. 1 counts tokens, as the papers' models do; engines with paged memory use 16 or so.
     """
 
     kv_capacity: int
@@ -120,6 +129,7 @@ class System:
     transfer_latency: float = 0.0
     transfer_time: float = 0.0
     workers: tuple[Worker, ...] = ()
+    block_size: int = 1
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -137,6 +147,7 @@ class System:
                 raise ConfigError(f"{name} = {getattr(self, name)!r}; valid: {', '.join(valid)}")
         if not self.horizon > 0:
             raise ConfigError(f"horizon = {self.horizon!r}; expected seconds > 0, or inf")
+        self._check_blocks()
         if self.stall_limit is not None and self.stall_limit < 1:
             raise ConfigError(f"stall_limit = {self.stall_limit!r}; expected a whole number ≥ 1, or None")
         for name in ("swap_time", "transfer_latency", "transfer_time"):
@@ -155,6 +166,15 @@ class System:
             raise ConfigError(
                 f"workers with roles {', '.join(roles)}; expected at least one prefill worker, then at least one "
                 "decode worker"
+            )
+
+    def _check_blocks(self) -> None:
+        size, smallest = self.block_size, min(worker.kv_capacity for worker in self.all_workers)
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise ConfigError(f"block_size = {size!r}; expected a whole number of tokens ≥ 1")
+        if size > smallest:
+            raise ConfigError(
+                f"block_size = {size}, but a worker has kv_capacity = {smallest} tokens; expected at most that"
             )
 
     @classmethod
@@ -200,21 +220,33 @@ class System:
         """Number of workers that only prefill."""
         return sum(worker.role == "prefill" for worker in self.workers)
 
+    @property
+    def usable_capacity(self) -> int:
+        """KV memory of :attr:`kv_capacity` in whole blocks, tokens: the longest request that can be served."""
+        return whole_blocks(self.kv_capacity, self.block_size)
+
+    @property
+    def usable_capacities(self) -> NDArray[np.int64]:
+        """KV memory of each worker in whole blocks, tokens, int64 (number of workers,)."""
+        sizes = [whole_blocks(worker.kv_capacity, self.block_size) for worker in self.all_workers]
+        return np.array(sizes, np.int64)
+
     def check_fits(self, table: RequestTable) -> None:
         """Check that every request can be served alone, by whatever worker it may go to.
 
         Raises:
-            WorkloadError: a request whose KV at its last token there exceeds the capacity.
+            WorkloadError: a request whose KV at its last token there exceeds the capacity in whole blocks.
         """
-        for worker in self.all_workers:
+        for worker, usable in zip(self.all_workers, self.usable_capacities.tolist(), strict=True):
             output_len = np.minimum(table.output_len, 1) if worker.role == "prefill" else table.output_len
             peak = table.prompt_len + output_len
-            too_long = peak > worker.kv_capacity
+            too_long = peak > usable
             if too_long.any():
                 i = int(np.argmax(peak))
+                blocks = f" in blocks of {self.block_size}" if self.block_size > 1 else ""
                 raise WorkloadError(
                     f"{int(too_long.sum())} of {len(table)} requests can never be served: prompt + output exceeds "
-                    f"kv_capacity = {worker.kv_capacity} tokens (longest: request {i}, {table.prompt_len[i]} + "
+                    f"kv_capacity = {usable} tokens{blocks} (longest: request {i}, {table.prompt_len[i]} + "
                     f"{output_len[i]} = {peak[i]}). Drop or clip them, or choose hardware with more memory."
                 )
 
@@ -223,7 +255,7 @@ class System:
         problem = np.zeros(len(self.all_workers), PROBLEM)
         p = problem[0]
         longest = int((table.prompt_len + table.output_len).max()) if len(table) else 0
-        p["kv_capacity"] = self.kv_capacity
+        p["block_size"] = self.block_size
         p["num_requests"] = len(table)
         p["prefill_emits"], p["ttft_at_prefill"] = FIRST_TOKEN[self.first_token]
         p["progress_on_evict"] = PROGRESS_ON_EVICT[self.progress_on_evict]
@@ -245,6 +277,6 @@ class System:
         p["reveal_slo"] = "slo" in needs
         p["transfer_latency"], p["transfer_time"] = self.transfer_latency, self.transfer_time
         problem[1:] = p
-        problem["kv_capacity"] = [worker.kv_capacity for worker in self.all_workers]
+        problem["kv_capacity"] = self.usable_capacities
         problem["hands_over"] = [worker.role == "prefill" for worker in self.all_workers]
         return problem

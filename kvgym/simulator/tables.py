@@ -4,6 +4,9 @@ Everything the compiled functions touch is one of these records or a plain array
 runs compiled (records) and uncompiled (``numpy.record`` views). Units: times in seconds, lengths and
 memory in tokens. Each dtype is built once: Numba is slow at recognising an equal but distinct dtype.
 
+Memory is handed out in blocks of PROBLEM.block_size tokens. Where it counts as memory, a request is counted with
+its *allocated* tokens, those of whole blocks; with a block size of 1 these are its tokens.
+
 Names avoid attributes that ``numpy.record`` already has (``base``, ``size``, ``shape``, ...).
 """
 
@@ -111,6 +114,8 @@ WORKER = np.dtype(
         ("last_batch_end", "f8"),
         ("iteration", "i8"),  # batches executed, stalled ones included
         ("kv_tokens", "i8"),  # at rest
+        ("kv_allocated", "i8"),  # tokens of the blocks that hold them
+        ("num_full", "i8"),  # active requests whose next token needs a new block
         ("num_active", "i8"),
         ("num_prefilling", "i8"),
         ("num_waiting", "i8"),
@@ -121,7 +126,7 @@ WORKER = np.dtype(
         ("phase", "i8"),  # READY, BUSY or SLEEPING
         ("until", "f8"),  # when the batch ends, or the wait at the latest
         ("batch_duration", "f8"),  # seconds
-        ("batch_kv", "i8"),  # KV tokens at rest when the batch began
+        ("batch_kv", "i8"),  # memory in use when the batch began, allocated tokens
         ("batch_active", "i8"),  # active requests when the batch began
         ("batch_waiting", "i8"),  # waiting requests when the batch began
         ("swap_tokens", "i8"),  # KV tokens to be moved to or from CPU memory with the next batch
@@ -144,9 +149,9 @@ WORKER = np.dtype(
         ("total_prefill_tokens", "i8"),  # as processed, repeats included
         ("total_swapped_tokens", "i8"),  # KV tokens moved to or from CPU memory
         ("total_batch_requests", "i8"),  # sum over iterations of requests in the batch
-        ("peak_kv_tokens", "i8"),
+        ("peak_kv_tokens", "i8"),  # most memory in use, allocated tokens
         ("busy_time", "f8"),
-        ("kv_time", "f8"),  # integral of KV tokens over time
+        ("kv_time", "f8"),  # integral of memory in use, allocated tokens, over time
         ("active_time", "f8"),  # integral of active requests over time
     ],
     align=True,
@@ -181,7 +186,8 @@ LOAD = np.dtype(
 
 PROBLEM = np.dtype(
     [
-        ("kv_capacity", "i8"),
+        ("kv_capacity", "i8"),  # of whole blocks
+        ("block_size", "i8"),  # tokens
         ("num_requests", "i8"),
         ("prefill_emits", "i8"),  # 1: the last prefill chunk emits output token 1
         ("ttft_at_prefill", "i8"),  # 1: the first token appears at the end of the last prefill chunk
@@ -247,7 +253,7 @@ ITERATION = np.dtype(
         ("prefill_tokens", "i4"),
         ("num_decodes", "i4"),
         ("num_output_tokens", "i4"),
-        ("kv_tokens", "i8"),  # in use while the batch runs
+        ("kv_tokens", "i8"),  # memory in use while the batch runs, allocated tokens
     ],
     align=True,
 )

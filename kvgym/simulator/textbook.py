@@ -5,11 +5,13 @@ epoch. Scope: one worker, whole-prompt prefill whose iteration emits the first o
 lose all progress and return to their place in order of arrival.
 
 Source: Jaillet et al., "Online Scheduling for LLM Inference with KV Cache Constraints", Sections 2, 4 and
-5.2, Algorithms 1 and 2. Their M is ``capacity`` here, their õ ``predicted``.
+5.2, Algorithms 1 and 2. Their M is ``capacity`` here, their õ ``predicted``. Beyond the paper, memory may be
+counted in blocks of several tokens, of which a request takes whole ones.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -32,10 +34,15 @@ class Job:
     output: int  # o
     predicted: int  # õ
     generated: int = 0
+    block: int = 1  # tokens of a block
+
+    def tokens(self, rounds: int) -> int:
+        """Return its KV tokens ``rounds`` rounds from now if it keeps running, equation (3)."""
+        return self.prompt + self.generated + rounds
 
     def memory(self, rounds: int) -> int:
-        """Return the KV tokens it holds ``rounds`` rounds from now if it keeps running, equation (3)."""
-        return self.prompt + self.generated + rounds
+        """Return the memory that these take: the tokens of whole blocks."""
+        return math.ceil(self.tokens(rounds) / self.block) * self.block
 
 
 @dataclass
@@ -136,7 +143,13 @@ RULES = {f.__name__: f for f in (mc_sf, mc_benchmark, fcfs, alpha_greedy, alpha_
 
 
 def run_textbook(
-    table: RequestTable, kv_capacity: int, batch_time: Any, policy: Any, patience: int = 10_000, **args: Any
+    table: RequestTable,
+    kv_capacity: int,
+    batch_time: Any,
+    policy: Any,
+    patience: int = 10_000,
+    block_size: int = 1,
+    **args: Any,
 ) -> Times:
     """Run one policy until every request has finished.
 
@@ -146,6 +159,7 @@ def run_textbook(
         batch_time: function giving seconds from keyword loads, see ``kvgym.simulator.batch_time.LOAD_FIELDS``.
         policy: a name in :data:`RULES`, or a function (waiting, active, capacity) -> Plan.
         patience: epochs in a row without an arrival or a token never seen before: the run will not end.
+        block_size: tokens of a block of memory.
         **args: hyperparameters; ``alpha_beta`` needs ``uniform``, a function giving numbers in [0, 1).
 
     Raises:
@@ -155,15 +169,18 @@ def run_textbook(
     predicted = table.output_len if table.predicted_output_len is None else table.predicted_output_len
     columns = (table.arrival_time, table.prompt_len, table.output_len, predicted)
     future = [Job(i, *row) for i, row in enumerate(zip(*(c.tolist() for c in columns), strict=True))]
+    for job in future:
+        job.block = block_size
     waiting, active = list[Job](), list[Job]()
     times = Times(np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.int64))
+    capacity = kv_capacity // block_size * block_size
     clock, fruitless, most = 0.0, 0, [0] * n
     while future or waiting or active:
         while future and future[0].arrival <= clock:
             waiting.append(future.pop(0))
             fruitless = 0
         waiting.sort(key=lambda job: (job.arrival, job.request_id))
-        plan = rule(tuple(waiting), tuple(active), kv_capacity, **args)
+        plan = rule(tuple(waiting), tuple(active), capacity, **args)
         if not (plan.admit or active):  # no batch: on to the next arrival
             if not future:
                 raise LivelockError(f"{policy} admits none of {len(waiting)} requests and none will come")
@@ -185,7 +202,7 @@ def run_textbook(
             prefill_tokens=sum(prompts),
             prefill_squares=sum(tokens**2 for tokens in prompts),
             num_decodes=len(decodes),
-            decode_context=sum(job.memory(0) for job in decodes),
+            decode_context=sum(job.tokens(0) for job in decodes),
         )
         fruitless += 1
         for job in batch:

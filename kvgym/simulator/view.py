@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import InformationError
 from kvgym.simulator.compiled import uncompiled
@@ -93,8 +93,10 @@ class SystemView:
     Attributes:
         clock: seconds.
         iteration: batches executed so far.
-        kv_capacity: tokens.
-        kv_tokens: tokens in use at rest.
+        kv_capacity: tokens of whole blocks.
+        kv_tokens: KV tokens of the active set at rest.
+        kv_allocated: memory they take, tokens of whole blocks.
+        block_size: tokens of a block; see :meth:`allocated`.
         prefill_emits: whether completing a prefill also writes output token 1.
         num_waiting: requests in the queue.
         num_active: requests in the active set.
@@ -131,13 +133,36 @@ class SystemView:
 
     @property
     def kv_capacity(self) -> int:
-        """KV memory, tokens."""
+        """KV memory, tokens of whole blocks."""
         return int(self._simulation.problem[self._worker]["kv_capacity"])
 
     @property
+    def block_size(self) -> int:
+        """Tokens of a block: memory is handed out in whole blocks."""
+        return int(self._simulation.problem[self._worker]["block_size"])
+
+    def allocated(self, tokens: ArrayLike) -> NDArray[np.int64]:
+        """Return the memory that requests take, in tokens of whole blocks.
+
+        What has to fit into :attr:`kv_capacity` is the sum of these, not of tokens. The memory that the active set
+        needs if everybody decodes is ``view.allocated(view.active.num_kv_tokens + 1).sum()``.
+
+        Args:
+            tokens: KV tokens of each request, whole numbers ≥ 0, of any shape.
+        """
+        size = self.block_size
+        blocks: NDArray[np.int64] = -(-np.asarray(tokens, np.int64) // size)
+        return blocks * size
+
+    @property
     def kv_tokens(self) -> int:
-        """KV memory in use at rest, tokens."""
+        """KV tokens of the active set at rest."""
         return int(self._simulation.worker["kv_tokens"])
+
+    @property
+    def kv_allocated(self) -> int:
+        """KV memory in use at rest, tokens of whole blocks."""
+        return int(self._simulation.worker["kv_allocated"])
 
     @property
     def prefill_emits(self) -> bool:
@@ -238,8 +263,9 @@ class ClusterView:
         """Return a figure of every worker, shape (r,).
 
         Args:
-            name: ``num_waiting``, ``num_active``, ``kv_tokens``, ``kv_capacity``, ``outstanding_requests`` or
-                ``outstanding_tokens`` (prompt and predicted output tokens of unfinished requests).
+            name: ``num_waiting``, ``num_active``, ``kv_tokens``, ``kv_allocated`` (memory in use, tokens of whole
+                blocks), ``kv_capacity``, ``outstanding_requests`` or ``outstanding_tokens`` (prompt and predicted
+                output tokens of unfinished requests).
 
         Raises:
             AttributeError: another name.
@@ -257,4 +283,11 @@ class ClusterView:
         return found
 
 
-_CLUSTER_COLUMNS = ("num_waiting", "num_active", "kv_tokens", "outstanding_requests", "outstanding_tokens")
+_CLUSTER_COLUMNS = (
+    "num_waiting",
+    "num_active",
+    "kv_tokens",
+    "kv_allocated",
+    "outstanding_requests",
+    "outstanding_tokens",
+)

@@ -49,9 +49,10 @@ class Job:
 
 @dataclass
 class Scheduler:
-    """The rule, with its limits; memory in tokens."""
+    """The rule, with its limits; memory in blocks, of which a request takes whole ones."""
 
     capacity: int
+    block: int
     budget: int
     places: int
     threshold: int
@@ -64,6 +65,9 @@ class Scheduler:
 
     def free(self) -> int:
         return self.capacity - sum(job.memory for job in self.running)
+
+    def blocks_after(self, job: Job, tokens: int) -> int:
+        return -(-job.memory_after(tokens) // self.block)
 
     def wanted(self, job: Job) -> int:
         lacking = job.known - job.computed
@@ -84,7 +88,7 @@ class Scheduler:
             if job in gone:
                 continue
             count = min(self.wanted(job), left)
-            while job not in gone and job.memory_after(count) - job.memory > self.free():
+            while job not in gone and self.blocks_after(job, count) - job.memory > self.free():
                 worst = max(self.running, key=Job.rank) if self.by_priority else self.running[-1]
                 if worst.number in tokens:
                     left += tokens.pop(worst.number)[1]
@@ -92,7 +96,7 @@ class Scheduler:
                 self.preempt(worst)
             if job in gone:
                 break
-            job.memory = job.memory_after(count)
+            job.memory = self.blocks_after(job, count)
             tokens[job.number] = (job, count)
             left -= count
         while may_start and not gone and self.waiting and left > 0 and len(self.running) < self.places:
@@ -101,12 +105,12 @@ class Scheduler:
             if count > left and not self.chunked:
                 break
             count = min(count, left)
-            must_fit = job.memory_after(job.known if self.whole_input else count)
+            must_fit = self.blocks_after(job, job.known if self.whole_input else count)
             if must_fit + (self.reserve if self.running else 0) > self.free():
                 break
             self.waiting.remove(job)
             self.running.append(job)
-            job.memory = job.memory_after(count)
+            job.memory = self.blocks_after(job, count)
             tokens[job.number] = (job, count)
             left -= count
         return dict(tokens.values()), gone
@@ -145,8 +149,8 @@ def serve(scheduler: Scheduler, jobs: list[Job]) -> list[Step]:
 
 
 @st.composite
-def instances(draw: st.DrawFn) -> tuple[RequestTable, dict[str, Any], int]:
-    """Return requests, hyperparameters and a capacity that is tight for them."""
+def instances(draw: st.DrawFn) -> tuple[RequestTable, dict[str, Any], int, int]:
+    """Return requests, hyperparameters, and a capacity that is tight for them, with a block size."""
     count = draw(st.integers(1, 9))
 
     def column(least: int, most: int) -> list[int]:
@@ -171,26 +175,29 @@ def instances(draw: st.DrawFn) -> tuple[RequestTable, dict[str, Any], int]:
         "scheduler_reserve_full_isl": draw(st.booleans()),
         "watermark": draw(st.sampled_from([0.0, 0.0, 0.1, 0.5])),
     }
-    return table, hyperparameters, longest + draw(st.integers(0, 16))
+    block = draw(st.sampled_from([1, 1, 2, 3, 4, 16]))
+    return table, hyperparameters, -(-longest // block) * block + draw(st.integers(0, 16)), block
 
 
 def reference(
-    table: RequestTable, hyperparameters: dict[str, Any], capacity: int
+    table: RequestTable, hyperparameters: dict[str, Any], capacity: int, block: int
 ) -> tuple[list[Job], list[Step]]:
     """Return the requests when served by the plain scheduler, and its batches."""
     columns = (table.arrival_time, table.prompt_len, table.output_len, table.columns()["priority"])
     jobs = [
         Job(i, float(a), int(s), int(o), int(p)) for i, (a, s, o, p) in enumerate(zip(*columns, strict=True))
     ]
+    blocks = capacity // block
     plain = Scheduler(
-        capacity=capacity,
+        capacity=blocks,
+        block=block,
         budget=hyperparameters["max_num_batched_tokens"],
         places=hyperparameters["max_num_seqs"],
         threshold=hyperparameters["long_prefill_token_threshold"],
         by_priority=hyperparameters["policy"] == "priority",
         chunked=hyperparameters["enable_chunked_prefill"],
         whole_input=hyperparameters["scheduler_reserve_full_isl"],
-        reserve=capacity * {0.0: 0, 0.1: 1, 0.5: 5}[hyperparameters["watermark"]] // 10,
+        reserve=blocks * {0.0: 0, 0.1: 1, 0.5: 5}[hyperparameters["watermark"]] // 10,
     )
     return jobs, serve(plain, jobs)
 
@@ -198,12 +205,16 @@ def reference(
 @settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(instances())
 def test_every_batch_is_that_of_the_plain_scheduler(
-    instance: tuple[RequestTable, dict[str, Any], int],
+    instance: tuple[RequestTable, dict[str, Any], int, int],
 ) -> None:
-    table, hyperparameters, capacity = instance
+    table, hyperparameters, capacity, block = instance
     jobs, steps = reference(*instance)
     system = System(
-        kv_capacity=capacity, batch_time=UnitBatchTime(), progress_on_evict="recompute", requeue="front"
+        kv_capacity=capacity,
+        batch_time=UnitBatchTime(),
+        progress_on_evict="recompute",
+        requeue="front",
+        block_size=block,
     )
     spec = "vllm_v1:" + ",".join(f"{name}={value}" for name, value in hyperparameters.items())
     assert play(spec, system, table) == steps
@@ -228,5 +239,5 @@ def test_the_comparison_meets_preemption(policy: str) -> None:
         "scheduler_reserve_full_isl": True,
         "watermark": 0.0,
     }
-    jobs, _ = reference(table, hyperparameters, 20)
+    jobs, _ = reference(table, hyperparameters, 20, 1)
     assert sum(job.preemptions for job in jobs) >= 4

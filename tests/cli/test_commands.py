@@ -83,6 +83,38 @@ def test_run_a_request_file_in_slotted_time(kvgym, tmp_path):
     assert "unit (M = 20)" in out
 
 
+def test_memory_in_blocks(kvgym, tmp_path):
+    """Two requests of 4 and 5 tokens: 20 tokens hold both, two blocks of 10 as well, but not one of 16."""
+    (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n0,3,2\n")
+    options = (
+        "run",
+        "fcfs",
+        "--requests",
+        "mine.csv",
+        "--batch-time",
+        "unit",
+        "--kv-capacity",
+        20,
+        "-o",
+        "out",
+    )
+    for block_size, finish, shown in ((10, [2, 2], "in blocks of 10"), (16, [2, 4], "in blocks of 16")):
+        code, out, _ = kvgym(*options, "--block-size", block_size)
+        assert code == 0
+        assert f"(M = 20 {shown})" in out
+        assert pl.read_csv(tmp_path / "out" / "requests.csv")["finish_time"].to_list() == finish
+    code, _, err = kvgym(*options, "--block-size", 21)
+    assert code == 2
+    assert "block_size = 21, but a worker has kv_capacity = 20" in err
+    code, _, err = kvgym(*options, "--block-size", 0)
+    assert code == 2
+    assert "--block-size 0: expected a whole number of tokens" in err
+    (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,17,2\n0,3,2\n")
+    code, _, _ = kvgym(*options, "--block-size", 16, "--too-long", "clip")
+    assert code == 0
+    assert pl.read_csv(tmp_path / "out" / "requests.csv")["prompt_len"].to_list() == [14, 3]
+
+
 def test_too_long_requests(kvgym, tmp_path):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n1,50,3\n")
     options = (

@@ -53,6 +53,7 @@ def _random_arguments(rng: np.random.Generator) -> dict[str, Any]:
         "num_requests": int(rng.integers(1, 40)),
         "hold": int(rng.integers(1, 10)),
         "stall_limit": one(10, 200),
+        "block_size": one(1, 1, 4),  # a divisor of the 40 tokens that slotted requests may fill
         "system": {
             "first_token": one("counted", "uncounted", "decode"),
             "progress_on_evict": one("lost", "recompute", "kept"),
@@ -67,7 +68,8 @@ def _random_arguments(rng: np.random.Generator) -> dict[str, Any]:
     if scenario != "mc-sf-model-2" and rng.random() < 0.8:  # little memory
         arguments |= {
             "workload": SHORT,
-            "kv_capacity": int(rng.integers(100, 300)),
+            "kv_capacity": int(rng.integers(116, 300)),
+            "block_size": one(1, 1, 5, 16),
             "rate": one(5.0, 50.0, 500.0),
         }
         predictor = one(

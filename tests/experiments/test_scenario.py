@@ -68,12 +68,14 @@ def test_a_scenario_of_ones_own(tmp_path):
     path.write_text(
         "summary: mine\nbatch_time: {kind: unit}\nkv_capacity: 500\n"
         "workload: {preset: stab-1-1, num_requests: 5, limits: {max_total_len: 500}}\n"
-        "system: {first_token: uncounted, progress_on_evict: kept, horizon: 99}\n"
+        "system: {first_token: uncounted, progress_on_evict: kept, horizon: 99, block_size: 16}\n"
     )
     scenario = load_scenario(path)
     assert scenario.name == "mine"
     system = scenario.make_system()
     assert (system.horizon, system.first_token, system.progress_on_evict) == (99, "uncounted", "kept")
+    assert (system.block_size, system.kv_capacity, system.usable_capacity) == (16, 500, 496)
+    assert load_scenario(DEFAULT_SCENARIO).make_system().block_size == 1
     with pytest.raises(KVGymError):
         scenario.override(seeds=0)
 

@@ -47,15 +47,17 @@ def tables(draw: st.DrawFn) -> RequestTable:
 
 
 def systems() -> st.SearchStrategy[System]:
-    return st.builds(
+    made = st.builds(
         System,
-        kv_capacity=st.integers(18, 60),  # 18 = longest prompt + longest output
+        kv_capacity=st.integers(18, 60),
+        block_size=st.sampled_from([1, 1, 1, 2, 3, 4, 7, 16, 18]),
         batch_time=st.sampled_from([UnitBatchTime(), AffineBatchTime(0.3, 0.02, 0.05, 0.003)]),
         first_token=st.sampled_from(["counted", "uncounted", "decode"]),
         progress_on_evict=st.sampled_from(["lost", "recompute", "kept"]),
         requeue=st.sampled_from(["arrival", "front", "back"]),
         stall_limit=st.just(300),
     )
+    return made.filter(lambda system: system.usable_capacity >= 18)  # longest prompt + longest output
 
 
 class RandomPolicy(Policy):
@@ -81,23 +83,20 @@ class RandomPolicy(Policy):
         tokens: dict[int, int] = {}
         left = dict(zip(active.request_id.tolist(), active.num_prefill_left.tolist(), strict=True))
         stay = [i for i in active.request_id.tolist() if i not in evict]
-        room = view.kv_capacity - sum(
-            int(kv)
-            for i, kv in zip(active.request_id, active.num_kv_tokens, strict=True)
-            if int(i) not in evict
+        self.block, kv = (
+            view.block_size,
+            dict(zip(active.request_id.tolist(), active.num_kv_tokens, strict=True)),
         )
+        room = view.kv_capacity - sum(self.blocks(kv[i]) for i in stay)
         for i in stay:
-            tokens[i] = self.share(left[i], room, wild)
-            room -= tokens[i] + self.emitted(left[i], tokens[i])
+            tokens[i], room = self.share(left[i], int(kv[i]), room, wild)
         admit = []
         for row in rng.permutation(len(waiting)):
             i, back = int(waiting.request_id[row]), int(waiting.num_kv_tokens[row])
-            if rng.random() < wild or back > room:
+            if rng.random() < wild or self.blocks(back) > room:
                 continue
-            room -= back
             left[i] = int(waiting.num_prefill_left[row])
-            tokens[i] = self.share(left[i], room, wild)
-            room -= tokens[i] + self.emitted(left[i], tokens[i])
+            tokens[i], room = self.share(left[i], back, room - self.blocks(back), wild)
             admit.append(i)
         assert room >= 0
         if rng.random() < wild / 2:
@@ -120,12 +119,18 @@ class RandomPolicy(Policy):
             tokens={i: c for i, c in tokens.items() if c != full[i] or rng.random() < 0.5},
         )
 
-    def share(self, left: int, room: int, wild: float) -> int:
-        """Tokens for a request: all that fits, or less."""
-        most = max(1, left)
-        if most + self.emitted(left, most) > room:
-            most = min(most - 1, max(0, room))
-        return int(self.rng.integers(0, most + 1)) if self.rng.random() < wild else most
+    def blocks(self, tokens: int) -> int:
+        """Memory that the KV tokens of a request take."""
+        return -(-int(tokens) // self.block) * self.block
+
+    def share(self, left: int, kv: int, room: int, wild: float) -> tuple[int, int]:
+        """Tokens for a request with so many in memory: all that fits, or less; and the room that is left."""
+        most, free = max(1, left), room + self.blocks(kv) - kv
+        if most + self.emitted(left, most) > free:
+            most = min(most - 1, max(0, free))
+        tokens = int(self.rng.integers(0, most + 1)) if self.rng.random() < wild else most
+        after = kv + tokens + self.emitted(left, tokens)
+        return tokens, room - self.blocks(after) + self.blocks(kv)
 
     def emitted(self, left: int, tokens: int) -> int:
         """Whether the chunk completes a prefill that writes an output token."""
@@ -138,7 +143,7 @@ class Interval:
 
     start: float
     is_batch: bool
-    kv: int
+    kv: int  # memory in use
     active: int
     inside: int  # requests in the system at the start
     completed: list[int]
@@ -187,7 +192,12 @@ class Witness(Policy):
             assert (columns.num_prefill_left >= 0).all()
             total = columns.prompt_len + columns.num_output_tokens
             np.testing.assert_array_equal(columns.num_kv_tokens + columns.num_prefill_left, total)
-        assert view.kv_tokens == self.kv() <= view.kv_capacity
+        assert view.kv_tokens == sum(self.state[i][0] for i in self.active)
+        assert view.kv_allocated == self.memory() <= view.kv_capacity == self.system.usable_capacity
+        assert view.kv_allocated == view.allocated(active.num_kv_tokens).sum()
+        worker = view.simulation.worker
+        full = sum(self.state[i][0] % self.system.block_size == 0 for i in self.active)
+        assert worker["num_full"] == full
         if self.system.requeue == "arrival":
             assert waiting.request_id.tolist() == sorted(waiting.request_id.tolist())
 
@@ -216,13 +226,14 @@ class Witness(Policy):
             self.state[i] = (kv, left - tokens if left else 0, outputs + written)
             if outputs + written == self.table.output_len[i]:
                 completed.append(i)
-        self.intervals.append(Interval(clock, is_batch, self.kv(), len(self.active), inside, completed))
+        self.intervals.append(Interval(clock, is_batch, self.memory(), len(self.active), inside, completed))
         self.active = [i for i in self.active if i not in completed]
         self.finished += completed
 
-    def kv(self) -> int:
-        """KV tokens of the active requests."""
-        return sum(self.state[i][0] for i in self.active)
+    def memory(self) -> int:
+        """Tokens of the blocks of the active requests."""
+        size = self.system.block_size
+        return sum(math.ceil(self.state[i][0] / size) * size for i in self.active)
 
     def check(self, result: SimulationResult) -> None:
         """Compare records and totals with what was seen; all requests have finished."""
@@ -279,7 +290,7 @@ def check_records(result: SimulationResult) -> None:
     np.testing.assert_array_equal(records["last_token_time"], records["finish_time"])
     np.testing.assert_array_equal(records["num_output_tokens"], table.output_len)
     np.testing.assert_array_equal(records["num_delivered_tokens"], table.output_len)
-    assert (log["kv_tokens"] <= result.system.kv_capacity).all()
+    assert (log["kv_tokens"] <= result.system.usable_capacity).all()
     assert result.worker["peak_kv_tokens"][0] == log["kv_tokens"].max()
     assert result.worker["total_finished"][0] == log["num_finished"].sum() == len(table)
     assert (log["start_time"] < log["end_time"]).all()

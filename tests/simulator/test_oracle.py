@@ -67,15 +67,17 @@ def parse(spec: str, seed: int) -> tuple[str, dict[str, Any]]:
     return name, {**arguments, "uniform": coins(seed)} if name == "alpha_beta" else arguments
 
 
-def both(table: RequestTable, capacity: int, model: Any, spec: str, seed: int) -> tuple[Any, Any]:
+def both(
+    table: RequestTable, capacity: int, model: Any, spec: str, seed: int, block_size: int
+) -> tuple[Any, Any]:
     """Outcome of textbook and engine: times and evictions, or the kind of failure."""
     name, arguments = parse(spec, seed)
     try:
-        book: Any = run_textbook(table, capacity, model, name, patience=PATIENCE, **arguments)
+        book: Any = run_textbook(table, capacity, model, name, PATIENCE, block_size, **arguments)
     except LivelockError:
         book = LivelockError
     try:
-        system = System(kv_capacity=capacity, batch_time=model, stall_limit=PATIENCE)
+        system = System(capacity, model, stall_limit=PATIENCE, block_size=block_size)
         r = simulate(system, table, spec, seed=seed).requests
         engine: Any = (r["start_time"], r["first_token_time"], r["finish_time"], r["num_evictions"])
     except LivelockError:
@@ -97,14 +99,16 @@ SPECS = [
 
 @pytest.mark.parametrize("time", TIMES)
 @pytest.mark.parametrize("spec", SPECS)
-def test_engine_equals_textbook(spec: str, time: str) -> None:
+@pytest.mark.parametrize("block_size", [1, 7])
+def test_engine_equals_textbook(spec: str, time: str, block_size: int) -> None:
     model = TIMES[time]
     second = model(num_decodes=1)
     finished = evictions = 0
     for case, (capacity, noise, rate, fill) in enumerate(CASES):
         grid = 1.0 if time == "unit" else (0.0, 3 * second)[case % 2]
-        table = workload(case, capacity, noise, rate / second, grid, fill=fill)
-        book, engine = both(table, capacity, model, spec, seed=case)
+        usable = capacity // block_size * block_size
+        table = workload(case, usable, noise, rate / second, grid, fill=fill)
+        book, engine = both(table, capacity, model, spec, case, block_size)
         if book is LivelockError or engine is LivelockError:
             assert book is engine, f"case {case}: only one of the two is a livelock"
             continue
@@ -112,16 +116,24 @@ def test_engine_equals_textbook(spec: str, time: str) -> None:
             np.testing.assert_array_equal(actual, expected, err_msg=f"{field}, case {case}")
         finished, evictions = finished + 1, evictions + int(book.evictions.sum())
     assert finished >= 10, "too few of the runs end"
-    if spec not in ("mc_sf", "mc_benchmark", "alpha_greedy"):  # with those, overflow here means livelock
+    rare = block_size > 1 and spec.startswith(
+        "mc_"
+    )  # blocks leave few cases in which an error of predictions shows
+    if not rare and spec not in (
+        "mc_sf",
+        "mc_benchmark",
+        "alpha_greedy",
+    ):  # there overflow here means livelock
         assert evictions > 0, "the workloads exercise no overflow"
 
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("case", [3, 7, 14])
-def test_decisions_equal_textbook(spec: str, case: int) -> None:
+@pytest.mark.parametrize("block_size", [1, 4])
+def test_decisions_equal_textbook(spec: str, case: int, block_size: int) -> None:
     """Decision by decision, so that runs which never end are compared as well."""
     capacity, noise, rate, fill = CASES[case]
-    table = workload(case, capacity, noise, rate, 1.0, fill=fill)
+    table = workload(case, capacity // block_size * block_size, noise, rate, 1.0, fill=fill)
     patience = 60
     planned: list[tuple[list[int], ...]] = []
     decided: list[tuple[list[int], ...]] = []
@@ -136,10 +148,10 @@ def test_decisions_equal_textbook(spec: str, case: int) -> None:
         return plan
 
     with contextlib.suppress(LivelockError):
-        run_textbook(table, capacity, UnitBatchTime(), recording, patience=patience, **arguments)
+        run_textbook(table, capacity, UnitBatchTime(), recording, patience, block_size, **arguments)
 
     policy = make_policy(spec)
-    system = System(kv_capacity=capacity, batch_time=UnitBatchTime(), stall_limit=patience)
+    system = System(capacity, UnitBatchTime(), stall_limit=patience, block_size=block_size)
     simulation = Simulation(system, table, needs=policy.info.needs)
     policy.reset(system_info(system, table, case, policy.info.needs))
     with contextlib.suppress(LivelockError):

@@ -45,7 +45,7 @@ GANTT_ROWS = 40
 
 _PLACE = {name: k for k, name in enumerate(WORKER.names or ())}
 _CLOCK, _BATCH_END, _ITERATION = _PLACE["clock"], _PLACE["last_batch_end"], _PLACE["iteration"]
-_KV, _WAITING, _ACTIVE = _PLACE["kv_tokens"], _PLACE["num_waiting"], _PLACE["num_active"]
+_KV, _WAITING, _ACTIVE = _PLACE["kv_allocated"], _PLACE["num_waiting"], _PLACE["num_active"]
 _ADMITTED, _EVICTED = _PLACE["total_admitted"], _PLACE["total_evicted"]
 
 
@@ -163,7 +163,7 @@ class Recorder:
             np.append(column, present)
             for column, present in zip(
                 self.history.columns(),
-                (view.clock, view.kv_tokens, view.num_waiting, view.num_active),
+                (view.clock, view.kv_allocated, view.num_waiting, view.num_active),
                 strict=True,
             )
         )
@@ -173,7 +173,7 @@ class Recorder:
             clock=view.clock,
             iteration=view.iteration,
             kv_capacity=self.kv_capacity,
-            kv_tokens=view.kv_tokens,
+            kv_tokens=view.kv_allocated,
             peak_kv_tokens=int(worker["peak_kv_tokens"]),
             num_prefilling=int(worker["num_prefilling"]),
             num_finished=len(done),

@@ -38,7 +38,7 @@ class RoutingScene:
         num_evictions: evictions so far.
         candidate: bool, whether the request may go there.
         role: int64, index into :data:`ROLES`.
-        kv_tokens: int64, KV memory in use, tokens.
+        kv_tokens: int64, KV memory in use, tokens of whole blocks.
         kv_capacity: int64, tokens.
         waiting: int64, requests.
         active: int64, requests.
@@ -150,7 +150,7 @@ def scene_of(
         num_evictions=int(workers["total_evicted"].sum()),
         candidate=observer.mask.astype(bool) & (request != UNKNOWN),
         role=workers["role"].copy(),
-        kv_tokens=workers["kv_tokens"].copy(),
+        kv_tokens=workers["kv_allocated"].copy(),
         kv_capacity=simulation.problem["kv_capacity"].copy(),
         waiting=workers["num_waiting"].copy(),
         active=workers["num_active"].copy(),

@@ -42,7 +42,9 @@ class RoutingRecorder:
         """Note the present state; called after ``reset``, after every step, and by the environment in between."""
         workers: Any = self._simulation.workers
         now = self._clock()
-        figures = np.stack([workers[name] for name in ("kv_tokens", "num_waiting", "outstanding_requests")])
+        figures = np.stack(
+            [workers[name] for name in ("kv_allocated", "num_waiting", "outstanding_requests")]
+        )
         ended = workers["last_batch_end"]
         # A worker that has run out of work stands still from the end of its last batch on.
         idle = np.flatnonzero((workers["num_active"] == 0) & (self._time < ended) & (ended < now))

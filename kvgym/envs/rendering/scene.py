@@ -64,14 +64,14 @@ class Scene:
         clock: seconds.
         iteration: batches executed.
         kv_capacity: tokens.
-        kv_tokens: tokens in use between two batches.
-        peak_kv_tokens: most tokens in use so far, while batches ran.
+        kv_tokens: memory in use between two batches, tokens of whole blocks.
+        peak_kv_tokens: most memory in use so far, while batches ran, tokens of whole blocks.
         num_prefilling: active requests whose prompt is not in memory yet.
         num_finished: requests finished so far.
         num_evictions: evictions so far.
         mean_latency: mean end-to-end latency of the finished requests, seconds; NaN without any.
         time: of the history, seconds, float64 (s,); the last is the present.
-        kv: KV tokens, float64 (s,).
+        kv: memory in use, tokens of whole blocks, float64 (s,).
         waiting: waiting requests, float64 (s,).
         active: active requests, float64 (s,).
         active_id: active requests in order of activation, int64 (a,).
@@ -151,12 +151,13 @@ def text_frame(scene: Scene) -> str:
     """Return a scene as plain text: clock, memory, counts, the latest active requests, the head of the queue."""
     capacity, kv = scene.kv_capacity, scene.kv_tokens
     bar = memory_bar(int(scene.prompt_kv.sum()), kv, capacity, TEXT_BAR)
+    ends = "" if kv == int((scene.prompt_kv + scene.output_kv).sum()) else " or unfilled"
     oldest = scene.clock - float(scene.queue_arrival.min()) if len(scene.queue_id) else 0.0
     latency = "" if np.isnan(scene.mean_latency) else f", mean latency {scene.mean_latency:.2f} s"
     lines = [
         f"t = {scene.clock:.3f} s   iteration {scene.iteration:,}",
         f"memory   [{bar}] {kv:,} / {capacity:,}",
-        f"         # prompt, = generated; {kv / capacity:.0%} in use, peak {scene.peak_kv_tokens:,} tokens",
+        f"         # prompt, = generated{ends}; {kv / capacity:.0%} in use, peak {scene.peak_kv_tokens:,} tokens",
         f"queue    {len(scene.queue_id):,} waiting" + (f", oldest for {oldest:.2f} s" if oldest else ""),
         f"active   {len(scene.active_id):,} requests, {scene.num_prefilling:,} in prefill",
         f"so far   {scene.num_finished:,} finished{latency}, {scene.num_evictions:,} evictions",

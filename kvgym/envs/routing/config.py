@@ -41,6 +41,7 @@ class RoutingConfig(BaseModel):
         engine: engine of the hardware instead of the scenario's: its name, ``"none"``, or its figures.
         batch_time: description of a batch-time model, or options of the hardware's.
         kv_capacity: KV memory of a worker, tokens, instead of the scenario's.
+        block_size: tokens of a block of memory, instead of the scenario's.
         workload: preset or description instead of the scenario's.
         num_requests: requests per episode, instead of the workload's.
         rate: requests per second, of all workers together. None = the workload's; where ``workers`` makes a
@@ -69,6 +70,7 @@ class RoutingConfig(BaseModel):
     engine: str | dict[str, Any] | None = None
     batch_time: dict[str, Any] | None = None
     kv_capacity: int | None = Field(default=None, ge=2)
+    block_size: int | None = Field(default=None, ge=1)
     workload: str | dict[str, Any] | None = None
     num_requests: int | None = Field(default=None, ge=1)
     rate: float | None = Field(default=None, gt=0)
@@ -116,6 +118,7 @@ class RoutingConfig(BaseModel):
             "engine",
             "batch_time",
             "kv_capacity",
+            "block_size",
             "workload",
             "num_requests",
             "rate",

@@ -146,7 +146,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     def _start(self, seed: int) -> None:
         """Begin the episode of a workload seed, and go to its first question."""
-        table = self.scenario.sample(self.workload, seed, self.system.kv_capacity)
+        table = self.scenario.sample(self.workload, seed, self.system.usable_capacity)
         needs = self._policy.info.needs
         self._policies = [copy.copy(self._policy) for _ in range(self._count)]
         for k, policy in enumerate(self._policies):

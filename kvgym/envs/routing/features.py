@@ -62,7 +62,7 @@ WORKER_FEATURES: tuple[tuple[str, str], ...] = (
     ("prefill", "1 for a prefill worker"),
     ("decode", "1 for a decode worker"),
     ("memory", "capacity / capacity of the largest worker"),
-    ("kv", "KV tokens in use / capacity"),
+    ("kv", "memory in use / capacity"),
     ("waiting", "waiting requests, half-way at 16"),
     ("active", "active requests, half-way at 64"),
     ("incoming", "requests on their way from a prefill worker, half-way at 16"),
@@ -297,7 +297,7 @@ def write_workers(x: Look, first: int, last: int, at: int) -> None:
         out[at + 1] = np.float32(1.0) if w.role == ROLE_PREFILL else np.float32(0.0)
         out[at + 2] = np.float32(1.0) if w.role == ROLE_DECODE else np.float32(0.0)
         out[at + 3] = np.float32(capacity / largest)
-        out[at + 4] = share(float(w.kv_tokens), capacity)
+        out[at + 4] = share(float(w.kv_allocated), capacity)
         out[at + 5] = half_way(float(w.num_waiting), 16.0)
         out[at + 6] = half_way(float(w.num_active), 64.0)
         out[at + 7] = half_way(incoming, 16.0)

@@ -103,6 +103,7 @@ class EnvConfig(BaseModel):
         engine: engine of the hardware instead of the scenario's: its name, ``"none"``, or its figures.
         batch_time: description of a batch-time model, or options of the hardware's.
         kv_capacity: KV memory, tokens, instead of the scenario's.
+        block_size: tokens of a block of memory, instead of the scenario's.
         workload: preset or description instead of the scenario's.
         num_requests: requests per episode, instead of the workload's.
         rate: requests per second, instead of the workload's.
@@ -146,6 +147,7 @@ class EnvConfig(BaseModel):
     engine: str | dict[str, Any] | None = None
     batch_time: dict[str, Any] | None = None
     kv_capacity: int | None = Field(default=None, ge=2)
+    block_size: int | None = Field(default=None, ge=1)
     workload: str | dict[str, Any] | None = None
     num_requests: int | None = Field(default=None, ge=1)
     rate: float | None = Field(default=None, gt=0)
@@ -206,8 +208,9 @@ class EnvConfig(BaseModel):
             changes["batch_time"] = self.batch_time
         if self.hardware is not None and self.batch_time is None and "kind" in base.batch_time:
             changes["batch_time"] = {}
-        if self.system:
-            changes["system"] = {**base.system.model_dump(), **self.system}
+        rules = self.system if self.block_size is None else {**self.system, "block_size": self.block_size}
+        if rules:
+            changes["system"] = {**base.system.model_dump(), **rules}
         scenario = base.override(**changes)
         if self.batch_time is not None and "kind" in self.batch_time:
             capacity = self.kv_capacity or base.make_system().kv_capacity

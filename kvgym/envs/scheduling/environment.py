@@ -207,7 +207,9 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         """Return what follows the present episode from now on, a :class:`~kvgym.envs.rendering.recorder.Recorder`."""
         from kvgym.envs.rendering.recorder import Recorder
 
-        return Recorder(self.episodes.system.kv_capacity, lambda: (self.view, self.episodes.slots[0].block))
+        return Recorder(
+            self.episodes.system.usable_capacity, lambda: (self.view, self.episodes.slots[0].block)
+        )
 
     def players(self) -> tuple[str, ...]:
         """Return what plays without training: greedy admits as much as fits and evicts only where it must."""

@@ -116,7 +116,7 @@ class Episodes:
         n = max(1, num_requests)
         return Sizes(
             num_requests=n,
-            slots=min(n, self.system.kv_capacity),
+            slots=min(n, self.system.usable_capacity),
             window=self.config.queue_window,
             heap=0 if self.config.queue_order == "queue" else n + 2,
             gap_bins=GAP_BINS,

@@ -1,8 +1,8 @@
 """The observation, feature by feature, written by one compiled function into a float32 buffer.
 
-All features are finite and normalised: fractions of memory, or x / (x + scale), which is 1/2 at the scale
-and never reaches 1; slacks are s / (|s| + scale), in (-1, 1). What the information level does not reveal is
-0, and so are positions of a window that hold no request. What else may be shown stands in
+All features are finite and normalised: fractions of memory, which is counted in whole blocks, or x / (x + scale),
+which is 1/2 at the scale and never reaches 1; slacks are s / (|s| + scale), in (-1, 1). What the information level
+does not reveal is 0, and so are positions of a window that hold no request. What else may be shown stands in
 :mod:`~kvgym.envs.scheduling.revealed`.
 """
 
@@ -26,16 +26,17 @@ from kvgym.envs.scheduling.revealed import (
 from kvgym.envs.scheduling.tables import MARKED, PROFILE_BINS
 from kvgym.envs.scheduling.window import Env
 from kvgym.simulator.batch import clear_load
+from kvgym.simulator.blocks import allocated
 from kvgym.simulator.compiled import jit_inline
 from kvgym.simulator.lookahead import first_use
 from kvgym.simulator.tables import UNKNOWN
 
 SYSTEM_FEATURES: tuple[tuple[str, str], ...] = (
-    ("kv_used", "KV tokens at rest / capacity"),
-    ("kv_free", "free KV tokens / capacity"),
+    ("kv_used", "memory in use at rest / capacity"),
+    ("kv_free", "free memory / capacity"),
     (
         "kv_need",
-        "KV tokens of the coming iteration as decided so far / (2 capacity); above 0.5 it does not fit",
+        "memory of the coming iteration as decided so far / (2 capacity); above 0.5 it does not fit",
     ),
     ("num_active", "active requests, half-way at 64"),
     ("num_prefilling", "active requests with prompt left to process / active requests"),
@@ -56,7 +57,7 @@ QUEUE_FEATURES: tuple[tuple[str, str], ...] = (
     ("prompt", "tokens to prefill / capacity"),
     ("predicted", "predicted output tokens left / capacity"),
     ("waiting", "time since arrival, half-way at the time scale"),
-    ("peak", "KV tokens at its predicted last token / capacity"),
+    ("peak", "memory it holds at its predicted last token / capacity"),
     ("fits", "1 if it fits into the coming iteration as decided so far"),
     ("marginal_duration", "how much longer the coming batch takes with it, half-way at the duration scale"),
     ("ttft_slack", "time left to its TTFT target, in (-1, 1), half-way at the time scale"),
@@ -65,7 +66,7 @@ QUEUE_FEATURES: tuple[tuple[str, str], ...] = (
 
 ACTIVE_FEATURES: tuple[tuple[str, str], ...] = (
     ("present", "1 if the position holds a request"),
-    ("kv", "KV tokens it holds / capacity"),
+    ("kv", "memory it holds / capacity"),
     ("prefill_left", "tokens still to prefill / capacity"),
     ("generated", "output tokens generated, half-way at 64"),
     ("predicted_left", "predicted output tokens left, half-way at 64"),
@@ -77,7 +78,7 @@ ACTIVE_FEATURES: tuple[tuple[str, str], ...] = (
 PROFILE_FEATURES = tuple(
     (
         f"profile_{2**b}",
-        f"KV tokens F of the active set {2**b} iterations ahead if all decode and end as predicted (without "
+        f"memory F of the active set {2**b} iterations ahead if all decode and end as predicted (without "
         "predictions: never end), F / (F + capacity)",
     )
     for b in range(PROFILE_BINS)
@@ -142,7 +143,11 @@ def write_profile(e: Env, out: Any, at: int) -> None:
     for b in range(PROFILE_BINS):
         out[at + b] = np.float32(0.0)
     counts = totals = 0.0
-    # First the tokens and requests whose end lies in each bin, then sums over all later bins.
+    p, first = e.run.problem, 0
+    while first < PROFILE_BINS and (1 << first) % p.block_size != 0:
+        first += 1
+    # From bin ``first`` on what is written until then is whole blocks: the memory and the requests whose end lies
+    # in each bin, then sums over all later bins. Before, each request has stairs of its own.
     for k in range(e.run.w.num_active):
         slot = e.run.active[k]
         if slot.planned == MARKED:
@@ -152,14 +157,20 @@ def write_profile(e: Env, out: Any, at: int) -> None:
         if left != UNKNOWN:
             # The exponent of a float64 is the floor of its log2.
             b = min(int(np.float64(left).view(np.int64) >> 52) - 1023, PROFILE_BINS - 1)
-        out[at + b] += np.float32(slot.num_kv_tokens + slot.num_prefill_left)
-        e.episode.bins[b] += 1
+        tokens = slot.num_kv_tokens + slot.num_prefill_left
+        for c in range(min(first, b + 1)):
+            out[at + c] += np.float32(allocated(p, tokens + (1 << c)))
+        if b >= first:
+            out[at + b] += np.float32(allocated(p, tokens))
+            e.episode.bins[b] += 1
     for b in range(PROFILE_BINS - 1, -1, -1):
-        totals += out[at + b]
-        counts += e.episode.bins[b]
-        e.episode.bins[b] = 0
-        tokens = totals + counts * (1 << b)
-        out[at + b] = half_way(tokens, e.run.problem.kv_capacity)
+        used = float(out[at + b])
+        if b >= first:
+            totals += out[at + b]
+            counts += e.episode.bins[b]
+            e.episode.bins[b] = 0
+            used = totals + counts * (1 << b)
+        out[at + b] = half_way(used, p.kv_capacity)
 
 
 @jit_inline
@@ -205,7 +216,7 @@ def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_p
         load_candidate(load, r, 1)
         longer = max(batch_time(load, batch_params) - base, 0.0)
         load_candidate(load, r, -1)
-        peak = r.num_kv_tokens + r.num_prefill_left + left
+        peak = allocated(p, r.num_kv_tokens + r.num_prefill_left + left)
         out[at] = np.float32(1.0)
         out[at + 1] = np.float32(r.num_prefill_left / capacity)
         out[at + 2] = np.float32(0.0) if left == UNKNOWN else np.float32(min(left / capacity, 1.0))
@@ -237,7 +248,7 @@ def write_active(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_
         r = e.run.requests[slot.request_id]
         left = predicted_left(slot.predicted_len, slot.num_output_tokens)
         out[at] = np.float32(1.0)
-        out[at + 1] = np.float32(slot.num_kv_tokens / capacity)
+        out[at + 1] = np.float32(allocated(e.run.problem, slot.num_kv_tokens) / capacity)
         out[at + 2] = np.float32(slot.num_prefill_left / capacity)
         out[at + 3] = half_way(slot.num_output_tokens, 64.0)
         out[at + 4] = np.float32(0.0) if left == UNKNOWN else half_way(left, 64.0)
@@ -266,8 +277,8 @@ def write_observation(e: Env, out: Any, batch_time: Any, batch_params: Any) -> N
     oldest = 0.0
     if e.episode.num_window > 0:
         oldest = max(w.clock - e.run.requests[e.window[0]].arrival_time, 0.0)
-    out[0] = np.float32(w.kv_tokens / capacity)
-    out[1] = np.float32((capacity - w.kv_tokens) / capacity)
+    out[0] = np.float32(w.kv_allocated / capacity)
+    out[1] = np.float32((capacity - w.kv_allocated) / capacity)
     out[2] = np.float32(min(e.episode.need / (2.0 * capacity), 1.0))
     out[3] = half_way(w.num_active, 64.0)
     out[4] = np.float32(w.num_prefilling / max(w.num_active, 1))

@@ -51,7 +51,7 @@ SETTINGS = np.dtype(
 
 EPISODE = np.dtype(
     [
-        ("need", "i8"),  # KV tokens of the coming iteration under the decision being composed
+        ("need", "i8"),  # memory of the coming iteration under the decision being composed, allocated tokens
         ("num_window", "i8"),
         ("cursor", "i8"),  # first waiting request behind the window, when the window follows the queue
         ("num_ignored", "i8"),  # parts of the last action that were not possible

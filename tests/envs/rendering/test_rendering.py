@@ -199,6 +199,18 @@ def test_text():
     assert "more activated earlier" in text
 
 
+def test_text_in_blocks():
+    env = after(25, "ansi", block_size=16)
+    lines, view = env.render().splitlines(), env.view
+    used = int((-(-view.active.num_kv_tokens // 16) * 16).sum())
+    assert used == view.kv_allocated > view.kv_tokens
+    assert f"{used:,} / 1,488" in lines[1]  # 93 blocks
+    assert "= generated or unfilled;" in lines[2]
+    assert max(map(len, lines)) <= 80
+    assert env._recorder.history.columns()[1][-1] == used
+    assert env._recorder.scene().peak_kv_tokens % 16 == 0
+
+
 def test_text_of_an_empty_worker():
     env = after(2000, "ansi")
     assert "active   0 requests" in env.render()

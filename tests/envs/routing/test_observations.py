@@ -17,14 +17,18 @@ from kvgym.envs.routing.features import WORKER_FEATURES
 # ---------------------------------------------------------------- observations
 
 
+@pytest.mark.parametrize("block_size", [1, 9])
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_observation_by_brute_force(cluster):
+def test_observation_by_brute_force(cluster, block_size):
     information = ["predicted_length", "true_length", "slo"]
-    env = RoutingEnv(information=information, time_scale=2.0, **TIGHT, **CLUSTERS[cluster])
+    env = RoutingEnv(
+        information=information, time_scale=2.0, block_size=block_size, **TIGHT, **CLUSTERS[cluster]
+    )
     table = env.workload.sample(4)
     env.reset(options={"workload_seed": 4})
     env.action_space.seed(0)
-    capacity = np.array([w.kv_capacity for w in env.system.all_workers])
+    capacity = env.system.usable_capacities
+    assert (capacity % block_size == 0).all()
     ended = False
     while not ended:
         found, view, r = features(env), env.view, env.simulation.requests
@@ -49,6 +53,9 @@ def test_observation_by_brute_force(cluster):
         }
         assert len(times) <= max(arrived, len(times))
         inside = np.isin(r["status"], (1, 2, 6))
+        used, tokens = view.column("kv_allocated"), view.column("kv_tokens")
+        assert (used % block_size == 0).all()
+        assert ((tokens <= used) & (used <= tokens + block_size * view.column("num_active"))).all()
         expected["system.num_requests"] = inside.sum() / (inside.sum() + 64 * len(capacity))
         for k, size in enumerate(capacity):
             here = inside & (r["worker"] == k)
@@ -60,7 +67,7 @@ def test_observation_by_brute_force(cluster):
             prefill = r["num_prefill_left"][waiting].sum()
             expected |= {
                 f"worker.{k}.memory": size / capacity.max(),
-                f"worker.{k}.kv": view.column("kv_tokens")[k] / size,
+                f"worker.{k}.kv": view.column("kv_allocated")[k] / size,
                 f"worker.{k}.waiting": waiting.sum() / (waiting.sum() + 16),
                 f"worker.{k}.active": (here & (r["status"] == 2)).sum()
                 / ((here & (r["status"] == 2)).sum() + 64),

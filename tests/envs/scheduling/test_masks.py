@@ -100,7 +100,7 @@ def check_actions(env, rng, equal):
     bools = env.action_masks()
     before = snapshot.buffer.copy()
     # Where the overflow rule has to act, evicting those it would evict anyway changes nothing.
-    fits = snapshot.block["episode"]["need"][0] <= env.episodes.system.kv_capacity
+    fits = snapshot.block["episode"]["need"][0] <= env.episodes.system.usable_capacity
     if config.action in ("admit_evict", "admit_count"):
         nothing = 0 if config.action == "admit_count" else env.action_space.n - 1
         idle = snapshot.outcome(nothing)
@@ -233,6 +233,29 @@ def test_admit_evict_by_hand(requests_of):
     assert info["time"] == 2
     *_, info = env.step(4)
     assert env.view.active.request_id.tolist() == [1]
+
+
+def test_admit_evict_in_blocks_by_hand(requests_of):
+    """Memory 15, of which 12 are whole blocks of 4: prompts of 4 and an output token take two, one of 3 takes one."""
+    workload = requests_of((0, 4, 5), (0, 4, 5), (0, 3, 2))
+    env = ServingEnv(
+        action="admit_evict", scenario="mc-sf-model-2", kv_capacity=15, block_size=4, workload=workload,
+        queue_window=3, active_window=2,
+    )  # fmt: skip
+    _, info = env.reset(seed=0)
+    assert info["action_mask"].tolist() == [1, 1, 1, 0, 0, 1]
+    *_, info = env.step(0)  # 8 of 12; in tokens, 5 of 15 would leave room for both others
+    assert info["action_mask"].tolist() == [0, 1, 0, 0, 0, 1]
+    *_, info = env.step(1)
+    assert info["action_mask"].tolist() == [0, 0, 0, 0, 0, 1]
+    *_, info = env.step(5)
+    # They hold 5 and 4 tokens; the second needs a block that is not there.
+    assert (env.view.kv_tokens, env.view.kv_allocated) == (9, 12)
+    assert info["action_mask"].tolist() == [0, 0, 0, 1, 1, 1]
+    *_, info = env.step(5)  # so it is evicted by the overflow rule
+    assert info["ignored"] == 0
+    assert env.view.active.request_id.tolist() == [0]
+    assert info["action_mask"].tolist() == [0, 1, 0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(("overflow", "left"), [("lifo", [0]), ("clear", [])])

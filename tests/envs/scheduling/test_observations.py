@@ -149,15 +149,20 @@ def test_durations_and_targets_by_hand(requests_of, information):
     check(env, {"queue.0.ttft_slack": -late / (late + 20) if slo else 1})
 
 
+@pytest.mark.parametrize("block_size", [1, 8, 11])
 @pytest.mark.parametrize("action", IDS.values())
-def test_profile_window_and_fit_by_brute_force(action):
+def test_profile_window_and_fit_by_brute_force(action, block_size):
     """From what a policy sees of the worker, in any state of a run under memory pressure."""
     env = ServingEnv(
         action=action, num_requests=40, rate=100.0, kv_capacity=220, queue_window=6, active_window=5, hold=2,
-        workload={"preset": "lmsys", "limits": {"max_prompt_len": 60, "max_output_len": 40}},
+        workload={"preset": "lmsys", "limits": {"max_prompt_len": 60, "max_output_len": 40}}, block_size=block_size,
     )  # fmt: skip
     env.reset(seed=1)
     env.action_space.seed(1)
+
+    def memory(tokens):
+        return np.ceil(np.asarray(tokens) / block_size) * block_size
+
     for _ in range(80):
         _, _, terminated, truncated, _ = env.step(env.action_space.sample(env.sample_mask()))
         if terminated or truncated:
@@ -171,7 +176,7 @@ def test_profile_window_and_fit_by_brute_force(action):
         held = active.num_kv_tokens + active.num_prefill_left
         for b in range(len(PROFILE_FEATURES)):
             ahead = 2**b
-            tokens = float((held + ahead)[left >= ahead].sum())
+            tokens = float(memory(held + ahead)[left >= ahead].sum())
             assert found[f"profile_{ahead}"] == pytest.approx(tokens / (tokens + capacity), rel=1e-6)
         decoding = active.num_prefill_left == 0
         load = {
@@ -186,7 +191,10 @@ def test_profile_window_and_fit_by_brute_force(action):
         scale = env.episodes.settings["duration_scale"][0]
         now = float(batch_time(**load))
         assert found["system.batch_duration"] == pytest.approx(now / (now + scale), rel=1e-5)
-        need = int((held + 1).sum())
+        need = int(memory(held + 1).sum())
+        used = memory(active.num_kv_tokens).sum()
+        assert found["system.kv_used"] == pytest.approx(used / capacity, rel=1e-6)
+        assert found["system.kv_free"] == pytest.approx(1 - used / capacity, rel=1e-6, abs=1e-7)
         assert found["system.kv_need"] == pytest.approx(min(need / (2 * capacity), 1), rel=1e-6)
         for q in range(6):
             row = {name: found[f"queue.{q}.{name}"] for name, _ in QUEUE_FEATURES}
@@ -200,7 +208,9 @@ def test_profile_window_and_fit_by_brute_force(action):
                 }
                 longer = float(batch_time(**with_it)) - now
                 assert row["marginal_duration"] == pytest.approx(longer / (longer + scale), rel=1e-4)
-                assert row["fits"] == (need + prompt + 1 <= capacity)
+                assert row["fits"] == (need + memory(prompt + 1) <= capacity)
+                output = int(waiting.predicted_output_len[q])
+                assert row["peak"] == pytest.approx(min(memory(prompt + output) / capacity, 1), rel=1e-6)
                 assert row["prompt"] == pytest.approx(prompt / capacity, rel=1e-6)
         for a in range(5):
             k = len(active) - 1 - a  # latest activated first
@@ -211,7 +221,7 @@ def test_profile_window_and_fit_by_brute_force(action):
                 age = view.clock - active.arrival_time[k]
                 generated = active.num_output_tokens[k]
                 assert row[:6] == pytest.approx([
-                    1, active.num_kv_tokens[k] / capacity, active.num_prefill_left[k] / capacity,
+                    1, memory(active.num_kv_tokens[k]) / capacity, active.num_prefill_left[k] / capacity,
                     generated / (generated + 64), left[k] / (left[k] + 64), age / (age + 10),
                 ], rel=1e-6)  # fmt: skip
 

@@ -116,7 +116,7 @@ def test_random_actions_are_carried_out(requests_of):
         env = make(
             requests_of(*sorted(rows)), int(rng.integers(16, 40)), horizon=300.0, stall_limit=50,
             overflow=("lifo", "clear")[trial % 2], queue_order=("queue", "prompt")[trial // 2 % 2],
-            epochs=("iteration", "decision")[trial // 4 % 2],
+            epochs=("iteration", "decision")[trial // 4 % 2], block_size=(1, 3, 1, 4, 5)[trial % 5],
             system={
                 "first_token": list(FIRST_TOKEN)[trial % 3],
                 "progress_on_evict": list(PROGRESS_ON_EVICT)[trial // 3 % 3],
@@ -129,7 +129,7 @@ def test_random_actions_are_carried_out(requests_of):
             numbers[-1] = rng.uniform(-200, 60) / WAIT_UNIT
             *_, terminated, truncated, _ = env.step(numbers)
             ended = terminated or truncated
-            assert env.view.kv_tokens <= env.view.kv_capacity
+            assert env.view.kv_tokens <= env.view.kv_allocated <= env.view.kv_capacity
 
 
 def test_actions_are_clipped_and_nan_is_refused(requests_of):
@@ -210,9 +210,18 @@ RULES = list(itertools.product(FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE))
 
 
 def rules(k):
-    """Return the k-th combination of the engine's rules; nine in a row have every value of each."""
+    """Return the k-th combination of the engine's rules; nine in a row have every value of each.
+
+    Every second memory of 30 tokens comes in blocks of several.
+    """
     first, progress, requeue = RULES[(k * 4 + k // 27) % 27]
-    return {"first_token": first, "progress_on_evict": progress, "requeue": requeue}
+    block_size = (1, 4, 7, 1, 10)[k % 5]
+    return {
+        "first_token": first,
+        "progress_on_evict": progress,
+        "requeue": requeue,
+        "block_size": block_size,
+    }
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -91,6 +91,13 @@ def test_equals_sync(name, observation, mode, small, equal):
     assert run_both(native, sync, equal, seed=None, start={"seed": [5, None, 5]}, steps=20, masked=False) >= 0
 
 
+@pytest.mark.parametrize("name", IDS)
+def test_equals_sync_in_blocks(name, small, equal):
+    native, sync = pair(name, MODES[0], **{**small, **TINY, "block_size": 8})
+    assert native.unwrapped.episodes.system.block_size == 8
+    assert run_both(native, sync, equal, seed=4) >= 3
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", IDS)
 def test_time_limit(name, mode, small, equal):

@@ -1,9 +1,9 @@
 """What kinds of action are made of: compiled functions that compose a decision for the coming iteration.
 
 A decision grows in the worker's tables while its actions come in. ``e.episode.need`` is the KV memory that the
-coming iteration takes under the decision so far, with everybody in full. Whatever an agent does, the iteration
-fits: :func:`settle` evicts by the overflow rule if the ongoing requests alone do not. Admission needs room in the
-coming iteration only; planning ahead is the agent's task.
+coming iteration takes under the decision so far, in whole blocks, with everybody in full. Whatever an agent does,
+the iteration fits: :func:`settle` evicts by the overflow rule if the ongoing requests alone do not. Admission needs
+room in the coming iteration only; planning ahead is the agent's task.
 """
 
 from __future__ import annotations

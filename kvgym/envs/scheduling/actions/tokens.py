@@ -36,7 +36,8 @@ from kvgym.envs.scheduling.actions.kind import (
 from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR
 from kvgym.envs.scheduling.window import Env, window_take
-from kvgym.simulator.apply_decision import full_tokens, kv_growth, planned_tokens
+from kvgym.simulator.apply_decision import full_tokens, planned_tokens
+from kvgym.simulator.blocks import allocated, kv_growth
 from kvgym.simulator.compiled import jit
 from kvgym.simulator.rule import RuleDecision
 from kvgym.simulator.tables import RUN, UNKNOWN, WAIT
@@ -91,15 +92,15 @@ def insert_by_order(rows: Any, count: int, action: Any, row: int, shift: int) ->
 
 @jit
 def use_as_planned(e: Env, k: int) -> int:
-    """Return the KV tokens that slot ``k`` takes in the coming iteration as planned."""
+    """Return the memory that slot ``k`` takes in the coming iteration as planned."""
     slot = e.run.active[k]
     tokens = planned_tokens(e.run.decision, slot.planned, slot.num_prefill_left)
-    return slot.num_kv_tokens + kv_growth(e.run.problem, slot.num_prefill_left, tokens)
+    return allocated(e.run.problem, slot.num_kv_tokens) + kv_growth(e.run.problem, slot, tokens)
 
 
 @jit
 def plan_active(e: Env, action: Any) -> int:
-    """Evict and plan as the action says, and by the overflow rule; returns the KV tokens the others take.
+    """Evict and plan as the action says, and by the overflow rule; returns the memory the others take.
 
     UNKNOWN if the overflow rule had to act.
     """
@@ -134,7 +135,7 @@ def plan_active(e: Env, action: Any) -> int:
 
 @jit
 def admit_chosen(e: Env, action: Any, need: int) -> int:
-    """Admit as the action says, as far as requests fit; returns the KV tokens that the coming iteration takes."""
+    """Admit as the action says, as far as requests fit; returns the memory that the coming iteration takes."""
     run, d = e.run, e.run.decision
     chosen = 0
     for q in range(min(e.settings.queue_window, e.episode.num_window)):
@@ -150,9 +151,11 @@ def admit_chosen(e: Env, action: Any, need: int) -> int:
     for j in range(chosen):
         i, tokens = run.admit[j], run.admit_tokens[j]
         r = run.requests[i]
-        growth = 0 if d.act == WAIT else kv_growth(run.problem, r.num_prefill_left, tokens)
-        if room_left(e) > 0 and need + r.num_kv_tokens + growth <= run.problem.kv_capacity:
-            need += r.num_kv_tokens + growth
+        use = allocated(run.problem, r.num_kv_tokens)
+        if d.act != WAIT:
+            use += kv_growth(run.problem, r, tokens)
+        if room_left(e) > 0 and need + use <= run.problem.kv_capacity:
+            need += use
             window_take(e.settings, e.episode, e.window, e.heap, run.requests, position_in_window(e, i))
             run.admit[d.num_admit], run.admit_tokens[d.num_admit] = i, tokens
             d.num_admit += 1

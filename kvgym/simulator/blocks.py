@@ -1,0 +1,52 @@
+"""Memory in blocks: what the KV tokens of a request take of it.
+
+A worker hands out its memory in blocks of PROBLEM.block_size tokens, as engines with paged memory do, and a request
+takes whole ones. Memory is therefore measured in *allocated tokens*, the tokens of all blocks that are held. Those
+of a request are a multiple of the block size, and so are sums of them and the capacity of a worker. With a block
+size of 1 tokens and allocated tokens are the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvgym.simulator.compiled import jit_inline
+
+
+@jit_inline
+def written_tokens(p: Any, prefill_left: int, tokens: int) -> int:
+    """Return the KV tokens a request gains; the last prefill chunk may also write output token 1."""
+    if prefill_left > 0 and tokens == prefill_left:
+        return tokens + p.prefill_emits
+    return tokens
+
+
+@jit_inline
+def allocated(p: Any, tokens: int) -> int:
+    """Return the memory that a request with so many KV tokens holds: the tokens of its blocks."""
+    size = p.block_size
+    if size & (size - 1) == 0:  # a power of two, 1 included: no division
+        return (tokens + size - 1) & -size
+    return (tokens + size - 1) // size * size
+
+
+@jit_inline
+def kv_growth(p: Any, row: Any, tokens: int) -> int:
+    """Return the memory a slot or a waiting request gains by processing ``tokens``, in allocated tokens.
+
+    It is 0 as long as its last block has room for what is written.
+    """
+    written = written_tokens(p, row.num_prefill_left, tokens)
+    if p.block_size == 1:
+        return written
+    return allocated(p, row.num_kv_tokens + written) - allocated(p, row.num_kv_tokens)
+
+
+@jit_inline
+def count_memory(p: Any, w: Any, tokens: int, sign: int) -> None:
+    """Count the memory of a request with so many KV tokens in (sign 1) or out (sign -1)."""
+    held = allocated(p, tokens)
+    w.kv_tokens += sign * tokens
+    w.kv_allocated += sign * held
+    if held == tokens:
+        w.num_full += sign
