@@ -16,6 +16,7 @@ from kvgym.cli.render import render
 from kvgym.cli.run import run
 from kvgym.cli.train import train
 from kvgym.cli.tune import tune
+from kvgym.cli.validate import validate
 from kvgym.errors import KVGymError
 from kvgym.version import __version__
 
@@ -36,6 +37,7 @@ app.command()(train)
 app.command()(evaluate)
 app.command()(tune)
 app.command()(calibrate)
+app.command()(validate)
 
 
 def _version(value: bool) -> None:

@@ -16,7 +16,7 @@ from kvgym.errors import ConfigError
 if TYPE_CHECKING:
     from kvgym.experiments.comparison import Comparison
 
-__all__ = ["picture", "write_report"]
+__all__ = ["picture", "require", "write_report"]
 
 
 def write_report(
@@ -36,7 +36,7 @@ def write_report(
     Raises:
         ConfigError: matplotlib or Jinja2 is missing, or there is no such reference policy.
     """
-    _require("matplotlib", "jinja2")
+    require("matplotlib", "jinja2")
     from kvgym.report.html import write_page
 
     return write_page(comparison, path, command=command, reference=reference)
@@ -55,13 +55,13 @@ def picture(comparison: Comparison, path: str | Path) -> Path:
     Raises:
         ConfigError: matplotlib is missing, another file name ending, or no examples.
     """
-    _require("matplotlib")
+    require("matplotlib")
     from kvgym.report.overview import picture as write
 
     return write(comparison, path)
 
 
-def _require(*modules: str) -> None:
+def require(*modules: str) -> None:
     """Check that optional libraries are there.
 
     Raises:

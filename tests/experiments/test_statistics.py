@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kvgym.experiments.statistics import mean_interval, ratio_interval
+from kvgym.experiments.statistics import block_ratio_intervals, mean_interval, ratio_interval
 
 
 def test_interval_of_a_normal_mean_has_the_right_width():
@@ -49,3 +49,36 @@ def test_degenerate_samples():
 def test_equal_input_gives_equal_output():
     values = np.random.default_rng(5).normal(size=20)
     assert mean_interval(values) == mean_interval(values)
+
+
+def mean(x):
+    return np.array([x.mean()])
+
+
+def test_block_intervals_of_independent_pairs_are_as_wide_as_the_sample_says():
+    rng = np.random.default_rng(2)
+    values = rng.normal(10.0, 1.0, 4000)
+    (estimate,) = block_ratio_intervals(values, np.full(4000, 5.0), mean)
+    half = 1.96 * values.std() / np.sqrt(4000) / 5
+    assert estimate.value == pytest.approx(values.mean() / 5)
+    assert (estimate.high - estimate.low) / 2 == pytest.approx(half, rel=0.3)
+
+
+def test_block_intervals_widen_where_neighbours_share_their_error():
+    rng = np.random.default_rng(4)
+    shared = np.repeat(rng.normal(0, 1.0, 40), 100) + 10.0
+    alone = rng.permutation(shared)
+    wide, narrow = (block_ratio_intervals(x, np.ones(4000), mean)[0] for x in (shared, alone))
+    assert wide.high - wide.low > 5 * (narrow.high - narrow.low)
+
+
+def test_block_intervals_at_their_limits():
+    (same,) = block_ratio_intervals([1.0, 2.0, 4.0], [1.0, 2.0, 4.0], mean)
+    assert (same.value, same.low, same.high, same.n) == (1, 1, 1, 3)
+    (single,) = block_ratio_intervals([2.0], [1.0], mean)
+    assert single.value == 2
+    assert np.isnan(single.low)
+    (nothing,) = block_ratio_intervals([1.0, 2.0], [0.0, 0.0], mean)
+    assert np.isnan([nothing.value, nothing.low]).all()
+    with pytest.raises(ValueError, match="equal shapes"):
+        block_ratio_intervals([1.0], [1.0, 2.0], mean)

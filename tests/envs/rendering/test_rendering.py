@@ -144,7 +144,7 @@ def test_gantt_shows_the_spans():
 
 
 def test_hidden_lengths_and_future_requests_are_not_shown():
-    env = after(12)
+    env = after(8)
     picture, text = env.render(), env._recorder.text()
     block = env.episodes.slots[0].block
     arrived = int(block["tracker"]["next_arrival"][0])

@@ -158,7 +158,7 @@ def test_goodput(ttft_slo, tbt_slo, good, requests_of):
 
 
 def test_at_the_horizon_those_still_there_count_until_then():
-    env = RoutingEnv(horizon=0.3, reward_scale=1.0, **TIGHT)
+    env = RoutingEnv(horizon=0.6, reward_scale=1.0, **TIGHT)
     steps = random_episode(env, 2)
     result, info = env.result(), steps[-1][4]
     assert steps[-1][2:4] == (False, True)

@@ -51,5 +51,6 @@ def segments(options: argparse.Namespace) -> None:
                     continue
                 totals[count] = bound.total
                 row.append(number(getattr(bound, part) / 1e3))
-            rows.append([*row, f"{min(totals, key=lambda c: totals[c])}" if part == "total" else ""])
+            least = str(min(totals, key=lambda c: totals[c], default="none"))
+            rows.append([*row, least if part == "total" else ""])
     print_table(("rate", "T", "δ", "thousand tokens", *(f"L={c}" for c in counts), "least at"), rows)

@@ -1,0 +1,173 @@
+"""``kvgym validate``: what a real server has served, against the simulator on the same requests."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from kvgym.cli import console
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
+from kvgym.cli.scenario_options import (
+    BatchTimeOption,
+    CapacityOption,
+    EngineOption,
+    HardwareOption,
+    RouterOption,
+    ScenarioOption,
+    WorkersOption,
+    build_scenario,
+)
+from kvgym.errors import ConfigError
+
+SERVER = "vllm-v1"
+"""Scenario whose engine rules are those of a server of today."""
+
+if TYPE_CHECKING:
+    from kvgym.validation.overhead_fit import OverheadFit
+    from kvgym.validation.replay import Replay
+
+
+def validate(
+    requests: Annotated[
+        Path,
+        typer.Option(
+            "--requests",
+            help="CSV, JSONL or Parquet with a row per served request: arrival_time, prompt_len, output_len, "
+            "first_token_time (or ttft), finish_time (or e2e_latency); times in seconds.",
+        ),
+    ],
+    scenario: ScenarioOption = SERVER,
+    hardware: HardwareOption = None,
+    engine: EngineOption = None,
+    policy: Annotated[
+        str, typer.Option("--policy", "-p", help="The server's scheduler, e.g. vllm_v1:max_num_seqs=128.")
+    ] = "vllm_v1",
+    batch_time: BatchTimeOption = None,
+    kv_capacity: CapacityOption = None,
+    workers: WorkersOption = None,
+    router: RouterOption = None,
+    drop_long: Annotated[
+        bool, typer.Option("--drop-long", help="Leave out requests longer than the KV capacity.")
+    ] = False,
+    fit_overhead: Annotated[
+        bool, typer.Option("--fit-overhead", help="Also fit the engine's overhead (base_ms, per_request_ms).")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of policy and router.")] = 0,
+    out: OutOption = None,
+    picture: Annotated[bool, typer.Option(help="Write validation.png (needs kvgym[report]).")] = True,
+    progress: Annotated[bool, typer.Option(help="Show a progress bar while fitting.")] = True,
+) -> None:
+    """Replay what a real server has served and show how far the simulator is off.
+
+    Compares TTFT, TBT (mean time per output token of a request) and E2E latency by quantile, with 95 % bootstrap
+    intervals, and writes config.json, requests.csv (observed and simulated, by request), summary.json and
+    validation.png. docs/validation.md says what to log.
+    """
+    from kvgym.validation.overhead_fit import MOST_REPLAYS
+    from kvgym.validation.overhead_fit import fit_overhead as fit_to
+    from kvgym.validation.replay import replay_log, without_long
+    from kvgym.validation.results import save_replay
+    from kvgym.validation.served import read_served
+
+    log = read_served(requests)
+    chosen = build_scenario(
+        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity, workload=None,
+        trace=requests, trace_format="kvgym", rate_scale=1.0, rate=None, num_requests=None,
+        predictions=None, too_long="error", workers=workers, router=router, horizon=None,
+    )  # fmt: skip
+    if drop_long:
+        log = without_long(log, min(w.kv_capacity for w in chosen.make_system().all_workers))
+    folder = make_folder(out or default_folder("validate", requests.stem))
+    replay = replay_log(log, chosen, policy, seed=seed)
+    fit = None
+    if fit_overhead:
+        with console.run_progress(MOST_REPLAYS, progress) as advance:
+            fit = fit_to(log, chosen, policy, seed=seed, progress=advance)
+    console.out.print(difference_table(replay))
+    if fit is not None:
+        print_fit(fit)
+    for note in log.notes:
+        console.out.print(f"note: {note}", markup=False)
+    save_replay(replay, folder, fit=fit, seed=seed, command=command_line())
+    if picture:
+        _picture(replay, folder / "validation.png", fit)
+    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+
+
+def difference_table(replay: Replay) -> Table:
+    """Return observed, simulated and error of every statistic and total."""
+    from kvgym.experiments.comparison import label_of
+
+    engine = replay.scenario.resolved().engine
+    if isinstance(engine, dict):
+        engine = ", ".join(
+            f"{key} = {value:g}" for key, value in engine.items() if isinstance(value, float | int)
+        )
+    named = "" if engine is None else f", engine {engine}"
+    table = Table(
+        title=escape(f"{label_of(replay.result.policy)} on {replay.scenario.summary}{named}"),
+        caption="error = simulated / observed - 1; intervals by bootstrap over blocks of consecutive requests",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title_justify="left",
+        caption_justify="left",
+    )
+    for text in ("", "", "observed", "simulated", "error", "95 % interval", "rank correlation"):
+        table.add_column(text, justify="right" if text else "left", no_wrap=True)
+    last = ""
+    for metric, statistic, observed, simulated, error in replay.differences():
+        table.add_row(
+            f"{metric} (s)" if metric != last else "",
+            statistic,
+            console.number(observed),
+            console.number(simulated),
+            console.percent(error.value),
+            "" if math.isnan(error.low) else f"{console.percent(error.low)} – {console.percent(error.high)}",
+            "" if metric == last else console.number(replay.rank_correlation(metric)),
+        )
+        last = metric
+    table.add_section()
+    for name, (observed, simulated) in replay.totals().items():
+        figures = (
+            console.number(observed),
+            console.number(simulated),
+            console.percent(simulated / observed - 1),
+        )
+        table.add_row(console.heading(name), "", *figures, "", "")
+    return table
+
+
+def print_fit(fit: OverheadFit) -> None:
+    """Print the figures of a fit, how well determined they are, errors before and after, and where to put them."""
+    from kvgym.validation.overhead_fit import TOLERANCE
+    from kvgym.validation.replay import loss
+
+    console.out.print(difference_table(fit.after))
+    console.out.print(
+        f"fitted overhead: {fit.overhead.formula()}; mean error of token times and latencies "
+        f"{math.expm1(loss(fit.before)):.1%} before, {math.expm1(loss(fit.after)):.1%} after ({fit.replays} replays)",
+        markup=False,
+    )
+    for name, profile in fit.profiles.items():
+        console.out.print(
+            f"  {name}: {profile.low:.3g} to {profile.high:.3g} ms are within {TOLERANCE:.0%} of that",
+            markup=False,
+        )
+    console.out.print(f"use it:  --engine {fit.option()}", markup=False)
+    console.out.print(f"or in a hardware file:\n{fit.yaml()}", markup=False)
+
+
+def _picture(replay: Replay, path: Path, fit: OverheadFit | None) -> None:
+    """Write the picture, or say what it would take."""
+    from kvgym.validation.results import save_picture
+
+    try:
+        save_picture(replay, path, fit=fit)
+    except ConfigError as error:
+        console.err.print(f"no picture: {error}", markup=False)

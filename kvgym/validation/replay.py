@@ -1,0 +1,182 @@
+"""Replays what a server has served, and compares latencies: observed against simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import ConfigError
+from kvgym.experiments.scenario import Scenario
+from kvgym.experiments.statistics import Estimate, block_ratio_intervals
+from kvgym.policy import Policy, make_policy
+from kvgym.runner import SimulationResult, simulate
+from kvgym.validation.served import Floats, ServedLog, time_per_token
+
+METRICS: Mapping[str, str] = {
+    "ttft": "time to first token",
+    "tbt": "mean time between the tokens of a request",
+    "e2e_latency": "end-to-end latency",
+}
+"""What is compared, by request."""
+
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
+
+STATISTICS = ("mean", *(f"p{round(100 * q)}" for q in QUANTILES))
+"""How the requests of a log are summed up, in the order of :func:`summed_up`."""
+
+
+def summed_up(values: Floats) -> Floats:
+    """Return the :data:`STATISTICS` of values, float64 (5,)."""
+    return np.concatenate([[values.mean()], np.quantile(values, QUANTILES)])
+
+
+class Difference(NamedTuple):
+    """One statistic of one metric, observed and simulated.
+
+    Attributes:
+        metric: key of :data:`METRICS`.
+        statistic: key of :data:`STATISTICS`.
+        observed: seconds.
+        simulated: seconds.
+        error: simulated / observed - 1 with an interval; NaN where observed is 0.
+    """
+
+    metric: str
+    statistic: str
+    observed: float
+    simulated: float
+    error: Estimate
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A log and what the simulator makes of the same requests.
+
+    Attributes:
+        log: what was served.
+        scenario: what was simulated.
+        result: the run.
+    """
+
+    log: ServedLog
+    scenario: Scenario
+    result: SimulationResult
+
+    def observed(self, metric: str) -> Floats:
+        """Return seconds of a metric by request, float64 (n,); NaN where it has no value."""
+        return np.asarray(getattr(self.log, metric))
+
+    def simulated(self, metric: str) -> Floats:
+        """Return the same as :meth:`observed` of the simulation."""
+        records, arrival = self.result.requests, self.log.arrival_time
+        ttft, e2e = records["first_token_time"] - arrival, records["finish_time"] - arrival
+        gaps = self.log.output_len - (self.result.system.first_token != "uncounted")
+        return {"ttft": ttft, "tbt": time_per_token(ttft, e2e, gaps), "e2e_latency": e2e}[metric]
+
+    def pairs(self, metric: str) -> tuple[Floats, Floats]:
+        """Return observed and simulated seconds of the requests that have both, each float64 (m,)."""
+        observed, simulated = self.observed(metric), self.simulated(metric)
+        both = np.isfinite(observed) & np.isfinite(simulated)
+        return observed[both], simulated[both]
+
+    def differences(self) -> list[Difference]:
+        """Return every statistic of every metric that has values."""
+        found = []
+        for metric in METRICS:
+            observed, simulated = self.pairs(metric)
+            if not len(observed):
+                continue
+            ratios = block_ratio_intervals(simulated, observed, summed_up)
+            figures = zip(STATISTICS, summed_up(observed), summed_up(simulated), ratios, strict=True)
+            for name, x, y, ratio in figures:
+                error = Estimate(ratio.value - 1, ratio.low - 1, ratio.high - 1, ratio.n)
+                found.append(Difference(metric, name, float(x), float(y), error))
+        return found
+
+    def rank_correlation(self, metric: str) -> float:
+        """Return Spearman's correlation over the requests, NaN where either side is constant."""
+        from scipy.stats import spearmanr
+
+        observed, simulated = self.pairs(metric)
+        if len(observed) < 2 or np.ptp(observed) == 0 or np.ptp(simulated) == 0:
+            return float("nan")
+        return float(spearmanr(observed, simulated).statistic)
+
+    def totals(self) -> dict[str, tuple[float, float]]:
+        """Return makespan (s) and throughputs (1/s, tokens/s), observed and simulated."""
+        ends = self.log.makespan, float(self.result.requests["finish_time"].max())
+        tokens = int(self.log.output_len.sum())
+        return {
+            "makespan": ends,
+            "request_throughput": (len(self.log) / ends[0], len(self.log) / ends[1]),
+            "token_throughput": (tokens / ends[0], tokens / ends[1]),
+        }
+
+
+def loss(replay: Replay) -> float:
+    """Return how far a replay is from its log: the mean of |log(simulated / observed)|, 0.05 = about 5 %.
+
+    Half of it over the statistics of token times and end-to-end latencies, half over the token times of the single
+    requests: distributions alone do not tell a small batch from a large one. Logarithms and absolute values keep a
+    few requests that went another way from deciding. Times that are 0 on either side are left out.
+
+    Raises:
+        ConfigError: none is left.
+    """
+    token, whole = replay.pairs("tbt"), replay.pairs("e2e_latency")
+    summed = np.array([summed_up(values) for values in (*token, *whole) if len(values)]).reshape(
+        -1, 2, len(STATISTICS)
+    )
+    parts = [_mean_log(summed[:, 1].ravel(), summed[:, 0].ravel()), _mean_log(token[1], token[0])]
+    if np.isnan(parts).any():
+        raise ConfigError(f"{replay.log.name}: no positive times between tokens to compare")
+    return float(np.mean(parts))
+
+
+def _mean_log(x: Floats, y: Floats) -> float:
+    positive = (x > 0) & (y > 0)
+    return float(np.abs(np.log(x[positive] / y[positive])).mean()) if positive.any() else float("nan")
+
+
+def without_long(log: ServedLog, kv_capacity: int) -> ServedLog:
+    """Return the requests that the KV memory can hold, with a note of how many it cannot.
+
+    Raises:
+        ConfigError: it can hold none.
+    """
+    keep: NDArray[np.bool_] = log.prompt_len + log.output_len <= kv_capacity
+    if keep.all():
+        return log
+    if not keep.any():
+        raise ConfigError(f"{log.name}: no request fits into a KV capacity of {kv_capacity:,} tokens")
+    count = int((~keep).sum())
+    return log.select(
+        keep, f"{count:,} of {len(log):,} requests are longer than {kv_capacity:,} tokens and were dropped."
+    )
+
+
+def replay_log(log: ServedLog, scenario: Scenario, policy: str | Policy, *, seed: int = 0) -> Replay:
+    """Simulate the requests of a log, with their true lengths, to the end.
+
+    Args:
+        log: what was served.
+        scenario: hardware, engine, workers and rules; its workload and horizon do not matter.
+        policy: the scheduler; if it needs predicted lengths, it is told the true ones.
+        seed: of the policy's own randomness.
+
+    Raises:
+        WorkloadError: a request can never be served; see :func:`without_long`.
+        ConfigError: the policy needs what a log does not have.
+        RunError: the policy makes no progress, or decides something impossible.
+    """
+    made = make_policy(policy)
+    known = bool({"predicted_length", "length_interval"} & set(made.info.needs))
+    endless = scenario.model_copy(update={"system": scenario.system.model_copy(update={"horizon": None})})
+    result = simulate(
+        endless.make_system(), log.requests(known=known), made, router=endless.make_router(), seed=seed
+    )
+    return Replay(log, endless, result)

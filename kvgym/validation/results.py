@@ -1,0 +1,108 @@
+"""Files of a replay: configuration, every request, summary, and the distributions as a picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvgym.experiments.comparison import jsonable, label_of, run_context
+from kvgym.report import require
+from kvgym.validation.overhead_fit import OverheadFit
+from kvgym.validation.replay import METRICS, Replay, loss
+
+
+def replay_summary(replay: Replay) -> dict[str, Any]:
+    """Return what was observed and simulated, and the errors, JSON-able; seconds, and shares of 1."""
+    differences: dict[str, dict[str, Any]] = {metric: {} for metric in METRICS}
+    for metric, statistic, observed, simulated, error in replay.differences():
+        differences[metric][statistic] = {
+            "observed": observed,
+            "simulated": simulated,
+            "error": error.value,
+            "interval": [error.low, error.high],
+        }
+    totals = {
+        name: {"observed": x, "simulated": y, "error": y / x - 1} for name, (x, y) in replay.totals().items()
+    }
+    return {
+        "policy": label_of(replay.result.policy),
+        "num_requests": len(replay.log),
+        "notes": list(replay.log.notes),
+        "loss": loss(replay),
+        "metrics": {metric: rows for metric, rows in differences.items() if rows},
+        "rank_correlation": {metric: replay.rank_correlation(metric) for metric in METRICS},
+        "totals": totals,
+    }
+
+
+def request_frame(replay: Replay) -> Any:
+    """Return one row per request as a polars DataFrame: observed and simulated seconds of every metric."""
+    import polars as pl
+
+    log = replay.log
+    columns: dict[str, Any] = {
+        name: getattr(log, name) for name in ("arrival_time", "prompt_len", "output_len")
+    }
+    for metric in METRICS:
+        columns[f"{metric}_observed"] = replay.observed(metric)
+        columns[f"{metric}_simulated"] = replay.simulated(metric)
+    columns["num_evictions"] = replay.result.requests["num_evictions"]
+    return pl.DataFrame({"request_id": np.arange(len(log)), **columns}).fill_nan(None)
+
+
+def save_replay(
+    replay: Replay, folder: str | Path, *, fit: OverheadFit | None = None, seed: int = 0, command: str = ""
+) -> dict[str, Any]:
+    """Write ``config.json``, ``requests.csv`` and ``summary.json``; they are of the fit's replay if there is one.
+
+    Args:
+        replay: the replay with the engine that was asked for.
+        folder: created if missing.
+        fit: an overhead fitted to the log.
+        seed: of the policy.
+        command: the command line that led here.
+
+    Returns:
+        The content of ``summary.json``.
+    """
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    shown = replay if fit is None else fit.after
+    summary = replay_summary(replay)
+    if fit is not None:
+        summary |= {"fit": fit.summary(), "fitted": replay_summary(fit.after)}
+    summary = jsonable(summary)
+    config = {
+        "scenario": shown.scenario.resolved().model_dump(mode="json"),
+        "seed": seed,
+        **run_context(command),
+    }
+    request_frame(shown).write_csv(path / "requests.csv")
+    for name, content in (("config.json", jsonable(config)), ("summary.json", summary)):
+        (path / name).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    return dict(summary)
+
+
+def save_picture(replay: Replay, path: str | Path, *, fit: OverheadFit | None = None) -> Path:
+    """Write the distributions of all metrics, observed and simulated.
+
+    Args:
+        replay: the replay with the engine that was asked for.
+        path: ends in .png, .svg or .pdf.
+        fit: an overhead fitted to the log, drawn beside.
+
+    Returns:
+        The path.
+
+    Raises:
+        ConfigError: matplotlib is missing.
+    """
+    require("matplotlib")
+    from kvgym.validation.distributions import distribution_figure
+
+    simulated = {"simulated": replay} if fit is None else {"simulated": replay, "fitted": fit.after}
+    distribution_figure(simulated).savefig(path, dpi=130)
+    return Path(path)

@@ -1,0 +1,113 @@
+"""``kvgym validate``, run in process."""
+
+import json
+
+import polars as pl
+import pytest
+
+
+@pytest.fixture
+def served(kvgym):
+    """A log that the simulator itself wrote."""
+    code, _, _ = kvgym(
+        "run", "vllm", "-n", 60, "--rate", 3, "--engine", "base_ms=6,per_request_ms=0.2", "-o", "server"
+    )
+    assert code == 0
+    return "server/requests.csv"
+
+
+def test_the_same_settings_give_no_error(kvgym, served, tmp_path):
+    code, out, _ = kvgym(
+        "validate", "--requests", served, "--engine", "base_ms=6,per_request_ms=0.2", "-o", "check"
+    )
+    assert code == 0
+    assert "base_ms = 6, per_request_ms = 0.2" in out
+    assert "results: check" in out
+    assert {f.name for f in (tmp_path / "check").iterdir()} == {
+        "config.json", "requests.csv", "summary.json", "validation.png",
+    }  # fmt: skip
+    summary = json.loads((tmp_path / "check" / "summary.json").read_text())
+    for rows in summary["metrics"].values():
+        assert all(abs(row["error"]) < 1e-9 for row in rows.values())
+    assert summary["rank_correlation"]["e2e_latency"] == pytest.approx(1)
+    assert summary["num_requests"] == 60
+    rows = pl.read_csv(tmp_path / "check" / "requests.csv")
+    assert rows.height == 60
+    assert (rows["ttft_observed"] - rows["ttft_simulated"]).abs().max() < 1e-9
+    config = json.loads((tmp_path / "check" / "config.json").read_text())
+    assert config["scenario"]["hardware"] == "llama2-70b-a100-tp2"
+    assert config["command"].startswith("kvgym validate")
+
+
+def test_another_engine_has_an_error_and_the_fit_takes_it_away(kvgym, served, tmp_path):
+    code, out, _ = kvgym(
+        "validate", "--requests", served, "--engine", "early-2024", "--fit-overhead", "--no-progress", "--no-picture",
+        "-o", "fit",
+    )  # fmt: skip
+    assert code == 0
+    for words in (
+        "engine early-2024",
+        "fitted overhead",
+        "use it:  --engine base_ms=",
+        "engines:",
+        "within 1%",
+    ):
+        assert words in out
+    summary = json.loads((tmp_path / "fit" / "summary.json").read_text())
+    assert summary["metrics"]["tbt"]["p50"]["error"] < -0.01
+    assert abs(summary["fitted"]["metrics"]["tbt"]["p50"]["error"]) < 0.01
+    assert summary["fit"]["loss"] < summary["fit"]["loss_before"]
+    assert not (tmp_path / "fit" / "validation.png").exists()
+    config = json.loads((tmp_path / "fit" / "config.json").read_text())
+    assert config["scenario"]["engine"]["base_ms"] == summary["fit"]["base_ms"]
+
+
+def test_long_requests(kvgym, served):
+    code, _, err = kvgym("validate", "--requests", served, "--kv-capacity", 300, "-o", "a", "--no-picture")
+    assert code == 2
+    assert "can never be served" in err
+    code, out, _ = kvgym(
+        "validate", "--requests", served, "--kv-capacity", 300, "--drop-long", "-o", "a", "--no-picture"
+    )
+    assert code == 0
+    assert "longer than 300 tokens and were dropped" in out
+
+
+def test_a_missing_library_costs_the_picture_only(kvgym, served, tmp_path, monkeypatch):
+    monkeypatch.setattr("kvgym.report.find_spec", lambda name: None)
+    code, _, err = kvgym("validate", "--requests", served, "-o", "plain")
+    assert code == 0
+    assert "no picture" in err
+    assert "kvgym[report]" in err
+    assert (tmp_path / "plain" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--requests", "no.csv"), ("no.csv", "no such file")),
+        (("--requests", "short.csv"), ("first_token_time", "ttft")),
+        (("--requests", "server/requests.csv", "--policy", "vlm"), ("unknown policy", "vllm")),
+        (("--requests", "server/requests.csv", "--engine", "vllm-1999"), ("vllm-1999", "vllm-2023")),
+        (("--requests", "server/requests.csv", "--hardware", "h100"), ("unknown hardware",)),
+        (
+            (
+                "--requests",
+                "server/requests.csv",
+                "--batch-time",
+                "unit",
+                "--kv-capacity",
+                "9999",
+                "--fit-overhead",
+            ),
+            ("--hardware", "equal workers"),
+        ),
+    ],
+)
+def test_mistakes_are_named(kvgym, served, tmp_path, arguments, words):
+    (tmp_path / "short.csv").write_text("arrival_time,prompt_len,output_len\n0,1,1\n")
+    code, _, err = kvgym("validate", *arguments, "-o", "wrong", "--no-progress")
+    assert code == 2
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err

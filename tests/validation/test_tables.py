@@ -1,0 +1,62 @@
+"""docs/validation.md shows what the code says now, and the figures are drawn."""
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kvgym.errors import ConfigError
+from kvgym.validation.tables import TABLES, fill
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "validation.md").read_text("utf-8")
+
+
+def test_the_page_is_up_to_date():
+    assert fill(PAGE) == PAGE, "run python scripts/validate_engines.py --write"
+
+
+def test_tables_are_found_wherever_the_marks_are():
+    marks = "".join(f"<!-- table: {name} -->\n<!-- end -->\n" for name in TABLES)
+    page = fill(f"before\n{marks}after\n")
+    assert page.startswith("before\n")
+    assert page.endswith("after\n")
+    assert "| `vllm-2023` | " in page
+    assert fill(page) == page
+
+
+@pytest.mark.parametrize(
+    ("marks", "word"),
+    [
+        ([name for name in TABLES if name != "cpu"], "cpu"),
+        ([*TABLES, "nonsense"], "nonsense"),
+        ([*TABLES, "cpu"], "each table once"),
+    ],
+)
+def test_marks_that_do_not_fit(marks, word):
+    with pytest.raises(ConfigError, match=word):
+        fill("".join(f"<!-- table: {name} -->\n<!-- end -->\n" for name in marks))
+
+
+def test_the_page_names_every_engine_and_what_is_not_validated():
+    for word in ("vllm-2023", "early-2024", "vllm-2024", "none", "## Not validated", "chunked prefill"):
+        assert word in PAGE
+
+
+def test_the_script_renews_page_and_figures(tmp_path, monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location(
+        "validate_engines", ROOT / "scripts" / "validate_engines.py"
+    )
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    shutil.copy(ROOT / "docs" / "validation.md", tmp_path / "validation.md")
+    monkeypatch.setattr("sys.argv", ["validate_engines.py", "--write", "--docs", str(tmp_path)])
+    script.main()
+    assert (tmp_path / "validation.md").read_text("utf-8") == PAGE
+    drawn = {path.name for path in (tmp_path / "images").iterdir()}
+    assert len(drawn) == 4
+    assert all(f"images/{name}" in PAGE for name in drawn)
+    monkeypatch.setattr("sys.argv", ["validate_engines.py"])
+    script.main()
+    assert "| engine | overhead of n requests, ms |" in capsys.readouterr().out
