@@ -26,14 +26,29 @@ from kvgym.batch_time.memory import check_tensor_parallel, resolve_gpu, resolve_
 from kvgym.batch_time.shapes import GPU, MODELS, ModelShape
 from kvgym.errors import ConfigError, KVGymError
 
-TOKENS = (1, 2, 4, *range(8, 1025, 8), *range(1040, 2049, 16), *range(2080, 4097, 32), *range(4352, 8193, 256))
+TOKENS = (
+    1,
+    2,
+    4,
+    *range(8, 1025, 8),
+    *range(1040, 2049, 16),
+    *range(2080, 4097, 32),
+    *range(4352, 8193, 256),
+)
 DECODES = (*range(1, 17), *range(20, 65, 4), *range(72, 129, 8), 160, 192, 224, 256)
 CONTEXTS = (32, 64, 96, 127, 128, 129, 255, 256, 257, 384, 511, 512, 513, 768, 1023, 1024, 1025, 1536, 2048, 3072, 4096,
             6144, 8192, 12288, 16384)  # fmt: skip
 CHUNKS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 CACHED = (0, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 SIZES = tuple(2048 * step for step in (*range(1, 64), *range(64, 1024, 16), *range(1024, 16384, 512)))
-LISTS = {"tokens": TOKENS, "decodes": DECODES, "contexts": CONTEXTS, "chunks": CHUNKS, "cached": CACHED, "sizes": SIZES}
+LISTS = {
+    "tokens": TOKENS,
+    "decodes": DECODES,
+    "contexts": CONTEXTS,
+    "chunks": CHUNKS,
+    "cached": CACHED,
+    "sizes": SIZES,
+}
 
 FLUSH_BYTES = 256 * 2**20
 """More than the L2 cache of any GPU; writing it also lets the queue of kernels fill up behind it."""
@@ -264,7 +279,10 @@ def measured_gpu(machine: Machine, all_reduce: Sequence[Row]) -> GPU:
     n = 8192 if machine.cuda else 512
     a, b = machine.random(n, n), machine.random(n, n)
     flops = 2 * n**3 / (1e-3 * min(machine.times(lambda: a @ b)))
-    source, target = machine.random(2**27 if machine.cuda else 2**22), machine.random(2**27 if machine.cuda else 2**22)
+    source, target = (
+        machine.random(2**27 if machine.cuda else 2**22),
+        machine.random(2**27 if machine.cuda else 2**22),
+    )
     moved = 2 * source.numel() * machine.dtype.itemsize
     bandwidth = moved / (1e-3 * min(machine.times(lambda: target.copy_(source))))
     figures: dict[str, Any] = {}
@@ -280,7 +298,9 @@ def measured_gpu(machine: Machine, all_reduce: Sequence[Row]) -> GPU:
         name, count = "CPU", os.cpu_count() or 1
         memory = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     flops, bandwidth = float(f"{flops:.3g}"), float(f"{bandwidth:.3g}")
-    return GPU(name=name, peak_flops=flops, memory_bandwidth=bandwidth, memory=memory, num_sms=count, **figures)
+    return GPU(
+        name=name, peak_flops=flops, memory_bandwidth=bandwidth, memory=memory, num_sms=count, **figures
+    )
 
 
 def write_csv(path: Path, rows: list[Row]) -> None:
@@ -323,7 +343,9 @@ def _model(text: str) -> str | ModelShape:
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--model", required=True, help=f"YAML file with a shape, or one of {', '.join(MODELS)}")
+    parser.add_argument(
+        "--model", required=True, help=f"YAML file with a shape, or one of {', '.join(MODELS)}"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--gpu", help="preset with data-sheet figures (default: measure them)")
     parser.add_argument("--tensor-parallel", type=int, default=1, help="GPUs that the model is split over")
@@ -331,7 +353,9 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=20, help="timed runs of each call")
     parser.add_argument("--warmup", type=int, default=3, help="runs before those")
     parser.add_argument("--threads", type=int, help="threads of the CPU, where that is measured")
-    parser.add_argument("--quick", action="store_true", help="every third value of each list, for a first look")
+    parser.add_argument(
+        "--quick", action="store_true", help="every third value of each list, for a first look"
+    )
     for name, values in LISTS.items():
         parser.add_argument(
             f"--{name}",
@@ -390,7 +414,10 @@ def profile(options: argparse.Namespace) -> None:
         write_csv(options.out / "all_reduce.csv", reduced)
     card = resolve_gpu(gpu).name
     write_recipe(options.out, model, gpu, parts, card, machine.dtype.itemsize)
-    print(f"{options.out}: {len(linear)} rows of token operators, {len(attention)} of attention, {len(reduced)} of all-reduce")
+    rows = (
+        f"{len(linear)} rows of token operators, {len(attention)} of attention, {len(reduced)} of all-reduce"
+    )
+    print(f"{options.out}: {rows}")
     print(f"next: kvgym calibrate --recipe {options.out / 'recipe.yaml'}")
 
 

@@ -230,9 +230,13 @@ def calibrate(
     tokens, block, add, embedding = (
         column[~out] for column in (profiles.tokens, profiles.block, profiles.add, profiles.embedding)
     )
-    decode_rows, (n, k, t) = _split(profiles.decode, _hold_out("decode attention", len(profiles.decode[0]), rng))
+    decode_rows, (n, k, t) = _split(
+        profiles.decode, _hold_out("decode attention", len(profiles.decode[0]), rng)
+    )
     held["decode"] = {"decodes": _exact(n), "context": _exact(k), "ms": _exact(t)}
-    prefill_rows, (c, k, t) = _split(profiles.prefill, _hold_out("prefill attention", len(profiles.prefill[0]), rng))
+    prefill_rows, (c, k, t) = _split(
+        profiles.prefill, _hold_out("prefill attention", len(profiles.prefill[0]), rng)
+    )
     held["prefill"] = {"chunk": _exact(c), "cached": _exact(k), "ms": _exact(t)}
 
     block, add, embedding = (isotonic(v) for v in (block, add, embedding))

@@ -72,7 +72,12 @@ def test_the_order_of_rows_and_repeated_ones_change_nothing(folder, want):
 
 def test_a_repeated_measurement_counts_as_the_median(folder):
     rows = linear_rows()
-    again = [{**row, MEDIAN.format("mlp_act"): ms} for row in rows if row["num_tokens"] == 64 for ms in (0.03, 0.05)]
+    again = [
+        {**row, MEDIAN.format("mlp_act"): ms}
+        for row in rows
+        if row["num_tokens"] == 64
+        for ms in (0.03, 0.05)
+    ]
     write(folder / "linear.csv", rows + again)
     profiles = read_profiles(folder, recipe(degree=2))
     place = list(profiles.tokens).index(64)
@@ -123,7 +128,10 @@ def test_a_file_without_a_degree_is_taken_where_the_recipe_says_so(folder, want)
         ({"tensor_parallel": 4}, r"linear\.csv: no rows with num_tensor_parallel_workers = 4; there are 1, 2$"),
         ({"profiles": {"devices_per_node": 1}}, r"all_reduce\.csv: no rows with devices_per_node = 1; there are 2"),
         ({"profiles": {"linear": "gone.csv"}}, r"gone\.csv: no such file"),
-        ({"profiles": {"linear": {"file": "linear.csv", "where": {"num_tokens": 7}}}}, "num_tokens = 7; there are 1, 8, 16"),
+        (
+            {"profiles": {"linear": {"file": "linear.csv", "where": {"num_tokens": 7}}}},
+            "num_tokens = 7; there are 1, 8, 16",
+        ),
         ({"profiles": {"linear": {"file": "linear.csv", "where": {"gpu": "b"}}}}, "missing columns gpu"),
     ],
 )  # fmt: skip
@@ -145,7 +153,9 @@ def test_other_units_are_refused(folder, name, operator, factor, unit):
                     row[column] = float(row[column]) * factor
 
     _change(folder, name, change)
-    with pytest.raises(ConfigError, match=f"{operator}.*must be milliseconds, these look like {unit}.*expected 0.02 to 50"):
+    with pytest.raises(
+        ConfigError, match=f"{operator}.*must be milliseconds, these look like {unit}.*expected 0.02 to 50"
+    ):
         _calibrate(folder)
 
 
@@ -159,7 +169,9 @@ def test_other_units_are_refused(folder, name, operator, factor, unit):
 )  # fmt: skip
 def test_cells_that_are_no_times_are_named(folder, name, column, row, value, message):
     _change(folder, name, lambda rows: rows[row].update({MEDIAN.format(column): value}))
-    with pytest.raises(ConfigError, match=rf"{re.escape(name)}: line {row + 2}, column {column}: .*{message}"):
+    with pytest.raises(
+        ConfigError, match=rf"{re.escape(name)}: line {row + 2}, column {column}: .*{message}"
+    ):
         _calibrate(folder)
 
 
@@ -178,7 +190,9 @@ def test_one_absurd_row_is_named(folder, name, column, row, factor):
         rows[row][MEDIAN.format(column)] = factor * float(rows[row][MEDIAN.format(column)])
 
     _change(folder, name, change)
-    with pytest.raises(ConfigError, match=rf"{re.escape(name)}: line {row + 2}, column {column}: .*times off the rows"):
+    with pytest.raises(
+        ConfigError, match=rf"{re.escape(name)}: line {row + 2}, column {column}: .*times off the rows"
+    ):
         _calibrate(folder)
 
 
@@ -201,7 +215,9 @@ def test_ways_of_measuring_are_not_mixed(folder, want):
     rows = [{**row, "attention_backend": "A"} for row in attention_rows(degree=2)]
     rows += [{**row, "attention_backend": "B"} for row in attention_rows(degree=2)]
     write(folder / "attention.csv", rows)
-    with pytest.raises(ConfigError, match="several values of attention_backend: A, B; choose one in the recipe"):
+    with pytest.raises(
+        ConfigError, match="several values of attention_backend: A, B; choose one in the recipe"
+    ):
         _calibrate(folder)
     chosen = {"file": "attention.csv", "where": {"attention_backend": "B"}}
     assert _calibrate(folder, profiles={"attention": chosen}) == want

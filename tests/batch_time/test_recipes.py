@@ -34,7 +34,9 @@ def test_a_recipe_in_full_and_by_preset(tmp_path):
     free = 0.9 * 2**34 - SHAPE.weights * 2 - 2 * 2**30
     assert tokens == int(free // SHAPE.kv_bytes_per_token) // 16 * 16
     assert "90%" in origin
-    named = _load(tmp_path, model="mistral-7b", gpu="h100-80gb", name="other", kv_capacity={"tokens": 7, "origin": "x"})
+    named = _load(
+        tmp_path, model="mistral-7b", gpu="h100-80gb", name="other", kv_capacity={"tokens": 7, "origin": "x"}
+    )
     assert (named.name, named.model.name, named.gpu.num_sms) == ("other", "Mistral-7B-v0.1", 132)
     assert named.capacity() == (7, "x")
 

@@ -35,7 +35,9 @@ def test_it_writes_a_file_that_scenarios_can_use(kvgym, tmp_path):
     assert f"{hardware.kv_capacity:,} KV tokens" in out
     assert "warning" not in out
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-    code, out, _ = kvgym("compare", "-n", 5, "--seeds", 1, "-p", "fcfs", "--hardware", "small.yaml", "--no-report")
+    code, out, _ = kvgym(
+        "compare", "-n", 5, "--seeds", 1, "-p", "fcfs", "--hardware", "small.yaml", "--no-report"
+    )
     assert code == 0
     assert "5 of 5 requests completed" in out
 

@@ -45,7 +45,15 @@ def test_from_the_machine_to_a_batch_time(tmp_path, processes):
     assert (made / "all_reduce.csv").exists() == (processes > 1)
 
     # How far off so few and so short measurements are is not the point.
-    arguments = ["calibrate", "--recipe", made / "recipe.yaml", "--out", tmp_path / "tiny.yaml", "--max-error", "100"]
+    arguments = [
+        "calibrate",
+        "--recipe",
+        made / "recipe.yaml",
+        "--out",
+        tmp_path / "tiny.yaml",
+        "--max-error",
+        "100",
+    ]
     result = CliRunner().invoke(app, [str(part) for part in arguments], catch_exceptions=False)
     assert result.exit_code == 0
     hardware = load_hardware(tmp_path / "tiny.yaml")
