@@ -1,9 +1,10 @@
 """Put the best agent of a training run into the package, with its model card.
 
     python scripts/publish_agent.py results/noisy ppo_noisy --figures noisy.json --limits "Not tried above 40/s."
+    python scripts/publish_agent.py --renew ppo_noisy --figures noisy.json
 
 `--figures` is what scripts/compare_agents.py wrote with --json. The card says what it was trained on, how, the figures
-on held-out seeds, and the limits.
+on held-out seeds, and the limits. `--renew` replaces the figures in the card of an agent that is there already.
 """
 
 from __future__ import annotations
@@ -89,18 +90,34 @@ def card(
     return "\n".join(lines)
 
 
+def renewed(text: str, rows: Sequence[str]) -> str:
+    """Return a card with other figures."""
+    lines = text.splitlines()
+    first = lines.index(next(line for line in lines if line.startswith("| where |")))
+    last = first + lines[first:].index("")
+    return "\n".join([*lines[:first], *rows, *lines[last:], ""])
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Copy the weights and write the card."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", type=Path, help="folder of the training run")
-    parser.add_argument("name", help="name of the agent in the package")
+    parser.add_argument("run", type=Path, nargs="?", help="folder of the training run")
+    parser.add_argument("name", nargs="?", help="name of the agent in the package")
+    parser.add_argument("--renew", metavar="NAME", help="only replace the figures in the card of this agent")
     parser.add_argument("--figures", type=Path, required=True, help="JSON of compare_agents.py")
     parser.add_argument("--as", dest="label", help="label of the agent in the figures; default: the name")
-    parser.add_argument("--limits", nargs="+", required=True, help="what the agent is not good for")
+    parser.add_argument("--limits", nargs="+", help="what the agent is not good for")
     parser.add_argument("--models", type=Path, default=MODELS, help="where to put it")
     options = parser.parse_args(arguments)
+    if options.renew:
+        path = options.models / f"{options.renew}.md"
+        rows = figures(options.figures, options.label or options.renew, options.renew)
+        path.write_text(renewed(path.read_text(), rows))
+        return
+    if not (options.run and options.name and options.limits):
+        parser.error("a new card needs RUN, NAME and --limits; --renew NAME keeps all but the figures")
     model = load_model(options.run)
     model = NumpyModel(
         replace(model.header, metadata={**model.header.metadata, "name": options.name}), model.arrays

@@ -10,8 +10,9 @@ import pytest
 def served(kvgym):
     """A log that the simulator itself wrote."""
     code, _, _ = kvgym(
-        "run", "vllm", "-n", 60, "--rate", 3, "--engine", "base_ms=6,per_request_ms=0.2", "-o", "server"
-    )
+        "run", "vllm_v1", "-s", "vllm-v1", "-n", 60, "--rate", 3, "--engine", "base_ms=6,per_request_ms=0.2",
+        "-o", "server",
+    )  # fmt: skip
     assert code == 0
     return "server/requests.csv"
 
@@ -35,7 +36,7 @@ def test_the_same_settings_give_no_error(kvgym, served, tmp_path):
     assert rows.height == 60
     assert (rows["ttft_observed"] - rows["ttft_simulated"]).abs().max() < 1e-9
     config = json.loads((tmp_path / "check" / "config.json").read_text())
-    assert config["scenario"]["hardware"] == "llama2-70b-a100-tp2"
+    assert config["scenario"]["hardware"] == "llama3-8b-a100-tp1"
     assert config["command"].startswith("kvgym validate")
 
 
@@ -88,7 +89,7 @@ def test_a_missing_library_costs_the_picture_only(kvgym, served, tmp_path, monke
         (("--requests", "no.csv"), ("no.csv", "no such file")),
         (("--requests", "short.csv"), ("first_token_time", "ttft")),
         (("--requests", "server/requests.csv", "--policy", "vlm"), ("unknown policy", "vllm")),
-        (("--requests", "server/requests.csv", "--engine", "vllm-1999"), ("vllm-1999", "vllm-2023")),
+        (("--requests", "server/requests.csv", "--engine", "vllm-1999"), ("vllm-1999", "vllm-2024")),
         (("--requests", "server/requests.csv", "--hardware", "h100"), ("unknown hardware",)),
         (
             (

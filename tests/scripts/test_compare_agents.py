@@ -58,6 +58,24 @@ def test_compare_and_publish(run, tmp_path, capsys):
     card = (tmp_path / "ppo_tiny.md").read_text()
     for heading in ("# ppo_tiny", "## Trained on", "## Figures", "## Limits", "- None known."):
         assert heading in card
+    other = [{**part, "values": {k: 2 * v for k, v in part["values"].items()}} for part in figures]
+    (tmp_path / "other.json").write_text(json.dumps(other))
+    publish_agent.main(
+        [
+            "--renew",
+            "ppo_tiny",
+            "--figures",
+            str(tmp_path / "other.json"),
+            "--as",
+            str(run),
+            "--models",
+            str(tmp_path),
+        ]
+    )
+    renewed = (tmp_path / "ppo_tiny.md").read_text()
+    changed = [a for a, b in zip(card.splitlines(), renewed.splitlines(), strict=True) if a != b]
+    assert len(changed) == len(figures)
+    assert all(line.startswith("| ") and "e2e_latency_mean" in line for line in changed)
 
 
 @pytest.mark.parametrize("name", compare_agents.TASKS)

