@@ -35,6 +35,7 @@ from kvgym.errors import ConfigError
 
 HELD_OUT_SHARE = 0.2
 HELD_OUT_MOST = 200
+LEAST_ROWS = 4
 SEED = 0
 
 WARN_BEYOND = {
@@ -138,13 +139,20 @@ def _small_sizes(size: Floats, bytes_per_token: float) -> Floats:
 
 
 def _hold_out(
-    count: int, rng: np.random.Generator, keep: NDArray[np.int64] | None = None
+    group: str, count: int, rng: np.random.Generator, keep: NDArray[np.int64] | None = None
 ) -> NDArray[np.bool_]:
-    """Choose rows at random, but neither the outermost ones nor those at the places ``keep``."""
-    free = np.setdiff1d(np.arange(1, count - 1), [] if keep is None else keep)
-    number = min(int(HELD_OUT_SHARE * count), HELD_OUT_MOST, len(free))
+    """Choose rows at random: not the outermost, and as far as enough others are left not those at ``keep``.
+
+    Raises:
+        ConfigError: there are fewer than four rows.
+    """
+    if count < LEAST_ROWS:
+        raise ConfigError(f"{group}: {count} different measurements; at least {LEAST_ROWS} are needed")
+    number = min(max(int(HELD_OUT_SHARE * count), 1), HELD_OUT_MOST)
+    inner = np.arange(1, count - 1)
+    free = inner if keep is None else np.setdiff1d(inner, keep)
     chosen = np.zeros(count, bool)
-    chosen[rng.choice(free, max(number, min(1, len(free))), replace=False)] = True
+    chosen[rng.choice(free if len(free) >= number else inner, number, replace=False)] = True
     return chosen
 
 
@@ -216,15 +224,19 @@ def calibrate(
     rng = np.random.default_rng(SEED)
     per_token = model.hidden * model.dtype_bytes
 
-    out = _hold_out(len(profiles.tokens), rng, _kept_tokens(profiles.tokens))
+    out = _hold_out("token operators", len(profiles.tokens), rng, _kept_tokens(profiles.tokens))
     total = profiles.block + 2 * profiles.add
     held: dict[str, Any] = {"linear": {"tokens": _exact(profiles.tokens[out]), "ms": _exact(total[out])}}
     tokens, block, add, embedding = (
         column[~out] for column in (profiles.tokens, profiles.block, profiles.add, profiles.embedding)
     )
-    decode_rows, (n, k, t) = _split(profiles.decode, _hold_out(len(profiles.decode[0]), rng))
+    decode_rows, (n, k, t) = _split(
+        profiles.decode, _hold_out("decode attention", len(profiles.decode[0]), rng)
+    )
     held["decode"] = {"decodes": _exact(n), "context": _exact(k), "ms": _exact(t)}
-    prefill_rows, (c, k, t) = _split(profiles.prefill, _hold_out(len(profiles.prefill[0]), rng))
+    prefill_rows, (c, k, t) = _split(
+        profiles.prefill, _hold_out("prefill attention", len(profiles.prefill[0]), rng)
+    )
     held["prefill"] = {"chunk": _exact(c), "cached": _exact(k), "ms": _exact(t)}
 
     block, add, embedding = (isotonic(v) for v in (block, add, embedding))
@@ -265,7 +277,7 @@ def calibrate(
         small = _small_sizes(size, per_token)
         right = np.searchsorted(size, small)
         beside = np.concatenate([right, np.maximum(right - 1, 0)])
-        reduce_rows, (s, _, t) = _split(profiles.all_reduce, _hold_out(len(size), rng, beside))
+        reduce_rows, (s, _, t) = _split(profiles.all_reduce, _hold_out("all-reduce", len(size), rng, beside))
         held["all_reduce"] = {"size": _exact(s), "ms": _exact(t)}
         size, low, median = reduce_rows
         nodes, envelope, median = fit_all_reduce(size, low, median, small)

@@ -71,6 +71,12 @@ CHECKED_BATCHES: tuple[Batch, ...] = tuple(
 ROOFLINE_BOUNDS = (0.8, 1.6)
 """Where the median ratio of a hardware file to the roofline must lie."""
 
+EFFECT = """\
+Kernels of whole batches of equal decodes over the measured grid, as far as the KV cache holds them, `kvgym` against
+`homogeneous`."""
+
+KERNELS = "Milliseconds of GPU kernels by composition, without what an engine adds."
+
 VIDUR_HARDWARE = "llama2-70b-a100-tp2"
 
 
@@ -90,8 +96,8 @@ def error_table(files: Sequence[Hardware]) -> str:
 
 
 def batch_table(hardware: Hardware) -> str:
-    """Return milliseconds of the typical batches in every composition."""
-    models = [hardware.batch_time(composition=name) for name in COMPOSITIONS]
+    """Return milliseconds of GPU kernels for the typical batches, in every composition."""
+    models = [hardware.batch_time(composition=name, engine=NO_ENGINE) for name in COMPOSITIONS]
     rows = [
         [batch.label, *(f"{1e3 * model(**batch.load()):.2f}" for model in models)]
         for batch in TYPICAL_BATCHES
@@ -110,7 +116,7 @@ def vidur_table(hardware: Hardware) -> str:
 
 
 def monotone_effect(hardware: Hardware) -> tuple[float, float]:
-    """Return what pooling the decodes does to whole batches of equal decodes.
+    """Return what pooling the decodes does to the kernels of whole batches of equal decodes.
 
     Compares the compositions "kvgym" and "homogeneous" over the measured decode grid, as far as the KV cache
     holds the batch.
@@ -125,7 +131,9 @@ def monotone_effect(hardware: Hardware) -> tuple[float, float]:
     number, context = (axis.ravel() for axis in np.meshgrid(grid.rows, grid.columns, indexing="ij"))
     fits = number * (context + 1) <= hardware.kv_capacity
     load = {"num_decodes": number[fits], "decode_context": number[fits] * context[fits]}
-    pooled, measured = (hardware.batch_time(composition=name)(**load) for name in ("kvgym", "homogeneous"))
+    pooled, measured = (
+        hardware.batch_time(composition=name, engine=NO_ENGINE)(**load) for name in ("kvgym", "homogeneous")
+    )
     difference = np.abs(pooled / measured - 1)
     return float(np.median(difference)), float(difference.max())
 
@@ -210,10 +218,11 @@ def report(files: Sequence[Hardware]) -> str:
     parts += ["## Measured up to", range_table(files)]
     parts += ["## KV capacity", capacity_table(files)]
     parts += ["## Tables over roofline", roofline_table(files)]
-    parts += ["## Effect of pooled decodes on the batch time", effect_table(files)]
+    parts += ["## Effect of pooled decodes on the batch time", EFFECT, effect_table(files)]
     for hardware in files:
         if hardware.name == VIDUR_HARDWARE:
             parts += ["## Composition `vidur` against the Vidur simulator", vidur_table(hardware)]
+    parts += ["## Kernel times", KERNELS]
     for hardware in files:
-        parts += [f"## Batch times of {hardware.name}", batch_table(hardware)]
+        parts += [f"### {hardware.name}", batch_table(hardware)]
     return "\n\n".join(parts) + "\n"

@@ -109,9 +109,10 @@ class ProfileTable:
                 keep = pl.Series(result.numbers(column, least=None) == value)
             left = result.frame.filter(keep)
             if left.is_empty():
-                there = result.frame[column].drop_nulls().unique().sort().to_list()
+                there = sorted(result.frame[column].drop_nulls().unique(), key=lambda v: (len(v), v))
+                shown = value if isinstance(value, str) else f"{value:g}"
                 raise ConfigError(
-                    f"profile {self.path}: no rows with {column} = {value}; "
+                    f"profile {self.path}: no rows with {column} = {shown}; "
                     f"there are {', '.join(there[:12])}{' …' if len(there) > 12 else ''}"
                 )
             result = ProfileTable(self.path, left)

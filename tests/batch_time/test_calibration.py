@@ -105,12 +105,17 @@ def test_held_out_rows_are_not_fitted(tmp_path):
 
 def test_which_rows_are_held_out():
     rng = np.random.default_rng(0)
-    assert _hold_out(100, rng).sum() == 20
-    assert _hold_out(10_000, rng).sum() == HELD_OUT_MOST
+    assert _hold_out("x", 100, rng).sum() == 20
+    assert _hold_out("x", 10_000, rng).sum() == HELD_OUT_MOST
     for _ in range(50):
-        chosen = _hold_out(12, rng, np.array([3, 4]))
+        chosen = _hold_out("x", 12, rng, np.array([3, 4]))
         assert chosen.sum() == 2
         assert not chosen[[0, 3, 4, 11]].any()
+    few = _hold_out("x", 6, rng, np.arange(6))  # all are to be kept: one goes all the same
+    assert few.sum() == 1
+    assert not few[[0, 5]].any()
+    with pytest.raises(ConfigError, match="x: 3 different measurements; at least 4"):
+        _hold_out("x", 3, rng)
     tokens = np.array([1, 32, 64, 72, 96, 128, 136, 144, 192, 200, 1088, 1152, 1168, 1184, 8192.0])
     kept = tokens[_kept_tokens(tokens)]
     np.testing.assert_array_equal(kept, [1, 32, 64, 72, 128, 136, 192, 200, 1152, 1168])

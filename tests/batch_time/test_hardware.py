@@ -54,7 +54,7 @@ def test_file_is_complete_compact_and_within_its_errors(name):
     median, largest = monotone_effect(hardware)
     assert median < 0.01
     # Long contexts of few decodes on the H100: its kernel does not split them (docs/calibration.md).
-    assert largest < (0.8 if "h100" in name else 0.17)
+    assert largest < (0.8 if "h100" in name else 0.19)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -200,6 +200,9 @@ def test_rates_from_the_data_sheet():
     assert TileBatchTime("a100-80gb", "llama2-7b", num_sms=7)(**batch) == pytest.approx(
         TileBatchTime("a100-80gb", "llama2-7b")(**batch)
     )
+    assert TileBatchTime("h100-80gb", "llama2-7b").node.num_sms == 132
+    with pytest.raises(ConfigError, match="GPU toy has no num_sms"):
+        toy(num_sms=None)
     assert 1 / toy(num_sms=10).node.linear_rate == pytest.approx(0.5 / toy().node.linear_rate)
 
 

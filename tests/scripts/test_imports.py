@@ -14,7 +14,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
     [
         ("benchmark", ("engine", "policies", "envs")),
         ("reproduce", ("flow", "stab", "wait")),  # slai always draws
-        ("", ("calibrate", "compare_agents", "every_scenario", "publish_agent")),
+        ("", ("calibrate", "compare_agents", "every_scenario", "profile_gpu", "publish_agent")),
     ],
 )
 def test_heavy_libraries_wait_until_they_are_needed(folder, names):

@@ -1,0 +1,103 @@
+"""kvgym calibrate and kvgym list hardware."""
+
+import yaml
+from profiles import SHAPE, read, write, write_profiles
+
+from kvgym.batch_time.hardware import hardware_names, load_hardware
+from kvgym.cli.console import markdown_table
+from kvgym.cli.list import listing
+
+RECIPE = {
+    "description": "a small one",
+    "source": "made up",
+    "profiles": {"linear": "linear.csv", "attention": "attention.csv"},
+    "model": SHAPE.model_dump(),
+    "gpu": "a100-80gb",
+}
+
+
+def _recipe(folder):
+    folder.mkdir()
+    write_profiles(folder)
+    (folder / "small.yaml").write_text(yaml.safe_dump(RECIPE))
+    return folder / "small.yaml"
+
+
+def test_it_writes_a_file_that_scenarios_can_use(kvgym, tmp_path):
+    recipe = _recipe(tmp_path / "here")
+    code, out, err = kvgym("calibrate", "--recipe", recipe, "--date", "2026-01-02", "--plot", "plot.png")
+    assert code == 0, err
+    hardware = load_hardware("small.yaml")
+    assert hardware.date == "2026-01-02"
+    for group, error in hardware.fit_error.items():
+        assert group in out
+        assert f"{error.median:.1%}" in out
+    assert f"{hardware.kv_capacity:,} KV tokens" in out
+    assert "warning" not in out
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    code, out, _ = kvgym(
+        "compare", "-n", 5, "--seeds", 1, "-p", "fcfs", "--hardware", "small.yaml", "--no-report"
+    )
+    assert code == 0
+    assert "5 of 5 requests completed" in out
+
+
+def test_profiles_elsewhere_give_the_same_file(kvgym, tmp_path):
+    recipe = _recipe(tmp_path / "here")
+    kvgym("calibrate", "--recipe", recipe, "--date", "x", "--out", "deep/a.yaml")
+    (tmp_path / "there").mkdir()
+    for name in ("linear.csv", "attention.csv"):
+        (recipe.parent / name).rename(tmp_path / "there" / name)
+    code, _, err = kvgym("calibrate", "--recipe", recipe)
+    assert code == 2
+    assert "linear.csv: no such file" in err
+    kvgym("calibrate", "--recipe", recipe, "--profiles", "there", "--date", "x", "--out", "b.yaml")
+    assert (tmp_path / "deep" / "a.yaml").read_bytes() == (tmp_path / "b.yaml").read_bytes()
+
+
+def test_large_errors_are_shown_and_refused(kvgym, tmp_path):
+    recipe = _recipe(tmp_path / "here")
+    rows = read(tmp_path / "here" / "attention.csv")
+    for i, row in enumerate(rows):
+        for name in ("time_stats.attn_decode.median", "time_stats.attn_prefill.median"):
+            if row[name]:
+                row[name] = float(row[name]) * (1.3 if i % 2 else 0.8)
+    write(tmp_path / "here" / "attention.csv", rows)
+    code, _, err = kvgym("calibrate", "--recipe", recipe, "--max-error", 0.05)
+    assert code == 2
+    assert "miss held-out rows of attention" in err
+    assert not (tmp_path / "small.yaml").exists()
+    code, out, _ = kvgym("calibrate", "--recipe", recipe, "--max-error", 1)
+    assert code == 0
+    assert "warning: attention" in out
+
+
+def test_wrong_arguments(kvgym, tmp_path):
+    recipe = _recipe(tmp_path / "here")
+    for arguments, message in (
+        (("--recipe", "llama2-7b"), "unknown recipe 'llama2-7b'. Did you mean 'llama2-7b-a100-tp1'"),
+        (("--recipe", "gone.yaml"), "recipe gone.yaml: cannot be read"),
+        (("--recipe", recipe, "--plot", "a.bmp"), "a plot must end in .png, .svg, .pdf"),
+        (("--recipe", recipe, "--out", recipe.parent), "cannot write"),
+    ):
+        code, _, err = kvgym("calibrate", *arguments)
+        assert code == 2
+        assert message in err
+        assert "Traceback" not in err
+
+
+def test_the_list_says_how_far_hardware_can_be_trusted(kvgym):
+    code, out, _ = kvgym("list", "hardware")
+    assert code == 0
+    headings, rows = listing("hardware")
+    assert set(rows) == set(hardware_names())
+    hardware = load_hardware("llama2-70b-a100-tp2")
+    row = dict(zip(headings[1:], rows[hardware.name], strict=True))
+    assert row["KV tokens"] == "16,492"
+    assert row["engine"] == hardware.engine
+    assert row["engine validated"] == "yes"
+    assert f"{hardware.fit_error['attention_decode'].median:.1%}" in row["errors: linear, decode, prefill"]
+    assert "4,096 tokens, 128 decodes" in row["measured up to"]
+    assert rows["llama3-70b-a100-tp2"][headings[1:].index("engine validated")] == "no"
+    assert hardware.overhead().validated in markdown_table(*listing("hardware", full=True))
+    assert all(name in out for name in rows)
