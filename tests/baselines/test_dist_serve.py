@@ -113,7 +113,8 @@ def hand_over(simulation: Simulation) -> list[int]:
     assert (slots["num_prefill_left"] == 0).all()
     ids = [int(i) for i in slots["request_id"]]
     simulation.requests["status"][ids] = FINISHED
-    simulation.worker["kv_tokens"] = simulation.worker["num_active"] = 0
+    for name in ("kv_tokens", "kv_allocated", "num_full", "num_active"):
+        simulation.worker[name] = 0
     return ids
 
 
