@@ -23,6 +23,15 @@ SMALLER = {
     "python scripts/benchmark/engine.py": "python scripts/benchmark/engine.py --smoke",
     "python scripts/benchmark/envs.py": "python scripts/benchmark/envs.py --smoke",
     "python scripts/benchmark/policies.py": "python scripts/benchmark/policies.py --smoke",
+    "python scripts/profile_gpu.py --model llama3-8b --out my-gpu": (
+        "echo '{name: Tiny, num_layers: 2, hidden: 64, num_heads: 4, num_kv_heads: 2, ffn: 128, vocab: 100}' "
+        "> tiny.yaml && "
+        "python scripts/profile_gpu.py --model tiny.yaml --out my-gpu --device=cpu --threads=1 --repeats=5 --warmup=1 "
+        "--tokens=1,8,16,32,64,128 --decodes=1,2,4 --contexts=16,64 --chunks=16,32,64 --cached=0,64"
+    ),
+    "kvgym calibrate --recipe my-gpu/recipe.yaml --out my-gpu.yaml": (
+        "kvgym calibrate --recipe my-gpu/recipe.yaml --out my-gpu.yaml --max-error 100"
+    ),
     "kvgym train --out results/agent": (
         "kvgym train total_steps=8000 evaluation.interval=4000 num_envs=8 env.num_requests=50 --out results/agent"
     ),
