@@ -30,6 +30,12 @@ def test_a_quick_run_prints_every_section(tmp_path, reproduce):
     assert "overflow probability 0.3910" in done.stdout
     assert "[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]" in done.stdout
     assert "m = 4, 15/14/12/8: M^pi = 135,000 tokens, bound (14) ∞" in done.stdout
+    # Ten times the requests on a GPU five times as fast are twice the load.
+    here, faster = (
+        float(re.search(rf"^\| {rate} \| {speed} \| ([\d.]+) \|", done.stdout, re.M)[1])
+        for rate, speed in ((50, 1), (500, 5))
+    )
+    assert faster == pytest.approx(2 * here, abs=0.02)
     # Example 2: WAIT keeps the 4 completions of the equilibrium, FCFS falls short of them.
     wait, fcfs = (
         float(re.search(rf"^\| {policy} \| ([\d.]+) \| [\d.]+ \|$", done.stdout, re.M)[1])
