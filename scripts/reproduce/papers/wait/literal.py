@@ -10,7 +10,7 @@ from kvgym import compare, load_hardware, make_workload
 from kvgym.experiments.scenario import load_scenario
 from kvgym.theory.fluid import batch_memory, practical_thresholds, stability_load
 from papers.wait.equilibrium import fit_affine, rate_at
-from papers.wait.setting import HARDWARE, RULES
+from papers.wait.setting import ENGINE, HARDWARE, RULES
 from papers.wait.tables import HEADS, number, result_rows, short_names
 
 LITERAL = ("wait-low", "wait-high", "wait-nested", "wait-bins-low", "wait-bins-high")
@@ -40,7 +40,7 @@ def literal(options: argparse.Namespace) -> None:
 def print_loads(names: Sequence[str]) -> None:
     """Print the load of the printed rates, and the practical thresholds."""
     hardware = load_hardware(HARDWARE)
-    d0, d1, *_ = fit_affine(hardware.batch_time(), hardware.kv_capacity)
+    d0, d1, *_ = fit_affine(hardware.batch_time(engine=ENGINE), hardware.kv_capacity)
     loads = []
     for name in names:
         s = load_scenario(name)

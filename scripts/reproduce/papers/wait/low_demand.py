@@ -11,7 +11,7 @@ from kvgym import compare, load_hardware, make_workload
 from kvgym.theory.fluid import batch_memory, wait_thresholds
 from kvgym.theory.nested import nested_thresholds, segment_memory
 from papers.wait.equilibrium import rate_at
-from papers.wait.setting import HARDWARE, scenario_of
+from papers.wait.setting import ENGINE, HARDWARE, scenario_of
 from papers.wait.tables import HEADS, result_rows, short_names
 
 
@@ -19,7 +19,7 @@ def low_demand(options: argparse.Namespace) -> None:
     """Run the three types of the high-demand setting far below saturation, with the whole memory."""
     hardware = load_hardware(HARDWARE)
     classes = make_workload("wait-high").class_statistics
-    most = rate_at(classes, hardware.kv_capacity, hardware.batch_time())
+    most = rate_at(classes, hardware.kv_capacity, hardware.batch_time(engine=ENGINE))
     rows = []
     for share in (0.5,) if options.quick else (0.1, 0.5, 0.9):
         horizon = 20 if options.quick else 600
@@ -35,9 +35,9 @@ def low_demand(options: argparse.Namespace) -> None:
                 "nested_wait",
             )
         )
-        known = wait_thresholds(s.make_workload().class_statistics, hardware.batch_time())
+        known = wait_thresholds(s.make_workload().class_statistics, hardware.batch_time(engine=ENGINE))
         nested = nested_thresholds(
-            share * most * np.array([3, 2, 1]) / 6, 20, [100, 200, 300], hardware.batch_time()
+            share * most * np.array([3, 2, 1]) / 6, 20, [100, 200, 300], hardware.batch_time(engine=ENGINE)
         )
         print(
             f"Share {share:g}: thresholds (11) {'/'.join(map(str, known))}, M^pi {batch_memory(classes, known):,.0f}; "

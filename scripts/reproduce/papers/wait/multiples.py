@@ -15,7 +15,7 @@ from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.fluid import batch_memory, full_batch_time
 from kvgym.theory.nested import segment_memory
 from papers.wait.equilibrium import fit_affine, least_equilibrium, rate_at
-from papers.wait.setting import BIN_RATES, HARDWARE, scenario_of
+from papers.wait.setting import BIN_RATES, ENGINE, HARDWARE, scenario_of
 from papers.wait.tables import HEADS, fluid_shares, result_rows
 
 MULTIPLES = (1.0, 1.05, 1.5, 3.0)
@@ -55,13 +55,16 @@ BALANCED = (
 def multiples(options: argparse.Namespace) -> dict[tuple[str, str], list[dict[str, float]]]:
     """Run every setting at rates whose equilibrium has whole thresholds, with C = 1 … 3 M*."""
     hardware = load_hardware(HARDWARE)
-    d0, d1, median, worst, points = fit_affine(hardware.batch_time(), hardware.kv_capacity)
+    d0, d1, median, worst, points = fit_affine(hardware.batch_time(engine=ENGINE), hardware.kv_capacity)
     print(
         f"Affine fit over {points} decode batches: d0 = {1e3 * d0:.3f} ms, d1 = {1e6 * d1:.4f} µs per KV token; "
         f"relative error median {median:.1%}, largest {worst:.1%}.\n"
     )
     affine = {"kind": "affine", "constant": d0, "per_context_token": d1}
-    models = {"affine": (make_batch_time(affine), affine), "hardware": (hardware.batch_time(), None)}
+    models = {
+        "affine": (make_batch_time(affine), affine),
+        "hardware": (hardware.batch_time(engine=ENGINE), None),
+    }
     shares: dict[tuple[str, str], list[dict[str, float]]] = {}
     for kind, (model, described) in models.items():
         chosen = [b for b in BALANCED if options.preset in (None, b.preset)]

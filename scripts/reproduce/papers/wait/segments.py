@@ -13,14 +13,14 @@ from kvgym.theory.buffers import memory_bound, memory_by_segments
 from kvgym.theory.fluid import stability_load
 from kvgym.workloads.classes import ClassStatistics
 from papers.wait.equilibrium import fit_affine
-from papers.wait.setting import BIN_RATES, HARDWARE
+from papers.wait.setting import BIN_RATES, ENGINE, HARDWARE
 from papers.wait.tables import number
 
 
 def segments(options: argparse.Namespace) -> None:
     """The memory bound (17) against the number of segments, Figures 16 to 18."""
     hardware = load_hardware(HARDWARE)
-    d0, d1, *_ = fit_affine(hardware.batch_time(), hardware.kv_capacity)
+    d0, d1, *_ = fit_affine(hardware.batch_time(engine=ENGINE), hardware.kv_capacity)
     shares = np.repeat(np.array(BIN_RATES) / sum(BIN_RATES) / 50, 50)
     for name, prompt_len, lengths, n, rates in (
         ("m = 4, 15/14/12/8", 10, (20, 40, 80, 160), (15, 14, 12, 8), (20, 40, 80, 160)),

@@ -7,6 +7,9 @@ from typing import Any
 from kvgym.experiments.scenario import Scenario
 
 HARDWARE = "llama2-7b-a100-tp1"
+ENGINE = "none"
+"""The paper's experiments run on the Vidur simulator, which counts no work outside the GPU."""
+
 RULES = {"first_token": "decode", "progress_on_evict": "lost", "requeue": "back"}
 BIN_RATES = (23, 11, 8, 7, 6, 4, 3, 2, 1, 1)
 
@@ -15,6 +18,6 @@ def scenario_of(
     name: str, workload: dict[str, Any], capacity: int, model: dict[str, Any] | None, **rules: Any
 ) -> Scenario:
     """Return a scenario of the paper's engine; ``model`` None is the calibrated hardware."""
-    time = {"hardware": HARDWARE} if model is None else {"batch_time": model}
+    time = {"hardware": HARDWARE, "engine": ENGINE} if model is None else {"batch_time": model}
     content = {"name": name, "summary": name, "workload": workload, "kv_capacity": capacity, **time}
     return Scenario.model_validate({**content, "system": {**RULES, **rules}})
