@@ -108,3 +108,33 @@ def test_a_comparison_records_its_engine():
         hardware="llama2-7b-a100-tp1", workload={"preset": "lmsys", "num_requests": 5}
     )
     assert compare(scenario, ["fcfs"], seeds=1).scenario.engine == "early-2024"
+
+
+def test_an_engine_that_no_worker_would_run_is_refused():
+    chosen = load_scenario("a100-llama3-8b").override(
+        workers=[{"hardware": "llama3-8b-a100-tp1"}, {"hardware": "llama2-7b-a100-tp1", "engine": "none"}],
+        engine="none",
+    )
+    with pytest.raises(
+        ConfigError, match=r"engine = 'none' is that of no worker.*give the engine to the groups"
+    ):
+        chosen.make_system()
+    own = chosen.model_copy(update={"engine": None})
+    assert [w.batch_time.engine for w in own.make_system().all_workers] == ["early-2024", "none"]
+    assert own.resolved().engine is None
+    mixed = own.override(workers=[{"hardware": "llama2-7b-a100-tp1"}, {}], engine="none")
+    assert [w.batch_time.engine for w in mixed.make_system().all_workers] == ["early-2024", "none"]
+
+
+def test_an_empty_name_is_no_engine():
+    with pytest.raises(UnknownNameError, match="engine of hardware"):
+        load_scenario("a100-llama3-8b").override(engine="").make_system()
+    with pytest.raises(ConfigError, match=r"engine = 3; expected a name or figures"):
+        make_batch_time({"kind": "profile", "hardware": "llama3-8b-a100-tp1", "engine": 3})
+
+
+def test_the_overhead_of_old_scenarios_has_a_field_of_its_own():
+    chosen = load_scenario("a100-llama3-8b").override(batch_time={"cpu_overhead": 0.003})
+    for act in (chosen.make_system, chosen.resolved):
+        with pytest.raises(ConfigError, match=r"takes composition, got cpu_overhead; .* the field engine"):
+            act()
