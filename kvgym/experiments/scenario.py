@@ -133,11 +133,12 @@ class Scenario(BaseModel):
             kv_capacity, model = self._worker(*given, self.kv_capacity)
             system = System(kv_capacity=kv_capacity, batch_time=model, **settings)
             return system if self.workers == 1 else system.replicate(self.workers)
-        if self.engine is not None and all(_stands_alone(group) for group in self.workers):
-            raise ConfigError(
-                f"scenario {self.name!r}: engine = {self.engine!r} is that of no worker, all groups have hardware or a "
-                "batch_time of their own; give the engine to the groups"
-            )
+        for name in ("hardware", "engine"):
+            if getattr(self, name) is not None and all(_stands_alone(group) for group in self.workers):
+                raise ConfigError(
+                    f"scenario {self.name!r}: {name} = {getattr(self, name)!r} is that of no worker, all groups have "
+                    f"hardware or a batch_time of their own; give the {name} to the groups"
+                )
         workers: list[Worker] = []
         for group in self.workers:
             capacity = group.kv_capacity or (self.kv_capacity if group.hardware is None else None)
