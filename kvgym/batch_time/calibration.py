@@ -215,9 +215,10 @@ def calibrate(
         max_error: largest median error allowed in the groups of :data:`WARN_BEYOND`.
 
     Raises:
-        ConfigError: something is wrong with a profile (see :func:`read_profiles`), or a median error is beyond
-            ``max_error``; the message names the group.
+        ConfigError: ``date`` is no day, something is wrong with a profile (see :func:`read_profiles`), or a median
+            error is beyond ``max_error``; the message names the group.
     """
+    day = _day(date)
     gpu, model, parts = recipe.gpu, recipe.model, recipe.tensor_parallel
     capacity, origin = recipe.capacity()
     profiles = read_profiles(folder, recipe)
@@ -290,7 +291,7 @@ def calibrate(
         "name": recipe.name,
         "description": recipe.description,
         "source": recipe.source,
-        "date": date or datetime.date.today().isoformat(),
+        "date": day,
         "gpu": gpu.model_dump(),
         "tensor_parallel": parts,
         "model": model.model_dump(),
@@ -307,6 +308,14 @@ def calibrate(
     _refuse(recipe.name, errors, max_error)
     content["fit_error"] = {name: error.model_dump() for name, error in errors.items()}
     return content
+
+
+def _day(date: str | None) -> str:
+    """Return a day as ISO 8601 has it, today's if none is given."""
+    try:
+        return (datetime.date.today() if date is None else datetime.date.fromisoformat(date)).isoformat()
+    except ValueError:
+        raise ConfigError(f"date = {date!r}; expected a day such as 2026-01-31") from None
 
 
 def _ranges(profiles: Profiles) -> dict[str, list[float]]:

@@ -108,12 +108,18 @@ class Hardware(_Section):
 
         Raises:
             UnknownNameError: an unknown composition or engine.
-            ConfigError: the fields of an overhead are wrong.
+            ConfigError: ``engine`` is neither, or the fields of an overhead are wrong.
         """
         if isinstance(engine, Mapping):
             overhead, name = parse_overhead(engine), None
         else:
-            name = engine or (NO_ENGINE if composition == "vidur" else self.engine)
+            name = engine
+            if name is None:
+                name = NO_ENGINE if composition == "vidur" else self.engine
+            if not isinstance(name, str):
+                raise ConfigError(
+                    f"engine = {name!r}; expected a name or figures, {{base_ms: …, per_request_ms: …}}"
+                )
             overhead = self.overhead(name)
         return ProfileBatchTime(
             self.tables,
@@ -177,6 +183,8 @@ def _load_path(path: Path) -> Hardware:
         text = path.read_text("utf-8")
     except OSError as error:
         raise ConfigError(f"hardware file {path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"hardware file {path}: not UTF-8 text") from None
     hardware = parse_hardware(text, str(path))
     return hardware.model_copy(update={"name": str(path)})
 

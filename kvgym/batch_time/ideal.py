@@ -5,6 +5,8 @@ Measured times lie above these; by how much tells whether a profile can be true.
 
 from __future__ import annotations
 
+import numpy as np
+
 from kvgym.batch_time.interpolation import Floats
 from kvgym.batch_time.shapes import GPU, ModelShape
 
@@ -72,6 +74,15 @@ class IdealTimes:
         pairs = chunk * (cached + (chunk + 1) / 2)
         entries = self._keys() * (chunk + cached) + 2 * self.model.hidden / self.parts * chunk
         return self._ms(4 * self.model.hidden / self.parts * pairs, entries)
+
+    def reshape(self, tokens: Floats) -> Floats:
+        """Return milliseconds of a copy of queries, keys and values of so many tokens, shape (n,)."""
+        width = (self.model.hidden + 2 * self.model.kv_width) / self.parts
+        return self._ms(np.zeros_like(tokens), 2 * width * tokens)
+
+    def kv_write(self, tokens: Floats) -> Floats:
+        """Return milliseconds of reading keys and values of so many tokens and writing them, shape (n,)."""
+        return self._ms(np.zeros_like(tokens), 2 * self._keys() * tokens)
 
     def _keys(self) -> float:
         """Return entries of keys and values of one token on one GPU."""

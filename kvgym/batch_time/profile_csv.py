@@ -159,12 +159,17 @@ def _attention(
     p = by_key(
         [chunk, cached], [prefill.times("attn_prefill", [chunk, cached], ideal.prefill(chunk, cached))]
     )
-    save = _save(decode, decodes, prefill, chunk, recipe)
+    save = _save(decode, decodes, prefill, chunk, recipe, ideal)
     return (d[0], d[1], d[2]), (p[0], p[1], p[2]), save
 
 
 def _save(
-    decode: ProfileTable, decodes: Floats, prefill: ProfileTable, chunk: Floats, recipe: Recipe
+    decode: ProfileTable,
+    decodes: Floats,
+    prefill: ProfileTable,
+    chunk: Floats,
+    recipe: Recipe,
+    ideal: IdealTimes,
 ) -> tuple[Floats, Floats]:
     """Return tokens and milliseconds of reshapes plus KV writes that were measured on their own.
 
@@ -172,14 +177,15 @@ def _save(
     memory bandwidth.
     """
 
-    def total(table: ProfileTable, names: tuple[str, ...]) -> Floats:
-        found = [table.numbers(name) for name in names if table.has(name)]
+    def total(table: ProfileTable, names: tuple[str, ...], tokens: Floats, ideal_ms: Floats) -> Floats:
+        found = [table.small_times(name, tokens, ideal_ms) for name in names if table.has(name)]
         result: Floats = np.sum([np.zeros(len(table)), *found], axis=0)
         return result
 
-    write = total(decode, ("attn_kv_cache_save",))
-    small, shape, kv = by_key([decodes], [total(decode, RESHAPES), write])
-    large, shape_large = by_key([chunk], [total(prefill, RESHAPES)])
+    shape = total(decode, RESHAPES, decodes, ideal.reshape(decodes))
+    write = total(decode, ("attn_kv_cache_save",), decodes, ideal.kv_write(decodes))
+    small, shape, kv = by_key([decodes], [shape, write])
+    large, shape_large = by_key([chunk], [total(prefill, RESHAPES, chunk, ideal.reshape(chunk))])
     beyond = large > small[-1]
     large, shape_large = large[beyond], shape_large[beyond]
     kv_large = np.zeros(len(large))

@@ -201,9 +201,26 @@ class ProfileTable:
             if off[worst] > ROW_FACTOR:
                 raise ConfigError(
                     f"profile {self.path}: line {self.line(worst)}, column {column}: {ms[worst]:.4g} ms is "
-                    f"{off[worst]:.0f} times off the rows next to it (allowed: {ROW_FACTOR:g}); measure it again "
+                    f"{off[worst]:.3g} times off the rows next to it (allowed: {ROW_FACTOR:g}); measure it again "
                     "or delete the row"
                 )
+        return ms
+
+    def small_times(self, column: str, key: Floats, ideal_ms: Floats) -> Floats:
+        """Return measured milliseconds that may be 0, the others checked as by :meth:`times`.
+
+        Args:
+            column: its name.
+            key: quantity that the time depends on, shape (rows,).
+            ideal_ms: milliseconds at the hardware's peak, shape (rows,).
+
+        Raises:
+            ConfigError: as :meth:`times`, but for 0.
+        """
+        ms = self.numbers(column)
+        some = ms > 0
+        if some.any():
+            self.filter(some).times(column, [key[some]], ideal_ms[some])
         return ms
 
 

@@ -166,6 +166,8 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
             return parse_recipe(path.read_text("utf-8"), str(path), path.stem)
         except OSError as error:
             raise ConfigError(f"recipe {path}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"recipe {path}: not UTF-8 text") from None
     if name_or_path not in recipe_names():
         raise UnknownNameError("recipe", name_or_path, recipe_names())
     item = resources.files("kvgym.configs").joinpath("recipe", f"{name_or_path}.yaml")

@@ -85,7 +85,7 @@ def validate(
         predictions=None, too_long="error", workers=workers, router=router, horizon=None,
     )  # fmt: skip
     if drop_long:
-        log = without_long(log, min(w.kv_capacity for w in chosen.make_system().all_workers))
+        log = without_long(log, chosen.make_system().usable_capacity)
     folder = make_folder(out or default_folder("validate", requests.stem))
     replay = replay_log(log, chosen, policy, seed=seed)
     fit = None
@@ -140,7 +140,7 @@ def difference_table(replay: Replay) -> Table:
         figures = (
             console.number(observed),
             console.number(simulated),
-            console.percent(simulated / observed - 1),
+            console.percent(simulated / observed - 1 if observed > 0 else math.nan),
         )
         table.add_row(console.heading(name), "", *figures, "", "")
     return table
@@ -159,7 +159,7 @@ def print_fit(fit: OverheadFit) -> None:
     )
     for name, profile in fit.profiles.items():
         console.out.print(
-            f"  {name}: {profile.low:.3g} to {profile.high:.3g} ms are within {TOLERANCE:.0%} of that",
+            f"  {name}: {profile.range_text()} are within {TOLERANCE:.0%} of that",
             markup=False,
         )
     console.out.print(f"use it:  --engine {fit.option()}", markup=False)

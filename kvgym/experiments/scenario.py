@@ -12,7 +12,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kvgym.batch_time import BatchTimeModel, make_batch_time
-from kvgym.batch_time.hardware import load_hardware
+from kvgym.batch_time.hardware import Hardware, load_hardware
+from kvgym.batch_time.profile import ProfileBatchTime
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.system import System, Worker
@@ -132,6 +133,12 @@ class Scenario(BaseModel):
             kv_capacity, model = self._worker(*given, self.kv_capacity)
             system = System(kv_capacity=kv_capacity, batch_time=model, **settings)
             return system if self.workers == 1 else system.replicate(self.workers)
+        for name in ("hardware", "engine"):
+            if getattr(self, name) is not None and all(_stands_alone(group) for group in self.workers):
+                raise ConfigError(
+                    f"scenario {self.name!r}: {name} = {getattr(self, name)!r} is that of no worker, all groups have "
+                    f"hardware or a batch_time of their own; give the {name} to the groups"
+                )
         workers: list[Worker] = []
         for group in self.workers:
             capacity = group.kv_capacity or (self.kv_capacity if group.hardware is None else None)
@@ -140,9 +147,10 @@ class Scenario(BaseModel):
 
     def _group(self, group: WorkerGroup) -> tuple[str | None, Engine, dict[str, Any]]:
         """Return hardware, engine and batch time of a group of workers."""
-        if group.hardware is not None or "kind" in group.batch_time:
+        if _stands_alone(group):
             return group.hardware, group.engine, group.batch_time
-        return self.hardware, group.engine or self.engine, {**self.batch_time, **group.batch_time}
+        engine = self.engine if group.engine is None else group.engine
+        return self.hardware, engine, {**self.batch_time, **group.batch_time}
 
     def _worker(
         self, hardware: str | None, engine: Engine, batch_time: Mapping[str, Any], capacity: int | None
@@ -160,12 +168,18 @@ class Scenario(BaseModel):
                 )
             return capacity, make_batch_time(batch_time)
         loaded = load_hardware(hardware)
-        try:
-            return capacity or loaded.kv_capacity, loaded.batch_time(engine=engine, **batch_time)
-        except TypeError as error:
+        return capacity or loaded.kv_capacity, self._calibrated(loaded, engine, batch_time)
+
+    def _calibrated(
+        self, hardware: Hardware, engine: Engine, batch_time: Mapping[str, Any]
+    ) -> ProfileBatchTime:
+        """Return the batch-time model of hardware."""
+        if other := batch_time.keys() - {"composition"}:
             raise ConfigError(
-                f"scenario {self.name!r}: batch_time with hardware takes composition ({error})"
-            ) from None
+                f"scenario {self.name!r}: batch_time with hardware takes composition, got {', '.join(sorted(other))}; "
+                "what an engine adds to a batch is the field engine: a name, or base_ms and per_request_ms"
+            )
+        return hardware.batch_time(engine=engine, **batch_time)
 
     def resolved(self) -> Scenario:
         """Return the scenario with the engine of its hardware named, for records.
@@ -173,12 +187,21 @@ class Scenario(BaseModel):
         Raises:
             ConfigError: the description is contradictory or incomplete.
         """
-        changes: dict[str, Any] = {"engine": _engine_of(self.hardware, self.engine, self.batch_time)}
+        changes: dict[str, Any] = {"engine": self.engine}
+        if isinstance(self.workers, int) or not all(_stands_alone(group) for group in self.workers):
+            changes["engine"] = self._engine_of(self.hardware, self.engine, self.batch_time)
         if not isinstance(self.workers, int):
             changes["workers"] = tuple(
-                group.model_copy(update={"engine": _engine_of(*self._group(group))}) for group in self.workers
+                group.model_copy(update={"engine": self._engine_of(*self._group(group))})
+                for group in self.workers
             )
         return self.model_copy(update=changes)
+
+    def _engine_of(self, hardware: str | None, engine: Engine, batch_time: Mapping[str, Any]) -> Engine:
+        """Return the engine that a worker runs, by name if it has one; None = it has no hardware file."""
+        if engine is not None or hardware is None or "kind" in batch_time:
+            return engine
+        return self._calibrated(load_hardware(hardware), None, batch_time).engine
 
     def make_router(self) -> Router | None:
         """Return the router, None where there is one worker."""
@@ -208,11 +231,9 @@ class Scenario(BaseModel):
         return _validate({**self.model_dump(), **given}, self.name)
 
 
-def _engine_of(hardware: str | None, engine: Engine, batch_time: Mapping[str, Any]) -> Engine:
-    """Return the engine that a worker runs, by name if it has one; None = it has no hardware file."""
-    if engine is not None or hardware is None or "kind" in batch_time:
-        return engine
-    return load_hardware(hardware).batch_time(**batch_time).engine
+def _stands_alone(group: WorkerGroup) -> bool:
+    """Return whether a group of workers takes neither hardware nor engine from the scenario."""
+    return group.hardware is not None or "kind" in group.batch_time
 
 
 def scenario_names() -> dict[str, str]:
@@ -234,6 +255,8 @@ def load_scenario(name_or_path: str | Path) -> Scenario:
             text = path.read_text("utf-8")
         except OSError as error:
             raise ConfigError(f"scenario file {path}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"scenario file {path}: not UTF-8 text") from None
         return _parse(text, str(path), path.stem)
     return _load_name(name_or_path)
 

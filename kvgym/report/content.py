@@ -14,6 +14,7 @@ import kvgym.metrics
 from kvgym.batch_time.hardware import load_hardware
 from kvgym.errors import KVGymError
 from kvgym.experiments.comparison import Comparison, jsonable, run_context
+from kvgym.experiments.scenario import WorkerGroup
 from kvgym.experiments.statistics import Estimate
 from kvgym.metrics import metric_info, metric_names
 from kvgym.policy import POLICIES, PolicyInfo
@@ -190,7 +191,11 @@ def setting(comparison: Comparison) -> list[tuple[str, str]]:
         rows.append(("Engine", _engine(comparison, hardware)))
     else:
         model = scenario.hardware or scenario.batch_time
-        rows.append(("Batch time", model if isinstance(model, str) else _flat(model)))
+        if model:
+            rows.append(("Batch time", model if isinstance(model, str) else _flat(model)))
+    workers = scenario.resolved().workers
+    if not isinstance(workers, int):
+        rows.append(("Workers", "; ".join(map(_group, workers))))
     capacity = scenario.kv_capacity or (hardware.kv_capacity if hardware is not None else None)
     for example in list(comparison.examples.values())[:1]:
         capacity = example.system.kv_capacity
@@ -259,6 +264,14 @@ def _engine(comparison: Comparison, hardware: Any) -> str:
     name = f"{model.engine}: " if model.engine else ""
     checked = model.overhead.validated or "not validated against a running engine"
     return f"{name}{model.overhead.formula()} outside the GPU; {checked}"
+
+
+def _group(group: WorkerGroup) -> str:
+    """Return a group of workers in a few words: what it has of its own, and its engine."""
+    model = group.hardware or _flat(group.batch_time)
+    engine = group.engine if isinstance(group.engine, str) else _flat(group.engine or {})
+    parts = (f"{group.count} {group.role}", model, f"engine {engine}" if engine else "")
+    return ", ".join(filter(None, parts))
 
 
 def _flat(value: Any) -> str:

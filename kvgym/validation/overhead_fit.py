@@ -48,6 +48,12 @@ class Profile(NamedTuple):
     low: float
     high: float
 
+    def range_text(self) -> str:
+        """Return low and high as text, which says where a range goes on beyond what was looked at."""
+        less = " or less" if 0 < self.low == self.values[0] else ""
+        more = " or more" if self.high == self.values[-1] else ""
+        return f"{self.low:.3g}{less} to {self.high:.3g}{more} ms"
+
 
 @dataclass(frozen=True)
 class OverheadFit:

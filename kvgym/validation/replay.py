@@ -107,14 +107,25 @@ class Replay:
         return float(spearmanr(observed, simulated).statistic)
 
     def totals(self) -> dict[str, tuple[float, float]]:
-        """Return makespan (s) and throughputs (1/s, tokens/s), observed and simulated."""
+        """Return makespan (s) and throughputs (1/s, tokens/s), observed and simulated.
+
+        The throughputs are left out where nothing took any time.
+        """
         ends = self.log.makespan, float(self.result.requests["finish_time"].max())
         tokens = int(self.log.output_len.sum())
+        if min(ends) <= 0:
+            return {"makespan": ends}
         return {
             "makespan": ends,
             "request_throughput": (len(self.log) / ends[0], len(self.log) / ends[1]),
             "token_throughput": (tokens / ends[0], tokens / ends[1]),
         }
+
+
+def has_token_times(replay: Replay) -> bool:
+    """Return whether a request has positive times between its tokens, observed and simulated: :func:`loss` exists."""
+    observed, simulated = replay.pairs("tbt")
+    return bool(((observed > 0) & (simulated > 0)).any())
 
 
 def loss(replay: Replay) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from kvgym.experiments.comparison import jsonable, label_of, run_context
 from kvgym.report import require
 from kvgym.validation.overhead_fit import OverheadFit
-from kvgym.validation.replay import METRICS, Replay, loss
+from kvgym.validation.replay import METRICS, Replay, has_token_times, loss
 
 
 def replay_summary(replay: Replay) -> dict[str, Any]:
@@ -25,13 +25,14 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
             "interval": [error.low, error.high],
         }
     totals = {
-        name: {"observed": x, "simulated": y, "error": y / x - 1} for name, (x, y) in replay.totals().items()
+        name: {"observed": x, "simulated": y, "error": y / x - 1 if x > 0 else np.nan}
+        for name, (x, y) in replay.totals().items()
     }
     return {
         "policy": label_of(replay.result.policy),
         "num_requests": len(replay.log),
         "notes": list(replay.log.notes),
-        "loss": loss(replay),
+        "loss": loss(replay) if has_token_times(replay) else None,
         "metrics": {metric: rows for metric, rows in differences.items() if rows},
         "rank_correlation": {metric: replay.rank_correlation(metric) for metric in METRICS},
         "totals": totals,

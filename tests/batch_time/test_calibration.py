@@ -194,3 +194,8 @@ def test_the_vidur_composition_has_the_medians_as_measured(tmp_path):
     times = load_hardware(tmp_path / "made.yaml").batch_time(composition="vidur")
     tokens = np.array([8, 16, 32, 64])
     assert np.any(np.diff(times(num_prefills=1, prefill_tokens=tokens, prefill_squares=0)) < 0)
+
+
+def test_a_date_is_a_day(tmp_path):
+    with pytest.raises(ConfigError, match="date = 'soon'; expected a day such as 2026-01-31"):
+        calibrate(tmp_path, recipe(), "soon")

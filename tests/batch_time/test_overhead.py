@@ -7,7 +7,8 @@ from kvgym.batch_time.hardware import hardware_names
 from kvgym.batch_time.overhead import EngineOverhead
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.comparison import compare
-from kvgym.experiments.scenario import load_scenario, scenario_names
+from kvgym.experiments.scenario import Scenario, load_scenario, scenario_names
+from kvgym.report.content import setting
 
 NAME = "llama2-70b-a100-tp2"
 
@@ -108,3 +109,50 @@ def test_a_comparison_records_its_engine():
         hardware="llama2-7b-a100-tp1", workload={"preset": "lmsys", "num_requests": 5}
     )
     assert compare(scenario, ["fcfs"], seeds=1).scenario.engine == "early-2024"
+
+
+def test_an_engine_that_no_worker_would_run_is_refused():
+    groups = [{"hardware": "llama3-8b-a100-tp1"}, {"hardware": "llama2-7b-a100-tp1", "engine": "none"}]
+    chosen = load_scenario("a100-llama3-8b").override(workers=groups, engine="none")
+    with pytest.raises(ConfigError, match="hardware = 'llama3-8b-a100-tp1' is that of no worker"):
+        chosen.make_system()
+    chosen = chosen.model_copy(update={"hardware": None})
+    with pytest.raises(
+        ConfigError, match=r"engine = 'none' is that of no worker.*give the engine to the groups"
+    ):
+        chosen.make_system()
+    own = chosen.model_copy(update={"engine": None})
+    assert [w.batch_time.engine for w in own.make_system().all_workers] == ["early-2024", "none"]
+    assert own.resolved().engine is None
+    mixed = own.override(
+        hardware="llama3-8b-a100-tp1", workers=[{"hardware": "llama2-7b-a100-tp1"}, {}], engine="none"
+    )
+    assert [w.batch_time.engine for w in mixed.make_system().all_workers] == ["early-2024", "none"]
+
+
+def test_an_empty_name_is_no_engine():
+    with pytest.raises(UnknownNameError, match="engine of hardware"):
+        load_scenario("a100-llama3-8b").override(engine="").make_system()
+    with pytest.raises(ConfigError, match=r"engine = 3; expected a name or figures"):
+        make_batch_time({"kind": "profile", "hardware": "llama3-8b-a100-tp1", "engine": 3})
+
+
+def test_the_overhead_of_old_scenarios_has_a_field_of_its_own():
+    chosen = load_scenario("a100-llama3-8b").override(batch_time={"cpu_overhead": 0.003})
+    for act in (chosen.make_system, chosen.resolved):
+        with pytest.raises(ConfigError, match=r"takes composition, got cpu_overhead; .* the field engine"):
+            act()
+
+
+def test_a_report_says_which_engine_each_group_runs():
+    groups = [
+        {"hardware": "llama3-8b-a100-tp1"},
+        {"hardware": "llama2-7b-a100-tp1", "engine": {"base_ms": 2}},
+    ]
+    workload = {"preset": "lmsys", "num_requests": 3}
+    scenario = Scenario(name="g", summary="", workload=workload, workers=groups)
+    rows = dict(setting(compare(scenario, ["fcfs"], seeds=1)))
+    assert rows["Workers"] == (
+        "1 mixed, llama3-8b-a100-tp1, engine early-2024; 1 mixed, llama2-7b-a100-tp1, engine base_ms = 2"
+    )
+    assert "Batch time" not in rows

@@ -247,3 +247,20 @@ def test_all_reduce_has_its_smallest_times(folder):
     assert list(size) == SIZES
     assert low[3] == pytest.approx(all_reduce_ms(SIZES[3]))
     assert median[3] == pytest.approx(all_reduce_ms(SIZES[3]) + 0.05)
+
+
+@pytest.mark.parametrize("column", ["attn_output_reshape", "attn_kv_cache_save"])
+def test_reshapes_and_writes_that_cannot_be_true_are_refused(folder, column):
+    """They go into no operator group that is held out, so that only this check sees them."""
+    rows = [{**row, MEDIAN.format(column): 0.001} for row in attention_rows(degree=2)]
+    write(folder / "attention.csv", rows)
+    read_profiles(folder, recipe(degree=2))
+    for factor, message in ((1e3, "look like microseconds"), (1e-3, "look like seconds")):
+        write(folder / "attention.csv", [{**row, MEDIAN.format(column): 0.001 * factor} for row in rows])
+        with pytest.raises(ConfigError, match=f"{column}: times must be milliseconds, these {message}"):
+            read_profiles(folder, recipe(degree=2))
+    write(folder / "attention.csv", [*rows[:5], {**rows[5], MEDIAN.format(column): 100.0}, *rows[6:]])
+    with pytest.raises(
+        ConfigError, match=rf"attention\.csv: line 7, column {column}: 100 ms is .*times off the rows"
+    ):
+        read_profiles(folder, recipe(degree=2))

@@ -4,8 +4,10 @@ import pytest
 import yaml
 from profiles import SHAPE
 
+from kvgym.batch_time.hardware import load_hardware
 from kvgym.batch_time.recipes import load_recipe, recipe_names
 from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.experiments.scenario import load_scenario
 
 FIELDS = {
     "description": "made up",
@@ -70,6 +72,10 @@ def test_files_that_are_no_recipe(tmp_path):
         path.write_text(text)
         with pytest.raises(ConfigError, match=rf"x\.yaml: {message}"):
             load_recipe(path)
+    path.write_bytes(b"name: \xff")
+    for load in (load_recipe, load_hardware, load_scenario):
+        with pytest.raises(ConfigError, match=r"x\.yaml: not UTF-8 text"):
+            load(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         load_recipe(tmp_path / "none.yaml")
     with pytest.raises(UnknownNameError, match="Did you mean 'llama2-7b-a100-tp1'"):

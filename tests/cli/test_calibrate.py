@@ -44,14 +44,14 @@ def test_it_writes_a_file_that_scenarios_can_use(kvgym, tmp_path):
 
 def test_profiles_elsewhere_give_the_same_file(kvgym, tmp_path):
     recipe = _recipe(tmp_path / "here")
-    kvgym("calibrate", "--recipe", recipe, "--date", "x", "--out", "deep/a.yaml")
+    kvgym("calibrate", "--recipe", recipe, "--date", "2026-01-02", "--out", "deep/a.yaml")
     (tmp_path / "there").mkdir()
     for name in ("linear.csv", "attention.csv"):
         (recipe.parent / name).rename(tmp_path / "there" / name)
     code, _, err = kvgym("calibrate", "--recipe", recipe)
     assert code == 2
     assert "linear.csv: no such file" in err
-    kvgym("calibrate", "--recipe", recipe, "--profiles", "there", "--date", "x", "--out", "b.yaml")
+    kvgym("calibrate", "--recipe", recipe, "--profiles", "there", "--date", "2026-01-02", "--out", "b.yaml")
     assert (tmp_path / "deep" / "a.yaml").read_bytes() == (tmp_path / "b.yaml").read_bytes()
 
 

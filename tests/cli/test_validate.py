@@ -71,7 +71,16 @@ def test_long_requests(kvgym, served):
         "validate", "--requests", served, "--kv-capacity", 300, "--drop-long", "-o", "a", "--no-picture"
     )
     assert code == 0
-    assert "longer than 300 tokens and were dropped" in out
+    assert "longer than 288 tokens and were dropped" in out  # whole blocks of 16
+
+
+def test_single_tokens_have_latencies_all_the_same(kvgym, tmp_path):
+    rows = "".join(f"{i},50,1,0.{i + 1},0.{i + 1}\n" for i in range(5))
+    (tmp_path / "one.csv").write_text(f"arrival_time,prompt_len,output_len,ttft,e2e_latency\n{rows}")
+    code, out, _ = kvgym("validate", "--requests", "one.csv", "-o", "one", "--no-picture")
+    assert code == 0
+    assert "ttft" in out
+    assert json.loads((tmp_path / "one" / "summary.json").read_text())["loss"] is None
 
 
 def test_a_missing_library_costs_the_picture_only(kvgym, served, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import yaml
 from served_logs import TRUE, scenario, served
 
 from kvgym.errors import ConfigError
-from kvgym.validation.overhead_fit import MOST_REPLAYS, TOLERANCE, _profile, fit_overhead
+from kvgym.validation.overhead_fit import MOST_REPLAYS, TOLERANCE, Profile, _profile, fit_overhead
 from kvgym.validation.replay import loss, replay_log
 
 
@@ -90,3 +90,10 @@ def test_single_tokens_say_nothing_of_the_overhead():
     object.__setattr__(single, "output_len", np.ones(len(single), np.int64))
     with pytest.raises(ConfigError, match="more than one output token"):
         fit_overhead(single, scenario(), "vllm")
+
+
+def test_a_range_that_goes_on_says_so():
+    values, losses = np.array([1.0, 2.0, 3.0]), np.zeros(3)
+    assert Profile(values, losses, 1.0, 3.0).range_text() == "1 or less to 3 or more ms"
+    assert Profile(values, losses, 1.5, 2.5).range_text() == "1.5 to 2.5 ms"
+    assert Profile(values - 1, losses, 0.0, 1.0).range_text() == "0 to 1 ms"

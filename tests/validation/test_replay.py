@@ -8,6 +8,7 @@ from served_logs import TRUE, scenario, served
 
 from kvgym.errors import ConfigError
 from kvgym.validation.replay import METRICS, STATISTICS, loss, replay_log, summed_up, without_long
+from kvgym.validation.results import replay_summary
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +80,15 @@ def test_requests_longer_than_memory_are_left_out_with_a_note(log):
     assert without_long(log, int(total.max())) is log
     with pytest.raises(ConfigError, match="no request fits"):
         without_long(log, 1)
+
+
+def test_a_log_without_token_times_or_without_any_time_has_a_summary(log):
+    short = replace(log, output_len=np.ones(len(log), np.int64), e2e_latency=log.ttft)
+    summary = replay_summary(replay_log(short, scenario(engine=TRUE), "vllm"))
+    assert summary["loss"] is None
+    assert set(summary["metrics"]) == {"ttft", "e2e_latency"}
+    first = short.select(np.arange(len(log)) == 0, "one")
+    nothing = replace(first, ttft=np.zeros(1), e2e_latency=np.zeros(1))
+    replay = replay_log(nothing, scenario(engine=TRUE), "vllm")
+    assert set(replay.totals()) == {"makespan"}
+    assert np.isnan(replay_summary(replay)["totals"]["makespan"]["error"])
