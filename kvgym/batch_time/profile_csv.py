@@ -33,6 +33,9 @@ BLOCK_OPERATORS = (
 RESHAPES = ("attn_input_reshape", "attn_output_reshape")
 """Columns of an attention file that may be missing or 0."""
 
+FASTEST_FACTOR = 4.0
+"""How many times faster than those next to it a smallest all-reduce time may be: all smaller sizes follow it."""
+
 DEGREE = "num_tensor_parallel_workers"
 
 
@@ -204,6 +207,7 @@ def _all_reduce(folder: Path, recipe: Recipe, ideal: IdealTimes) -> Columns:
     table = table.where({"collective": "all_reduce", "devices_per_node": node}, optional=True)
     table.one_value(("max_devices_per_node",))
     size = table.numbers("size", least=1)
-    times = [table.times(name, [size], ideal.all_reduce(size)) for name in ("all_reduce.min", "all_reduce")]
+    low = table.times("all_reduce.min", [size], ideal.all_reduce(size), faster=FASTEST_FACTOR)
+    times = [low, table.times("all_reduce", [size], ideal.all_reduce(size))]
     size, low, median = by_key([size], times)
     return size, low, median

@@ -169,13 +169,16 @@ class ProfileTable:
         """Return the line of the file that a row came from."""
         return int(self.frame[_LINE][row])
 
-    def times(self, column: str, keys: Sequence[Floats], ideal_ms: Floats) -> Floats:
+    def times(
+        self, column: str, keys: Sequence[Floats], ideal_ms: Floats, *, faster: float = ROW_FACTOR
+    ) -> Floats:
         """Return measured milliseconds, checked against what the hardware can do and the rows next to them.
 
         Args:
             column: its name.
             keys: quantities that the time depends on, each of shape (rows,).
             ideal_ms: milliseconds at the hardware's peak, shape (rows,).
+            faster: how many times faster than the rows next to it a row may be.
 
         Raises:
             ConfigError: a cell is no positive number; the unit is not milliseconds; or a row is far off those
@@ -196,12 +199,14 @@ class ProfileTable:
             place = np.column_stack([np.log1p(key) for key in keys])
             near = cKDTree(place).query(place, k=min(NEIGHBOURS, len(ms)))[1]
             usual = np.median(ratio[near], axis=1)
-            off = np.maximum(ratio / usual, usual / ratio)
-            worst = int(np.argmax(off))
-            if off[worst] > ROW_FACTOR:
+            slow, fast = ratio / usual, usual / ratio
+            worst = int(np.argmax(np.maximum(slow / ROW_FACTOR, fast / faster)))
+            off = np.maximum(slow, fast)
+            allowed = ROW_FACTOR if slow[worst] >= fast[worst] else faster
+            if off[worst] > allowed:
                 raise ConfigError(
                     f"profile {self.path}: line {self.line(worst)}, column {column}: {ms[worst]:.4g} ms is "
-                    f"{off[worst]:.3g} times off the rows next to it (allowed: {ROW_FACTOR:g}); measure it again "
+                    f"{off[worst]:.3g} times off the rows next to it (allowed: {allowed:g}); measure it again "
                     "or delete the row"
                 )
         return ms

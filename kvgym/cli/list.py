@@ -14,6 +14,9 @@ LISTS = (
     "policies", "agents", "scenarios", "hardware", "workloads", "environments", "routers", "training", "traces",
     "metrics",
 )  # fmt: skip
+SHOWN_ERRORS = ("linear", "attention_decode", "attention_decode_homogeneous", "attention_prefill")
+"""Operator groups whose median held-out errors the list of hardware shows."""
+
 SHOWN = 6
 """Lists shown when none is asked for."""
 
@@ -24,7 +27,7 @@ POLICY_HEADINGS = (
 
 
 HARDWARE_HEADINGS = (
-    "name", "what it is", "KV tokens", "engine", "engine validated", "errors: linear, decode, prefill",
+    "name", "what it is", "KV tokens", "engine", "engine validated", "errors: linear, decode (equal contexts), prefill",
     "measured up to",
 )  # fmt: skip
 
@@ -87,9 +90,7 @@ def hardware_rows(full: bool) -> dict[str, tuple[str, ...]]:
             f"{hardware.kv_capacity:,}",
             hardware.engine,
             (validated if full else "yes") if validated else "no",
-            ", ".join(
-                f"{errors[group].median:.1%}" for group in ("linear", "attention_decode", "attention_prefill")
-            ),
+            "{}, {} ({}), {}".format(*(f"{errors[group].median:.1%}" for group in SHOWN_ERRORS)),
             f"{most['tokens']:,.0f} tokens, {most['decodes']:,.0f} decodes, "
             f"{most['decode_context_each']:,.0f} of context, chunks of {most['prefill_chunk']:,.0f}",
         )

@@ -172,10 +172,12 @@ def _describe(scenario: Scenario) -> str:
     """Return the summary of a scenario that the command line has changed."""
     system, workload = scenario.make_system(), scenario.make_workload()
     where = scenario.hardware or scenario.batch_time.get("kind", "?")
+    engine = scenario.resolved().engine if scenario.workers == 1 else None
+    with_engine = f", engine {engine}" if isinstance(engine, str) else ""
     rate = f", {workload.mean_rate:.3g} requests/s" if math.isfinite(workload.mean_rate) else ""
     size = workload.spec.num_requests or (len(workload.trace) if workload.trace is not None else None)
     count = f", {size:,} requests" if isinstance(size, int) else ""
     count_of = len(system.all_workers)
     cluster = f"{count_of} workers, {scenario.router}: " if count_of > 1 else ""
     blocks = f" in blocks of {system.block_size}" if system.block_size > 1 else ""
-    return f"{cluster}{where} (M = {system.kv_capacity:,}{blocks}), {workload.spec.name}{rate}{count}"
+    return f"{cluster}{where} (M = {system.kv_capacity:,}{blocks}{with_engine}), {workload.spec.name}{rate}{count}"

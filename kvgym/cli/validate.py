@@ -26,6 +26,9 @@ from kvgym.cli.scenario_options import (
 )
 from kvgym.errors import ConfigError
 
+WORST_FIT = 0.5
+"""Mean error of token times and latencies beyond which a fitted overhead is not offered."""
+
 SERVER = "vllm-v1"
 """Scenario whose engine rules are those of a server of today."""
 
@@ -162,6 +165,13 @@ def print_fit(fit: OverheadFit) -> None:
             f"  {name}: {profile.range_text()} are within {TOLERANCE:.0%} of that",
             markup=False,
         )
+    if loss(fit.after) > math.log1p(WORST_FIT):
+        console.out.print(
+            f"warning: no overhead brings the simulation within {WORST_FIT:.0%} of the log; check hardware, KV "
+            "capacity and policy before using this one",
+            markup=False,
+        )
+        return
     console.out.print(f"use it:  --engine {fit.option()}", markup=False)
     console.out.print(f"or in a hardware file:\n{fit.yaml()}", markup=False)
 

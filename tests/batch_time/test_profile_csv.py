@@ -196,6 +196,17 @@ def test_one_absurd_row_is_named(folder, name, column, row, factor):
         _calibrate(folder)
 
 
+def test_a_smallest_all_reduce_time_that_is_too_small_is_named(folder):
+    """All smaller sizes would follow it."""
+
+    def change(rows):
+        rows[15]["time_stats.all_reduce.min"] = 0.2 * float(rows[15]["time_stats.all_reduce.min"])
+
+    _change(folder, "all_reduce.csv", change)
+    with pytest.raises(ConfigError, match=r"line 17, column all_reduce\.min: .*allowed: 4"):
+        _calibrate(folder)
+
+
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [

@@ -63,6 +63,23 @@ def test_another_engine_has_an_error_and_the_fit_takes_it_away(kvgym, served, tm
     assert config["scenario"]["engine"]["base_ms"] == summary["fit"]["base_ms"]
 
 
+def test_a_server_that_is_faster_than_the_kernels_gets_no_overhead(kvgym, tmp_path):
+    kvgym("run", "vllm_v1", "-s", "vllm-v1", "-n", 20, "--batch-time", "affine:constant=0.0001", "-o", "fast")
+    code, out, _ = kvgym(
+        "validate",
+        "--requests",
+        "fast/requests.csv",
+        "--fit-overhead",
+        "--no-progress",
+        "--no-picture",
+        "-o",
+        "fit",
+    )
+    assert code == 0
+    assert "warning: no overhead brings the simulation within 50%" in out
+    assert "use it" not in out
+
+
 def test_long_requests(kvgym, served):
     code, _, err = kvgym("validate", "--requests", served, "--kv-capacity", 300, "-o", "a", "--no-picture")
     assert code == 2
