@@ -11,7 +11,7 @@ import pytest
 from kvgym.batch_time import make_batch_time
 from kvgym.batch_time.hardware import load_hardware
 from kvgym.experiments.scenario import load_scenario
-from kvgym.theory.fluid import fluid_equilibrium
+from kvgym.theory.fluid import batch_memory, fluid_equilibrium, full_batch_time
 from kvgym.workloads.classes import ClassStatistics
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -60,6 +60,23 @@ def test_rates_invert_the_equilibrium(reproduce):
     classes = [ClassStatistics(name, r * rate / 4, s, o) for name, r, s, o in shares]
     # Batches count whole tokens, so that the sum is rounded up by less than one in 50,000.
     assert fluid_equilibrium(classes, d0, d1).memory == pytest.approx(50_000, rel=1e-4)
+
+
+def test_the_least_equilibrium_is_one_where_an_empty_batch_takes_no_time(reproduce):
+    least_equilibrium = reproduce("papers.wait.equilibrium").least_equilibrium
+    setting = reproduce("papers.wait.setting")
+    classes = [ClassStatistics("a", 3.0, 10.0, 20.0), ClassStatistics("b", 1.0, 10.0, 50.0)]
+    d0, d1 = 0.01, 2e-7
+    affine = make_batch_time({"kind": "affine", "constant": d0, "per_context_token": d1})
+    assert least_equilibrium(classes, 4.0, affine) == pytest.approx(
+        fluid_equilibrium(classes, d0, d1).memory, rel=1e-4
+    )
+    measured = load_hardware(setting.HARDWARE).batch_time(engine=setting.ENGINE)
+    assert full_batch_time(classes, [0, 0], measured) == 0
+    memory = least_equilibrium(classes, 40.0, measured)
+    n = memory / batch_memory(classes, [0.75, 0.25])
+    assert n > 0
+    assert n == pytest.approx(40 * full_batch_time(classes, n * np.array([0.75, 0.25]), measured))
 
 
 def test_the_affine_fit_finds_an_affine_model(reproduce):

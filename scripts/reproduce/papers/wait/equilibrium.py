@@ -43,11 +43,11 @@ def least_equilibrium(classes: Sequence[ClassStatistics], rate: float, model: Ba
     """Return the KV tokens of the smallest fluid equilibrium at a total rate, by iteration from an empty worker.
 
     With the affine model there is one equilibrium, M* of eq. (8). Measured batch times rise in steps, so that
-    there can be several.
+    there can be several. That of no requests, where an empty batch takes no time, is not counted.
     """
     total = sum(c.rate for c in classes)
     unit = np.array([c.rate / total for c in classes])
-    arrivals = 0.0  # of an iteration; batch times do not fall when it grows
+    arrivals = 1e-9  # of an iteration, more than none; batch times do not fall when it grows
     for _ in range(20_000):
         following = rate * full_batch_time(classes, arrivals * unit, model)
         if following <= arrivals * (1 + 1e-9):

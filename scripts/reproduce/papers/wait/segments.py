@@ -32,7 +32,7 @@ def segments(options: argparse.Namespace) -> None:
         print(f"{name}: M^pi = {bound.batch:,.0f} tokens, bound (14) {number(bound.total)}.\n")
     counts = (5, 10) if options.quick else (1, 2, 4, 5, 10, 20, 25, 50, 100)
     rows = []
-    # This GPU cannot sustain 500 requests/s of these lengths: those rows are for faster ones, near saturation and not.
+    # This GPU cannot sustain 500 requests/s of these lengths: those rows are for faster ones.
     for total, faster, horizon, delta in (
         (50, 1, 200, 0.1),
         (50, 1, 200, 1e-5),
