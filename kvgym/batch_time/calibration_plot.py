@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,18 @@ from kvgym.batch_time.hardware import Hardware
 from kvgym.errors import ConfigError
 
 FORMATS = (".png", ".svg", ".pdf")
+
+
+def check_plot(path: Path) -> None:
+    """Check, before a long calibration, that a picture can be drawn.
+
+    Raises:
+        ConfigError: matplotlib is not installed, or the format is unknown.
+    """
+    if path.suffix.lower() not in FORMATS:
+        raise ConfigError(f"a plot must end in {', '.join(FORMATS)}, got {path}")
+    if find_spec("matplotlib") is None:
+        raise ConfigError('plots need matplotlib: pip install "kvgym[report]"')
 
 
 def draw(hardware: Hardware, path: Path) -> None:
@@ -22,14 +35,11 @@ def draw(hardware: Hardware, path: Path) -> None:
     Raises:
         ConfigError: matplotlib is not installed, the format is unknown, or the picture cannot be written.
     """
-    if path.suffix.lower() not in FORMATS:
-        raise ConfigError(f"a plot must end in {', '.join(FORMATS)}, got {path}")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import LogLocator, NullFormatter
-    except ImportError:
-        raise ConfigError('plots need matplotlib: pip install "kvgym[report]"') from None
+    check_plot(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     groups = hardware.comparisons()
     columns = min(len(groups), 3)
     rows = -(-len(groups) // columns)

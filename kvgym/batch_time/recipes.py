@@ -98,7 +98,7 @@ class Recipe(_Section):
         engines: what engines add to a batch outside the GPU, by name.
     """
 
-    name: str
+    name: str = Field(pattern=r"^\w[\w.-]*$")
     description: str = Field(max_length=100)
     source: str
     profiles: ProfileFiles

@@ -42,6 +42,10 @@ def calibrate(
     from kvgym.batch_time.recipes import load_recipe
     from kvgym.errors import ConfigError
 
+    if plot is not None:
+        from kvgym.batch_time.calibration_plot import check_plot, draw
+
+        check_plot(plot)
     chosen = load_recipe(recipe)
     folder = profiles or (Path(recipe).parent if recipe.endswith((".yaml", ".yml")) else Path())
     path = out or Path(f"{chosen.name}.yaml")
@@ -63,7 +67,5 @@ def calibrate(
         f"\n{path}: {hardware.kv_capacity:,} KV tokens, {hardware.kv_capacity_origin}", markup=False
     )
     if plot is not None:
-        from kvgym.batch_time.calibration_plot import draw
-
         draw(hardware, plot)
         console.out.print(str(plot), markup=False)

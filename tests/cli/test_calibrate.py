@@ -74,16 +74,22 @@ def test_large_errors_are_shown_and_refused(kvgym, tmp_path):
 
 def test_wrong_arguments(kvgym, tmp_path):
     recipe = _recipe(tmp_path / "here")
+    elsewhere = recipe.with_name("elsewhere.yaml")
+    elsewhere.write_text(recipe.read_text() + "\nname: ../../elsewhere\n")
     for arguments, message in (
         (("--recipe", "llama2-7b"), "unknown recipe 'llama2-7b'. Did you mean 'llama2-7b-a100-tp1'"),
         (("--recipe", "gone.yaml"), "recipe gone.yaml: cannot be read"),
         (("--recipe", recipe, "--plot", "a.bmp"), "a plot must end in .png, .svg, .pdf"),
         (("--recipe", recipe, "--out", recipe.parent), "cannot write"),
+        (("--recipe", elsewhere), "field name"),
     ):
         code, _, err = kvgym("calibrate", *arguments)
         assert code == 2
         assert message in err
         assert "Traceback" not in err
+    assert not list(
+        tmp_path.glob("*.yaml")
+    )  # a plot that cannot be drawn is found before anything is written
 
 
 def test_the_list_says_how_far_hardware_can_be_trusted(kvgym):
@@ -96,7 +102,9 @@ def test_the_list_says_how_far_hardware_can_be_trusted(kvgym):
     assert row["KV tokens"] == "16,492"
     assert row["engine"] == hardware.engine
     assert row["engine validated"] == "yes"
-    assert f"{hardware.fit_error['attention_decode'].median:.1%}" in row["errors: linear, decode, prefill"]
+    errors = row["errors: linear, decode (equal contexts), prefill"]
+    for group in ("attention_decode", "attention_decode_homogeneous", "attention_prefill"):
+        assert f"{hardware.fit_error[group].median:.1%}" in errors
     assert "4,096 tokens, 128 decodes" in row["measured up to"]
     assert rows["llama3-70b-a100-tp2"][headings[1:].index("engine validated")] == "no"
     assert hardware.overhead().validated in markdown_table(*listing("hardware", full=True))
