@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kvgym.batch_time.held_out import Comparison, FitError, HeldOut, compare_held_out, fit_errors
-from kvgym.batch_time.overhead import NO_ENGINE, NONE, EngineOverhead, parse_overhead
-from kvgym.batch_time.profile import ProfileBatchTime
+from kvgym.batch_time.overhead import NO_ENGINE, NONE, EngineOverhead, check_engine, parse_overhead
+from kvgym.batch_time.profile import COMPOSITIONS, ProfileBatchTime
 from kvgym.batch_time.shapes import GPU, ModelShape
 from kvgym.batch_time.tables import ProfileTables
+from kvgym.batch_time.yaml_files import parse_fields, read_text, validate_fields
 from kvgym.errors import ConfigError, UnknownNameError
 
 
@@ -68,8 +69,7 @@ class Hardware(_Section):
             )
         if (self.tables.all_reduce is None) != (self.tensor_parallel == 1):
             raise ValueError("tables.all_reduce must be given exactly where tensor_parallel > 1")
-        if self.engine not in (*self.engines, NO_ENGINE):
-            raise ValueError(f"engine is {self.engine!r}, engines holds: {', '.join(self.engines) or 'none'}")
+        check_engine(self.engine, self.engines)
         return self
 
     def measured_errors(self) -> dict[str, FitError]:
@@ -79,6 +79,11 @@ class Hardware(_Section):
     def comparisons(self) -> dict[str, Comparison]:
         """Return predicted and measured milliseconds of the held-out rows, by operator group."""
         return compare_held_out(self.tables, self.held_out)
+
+    @property
+    def all_engines(self) -> dict[str, EngineOverhead]:
+        """What engines add to a batch, by name, ``"none"`` included."""
+        return {**self.engines, NO_ENGINE: self.engines.get(NO_ENGINE, NONE)}
 
     def overhead(self, engine: str | None = None) -> EngineOverhead:
         """Return what an engine adds to a batch.
@@ -90,10 +95,19 @@ class Hardware(_Section):
             UnknownNameError: the file has no engine of that name.
         """
         name = self.engine if engine is None else engine
-        known = {NO_ENGINE: NONE, **self.engines}
-        if name not in known:
-            raise UnknownNameError(f"engine of hardware {self.name}", name, known)
-        return known[name]
+        if name not in self.all_engines:
+            raise UnknownNameError(f"engine of hardware {self.name}", name, self.all_engines)
+        return self.all_engines[name]
+
+    def default_engine(self, composition: str = "kvgym") -> str:
+        """Return the engine that is taken where none is asked for: with composition "vidur" ``"none"``.
+
+        Raises:
+            UnknownNameError: an unknown composition.
+        """
+        if composition not in COMPOSITIONS:
+            raise UnknownNameError("composition", composition, COMPOSITIONS)
+        return NO_ENGINE if composition == "vidur" else self.engine
 
     def batch_time(
         self, *, composition: str = "kvgym", engine: str | Mapping[str, Any] | None = None
@@ -113,9 +127,7 @@ class Hardware(_Section):
         if isinstance(engine, Mapping):
             overhead, name = parse_overhead(engine), None
         else:
-            name = engine
-            if name is None:
-                name = NO_ENGINE if composition == "vidur" else self.engine
+            name = self.default_engine(composition) if engine is None else engine
             if not isinstance(name, str):
                 raise ConfigError(
                     f"engine = {name!r}; expected a name or figures, {{base_ms: …, per_request_ms: …}}"
@@ -179,12 +191,7 @@ def _load_name(name: str) -> Hardware:
 
 
 def _load_path(path: Path) -> Hardware:
-    try:
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise ConfigError(f"hardware file {path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"hardware file {path}: not UTF-8 text") from None
+    text = read_text(path, "hardware file")
     hardware = parse_hardware(text, str(path))
     return hardware.model_copy(update={"name": str(path)})
 
@@ -199,17 +206,5 @@ def parse_hardware(text: str, origin: str) -> Hardware:
     Raises:
         ConfigError: naming file and field.
     """
-    try:
-        content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except yaml.YAMLError as error:
-        raise ConfigError(f"hardware file {origin}: not valid YAML: {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(
-            f"hardware file {origin}: must be a mapping of fields, got {type(content).__name__}"
-        )
-    try:
-        return Hardware.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "(whole file)"
-        raise ConfigError(f"hardware file {origin}: field {place}: {first['msg']}") from None
+    origin = f"hardware file {origin}"
+    return validate_fields(Hardware, parse_fields(text, origin), origin)

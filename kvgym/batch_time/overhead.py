@@ -33,6 +33,10 @@ class EngineOverhead(BaseModel):
     source: str = ""
     validated: str = ""
 
+    def milliseconds(self, requests: int) -> float:
+        """Return what a batch of so many requests takes longer."""
+        return self.base_ms + self.per_request_ms * requests
+
     def formula(self) -> str:
         """Return the overhead as a formula, for tables and reports."""
         if self.per_request_ms == 0:
@@ -42,6 +46,16 @@ class EngineOverhead(BaseModel):
 
 NONE = EngineOverhead(base_ms=0.0, source="GPU kernels only")
 """No overhead."""
+
+
+def check_engine(engine: str, engines: Mapping[str, EngineOverhead]) -> None:
+    """Check that an engine is one of those named, or none.
+
+    Raises:
+        ValueError: it is not; validators of fields raise these.
+    """
+    if engine not in (*engines, NO_ENGINE):
+        raise ValueError(f"engine is {engine!r}, engines holds: {', '.join(engines) or 'none'}")
 
 
 def parse_overhead(value: Mapping[str, Any]) -> EngineOverhead:

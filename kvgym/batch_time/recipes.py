@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from kvgym.batch_time.memory import check_tensor_parallel, kv_capacity, resolve_gpu, resolve_model
-from kvgym.batch_time.overhead import NO_ENGINE, EngineOverhead
+from kvgym.batch_time.overhead import NO_ENGINE, EngineOverhead, check_engine
 from kvgym.batch_time.shapes import GPU, ModelShape
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.batch_time.yaml_files import parse_fields, read_text, validate_fields
+from kvgym.errors import UnknownNameError
 
 
 class _Section(BaseModel):
@@ -116,8 +115,7 @@ class Recipe(_Section):
             raise ValueError("gpu.num_sms is needed: on how many multiprocessors kernels run in waves")
         if (self.profiles.all_reduce is None) != (self.tensor_parallel == 1):
             raise ValueError("profiles.all_reduce must name a file exactly where tensor_parallel > 1")
-        if self.engine not in (*self.engines, NO_ENGINE):
-            raise ValueError(f"engine is {self.engine!r}, engines holds: {', '.join(self.engines) or 'none'}")
+        check_engine(self.engine, self.engines)
         return self
 
     def capacity(self) -> tuple[int, str]:
@@ -162,12 +160,7 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     """
     if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
-        try:
-            return parse_recipe(path.read_text("utf-8"), str(path), path.stem)
-        except OSError as error:
-            raise ConfigError(f"recipe {path}: cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ConfigError(f"recipe {path}: not UTF-8 text") from None
+        return parse_recipe(read_text(path, "recipe"), str(path), path.stem)
     if name_or_path not in recipe_names():
         raise UnknownNameError("recipe", name_or_path, recipe_names())
     item = resources.files("kvgym.configs").joinpath("recipe", f"{name_or_path}.yaml")
@@ -186,20 +179,10 @@ def parse_recipe(text: str, origin: str, name: str) -> Recipe:
         UnknownNameError: an unknown model or GPU.
         ConfigError: naming file and field.
     """
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"recipe {origin}: not valid YAML: {error}") from None
-    if not isinstance(content, Mapping):
-        raise ConfigError(f"recipe {origin}: must be a mapping of fields, got {type(content).__name__}")
-    filled = {"name": name, **content}
+    origin = f"recipe {origin}"
+    filled = {"name": name, **parse_fields(text, origin)}
     if isinstance(filled.get("model"), str):
         filled["model"] = resolve_model(filled["model"])
     if isinstance(filled.get("gpu"), str):
         filled["gpu"] = resolve_gpu(filled["gpu"])
-    try:
-        return Recipe.model_validate(filled)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "(whole file)"
-        raise ConfigError(f"recipe {origin}: field {place}: {first['msg']}") from None
+    return validate_fields(Recipe, filled, origin)

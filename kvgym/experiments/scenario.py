@@ -12,8 +12,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kvgym.batch_time import BatchTimeModel, make_batch_time
-from kvgym.batch_time.hardware import Hardware, load_hardware
-from kvgym.batch_time.profile import ProfileBatchTime
+from kvgym.batch_time.hardware import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.system import System, Worker
@@ -168,18 +167,16 @@ class Scenario(BaseModel):
                 )
             return capacity, make_batch_time(batch_time)
         loaded = load_hardware(hardware)
-        return capacity or loaded.kv_capacity, self._calibrated(loaded, engine, batch_time)
+        self._check_options(batch_time)
+        return capacity or loaded.kv_capacity, loaded.batch_time(engine=engine, **batch_time)
 
-    def _calibrated(
-        self, hardware: Hardware, engine: Engine, batch_time: Mapping[str, Any]
-    ) -> ProfileBatchTime:
-        """Return the batch-time model of hardware."""
+    def _check_options(self, batch_time: Mapping[str, Any]) -> None:
+        """Refuse what calibrated hardware does not take."""
         if other := batch_time.keys() - {"composition"}:
             raise ConfigError(
                 f"scenario {self.name!r}: batch_time with hardware takes composition, got {', '.join(sorted(other))}; "
                 "what an engine adds to a batch is the field engine: a name, or base_ms and per_request_ms"
             )
-        return hardware.batch_time(engine=engine, **batch_time)
 
     def resolved(self) -> Scenario:
         """Return the scenario with the engine of its hardware named, for records.
@@ -201,7 +198,8 @@ class Scenario(BaseModel):
         """Return the engine that a worker runs, by name if it has one; None = it has no hardware file."""
         if engine is not None or hardware is None or "kind" in batch_time:
             return engine
-        return self._calibrated(load_hardware(hardware), None, batch_time).engine
+        self._check_options(batch_time)
+        return load_hardware(hardware).default_engine(**batch_time)
 
     def make_router(self) -> Router | None:
         """Return the router, None where there is one worker."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kvgym.batch_time import RooflineBatchTime, load_hardware
 from kvgym.batch_time.hardware import hardware_names
-from kvgym.batch_time.overhead import NO_ENGINE, NONE, EngineOverhead
+from kvgym.batch_time.overhead import NO_ENGINE, EngineOverhead
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.validation.published import BATCHES, MODEL, Deployment, MeasuredBatch
 
@@ -89,14 +89,12 @@ def predictor(deployment: Deployment) -> Predictor:
         roofline = RooflineBatchTime(
             deployment.gpu, MODEL, tensor_parallel=deployment.tensor_parallel, overhead=0.0
         )
-        engines = {**reference.engines, NO_ENGINE: NONE}
-        return Predictor(deployment, roofline, False, None, engines, reference.engine)
+        return Predictor(deployment, roofline, False, None, reference.all_engines, reference.engine)
     hardware = load_hardware(deployment.hardware)
     named = any(name != NO_ENGINE for name in hardware.engines)
     source = hardware if named else reference
     kernels = hardware.batch_time(engine=NO_ENGINE)
-    engines = {**source.engines, NO_ENGINE: NONE}
-    return Predictor(deployment, kernels, True, hardware.kv_capacity, engines, source.engine)
+    return Predictor(deployment, kernels, True, hardware.kv_capacity, source.all_engines, source.engine)
 
 
 def decode_ms(model: BatchTimeModel, requests: int, contexts: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -154,27 +152,22 @@ def prompt_times(source: Predictor) -> list[PromptTime]:
     return found
 
 
-def overhead_ms(overhead: EngineOverhead, requests: int) -> float:
-    """Return milliseconds that an engine adds to a batch."""
-    return overhead.base_ms + overhead.per_request_ms * requests
-
-
 def token_errors(times: Sequence[TokenTime], overhead: EngineOverhead) -> NDArray[np.float64]:
     """Return predicted / measured - 1 of each token time, shape (n,)."""
     return np.array(
-        [(t.kernels_ms + overhead_ms(overhead, t.requests)) / t.measured.token_ms - 1 for t in times]
+        [(t.kernels_ms + overhead.milliseconds(t.requests)) / t.measured.token_ms - 1 for t in times]
     )
 
 
 def together_error(time: PromptTime, overhead: EngineOverhead) -> float:
     """Return predicted / measured - 1 where the prompts are one batch."""
-    predicted = time.together_ms + overhead_ms(overhead, time.measured.requests)
+    predicted = time.together_ms + overhead.milliseconds(time.measured.requests)
     return predicted / time.measured.prompt_ms - 1
 
 
 def in_turn_error(time: PromptTime, overhead: EngineOverhead) -> float:
     """Return predicted / measured - 1 where the prompts are processed one after another."""
-    predicted = time.measured.requests * (time.alone_ms + overhead_ms(overhead, 1))
+    predicted = time.measured.requests * (time.alone_ms + overhead.milliseconds(1))
     return predicted / time.measured.prompt_ms - 1
 
 

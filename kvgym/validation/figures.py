@@ -15,7 +15,6 @@ from kvgym.validation.engines import (
     Predictor,
     decode_ms,
     half_spread,
-    overhead_ms,
     predictor,
     prompt_ms,
     prompt_times,
@@ -36,7 +35,7 @@ def token_figure() -> Figure:
     _measured_tokens(ax, source)
     kernels = np.array([decode_ms(source.kernels, int(n), _CONTEXT).mean() for n in _SIZES])
     for i, (name, overhead) in enumerate({**source.engines, **CONSTANTS}.items()):
-        predicted = kernels + [overhead_ms(overhead, int(n)) for n in _SIZES]
+        predicted = kernels + [overhead.milliseconds(int(n)) for n in _SIZES]
         ax.plot(
             _SIZES,
             predicted,
@@ -108,7 +107,7 @@ def _measured_tokens(ax: Axes, source: Predictor) -> None:
 def _token_panel(ax: Axes, source: Predictor) -> None:
     _measured_tokens(ax, source)
     kernels = np.array([decode_ms(source.kernels, int(n), _CONTEXT).mean() for n in _SIZES])
-    overhead = np.array([overhead_ms(source.overhead, int(n)) for n in _SIZES])
+    overhead = np.array([source.overhead.milliseconds(int(n)) for n in _SIZES])
     ax.plot(_SIZES, kernels + overhead, color=PALETTE[0], label=f"predicted, {source.engine}")
     ax.plot(_SIZES, kernels, color=PALETTE[1], linestyle=DASHES[1], label="GPU kernels alone")
     _batch_axis(ax, label=False)
@@ -120,7 +119,7 @@ def _length_panel(ax: Axes, source: Predictor) -> None:
     lengths = [t.measured.prompt for t in times]
     ax.loglog(lengths, [t.measured.prompt_ms for t in times], "o", ms=4, color=INK, label="measured")
     fine = np.geomspace(min(lengths), max(lengths), 60).astype(int)
-    predicted = [prompt_ms(source.kernels, 1, int(n)) + overhead_ms(source.overhead, 1) for n in fine]
+    predicted = [prompt_ms(source.kernels, 1, int(n)) + source.overhead.milliseconds(1) for n in fine]
     ax.loglog(fine, predicted, color=PALETTE[0], label=f"predicted, {source.engine}")
 
 
@@ -128,9 +127,9 @@ def _prompts_panel(ax: Axes, source: Predictor) -> None:
     times = [t for t in prompt_times(source) if t.measured.prompt == 512 and t.measured.output == 128]
     count = np.array([t.measured.requests for t in times])
     ax.plot(count, [t.measured.prompt_ms for t in times] / count, "o", ms=4, color=INK, label="measured")
-    together = np.array([t.together_ms + overhead_ms(source.overhead, t.measured.requests) for t in times])
+    together = np.array([t.together_ms + source.overhead.milliseconds(t.measured.requests) for t in times])
     ax.plot(count, together / count, color=PALETTE[0], label="predicted as one batch")
-    turn = [t.alone_ms + overhead_ms(source.overhead, 1) for t in times]
+    turn = [t.alone_ms + source.overhead.milliseconds(1) for t in times]
     ax.plot(count, turn, color=PALETTE[1], linestyle=DASHES[1], label="predicted one after another")
     _batch_axis(ax, label=False)
     ax.set_ylim(bottom=0)

@@ -18,7 +18,6 @@ from kvgym.validation.engines import (
     half_spread,
     held_out,
     in_turn_error,
-    overhead_ms,
     predictor,
     prompt_times,
     repeated,
@@ -90,7 +89,7 @@ def row_table() -> str:
     for time, error in zip(times, errors, strict=True):
         row, requests = time.measured, time.requests
         ran = f"{row.requests}" if requests == row.requests else f"{row.requests}, as {requests}"
-        predicted = time.kernels_ms + overhead_ms(source.overhead, requests)
+        predicted = time.kernels_ms + source.overhead.milliseconds(requests)
         figures = (f"{row.token_ms:.1f}", f"{time.kernels_ms:.1f}", f"{predicted:.1f}", percent(error))
         rows.append([f"{row.prompt:,}", ran, f"{row.output:,}", *figures])
     head = ["prompt", "requests", "output asked for", "measured, ms", "kernels, ms"]
@@ -186,7 +185,7 @@ def cpu_table() -> str:
         found = _cpu_overhead(time.model, time.tensor_parallel)
         if found is None:
             continue
-        predicted = overhead_ms(found[1], time.decodes)
+        predicted = found[1].milliseconds(time.decodes)
         rows.append([*row, f"`{found[0]}`", f"{predicted:.2f}", percent(predicted / time.total_ms - 1)])
     head = ["model", "TP", "decodes", "measured, ms", f"`{CPU_ENGINE}` of", "predicted, ms", "error"]
     return markdown(head, rows)
