@@ -131,7 +131,7 @@ def demonstrate_episode(
             return outcome
         first = False
         d.act, d.explicit, d.num_admit, d.num_evict, d.wait_until = RUN, 0, 0, 0, np.inf
-        policy(view_of(run), decision, memory)
+        policy(view_of(run, batch_time, batch_params), decision, memory)
         report[NUM_ADMIT], report[NUM_EVICT], report[NUM_ACTIVE] = d.num_admit, d.num_evict, run.w.num_active
         reason = refused(e, decision)
         if reason != 0:

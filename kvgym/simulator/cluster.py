@@ -30,8 +30,8 @@ from kvgym.simulator.boundary import (
 )
 from kvgym.simulator.cluster_tables import (
     Cluster,
+    batch_params_of,
     batch_time_at,
-    f8_at,
     i4_at,
     memory_of,
     open_cluster,
@@ -354,8 +354,7 @@ def run_cluster(
         if decided:
             k = t.worker
             run = run_of(c, k)
-            params = f8_at(c.rows[k][13], c.sizes[k][13])
-            status = begin(run, batch_time_at(handles[k, 2], handles[k, 3]), params)
+            status = begin(run, batch_time_at(handles[k, 2], handles[k, 3]), batch_params_of(c, k))
             decided = False
             continue
         question = next_question(c)
@@ -373,7 +372,8 @@ def run_cluster(
             if ask & ASK_POLICY:
                 return DECIDE
             policy = policy_at(handles[k, 0], handles[k, 1])
-            policy(view_of(run), decision_of(run), memory_of(c, k))
+            view = view_of(run, batch_time_at(handles[k, 2], handles[k, 3]), batch_params_of(c, k))
+            policy(view, decision_of(run), memory_of(c, k))
             decided = True
         else:
             return question

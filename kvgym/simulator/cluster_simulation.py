@@ -6,6 +6,7 @@ import operator
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError
 from kvgym.simulator.addresses import function_handle
@@ -99,6 +100,10 @@ class ClusterSimulation(Simulation):
             kernel, self._router_memory = rule
             self._handles[:, 4:6] = self._handle_of(kernel, ROUTER_SIGNATURE)
         self._addresses: tuple[Any, ...] | None = None
+
+    def batch_time_of(self, worker: int) -> tuple[Kernel, NDArray[np.float64]]:
+        """Return the batch-time kernel of a worker and its parameters."""
+        return self.system.all_workers[worker].batch_time.kernel, self.worker_params[worker]
 
     @property
     def current(self) -> int:

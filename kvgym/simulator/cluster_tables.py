@@ -131,3 +131,9 @@ def memory_of(c: Cluster, k: int) -> RuleMemory:
     """Open what the policy of worker ``k`` remembers."""
     a, n = c.rows[k], c.sizes[k]
     return RuleMemory(f8_at(a[9], n[9]), i8_at(a[10], n[10]), f8_at(a[11], n[11]), i4_at(a[12], n[12]))
+
+
+@jit_expand
+def batch_params_of(c: Cluster, k: int) -> Any:
+    """Open the parameters of the batch-time kernel of worker ``k``."""
+    return f8_at(c.rows[k][13], c.sizes[k][13])

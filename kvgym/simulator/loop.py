@@ -116,7 +116,7 @@ def run_loop(
         if status != DECIDE:
             return status
         clear_decision(run)
-        policy(view_of(run), decision_of(run), memory)
+        policy(view_of(run, batch_time, batch_params), decision_of(run), memory)
         status = carry_out(run, batch_time, batch_params)
         if status != OK:
             return status

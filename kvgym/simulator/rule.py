@@ -20,9 +20,10 @@ import numpy as np
 from numba import types
 from numpy.typing import ArrayLike, NDArray
 
+from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import Run
 from kvgym.simulator.compiled import Kernel, jit_expand, kernel
-from kvgym.simulator.tables import DECISION, PROBLEM, REQUEST, SLOT, WORKER
+from kvgym.simulator.tables import DECISION, LOAD, PROBLEM, REQUEST, SLOT, WORKER
 
 
 class RuleView(NamedTuple):
@@ -42,6 +43,9 @@ class RuleView(NamedTuple):
             eviction, in order; the first ``worker.num_queued`` entries count.
         finished: int32 (A,), ids of the requests that finished since the last decision; the first
             ``worker.num_finished`` entries count.
+        load: LOAD record, empty space to describe a batch in; see :func:`kvgym.kernels.batch_seconds`.
+        batch_time: the worker's batch-time kernel, ``(load, batch_params) -> seconds``.
+        batch_params: float64 (k,), its parameters.
     """
 
     problem: Any
@@ -50,6 +54,9 @@ class RuleView(NamedTuple):
     active: Any
     queued: Any
     finished: Any
+    load: Any
+    batch_time: Any
+    batch_params: Any
 
 
 class RuleDecision(NamedTuple):
@@ -105,9 +112,19 @@ def rule_memory(
 
 
 @jit_expand
-def view_of(run: Run) -> RuleView:
-    """Return what the rule of a worker sees of its tables."""
-    return RuleView(run.problem, run.w, run.requests, run.active, run.queued, run.finished)
+def view_of(run: Run, batch_time: Any, batch_params: Any) -> RuleView:
+    """Return what the rule of a worker sees of its tables, and of its batch-time model."""
+    return RuleView(
+        run.problem,
+        run.w,
+        run.requests,
+        run.active,
+        run.queued,
+        run.finished,
+        run.load,
+        batch_time,
+        batch_params,
+    )
 
 
 @jit_expand
@@ -140,6 +157,9 @@ POLICY_SIGNATURE = types.void(
         table_type(SLOT),
         _I4,
         _I4,
+        numba.from_dtype(LOAD),
+        types.FunctionType(BATCH_TIME_SIGNATURE),
+        types.float64[::1],
     ),
     tuple_type(RuleDecision, numba.from_dtype(DECISION), _I4, _I4, _I4),
     MEMORY,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError
-from kvgym.simulator.compiled import jit_disabled, uncompiled
+from kvgym.simulator.compiled import Kernel, jit_disabled, uncompiled
 from kvgym.simulator.decision import Decision
 from kvgym.simulator.entering import STATUS_NAMES, enter_decision
 from kvgym.simulator.loop import Tables, run_loop, step_worker
@@ -120,6 +120,10 @@ class Simulation:
     def worker(self) -> Any:
         """The record of the worker that decides."""
         return self.workers[self.current]
+
+    def batch_time_of(self, worker: int) -> tuple[Kernel, NDArray[np.float64]]:
+        """Return the batch-time kernel of a worker and its parameters."""
+        return self.system.batch_time.kernel, self.batch_params
 
     def tables(self) -> Tables:
         """Return the tables, as compiled entry points take them."""

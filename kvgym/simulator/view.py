@@ -210,6 +210,7 @@ class SystemView:
             memory: its parameters and what it remembers, which the call may change.
         """
         tables, n = self._simulation.python_tables(), self._worker
+        batch_time, batch_params = self._simulation.batch_time_of(n)
         view = RuleView(
             tables["problem"][n],
             tables["workers"][n],
@@ -217,6 +218,9 @@ class SystemView:
             tables["active"][n],
             tables["queued"][n],
             tables["finished"][n],
+            tables["load"][n],
+            uncompiled(batch_time),
+            batch_params,
         )
         made = RuleDecision(*(tables[name][n] for name in ("decision", "admit", "admit_tokens", "evict")))
         uncompiled(kernel)(view, made, memory)

@@ -24,7 +24,7 @@ from kvgym.metrics import compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.runner import SimulationResult, check_needs, final_records, simulate
 from kvgym.seeding import stream
-from kvgym.simulator.compiled import jit_disabled, uncompiled
+from kvgym.simulator.compiled import Kernel, jit_disabled, uncompiled
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED, GAP_OCTAVES, UNKNOWN, as_records
 from kvgym.simulator.view import SystemView
@@ -290,12 +290,16 @@ class EpisodeTables:
         """Requests that finished since the last decision, shape (1, A)."""
         return self._block["finished"][None]
 
+    def batch_time_of(self, worker: int) -> tuple[Kernel, NDArray[np.float64]]:
+        """Return the batch-time kernel and its parameters."""
+        return self._episodes.system.batch_time.kernel, self._episodes.batch_params
+
     def python_tables(self) -> dict[str, Any]:
         """Return copies of what a decision is written to, and views of the rest, for uncompiled kernels."""
         block = self._block
         found: dict[str, Any] = {}
-        for name in ("problem", "workers", "decision", "requests"):
-            table = block[name].copy() if name == "decision" else block[name]
+        for name in ("problem", "workers", "decision", "requests", "load"):
+            table = block[name].copy() if name in ("decision", "load") else block[name]
             found[name] = as_records(table)
         found["decision"][:] = 0
         found["active"] = as_records(block["active"].copy()[None])

@@ -114,7 +114,7 @@ def settle(e: Env) -> None:
 @jit_inline
 def start_decision(e: Env) -> None:
     """Start composing a decision: nothing is admitted or evicted, everybody runs in full."""
-    e.episode.need = need_of_active(view_of(e.run))
+    e.episode.need = need_of_active(view_of(e.run, None, None))
 
 
 @jit_inline
