@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -45,6 +46,7 @@ class PolicyInfo:
         paper: authors and title, or "" where it comes from practice.
         algorithm: algorithm or section number in the paper.
         needs: subset of :data:`NEEDS`.
+        uses: subset of :data:`NEEDS` that it makes use of where requests carry it, and does without where not.
         chunks_prefill: whether prompts may be processed in several iterations.
         pauses: whether active requests may be left out of an iteration.
         evicts: whether active requests may be sent back to the queue.
@@ -55,17 +57,18 @@ class PolicyInfo:
     paper: str = ""
     algorithm: str = ""
     needs: frozenset[str] = frozenset()
+    uses: frozenset[str] = frozenset()
     chunks_prefill: bool = False
     pauses: bool = False
     evicts: bool = False
 
     def __post_init__(self) -> None:
-        """Check ``needs``.
+        """Check ``needs`` and ``uses``.
 
         Raises:
             ConfigError: an unknown need.
         """
-        unknown = sorted(set(self.needs) - set(NEEDS))
+        unknown = sorted({*self.needs, *self.uses} - set(NEEDS))
         if unknown:
             raise ConfigError(f"policy {self.name!r} needs {unknown}, which is not one of {', '.join(NEEDS)}")
 
@@ -97,6 +100,27 @@ class SystemInfo:
     block_size: int = 1
 
 
+@dataclass(frozen=True)
+class Weight:
+    """A real hyperparameter that evolution may learn.
+
+    Attributes:
+        name: keyword of the policy's constructor.
+        default: its default; where size > 1, of every entry.
+        step: what a typical change is, the initial standard deviation of a search.
+        low: least value.
+        high: greatest value.
+        size: number of entries; with more than 1 the hyperparameter is a tuple of floats.
+    """
+
+    name: str
+    default: float
+    step: float
+    low: float = -math.inf
+    high: float = math.inf
+    size: int = 1
+
+
 class Policy(ABC):
     """A scheduler. Hyperparameters are keyword-only constructor arguments that default to the paper's."""
 
@@ -116,6 +140,15 @@ class Policy(ABC):
     @abstractmethod
     def schedule(self, view: SystemView) -> Decision:
         """Decide what the worker does until the next iteration boundary."""
+
+    @classmethod
+    def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
+        """Return the real hyperparameters that can be learned, none unless a policy says so.
+
+        Args:
+            **fixed: the other hyperparameters, which may decide sizes.
+        """
+        return ()
 
     def blocking(self, view: SystemView) -> int | None:
         """Return the waiting request that nobody may pass, so that it keeps the others out; None = not known.

@@ -74,6 +74,13 @@ def check_needs(policy: Policy, table: RequestTable) -> None:
         )
 
 
+def known_to(policy: Policy, table: RequestTable) -> frozenset[str]:
+    """Return what a policy gets to know of the requests: what it needs, and what it uses of what they carry."""
+    carried = {need for need, column in _REQUIRED.items() if getattr(table, column) is not None}
+    carried |= {"slo", "true_length"} | ({"class_rates"} if table.classes else set())
+    return policy.info.needs | (policy.info.uses & carried)
+
+
 def system_info(
     system: System, table: RequestTable, seed: int, needs: Collection[str], worker: int = 0
 ) -> SystemInfo:
@@ -169,7 +176,7 @@ def prepare_run(
     compiled: bool = True,
 ) -> tuple[Simulation, list[Policy]]:
     """Return a simulation ready to run, and the policy of each worker; arguments as for :func:`simulate`."""
-    name, needs = policy.info.name, policy.info.needs
+    name, needs = policy.info.name, known_to(policy, table)
     options: dict[str, Any] = {"needs": needs, "policy_name": name, "log": log, "compiled": compiled}
     copies = [policy] + [copy.deepcopy(policy) for _ in system.all_workers[1:]]
     for k, own in enumerate(copies):

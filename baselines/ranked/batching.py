@@ -1,0 +1,249 @@
+"""The batch of a ranking: who leaves where memory is too tight, who enters, and how many tokens are worth it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kvgym.baselines.ranked.layout import (
+    BEST_SLACK,
+    COST,
+    COST_PRESSURE,
+    EVICT_KV,
+    FREE,
+    GROWTH,
+    LATE,
+    PREFILL_VALUE,
+    PRESSURE,
+    SCORES,
+    SHORTEST,
+    VALUE,
+    WAITING_HEAP,
+)
+from kvgym.baselines.ranked.scoring import deadline_of, entry_bias, kept_out
+from kvgym.kernels import (
+    UNKNOWN,
+    WAIT,
+    WAITING,
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit_tokens,
+    claim_of,
+    evict,
+    full_tokens,
+    held_by,
+    jit,
+    jit_inline,
+    kv_growth,
+    ranked_pop,
+    ranked_push,
+)
+
+MOST_TOKENS = 8192
+"""Tokens of a batch at most."""
+
+MOST_ASIDE = 8
+"""Requests kept out at a decision that others may pass."""
+
+_LEAVES = -2  # in SLOT.planned while a decision is made: this one is evicted
+
+
+@jit
+def grain(tokens: int) -> int:
+    """Return the step of batch sizes that are tried, which meets the tiles of matrix products: powers of 2."""
+    if tokens < 64:
+        return 8
+    if tokens < 512:
+        return 32
+    return 64 if tokens < 1024 else 256
+
+
+@jit_inline
+def claim_beyond(view: RuleView, slot: Any) -> Any:
+    """Return the memory that an active request will certainly take and does not hold, allocated tokens.
+
+    What is left of its prompt and a token; of a decode, its next token.
+    """
+    if slot.num_prefill_left > 0:
+        return claim_of(view, slot) - held_by(view, slot)
+    return kv_growth(view.problem, slot, 1)
+
+
+@jit_inline
+def make_room(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tuple[int, float]:
+    """Evict the worst while what the active set will certainly take does not fit.
+
+    Returns:
+        The memory that is left, allocated tokens, and the sum of the outputs to come of those that stay.
+    """
+    w, reals, active, n = view.worker, memory.reals, view.active, view.requests.shape[0]
+    used, output = w.kv_allocated, 0.0
+    for k in range(w.num_active):
+        active[k].planned = 0
+        used += claim_beyond(view, active[k])
+        output += reals[SCORES + n + active[k].request_id]
+    while used > view.problem.kv_capacity:
+        worst, at = -math.inf, 0
+        for k in range(w.num_active):
+            if active[k].planned != _LEAVES:
+                weight = memory.params[EVICT_KV] * math.log(1.0 + active[k].num_kv_tokens)
+                score = reals[SCORES + active[k].request_id] + weight
+                if score > worst:
+                    worst, at = score, k
+        used -= held_by(view, active[at]) + claim_beyond(view, active[at])
+        output -= reals[SCORES + n + active[at].request_id]
+        active[at].planned = _LEAVES
+        evict(decision, at)
+    return view.problem.kv_capacity - used, output
+
+
+@jit_inline
+def first_to_enter(view: RuleView, memory: RuleMemory) -> Any:
+    """Return the waiting request with the best score, UNKNOWN if nobody waits."""
+    state = memory.state
+    while state[WAITING_HEAP] > 0 and view.requests[state[WAITING_HEAP + 1]].status != WAITING:
+        ranked_pop(state, WAITING_HEAP, memory.reals, SCORES)
+    return state[WAITING_HEAP + 1] if state[WAITING_HEAP] > 0 else UNKNOWN
+
+
+@jit_inline
+def worth(view: RuleView, memory: RuleMemory, value: float) -> Any:
+    """Return what the batch described in ``view.load`` is worth: its value over its duration to a power.
+
+    Where a batch outlasts the slack of somebody whose deadline can still be met, it is worth less by the excess.
+    """
+    p, reals = memory.params, memory.reals
+    seconds = max(view.batch_time(view.load, view.batch_params), 1e-9)
+    found = value / (seconds / reals[SHORTEST]) ** (p[COST] + p[COST_PRESSURE] * reals[PRESSURE])
+    if seconds > reals[BEST_SLACK]:
+        found *= math.exp(-p[LATE] * (seconds / reals[BEST_SLACK] - 1.0))
+    return found
+
+
+@jit_inline
+def least_slack(view: RuleView, memory: RuleMemory) -> Any:
+    """Return the least time left to an active request whose next deadline can still be met, s; inf if there is none."""
+    least = math.inf
+    for k in range(view.worker.num_active):
+        slot = view.active[k]
+        request = view.requests[slot.request_id]
+        if slot.planned != _LEAVES and (request.ttft_slo < math.inf or request.tbt_slo < math.inf):
+            left = deadline_of(view, slot, request) - view.worker.clock
+            if left >= memory.reals[SHORTEST]:
+                least = min(least, left)
+    return least
+
+
+@jit_inline
+def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
+    """Walk the ranking from the best, admit as memory allows, and find the number of tokens worth most.
+
+    Returns:
+        That number. Items of the batch stand behind the heaps in ``memory.state``: slots, and ``~id`` of requests
+        that enter.
+    """
+    state, reals, p = memory.state, memory.reals, memory.params
+    w, d, active, requests, load = view.worker, decision.record, view.active, view.requests, view.load
+    n, places = requests.shape[0], active.shape[0]
+    slots = WAITING_HEAP + 1 + n
+    items, slot_of = slots + 1 + places, slots + 1 + 3 * places
+    room, output = make_room(view, decision, memory)
+    reals[BEST_SLACK] = least_slack(view, memory)
+    state[slots] = 0
+    for k in range(w.num_active):
+        if active[k].planned != _LEAVES:
+            state[slot_of + active[k].request_id] = k
+            ranked_push(state, slots, reals, SCORES, active[k].request_id)
+    staying = state[slots]
+    room -= int(p[FREE] * view.problem.kv_capacity + p[GROWTH] * output)
+    load.num_prefills = load.prefill_tokens = load.prefill_context = 0
+    load.prefill_squares = load.prefill_products = load.num_decodes = load.decode_context = 0
+    count = entering = aside = tokens = best_tokens = 0
+    value, best = 0.0, -1.0
+    next_size, bias = grain(0), entry_bias(memory)
+    i = first_to_enter(view, memory) if d.num_evict == 0 else UNKNOWN
+    while tokens < MOST_TOKENS:
+        if i != UNKNOWN and staying + entering > 0:
+            while i != UNKNOWN and kept_out(memory, reals[SCORES + n + i]):
+                if aside == min(MOST_ASIDE, places - 1):
+                    i = UNKNOWN
+                else:
+                    state[items + places + aside] = ranked_pop(state, WAITING_HEAP, reals, SCORES)
+                    aside += 1
+                    i = first_to_enter(view, memory)
+            if i != UNKNOWN and (
+                staying + entering == places
+                or claim_of(view, requests[i]) + int(p[GROWTH] * reals[SCORES + n + i]) > room
+            ):
+                i = UNKNOWN
+        if i != UNKNOWN and (
+            state[slots] == 0 or reals[SCORES + i] + bias < reals[SCORES + state[slots + 1]]
+        ):
+            row = requests[i]
+            left, kv, score = row.num_prefill_left, row.num_kv_tokens, reals[SCORES + i]
+            room -= claim_of(view, row) + int(p[GROWTH] * reals[SCORES + n + i])
+            state[items + count] = ~i
+            entering += 1
+            ranked_pop(state, WAITING_HEAP, reals, SCORES)
+            i = first_to_enter(view, memory)
+        elif state[slots] > 0:
+            j = ranked_pop(state, slots, reals, SCORES)
+            slot = active[state[slot_of + j]]
+            left, kv, score = slot.num_prefill_left, slot.num_kv_tokens, reals[SCORES + j]
+            state[items + count] = state[slot_of + j]
+        else:
+            break
+        count += 1
+        each = math.exp(-p[VALUE] * score) if p[VALUE] != 0.0 else 1.0
+        if left > 0:
+            each *= p[PREFILL_VALUE]
+            load.num_prefills += 1
+            load.prefill_context += kv
+        done, full = 0, full_tokens(left)
+        while done < full and tokens < MOST_TOKENS:
+            step = min(full - done, next_size - tokens)
+            if left > 0:
+                load.prefill_tokens += step
+                load.prefill_squares += step * (2 * done + step)
+                load.prefill_products += step * kv
+            else:
+                load.num_decodes += 1
+                load.decode_context += kv
+            done += step
+            tokens += step
+            value += each * step
+            if tokens == next_size:
+                next_size += grain(tokens)
+                found = worth(view, memory, value)
+                if found > best:
+                    best, best_tokens = found, tokens
+    if tokens > 0 and worth(view, memory, value) > best:
+        best_tokens = tokens
+    for j in range(aside):
+        ranked_push(state, WAITING_HEAP, reals, SCORES, state[items + places + j])
+    state[items + 2 * places - 1] = count
+    return best_tokens
+
+
+@jit_inline
+def carry_out(view: RuleView, decision: RuleDecision, memory: RuleMemory, tokens: int) -> None:
+    """Give the items of the ranking their tokens while these last; what enters and gets none waits on."""
+    state, active, d = memory.state, view.active, decision.record
+    n, places = view.requests.shape[0], active.shape[0]
+    items = WAITING_HEAP + 2 + n + places
+    d.explicit = 1
+    for j in range(state[items + 2 * places - 1]):
+        item = state[items + j]
+        row_left = active[item].num_prefill_left if item >= 0 else view.requests[~item].num_prefill_left
+        share = min(full_tokens(row_left), tokens)
+        tokens -= share
+        if item >= 0:
+            active[item].planned = share
+        elif share > 0:
+            admit_tokens(decision, ~item, share)
+            memory.reals[SCORES + ~item] = math.nan  # to be rated anew, as an active one
+        else:
+            ranked_push(state, WAITING_HEAP, memory.reals, SCORES, ~item)
+    if view.worker.num_active + d.num_admit == 0:
+        d.act = WAIT

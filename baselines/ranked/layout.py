@@ -1,0 +1,70 @@
+"""Where the rule keeps what it remembers: places in the arrays of its memory, and the order of its parameters."""
+
+from __future__ import annotations
+
+TOKENS_PER_OCTAVE, TOKEN_BINS = 8, 136
+"""Bins of output lengths: logarithmic, from 1 to 2^17 tokens; the first one begins at 0."""
+
+RATIOS_PER_OCTAVE, RATIO_BINS = 12, 96
+"""Bins of the ratio of an output length to its prediction: from 2^-4 to 2^4; the first one begins at 0."""
+
+FIRST_RATIO = 2.0**-4
+"""Where the second bin of ratios begins is 2^(1/12) times this."""
+
+GROUPS = 9
+"""Requests of all classes together, and of each of the classes 0 to 7 (those above count as class 7)."""
+
+# Parameters: the weights of the score and of the batch, in the order of `Ranked.weights`.
+(
+    PROMPT,
+    FOOTPRINT,
+    ATTAINED,
+    HELD,
+    WAITING_BIAS,
+    WAITING_PRESSURE,
+    SLACK,
+    LOST,
+    GATE,
+    GATE_BUSY,
+    VALUE,
+    PREFILL_VALUE,
+    COST,
+    COST_PRESSURE,
+    LATE,
+    FREE,
+    GROWTH,
+    EVICT_KV,
+    NUM_WEIGHTS,
+) = range(19)
+
+# Parameters behind the weights: units of the network (0: none), then its numbers.
+HIDDEN, NETWORK = NUM_WEIGHTS, NUM_WEIGHTS + 1
+
+# Real numbers. Edges of the bins, then the Gittins cost at each edge for each group, then hazards.
+TOKEN_EDGES = 0
+RATIO_EDGES = TOKEN_EDGES + TOKEN_BINS + 1
+TOKEN_COSTS = RATIO_EDGES + RATIO_BINS + 1
+RATIO_COSTS = TOKEN_COSTS + GROUPS * (TOKEN_BINS + 1)
+HAZARDS = RATIO_COSTS + GROUPS * (RATIO_BINS + 1)
+GROUP_HAZARDS = HAZARDS + max(TOKEN_BINS, RATIO_BINS)
+# The moment: what scores need beside the request itself; sums over arrivals.
+PRESSURE = GROUP_HAZARDS + max(TOKEN_BINS, RATIO_BINS)
+BUSY = PRESSURE + 1  # 1 - duration of the smallest batch / duration of the last one
+SHORTEST = BUSY + 1  # duration of the smallest batch, s
+LAST = SHORTEST + 1  # duration of the last batch, s
+SUM_LOG_OUTPUT = LAST + 1  # over all arrivals: log of the output expected then
+BEST_SLACK = SUM_LOG_OUTPUT + 1  # least time that a token of somebody who runs has, s
+SCORES = BEST_SLACK + 1
+# By request: scores, outputs still to come, and what is added to the score from outside; 3 n numbers.
+
+# Whole numbers. How many requests have finished, when to learn next, how many have arrived,
+# whether any of these has a deadline, and decisions since the queue was rated.
+SEEN, NEXT, ARRIVED, DEADLINES, UNRATED = range(5)
+# Counts by group and bin.
+TOKEN_COUNTS = UNRATED + 1
+RATIO_COUNTS = TOKEN_COUNTS + GROUPS * TOKEN_BINS
+TOKEN_CENSORED = RATIO_COUNTS + GROUPS * RATIO_BINS
+RATIO_CENSORED = TOKEN_CENSORED + GROUPS * TOKEN_BINS
+WAITING_HEAP = RATIO_CENSORED + GROUPS * RATIO_BINS
+# Behind the heap of waiting requests (1 + n): a heap of active ones (1 + A), items of the batch (2 A), slots by
+# request (n).

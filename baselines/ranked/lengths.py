@@ -1,0 +1,227 @@
+"""How much output is still to come: hazards learned from what has been served, and the Gittins cost of them.
+
+Nothing is assumed of a workload. Lengths are counted on a logarithmic grid as requests finish: the output itself
+and, where a length is predicted, its ratio to the prediction. Requests under way count as censored, their output
+is longer than what they have, and the hazard of a bin is that of Kaplan and Meier (1958): those that finished in it
+over those that came as far. A few pseudo-observations stand for what has not been seen: without a prediction, a
+Pareto tail of index 1, under which half of those that came far come twice as far, at any scale; with one, ratios
+spread evenly over the logarithm from 1/2 to 2 (one part in 25 beyond), and the same tail behind.
+
+From hazards follows the cost of Gittins (Gittins, Glazebrook, Weber, "Multi-armed Bandit Allocation Indices", 2011,
+the reciprocal of his index): the least ratio, over all amounts of service, of the service spent to the
+probability that it completes the request. It is what shortest-remaining-time-first becomes where lengths are uncertain.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kvgym.baselines.ranked.layout import (
+    ARRIVED,
+    DEADLINES,
+    FIRST_RATIO,
+    GROUP_HAZARDS,
+    GROUPS,
+    HAZARDS,
+    NEXT,
+    RATIO_BINS,
+    RATIO_CENSORED,
+    RATIO_COSTS,
+    RATIO_COUNTS,
+    RATIO_EDGES,
+    RATIOS_PER_OCTAVE,
+    SEEN,
+    SUM_LOG_OUTPUT,
+    TOKEN_BINS,
+    TOKEN_CENSORED,
+    TOKEN_COSTS,
+    TOKEN_COUNTS,
+    TOKEN_EDGES,
+    TOKENS_PER_OCTAVE,
+    WAITING_HEAP,
+)
+from kvgym.kernels import WAITING, RuleMemory, RuleView, jit, jit_inline
+
+TOKEN_PRIOR, RATIO_PRIOR, CLASS_PRIOR = 2.0, 4.0, 8.0
+"""Pseudo-observations at every bin: of lengths, of ratios, and, for a class, of what all classes show together."""
+
+LEARN_EVERY = 8
+"""Learned anew after every 8 completions, and after an eighth of those seen once these are more."""
+
+
+@jit
+def token_bin(tokens: float) -> int:
+    """Return the bin of an output length."""
+    return min(int(math.log2(tokens) * TOKENS_PER_OCTAVE), TOKEN_BINS - 1) if tokens > 1.0 else 0
+
+
+@jit
+def ratio_bin(ratio: float) -> int:
+    """Return the bin of a ratio of an output length to its prediction."""
+    if ratio <= FIRST_RATIO:
+        return 0
+    return min(int(math.log2(ratio / FIRST_RATIO) * RATIOS_PER_OCTAVE), RATIO_BINS - 1)
+
+
+@jit_inline
+def group_of(row: Any) -> int:
+    """Return the group of a request: 0 where its class is not known."""
+    return 0 if row.class_id < 0 else 1 + min(row.class_id, GROUPS - 2)
+
+
+@jit
+def gittins_costs(reals: Any, hazards: int, costs: int, edges: int, bins: int) -> None:
+    """Write the Gittins cost at the start of every bin and at the end of the last, tokens or ratios."""
+    for b in range(bins):
+        surviving, spent, done, best = 1.0, 0.0, 0.0, math.inf
+        for c in range(b, bins):
+            ending = surviving * reals[hazards + c]
+            spent += (surviving - 0.5 * ending) * (reals[edges + c + 1] - reals[edges + c])
+            done += ending
+            surviving -= ending
+            if done > 0.0:
+                best = min(best, spent / done)
+            if surviving < 1e-3:
+                break
+        reals[costs + b] = best
+    reals[costs + bins] = reals[costs + bins - 1]
+
+
+@jit
+def prior_hazard(b: int, per_octave: int, ratios: bool) -> Any:
+    """Return the hazard of a bin before anything has been seen."""
+    tail = 1.0 - 2.0 ** (-1.0 / per_octave)
+    if not ratios:
+        return tail
+    at = b - 3 * per_octave  # bins from 1/2 on
+    if at < 0:
+        return 0.0
+    return 1.0 / (2 * per_octave - at + 1) if at < 2 * per_octave else tail
+
+
+@jit
+def learn_group(
+    memory: RuleMemory, g: int, counts: int, censored: int, costs: int, edges: int, bins: int, per_octave: int
+) -> None:
+    """Estimate the hazards of a group of requests, and the costs that follow; all requests' come first."""
+    state, reals, ratios = memory.state, memory.reals, costs == RATIO_COSTS
+    counted, hidden, cost = counts + g * bins, censored + g * bins, costs + g * (bins + 1)
+    at_risk = finished = 0
+    for b in range(bins):
+        at_risk += state[counted + b] + state[hidden + b]
+        finished += state[counted + b]
+    if g > 0 and finished == 0:
+        for b in range(bins + 1):
+            reals[cost + b] = reals[costs + b]
+        return
+    strength = CLASS_PRIOR if g > 0 else RATIO_PRIOR if ratios else TOKEN_PRIOR
+    hazards = HAZARDS if g == 0 else GROUP_HAZARDS
+    for b in range(bins):
+        prior = prior_hazard(b, per_octave, ratios) if g == 0 else reals[HAZARDS + b]
+        at_risk -= state[hidden + b]  # unknown is only where in the bin, or behind it, these will end
+        reals[hazards + b] = (state[counted + b] + strength * prior) / (at_risk + strength)
+        at_risk -= state[counted + b]
+    gittins_costs(reals, hazards, cost, edges, bins)
+
+
+@jit
+def count(state: Any, row: Any, tokens: int, lengths: int, ratios: int) -> None:
+    """Count a request with so many output tokens among all and in its class."""
+    g, b = group_of(row), token_bin(float(tokens))
+    state[lengths + b] += 1
+    if g > 0:
+        state[lengths + g * TOKEN_BINS + b] += 1
+    if row.predicted_len > 0:
+        b = ratio_bin(tokens / row.predicted_len)
+        state[ratios + b] += 1
+        if g > 0:
+            state[ratios + g * RATIO_BINS + b] += 1
+
+
+@jit_inline
+def generated(row: Any) -> Any:
+    """Return the most output tokens that a request has ever had: its output is longer."""
+    return max(row.num_delivered_tokens, row.num_output_tokens)
+
+
+@jit
+def learn(view: RuleView, memory: RuleMemory) -> None:
+    """Learn hazards and costs of all that has been seen."""
+    state, w = memory.state, view.worker
+    for place in range(TOKEN_CENSORED, WAITING_HEAP):
+        state[place] = 0
+    for k in range(w.num_active):
+        if generated(view.active[k]) > 0:
+            count(state, view.active[k], generated(view.active[k]), TOKEN_CENSORED, RATIO_CENSORED)
+    for j in range(state[WAITING_HEAP]):
+        row = view.requests[state[WAITING_HEAP + 1 + j]]
+        if row.status == WAITING and row.num_delivered_tokens > 0:
+            count(state, row, row.num_delivered_tokens, TOKEN_CENSORED, RATIO_CENSORED)
+    for g in range(GROUPS):
+        learn_group(
+            memory, g, TOKEN_COUNTS, TOKEN_CENSORED, TOKEN_COSTS, TOKEN_EDGES, TOKEN_BINS, TOKENS_PER_OCTAVE
+        )
+        learn_group(
+            memory, g, RATIO_COUNTS, RATIO_CENSORED, RATIO_COSTS, RATIO_EDGES, RATIO_BINS, RATIOS_PER_OCTAVE
+        )
+    state[NEXT] = state[SEEN] + max(LEARN_EVERY, state[SEEN] // LEARN_EVERY)
+
+
+@jit
+def notice_finished(view: RuleView, memory: RuleMemory) -> bool:
+    """Count the requests that finished since the last decision; returns whether it is time to learn."""
+    state, w = memory.state, view.worker
+    for j in range(w.num_finished):
+        row = view.requests[view.finished[j]]
+        count(state, row, row.num_output_tokens, TOKEN_COUNTS, RATIO_COUNTS)
+    state[SEEN] += w.num_finished
+    return bool(state[SEEN] >= state[NEXT])
+
+
+@jit
+def cost_at(reals: Any, costs: int, edges: int, b: int, x: float) -> Any:
+    """Return the Gittins cost at ``x`` in bin ``b``, linear between its edges."""
+    low, high = reals[edges + b], reals[edges + b + 1]
+    share = min((x - low) / (high - low), 1.0)
+    return reals[costs + b] + share * (reals[costs + b + 1] - reals[costs + b])
+
+
+@jit_inline
+def output_to_come(view: RuleView, memory: RuleMemory, row: Any, request_id: int) -> Any:
+    """Return what the output still to come is reckoned at, tokens, at least 1.
+
+    The Gittins cost from the most tokens that the request has ever had, those lost by an eviction on top; within
+    the bounds of the length where these are revealed.
+    """
+    reals, have, most, g = memory.reals, row.num_output_tokens, generated(row), group_of(row)
+    if row.predicted_len > 0:
+        x = most / row.predicted_len
+        cost = row.predicted_len * cost_at(
+            reals, RATIO_COSTS + g * (RATIO_BINS + 1), RATIO_EDGES, ratio_bin(x), x
+        )
+    else:
+        cost = cost_at(
+            reals, TOKEN_COSTS + g * (TOKEN_BINS + 1), TOKEN_EDGES, token_bin(float(most)), float(most)
+        )
+    left = most - have + max(cost, 1.0)
+    request = view.requests[request_id]
+    if request.predicted_high > 0:
+        left = min(max(left, float(request.predicted_low - have)), float(request.predicted_high - have))
+    return max(left, 1.0)
+
+
+@jit_inline
+def notice_arrival(memory: RuleMemory, row: Any, output: float) -> None:
+    """Add a request that has just arrived to the mean of the outputs expected on arrival."""
+    if row.ttft_slo < math.inf or row.tbt_slo < math.inf:
+        memory.state[DEADLINES] = 1
+    if row.num_evictions == 0:
+        memory.state[ARRIVED] += 1
+        memory.reals[SUM_LOG_OUTPUT] += math.log(output)
+
+
+@jit_inline
+def mean_log_output(memory: RuleMemory) -> Any:
+    """Return the mean, over arrivals, of the logarithm of the output expected then."""
+    return memory.reals[SUM_LOG_OUTPUT] / max(memory.state[ARRIVED], 1)

@@ -1,0 +1,261 @@
+"""``ranked``: all requests, active and waiting, in one ranking; the batch is the prefix worth most for its duration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.baselines.ranked.batching import carry_out, rank
+from kvgym.baselines.ranked.layout import (
+    DEADLINES,
+    FIRST_RATIO,
+    RATIO_BINS,
+    RATIO_EDGES,
+    RATIOS_PER_OCTAVE,
+    SCORES,
+    TOKEN_BINS,
+    TOKEN_EDGES,
+    TOKENS_PER_OCTAVE,
+    UNRATED,
+    WAITING_HEAP,
+)
+from kvgym.baselines.ranked.lengths import learn, notice_arrival, notice_finished
+from kvgym.baselines.ranked.scoring import NETWORK_INPUTS, observe_moment, rate_request, rate_slot
+from kvgym.baselines.ranked.weights import MOST_UNITS, WEIGHTS
+from kvgym.kernels import (
+    WAITING,
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    jit_inline,
+    policy_kernel,
+    ranked_push,
+    rule_memory,
+)
+from kvgym.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    SystemInfo,
+    Weight,
+    numbers_of,
+    register_policy,
+    require,
+    require_count,
+)
+
+RENEWED_EVERY = 4
+"""Tokens of output after which the score of an active request is renewed."""
+
+QUEUE_SHARE = 64
+"""Waiting requests whose scores are renewed per decision, where these change with time."""
+
+
+@jit_inline
+def rate_all(view: RuleView, memory: RuleMemory) -> None:
+    """Bring the scores up to date: of who has come, and of active requests at every fourth token.
+
+    All are renewed where lengths have been learned anew. With deadlines, scores change with time: those of active
+    requests are renewed at every decision, and the queue's after as many as it has times 64 requests.
+    """
+    state, w, n = memory.state, view.worker, view.requests.shape[0]
+    observe_moment(view, memory)
+    fresh = notice_finished(view, memory)
+    if fresh:
+        learn(view, memory)
+    for j in range(w.num_queued):
+        i = view.queued[j]
+        rate_request(view, memory, i)
+        notice_arrival(memory, view.requests[i], memory.reals[SCORES + n + i])
+        ranked_push(state, WAITING_HEAP, memory.reals, SCORES, i)
+    state[UNRATED] += 1
+    if fresh or (state[DEADLINES] == 1 and state[UNRATED] > w.num_waiting // QUEUE_SHARE):
+        state[UNRATED] = 0
+        count = state[WAITING_HEAP]
+        state[WAITING_HEAP] = 0
+        for j in range(count):
+            i = state[WAITING_HEAP + 1 + j]
+            if view.requests[i].status == WAITING:
+                rate_request(view, memory, i)
+                ranked_push(state, WAITING_HEAP, memory.reals, SCORES, i)
+    for k in range(w.num_active):
+        slot = view.active[k]
+        request = view.requests[slot.request_id]
+        due = request.ttft_slo < math.inf or request.tbt_slo < math.inf
+        if (
+            fresh
+            or due
+            or slot.num_prefill_left > 0
+            or slot.num_output_tokens % RENEWED_EVERY == 0
+            or math.isnan(memory.reals[SCORES + slot.request_id])
+        ):
+            rate_slot(view, memory, k)
+
+
+@policy_kernel
+def ranked_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Rate, rank, and run the best prefix."""
+    rate_all(view, memory)
+    tokens = rank(view, decision, memory)
+    carry_out(view, decision, memory, tokens)
+
+
+@register_policy
+class Ranked(CompiledPolicy):
+    """One ranking of all requests, active and waiting; the batch is the prefix that is worth most for its duration.
+
+    A baseline of this project, of Gittins indices and of ideas of the papers: order by what is left in time and memory
+    (MC-SF and its relatives order by length), a share of memory kept free (MC-Benchmark), progress learned from
+    completions alone where lengths are unknown (A_min), pauses that keep the KV (WAIT), chunks of prompts beside
+    decodes (Sarathi-Serve), deadlines of tokens (SLAI). Derivation and ablation: docs/ranked.md.
+
+    It makes use of predicted lengths, intervals, classes and objectives where requests carry them, and of nothing
+    else; hazards are learned from completions, see :mod:`kvgym.baselines.ranked.lengths`. Scores of active
+    requests are renewed at every fourth token, see :func:`rate_all`.
+    """
+
+    info = PolicyInfo(
+        name="ranked",
+        summary="one ranking by Gittins costs learned online; runs the prefix worth most for its duration",
+        paper="kvgym, after Gittins, Glazebrook, Weber, Multi-armed Bandit Allocation Indices",
+        algorithm="docs/ranked.md",
+        uses=frozenset({"predicted_length", "length_interval", "class", "slo"}),
+        chunks_prefill=True,
+        pauses=True,
+        evicts=True,
+    )
+    kernel = ranked_kernel
+
+    def __init__(
+        self,
+        *,
+        prompt: float = 0.1,
+        footprint: float = 1.5,
+        attained: float = 0.2,
+        held: float = 0.1,
+        waiting: float = 5.0,
+        waiting_pressure: float = 0.0,
+        slack: float = 0.5,
+        lost: float = 10.0,
+        gate: float = 2.1,
+        gate_busy: float = 0.33,
+        value: float = 0.0,
+        prefill_value: float = 0.4,
+        cost: float = 1.2,
+        cost_pressure: float = 0.0,
+        late: float = 1.0,
+        free: float = 0.01,
+        growth: float = 0.0,
+        evict_kv: float = 0.0,
+        hidden: int = 0,
+        network: str | float | Sequence[float] = (),
+    ) -> None:
+        """Set the weights; those without a scale of their own are logarithms.
+
+        Args:
+            prompt: what a prompt token counts in the work left, output tokens.
+            footprint: weight of the memory a request takes on average until it ends, beside its work.
+            attained: how far output generated brings a request forward.
+            held: how far KV held brings an active request forward.
+            waiting: how far a waiting request stands behind an active one that is alike.
+            waiting_pressure: the same, times log(1 + waiting / (1 + active)).
+            slack: how far a deadline brings a request forward, per e-fold that its slack is below e^8 batches.
+            lost: how far a request that has missed its objectives, or is bound to, stands behind.
+            gate: a request whose output still to come is more than e^gate times what is usual on arrival does not
+                begin while the worker is busy.
+            gate_busy: busy is a worker whose last batch took more than 1 / (1 - gate_busy) times the shortest.
+            value: a token is worth exp(-value * score).
+            prefill_value: what a prompt token is worth, decode tokens.
+            cost: power of a batch's duration that its worth is divided by.
+            cost_pressure: the same, times log(1 + waiting / (1 + active)).
+            late: how much less a batch is worth per multiple of the least slack that it outlasts, a rate.
+            free: fraction of the memory that admission leaves free.
+            growth: what admission leaves free beside that, per token of output still to come of the active set.
+            evict_kv: how far KV held brings a request nearer to eviction, where memory is too tight.
+            hidden: units of a network that adds to the score, 0 for none.
+            network: its numbers, for each unit 12 weights of features, a bias, and the weight of its output; none =
+                zeros.
+
+        Raises:
+            ConfigError: a weight out of its range, or a network of another size.
+        """
+        given = dict(
+            zip(
+                (w.name for w in WEIGHTS),
+                (
+                    prompt,
+                    footprint,
+                    attained,
+                    held,
+                    waiting,
+                    waiting_pressure,
+                    slack,
+                    lost,
+                    gate,
+                    gate_busy,
+                    value,
+                    prefill_value,
+                    cost,
+                    cost_pressure,
+                    late,
+                    free,
+                    growth,
+                    evict_kv,
+                ),
+                strict=True,
+            )
+        )
+        for weight in WEIGHTS:
+            low, high, value = weight.low, weight.high, given[weight.name]
+            inside = isinstance(value, int | float) and low <= value <= high
+            require(weight.name, value, inside, f"a number from {low:g} to {high:g}")
+        require_count("hidden", hidden, least=0)
+        require("hidden", hidden, hidden <= MOST_UNITS, f"{MOST_UNITS} units at most")
+        size = hidden * (NETWORK_INPUTS + 2)
+        numbers = numbers_of("network", network, float) if not _empty(network) else (0.0,) * size
+        expected = f"{size} finite numbers for hidden = {hidden}"
+        require("network", network, len(numbers) == size and bool(np.isfinite(numbers).all()), expected)
+        self.values = tuple(float(given[w.name]) for w in WEIGHTS)
+        self.hidden, self.network = hidden, numbers
+
+    @classmethod
+    def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
+        """Return the weights, and with ``hidden`` units also the numbers of the network."""
+        hidden = int(fixed.get("hidden", 0))
+        if hidden == 0:
+            return WEIGHTS
+        return (*WEIGHTS, Weight("network", 0.0, 0.3, -50.0, 50.0, hidden * (NETWORK_INPUTS + 2)))
+
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the weights, the units of the network, and its numbers."""
+        return np.array([*self.values, self.hidden, *self.network], np.float64)
+
+    def memory(self, system: SystemInfo) -> RuleMemory:
+        """Return the weights and an empty memory: edges of the bins, and room for counts, scores and heaps."""
+        return empty_memory(self.params(system), system.max_requests, system.kv_capacity)
+
+
+def _empty(network: Any) -> bool:
+    return isinstance(network, Sequence) and len(network) == 0
+
+
+def empty_memory(params: NDArray[np.float64], max_requests: int, kv_capacity: int) -> RuleMemory:
+    """Return the memory of a rule that has seen nothing.
+
+    Args:
+        params: weights and network, float64 (k,).
+        max_requests: n, requests of the run at most.
+        kv_capacity: KV memory, tokens.
+    """
+    places = max(1, min(max_requests, kv_capacity))
+    reals = np.zeros(SCORES + 3 * max_requests)
+    for at, bins, first, per_octave in (
+        (TOKEN_EDGES, TOKEN_BINS, 1.0, TOKENS_PER_OCTAVE),
+        (RATIO_EDGES, RATIO_BINS, FIRST_RATIO, RATIOS_PER_OCTAVE),
+    ):
+        reals[at + 1 : at + bins + 1] = first * 2.0 ** (np.arange(1, bins + 1) / per_octave)
+    state = np.zeros(WAITING_HEAP + 2 + 2 * max_requests + 3 * places, np.int64)
+    return rule_memory(params, state=state, reals=reals)
