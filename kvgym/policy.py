@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -97,10 +98,37 @@ class SystemInfo:
     block_size: int = 1
 
 
+@dataclass(frozen=True)
+class Weight:
+    """A real hyperparameter that evolution may learn.
+
+    Attributes:
+        name: keyword of the policy's constructor.
+        default: its default; where size > 1, of every entry.
+        step: what a typical change is, the initial standard deviation of a search.
+        low: least value.
+        high: greatest value.
+        size: number of entries; with more than 1 the hyperparameter is a tuple of floats.
+    """
+
+    name: str
+    default: float
+    step: float
+    low: float = -math.inf
+    high: float = math.inf
+    size: int = 1
+
+
 class Policy(ABC):
-    """A scheduler. Hyperparameters are keyword-only constructor arguments that default to the paper's."""
+    """A scheduler. Hyperparameters are keyword-only constructor arguments that default to the paper's.
+
+    Attributes:
+        info: what it is and what it needs.
+        label: what results call it; "" = its name and the hyperparameters that were given.
+    """
 
     info: ClassVar[PolicyInfo]
+    label: str = ""
     _hyperparameters: dict[str, Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -108,6 +136,11 @@ class Policy(ABC):
         super().__init_subclass__(**kwargs)
         if "__init__" in cls.__dict__:
             cls.__init__ = recording(cls.__dict__["__init__"])  # type: ignore
+
+    @classmethod
+    def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
+        """Return the real hyperparameters that can be learned, none unless a policy says so."""
+        return ()
 
     def reset(self, system: SystemInfo) -> None:
         """Forget everything and prepare for a run. Randomness may come from ``system.seed`` only."""
