@@ -79,9 +79,8 @@ def measure(
         return Measurement(nothing, 1 - done / len(service.table), str(error))
     except ArithmeticError as error:
         return Measurement(nothing, 1.0, repr(error))
-    found = compute_metrics(result)
-    left = 1 - found["finished"] / len(service.table)
-    return Measurement({name: found[name] for name in names}, left)
+    left = 1 - float((result.requests["status"] == FINISHED).mean())
+    return Measurement(compute_metrics(result, names), left)
 
 
 def measure_reference(service: Service, policy: str, names: Sequence[str]) -> Measurement:

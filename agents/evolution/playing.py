@@ -28,12 +28,14 @@ class Task:
     Attributes:
         seed: of the service.
         policy: name or spec.
+        names: metrics to keep.
         candidates: hyperparameters of each.
         reference: whether it is a reference, which may lack what it needs to know.
     """
 
     seed: int
     policy: str
+    names: tuple[str, ...]
     candidates: tuple[Mapping[str, Any], ...] = ({},)
     reference: bool = False
 
@@ -43,11 +45,10 @@ class Player:
 
     Args:
         services: what seeds draw from.
-        names: metrics to keep.
     """
 
-    def __init__(self, services: Services, names: Sequence[str]) -> None:
-        self._services, self._names = services, tuple(names)
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self._known: dict[int, Service] = {}
 
     def service(self, seed: int) -> Service:
@@ -63,19 +64,19 @@ class Player:
         started = time.process_time()
         service = self.service(task.seed)
         if task.reference:
-            found = [measure_reference(service, task.policy, self._names)]
+            found = [measure_reference(service, task.policy, task.names)]
         else:
-            found = [measure(service, task.policy, c, self._names) for c in task.candidates]
+            found = [measure(service, task.policy, c, task.names) for c in task.candidates]
         return found, time.process_time() - started
 
 
 _player: Player | None = None  # of a worker process
 
 
-def _start(services: Services, names: Sequence[str]) -> None:
+def _start(services: Services) -> None:
     global _player
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
-    _player = Player(services, names)
+    _player = Player(services)
 
 
 def _play(task: Task) -> tuple[list[Measurement], float]:
@@ -93,7 +94,6 @@ class Players:
 
     Args:
         services: what seeds draw from.
-        names: metrics to keep.
         jobs: number of processes; 1 = this one, 0 = as many as there are cores.
 
     Attributes:
@@ -101,17 +101,17 @@ class Players:
         cpu_seconds: spent on tasks so far.
     """
 
-    def __init__(self, services: Services, names: Sequence[str], jobs: int) -> None:
+    def __init__(self, services: Services, jobs: int) -> None:
         self.jobs = jobs or _cores()
         self.cpu_seconds = 0.0
-        self._here = Player(services, names)
+        self._here = Player(services)
         self._pool: ProcessPoolExecutor | None = None
         if self.jobs > 1:
             self._pool = ProcessPoolExecutor(
                 self.jobs,
                 mp_context=get_context("spawn"),
                 initializer=_start,
-                initargs=(services, tuple(names)),
+                initargs=(services,),
             )
 
     def __enter__(self) -> Players:
@@ -141,16 +141,22 @@ class Players:
         return found
 
     def candidates(
-        self, seeds: Sequence[int], policy: str, candidates: Sequence[Mapping[str, Any]]
+        self,
+        seeds: Sequence[int],
+        policy: str,
+        candidates: Sequence[Mapping[str, Any]],
+        names: Sequence[str],
     ) -> list[list[Measurement]]:
         """Return the measurements of all candidates on the service of each seed, (seeds, candidates)."""
         share = -(-len(candidates) // self.jobs)
         parts = [tuple(candidates[k : k + share]) for k in range(0, len(candidates), share)]
-        found = iter(self.play([Task(seed, policy, part) for seed in seeds for part in parts]))
+        found = iter(self.play([Task(seed, policy, tuple(names), part) for seed in seeds for part in parts]))
         return [[m for _ in parts for m in next(found)] for _ in seeds]
 
-    def references(self, seeds: Sequence[int], policies: Sequence[str]) -> list[list[Measurement]]:
+    def references(
+        self, seeds: Sequence[int], policies: Sequence[str], names: Sequence[str]
+    ) -> list[list[Measurement]]:
         """Return the measurements of references on the service of each seed, (seeds, policies)."""
-        tasks = [Task(seed, policy, reference=True) for seed in seeds for policy in policies]
+        tasks = [Task(seed, policy, tuple(names), reference=True) for seed in seeds for policy in policies]
         found = iter(self.play(tasks))
         return [[next(found)[0] for _ in policies] for _ in seeds]

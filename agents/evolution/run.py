@@ -83,7 +83,7 @@ class Run:
     """A run of evolution in its folder; see :func:`kvgym.agents.evolution.training.train`."""
 
     def __init__(self, config: EvolutionConfig, folder: Path, players: Players) -> None:
-        """Prepare what a new run and a resumed one share; the players keep :meth:`metric_names`."""
+        """Prepare what a new run and a resumed one share."""
         self.config, self.folder, self.players = config, folder, players
         self.checkpoints = folder / "checkpoints"
         self.generation = 0
@@ -95,10 +95,10 @@ class Run:
         self._held_out: list[list[Measurement]] | None = None  # of the references
         self.curves: Curves
 
-    @staticmethod
-    def metric_names(config: EvolutionConfig) -> tuple[str, ...]:
-        """Return the metrics that a run needs."""
-        return tuple(dict.fromkeys((config.metric, *SHOWN)))
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Metrics of evaluations."""
+        return tuple(dict.fromkeys((self.config.metric, *SHOWN)))
 
     def build(self, state: Mapping[str, Any] | None) -> None:
         """Make the search, and go to the state of a checkpoint if there is one.
@@ -160,8 +160,8 @@ class Run:
         config = self.config
         seeds = generation_seeds(config.seed, self.generation, config.services_per_generation)
         candidates = [self.hyperparameters(vector) for vector in self.strategy.ask()]
-        references = self.players.references(seeds, config.reference)
-        found = self.players.candidates(seeds, config.policy, candidates)
+        references = self.players.references(seeds, config.reference, [config.metric])
+        found = self.players.candidates(seeds, config.policy, candidates, [config.metric])
         self._episodes += len(seeds) * (len(candidates) + len(config.reference))
         by_service = self._objectives(found, references, config.metric)
         objectives = np.mean(by_service, axis=0).tolist()
@@ -179,11 +179,11 @@ class Run:
         config = self.config
         seeds = config.held_out.seeds
         if self._held_out is None:  # once; the references stay
-            self._held_out = self.players.references(seeds, config.reference)
+            self._held_out = self.players.references(seeds, config.reference, self.shown)
             if not self.rows:
                 self._episodes += len(seeds) * len(config.reference)
         weights = self.space.values(self.strategy.mean)
-        found = self.players.candidates(seeds, config.policy, [{**config.fixed, **weights}])
+        found = self.players.candidates(seeds, config.policy, [{**config.fixed, **weights}], self.shown)
         self._episodes += len(seeds)
         held_out = mean([row[0] for row in self._objectives(found, self._held_out, config.metric)])
         better = held_out < self.best
@@ -200,7 +200,7 @@ class Run:
             "failed": sum(not counts(m, config.metric) for [m] in found) / len(found),
             "spread": self.strategy.spread,
         }
-        for name in Run.metric_names(config):
+        for name in self.shown:
             own = mean([row[0] for row in self._objectives(found, self._held_out, name)])
             row[f"improvement_{name}"] = improvement(own, name)
         self._latest = []

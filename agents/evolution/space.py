@@ -108,7 +108,7 @@ def checked(weight: Weight, value: Any, what: str = "value") -> Value:
     )
     if not good or len(entries) != weight.size:
         expected = "a number" if weight.size == 1 else f"{weight.size} numbers"
-        found = f"{len(entries)} entries" if isinstance(entries, list | tuple) else repr(value)
+        found = f"{len(value)} entries" if isinstance(value, list | tuple) else repr(value)
         raise ConfigError(f"weight {weight.name!r}: {what} needs {expected}, got {found}")
     for x in entries:
         if not math.isfinite(x) or not weight.low <= x <= weight.high:

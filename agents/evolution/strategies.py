@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from kvgym.errors import ConfigError
 from kvgym.policy import describe_arguments, policy_defaults, require, require_flag
@@ -245,7 +244,10 @@ def centred_ranks(objectives: Sequence[float]) -> Vector:
     """Return ranks scaled to [-0.5, 0.5], float64 (n,): -0.5 for the smallest; equal ones share their mean rank."""
     if len(objectives) < 2:
         return np.zeros(len(objectives))
-    return np.asarray((rankdata(objectives) - 1) / (len(objectives) - 1) - 0.5, np.float64)
+    _, place, count = np.unique(np.asarray(objectives, np.float64), return_inverse=True, return_counts=True)
+    first = np.cumsum(count) - count  # rank of the first of those that are equal, from 0
+    ranks = (first + (count - 1) / 2)[place]
+    return np.asarray(ranks / (len(objectives) - 1) - 0.5, np.float64)
 
 
 def make_strategy(

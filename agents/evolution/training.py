@@ -111,7 +111,7 @@ def resume(
 
 
 def _players(config: EvolutionConfig) -> Players:
-    return Players(config.services, Run.metric_names(config), config.jobs)
+    return Players(config.services, config.jobs)
 
 
 def _context(config: EvolutionConfig, command: str) -> dict[str, Any]:
