@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -14,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kvgym.agents.kinds import kind_of
+from kvgym.agents.overrides import number, pair, put
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.metrics import metric_info
@@ -202,7 +202,7 @@ class TrainConfig(TrainingConfig):
     @field_validator("hyperparameters")
     @classmethod
     def _numbers(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return {name: _number(x) for name, x in value.items()}
+        return {name: number(x) for name, x in value.items()}
 
     @field_validator("curriculum")
     @classmethod
@@ -320,9 +320,9 @@ def load_training(
         raise ConfigError(f"training {place}: not valid YAML: {error}") from None
     if not isinstance(fields, dict):
         raise ConfigError(f"training {place}: expected a mapping of fields, e.g. 'algorithm: maskable_ppo'")
-    pairs = overrides.items() if isinstance(overrides, Mapping) else [_pair(text) for text in overrides]
+    pairs = overrides.items() if isinstance(overrides, Mapping) else [pair(text) for text in overrides]
     for key, value in pairs:
-        _put(fields, key, value)
+        put(fields, key, value)
     return make_training({"name": name, **fields}, place, length)
 
 
@@ -387,37 +387,6 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [found for inside in get_args(annotation) for found in _models_in(inside)]
-
-
-def _pair(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"override {text!r}: expected key=value, e.g. total_steps=200000 or env.rate=20")
-    try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"override {text!r}: the value is not valid YAML: {error}") from None
-    return key.strip(), _number(parsed)
-
-
-def _number(value: Any) -> Any:
-    """Return a number for text such as 1e-3, which YAML 1.1 does not read as one."""
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            return float(value)
-    return value
-
-
-def _put(fields: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key."""
-    *path, last = key.split(".")
-    place = fields
-    for part in path:
-        inside = place.setdefault(part, {})
-        if not isinstance(inside, dict):
-            inside = place[part] = {}
-        place = inside
-    place[last] = value
 
 
 @functools.lru_cache(maxsize=1)

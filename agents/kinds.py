@@ -21,13 +21,11 @@ class Kind:
         config: ``"module:class"`` of the configuration, a :class:`kvgym.agents.config.TrainingConfig`.
         runner: module with ``train(config, folder, command=, progress=)`` and
             ``resume(folder, length=, command=, progress=)``, both of which return a result with ``report()``.
-        model: suffix of its agents' files.
     """
 
     algorithms: tuple[str, ...]
     config: str
     runner: str
-    model: str
 
     def config_class(self) -> Any:
         """Return the class of the configuration."""
@@ -40,13 +38,11 @@ KINDS = (
         algorithms=("maskable_ppo", "ppo", "a2c", "dqn"),
         config="kvgym.agents.config:TrainConfig",
         runner="kvgym.agents.training",
-        model=".npz",
     ),
     Kind(
         algorithms=("cma_es", "openai_es"),
         config="kvgym.agents.evolution.config:EvolutionConfig",
         runner="kvgym.agents.evolution.training",
-        model=".json",
     ),
 )
 

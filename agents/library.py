@@ -39,18 +39,13 @@ def _files() -> dict[str, Any]:
 
 def agent_names() -> dict[str, str]:
     """Return the trained agents that come with kvgym, with a line each."""
-    return {name: str(_metadata(_shipped(name)).get("summary", "")) for name in _files()}
+    return {name: str(_shipped(name).metadata.get("summary", "")) for name in _files()}
 
 
 @functools.lru_cache(maxsize=16)
 def _shipped(name: str) -> Model:
     with resources.as_file(_files()[name]) as path:
         return LOADERS[path.suffix](path)
-
-
-def _metadata(model: Model) -> Mapping[str, Any]:
-    """Return what a file says about its agent."""
-    return model.header.metadata if isinstance(model, NumpyModel) else model.metadata
 
 
 def model_card(name: str) -> str:
@@ -168,7 +163,7 @@ def background(spec: str | Path, agent: Policy) -> Background:
     """
     training: Mapping[str, Any] = {}
     if Path(spec).suffix != ".zip":
-        training = _metadata(load_model(spec)).get("training", {})
+        training = load_model(spec).metadata.get("training", {})
     if isinstance(agent, AgentPolicy):
         measured = training.get("evaluation", {})
         return Background(

@@ -29,6 +29,22 @@ def test_from_a_file_with_overrides(tmp_path):
     assert again == config
 
 
+def test_overrides_inside_lists(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({**TINY, "weights": ["protection"]}))
+    config = load_training(
+        path, ["services.families.0.load=1.25", "weights={protection: {step: 0.1, low: 0, high: 0.5}}"]
+    )
+    assert config.services.families[0].load == 1.25
+    for wrong, message in (
+        ("services.families.1.load=1", "services.families is a list; expected a number below 1"),
+        ("weights.protection.start=1", "weights is a list"),
+        ("population.size=3", "population is 4 and has nothing inside"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            load_training(path, [wrong])
+
+
 def test_weights_by_name_and_all(tiny, weighted):
     some = tiny(policy="weighted", fixed={}, weights=["bias"])
     assert [w.name for w in some.learned()[0]] == ["bias"]

@@ -8,9 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgym.agents.evolution.strategies import STRATEGIES, centred_ranks, make_strategy
+from kvgym.agents.kinds import kind_of
 from kvgym.errors import ConfigError
 
 SETTINGS = {"cma_es": {"sigma": 0.5}, "openai_es": {"sigma": 0.1, "learning_rate": 0.1}}
+
+
+def test_every_strategy_is_an_algorithm():
+    """The table of ways to train repeats their names, so that it need not import them."""
+    assert set(STRATEGIES) == set(kind_of("cma_es").algorithms)
 
 
 def sphere(vectors):
