@@ -140,23 +140,34 @@ class Players:
             ) from None
         return found
 
-    def candidates(
+    def compete(
         self,
         seeds: Sequence[int],
         policy: str,
         candidates: Sequence[Mapping[str, Any]],
+        reference: Sequence[str],
         names: Sequence[str],
-    ) -> list[list[Measurement]]:
-        """Return the measurements of all candidates on the service of each seed, (seeds, candidates)."""
+    ) -> tuple[list[list[Measurement]], list[list[Measurement]]]:
+        """Return what candidates and references reach on the service of each seed.
+
+        Args:
+            seeds: of the services.
+            policy: name or spec.
+            candidates: hyperparameters of each.
+            reference: policies.
+            names: metrics to keep.
+
+        Returns:
+            Measurements (seeds, candidates) and (seeds, references).
+        """
         share = -(-len(candidates) // self.jobs)
         parts = [tuple(candidates[k : k + share]) for k in range(0, len(candidates), share)]
-        found = iter(self.play([Task(seed, policy, tuple(names), part) for seed in seeds for part in parts]))
-        return [[m for _ in parts for m in next(found)] for _ in seeds]
-
-    def references(
-        self, seeds: Sequence[int], policies: Sequence[str], names: Sequence[str]
-    ) -> list[list[Measurement]]:
-        """Return the measurements of references on the service of each seed, (seeds, policies)."""
-        tasks = [Task(seed, policy, tuple(names), reference=True) for seed in seeds for policy in policies]
-        found = iter(self.play(tasks))
-        return [[next(found)[0] for _ in policies] for _ in seeds]
+        tasks = [Task(seed, policy, tuple(names), part) for seed in seeds for part in parts]
+        own = len(tasks)
+        tasks += [Task(seed, spec, tuple(names), reference=True) for seed in seeds for spec in reference]
+        outcomes = self.play(tasks)
+        found, others = iter(outcomes[:own]), iter(outcomes[own:])
+        return (
+            [[m for _ in parts for m in next(found)] for _ in seeds],
+            [[next(others)[0] for _ in reference] for _ in seeds],
+        )

@@ -160,8 +160,9 @@ class Run:
         config = self.config
         seeds = generation_seeds(config.seed, self.generation, config.services_per_generation)
         candidates = [self.hyperparameters(vector) for vector in self.strategy.ask()]
-        references = self.players.references(seeds, config.reference, [config.metric])
-        found = self.players.candidates(seeds, config.policy, candidates, [config.metric])
+        found, references = self.players.compete(
+            seeds, config.policy, candidates, config.reference, [config.metric]
+        )
         self._episodes += len(seeds) * (len(candidates) + len(config.reference))
         by_service = self._objectives(found, references, config.metric)
         objectives = np.mean(by_service, axis=0).tolist()
@@ -178,12 +179,15 @@ class Run:
         """Evaluate the centre of the search on the services held out."""
         config = self.config
         seeds = config.held_out.seeds
-        if self._held_out is None:  # once; the references stay
-            self._held_out = self.players.references(seeds, config.reference, self.shown)
-            if not self.rows:
-                self._episodes += len(seeds) * len(config.reference)
+        reference = config.reference if self._held_out is None else ()  # once; they stay as they are
+        if not self.rows:
+            self._episodes += len(seeds) * len(reference)
         weights = self.space.values(self.strategy.mean)
-        found = self.players.candidates(seeds, config.policy, [{**config.fixed, **weights}], self.shown)
+        found, references = self.players.compete(
+            seeds, config.policy, [{**config.fixed, **weights}], reference, self.shown
+        )
+        if self._held_out is None:
+            self._held_out = references
         self._episodes += len(seeds)
         held_out = mean([row[0] for row in self._objectives(found, self._held_out, config.metric)])
         better = held_out < self.best
