@@ -122,9 +122,15 @@ class Weight:
 
 
 class Policy(ABC):
-    """A scheduler. Hyperparameters are keyword-only constructor arguments that default to the paper's."""
+    """A scheduler. Hyperparameters are keyword-only constructor arguments that default to the paper's.
+
+    Attributes:
+        info: what it is and what it needs.
+        label: what results call it; "" = its name and the hyperparameters that were given.
+    """
 
     info: ClassVar[PolicyInfo]
+    label: str = ""
     _hyperparameters: dict[str, Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -132,6 +138,11 @@ class Policy(ABC):
         super().__init_subclass__(**kwargs)
         if "__init__" in cls.__dict__:
             cls.__init__ = recording(cls.__dict__["__init__"])  # type: ignore
+
+    @classmethod
+    def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
+        """Return the real hyperparameters that can be learned, none unless a policy says so."""
+        return ()
 
     def reset(self, system: SystemInfo) -> None:
         """Forget everything and prepare for a run. Randomness may come from ``system.seed`` only."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -39,7 +39,10 @@ FIRST_HELD_OUT = 2_000_000
 
 def evaluate(
     model: Annotated[
-        str, typer.Argument(help="Agent: name (kvgym list agents), .npz file, or folder of a training run.")
+        str,
+        typer.Argument(
+            help="Agent: name (kvgym list agents), .npz or .json file, or folder of a training run."
+        ),
     ],
     scenario: Annotated[
         str | None,
@@ -84,28 +87,23 @@ def evaluate(
     Shows each policy's mean with a 95 % interval and by how much the agent is better or worse than it, with the
     paired interval. Writes the files that kvgym compare writes.
     """
-    from kvgym.agents.library import load_agent
-    from kvgym.agents.numpy_model import NumpyModel
+    from kvgym.agents.library import background, load_agent
     from kvgym.experiments.comparison import compare
     from kvgym.metrics import metric_info
 
     agent = load_agent(model)
-    training: dict[str, Any] = {}
-    if isinstance(agent.model, NumpyModel) and not model.endswith(".zip"):
-        training = agent.model.header.metadata.get("training", {})
-    measured = training.get("evaluation", {})
-    by = metric or measured.get("metric", "e2e_latency_mean")
+    trained = background(model, agent)
+    by = metric or trained.metric
     try:
         better = metric_info(by).lower_is_better
     except KeyError:
         raise ConfigError(f"unknown metric {by!r}; kvgym list metrics shows them") from None
     if better is None:
         raise ConfigError(f"{by} has no better or worse; choose another metric")
-    own = agent.config.make_scenario()
     if horizon is None and scenario is None and workload is None and trace is None:
-        horizon = agent.config.horizon
+        horizon = trained.horizon
     chosen = build_scenario(
-        own if scenario is None else scenario, hardware=hardware, engine=engine, batch_time=batch_time,
+        trained.scenario if scenario is None else scenario, hardware=hardware, engine=engine, batch_time=batch_time,
         kv_capacity=kv_capacity, block_size=block_size, workload=workload, trace=trace,
         trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
         predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=horizon,
@@ -113,7 +111,7 @@ def evaluate(
     if policies:
         specs = split_specs(",".join(policies))
     else:
-        specs = list(measured.get("baselines", ()) if scenario is None else ()) or list(chosen.policies)
+        specs = list(trained.baselines if scenario is None else ()) or list(chosen.policies)
     count = seeds if seeds is not None else (1 if trace is not None else HELD_OUT)
     folder = make_folder(out or default_folder("evaluate", agent.info.name))
     with console.run_progress((len(specs) + 1) * count, progress) as advance:

@@ -192,7 +192,9 @@ def run_context(command: str = "") -> dict[str, Any]:
 
 
 def label_of(policy: Policy) -> str:
-    """Return the name of a policy with the hyperparameters that were given, as in ``make_policy``."""
+    """Return a policy's own label, else its name with the hyperparameters that were given, as in ``make_policy``."""
+    if policy.label:
+        return policy.label
     given = ",".join(f"{k}={v}" for k, v in policy.hyperparameters().items())
     return f"{policy.info.name}:{given}" if given else policy.info.name
 

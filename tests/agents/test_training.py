@@ -218,7 +218,7 @@ def test_half_written_files_are_never_read(tmp_path):
 
 def test_more_steps_for_a_finished_run(tmp_path):
     train(small(total_steps=128), tmp_path)
-    result = resume(tmp_path, total_steps=256)
+    result = resume(tmp_path, length=256)
     assert result.steps == 256
     assert [row["steps"] for row in result.curve] == [0, 128, 256]
     assert resume(tmp_path).steps == 256
@@ -271,7 +271,7 @@ def test_a_finished_run_keeps_its_last_checkpoint(tmp_path):
     assert resume(tmp_path).steps == 64
     assert (last / "state.json").stat().st_mtime_ns == before
     with pytest.raises(ConfigError, match="64 steps already"):
-        resume(tmp_path, total_steps=32)
+        resume(tmp_path, length=32)
 
 
 @pytest.mark.parametrize("name", ["model.zip", "normalize.pkl", "state.json"])

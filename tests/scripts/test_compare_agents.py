@@ -5,8 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
+from evolution_runs import TINY
 
-from kvgym.agents.config import load_training
+from kvgym.agents.config import load_training, make_training
+from kvgym.agents.evolution.training import train as evolve
 from kvgym.agents.library import load_model
 from kvgym.agents.training import train
 from kvgym.experiments.tuning import plan_search
@@ -88,3 +90,22 @@ def test_tasks_name_policies_and_values_that_exist(name):
     for spec in task.baselines:
         space = task.spaces.get(spec.partition(":")[0])
         plan_search(spec, space)
+
+
+def test_publish_evolved_weights(tmp_path):
+    evolve(make_training({**TINY, "generations": 2}), tmp_path / "run")
+    values = {"run": 1.0, "fcfs": 1.5, "mc_sf": 1.2}
+    figures = [{"heading": "10 requests/s", "metric": "e2e_latency_mean", "values": values}]
+    (tmp_path / "figures.json").write_text(json.dumps(figures))
+    publish_agent.main(
+        [str(tmp_path / "run"), "tiny_margin", "--figures", str(tmp_path / "figures.json"), "--as", "run",
+         "--limits", "None known.", "--models", str(tmp_path)]
+    )  # fmt: skip
+    assert load_model(tmp_path / "tiny_margin.json").metadata["name"] == "tiny_margin"
+    card = (tmp_path / "tiny_margin.md").read_text()
+    for text in (
+        "# tiny_margin",
+        "weights of `mc_sf`",
+        "| 10 requests/s | e2e_latency_mean | 1 | `mc_sf` | 1.2 |",
+    ):
+        assert text in card
