@@ -141,7 +141,11 @@ class Policy(ABC):
 
     @classmethod
     def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
-        """Return the real hyperparameters that can be learned, none unless a policy says so."""
+        """Return the real hyperparameters that can be learned, none unless a policy says so.
+
+        Args:
+            **fixed: the other hyperparameters, which may decide sizes.
+        """
         return ()
 
     def reset(self, system: SystemInfo) -> None:
@@ -151,15 +155,6 @@ class Policy(ABC):
     @abstractmethod
     def schedule(self, view: SystemView) -> Decision:
         """Decide what the worker does until the next iteration boundary."""
-
-    @classmethod
-    def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
-        """Return the real hyperparameters that can be learned, none unless a policy says so.
-
-        Args:
-            **fixed: the other hyperparameters, which may decide sizes.
-        """
-        return ()
 
     def blocking(self, view: SystemView) -> int | None:
         """Return the waiting request that nobody may pass, so that it keeps the others out; None = not known.
