@@ -13,8 +13,10 @@ from kvgym.baselines.ranked.layout import (
     FREE,
     GROWTH,
     LATE,
+    PREFILL_PRESSURE,
     PREFILL_VALUE,
     PRESSURE,
+    PROMPT_RATIO,
     SCORES,
     SHORTEST,
     VALUE,
@@ -108,6 +110,13 @@ def first_to_enter(view: RuleView, memory: RuleMemory) -> Any:
 
 
 @jit_inline
+def prompt_worth(memory: RuleMemory) -> Any:
+    """Return what a prompt token is worth, decode tokens: by their times, and more while many wait."""
+    p, reals = memory.params, memory.reals
+    return p[PREFILL_VALUE] * reals[PROMPT_RATIO] * math.exp(p[PREFILL_PRESSURE] * reals[PRESSURE])
+
+
+@jit_inline
 def worth(view: RuleView, memory: RuleMemory, value: float) -> Any:
     """Return what the batch described in ``view.load`` is worth: its value over its duration to a power.
 
@@ -161,6 +170,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
     load.prefill_squares = load.prefill_products = load.num_decodes = load.decode_context = 0
     count = entering = aside = tokens = best_tokens = 0
     value, best = 0.0, -1.0
+    prompt_value = prompt_worth(memory)
     next_size, bias = grain(0), entry_bias(memory)
     i = first_to_enter(view, memory) if d.num_evict == 0 else UNKNOWN
     while tokens < MOST_TOKENS:
@@ -197,7 +207,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
         count += 1
         each = math.exp(-p[VALUE] * score) if p[VALUE] != 0.0 else 1.0
         if left > 0:
-            each *= p[PREFILL_VALUE]
+            each *= prompt_value
             load.num_prefills += 1
             load.prefill_context += kv
         done, full = 0, full_tokens(left)

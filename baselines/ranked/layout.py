@@ -28,6 +28,7 @@ GROUPS = 9
     GATE_BUSY,
     VALUE,
     PREFILL_VALUE,
+    PREFILL_PRESSURE,
     COST,
     COST_PRESSURE,
     LATE,
@@ -35,7 +36,7 @@ GROUPS = 9
     GROWTH,
     EVICT_KV,
     NUM_WEIGHTS,
-) = range(19)
+) = range(20)
 
 # Parameters behind the weights: units of the network (0: none), then its numbers.
 HIDDEN, NETWORK = NUM_WEIGHTS, NUM_WEIGHTS + 1
@@ -53,7 +54,9 @@ BUSY = PRESSURE + 1  # 1 - duration of the smallest batch / duration of the last
 SHORTEST = BUSY + 1  # duration of the smallest batch, s
 LAST = SHORTEST + 1  # duration of the last batch, s
 SUM_LOG_OUTPUT = LAST + 1  # over all arrivals: log of the output expected then
-BEST_SLACK = SUM_LOG_OUTPUT + 1  # least time that a token of somebody who runs has, s
+PROMPT_TIME = SUM_LOG_OUTPUT + 1  # what a prompt token adds to the shortest batch, s
+PROMPT_RATIO = PROMPT_TIME + 1  # the same over what a decode adds
+BEST_SLACK = PROMPT_RATIO + 1  # least time that a token of somebody who runs has, s
 SCORES = BEST_SLACK + 1
 # By request: scores, outputs still to come, and what is added to the score from outside; 3 n numbers.
 

@@ -143,11 +143,12 @@ class Ranked(CompiledPolicy):
         gate: float = 2.1,
         gate_busy: float = 0.33,
         value: float = 0.0,
-        prefill_value: float = 0.4,
+        prefill_value: float = 0.7,
+        prefill_pressure: float = 0.5,
         cost: float = 1.2,
         cost_pressure: float = 0.0,
         late: float = 1.0,
-        free: float = 0.01,
+        free: float = 0.005,
         growth: float = 0.0,
         evict_kv: float = 0.0,
         hidden: int = 0,
@@ -168,7 +169,8 @@ class Ranked(CompiledPolicy):
                 begin while the worker is busy.
             gate_busy: busy is a worker whose last batch took more than 1 / (1 - gate_busy) times the shortest.
             value: a token is worth exp(-value * score).
-            prefill_value: what a prompt token is worth, decode tokens.
+            prefill_value: what the time of a prompt token is worth, that of a decode being worth 1.
+            prefill_pressure: the logarithm of the same, times log(1 + waiting / (1 + active)).
             cost: power of a batch's duration that its worth is divided by.
             cost_pressure: the same, times log(1 + waiting / (1 + active)).
             late: how much less a batch is worth per multiple of the least slack that it outlasts, a rate.
@@ -198,6 +200,7 @@ class Ranked(CompiledPolicy):
                     gate_busy,
                     value,
                     prefill_value,
+                    prefill_pressure,
                     cost,
                     cost_pressure,
                     late,

@@ -18,6 +18,8 @@ from kvgym.baselines.ranked.layout import (
     NETWORK,
     PRESSURE,
     PROMPT,
+    PROMPT_RATIO,
+    PROMPT_TIME,
     SCORES,
     SHORTEST,
     SLACK,
@@ -30,19 +32,42 @@ from kvgym.kernels import RuleMemory, RuleView, jit, jit_inline
 MOST_SLACK = 8.0
 """Slack, in logarithms of batches, from which a deadline does not press; also that of requests without one."""
 
+SAMPLE_PROMPT, SAMPLE_DECODES = 512, 64
+"""Batches by which the time that prompt tokens and decodes add is compared."""
+
 NETWORK_INPUTS = 12
 """Features that the network of a score sees, see :func:`network_score`."""
 
 
 @jit
+def prompt_seconds(view: RuleView, tokens: int) -> Any:
+    """Return the duration of a batch that is a prompt of so many tokens, s."""
+    load = view.load
+    load.prefill_context = load.prefill_products = load.num_decodes = load.decode_context = 0
+    load.num_prefills, load.prefill_tokens, load.prefill_squares = 1, tokens, tokens * tokens
+    return view.batch_time(load, view.batch_params)
+
+
+@jit
+def decode_seconds(view: RuleView, number: int, context: int) -> Any:
+    """Return the duration of a batch of decodes with ``context`` tokens each, s."""
+    load = view.load
+    load.num_prefills = load.prefill_tokens = load.prefill_context = 0
+    load.prefill_squares = load.prefill_products = 0
+    load.num_decodes, load.decode_context = number, number * context
+    return view.batch_time(load, view.batch_params)
+
+
+@jit
 def observe_moment(view: RuleView, memory: RuleMemory) -> None:
-    """Note what scores need of the worker: how many wait, and how long batches take."""
-    w, load, reals = view.worker, view.load, memory.reals
+    """Note what scores need of the worker: how many wait, how long batches take, and what tokens add to them."""
+    w, reals = view.worker, memory.reals
     if reals[SHORTEST] == 0.0:
-        load.num_prefills = load.prefill_tokens = load.prefill_context = 0
-        load.prefill_squares = load.prefill_products = 0
-        load.num_decodes = load.decode_context = 1
-        reals[SHORTEST] = max(view.batch_time(load, view.batch_params), 1e-9)
+        reals[SHORTEST] = max(decode_seconds(view, 1, 1), 1e-9)
+        reals[PROMPT_TIME] = (prompt_seconds(view, SAMPLE_PROMPT) - reals[SHORTEST]) / SAMPLE_PROMPT
+    context = w.kv_tokens // max(w.num_active, 1) + 1
+    decode_time = (decode_seconds(view, SAMPLE_DECODES, context) - reals[SHORTEST]) / (SAMPLE_DECODES - 1)
+    reals[PROMPT_RATIO] = min(reals[PROMPT_TIME] / decode_time, 10.0) if decode_time > 0.0 else 1.0
     reals[LAST] = max(w.batch_duration, reals[SHORTEST])
     reals[BUSY] = 1.0 - reals[SHORTEST] / reals[LAST]
     reals[PRESSURE] = math.log(1.0 + w.num_waiting / (1.0 + w.num_active))
