@@ -61,7 +61,7 @@ def grain(tokens: int) -> int:
     return 64 if tokens < 1024 else 256
 
 
-@jit_inline
+@jit
 def claim_beyond(view: RuleView, slot: Any) -> Any:
     """Return the memory that an active request will certainly take and does not hold, allocated tokens.
 
@@ -100,7 +100,7 @@ def make_room(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tup
     return view.problem.kv_capacity - used, output
 
 
-@jit_inline
+@jit
 def first_to_enter(view: RuleView, memory: RuleMemory) -> Any:
     """Return the waiting request with the best score, UNKNOWN if nobody waits."""
     state = memory.state
@@ -116,7 +116,7 @@ def prompt_worth(memory: RuleMemory) -> Any:
     return p[PREFILL_VALUE] * reals[PROMPT_RATIO] * math.exp(p[PREFILL_PRESSURE] * reals[PRESSURE])
 
 
-@jit_inline
+@jit
 def worth(view: RuleView, memory: RuleMemory, value: float) -> Any:
     """Return what the batch described in ``view.load`` is worth: its value over its duration to a power.
 
@@ -130,7 +130,7 @@ def worth(view: RuleView, memory: RuleMemory, value: float) -> Any:
     return found
 
 
-@jit_inline
+@jit
 def least_slack(view: RuleView, memory: RuleMemory) -> Any:
     """Return the least time left to an active request whose next deadline can still be met, s; inf if there is none."""
     least = math.inf

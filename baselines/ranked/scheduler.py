@@ -152,7 +152,7 @@ class Ranked(CompiledPolicy):
         growth: float = 0.0,
         evict_kv: float = 0.0,
         hidden: int = 0,
-        network: str | float | Sequence[float] = (),
+        network: str | Sequence[float] = "",
     ) -> None:
         """Set the weights; those without a scale of their own are logarithms.
 
@@ -178,8 +178,8 @@ class Ranked(CompiledPolicy):
             growth: what admission leaves free beside that, per token of output still to come of the active set.
             evict_kv: how far KV held brings a request nearer to eviction, where memory is too tight.
             hidden: units of a network that adds to the score, 0 for none.
-            network: its numbers, for each unit 12 weights of features, a bias, and the weight of its output; none =
-                zeros.
+            network: its numbers, for each unit 12 weights of features, a bias, and the weight of its output, as in
+                0.1/-2/…; none = zeros.
 
         Raises:
             ConfigError: a weight out of its range, or a network of another size.
@@ -218,7 +218,7 @@ class Ranked(CompiledPolicy):
         require_count("hidden", hidden, least=0)
         require("hidden", hidden, hidden <= MOST_UNITS, f"{MOST_UNITS} units at most")
         size = hidden * (NETWORK_INPUTS + 2)
-        numbers = numbers_of("network", network, float) if not _empty(network) else (0.0,) * size
+        numbers = numbers_of("network", network, float) if len(network) else (0.0,) * size
         expected = f"{size} finite numbers for hidden = {hidden}"
         require("network", network, len(numbers) == size and bool(np.isfinite(numbers).all()), expected)
         self.values = tuple(float(given[w.name]) for w in WEIGHTS)
@@ -239,10 +239,6 @@ class Ranked(CompiledPolicy):
     def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the weights and an empty memory: edges of the bins, and room for counts, scores and heaps."""
         return empty_memory(self.params(system), system.max_requests, system.kv_capacity)
-
-
-def _empty(network: Any) -> bool:
-    return isinstance(network, Sequence) and len(network) == 0
 
 
 def empty_memory(params: NDArray[np.float64], max_requests: int, kv_capacity: int) -> RuleMemory:

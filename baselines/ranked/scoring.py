@@ -73,7 +73,7 @@ def observe_moment(view: RuleView, memory: RuleMemory) -> None:
     reals[PRESSURE] = math.log(1.0 + w.num_waiting / (1.0 + w.num_active))
 
 
-@jit_inline
+@jit
 def deadline_of(view: RuleView, row: Any, request: Any) -> Any:
     """Return when the next token of a request is due, s; inf without an objective, -inf where one has been missed.
 
@@ -174,7 +174,7 @@ def kept_out(memory: RuleMemory, output: float) -> bool:
     return bool(memory.reals[BUSY] > p[GATE_BUSY] and math.log(output) > mean_log_output(memory) + p[GATE])
 
 
-@jit_inline
+@jit
 def rate_request(view: RuleView, memory: RuleMemory, i: int) -> None:
     """Write score and output to come of a waiting request."""
     row, n = view.requests[i], view.requests.shape[0]
@@ -183,7 +183,7 @@ def rate_request(view: RuleView, memory: RuleMemory, i: int) -> None:
     memory.reals[SCORES + i] = score_of(view, memory, row, i, output, True)
 
 
-@jit_inline
+@jit
 def rate_slot(view: RuleView, memory: RuleMemory, k: int) -> None:
     """Write score and output to come of an active request."""
     slot, n = view.active[k], view.requests.shape[0]
