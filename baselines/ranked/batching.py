@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from kvgym.baselines.ranked.layout import (
-    BEST_SLACK,
     COST,
     COST_PRESSURE,
+    DEADLINES,
     EVICT_KV,
     FREE,
     GROWTH,
@@ -22,7 +22,7 @@ from kvgym.baselines.ranked.layout import (
     VALUE,
     WAITING_HEAP,
 )
-from kvgym.baselines.ranked.scoring import deadline_of, entry_bias, kept_out
+from kvgym.baselines.ranked.scoring import entry_bias, kept_out
 from kvgym.kernels import (
     UNKNOWN,
     WAIT,
@@ -117,31 +117,34 @@ def prompt_worth(memory: RuleMemory) -> Any:
 
 
 @jit
+def number_late(view: RuleView, memory: RuleMemory, seconds: float) -> int:
+    """Return how many active requests would get their next token too late by a batch of this duration.
+
+    Those in the batch (marked by ``planned`` = 1) if it outlasts their deadline, the others if it leaves less than the
+    shortest batch. Deadlines that cannot be met anyway do not count.
+    """
+    reals, w, dues = memory.reals, view.worker, SCORES + 3 * view.requests.shape[0]
+    late = 0
+    for k in range(w.num_active):
+        slot = view.active[k]
+        end = w.clock + seconds if slot.planned == 1 else w.clock + seconds + reals[SHORTEST]
+        if slot.planned != _LEAVES and end > reals[dues + slot.request_id]:
+            late += 1
+    return late
+
+
+@jit
 def worth(view: RuleView, memory: RuleMemory, value: float) -> Any:
     """Return what the batch described in ``view.load`` is worth: its value over its duration to a power.
 
-    Where a batch outlasts the slack of somebody whose deadline can still be met, it is worth less by the excess.
+    Less for every request whose next token it makes late.
     """
     p, reals = memory.params, memory.reals
     seconds = max(view.batch_time(view.load, view.batch_params), 1e-9)
     found = value / (seconds / reals[SHORTEST]) ** (p[COST] + p[COST_PRESSURE] * reals[PRESSURE])
-    if seconds > reals[BEST_SLACK]:
-        found *= math.exp(-p[LATE] * (seconds / reals[BEST_SLACK] - 1.0))
+    if memory.state[DEADLINES] == 1:
+        found *= math.exp(-p[LATE] * number_late(view, memory, seconds))
     return found
-
-
-@jit
-def least_slack(view: RuleView, memory: RuleMemory) -> Any:
-    """Return the least time left to an active request whose next deadline can still be met, s; inf if there is none."""
-    least = math.inf
-    for k in range(view.worker.num_active):
-        slot = view.active[k]
-        request = view.requests[slot.request_id]
-        if slot.planned != _LEAVES and (request.ttft_slo < math.inf or request.tbt_slo < math.inf):
-            left = deadline_of(view, slot, request) - view.worker.clock
-            if left >= memory.reals[SHORTEST]:
-                least = min(least, left)
-    return least
 
 
 @jit_inline
@@ -158,7 +161,6 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
     slots = WAITING_HEAP + 1 + n
     items, slot_of = slots + 1 + places, slots + 1 + 3 * places
     room, output = make_room(view, decision, memory)
-    reals[BEST_SLACK] = least_slack(view, memory)
     state[slots] = 0
     for k in range(w.num_active):
         if active[k].planned != _LEAVES:
@@ -202,6 +204,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
             slot = active[state[slot_of + j]]
             left, kv, score = slot.num_prefill_left, slot.num_kv_tokens, reals[SCORES + j]
             state[items + count] = state[slot_of + j]
+            slot.planned = 1
         else:
             break
         count += 1

@@ -23,6 +23,7 @@ GROUPS = 9
     WAITING_BIAS,
     WAITING_PRESSURE,
     SLACK,
+    URGENT,
     LOST,
     GATE,
     GATE_BUSY,
@@ -36,7 +37,7 @@ GROUPS = 9
     GROWTH,
     EVICT_KV,
     NUM_WEIGHTS,
-) = range(20)
+) = range(21)
 
 # Parameters behind the weights: units of the network (0: none), then its numbers.
 HIDDEN, NETWORK = NUM_WEIGHTS, NUM_WEIGHTS + 1
@@ -56,9 +57,9 @@ LAST = SHORTEST + 1  # duration of the last batch, s
 SUM_LOG_OUTPUT = LAST + 1  # over all arrivals: log of the output expected then
 PROMPT_TIME = SUM_LOG_OUTPUT + 1  # what a prompt token adds to the shortest batch, s
 PROMPT_RATIO = PROMPT_TIME + 1  # the same over what a decode adds
-BEST_SLACK = PROMPT_RATIO + 1  # least time that a token of somebody who runs has, s
-SCORES = BEST_SLACK + 1
-# By request: scores, outputs still to come, and what is added to the score from outside; 3 n numbers.
+SCORES = PROMPT_RATIO + 1
+# By request: scores, outputs still to come, what is added to the score from outside, and when the next token is due
+# (inf: no objective, or it cannot be met); 4 n numbers.
 
 # Whole numbers. How many requests have finished, when to learn next, how many have arrived,
 # whether any of these has a deadline, and decisions since the queue was rated.

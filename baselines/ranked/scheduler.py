@@ -139,6 +139,7 @@ class Ranked(CompiledPolicy):
         waiting: float = 5.0,
         waiting_pressure: float = 0.0,
         slack: float = 0.5,
+        urgent: float = 10.0,
         lost: float = 10.0,
         gate: float = 2.1,
         gate_busy: float = 0.33,
@@ -164,6 +165,7 @@ class Ranked(CompiledPolicy):
             waiting: how far a waiting request stands behind an active one that is alike.
             waiting_pressure: the same, times log(1 + waiting / (1 + active)).
             slack: how far a deadline brings a request forward, per e-fold that its slack is below e^8 batches.
+            urgent: how far a deadline that does not outlast another batch brings a request forward.
             lost: how far a request that has missed its objectives, or is bound to, stands behind.
             gate: a request whose output still to come is more than e^gate times what is usual on arrival does not
                 begin while the worker is busy.
@@ -173,7 +175,7 @@ class Ranked(CompiledPolicy):
             prefill_pressure: the logarithm of the same, times log(1 + waiting / (1 + active)).
             cost: power of a batch's duration that its worth is divided by.
             cost_pressure: the same, times log(1 + waiting / (1 + active)).
-            late: how much less a batch is worth per multiple of the least slack that it outlasts, a rate.
+            late: how much less a batch is worth per request whose next token it makes late, a logarithm.
             free: fraction of the memory that admission leaves free.
             growth: what admission leaves free beside that, per token of output still to come of the active set.
             evict_kv: how far KV held brings a request nearer to eviction, where memory is too tight.
@@ -195,6 +197,7 @@ class Ranked(CompiledPolicy):
                     waiting,
                     waiting_pressure,
                     slack,
+                    urgent,
                     lost,
                     gate,
                     gate_busy,
@@ -250,7 +253,8 @@ def empty_memory(params: NDArray[np.float64], max_requests: int, kv_capacity: in
         kv_capacity: KV memory, tokens.
     """
     places = max(1, min(max_requests, kv_capacity))
-    reals = np.zeros(SCORES + 3 * max_requests)
+    reals = np.zeros(SCORES + 4 * max_requests)
+    reals[SCORES + 3 * max_requests :] = np.inf
     for at, bins, first, per_octave in (
         (TOKEN_EDGES, TOKEN_BINS, 1.0, TOKENS_PER_OCTAVE),
         (RATIO_EDGES, RATIO_BINS, FIRST_RATIO, RATIOS_PER_OCTAVE),

@@ -23,6 +23,7 @@ from kvgym.baselines.ranked.layout import (
     SCORES,
     SHORTEST,
     SLACK,
+    URGENT,
     WAITING_BIAS,
     WAITING_PRESSURE,
 )
@@ -133,12 +134,17 @@ def score_of(
     score += p[FOOTPRINT] * log_memory - p[ATTAINED] * log_attained - p[HELD] * log_held
     slack, lost = MOST_SLACK, 0.0
     if request.ttft_slo < math.inf or request.tbt_slo < math.inf:
-        left_time = deadline_of(view, row, request) - view.worker.clock
-        if left_time < reals[SHORTEST]:
+        due = deadline_of(view, row, request)
+        spare = due - view.worker.clock - reals[SHORTEST] - reals[PROMPT_TIME] * left
+        reals[SCORES + 3 * view.requests.shape[0] + request_id] = due if spare >= 0.0 else math.inf
+        if spare < 0.0:
             lost = 1.0
+            score += p[LOST]
         else:
-            slack = min(math.log(1.0 + left_time / reals[LAST]), MOST_SLACK)
-        score += p[LOST] * lost + p[SLACK] * (slack - MOST_SLACK)
+            slack = min(math.log(1.0 + spare / reals[LAST]), MOST_SLACK)
+            if left == 0.0 and spare < 2.0 * reals[LAST]:
+                score -= p[URGENT]
+        score += p[SLACK] * (slack - MOST_SLACK)
     if p[HIDDEN] > 0.0:
         mean = mean_log_output(memory)
         score += network_score(
