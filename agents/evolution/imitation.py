@@ -1,15 +1,16 @@
 """Imitation of a ranking by true lengths: where the search for the numbers of a policy's network may start.
 
 The policy plays training services with its network at 0, and is paused every so many decisions. Of requests that are
-there, the network's features are noted, and how much the score would change if the true output to come stood in place of
-what the policy reckons. The network is fitted to that by least squares (:mod:`kvgym.agents.evolution.fitting`), and so
-learns what part of the correction follows from what the policy may know.
+there, the network's features are noted, and how much the score would change if the true output to come stood in place
+of what the policy reckons. The network is fitted to that by least squares (:mod:`kvgym.agents.evolution.fitting`), and
+so learns what part of the correction follows from what the policy may know.
 
 True lengths are used here only; what comes out is weights like any others.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, cast
@@ -83,7 +84,7 @@ class ImitationReport:
         moments: at which lessons were noted.
         lessons: requests at these moments.
         unexplained: of the variance of the corrections within a moment, on the services that were fitted to.
-        unexplained_validation: the same on those that were not.
+        unexplained_validation: the same on those that were not; NaN with fewer than eight services.
     """
 
     services: int
@@ -94,10 +95,11 @@ class ImitationReport:
 
     def __str__(self) -> str:
         """Return a sentence for users."""
+        held = self.unexplained_validation
+        also = "" if np.isnan(held) else f", and {1 - held:.1%} on services that it was not fitted to"
         return (
             f"imitation of true lengths: {self.lessons:,} lessons at {self.moments:,} moments of {self.services} "
-            f"services; the network explains {1 - self.unexplained:.1%} of the correction, and "
-            f"{1 - self.unexplained_validation:.1%} on services that it was not fitted to"
+            f"services; the network explains {1 - self.unexplained:.1%} of the correction{also}"
         )
 
 
@@ -182,12 +184,13 @@ def imitate(
         low=network.low,
         high=network.high,
     )
-    left = [
-        unexplained(part, outputs(np.array(numbers), part.features))
-        for part in (examples, _together(validation or played, how))
-    ]
+
+    def left(examples: Examples) -> float:
+        return unexplained(examples, outputs(np.array(numbers), examples.features))
+
     sizes = [len(moment) for moments in (*played, *validation) for moment in moments]
-    return numbers, ImitationReport(how.services, len(sizes), sum(sizes), *left)
+    held = left(_together(validation, how)) if validation else math.nan
+    return numbers, ImitationReport(how.services, len(sizes), sum(sizes), left(examples), held)
 
 
 _Lesson = tuple[Sequence[float], float, float]  # features, correction, output still to come
