@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator
 
 from kvgym.agents.config import Part, TrainingConfig, known_metric
+from kvgym.agents.evolution.imitation import Imitation, network_of
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.services import Services
 from kvgym.agents.evolution.space import Value, chosen_weights, weights_of
@@ -65,9 +66,11 @@ class EvolutionConfig(TrainingConfig):
         weights: hyperparameters that are learned, a list of names, or a mapping of names to what differs from the
             policy's own declaration; empty = all that it declares.
         start: file of an evolved agent of the same policy to start from; it comes before ``weights.*.start``.
+        imitate: imitation of a ranking by true lengths, which gives the numbers of the policy's network that the search
+            starts from (:mod:`kvgym.agents.evolution.imitation`); None = the search starts without.
         hyperparameters: of the algorithm, e.g. ``sigma``.
         population: candidates per generation.
-        generations: how many.
+        generations: how many; 0 = the start is evaluated only.
         services: what is trained on.
         services_per_generation: services that all candidates of a generation play, new ones each time.
         metric: what is made better, see :mod:`kvgym.metrics`.
@@ -85,9 +88,10 @@ class EvolutionConfig(TrainingConfig):
     fixed: dict[str, Any] = Field(default_factory=dict)
     weights: dict[str, WeightChoice] = Field(default_factory=dict)
     start: str | None = None
+    imitate: Imitation | None = None
     hyperparameters: dict[str, float | bool] = Field(default_factory=dict)
     population: int = Field(default=16, ge=4)
-    generations: int = Field(default=100, ge=1)
+    generations: int = Field(default=100, ge=0)
     services: Services
     services_per_generation: int = Field(default=8, ge=1)
     metric: str = "e2e_latency_mean"
@@ -116,6 +120,8 @@ class EvolutionConfig(TrainingConfig):
             learned, starts = self.learned()
             self.make_strategy(sum(weight.size for weight in learned))
             make_policy(self.policy, **self.fixed, **starts)
+            if self.imitate is not None:
+                network_of(self.policy, learned, starts)
             for spec in self.reference:
                 make_policy(spec)
             self.services.check()

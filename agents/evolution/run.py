@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 
 from kvgym.agents.checkpoints import REMEDY, remove_left, save_checkpoint, write_json, write_text
 from kvgym.agents.evolution.config import EvolutionConfig
+from kvgym.agents.evolution.imitation import imitate, network_of
 from kvgym.agents.evolution.logs import Curves
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.objective import Measurement, best_value, counts, improvement, mean, objective
@@ -21,6 +23,7 @@ from kvgym.agents.evolution.space import SearchSpace, Value
 from kvgym.agents.folder import write_curve
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import jsonable
+from kvgym.policy import Weight
 
 SHOWN = (
     "e2e_latency_mean",
@@ -93,6 +96,7 @@ class Run:
         self._seconds = 0.0  # of CPU time, before this process
         self._episodes = 0
         self._held_out: list[list[Measurement]] | None = None  # of the references
+        self._imitation = ""  # how it went
         self.curves: Curves
 
     @property
@@ -108,7 +112,7 @@ class Run:
         """
         learned, starts = self.config.learned()
         if state is None:
-            self.starts = {**starts, **self.config.read_start()}
+            self.starts = self._imitated(learned, {**starts, **self.config.read_start()})
         else:
             self.starts = {
                 name: tuple(x) if isinstance(x, list) else x for name, x in state["starts"].items()
@@ -125,7 +129,22 @@ class Run:
             self.best = math.inf if state["best"] is None else float(state["best"])
             self.best_generation = int(state["best_generation"])
             self._seconds, self._episodes = float(state["cpu_seconds"]), int(state["episodes"])
+            self._imitation = str(state.get("imitation", ""))
         self.curves = Curves(self.folder / "tensorboard")
+
+    def _imitated(self, learned: Sequence[Weight], starts: dict[str, Value]) -> dict[str, Value]:
+        """Return where the search starts, the network fitted by imitation if the configuration says so."""
+        config = self.config
+        if config.imitate is None:
+            return starts
+        network, began = network_of(config.policy, learned, starts), time.process_time()
+        numbers, report = imitate(
+            config.services, config.policy, {**config.fixed, **starts}, network, config.imitate, config.seed
+        )
+        self._imitation = str(report)
+        self._seconds += time.process_time() - began
+        self._episodes += config.imitate.services
+        return {**starts, network.name: numbers}
 
     @property
     def cpu_seconds(self) -> float:
@@ -249,6 +268,7 @@ class Run:
             "best": self.best,
             "best_generation": self.best_generation,
             "starts": self.starts,
+            "imitation": self._imitation,
             "rows": jsonable(self.rows),
         }
 
@@ -274,7 +294,7 @@ class Run:
             metric=config.metric,
             reference=config.reference,
             services=config.held_out.services,
-            notes=(self.curves.missing,) if self.curves.missing else (),
+            notes=tuple(note for note in (self._imitation, self.curves.missing) if note),
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,13 @@ from kvgym.baselines.ranked.layout import (
     WAITING_HEAP,
 )
 from kvgym.baselines.ranked.lengths import learn, notice_arrival, notice_finished
-from kvgym.baselines.ranked.scoring import NETWORK_INPUTS, observe_moment, rate_request, rate_slot
+from kvgym.baselines.ranked.scoring import (
+    NETWORK_INPUTS,
+    lesson_of,
+    observe_moment,
+    rate_request,
+    rate_slot,
+)
 from kvgym.baselines.ranked.weights import MOST_UNITS, WEIGHTS
 from kvgym.kernels import (
     WAITING,
@@ -46,6 +52,7 @@ from kvgym.policy import (
     require,
     require_count,
 )
+from kvgym.simulator.compiled import uncompiled
 
 RENEWED_EVERY = 4
 """Tokens of output after which the score of an active request is renewed."""
@@ -128,6 +135,7 @@ class Ranked(CompiledPolicy):
         evicts=True,
     )
     kernel = ranked_kernel
+    NETWORK: ClassVar[str] = "network"
 
     def __init__(
         self,
@@ -242,6 +250,24 @@ class Ranked(CompiledPolicy):
     def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the weights and an empty memory: edges of the bins, and room for counts, scores and heaps."""
         return empty_memory(self.params(system), system.max_requests, system.kv_capacity)
+
+    def lesson(self, view: RuleView, row: Any, request_id: int, length: int) -> tuple[Sequence[float], float]:
+        """Return what the network sees of a request now, and what it should add to the score.
+
+        That is what the score would be with the output that really comes in place of what is reckoned, less what it
+        is; see :class:`kvgym.agents.evolution.imitation.Student`.
+
+        Args:
+            view: what the rule sees, for uncompiled code.
+            row: of an active request (its slot) or of a waiting one (its request).
+            request_id: its id.
+            length: its output in all, tokens.
+        """
+        waiting = bool(view.requests[request_id].status == WAITING)
+        found: tuple[Sequence[float], float] = uncompiled(lesson_of)(
+            view, self.arguments(), row, request_id, length, waiting
+        )
+        return found
 
 
 def empty_memory(params: NDArray[np.float64], max_requests: int, kv_capacity: int) -> RuleMemory:

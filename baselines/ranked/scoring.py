@@ -92,6 +92,20 @@ def deadline_of(view: RuleView, row: Any, request: Any) -> Any:
 
 
 @jit_inline
+def has_objective(request: Any) -> bool:
+    """Return whether a request has a TTFT or a TBT objective."""
+    return bool(request.ttft_slo < math.inf or request.tbt_slo < math.inf)
+
+
+@jit_inline
+def time_to_spare(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> Any:
+    """Return the time to the next deadline of a request beyond what its prompt and the shortest batch take, s."""
+    reals = memory.reals
+    needed = reals[SHORTEST] + reals[PROMPT_TIME] * row.num_prefill_left
+    return deadline_of(view, row, request) - view.worker.clock - needed
+
+
+@jit_inline
 def network_score(memory: RuleMemory, features: Any) -> Any:
     """Return what the network adds to the score: one hidden layer of tanh units, shared by all requests.
 
@@ -111,60 +125,108 @@ def network_score(memory: RuleMemory, features: Any) -> Any:
 
 
 @jit_inline
-def score_of(
-    view: RuleView, memory: RuleMemory, row: Any, request_id: int, output: float, waiting: bool
-) -> Any:
-    """Return the score of a request.
+def terms_of(view: RuleView, memory: RuleMemory, row: Any, request: Any, output: float, waiting: bool) -> Any:
+    """Return what the score of a request is made of.
 
     Args:
         view: what the rule sees.
         memory: what it remembers, the weights among it.
         row: of an active request (its slot) or of a waiting one (its request).
-        request_id: its id.
+        request: its row among the requests.
         output: what its output still to come is reckoned at, tokens.
         waiting: whether it waits.
+
+    Returns:
+        Logarithms of its work, memory, output so far and KV held; slack, logarithm of batches; 1 if it is
+        lost, else 0; 1 if it cannot wait for another batch, else 0.
     """
-    p, reals, request = memory.params, memory.reals, view.requests[request_id]
+    reals = memory.reals
     left, kv = float(row.num_prefill_left), float(row.num_kv_tokens)
-    log_work = math.log(output + p[PROMPT] * left)
+    log_work = math.log(output + memory.params[PROMPT] * left)
     log_memory = math.log(kv + left + 0.5 * output)
     log_attained = math.log(1.0 + row.num_output_tokens)
     log_held = 0.0 if waiting else math.log(1.0 + kv)
-    score = reals[SCORES + 2 * view.requests.shape[0] + request_id] + log_work
-    score += p[FOOTPRINT] * log_memory - p[ATTAINED] * log_attained - p[HELD] * log_held
-    slack, lost = MOST_SLACK, 0.0
-    if request.ttft_slo < math.inf or request.tbt_slo < math.inf:
-        due = deadline_of(view, row, request)
-        spare = due - view.worker.clock - reals[SHORTEST] - reals[PROMPT_TIME] * left
-        reals[SCORES + 3 * view.requests.shape[0] + request_id] = due if spare >= 0.0 else math.inf
+    slack, lost, urgent = MOST_SLACK, 0.0, 0.0
+    if has_objective(request):
+        spare = time_to_spare(view, memory, row, request)
         if spare < 0.0:
             lost = 1.0
-            score += p[LOST]
         else:
             slack = min(math.log(1.0 + spare / reals[LAST]), MOST_SLACK)
             if left == 0.0 and spare < 2.0 * reals[LAST]:
-                score -= p[URGENT]
-        score += p[SLACK] * (slack - MOST_SLACK)
-    if p[HIDDEN] > 0.0:
-        mean = mean_log_output(memory)
-        score += network_score(
-            memory,
-            (
-                math.log(output) - mean,
-                math.log(1.0 + left) - mean,
-                log_memory - mean,
-                log_attained,
-                log_held,
-                1.0 if waiting else 0.0,
-                math.log(1.0 + request.num_evictions),
-                slack / MOST_SLACK,
-                lost,
-                reals[PRESSURE],
-                reals[BUSY],
-                view.worker.kv_allocated / view.problem.kv_capacity,
-            ),
-        )
+                urgent = 1.0
+    return log_work, log_memory, log_attained, log_held, slack, lost, urgent
+
+
+@jit_inline
+def weighted(memory: RuleMemory, terms: Any) -> Any:
+    """Return the score that the weights make of a request's terms, see :func:`terms_of`."""
+    p = memory.params
+    log_work, log_memory, log_attained, log_held, slack, lost, urgent = terms
+    held = p[FOOTPRINT] * log_memory - p[ATTAINED] * log_attained - p[HELD] * log_held
+    return log_work + held + (p[LOST] * lost - p[URGENT] * urgent + p[SLACK] * (slack - MOST_SLACK))
+
+
+@jit_inline
+def features_of(
+    view: RuleView, memory: RuleMemory, row: Any, request: Any, output: float, waiting: bool, terms: Any
+) -> Any:
+    """Return what the network sees of a request, NETWORK_INPUTS numbers; arguments as of :func:`terms_of`."""
+    reals, mean = memory.reals, mean_log_output(memory)
+    _, log_memory, log_attained, log_held, slack, lost, _ = terms
+    return (
+        math.log(output) - mean,
+        math.log(1.0 + row.num_prefill_left) - mean,
+        log_memory - mean,
+        log_attained,
+        log_held,
+        1.0 if waiting else 0.0,
+        math.log(1.0 + request.num_evictions),
+        slack / MOST_SLACK,
+        lost,
+        reals[PRESSURE],
+        reals[BUSY],
+        view.worker.kv_allocated / view.problem.kv_capacity,
+    )
+
+
+@jit_inline
+def score_of(
+    view: RuleView, memory: RuleMemory, row: Any, request_id: int, output: float, waiting: bool
+) -> Any:
+    """Return the score of a request: what is added from outside, its weighted terms, and what the network adds."""
+    request, n = view.requests[request_id], view.requests.shape[0]
+    terms = terms_of(view, memory, row, request, output, waiting)
+    score = memory.reals[SCORES + 2 * n + request_id] + weighted(memory, terms)
+    if memory.params[HIDDEN] > 0.0:
+        score += network_score(memory, features_of(view, memory, row, request, output, waiting, terms))
+    if has_objective(request):
+        met = time_to_spare(view, memory, row, request) >= 0.0
+        memory.reals[SCORES + 3 * n + request_id] = deadline_of(view, row, request) if met else math.inf
     return score
+
+
+@jit_inline
+def lesson_of(
+    view: RuleView, memory: RuleMemory, row: Any, request_id: int, length: int, waiting: bool
+) -> Any:
+    """Return what the network sees of a request, and what it should add: what the true length does to the score.
+
+    Args:
+        view: what the rule sees.
+        memory: what it remembers.
+        row: of an active request (its slot) or of a waiting one (its request).
+        request_id: its id.
+        length: its output, tokens.
+        waiting: whether it waits.
+    """
+    request = view.requests[request_id]
+    output = output_to_come(view, memory, row, request_id)
+    terms = terms_of(view, memory, row, request, output, waiting)
+    left = max(float(length - row.num_output_tokens), 1.0)
+    true = weighted(memory, terms_of(view, memory, row, request, left, waiting))
+    features = features_of(view, memory, row, request, output, waiting, terms)
+    return features, true - weighted(memory, terms)
 
 
 @jit_inline

@@ -202,6 +202,28 @@ class SystemView:
         count = int(self._simulation.worker["num_finished"])
         return self._simulation.finished[self._worker, :count].astype(np.int64)
 
+    def rule_view(self, worker: int) -> RuleView:
+        """Return what the rule of a worker sees, for uncompiled code (:func:`kvgym.simulator.compiled.uncompiled`).
+
+        Args:
+            worker: its index.
+        """
+        return self._rule_view(self._simulation.python_tables(), worker)
+
+    def _rule_view(self, tables: dict[str, Any], worker: int) -> RuleView:
+        batch_time, batch_params = self._simulation.batch_time_of(worker)
+        return RuleView(
+            tables["problem"][worker],
+            tables["workers"][worker],
+            tables["requests"],
+            tables["active"][worker],
+            tables["queued"][worker],
+            tables["finished"][worker],
+            tables["load"][worker],
+            uncompiled(batch_time),
+            batch_params,
+        )
+
     def consult(self, kernel: Any, memory: RuleMemory) -> Decision:
         """Ask a compiled policy, running its kernel as plain Python, and return what it decides.
 
@@ -210,18 +232,7 @@ class SystemView:
             memory: its parameters and what it remembers, which the call may change.
         """
         tables, n = self._simulation.python_tables(), self._worker
-        batch_time, batch_params = self._simulation.batch_time_of(n)
-        view = RuleView(
-            tables["problem"][n],
-            tables["workers"][n],
-            tables["requests"],
-            tables["active"][n],
-            tables["queued"][n],
-            tables["finished"][n],
-            tables["load"][n],
-            uncompiled(batch_time),
-            batch_params,
-        )
+        view = self._rule_view(tables, n)
         made = RuleDecision(*(tables[name][n] for name in ("decision", "admit", "admit_tokens", "evict")))
         uncompiled(kernel)(view, made, memory)
         d = made.record
