@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvgym.agents.config import TrainConfig, load_training, training_names
     from kvgym.agents.evolution.config import EvolutionConfig
     from kvgym.agents.evolution.model import EvolvedModel
-    from kvgym.agents.library import agent_names, load_agent
+    from kvgym.agents.library import agent_names, load_agent, load_router
     from kvgym.agents.numpy_model import NumpyModel
     from kvgym.agents.trainers import resume, train
     from kvgym.agents.training import TrainingResult
@@ -30,6 +30,7 @@ _HOME = {
     "TrainingResult": "training",
     "agent_names": "library",
     "load_agent": "library",
+    "load_router": "library",
     "load_training": "config",
     "resume": "trainers",
     "train": "trainers",
@@ -44,6 +45,7 @@ __all__ = [
     "TrainingResult",
     "agent_names",
     "load_agent",
+    "load_router",
     "load_training",
     "resume",
     "train",

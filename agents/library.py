@@ -1,4 +1,7 @@
-"""Trained agents by name or file, as policies: ``kvgym compare --policies mc_sf,MODEL`` finds them here."""
+"""Trained agents by name or file, as policies or routers.
+
+``kvgym compare --policies mc_sf,MODEL`` and ``--router MODEL`` find them here.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from kvgym.envs.agents import AgentPolicy
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.policy import Policy, register_policy_source
+from kvgym.routing import Router, register_router_source
 
 DEFAULT_METRIC = "e2e_latency_mean"
 
@@ -78,6 +82,12 @@ def agent_of(spec: str) -> Policy | None:
     return load_agent(spec) if is_agent(spec) else None
 
 
+@register_router_source
+def router_of(spec: str) -> Router | None:
+    """Return the learned router that ``spec`` names, None where it names no agent."""
+    return load_router(spec) if is_agent(spec) else None
+
+
 def load_model(spec: str | Path) -> Model:
     """Return what the file of an agent holds.
 
@@ -86,7 +96,7 @@ def load_model(spec: str | Path) -> Model:
             (its best agent).
 
     Returns:
-        A network's plain weights, or those of an evolved policy.
+        A network's plain weights, or those of an evolved policy or router.
 
     Raises:
         UnknownNameError: none of these.
@@ -120,11 +130,9 @@ def load_agent(spec: str | Path, *, name: str | None = None, **arguments: Any) -
 
     Raises:
         UnknownNameError: no such agent.
-        ConfigError: the file is damaged or something else.
+        ConfigError: the file is damaged or something else, such as a router.
     """
-    path = Path(spec)
-    plain = path.with_suffix("") if path.suffix in SUFFIXES else path
-    label = name or (str(spec) if str(spec) in _files() else str(plain))
+    path, label = Path(spec), name or _label(spec)
     if path.suffix == ".zip":
         return _load_zip(path, label, arguments)
     model = load_model(spec)
@@ -134,7 +142,47 @@ def load_agent(spec: str | Path, *, name: str | None = None, **arguments: Any) -
         raise ConfigError(
             f"agent {label}: an evolved policy takes no environment arguments; got {', '.join(arguments)}"
         )
-    return model.make(label)
+    made = model.make(label)
+    if isinstance(made, Router):
+        raise ConfigError(
+            f"agent {label} is a router, not a policy; give it as the router of a cluster, beside a policy"
+        )
+    return made
+
+
+def load_router(spec: str | Path, *, name: str | None = None) -> Router:
+    """Return a learned router, for ``simulate(router=...)`` and scenarios.
+
+    Args:
+        spec: name of one that comes with kvgym (``kvgym list agents``), a ``.json`` file, or the folder of a
+            training run.
+        name: label in results; None = the name, or the path without its suffix.
+
+    Raises:
+        UnknownNameError: no such agent.
+        ConfigError: the file is damaged or something else, such as a policy.
+    """
+    label = name or _label(spec)
+    model = load_model(spec)
+    made = model.make(label) if isinstance(model, EvolvedModel) else None
+    if not isinstance(made, Router):
+        raise ConfigError(f"agent {label} is a policy, not a router; give it among the policies")
+    return made
+
+
+def is_router(spec: str | Path) -> bool:
+    """Whether an agent is a router, not a policy; ``spec`` is as for :func:`load_model`, or a ``.zip`` file."""
+    if Path(spec).suffix == ".zip":
+        return False
+    model = load_model(spec)
+    return isinstance(model, EvolvedModel) and model.kind == "router"
+
+
+def _label(spec: str | Path) -> str:
+    """Return what results call an agent: its name, or the path without its suffix."""
+    path = Path(spec)
+    plain = path.with_suffix("") if path.suffix in SUFFIXES else path
+    return str(spec) if str(spec) in _files() else str(plain)
 
 
 @dataclass(frozen=True)
@@ -144,7 +192,8 @@ class Background:
     Attributes:
         scenario: what it was trained on; of a distribution of services one in the middle of its first family.
         metric: what it was trained for.
-        baselines: policies that it was measured against.
+        baselines: policies, or routers, that it was measured against.
+        policy: of a router, the policy that scheduled on its workers; else "".
         horizon: seconds after which its episodes end, None where they do not.
     """
 
@@ -152,9 +201,10 @@ class Background:
     metric: str
     baselines: tuple[str, ...]
     horizon: float | None
+    policy: str = ""
 
 
-def background(spec: str | Path, agent: Policy) -> Background:
+def background(spec: str | Path, agent: Policy | Router) -> Background:
     """Return what an agent was trained for.
 
     Args:
@@ -176,7 +226,8 @@ def background(spec: str | Path, agent: Policy) -> Background:
     if "services" in training:
         scenario = Services.model_validate(training["services"]).families[0].typical()
     metric, reference = training.get("metric", DEFAULT_METRIC), training.get("reference", ())
-    return Background(scenario, metric, tuple(reference), scenario.system.horizon)
+    policy = training.get("policy", "") if isinstance(agent, Router) else ""
+    return Background(scenario, metric, tuple(reference), scenario.system.horizon, policy)
 
 
 def _load_zip(path: Path, label: str, arguments: dict[str, Any]) -> Policy:

@@ -3,8 +3,9 @@
     python scripts/publish_agent.py results/noisy ppo_noisy --figures noisy.json --limits "Not tried above 40/s."
     python scripts/publish_agent.py --renew ppo_noisy --figures noisy.json
 
-`--figures` is what scripts/compare_agents.py wrote with --json. The card says what it was trained on, how, the figures
-on held-out seeds, and the limits. `--renew` replaces the figures in the card of an agent that is there already.
+`--figures` is what scripts/compare_agents.py wrote with --json, of a router scripts/compare_routers.py. The card says
+what it was trained on, how, the figures on held-out seeds, and the limits. `--renew` replaces the figures in the card
+of an agent that is there already.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.library import Model, load_model
 from kvgym.agents.numpy_model import NumpyModel
 from kvgym.policy import POLICIES
+from kvgym.routing import ROUTERS
 
 MODELS = Path(__file__).resolve().parent.parent / "agents" / "models"
 
@@ -33,7 +35,7 @@ def figures(path: Path, agent: str, name: str) -> list[str]:
         values = {k: v for k, v in part["values"].items() if v == v}
         if agent not in values:
             continue
-        baselines = {k: v for k, v in values.items() if k.partition(":")[0] in POLICIES}
+        baselines = {k: v for k, v in values.items() if k.partition(":")[0] in {*POLICIES, *ROUTERS}}
         pick = max if part["metric"] in ("goodput", "slo_attainment") else min
         best = pick(baselines, key=lambda k: baselines[k])
         rows.append(
@@ -63,7 +65,7 @@ def origin_of_network(model: NumpyModel, libraries: dict[str, str]) -> list[str]
 
 
 def origin_of_weights(model: EvolvedModel, libraries: dict[str, str]) -> list[str]:
-    """Return how the weights of a policy were evolved."""
+    """Return how the weights of a policy or a router were evolved."""
     training, metric = dict(model.metadata["training"]), model.metadata["training"]["metric"]
     generations = model.metadata["generations"]
     held_out, population = training["held_out"], training["population"]
@@ -71,7 +73,7 @@ def origin_of_weights(model: EvolvedModel, libraries: dict[str, str]) -> list[st
     used = ", ".join(f"{k} {v}" for k, v in libraries.items() if k in ("cma", "numpy"))
     return [
         f"Configuration `{training['name']}`, seed {training['seed']}: {training['algorithm']}, {population}",
-        f"candidates on {training['services_per_generation']} services per generation; weights of `{model.policy}`.",
+        f"candidates on {training['services_per_generation']} services per generation; weights of `{model.name}`.",
         f"This is the centre of the search after {generations:,} generations ({episodes:,} episodes), the best",
         f"on {held_out['services']} services from seed {held_out['first_seed']:,}; there its {metric} was",
         f"{better:.1f} % better than the best of "
@@ -85,6 +87,21 @@ def origin_of_weights(model: EvolvedModel, libraries: dict[str, str]) -> list[st
 
 def card(model: Model, name: str, rows: Sequence[str], limits: Sequence[str], run: dict[str, Any]) -> str:
     """Return the model card, Markdown."""
+    use = f"`kvgym compare --policies {name},mc_sf`, or in Python `kvgym.make_policy({name!r})`;"
+    source = [
+        "Means over 30 held-out seeds from 2,000,000, baselines tuned on seeds from 1,000",
+        "(`scripts/compare_agents.py`, [docs/agents.md](../../docs/agents.md)):",
+    ]
+    if isinstance(model, EvolvedModel) and model.kind == "router":
+        policy = model.metadata["training"]["policy"]
+        use = (
+            f"`kvgym compare --workers 4 --policies {policy} --router {name},join_shortest_queue`, or in Python "
+            f"`kvgym.routing.make_router({name!r})`;"
+        )
+        source = [
+            f"Means over 30 held-out seeds from 2,000,000 under `{policy}`",
+            "(`scripts/compare_routers.py`, [docs/routing.md](../../docs/routing.md)):",
+        ]
     if isinstance(model, NumpyModel):
         file, origin = f"{name}.npz", origin_of_network(model, run["libraries"])
         what = "the weights are NumPy arrays, read without PyTorch or pickle"
@@ -96,7 +113,7 @@ def card(model: Model, name: str, rows: Sequence[str], limits: Sequence[str], ru
         "",
         f"{model.metadata['training']['summary']}.",
         "",
-        f"`kvgym compare --policies {name},mc_sf`, or in Python `kvgym.make_policy({name!r})`;",
+        use,
         f"{what} ([{file}]({file})).",
         "",
         "## Trained on",
@@ -105,8 +122,7 @@ def card(model: Model, name: str, rows: Sequence[str], limits: Sequence[str], ru
         "",
         "## Figures",
         "",
-        "Means over 30 held-out seeds from 2,000,000, baselines tuned on seeds from 1,000",
-        "(`scripts/compare_agents.py`, [docs/agents.md](../../docs/agents.md)):",
+        *source,
         "",
         *rows,
         "",

@@ -1,4 +1,4 @@
-"""Configurations of evolution: which policy, which of its weights, on what services, by what measure."""
+"""Configurations of evolution: which policy or router, which of its weights, on what services, by what measure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from kvgym.agents.config import Part, TrainingConfig, known_metric
 from kvgym.agents.evolution.imitation import Imitation, network_of
 from kvgym.agents.evolution.model import EvolvedModel
+from kvgym.agents.evolution.role import AS_POLICY, KINDS, Role
 from kvgym.agents.evolution.services import Services
 from kvgym.agents.evolution.space import Value, chosen_weights, weights_of
 from kvgym.agents.evolution.strategies import Strategy, make_strategy
@@ -18,7 +19,7 @@ from kvgym.policy import Weight, make_policy
 
 
 class WeightChoice(Part):
-    """What differs from a policy's own declaration of a weight; None = nothing.
+    """What differs from the declaration of a weight; None = nothing.
 
     Attributes:
         start: where the search starts, instead of the default; of a size more than 1, one number per entry.
@@ -61,11 +62,13 @@ class EvolutionConfig(TrainingConfig):
         name: id, also of the evolved agent.
         summary: one line.
         algorithm: ``"cma_es"`` or ``"openai_es"``, see :mod:`kvgym.agents.evolution.strategies`.
-        policy: registered name of the policy.
-        fixed: its hyperparameters that are held.
-        weights: hyperparameters that are learned, a list of names, or a mapping of names to what differs from the
-            policy's own declaration; empty = all that it declares.
-        start: file of an evolved agent of the same policy to start from; it comes before ``weights.*.start``.
+        policy: registered name of the policy that is evolved; where a router is, spec of the policy that schedules
+            on its workers.
+        router: registered name of the router that is evolved; None = it is the policy.
+        fixed: hyperparameters of what is evolved that are held.
+        weights: its hyperparameters that are learned, a list of names, or a mapping of names to what differs from
+            its own declaration; empty = all that it declares.
+        start: file of an evolved agent of the same name to start from; it comes before ``weights.*.start``.
         imitate: imitation of a ranking by true lengths, which gives the numbers of the policy's network that the search
             starts from (:mod:`kvgym.agents.evolution.imitation`); None = the search starts without.
         hyperparameters: of the algorithm, e.g. ``sigma``.
@@ -74,8 +77,8 @@ class EvolutionConfig(TrainingConfig):
         services: what is trained on.
         services_per_generation: services that all candidates of a generation play, new ones each time.
         metric: what is made better, see :mod:`kvgym.metrics`.
-        reference: policies whose best value on a service the metric is measured against
-            (:mod:`kvgym.agents.evolution.objective`).
+        reference: policies, or routers where a router is evolved, whose best value on a service the metric is measured
+            against (:mod:`kvgym.agents.evolution.objective`).
         held_out: evaluation and early stopping.
         keep_checkpoints: how many of the latest checkpoints are kept.
         jobs: processes; 0 = as many as there are cores. Results do not depend on it.
@@ -85,6 +88,7 @@ class EvolutionConfig(TrainingConfig):
     LENGTH: ClassVar[str] = "generations"
 
     policy: str
+    router: str | None = None
     fixed: dict[str, Any] = Field(default_factory=dict)
     weights: dict[str, WeightChoice] = Field(default_factory=dict)
     start: str | None = None
@@ -110,6 +114,16 @@ class EvolutionConfig(TrainingConfig):
     def _known(cls, value: str) -> str:
         return known_metric(value)
 
+    @property
+    def role(self) -> Role:
+        """What is evolved, and what it plays with."""
+        return AS_POLICY if self.router is None else Role("router", self.policy)
+
+    @property
+    def learner(self) -> str:
+        """Registered name of what is evolved."""
+        return self.policy if self.router is None else self.router
+
     def check(self) -> EvolutionConfig:
         """Check what needs more than types, and return the configuration.
 
@@ -119,12 +133,17 @@ class EvolutionConfig(TrainingConfig):
         try:
             learned, starts = self.learned()
             self.make_strategy(sum(weight.size for weight in learned))
-            make_policy(self.policy, **self.fixed, **starts)
+            make = KINDS[self.role.kind].make
+            make(self.learner, **self.fixed, **starts)
             if self.imitate is not None:
+                if self.router is not None:
+                    raise ConfigError("imitate is for the network of a policy; a router has none")
                 network_of(self.policy, learned, starts)
             for spec in self.reference:
-                make_policy(spec)
-            self.services.check()
+                make(spec)
+            if self.router is not None:
+                make_policy(self.policy)
+            self.services.check(clusters=self.router is not None)
         except ConfigError as error:
             raise ConfigError(f"training {self.name!r}: {error}") from None
         return self
@@ -136,7 +155,7 @@ class EvolutionConfig(TrainingConfig):
             ConfigError: there is nothing to learn, or a figure is out of range.
         """
         chosen: Mapping[str, Any] = {name: choice.model_dump() for name, choice in self.weights.items()}
-        return chosen_weights(self.policy, self.fixed, chosen)
+        return chosen_weights(self.learner, self.fixed, chosen, self.role.kind)
 
     def make_strategy(self, size: int) -> Strategy:
         """Return a new search over vectors of a size.
@@ -150,16 +169,16 @@ class EvolutionConfig(TrainingConfig):
         """Return the weights of the file that the search starts from; empty where there is none.
 
         Raises:
-            ConfigError: the file cannot be read, or is of another policy or of other sizes.
+            ConfigError: the file cannot be read, or is of something else or of other sizes.
         """
         if self.start is None:
             return {}
         model = EvolvedModel.load(self.start)
-        if model.policy != self.policy:
+        if (model.kind, model.name) != (self.role.kind, self.learner):
             raise ConfigError(
-                f"start {self.start}: weights of policy {model.policy!r}, not of {self.policy!r}"
+                f"start {self.start}: weights of {model.kind} {model.name!r}, not of {self.role.kind} {self.learner!r}"
             )
-        declared = weights_of(self.policy, self.fixed)
+        declared = weights_of(self.learner, self.fixed, self.role.kind)
         names = [weight.name for weight in self.learned()[0]]
         found = {name: model.weights[name] for name in names if name in model.weights}
         for name, value in found.items():

@@ -1,4 +1,7 @@
-"""The file of an evolved agent: plain JSON that names a policy and its hyperparameters, checked when it is read."""
+"""The file of an evolved agent: plain JSON that names a policy or a router and its hyperparameters, checked when read.
+
+Its key ``policy`` or ``router`` holds the registered name and says what it is.
+"""
 
 from __future__ import annotations
 
@@ -10,57 +13,61 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kvgym.agents.evolution.role import KINDS
 from kvgym.agents.evolution.space import Value, checked, weights_of
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.policy import POLICIES, Policy, make_policy, policy_defaults
+from kvgym.policy import Policy, policy_defaults
+from kvgym.routing import Router
 
 FORMAT, VERSION = "kvgym-evolved-policy", 1
 MAX_BYTES = 64 * 2**20
 """Largest file that is read: about three million weights."""
 
-_FIELDS = ("format", "version", "policy", "fixed", "weights", "metadata")
+_MAPPINGS = ("fixed", "weights", "metadata")
 
 
 @dataclass(frozen=True)
 class EvolvedModel:
-    """A policy with learned weights.
+    """A policy or a router with learned weights.
 
     Attributes:
-        policy: registered name.
+        name: registered name of the policy or router.
         fixed: hyperparameters that were held, JSON-able.
         weights: learned hyperparameters by name.
         metadata: JSON-able: ``name``, ``summary``, ``training`` (its configuration), ``seed``, …
+        kind: what it is, in :data:`~kvgym.agents.evolution.role.KINDS`.
     """
 
-    policy: str
+    name: str
     fixed: Mapping[str, Any]
     weights: Mapping[str, Value]
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = "policy"
 
-    def make(self, name: str) -> Policy:
-        """Return the policy, called ``name`` in results.
+    def make(self, name: str) -> Policy | Router:
+        """Return the policy or router, called ``name`` in results.
 
         Raises:
-            ConfigError: the policy refuses its hyperparameters.
+            ConfigError: it refuses its hyperparameters.
         """
-        made = make_policy(self.policy, **self.fixed, **self.weights)
+        made: Policy | Router = KINDS[self.kind].make(self.name, **self.fixed, **self.weights)
         made.info = replace(made.info, name=name)  # type: ignore[misc]
         made.label = name
         return made
 
     def check(self) -> EvolvedModel:
-        """Check that the policy exists and takes these hyperparameters, and return the model.
+        """Check that there is such a policy or router and that it takes these hyperparameters, and return the model.
 
         Raises:
-            UnknownNameError: no such policy.
+            UnknownNameError: nothing of that name.
             ConfigError: naming what is wrong.
         """
-        declared = weights_of(self.policy, self.fixed)
-        known = {*declared, *policy_defaults(POLICIES[self.policy])}
+        declared = weights_of(self.name, self.fixed, self.kind)
+        known = {*declared, *policy_defaults(KINDS[self.kind].registry[self.name])}
         for name in (*self.fixed, *self.weights):
             if name not in known:
                 raise ConfigError(
-                    f"policy {self.policy!r} has no hyperparameter {name!r}; valid: "
+                    f"{self.kind} {self.name!r} has no hyperparameter {name!r}; valid: "
                     f"{', '.join(sorted(known)) or 'none'}"
                 )
         if both := self.fixed.keys() & self.weights.keys():
@@ -69,7 +76,7 @@ class EvolvedModel:
         for name, value in self.weights.items():
             found[name] = checked(declared[name], value) if name in declared else _finite(name, value)
         model = replace(self, weights=found)
-        model.make("check")  # ranges that the policy does not declare are in its constructor
+        model.make("check")  # ranges that are not declared are in its constructor
         return model
 
     def to_json(self) -> str:
@@ -77,7 +84,8 @@ class EvolvedModel:
         content = {
             "format": FORMAT,
             "version": VERSION,
-            **{name: getattr(self, name) for name in _FIELDS[2:]},
+            self.kind: self.name,
+            **{name: getattr(self, name) for name in _MAPPINGS},
         }
         return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
@@ -90,7 +98,7 @@ class EvolvedModel:
         """Read a file.
 
         Raises:
-            ConfigError: there is none, it is damaged or something else, or the policy refuses what is in it.
+            ConfigError: there is none, it is damaged or something else, or what it names refuses what is in it.
         """
         place = Path(path)
         try:
@@ -115,19 +123,24 @@ class EvolvedModel:
             raise ConfigError(
                 f"version {content.get('version')!r} of the format; this kvgym reads version {VERSION}"
             )
-        if content.keys() != set(_FIELDS):
-            wrong = sorted(content.keys() ^ set(_FIELDS))
-            raise ConfigError(f"fields missing or unknown: {', '.join(wrong)}; expected {', '.join(_FIELDS)}")
-        if not isinstance(content["policy"], str):
-            raise ConfigError(f"policy = {content['policy']!r}; expected a name")
-        for name in _FIELDS[3:]:
+        kind = next((kind for kind in KINDS if kind in content), "policy")
+        fields = ("format", "version", kind, *_MAPPINGS)
+        if content.keys() != set(fields):
+            wrong = sorted(content.keys() ^ set(fields))
+            raise ConfigError(
+                f"fields missing or unknown: {', '.join(wrong)}; expected format, version, {' or '.join(KINDS)}, "
+                f"{', '.join(_MAPPINGS)}"
+            )
+        if not isinstance(content[kind], str):
+            raise ConfigError(f"{kind} = {content[kind]!r}; expected a name")
+        for name in _MAPPINGS:
             if not isinstance(content[name], dict):
                 raise ConfigError(f"{name} must be a mapping, got {type(content[name]).__name__}")
-        return cls(**{name: content[name] for name in _FIELDS[2:]})
+        return cls(content[kind], **{name: content[name] for name in _MAPPINGS}, kind=kind)
 
 
 def _finite(name: str, value: Any) -> float:
-    """Return a number; its range is checked by the policy."""
+    """Return a number; its range is checked by what it is for."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ConfigError(f"weight {name!r} = {value!r}; expected a finite number")
     return float(value)

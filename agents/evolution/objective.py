@@ -1,16 +1,16 @@
-"""How good a policy is on services: relative to references that serve the same requests.
+"""How good a policy or a router is on services: relative to references that serve the same requests.
 
-The objective of a service is, with v the policy's metric and r that of the best reference:
+The objective of a service is, with v its metric and r that of the best reference:
 
 - ``log(v / r)`` where less is better: -0.1 is about 10 % better. Values below a second's millionth, or below 1 where
   the metric counts something, are taken as that.
 - ``(r - v) / max(r, v)`` where more is better, such as the attainment of SLOs: about the relative difference, and
   bounded where one of them is near 0.
 
-It is at most :data:`PENALTY`. A run that fails (it can make no progress, decides something impossible, or the policy
-refuses the weights), or that leaves requests unfinished where less is better (what is left would flatter it), has
+It is at most :data:`PENALTY`. A run that fails (it can make no progress, decides something impossible, or the
+weights are refused), or that leaves requests unfinished where less is better (what is left would flatter it), has
 ``PENALTY * (1 + share of requests unfinished)``: worse than all that finish, and finite. Where no reference has a
-value, whoever finishes has 0. The objective of a policy is the mean over services.
+value, whoever finishes has 0. The objective is the mean over services.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.agents.evolution.role import AS_POLICY, Role
 from kvgym.agents.evolution.services import Service
 from kvgym.errors import ConfigError, RunError, UnknownNameError
 from kvgym.metrics import compute_metrics, metric_info
-from kvgym.policy import make_policy
 from kvgym.runner import check_needs, simulate
 from kvgym.simulator.tables import FINISHED
 
@@ -37,7 +37,7 @@ _LEAST = {"s": 1e-6}
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a policy reached on a service.
+    """What a policy or a router reached on a service.
 
     Attributes:
         metrics: values by name, NaN where nothing was measured.
@@ -51,29 +51,34 @@ class Measurement:
 
 
 def measure(
-    service: Service, policy: str, hyperparameters: Mapping[str, Any], names: Sequence[str]
+    service: Service,
+    spec: str,
+    hyperparameters: Mapping[str, Any],
+    names: Sequence[str],
+    role: Role = AS_POLICY,
 ) -> Measurement:
-    """Run a policy on a service.
+    """Run a policy or a router on a service.
 
     Args:
         service: the service.
-        policy: name or spec.
+        spec: name or spec.
         hyperparameters: beside those of the spec.
         names: metrics to keep.
+        role: what it is.
 
     Raises:
-        ConfigError: there is no such policy, or the requests lack what it needs to know.
+        ConfigError: there is nothing of that name, or the requests lack what the policy needs to know.
     """
     nothing = dict.fromkeys(names, math.nan)
     try:
-        made = make_policy(policy, **hyperparameters)
+        policy, router = role.cast(spec, hyperparameters, service.router)
     except UnknownNameError:
         raise
     except ConfigError as error:
         return Measurement(nothing, 1.0, str(error))
-    check_needs(made, service.table)
+    check_needs(policy, service.table)
     try:
-        result = simulate(service.system, service.table, made, router=service.router, seed=service.seed)
+        result = simulate(service.system, service.table, policy, router=router, seed=service.seed)
     except RunError as error:
         done = 0 if error.result is None else int((error.result.requests["status"] == FINISHED).sum())
         return Measurement(nothing, 1 - done / len(service.table), str(error))
@@ -83,10 +88,12 @@ def measure(
     return Measurement(compute_metrics(result, names), left)
 
 
-def measure_reference(service: Service, policy: str, names: Sequence[str]) -> Measurement:
+def measure_reference(
+    service: Service, spec: str, names: Sequence[str], role: Role = AS_POLICY
+) -> Measurement:
     """Run a reference on a service; where it lacks what it needs to know, it fails."""
     try:
-        return measure(service, policy, {}, names)
+        return measure(service, spec, {}, names, role)
     except UnknownNameError:
         raise
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Playing policies on services, in this process or in several; results do not depend on how many."""
+"""Playing policies or routers on services, in this process or in several; results do not depend on how many."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from kvgym.agents.evolution.objective import Measurement, measure, measure_reference
+from kvgym.agents.evolution.role import AS_POLICY, Role
 from kvgym.agents.evolution.services import Service, Services
 from kvgym.errors import KVGymError
 
@@ -23,19 +24,21 @@ CACHED = 256
 
 @dataclass(frozen=True)
 class Task:
-    """Some policies on one service.
+    """Some contenders on one service.
 
     Attributes:
         seed: of the service.
-        policy: name or spec.
+        spec: name or spec.
         names: metrics to keep.
+        role: what they are.
         candidates: hyperparameters of each.
         reference: whether it is a reference, which may lack what it needs to know.
     """
 
     seed: int
-    policy: str
+    spec: str
     names: tuple[str, ...]
+    role: Role = AS_POLICY
     candidates: tuple[Mapping[str, Any], ...] = ({},)
     reference: bool = False
 
@@ -64,9 +67,9 @@ class Player:
         started = time.process_time()
         service = self.service(task.seed)
         if task.reference:
-            found = [measure_reference(service, task.policy, task.names)]
+            found = [measure_reference(service, task.spec, task.names, task.role)]
         else:
-            found = [measure(service, task.policy, c, task.names) for c in task.candidates]
+            found = [measure(service, task.spec, c, task.names, task.role) for c in task.candidates]
         return found, time.process_time() - started
 
 
@@ -143,28 +146,32 @@ class Players:
     def compete(
         self,
         seeds: Sequence[int],
-        policy: str,
+        spec: str,
         candidates: Sequence[Mapping[str, Any]],
         reference: Sequence[str],
         names: Sequence[str],
+        role: Role = AS_POLICY,
     ) -> tuple[list[list[Measurement]], list[list[Measurement]]]:
         """Return what candidates and references reach on the service of each seed.
 
         Args:
             seeds: of the services.
-            policy: name or spec.
+            spec: name or spec of the candidates.
             candidates: hyperparameters of each.
-            reference: policies.
+            reference: names or specs of the same kind.
             names: metrics to keep.
+            role: what they are.
 
         Returns:
             Measurements (seeds, candidates) and (seeds, references).
         """
         share = -(-len(candidates) // self.jobs)
         parts = [tuple(candidates[k : k + share]) for k in range(0, len(candidates), share)]
-        tasks = [Task(seed, policy, tuple(names), part) for seed in seeds for part in parts]
+        tasks = [Task(seed, spec, tuple(names), role, part) for seed in seeds for part in parts]
         own = len(tasks)
-        tasks += [Task(seed, spec, tuple(names), reference=True) for seed in seeds for spec in reference]
+        tasks += [
+            Task(seed, other, tuple(names), role, reference=True) for seed in seeds for other in reference
+        ]
         outcomes = self.play(tasks)
         found, others = iter(outcomes[:own]), iter(outcomes[own:])
         return (

@@ -159,7 +159,7 @@ class Run:
         return patience is not None and since >= patience
 
     def hyperparameters(self, vector: Any) -> dict[str, Any]:
-        """Return what the policy is made with at a vector of the search."""
+        """Return what a candidate is made with at a vector of the search."""
         return {**self.config.fixed, **self.space.values(vector)}
 
     def learn(self, progress: Callable[[int], None] | None) -> None:
@@ -180,7 +180,7 @@ class Run:
         seeds = generation_seeds(config.seed, self.generation, config.services_per_generation)
         candidates = [self.hyperparameters(vector) for vector in self.strategy.ask()]
         found, references = self.players.compete(
-            seeds, config.policy, candidates, config.reference, [config.metric]
+            seeds, config.learner, candidates, config.reference, [config.metric], config.role
         )
         self._episodes += len(seeds) * (len(candidates) + len(config.reference))
         by_service = self._objectives(found, references, config.metric)
@@ -203,7 +203,7 @@ class Run:
             self._episodes += len(seeds) * len(reference)
         weights = self.space.values(self.strategy.mean)
         found, references = self.players.compete(
-            seeds, config.policy, [{**config.fixed, **weights}], reference, self.shown
+            seeds, config.learner, [{**config.fixed, **weights}], reference, self.shown, config.role
         )
         if self._held_out is None:
             self._held_out = references
@@ -257,7 +257,7 @@ class Run:
             # Not how many processes: the agent does not depend on it.
             "training": config.model_dump(mode="json", exclude={"jobs"}),
         }
-        return EvolvedModel(config.policy, config.fixed, weights, metadata)
+        return EvolvedModel(config.learner, config.fixed, weights, metadata, config.role.kind)
 
     def save(self) -> None:
         """Save a checkpoint."""

@@ -58,8 +58,12 @@ class Family(Part):
     rate: Any = None
     load: Any = None
 
-    def check(self, place: str) -> None:
+    def check(self, place: str, *, clusters: bool = False) -> None:
         """Check everything that can be drawn from the family.
+
+        Args:
+            place: where it stands in a configuration, for messages.
+            clusters: whether every service must have several workers to route to.
 
         Raises:
             ConfigError: naming what is wrong, and where.
@@ -85,6 +89,8 @@ class Family(Part):
                         "the workload has no rate to change; give it Poisson arrivals, for example"
                     )
                 scenario.make_router()
+                if clusters and len(system.all_workers) == 1:
+                    raise ConfigError("a service has one worker, and nothing to route; give workers, e.g. 4")
             except ConfigError as error:
                 raise ConfigError(f"{place}: {error}") from None
 
@@ -135,14 +141,18 @@ class Services(Part):
 
     families: tuple[Family, ...] = Field(min_length=1)
 
-    def check(self, place: str = "services") -> None:
+    def check(self, place: str = "services", *, clusters: bool = False) -> None:
         """Check all families.
+
+        Args:
+            place: where they stand in a configuration, for messages.
+            clusters: whether every service must have several workers to route to.
 
         Raises:
             ConfigError: naming what is wrong, and where.
         """
         for i, family in enumerate(self.families):
-            family.check(f"{place}.families.{i}")
+            family.check(f"{place}.families.{i}", clusters=clusters)
 
     def draw(self, seed: int) -> Service:
         """Return the service of a seed; equal seeds give equal bits.

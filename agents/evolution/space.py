@@ -1,4 +1,4 @@
-"""The weights of a policy that are learned, and the vectors that a search moves in."""
+"""The weights of a policy or a router that are learned, and the vectors that a search moves in."""
 
 from __future__ import annotations
 
@@ -10,88 +10,91 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.agents.evolution.role import KINDS
 from kvgym.errors import ConfigError
-from kvgym.policy import POLICIES, Weight, policy_defaults
+from kvgym.policy import Weight, policy_defaults
 
 Value = float | tuple[float, ...]
 """Of a weight: a number, or numbers where its size is more than 1."""
 
 
-def weights_of(policy: str, fixed: Mapping[str, Any]) -> dict[str, Weight]:
-    """Return the weights that a policy declares, by name.
+def weights_of(name: str, fixed: Mapping[str, Any], kind: str = "policy") -> dict[str, Weight]:
+    """Return the weights that a policy or a router declares, by name.
 
     Args:
-        policy: registered name.
+        name: registered name.
         fixed: its other hyperparameters.
+        kind: what it is, in :data:`~kvgym.agents.evolution.role.KINDS`.
 
     Raises:
-        UnknownNameError: no policy of that name.
+        UnknownNameError: nothing of that name.
         ConfigError: a hyperparameter in ``fixed`` is wrong.
     """
     try:
-        return {weight.name: weight for weight in POLICIES[policy].weights(**fixed)}
+        return {weight.name: weight for weight in KINDS[kind].registry[name].weights(**fixed)}
     except TypeError as error:
-        raise ConfigError(f"policy {policy!r}: {error}") from None
+        raise ConfigError(f"{kind} {name!r}: {error}") from None
 
 
 def chosen_weights(
-    policy: str, fixed: Mapping[str, Any], chosen: Mapping[str, Mapping[str, Any]]
+    name: str, fixed: Mapping[str, Any], chosen: Mapping[str, Mapping[str, Any]], kind: str = "policy"
 ) -> tuple[tuple[Weight, ...], dict[str, Value]]:
     """Return the weights to learn, and where the search for them starts.
 
     Args:
-        policy: registered name.
+        name: registered name of the policy or router.
         fixed: its hyperparameters that are held.
-        chosen: names with what differs: ``start``, ``step``, ``low``, ``high``; empty = all that the policy
-            declares. A policy that declares none, or not this one, has every number among its hyperparameters
-            learned that comes with ``step``, ``low`` and ``high``.
+        chosen: names with what differs: ``start``, ``step``, ``low``, ``high``; empty = all that are declared.
+            What declares none, or not this one, has every number among its hyperparameters learned that comes with
+            ``step``, ``low`` and ``high``.
+        kind: what it is, in :data:`~kvgym.agents.evolution.role.KINDS`.
 
     Raises:
-        UnknownNameError: no policy, or no hyperparameter, of that name.
+        UnknownNameError: nothing of that name, or no hyperparameter of that name.
         ConfigError: there is nothing to learn, or a figure is out of range.
     """
-    declared = weights_of(policy, fixed)
-    defaults = policy_defaults(POLICIES[policy])
+    declared = weights_of(name, fixed, kind)
+    defaults = policy_defaults(KINDS[kind].registry[name])
     if not declared and not chosen:
         raise ConfigError(
-            f"policy {policy!r} declares no weights; name hyperparameters to learn with step, low and high, e.g. "
+            f"{kind} {name!r} declares no weights; name hyperparameters to learn with step, low and high, e.g. "
             "weights: {alpha: {step: 0.1, low: 0, high: 1}}"
         )
     learned: list[Weight] = []
     starts: dict[str, Value] = {}
-    for name, changes in (chosen or {name: {} for name in declared}).items():
-        given = {key: value for key, value in changes.items() if value is not None}
+    for key, changes in (chosen or {key: {} for key in declared}).items():
+        given = {field: value for field, value in changes.items() if value is not None}
         start = given.pop("start", None)
-        if name in fixed:
-            raise ConfigError(f"weight {name!r} is in fixed as well; it is either held or learned")
-        if name in declared:
-            weight = dataclasses.replace(declared[name], **given)
+        if key in fixed:
+            raise ConfigError(f"weight {key!r} is in fixed as well; it is either held or learned")
+        if key in declared:
+            weight = dataclasses.replace(declared[key], **given)
         else:
-            weight = _of_number(policy, name, defaults, given, tuple(declared))
+            weight = _of_number(f"{kind} {name!r}", key, defaults, given, tuple(declared))
         if not 0 < weight.step < math.inf or not weight.low < weight.high:
             raise ConfigError(
-                f"weight {name!r}: step = {weight.step}, low = {weight.low}, high = {weight.high}; expected 0 < step "
+                f"weight {key!r}: step = {weight.step}, low = {weight.low}, high = {weight.high}; expected 0 < step "
                 "and low < high"
             )
         learned.append(weight)
         default: Value = weight.default if weight.size == 1 else (weight.default,) * weight.size
-        starts[name] = checked(weight, default if start is None else start, "start")
+        starts[key] = checked(weight, default if start is None else start, "start")
     return tuple(learned), starts
 
 
 def _of_number(
-    policy: str, name: str, defaults: Mapping[str, Any], given: Mapping[str, Any], declared: Sequence[str]
+    what: str, name: str, defaults: Mapping[str, Any], given: Mapping[str, Any], declared: Sequence[str]
 ) -> Weight:
-    """Return a weight for a hyperparameter that the policy does not declare as one."""
+    """Return a weight for a hyperparameter that is not declared as one."""
     default = defaults.get(name)
     if isinstance(default, bool) or not isinstance(default, float):
         numbers = [key for key, value in defaults.items() if isinstance(value, float)]
         valid = ", ".join(dict.fromkeys((*declared, *numbers))) or "none"
-        raise ConfigError(f"policy {policy!r} has no weight {name!r} that is a real number; valid: {valid}")
+        raise ConfigError(f"{what} has no weight {name!r} that is a real number; valid: {valid}")
     missing = [key for key in ("step", "low", "high") if key not in given]
     if missing:
         raise ConfigError(
-            f"weight {name!r}: policy {policy!r} does not say how to vary it; give {', '.join(missing)} as well"
+            f"weight {name!r}: {what} does not say how to vary it; give {', '.join(missing)} as well"
         )
     return Weight(name=name, default=default, **given)
 

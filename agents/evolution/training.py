@@ -38,7 +38,7 @@ def train(
     command: str = "",
     progress: Callable[[int], None] | None = None,
 ) -> EvolutionResult:
-    """Evolve the weights of a policy.
+    """Evolve the weights of a policy or a router.
 
     Args:
         config: what to train, and how.

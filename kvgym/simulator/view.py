@@ -280,24 +280,27 @@ class ClusterView:
         Args:
             name: ``num_waiting``, ``num_active``, ``kv_tokens``, ``kv_allocated`` (memory in use, tokens of whole
                 blocks), ``kv_capacity``, ``outstanding_requests`` or ``outstanding_tokens`` (prompt and predicted
-                output tokens of unfinished requests).
+                output tokens of unfinished requests); ``batch_base``, ``batch_decode``, ``batch_context`` and
+                ``batch_prefill`` (seconds of its batches, about, see
+                :class:`~kvgym.simulator.batch_time.RoughFigures`).
 
         Raises:
             AttributeError: another name.
         """
-        if name == "kv_capacity":
+        if name in _FIXED_COLUMNS:
             column = self.simulation.problem[name].copy()
         elif name in _CLUSTER_COLUMNS:
             column = self.simulation.workers[name].copy()
         else:
             raise AttributeError(
-                f"no worker column {name!r}; valid: kv_capacity, {', '.join(_CLUSTER_COLUMNS)}"
+                f"no worker column {name!r}; valid: {', '.join((*_FIXED_COLUMNS, *_CLUSTER_COLUMNS))}"
             )
         column.setflags(write=False)
         found: NDArray[Any] = column
         return found
 
 
+_FIXED_COLUMNS = ("kv_capacity", "batch_base", "batch_decode", "batch_context", "batch_prefill")
 _CLUSTER_COLUMNS = (
     "num_waiting",
     "num_active",

@@ -61,7 +61,7 @@ def test_a_file_to_start_from(tiny, weighted, tmp_path):
     assert config.read_start() == {"bias": (1.0, 2.0)}
     assert tiny().read_start() == {}
     for changes, message in (
-        ({"policy": "mc_sf"}, "weights of policy 'weighted', not of 'mc_sf'"),
+        ({"policy": "mc_sf"}, "weights of policy 'weighted', not of policy 'mc_sf'"),
         (
             {"policy": "weighted", "fixed": {"count": 3, "margin": 0.1}, "weights": {}},
             "either held or learned",
