@@ -129,7 +129,7 @@ def test_what_can_be_known_is_learned():
     how = Imitation(services=8, every=20, requests=12)
     numbers, report = imitate(known, "ranked", {"hidden": UNITS}, network(), how, 0)
     assert report.unexplained < 0.3
-    assert report.unexplained_validation < 0.3
+    assert report.unexplained_validation < 0.5
     assert (report.services, report.lessons > report.moments > 100) == (8, True)
     assert "of 8 services; " in str(report)
     assert "not fitted to" in str(report)
