@@ -65,11 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--num-requests", type=int, default=2000)
     parser.add_argument("--json", type=Path, help="write the means here too")
     options = parser.parse_args(arguments)
-    learned = label_of(make_router(options.router))
+    learned, *others = (label_of(make_router(spec)) for spec in (options.router, *options.others))
     out = []
     for known, predictions in PREDICTIONS.items():
         print(f"\n### {known[0].upper()}{known[1:]}\n")
-        heads = ["cluster and load", f"`{learned}`", *(f"better than `{other}`" for other in options.others)]
+        heads = ["cluster and load", f"`{learned}`", *(f"better than `{other}`" for other in others)]
         print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
         for title, workers in CLUSTERS.items():
             for load in options.loads:
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     routers=[options.router, *options.others],
                 )
                 where = f"{title}, load {load:g} ({rate:.0f}/s)"
-                print(row(comparison, learned, options.others, where), flush=True)
+                print(row(comparison, learned, others, where), flush=True)
                 for name, message in comparison.errors().items():
                     print(f"\n`{name}`: {message}\n")
                 values = {name: comparison.estimate(name, METRIC).value for name in comparison.policies}
