@@ -1,0 +1,414 @@
+"""The scheduler ``ranked``: small schedules worked by hand, what it learns, and what must hold of any run."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from schedules import check
+
+from kvgym.baselines.ranked.weights import WEIGHTS
+from kvgym.batch_time import AffineBatchTime, PiecewiseBatchTime, UnitBatchTime
+from kvgym.errors import ConfigError
+from kvgym.policy import POLICIES, make_policy
+from kvgym.runner import SimulationResult, known_to, simulate
+from kvgym.simulator.batch_time import BatchTimeModel
+from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System
+from kvgym.workloads.table import RequestTable
+
+UNIT = UnitBatchTime()
+AFFINE = AffineBatchTime(0.31, 0.017, 0.023, 0.0011)
+FIELDS = ("start_time", "first_token_time", "finish_time", "num_evictions")
+
+
+def run(
+    table: RequestTable, capacity: int, weights: Mapping[str, Any] | None = None, **system: Any
+) -> SimulationResult:
+    rules = System(**{"kv_capacity": capacity, "batch_time": UNIT, "stall_limit": 1000, **system})
+    return simulate(rules, table, make_policy("ranked", **(weights or {})), log=True)
+
+
+def at_once(prompt: list[int], output: list[int], **columns: Any) -> RequestTable:
+    return RequestTable.from_columns(
+        arrival_time=[0.0] * len(prompt), prompt_len=prompt, output_len=output, **columns
+    )
+
+
+def assert_same(one: SimulationResult, other: SimulationResult, scale: float = 1.0) -> None:
+    """Compare schedules, of which the second may be that much slower."""
+    for field in FIELDS:
+        factor = 1.0 if field == "num_evictions" else scale
+        np.testing.assert_array_equal(one.requests[field] * factor, other.requests[field], err_msg=field)
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def test_one_request() -> None:
+    """A prompt of 3 with the first token takes an iteration, the other two tokens one each."""
+    check(run(at_once([3], [3]), 10), start=[0], first=[1], finish=[3])
+    check(run(at_once([3], [3]), 10, first_token="decode"), start=[0], first=[2], finish=[4])
+    # 0.31 + 3 · 0.017 + 3 · 0.0011, then decodes that end with 5 and with 6 tokens of context.
+    first, decodes = 0.31 + 3 * 0.0181, [0.31 + 0.023 + 0.0011 * context for context in (5, 6)]
+    result = run(at_once([3], [3]), 10, batch_time=AFFINE)
+    assert result.requests["first_token_time"][0] == pytest.approx(first)
+    assert result.requests["finish_time"][0] == pytest.approx(first + sum(decodes))
+
+
+def test_a_batch_stops_before_a_step_that_does_not_pay() -> None:
+    """Up to 8 tokens take 1 s, more take 10 s: 8, 8 and 4 tokens of a prompt of 20, then two decodes.
+
+    Eight tokens are worth 8 · 0.4 / 1, twenty 20 · 0.4 / 10^1.2. Where duration costs nothing all are run at once.
+    """
+    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
+    table = at_once([20], [3])
+    check(run(table, 30, batch_time=staircase), start=[0], first=[3], finish=[5])
+    check(run(table, 30, {"cost": 0.0}, batch_time=staircase), start=[0], first=[10], finish=[12])
+
+
+def test_who_will_be_done_first_goes_first() -> None:
+    """Only one fits at a time: by predictions, and by id where nothing tells them apart."""
+    alike = at_once([8, 8, 8], [2, 2, 2])
+    check(run(alike, 16), start=[0, 2, 4], finish=[2, 4, 6])
+    predicted = alike.replace(predicted_output_len=[6, 2, 4])
+    check(run(predicted, 16), start=[4, 0, 2], finish=[6, 2, 4])
+
+
+def test_deadlines() -> None:
+    """TTFT in 0.5 s cannot be met by a batch of 1 s: it goes last. Of the others, 3 s are more urgent than 100 s."""
+    table = at_once([8, 8, 8], [2, 2, 2], ttft_slo=[0.5, 100, 3])
+    check(run(table, 16), start=[4, 2, 0], finish=[6, 4, 2])
+    check(run(table, 16, {"slack": 0.0}), start=[4, 0, 2], finish=[6, 2, 4])
+    check(run(table, 16, {"slack": 0.0, "lost": 0.0}), start=[0, 2, 4], finish=[2, 4, 6])
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_who_has_most_to_come_is_evicted(longer: int) -> None:
+    """Two prompts of 4 hold 5 + 5 tokens after a batch, 6 + 6 after two; a third would take 14 of 12."""
+    predicted = [5, 5]
+    predicted[longer] = 20
+    result = run(at_once([4, 4], [5, 5], predicted_output_len=predicted), 12)
+    check(
+        result,
+        start=[0, 0],
+        finish=[10, 5] if longer == 0 else [5, 10],
+        evictions=[1, 0] if longer == 0 else [0, 1],
+    )
+
+
+@pytest.mark.parametrize(("long_ones", "passes"), [(8, True), (9, False)])
+def test_at_most_eight_are_put_aside(long_ones: int, passes: bool) -> None:
+    """One runs; many long outputs and then one short wait, with room for all: the short one may pass eight."""
+    n = long_ones
+    table = RequestTable.from_columns(
+        arrival_time=[0.0] + [0.1] * (n + 1),
+        prompt_len=[5] + [1] * n + [200],  # with this weight of prompts the short output comes last
+        output_len=[3] + [100] * n + [2],
+        predicted_output_len=[10] + [1000] * n + [2],
+    )
+    weights = {"prompt": 10.0, "footprint": 0.0, "cost": 0.0, "gate": 0.0, "gate_busy": 0.0}
+    started = run(table, 10_000, weights, batch_time=AFFINE).requests["start_time"]
+    ended = 0.31 + 5 * 0.0181  # the first batch
+    assert (started[1:-1] > ended).all()
+    assert bool(started[-1] == ended) == passes
+    # When the worker is not busy, nobody is put aside.
+    weights["gate_busy"] = 1.0
+    assert (run(table, 10_000, weights, batch_time=AFFINE).requests["start_time"][1:] == ended).all()
+
+
+# ---------------------------------------------------------------- what it learns
+
+SEEN = 300
+BIG = 10**6
+
+
+def least_ratio(lengths: np.ndarray) -> float:
+    """Gittins' cost of a request before its first token: the least, over t, of E min(o, t) / P(o ≤ t)."""
+    return min(float(np.minimum(lengths, t).mean() / (lengths <= t).mean()) for t in np.unique(lengths))
+
+
+def learned_cost(lengths: np.ndarray, predicted: np.ndarray | None = None, own: int = 1) -> float:
+    """Return what the scheduler expects of a request after it has seen others of these lengths.
+
+    When all are done, two come that cannot run together: one that may have any length, and one of which an interval
+    says that it has exactly ``exact`` tokens. Who starts first says whether the cost is less than that.
+
+    Args:
+        lengths: of those that it has seen.
+        predicted: their predicted lengths, or None.
+        own: the predicted length of the request.
+    """
+    n = len(lengths)
+    columns: dict[str, Any] = {}
+    if predicted is not None:
+        columns["predicted_output_len"] = [*predicted, own, 1]
+
+    def is_less_than(exact: int) -> bool:
+        table = RequestTable.from_columns(
+            arrival_time=[0.0] * n + [1e9] * 2,
+            prompt_len=[1] * n + [3000] * 2,
+            output_len=[*lengths, 1, 1],
+            predicted_low=[1] * (n + 1) + [exact],
+            predicted_high=[BIG] * (n + 1) + [exact],
+            **columns,
+        )
+        start = run(table, 5000, {"footprint": 0.0, "prompt": 0.0}).requests["start_time"]
+        return bool(start[n] < start[n + 1])
+
+    low, high = 1, 600
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_less_than(middle) else (middle, high)
+    return float(low)
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "share", "expected"),
+    [
+        # Half are done after 20: 20 / 0.5 is less than the mean, 60.
+        (20, 100, 0.5, 40),
+        # A tenth is: 20 / 0.1 is more than the mean, 92.
+        (20, 100, 0.1, 92),
+        # Nobody is done early: the mean.
+        (50, 60, 0.5, 55),
+    ],
+)
+def test_costs_of_known_lengths(short: int, long: int, share: float, expected: float) -> None:
+    """The grid is 9 % wide, and a prior of two requests is left in it."""
+    lengths = np.where(np.arange(SEEN) < share * SEEN, short, long)
+    assert least_ratio(lengths) == pytest.approx(expected)
+    assert learned_cost(np.random.default_rng(0).permutation(lengths)) == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1, 2])
+def test_costs_of_predictions(factor: float) -> None:
+    """Outputs are always that many times what is predicted, and so will the next be expected to be."""
+    predicted = np.random.default_rng(1).integers(20, 100, SEEN)
+    found = learned_cost((predicted * factor).astype(int), predicted, own=200)
+    assert found == pytest.approx(200 * factor, rel=0.1)
+
+
+def test_before_anybody_has_finished_the_prior_counts() -> None:
+    """Without completions the bins' hazards are 1 − 2^(−1/8): compared with the sums of the description."""
+    ends = [0.0] + [2 ** ((b + 1) / 8) for b in range(136)]
+    hazard, survival, service, done, least = 1 - 2 ** (-1 / 8), 1.0, 0.0, 0.0, math.inf
+    for low, high in itertools.pairwise(ends):
+        service += (survival - survival * hazard / 2) * (high - low)
+        done += survival * hazard
+        survival *= 1 - hazard
+        least = min(least, service / done)
+        if survival < 0.001:
+            break
+    assert learned_cost(np.array([], int)) == math.floor(least)
+
+
+# ---------------------------------------------------------------- any run
+
+
+@st.composite
+def tables(draw: st.DrawFn, informed: bool = True) -> RequestTable:
+    """Return up to 14 requests that a memory of 40 tokens can serve one by one."""
+    n = draw(st.integers(1, 14))
+
+    def column(least: int, most: int) -> list[int]:
+        return draw(st.lists(st.integers(least, most), min_size=n, max_size=n))
+
+    columns: dict[str, Any] = {}
+    if informed and draw(st.booleans()):
+        columns["predicted_output_len"] = column(1, 30)
+    if informed and draw(st.booleans()):
+        columns["predicted_low"] = column(1, 9)
+        columns["predicted_high"] = [low + 5 for low in columns["predicted_low"]]
+    if informed and draw(st.booleans()):
+        columns["class_id"] = column(0, 10)
+    if informed and draw(st.booleans()):
+        columns["ttft_slo"], columns["tbt_slo"] = column(0, 30), column(1, 6)
+    return RequestTable.from_columns(
+        arrival_time=sorted(gap / 4 for gap in column(0, 40)),
+        prompt_len=column(1, 20),
+        output_len=column(1, 20),
+        **columns,
+    )
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> dict[str, Any]:
+    """Return weights anywhere in their ranges."""
+    finite = {w.name: st.floats(max(w.low, -50), min(w.high, 50)) for w in WEIGHTS}
+    chosen: dict[str, Any] = {
+        name: draw(value) for name, value in finite.items() if draw(st.integers(0, 2)) == 0
+    }
+    if draw(st.booleans()):
+        chosen["hidden"] = 1
+        chosen["network"] = draw(
+            st.tuples(*[st.sampled_from([-2.0, -0.5, 0.0, 0.25, 1.0]) for _ in range(14)])
+        )
+    return chosen
+
+
+@st.composite
+def systems(draw: st.DrawFn, progress: tuple[str, ...] = tuple(PROGRESS_ON_EVICT)) -> System:
+    return System(
+        kv_capacity=draw(st.sampled_from([40, 48, 100])),
+        batch_time=draw(st.sampled_from([UNIT, AFFINE, AffineBatchTime(0.0)])),
+        first_token=draw(st.sampled_from(list(FIRST_TOKEN))),
+        progress_on_evict=draw(st.sampled_from(progress)),
+        requeue=draw(st.sampled_from(list(REQUEUE))),
+        stall_limit=1000,
+        block_size=draw(st.sampled_from([1, 1, 4])),
+    )
+
+
+def assert_sound(result: SimulationResult) -> None:
+    """What each iteration decides makes sense; that it fits the engine checks."""
+    log, capacity = result.log, result.system.usable_capacity
+    assert log is not None
+    assert result.completed
+    assert (result.requests["num_output_tokens"] == result.table.output_len).all()
+    assert (log["num_prefills"] + log["num_decodes"] > 0).all()  # never an empty batch
+    assert (log["prefill_tokens"] + log["num_decodes"] <= 8192).all()
+    assert (log["kv_tokens"] <= capacity).all()
+    evicting = log[log["num_evicted"] > 0]
+    assert (evicting["num_active"] > 0).all()  # the last one stays
+    assert (evicting["num_admitted"] == 0).all()
+
+
+@settings(max_examples=150, deadline=None)
+@given(tables(), systems(), choices())
+def test_any_weights(table: RequestTable, system: System, weights: dict[str, Any]) -> None:
+    if system.progress_on_evict == "lost":
+        # Where evictions lose all, weights that hold progress against a request need not come to an end.
+        weights = {}
+    assert_sound(simulate(system, table, make_policy("ranked", **weights), log=True))
+
+
+DECIDED = ("start_time", "num_admitted", "num_evicted", "num_active", "prefill_tokens", "num_decodes")
+
+
+@settings(max_examples=100, deadline=None)
+@given(tables(), systems(), choices(), st.lists(st.integers(0, 20), min_size=14, max_size=14))
+def test_true_lengths_do_not_show_before_somebody_finishes(
+    table: RequestTable, system: System, weights: dict[str, Any], more: list[int]
+) -> None:
+    logs = []
+    for output_len in (table.output_len, np.minimum(table.output_len + more[: len(table)], 20)):
+        policy = make_policy("ranked", **(weights if system.progress_on_evict != "lost" else {}))
+        log = simulate(system, table.replace(output_len=output_len), policy, log=True).log
+        assert log is not None
+        logs.append(log)
+    first = min(int(np.flatnonzero(log["num_finished"])[0]) for log in logs)
+    for column in DECIDED:
+        np.testing.assert_array_equal(*(log[column][: first + 1] for log in logs), err_msg=column)
+
+
+@settings(max_examples=60, deadline=None)
+@given(tables(informed=False), systems(), st.integers(2, 2**31 - 1))
+def test_information_that_says_nothing_changes_nothing(
+    table: RequestTable, system: System, high: int
+) -> None:
+    n, high = len(table), max(high, 10**5)
+    nothing = table.replace(predicted_low=[1] * n, predicted_high=[high] * n, ttft_slo=[math.inf] * n)
+    assert_same(*(simulate(system, t, "ranked") for t in (table, nothing)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(tables(), systems(("kept", "recompute")), choices(), st.sampled_from([0.25, 2.0, 1024.0]))
+def test_the_unit_of_time_does_not_matter(
+    table: RequestTable, system: System, weights: dict[str, Any], scale: float
+) -> None:
+    """Powers of two, so that times are exact."""
+    times: list[BatchTimeModel] = [
+        AffineBatchTime(*(c * s for c in (0.5, 0.02, 0.03, 0.001))) for s in (1.0, scale)
+    ]
+    slower = table.replace(
+        arrival_time=table.arrival_time * scale,
+        ttft_slo=None if table.ttft_slo is None else table.ttft_slo * scale,
+        tbt_slo=None if table.tbt_slo is None else table.tbt_slo * scale,
+    )
+    assert_same(
+        *(
+            simulate(dataclasses.replace(system, batch_time=t), requests, make_policy("ranked", **weights))
+            for t, requests in zip(times, (table, slower), strict=True)
+        ),
+        scale=scale,
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(tables(), st.sampled_from(list(FIRST_TOKEN)))
+def test_blocks_do_not_matter_where_there_is_memory_enough(table: RequestTable, first_token: str) -> None:
+    results = [
+        run(table, 10_000 // size * size, batch_time=AFFINE, first_token=first_token, block_size=size)
+        for size in (1, 16, 7)
+    ]
+    for other in results[1:]:
+        assert_same(results[0], other)
+
+
+@settings(max_examples=60, deadline=None)
+@given(tables(), systems())
+def test_a_network_of_zeros_is_none(table: RequestTable, system: System) -> None:
+    one, *others = (
+        simulate(system, table, make_policy("ranked", **given))
+        for given in ({}, {"hidden": 2}, {"hidden": 1, "network": (0.0,) * 14})
+    )
+    for other in others:
+        assert_same(one, other)
+
+
+def test_what_it_may_know() -> None:
+    """Whatever requests carry, but for true lengths."""
+    n = 12
+    bare = at_once([3] * n, [4] * n)
+    policy = make_policy("ranked")
+    assert known_to(policy, bare) == {"slo"}
+    rich = bare.replace(
+        predicted_output_len=[4] * n, predicted_low=[1] * n, predicted_high=[9] * n, class_id=[0] * n
+    )
+    assert known_to(policy, rich) == {"slo", "class", "predicted_length", "length_interval"}
+    assert (run(bare, 40).requests["predicted_len"] == -1).all()
+    assert (run(rich, 40).requests["predicted_len"] == 4).all()
+    assert (run(rich, 40).requests["output_len"] == -1).all()
+
+
+# ---------------------------------------------------------------- hyperparameters
+
+
+@pytest.mark.parametrize("weight", [w for w in WEIGHTS if w.size == 1], ids=lambda w: w.name)
+def test_weights_out_of_range_are_refused(weight: Any) -> None:
+    expected = f"{weight.name} = .*; expected a number from {weight.low:g} to {weight.high:g}"
+    for value in (weight.low - 0.1, weight.high + 0.1, math.nan, math.inf, "much", True, None):
+        with pytest.raises(ConfigError, match=expected):
+            make_policy("ranked", **{weight.name: value})
+    for value in (weight.low, weight.default, weight.high):
+        make_policy("ranked", **{weight.name: value})
+
+
+@pytest.mark.parametrize("numbers", [(0.5,) * 27, (0.5,) * 29, (math.nan,) * 28, (0.5, "x") * 14])
+def test_networks_of_another_size_are_refused(numbers: tuple[Any, ...]) -> None:
+    with pytest.raises(ConfigError, match="network"):
+        make_policy("ranked", hidden=2, network=numbers)
+    make_policy("ranked", hidden=2, network=(0.5,) * 28)
+
+
+@pytest.mark.parametrize("hidden", [-1, 1.5, 65, True, "two"])
+def test_numbers_of_units_that_are_none_are_refused(hidden: Any) -> None:
+    with pytest.raises(ConfigError, match=r"hidden = .*; expected"):
+        make_policy("ranked", hidden=hidden)
+
+
+def test_weights_say_what_can_be_learned() -> None:
+    ranked = POLICIES["ranked"]
+    assert {w.name for w in ranked.weights()} == {w.name for w in WEIGHTS}
+    (network,) = (w for w in ranked.weights(hidden=3) if w.size > 1)
+    assert (network.name, network.size) == ("network", 3 * 14)
+    for w in WEIGHTS:
+        assert w.low <= w.default <= w.high
+        assert w.step > 0
