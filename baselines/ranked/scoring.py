@@ -66,6 +66,26 @@ def deadline_of(view: RuleView, row: Any, request: Any) -> Any:
 
 
 @jit_inline
+def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple[float, float]:
+    """Return the slack of a request, in logarithms of batches up to MOST_SLACK, and 1 if it is lost, else 0.
+
+    Args:
+        view: what the rule sees.
+        memory: what it remembers.
+        row: of an active request (its slot) or of a waiting one (its request).
+        request: its row among the requests.
+    """
+    slack, lost = MOST_SLACK, 0.0
+    if request.ttft_slo < math.inf or request.tbt_slo < math.inf:
+        left_time = deadline_of(view, row, request) - view.worker.clock
+        if left_time < memory.reals[SHORTEST]:
+            lost = 1.0
+        else:
+            slack = min(math.log(1.0 + left_time / memory.reals[LAST]), MOST_SLACK)
+    return slack, lost
+
+
+@jit_inline
 def network_score(memory: RuleMemory, features: Any) -> Any:
     """Return what the network adds to the score: one hidden layer of tanh units, shared by all requests.
 
@@ -106,13 +126,8 @@ def score_of(
     log_held = 0.0 if waiting else math.log(1.0 + kv)
     score = reals[SCORES + 2 * view.requests.shape[0] + request_id] + log_work
     score += p[FOOTPRINT] * log_memory - p[ATTAINED] * log_attained - p[HELD] * log_held
-    slack, lost = MOST_SLACK, 0.0
+    slack, lost = urgency(view, memory, row, request)
     if request.ttft_slo < math.inf or request.tbt_slo < math.inf:
-        left_time = deadline_of(view, row, request) - view.worker.clock
-        if left_time < reals[SHORTEST]:
-            lost = 1.0
-        else:
-            slack = min(math.log(1.0 + left_time / reals[LAST]), MOST_SLACK)
         score += p[LOST] * lost + p[SLACK] * (slack - MOST_SLACK)
     if p[HIDDEN] > 0.0:
         mean = mean_log_output(memory)
