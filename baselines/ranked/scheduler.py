@@ -62,6 +62,41 @@ QUEUE_SHARE = 64
 
 
 @jit_inline
+def rate_waiting(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
+    """Renew the scores of waiting requests and bring them into order.
+
+    Args:
+        view: what the rule sees.
+        memory: what it remembers.
+        everybody: else only those without a score, which is NaN.
+    """
+    state, scores = memory.state, memory.reals
+    count = state[WAITING_HEAP]
+    state[WAITING_HEAP] = 0
+    for j in range(count):
+        i = state[WAITING_HEAP + 1 + j]
+        if view.requests[i].status == WAITING:
+            if everybody or math.isnan(scores[SCORES + i]):
+                rate_request(view, memory, i)
+            ranked_push(state, WAITING_HEAP, scores, SCORES, i)
+
+
+@jit_inline
+def renew(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
+    """Renew scores between :func:`rate_all` and the decision: something that they are made of has changed.
+
+    Args:
+        view: what the rule sees.
+        memory: what it remembers.
+        everybody: else only those without a score, which is NaN.
+    """
+    for k in range(view.worker.num_active):
+        if everybody or math.isnan(memory.reals[SCORES + view.active[k].request_id]):
+            rate_slot(view, memory, k)
+    rate_waiting(view, memory, everybody)
+
+
+@jit_inline
 def rate_all(view: RuleView, memory: RuleMemory) -> None:
     """Bring the scores up to date: of who has come, and of active requests at every fourth token.
 
@@ -81,13 +116,7 @@ def rate_all(view: RuleView, memory: RuleMemory) -> None:
     state[UNRATED] += 1
     if fresh or (state[DEADLINES] == 1 and state[UNRATED] > w.num_waiting // QUEUE_SHARE):
         state[UNRATED] = 0
-        count = state[WAITING_HEAP]
-        state[WAITING_HEAP] = 0
-        for j in range(count):
-            i = state[WAITING_HEAP + 1 + j]
-            if view.requests[i].status == WAITING:
-                rate_request(view, memory, i)
-                ranked_push(state, WAITING_HEAP, memory.reals, SCORES, i)
+        rate_waiting(view, memory, True)
     for k in range(w.num_active):
         slot = view.active[k]
         request = view.requests[slot.request_id]

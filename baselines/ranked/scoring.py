@@ -106,6 +106,32 @@ def time_to_spare(view: RuleView, memory: RuleMemory, row: Any, request: Any) ->
 
 
 @jit_inline
+def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple[float, float, float]:
+    """Return how near the next deadline of a request is.
+
+    Args:
+        view: what the rule sees.
+        memory: what it remembers.
+        row: of an active request (its slot) or of a waiting one (its request).
+        request: its row among the requests.
+
+    Returns:
+        Slack, logarithm of batches, up to MOST_SLACK; 1 if it is lost, else 0; 1 if it is a decode that cannot wait for
+        another batch, else 0.
+    """
+    slack, lost, urgent = MOST_SLACK, 0.0, 0.0
+    if has_objective(request):
+        spare, last = time_to_spare(view, memory, row, request), memory.reals[LAST]
+        if spare < 0.0:
+            lost = 1.0
+        else:
+            slack = min(math.log(1.0 + spare / last), MOST_SLACK)
+            if row.num_prefill_left == 0 and spare < 2.0 * last:
+                urgent = 1.0
+    return slack, lost, urgent
+
+
+@jit_inline
 def network_score(memory: RuleMemory, features: Any) -> Any:
     """Return what the network adds to the score: one hidden layer of tanh units, shared by all requests.
 
@@ -140,21 +166,12 @@ def terms_of(view: RuleView, memory: RuleMemory, row: Any, request: Any, output:
         Logarithms of its work, memory, output so far and KV held; slack, logarithm of batches; 1 if it is
         lost, else 0; 1 if it cannot wait for another batch, else 0.
     """
-    reals = memory.reals
     left, kv = float(row.num_prefill_left), float(row.num_kv_tokens)
     log_work = math.log(output + memory.params[PROMPT] * left)
     log_memory = math.log(kv + left + 0.5 * output)
     log_attained = math.log(1.0 + row.num_output_tokens)
     log_held = 0.0 if waiting else math.log(1.0 + kv)
-    slack, lost, urgent = MOST_SLACK, 0.0, 0.0
-    if has_objective(request):
-        spare = time_to_spare(view, memory, row, request)
-        if spare < 0.0:
-            lost = 1.0
-        else:
-            slack = min(math.log(1.0 + spare / reals[LAST]), MOST_SLACK)
-            if left == 0.0 and spare < 2.0 * reals[LAST]:
-                urgent = 1.0
+    slack, lost, urgent = urgency(view, memory, row, request)
     return log_work, log_memory, log_attained, log_held, slack, lost, urgent
 
 

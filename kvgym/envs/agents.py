@@ -28,9 +28,9 @@ from kvgym.envs.scheduling.actions.expressing import (
 )
 from kvgym.envs.scheduling.actions.kind import MORE
 from kvgym.envs.scheduling.actions.reading import ActionReader
-from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.config import EnvConfig, use_batch_time
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.envs.scheduling.memory import Block, Sizes, control_row
+from kvgym.envs.scheduling.memory import Block, Sizes, control_row, rule_tables
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.revealed import class_table
@@ -40,8 +40,6 @@ from kvgym.envs.scheduling.tables import EPISODE, REWARD_TERMS
 from kvgym.errors import InvalidDecisionError
 from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.runner import SimulationResult, system_info
-from kvgym.simulator.addresses import function_handle
-from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.cluster_tables import ROWS
 from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.entering import STATUS_NAMES, enter_decision
@@ -188,11 +186,16 @@ class AgentPolicy(Policy):
         """Point the compiled functions at the simulation's tables, and make room for their own."""
         config = self.config
         n = len(simulation.table)
-        sizes = Sizes(n, simulation.active.shape[1], config.queue_window, n + 2, 0)
+        slots = simulation.active.shape[1]
+        rule = rule_tables(config.kind.rule_memory(config, n, slots))
+        sizes = Sizes(
+            n, slots, config.queue_window, n + 2, 0, rule=tuple(table.size for table in rule.values())
+        )
         own: dict[str, Any] = {
             "episode": np.zeros(1, EPISODE),
             "window": np.zeros(config.queue_window, np.int32),
             "heap": np.zeros(n + 2, np.int64),
+            **rule,
         }
         own["episode"]["cursor"] = UNKNOWN
         # A worker is told its share of what arrives, the scale of rates is that of all workers.
@@ -215,13 +218,10 @@ class AgentPolicy(Policy):
         self._actions = np.zeros((1, config.kind.size(config)))
         self._reader = ActionReader(config.kind.space(config), self._actions[0])
         self._outcomes, self._todo = np.zeros(1, np.int64), np.zeros(1, np.uint8)
-        batch_time = simulation.system.all_workers[k].batch_time
-        handle = function_handle(batch_time.kernel.compiled, BATCH_TIME_SIGNATURE, compiled=True)
-        self._settings["batch_time_function"] = handle
+        self._batch_params = use_batch_time(self._settings, simulation.system.all_workers[k].batch_time)
         self._arguments = (
             self._control, self._todo, self._actions, self._observations, self._masks, np.zeros(1),
             np.zeros((1, len(REWARD_TERMS))), self._outcomes, np.zeros(1, np.int64), np.zeros(1),
-            np.array(batch_time.params(), np.float64),
         )  # fmt: skip
         self._simulation = simulation
 
@@ -238,6 +238,7 @@ class AgentPolicy(Policy):
         config, kind = self.config, self.config.kind
         anything = self._run(BEGIN)
         if kind.holds and self._hold > 0:
+            self._own["episode"]["held"] = config.hold - self._hold
             self._hold -= 1
             self._actions[0] = self._held
             self._run(COMPOSE)
@@ -246,6 +247,7 @@ class AgentPolicy(Policy):
             self._run(COMPOSE)
         else:
             complete = False
+            self._own["episode"]["held"] = 0
             while not complete:
                 self._predict()
                 complete = self._run(COMPOSE)

@@ -24,14 +24,13 @@ from kvgym.envs.scheduling.actions.expressing import (
     refused,
 )
 from kvgym.envs.scheduling.actions.kind import ENCODE_SIGNATURE, MORE
-from kvgym.envs.scheduling.observations import write_observation
-from kvgym.envs.scheduling.opening import WHERE, open_environment
-from kvgym.envs.scheduling.stepping import RUNNING, advance, apply_at, batch_time_at, mask_at, total_reward
+from kvgym.envs.scheduling.opening import WHERE, open_environment, open_view
+from kvgym.envs.scheduling.stepping import RUNNING, advance, apply_at, observe, total_reward
 from kvgym.envs.scheduling.tables import MARKED
 from kvgym.envs.scheduling.window import Env
 from kvgym.simulator.addresses import function_at
 from kvgym.simulator.compiled import jit, kernel
-from kvgym.simulator.rule import MEMORY, POLICY_SIGNATURE, RuleDecision, RuleMemory, view_of
+from kvgym.simulator.rule import MEMORY, POLICY_SIGNATURE, RuleDecision, RuleMemory
 from kvgym.simulator.tables import DECISION, REQUEUE_ARRIVAL, RUN, UNKNOWN, WAIT
 
 policy_at, encode_at = function_at(POLICY_SIGNATURE), function_at(ENCODE_SIGNATURE)
@@ -69,7 +68,7 @@ _DECISION = types.Array(numba.from_dtype(DECISION), 1, "C")
 
 @kernel(
     types.int64(
-        WHERE, _I8, _DECISION, _I4, _I4, _I4, MEMORY, _F8, _F4_2D, _U8_2D, _F8_2D, _F8, _F8, _I8
+        WHERE, _I8, _DECISION, _I4, _I4, _I4, MEMORY, _F4_2D, _U8_2D, _F8_2D, _F8, _F8, _I8
     )
 )  # fmt: skip
 def demonstrate_episode(
@@ -80,7 +79,6 @@ def demonstrate_episode(
     admit_tokens: Any,
     evict: Any,
     memory: RuleMemory,
-    batch_params: Any,
     observations: Any,
     masks: Any,
     actions: Any,
@@ -99,7 +97,6 @@ def demonstrate_episode(
         admit_tokens: tokens of each.
         evict: slots.
         memory: hyperparameters and memory of the policy.
-        batch_params: float64, parameters of the batch-time kernel.
         observations: float32 (n, D), written from row ``report[AT]`` on; so are the three that follow.
         masks: uint8 (n, K).
         actions: float64 (n, a).
@@ -114,9 +111,7 @@ def demonstrate_episode(
     e = open_environment(where)
     run, s, episode = e.run, e.settings, e.episode
     policy = policy_at(handles[0], handles[1])
-    batch_time = batch_time_at(s.batch_time_function[0], s.batch_time_function[1])
     encode = encode_at(handles[2], handles[3])
-    write_mask = mask_at(s.mask_function[0], s.mask_function[1])
     apply = apply_at(s.apply_function[0], s.apply_function[1])
     d = record[0]
     decision = RuleDecision(d, admit, admit_tokens, evict)
@@ -131,7 +126,7 @@ def demonstrate_episode(
             return outcome
         first = False
         d.act, d.explicit, d.num_admit, d.num_evict, d.wait_until = RUN, 0, 0, 0, np.inf
-        policy(view_of(run, batch_time, batch_params), decision, memory)
+        policy(open_view(e), decision, memory)
         report[NUM_ADMIT], report[NUM_EVICT], report[NUM_ACTIVE] = d.num_admit, d.num_evict, run.w.num_active
         reason = refused(e, decision)
         if reason != 0:
@@ -150,8 +145,7 @@ def demonstrate_episode(
             reason = encode(where, decision, done, actions[row], report)
             if reason < 0:
                 return reason
-            write_observation(e, observations[row], batch_time, batch_params)
-            write_mask(where, masks[row])
+            observe(e, where, observations[row], masks[row])
             episode.num_ignored = 0
             complete = apply(where, actions[row]) != MORE
             episode.latency = episode.ttft = episode.tokens = episode.goodput = episode.evictions = 0.0
@@ -162,4 +156,4 @@ def demonstrate_episode(
         reason = difference(e, decision)
         if reason != 0:
             return reason if asked or reason == IDLE else UNASKED
-        outcome = advance(e, batch_time, batch_params)
+        outcome = advance(e, where)

@@ -26,7 +26,6 @@ from kvgym.envs.scheduling.actions.expressing import (
 from kvgym.envs.scheduling.actions.kind import ENCODE_SIGNATURE
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.episodes import Episodes
-from kvgym.envs.scheduling.memory import Sizes
 from kvgym.envs.scheduling.stepping import RUNNING, TERMINATED, TRUNCATED
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError
@@ -72,8 +71,7 @@ class Demonstrations:
 class _Episodes(Episodes):
     """Episodes whose token gaps are counted as finely as in a simulation, so that metrics are the same."""
 
-    def _sizes(self, num_requests: int) -> Sizes:
-        return super()._sizes(num_requests)._replace(gap_bins=GAP_BINS)
+    gap_bins = GAP_BINS
 
 
 def demonstrate(
@@ -192,7 +190,7 @@ def _play(
             episodes.control[0],
             np.array(handles, np.int64).ravel(), decision if episodes.compiled else as_records(decision),
             np.zeros_like(block["admit"]), np.full_like(block["admit"], UNKNOWN), np.zeros_like(block["evict"]),
-            policy.arguments(), episodes.batch_params, found.observations, found.masks.view(np.uint8), found.actions,
+            policy.arguments(), found.observations, found.masks.view(np.uint8), found.actions,
             found.rewards, np.zeros(len(REWARD_TERMS)), report,
         )
     )  # fmt: skip

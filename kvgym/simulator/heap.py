@@ -62,6 +62,23 @@ def heap_pop(state: Any, at: int) -> int:
 
 
 @jit
+def heap_remove(state: Any, at: int, key: int) -> bool:
+    """Remove a key wherever it is, in time proportional to the length; returns whether it was there."""
+    base, k = at + 1, 0
+    while k < state[at] and state[base + k] != key:
+        k += 1
+    if k == state[at]:
+        return False
+    while k > 0:  # it rises to the top, past what is smaller
+        parent = (k - 1) >> 1
+        state[base + k] = state[base + parent]
+        k = parent
+    state[base] = key
+    heap_pop(state, at)
+    return True
+
+
+@jit
 def heap_first(state: Any, at: int) -> int:
     """Return the request of the smallest key, UNKNOWN if the heap is empty."""
     return key_request(state[at + 1]) if state[at] > 0 else UNKNOWN

@@ -43,7 +43,7 @@ def _random_arguments(rng: np.random.Generator) -> dict[str, Any]:
 
     scenario = one(*(name for name in scenario_names() if load_scenario(name).workers == 1))
     arguments: dict[str, Any] = {
-        "action": one("admit_evict", "admit_count", "flags", "knobs", "tokens"),
+        "action": one("admit_evict", "admit_count", "flags", "knobs", "tokens", "rank", "rank_scores"),
         "scenario": scenario,
         "observation": one("flat", "dict", "rllib"),
         "queue_window": one(1, 2, 5, 16),
@@ -87,6 +87,11 @@ def _random_arguments(rng: np.random.Generator) -> dict[str, Any]:
     arguments["queue_order"] = one(
         "queue", "prompt", "attained", *(["predicted", "volume"] if "predicted_length" in shown else [])
     )
+    if arguments["action"].startswith("rank"):
+        arguments["queue_order"] = one("rank", arguments["queue_order"])
+        arguments["features"] = [n for n in ("rank", "priority", "saved_duration") if rng.random() < 0.5]
+    if arguments["action"] == "rank_scores" and rng.random() < 0.5:
+        arguments["weights"] = {"cost": 0.8, "gate": 1.0, "value": 0.05}
     if rng.random() < 0.3:
         arguments["load"] = one((0.5, 2.0), (3.0, 3.0))
     if rng.random() < 0.3:

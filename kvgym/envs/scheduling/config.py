@@ -7,10 +7,17 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvgym.envs.scheduling.actions.catalogue import ACTIONS, action_kind
-from kvgym.envs.scheduling.actions.kind import APPLY_SIGNATURE, MASK_SIGNATURE, ActionKind
+from kvgym.envs.scheduling.actions.kind import (
+    APPLY_SIGNATURE,
+    BOUNDARY_SIGNATURE,
+    FEATURES_SIGNATURE,
+    MASK_SIGNATURE,
+    ActionKind,
+)
 from kvgym.envs.scheduling.observations import active_features, queue_features
 from kvgym.envs.scheduling.revealed import FEATURES, show_bits
 from kvgym.envs.scheduling.tables import (
@@ -18,6 +25,7 @@ from kvgym.envs.scheduling.tables import (
     ORDER_PREDICTED,
     ORDER_PROMPT,
     ORDER_QUEUE,
+    ORDER_RANK,
     ORDER_VOLUME,
     OVERFLOW_CLEAR,
     OVERFLOW_LIFO,
@@ -39,6 +47,7 @@ ORDERS = {
     "prompt": ORDER_PROMPT,
     "volume": ORDER_VOLUME,
     "attained": ORDER_ATTAINED,
+    "rank": ORDER_RANK,
 }
 OVERFLOWS = {"lifo": OVERFLOW_LIFO, "clear": OVERFLOW_CLEAR}
 
@@ -93,6 +102,25 @@ def _handle_of(function: Kernel, signature: Any, compiled: bool) -> tuple[int, i
     return function_handle(found, signature, compiled=compiled)
 
 
+def use_batch_time(
+    settings: np.ndarray, batch_time: BatchTimeModel, *, compiled: bool = True
+) -> NDArray[np.float64]:
+    """Let the stepping functions find a batch-time model.
+
+    Args:
+        settings: dtype SETTINGS, shape (1,).
+        batch_time: the model.
+        compiled: False for uncompiled stepping functions.
+
+    Returns:
+        Its parameters, float64; the caller keeps them alive.
+    """
+    params = np.array(batch_time.params(), np.float64)
+    settings["batch_time_function"] = _handle_of(batch_time.kernel, BATCH_TIME_SIGNATURE, compiled)
+    settings["batch_params"] = params.ctypes.data, params.size
+    return params
+
+
 class EnvConfig(BaseModel):
     """Keyword arguments of every environment id.
 
@@ -116,22 +144,25 @@ class EnvConfig(BaseModel):
         queue_order: order of the queue window: ``"queue"``, ``"predicted"`` or ``"prompt"`` (shortest first), or
             ``"volume"``, smallest predicted use of memory first: KV tokens times iterations, o (s + o / 2), or
             ``"attained"``, fewest tokens delivered before an eviction first (below 64, 64, 128, 256, ...), then the
-            shortest prompt.
+            shortest prompt; or ``"rank"``, by the score of the rule, of kinds that have one (rank, rank_scores).
         epochs: ``"iteration"``, a step per iteration; ``"decision"``, iterations with nothing to admit that
             fit are run without asking.
         overflow: rule when the coming iteration does not fit: ``"lifo"`` or ``"clear"``.
         information: what is revealed of requests, subset of :data:`kvgym.policy.NEEDS`; all of it is in the
             observation.
         features: what else is in it, subset of :data:`kvgym.envs.scheduling.revealed.FEATURES`: ``"priority"``, and
-            ``"saved_duration"``, what evicting an active request saves of the coming batch.
+            ``"saved_duration"``, what evicting an active request saves of the coming batch; with rank and
+            rank_scores also ``"rank"``, what their rule makes of each request.
         reward: weight of each reward term, see :data:`kvgym.envs.scheduling.tables.REWARD_TERMS`.
         reward_scale: terms are divided by this; None = requests per episode, so that the undiscounted return
             of the latency term is minus the mean end-to-end latency in seconds.
         reward_reference: a built-in policy whose rewards on the same requests are subtracted, see
             :mod:`kvgym.envs.scheduling.reward_reference`; the return is then the relative improvement over it.
-        hold: iterations for which an action stays in force, of kinds that set a rule (knobs).
+        hold: iterations for which an action stays in force, of kinds that set a rule (knobs, rank, rank_scores).
         knobs: levels of each knob that may be chosen, e.g. ``{"quantum": [0]}``; knobs left out have all. See
             :data:`kvgym.envs.scheduling.actions.knobs.LEVELS`.
+        weights: of rank_scores: weights of the rule that scores are added to; those left out have the defaults of
+            the scheduler ``ranked``.
         horizon: seconds after which an episode is truncated; None = ten times the nominal arrival span plus
             600 s, unless the scenario has one.
         stall_limit: decisions in a row without a new token after which an episode is truncated.
@@ -156,7 +187,7 @@ class EnvConfig(BaseModel):
     observation: Literal["flat", "dict", "rllib"] = "flat"
     queue_window: int = Field(default=16, ge=1, le=1024)
     active_window: int = Field(default=16, ge=1, le=1024)
-    queue_order: Literal["queue", "predicted", "prompt", "volume", "attained"] = "queue"
+    queue_order: Literal["queue", "predicted", "prompt", "volume", "attained", "rank"] = "queue"
     epochs: Literal["iteration", "decision"] = "iteration"
     overflow: Literal["lifo", "clear"] = "lifo"
     information: tuple[str, ...] = ("predicted_length",)
@@ -166,6 +197,7 @@ class EnvConfig(BaseModel):
     reward_reference: str | None = None
     hold: int = Field(default=8, ge=1)
     knobs: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    weights: dict[str, float] = Field(default_factory=dict)
     horizon: float | None = Field(default=None, gt=0)
     stall_limit: int = Field(default=2000, ge=1)
     time_scale: float = Field(default=10.0, gt=0)
@@ -173,11 +205,14 @@ class EnvConfig(BaseModel):
 
     @classmethod
     def of(cls, **arguments: Any) -> EnvConfig:
-        """Validate keyword arguments.
+        """Validate keyword arguments; those left out have the defaults of the kind of action, or else these here.
 
         Raises:
             ConfigError: naming the wrong one and the valid ones.
         """
+        action = arguments.get("action", cls.model_fields["action"].default)
+        if isinstance(action, str) and action in ACTIONS:
+            arguments = {**action_kind(action).defaults, **arguments}
         config = validated(cls, arguments)
         if config.action not in ACTIONS:
             raise ConfigError(
@@ -188,6 +223,15 @@ class EnvConfig(BaseModel):
         check_names("reward term", config.reward, REWARD_TERMS)
         if config.queue_order in ("predicted", "volume") and "predicted_length" not in config.information:
             raise ConfigError(f"queue_order {config.queue_order!r} needs 'predicted_length' in information")
+        if config.kind.write_features is None:
+            for name, given in (
+                ("feature 'rank'", config.features),
+                ("queue_order 'rank'", [config.queue_order]),
+            ):
+                if "rank" in given:
+                    raise ConfigError(
+                        f"{name} needs a kind of action that has the rule of ranked: rank, rank_scores"
+                    )
         config.kind.check(config)
         if not 0 < config.load[0] <= config.load[1]:
             raise ConfigError(f"load = {list(config.load)}; expected 0 < low ≤ high, multiples of the rate")
@@ -227,14 +271,24 @@ class EnvConfig(BaseModel):
     def make_settings(
         self, batch_time: BatchTimeModel, episode_requests: int, mean_rate: float, *, compiled: bool = True
     ) -> np.ndarray:
-        """Return the settings the stepping functions read, dtype SETTINGS, shape (1,)."""
+        """Return the settings the stepping functions read, dtype SETTINGS, shape (1,).
+
+        Args:
+            batch_time: the model that scales are taken from; :func:`use_batch_time` sets the one in use.
+            episode_requests: requests per episode.
+            mean_rate: of arrivals, 1/s.
+            compiled: False for uncompiled stepping functions.
+        """
         settings = np.zeros(1, SETTINGS)
         s = settings[0]
         smallest = float(batch_time(num_decodes=1, decode_context=1))
         kind = self.kind
-        s["batch_time_function"] = _handle_of(batch_time.kernel, BATCH_TIME_SIGNATURE, compiled)
         s["mask_function"] = _handle_of(kind.write_mask, MASK_SIGNATURE, compiled)
         s["apply_function"] = _handle_of(kind.apply, APPLY_SIGNATURE, compiled)
+        if kind.at_boundary is not None:
+            s["boundary_function"] = _handle_of(kind.at_boundary, BOUNDARY_SIGNATURE, compiled)
+        if kind.write_features is not None and "rank" in self.features:
+            s["features_function"] = _handle_of(kind.write_features, FEATURES_SIGNATURE, compiled)
         options = kind.options(self)
         s["options"][: len(options)] = options
         s["order"], s["overflow"] = ORDERS[self.queue_order], OVERFLOWS[self.overflow]

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.envs.scheduling.memory import Block, Sizes
+from kvgym.envs.scheduling.config import EnvConfig, use_batch_time
+from kvgym.envs.scheduling.memory import Block, Sizes, rule_tables
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.reward_reference import ReferenceRewards, reference_policy
@@ -47,9 +47,17 @@ class _Agent(Policy):
 
 @dataclass
 class Slot:
-    """One environment's place: its block, the requests of its episode, and what a reference policy earns on them."""
+    """One environment's place.
+
+    Attributes:
+        block: its tables.
+        rule: what the tables of the rule of its kind of action hold when an episode begins.
+        table: the requests of its episode.
+        reference: what a reference policy earns on them.
+    """
 
     block: Block
+    rule: dict[str, NDArray[Any]]
     table: RequestTable | None = None
     reference: ReferenceRewards | None = None
 
@@ -71,8 +79,11 @@ class Episodes:
         outcomes: int64 (N,): RUNNING, TERMINATED or TRUNCATED.
         ignored: int64 (N,): parts of the latest action that were not possible.
         times: float64 (N,): clocks, seconds.
+        gap_bins: bins of each histogram of token gaps.
         load: range of the factor on arrival rates, for episodes to come, see :class:`EnvConfig`.
     """
+
+    gap_bins: ClassVar[int] = GAP_BINS
 
     def __init__(self, config: EnvConfig, count: int, *, compiled: bool = True) -> None:
         """Set up memory for ``count`` environments."""
@@ -87,8 +98,8 @@ class Episodes:
         self.settings = config.make_settings(
             self.system.batch_time, len(first), self.workload.mean_rate, compiled=self.compiled
         )
-        self.batch_params = np.array(self.system.batch_time.params(), dtype=np.float64)
-        self.slots = [Slot(Block(self._sizes(len(first)), self.settings)) for _ in range(count)]
+        self.batch_params = use_batch_time(self.settings, self.system.batch_time, compiled=self.compiled)
+        self.slots = [Slot(*self._memory(len(first))) for _ in range(count)]
         self.control = np.stack([slot.block.control for slot in self.slots])
         size = observation_size(config)
         self.observations = np.zeros((count, size), np.float32)
@@ -112,15 +123,20 @@ class Episodes:
         self._entry: Any = None
         self._arguments: tuple[Any, ...] = ()
 
-    def _sizes(self, num_requests: int) -> Sizes:
+    def _memory(self, num_requests: int) -> tuple[Block, dict[str, NDArray[Any]]]:
+        """Return tables for episodes of so many requests, and what those of a rule begin with."""
         n = max(1, num_requests)
-        return Sizes(
+        slots = min(n, self.system.usable_capacity)
+        rule = rule_tables(self.kind.rule_memory(self.config, n, slots))
+        sizes = Sizes(
             num_requests=n,
-            slots=min(n, self.system.usable_capacity),
+            slots=slots,
             window=self.config.queue_window,
-            heap=0 if self.config.queue_order == "queue" else n + 2,
-            gap_bins=GAP_BINS,
+            heap=0 if self.config.queue_order in ("queue", "rank") else n + 2,
+            gap_bins=self.gap_bins,
+            rule=tuple(table.size for table in rule.values()),
         )
+        return Block(sizes, self.settings), rule
 
     def check_information(self, table: RequestTable) -> None:
         """Check that the workload carries what is to be revealed.
@@ -158,7 +174,7 @@ class Episodes:
         self.system.check_fits(table)
         slot = self.slots[index]
         if len(table) > slot.block.sizes.num_requests:
-            slot.block = Block(self._sizes(2 * len(table)), self.settings)
+            slot.block, slot.rule = self._memory(2 * len(table))
             self.control[index] = slot.block.control
         block = slot.block
         block.clear()
@@ -172,6 +188,8 @@ class Episodes:
         for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
             block["requests"][name] = np.nan
         block["requests"]["worker"] = UNKNOWN
+        for name, content in slot.rule.items():
+            block[name][:] = content
         slot.table = table
         if self.reference is not None:
             system = replace(self.system, stall_limit=None)  # that of the agent would end slow starters
@@ -190,7 +208,7 @@ class Episodes:
             self._entry = step_envs.compiled if self.compiled else uncompiled(step_envs)
             self._arguments = (
                 self.control, self.todo, self.actions, self.observations, self.masks, self.rewards, self.terms,
-                self.outcomes, self.ignored, self.times, self.batch_params,
+                self.outcomes, self.ignored, self.times,
             )  # fmt: skip
         failed = self._entry(*self._arguments)
         if failed:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.envs.scheduling.tables import EPISODE
+from kvgym.simulator.rule import MEMORY_DTYPES, RuleMemory
 from kvgym.simulator.tables import (
     DECISION,
     ITERATION,
@@ -27,6 +28,9 @@ from kvgym.simulator.tables import (
     WORKLOAD,
 )
 
+RULE_TABLES = tuple(f"rule_{name}" for name in RuleMemory._fields)
+"""Names of the tables that hold the memory of a kind's rule, in the order of :class:`RuleMemory`."""
+
 
 class Sizes(NamedTuple):
     """Lengths that decide the layout of a block.
@@ -37,6 +41,7 @@ class Sizes(NamedTuple):
         window: Q, length of the queue window.
         heap: room of the heap of waiting requests outside the window, 0 if the window follows the queue.
         gap_bins: bins of the histogram of token gaps, 0 for none.
+        rule: lengths of the memory of a kind's rule: parameters, whole numbers, real numbers, profile.
     """
 
     num_requests: int
@@ -44,6 +49,7 @@ class Sizes(NamedTuple):
     window: int
     heap: int
     gap_bins: int
+    rule: tuple[int, ...] = (0, 0, 0, 0)
 
     def layout(self) -> tuple[tuple[str, Any, int], ...]:
         """Return (name, dtype, length) of every table, in the order of the address array."""
@@ -69,10 +75,17 @@ class Sizes(NamedTuple):
             ("gap_counts", np.int64, self.gap_bins),
             ("gap_sums", np.float64, self.gap_bins),
             ("log", ITERATION, 0),
+            *zip(RULE_TABLES, MEMORY_DTYPES, self.rule, strict=True),
         )
 
 
 NUM_TABLES = len(Sizes(1, 1, 1, 1, 1).layout())
+
+
+def rule_tables(memory: RuleMemory | None) -> dict[str, NDArray[Any]]:
+    """Return the memory of a rule by the names of its tables; tables of length 0 where there is no rule."""
+    arrays = memory if memory is not None else [np.zeros(0, dtype) for dtype in MEMORY_DTYPES]
+    return dict(zip(RULE_TABLES, arrays, strict=True))
 
 
 def control_row(tables: Sequence[NDArray[Any]], settings: NDArray[Any]) -> NDArray[np.int64]:

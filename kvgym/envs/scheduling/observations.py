@@ -18,6 +18,8 @@ from kvgym.envs.scheduling.revealed import (
     active_columns,
     class_features,
     half_way,
+    moment_features,
+    moment_size,
     queue_columns,
     shows_saved,
     write_classes,
@@ -111,11 +113,12 @@ def active_features(config: Shown) -> tuple[tuple[str, str], ...]:
 
 
 def observation_size(config: Windows) -> int:
-    """Return the length of the flat observation: system, profile, classes, queue and active row by row."""
+    """Return the length of the flat observation: system, profile, classes, rule, queue and active row by row."""
     return (
         len(SYSTEM_FEATURES)
         + PROFILE_BINS
         + len(class_features(config))
+        + len(moment_features(config))
         + config.queue_window * len(queue_features(config))
         + config.active_window * len(active_features(config))
     )
@@ -294,6 +297,6 @@ def write_observation(e: Env, out: Any, batch_time: Any, batch_params: Any) -> N
     write_profile(e, out, 14)
     at = 14 + PROFILE_BINS
     if s.show != 0:
-        at = write_classes(e, out, at)
+        at = write_classes(e, out, at) + moment_size(e)
     at = write_queue(e, out, at, duration, batch_time, batch_params)
     write_active(e, out, at, duration, batch_time, batch_params)

@@ -13,9 +13,11 @@ from numba import types
 from kvgym.envs.scheduling.memory import NUM_TABLES
 from kvgym.envs.scheduling.tables import EPISODE, SETTINGS
 from kvgym.envs.scheduling.window import Env
-from kvgym.simulator.addresses import view_at
+from kvgym.simulator.addresses import function_at, view_at
+from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import Run
 from kvgym.simulator.compiled import jit_expand
+from kvgym.simulator.rule import RuleMemory, RuleView, view_of
 from kvgym.simulator.tables import (
     DECISION,
     ITERATION,
@@ -33,7 +35,7 @@ decision_at, load_at, episode_at = view_at(DECISION), view_at(LOAD), view_at(EPI
 workload_at, requests_at, slots_at = view_at(WORKLOAD), view_at(REQUEST), view_at(SLOT)
 log_at, settings_at = view_at(ITERATION), view_at(SETTINGS)
 i4_at, i8_at, f8_at = view_at("i4"), view_at("i8"), view_at("f8")
-
+batch_time_at = function_at(BATCH_TIME_SIGNATURE)
 
 WHERE = types.int64[::1]
 """Numba type of a row of control: addresses of the tables, their lengths, and the address of the SETTINGS record."""
@@ -72,4 +74,26 @@ def open_environment(where: Any) -> Env:
         episode_at(where[5], 1)[0],
         i4_at(where[6], where[NUM_TABLES + 6]),
         i8_at(where[7], where[NUM_TABLES + 7]),
+    )
+
+
+@jit_expand
+def open_rule(where: Any) -> RuleMemory:
+    """Open the memory of the kind's rule; empty arrays where it has none."""
+    return RuleMemory(
+        f8_at(where[20], where[NUM_TABLES + 20]),
+        i8_at(where[21], where[NUM_TABLES + 21]),
+        f8_at(where[22], where[NUM_TABLES + 22]),
+        i4_at(where[23], where[NUM_TABLES + 23]),
+    )
+
+
+@jit_expand
+def open_view(e: Env) -> RuleView:
+    """Return what a rule sees of an environment, the batch-time model of the worker included."""
+    s = e.settings
+    return view_of(
+        e.run,
+        batch_time_at(s.batch_time_function[0], s.batch_time_function[1]),
+        f8_at(s.batch_params[0], s.batch_params[1]),
     )

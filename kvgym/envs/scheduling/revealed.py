@@ -3,7 +3,8 @@
 Every need of :data:`kvgym.policy.NEEDS` that an environment reveals is in its observation, so that an agent may
 know what a policy may know. Predicted lengths and targets have places of their own in
 :mod:`~kvgym.envs.scheduling.observations`; the rest are columns at the end of each row, and for rates of classes a
-block behind the future-memory profile.
+block behind the future-memory profile. What the rule of a kind of action makes of requests (``rank``) comes after
+these, and is written by the kind.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from kvgym.workloads.classes import ClassStatistics
 
 Features = tuple[tuple[str, str], ...]
 
-FEATURES = ("priority", "saved_duration")
-"""What every policy may see of requests and batch times, shown if ``features`` asks for it."""
+FEATURES = ("priority", "saved_duration", "rank")
+"""What every policy may see of requests and batch times, shown if ``features`` asks for it.
+
+``rank`` is there for kinds of action that have the rule of the scheduler ``ranked``.
+"""
 
 # Bits of SETTINGS.show.
 SHOW = {
@@ -33,8 +37,34 @@ SHOW = {
     "priority": 8,
     "saved_duration": 16,
     "class_rates": 32,
+    "rank": 64,
 }
-_OUTPUT, _INTERVAL, _CLASS, _PRIORITY, _SAVED, _RATES = SHOW.values()
+_OUTPUT, _INTERVAL, _CLASS, _PRIORITY, _SAVED, _RATES, _RANK = SHOW.values()
+
+RULE_FEATURES: Features = (
+    (
+        "rank_score",
+        "its score by the rule, without what actions add, less (1 + footprint) times the mean logarithm of the outputs "
+        "expected on arrival; in (-1, 1), half-way at 4",
+    ),
+    (
+        "relative_output",
+        "logarithm of what its output still to come is reckoned at, less that mean; in (-1, 1), half-way at 1",
+    ),
+    ("share_to_come", "output still to come / (output still to come + output generated)"),
+    ("urgency", "1 - slack / 8, the slack in logarithms of batches; 0 without an objective"),
+    ("lost", "1 if it has missed an objective or is bound to"),
+)
+"""Columns of a row that ``rank`` adds; see docs/ranked.md for what they are made of."""
+
+MOMENT_FEATURES: Features = (
+    ("pressure", "log(1 + waiting / (1 + active)), half-way at 1"),
+    ("busy", "1 - duration of the smallest batch / duration of the last one"),
+    ("usual_output", "mean logarithm of the outputs expected on arrival, half-way at 5"),
+    ("learned", "requests that hazards have been learned from, half-way at 64"),
+)
+"""Features of the moment that ``rank`` adds (key ``rule``)."""
+_MOMENT = len(MOMENT_FEATURES)
 
 _ROW_COLUMNS: dict[str, Features] = {
     "true_length": (("output_left", "true output tokens left, half-way at 64"),),
@@ -45,6 +75,7 @@ _ROW_COLUMNS: dict[str, Features] = {
     "class": (("class", "class + 1, half-way at 4; 0 where it has none"),),
     "priority": (("priority", "its priority, in (-1, 1), half-way at 1"),),
 }
+_QUEUE_COLUMNS: dict[str, Features] = {**_ROW_COLUMNS, "rank": RULE_FEATURES}
 _ACTIVE_COLUMNS: dict[str, Features] = {
     **_ROW_COLUMNS,
     "saved_duration": (
@@ -53,6 +84,7 @@ _ACTIVE_COLUMNS: dict[str, Features] = {
             "how much shorter the coming batch gets without it, half-way at the duration scale",
         ),
     ),
+    "rank": RULE_FEATURES,
 }
 
 
@@ -77,7 +109,7 @@ def _columns(table: dict[str, Features], config: Shown) -> Features:
 
 def queue_columns(config: Shown) -> Features:
     """Return name and meaning of the columns that each position of the queue window has besides the usual."""
-    return _columns(_ROW_COLUMNS, config)
+    return _columns(_QUEUE_COLUMNS, config)
 
 
 def active_columns(config: Shown) -> Features:
@@ -98,6 +130,11 @@ def class_features(config: Shown) -> Features:
             ("output", "mean output of class {} / capacity"),
         )
     )
+
+
+def moment_features(config: Shown) -> Features:
+    """Return name and meaning of what the rule of a kind of action says of the moment (key ``rule``)."""
+    return MOMENT_FEATURES if "rank" in config.features else ()
 
 
 def show_bits(config: Shown) -> int:
@@ -168,3 +205,9 @@ def write_classes(e: Env, out: Any, at: int) -> int:
             out[at + 2] = np.float32(min(e.episode.classes[3 * k + 2] / capacity, 1.0))
             at += 3
     return at
+
+
+@jit_inline
+def moment_size(e: Env) -> int:
+    """Return the number of features that the rule of the kind of action writes of the moment."""
+    return _MOMENT if e.settings.show & _RANK else 0

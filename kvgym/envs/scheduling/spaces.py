@@ -16,7 +16,7 @@ from kvgym.envs.scheduling.observations import (
     observation_size,
     queue_features,
 )
-from kvgym.envs.scheduling.revealed import class_features
+from kvgym.envs.scheduling.revealed import class_features, moment_features
 
 
 def feature_names(config: EnvConfig) -> tuple[str, ...]:
@@ -24,13 +24,14 @@ def feature_names(config: EnvConfig) -> tuple[str, ...]:
     queue, active = queue_features(config), active_features(config)
     names = [f"system.{name}" for name, _ in SYSTEM_FEATURES] + [name for name, _ in PROFILE_FEATURES]
     names += [f"classes.{name}" for name, _ in class_features(config)]
+    names += [f"rule.{name}" for name, _ in moment_features(config)]
     names += [f"queue.{q}.{name}" for q in range(config.queue_window) for name, _ in queue]
     names += [f"active.{a}.{name}" for a in range(config.active_window) for name, _ in active]
     return tuple(names)
 
 
 def _low(config: EnvConfig) -> NDArray[np.float32]:
-    signed = ("_slack", ".priority")
+    signed = ("_slack", ".priority", ".rank_score", ".relative_output")
     return np.array([-1.0 if name.endswith(signed) else 0.0 for name in feature_names(config)], np.float32)
 
 
@@ -47,6 +48,7 @@ def parts(config: EnvConfig) -> dict[str, tuple[int, int]]:
         ("system", len(SYSTEM_FEATURES)),
         ("profile", len(PROFILE_FEATURES)),
         ("classes", len(class_features(config))),
+        ("rule", len(moment_features(config))),
         ("queue", config.queue_window * len(queue_features(config))),
         ("active", config.active_window * len(active_features(config))),
     ):

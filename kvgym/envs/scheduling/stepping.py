@@ -11,19 +11,24 @@ from typing import Any
 from numba import types
 
 from kvgym.envs.scheduling.actions.composing import settle, something_to_decide, start_decision
-from kvgym.envs.scheduling.actions.kind import APPLY_SIGNATURE, MASK_SIGNATURE, MORE
+from kvgym.envs.scheduling.actions.kind import (
+    APPLY_SIGNATURE,
+    BOUNDARY_SIGNATURE,
+    FEATURES_SIGNATURE,
+    MASK_SIGNATURE,
+    MORE,
+)
 from kvgym.envs.scheduling.observations import write_observation
-from kvgym.envs.scheduling.opening import open_environment
+from kvgym.envs.scheduling.opening import open_environment, open_view
 from kvgym.envs.scheduling.window import Env, window_update
 from kvgym.simulator.addresses import function_at
-from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import next_boundary
 from kvgym.simulator.compiled import jit, jit_inline, kernel
 from kvgym.simulator.engine import carry_out, clear_decision
 from kvgym.simulator.tables import DECIDE, DONE, HORIZON, OK, STALLED
 
-batch_time_at = function_at(BATCH_TIME_SIGNATURE)
 mask_at, apply_at = function_at(MASK_SIGNATURE), function_at(APPLY_SIGNATURE)
+boundary_at, features_at = function_at(BOUNDARY_SIGNATURE), function_at(FEATURES_SIGNATURE)
 
 # What an environment is to do.
 STEP, START, BEGIN, COMPOSE = 1, 2, 3, 4
@@ -71,28 +76,32 @@ def update_rate(settings: Any, episode: Any, clock: float, arrived: int) -> None
 
 
 @jit_inline
-def begin(e: Env) -> None:
+def begin(e: Env, where: Any) -> None:
     """Prepare for a new decision at the boundary the worker is at."""
     clear_decision(e.run)
     update_rate(e.settings, e.episode, e.run.w.clock, e.run.tracker.next_arrival)
+    if e.settings.boundary_function[0] != 0:
+        at_boundary = boundary_at(e.settings.boundary_function[0], e.settings.boundary_function[1])
+        at_boundary(where)
     window_update(e.settings, e.episode, e.window, e.heap, e.run.requests, e.run.w, e.run.queued)
     start_decision(e)
 
 
 @jit_inline
-def advance(e: Env, batch_time: Any, batch_params: Any) -> int:
+def advance(e: Env, where: Any) -> int:
     """Carry out the decision and go to the next boundary; returns the environment's outcome."""
     run, w, tracker = e.run, e.run.w, e.run.tracker
     before, present, arrived = w.clock, tracker.next_arrival - w.total_finished, tracker.next_arrival
     delivered, thrown_away = w.total_delivered_tokens, w.total_recomputed_tokens
-    status = carry_out(run, batch_time, batch_params)
+    view = open_view(e)
+    status = carry_out(run, view.batch_time, view.batch_params)
     e.episode.status = status
     if status != OK:
         return FAILED
     after = w.clock
     boundary = next_boundary(run)
     account(e, before, after, present, arrived, delivered, thrown_away)
-    begin(e)
+    begin(e, where)
     if boundary == DONE:
         return TERMINATED
     if boundary == DECIDE:
@@ -102,7 +111,7 @@ def advance(e: Env, batch_time: Any, batch_params: Any) -> int:
 
 
 @jit_inline
-def step_one(e: Env, where: Any, action: Any, apply: Any, batch_time: Any, batch_params: Any) -> int:
+def step_one(e: Env, where: Any, action: Any, apply: Any) -> int:
     """Take one environment step; returns its outcome. Reward terms are those of this step."""
     s, episode = e.settings, e.episode
     episode.latency = episode.ttft = episode.tokens = episode.goodput = episode.evictions = 0.0
@@ -112,7 +121,7 @@ def step_one(e: Env, where: Any, action: Any, apply: Any, batch_time: Any, batch
     if apply(where, action) == MORE:
         return RUNNING  # the decision is still being composed; no time passes
     while True:
-        outcome = advance(e, batch_time, batch_params)
+        outcome = advance(e, where)
         if outcome != RUNNING:
             return outcome
         if s.hold > 0:
@@ -124,6 +133,18 @@ def step_one(e: Env, where: Any, action: Any, apply: Any, batch_time: Any, batch
             return outcome
         else:
             settle(e)
+
+
+@jit_inline
+def observe(e: Env, where: Any, observation: Any, mask: Any) -> None:
+    """Write what the agent sees, and what it may choose."""
+    s, view = e.settings, open_view(e)
+    write_observation(e, observation, view.batch_time, view.batch_params)
+    if s.features_function[0] != 0:
+        write_features = features_at(s.features_function[0], s.features_function[1])
+        write_features(where, observation)
+    write_mask = mask_at(s.mask_function[0], s.mask_function[1])
+    write_mask(where, mask)
 
 
 @jit_inline
@@ -149,7 +170,7 @@ _U8, _U8_2D, _F8_2D, _I8_2D = (
     types.int64[:, ::1],
 )
 _ENV_SIGNATURE = types.int64(
-    _I8_2D, _U8, _F8_2D, _F4_2D, _U8_2D, _F8, _F8_2D, _I8, _I8, _F8, _F8,
+    _I8_2D, _U8, _F8_2D, _F4_2D, _U8_2D, _F8, _F8_2D, _I8, _I8, _F8,
 )  # fmt: skip
 
 
@@ -165,7 +186,6 @@ def step_envs(
     outcomes: Any,
     ignored: Any,
     times: Any,
-    batch_params: Any,
 ) -> int:
     """Step or start environments.
 
@@ -173,7 +193,8 @@ def step_envs(
         control: int64 (N, 2 NUM_TABLES + 1), where the tables lie, see
             :func:`~kvgym.envs.scheduling.memory.control_row`; the settings are those of the first row.
         todo: uint8 (N,): 0 leave alone; STEP; START the episode prepared in its tables; or, for a
-            simulation that is run from outside, BEGIN a decision or COMPOSE it by one action.
+            simulation that is run from outside, BEGIN a decision or COMPOSE it by one action, which has been
+            in force for the iterations in EPISODE.held.
         actions: float64 (N, a).
         observations: float32 (N, D), written.
         masks: uint8 (N, K), written.
@@ -183,15 +204,12 @@ def step_envs(
             something to decide; COMPOSE: 1 if the decision is complete.
         ignored: int64 (N,), written: parts of the action that were not possible.
         times: float64 (N,), written: the clock, seconds.
-        batch_params: parameters of the batch-time kernel.
 
     Returns:
         0, or 1 + the index of an environment whose decision the engine refused.
     """
     failed = 0
     s = open_environment(control[0]).settings
-    batch_time = batch_time_at(s.batch_time_function[0], s.batch_time_function[1])
-    write_mask = mask_at(s.mask_function[0], s.mask_function[1])
     apply = apply_at(s.apply_function[0], s.apply_function[1])
     for n in range(control.shape[0]):
         if todo[n] == 0:
@@ -200,24 +218,23 @@ def step_envs(
         e = open_environment(where)
         run = e.run
         if todo[n] == STEP:
-            outcome = step_one(e, where, actions[n], apply, batch_time, batch_params)
+            outcome = step_one(e, where, actions[n], apply)
         elif todo[n] == START:
             boundary = next_boundary(run)
             e.episode.over = RUNNING if boundary == DECIDE else TERMINATED if boundary == DONE else TRUNCATED
-            begin(e)
+            begin(e, where)
             outcome = RUNNING  # an episode that is over ends with its first step
         elif todo[n] == BEGIN:
-            begin(e)
+            begin(e, where)
             outcome = 1 if something_to_decide(e) else 0
         else:
-            e.episode.num_ignored = e.episode.held = 0
+            e.episode.num_ignored = 0
             outcome = apply(where, actions[n])
         rewards[n] = total_reward(e, terms[n])
         outcomes[n] = outcome
         ignored[n] = e.episode.num_ignored
         times[n] = run.w.clock
-        write_observation(e, observations[n], batch_time, batch_params)
-        write_mask(where, masks[n])
+        observe(e, where, observations[n], masks[n])
         if outcome == FAILED:
             failed = n + 1
     return failed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 # Order of the queue window (SETTINGS.order).
-ORDER_QUEUE, ORDER_PREDICTED, ORDER_PROMPT, ORDER_VOLUME, ORDER_ATTAINED = 0, 1, 2, 3, 4
+ORDER_QUEUE, ORDER_PREDICTED, ORDER_PROMPT, ORDER_VOLUME, ORDER_ATTAINED, ORDER_RANK = 0, 1, 2, 3, 4, 5
 
 # What happens when the coming iteration does not fit (SETTINGS.overflow).
 OVERFLOW_LIFO, OVERFLOW_CLEAR = 0, 1
@@ -26,7 +26,10 @@ SETTINGS = np.dtype(
     [
         ("mask_function", "i8", (2,)),  # where the kernels of the kind of action lie
         ("apply_function", "i8", (2,)),
+        ("boundary_function", "i8", (2,)),  # 0 where the kind has none
+        ("features_function", "i8", (2,)),  # 0 where no features of it are shown
         ("batch_time_function", "i8", (2,)),
+        ("batch_params", "i8", (2,)),  # where the parameters of the batch-time kernel lie, and how many
         ("options", "f8", (16,)),  # numbers of the kind of action
         ("queue_window", "i8"),
         ("active_window", "i8"),

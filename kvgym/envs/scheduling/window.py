@@ -1,6 +1,7 @@
 """The queue window: the first Q waiting requests in a chosen order, kept while a decision is composed.
 
-Following the worker's queue, the window is read off the queue at every boundary. In another order (shortest
+Following the worker's queue, the window is read off the queue at every boundary, and a rule that ranks requests fills
+it itself (ORDER_RANK). In another order (shortest
 predicted output, shortest prompt, smallest predicted volume or least attained service first; ties by arrival)
 the best Q are kept sorted and the rest in a heap, so that an arrival costs O(Q + log n), not a sort.
 """
@@ -12,10 +13,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvgym.envs.scheduling.tables import ORDER_ATTAINED, ORDER_PREDICTED, ORDER_QUEUE, ORDER_VOLUME
+from kvgym.envs.scheduling.tables import (
+    ORDER_ATTAINED,
+    ORDER_PREDICTED,
+    ORDER_QUEUE,
+    ORDER_RANK,
+    ORDER_VOLUME,
+)
 from kvgym.simulator.boundary import Run
 from kvgym.simulator.compiled import jit, jit_inline
-from kvgym.simulator.heap import heap_pop, heap_push, key_request, request_key
+from kvgym.simulator.heap import heap_pop, heap_push, heap_remove, key_request, request_key
 from kvgym.simulator.tables import UNKNOWN
 
 MOST_VOLUME = 2**31 - 1
@@ -81,7 +88,7 @@ def window_refill(settings: Any, episode: Any, window: Any, heap: Any, requests:
             window[episode.num_window] = episode.cursor
             episode.cursor = requests[episode.cursor].queue_next
         else:
-            if heap[0] == 0:
+            if settings.order == ORDER_RANK or heap[0] == 0:
                 return
             window[episode.num_window] = key_request(heap_pop(heap, 0))
         episode.num_window += 1
@@ -96,7 +103,7 @@ def window_update(
         episode.num_window = 0
         episode.cursor = w.queue_head
         window_refill(settings, episode, window, heap, requests)
-    else:
+    elif settings.order != ORDER_RANK:
         for j in range(w.num_queued):
             window_insert(settings, episode, window, heap, requests, queued[j])
 
@@ -110,3 +117,14 @@ def window_take(settings: Any, episode: Any, window: Any, heap: Any, requests: A
     episode.num_window -= 1
     window_refill(settings, episode, window, heap, requests)
     return i
+
+
+@jit
+def window_forget(settings: Any, episode: Any, window: Any, heap: Any, requests: Any, i: int) -> None:
+    """Take request ``i`` out, wherever it waits: in the window, or behind it."""
+    for q in range(episode.num_window):
+        if window[q] == i:
+            window_take(settings, episode, window, heap, requests, q)
+            return
+    if settings.order != ORDER_QUEUE and settings.order != ORDER_RANK:
+        heap_remove(heap, 0, order_key(settings, requests, i))

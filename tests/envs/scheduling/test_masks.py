@@ -66,6 +66,11 @@ def check_forms(env):
         assert bools[0::2].all()  # leaving a flag down is always valid
         np.testing.assert_array_equal(bools[1::2], info == 2)
         np.testing.assert_array_equal(info, sample)
+    elif env.config.action == "rank":
+        assert sample is None
+        assert bools.shape == space.shape
+        assert bools.all()
+        assert (info == 1).all()
     elif isinstance(space, gym.spaces.Box):  # sampled without a mask
         assert sample is None
         config = env.config
@@ -73,7 +78,7 @@ def check_forms(env):
             *(np.arange(config.queue_window) < env.view.num_waiting),
             *(np.arange(config.active_window) < env.view.num_active),
         ]
-        assert bools.tolist() == [*present, True]
+        assert bools.tolist() == [*present, *([True] if config.action == "tokens" else [])]
         np.testing.assert_array_equal(bools, info == 1)
     else:
         assert tuple(space.nvec) == knob_levels()
@@ -131,6 +136,20 @@ def check_actions(env, rng, equal):
             env.action_space.seed(int(rng.integers(2**31)))
             snapshot.outcome(env.action_space.sample(env.sample_mask()))
             snapshot.outcome(env.action_space.sample())
+    elif config.action == "rank":
+        env.action_space.seed(int(rng.integers(2**31)))
+        action = env.action_space.sample()
+        assert equal(snapshot.outcome(action)[0], snapshot.outcome(action + 0.0)[0])
+        far = np.where(rng.random(action.shape) < 0.5, -1e6, 1e6)  # clipped to the bounds
+        inside = np.clip(far, env.action_space.low, env.action_space.high)
+        assert equal(snapshot.outcome(far)[0], snapshot.outcome(inside)[0])
+    elif config.action == "rank_scores":
+        for _ in range(6):
+            env.action_space.seed(int(rng.integers(2**31)))
+            action = env.action_space.sample()
+            step, info, state = snapshot.outcome(action)
+            assert info["ignored"] == 0
+            assert equal(step, snapshot.outcome(np.where(bools, action, rng.uniform(-9, 9, bools.shape)))[0])
     elif isinstance(env.action_space, gym.spaces.Box):
         rows = config.queue_window + config.active_window
         for _ in range(6):
@@ -259,7 +278,9 @@ def test_admit_evict_in_blocks_by_hand(requests_of):
 
 
 @pytest.mark.parametrize(("overflow", "left"), [("lifo", [0]), ("clear", [])])
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize(
+    "name", [name for name, action in IDS.items() if action not in ("rank", "rank_scores")]
+)
 def test_overflow_rule(name, overflow, left, requests_of):
     """Two requests of 4 + 1 tokens fill a memory of 10; without an eviction the next iteration cannot run."""
     env = gym.make(

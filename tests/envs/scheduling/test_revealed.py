@@ -31,7 +31,10 @@ OTHER = {
     "slo": lambda w: with_class(w, ttft_slo=3.0, tbt_slo=0.5),
     "priority": lambda w: with_class(w, priority=3),
     "saved_duration": lambda w: w,
+    "rank": lambda w: w,
 }
+PLAIN = tuple(name for name in FEATURES if name != "rank")
+"""Features that every kind of action can show."""
 
 
 def with_class(workload, **fields):
@@ -47,6 +50,8 @@ def make(need, workload, **arguments):
         if need in ("true_length", "class_rates"):
             workload["predictions"] = {"kind": "none"}
     shown = {"features": [need]} if need in FEATURES else {"information": [need]}
+    if need == "rank":
+        shown["action"] = "rank_scores"
     return ServingEnv(**{
         "action": "admit_count", "scenario": "mc-sf-model-2", "kv_capacity": 60, "workload": workload,
         "queue_window": 3, "active_window": 3, "batch_time": AFFINE, "information": [], **shown, **arguments,
@@ -60,7 +65,9 @@ def observations(env, steps=6):
     """Return the observations of the first steps, rows (steps, D)."""
     rows = [env.reset(options={"workload_seed": 3})[0]]
     for _ in range(steps):
-        rows.append(env.step(1 if env.action_masks()[1] else 0)[0])
+        masks, kind = env.action_masks(), env.config.kind
+        action = kind.greedy(env.config, masks) if kind.name == "rank_scores" else int(masks[1])
+        rows.append(env.step(action)[0])
     return np.array(rows)
 
 
@@ -86,7 +93,7 @@ def test_revealing_changes_the_observation(need):
     assert all(env.observation_space.contains(row) for row in shown)
 
 
-@pytest.mark.parametrize("need", [need for need in OTHER if need != "saved_duration"])
+@pytest.mark.parametrize("need", [need for need in OTHER if need not in ("saved_duration", "rank")])
 def test_what_is_revealed_is_what_the_requests_carry(need):
     """Other requests in what the need is about: seen by those it is revealed to, and by nobody else."""
     workload = WORKLOAD
@@ -102,7 +109,7 @@ def test_columns_by_hand():
     """Memory 60, classes 0 and 1 with 4 + 5 tokens; the second decode of a batch costs 0.1 + 0.01 per token read."""
     workload = WORKLOAD | {"predictions": {"kind": "interval", "bounds": [2, 7]}}
     workload = workload | {"classes": [CLASSES[0] | {"priority": -1}, CLASSES[1]]}
-    env = make("class", workload, information=["true_length", "length_interval", "class", "class_rates"], features=FEATURES)  # fmt: skip  # noqa: E501
+    env = make("class", workload, information=["true_length", "length_interval", "class", "class_rates"], features=PLAIN)  # fmt: skip  # noqa: E501
     env.reset(options={"workload_seed": 3})
     table = env.episodes.slots[0].table
     found = dict(zip(spaces.feature_names(env.config), env.episodes.observations[0].tolist(), strict=True))
@@ -165,7 +172,7 @@ class Notes:
 
 
 def test_an_agent_sees_the_same_as_a_policy():
-    env = make("class", WORKLOAD, information=list(NEEDS[3:]), features=FEATURES)
+    env = make("class", WORKLOAD, information=list(NEEDS[3:]), features=PLAIN)
     arguments = env.config.model_dump()
     in_env, in_engine = Notes(), Notes()
     observation, _ = env.reset(options={"workload_seed": 1})

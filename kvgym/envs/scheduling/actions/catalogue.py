@@ -93,6 +93,16 @@ BUILT_IN: dict[str, ActionEntry] = {
         f"{_AT}.knobs:Knobs",
         "protection margin, admission cap, token budget, quantum of a rule (MultiDiscrete)",
     ),
+    "rank": ActionEntry(
+        "kvgym/Rank-v0",
+        f"{_AT}.rank:Rank",
+        "weights of the scores by which the rule of the scheduler ranked goes (Box)",
+    ),
+    "rank_scores": ActionEntry(
+        "kvgym/RankScores-v0",
+        f"{_AT}.rank:RankScores",
+        "what is added to the score of each request of both windows, by which that rule goes (Box)",
+    ),
     "tokens": ActionEntry(
         "kvgym/Tokens-v0",
         f"{_AT}.tokens:Tokens",

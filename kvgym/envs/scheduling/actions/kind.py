@@ -8,6 +8,11 @@ A kind is a class with a space, and three compiled functions that find an enviro
   worker is to carry it out (no time passes before);
 - ``encode(where, decision, done, action, report)`` is the way back, see :mod:`~.expressing`; optional.
 
+A kind whose actions steer a rule that remembers something has :meth:`ActionKind.rule_memory`, which its functions
+open by ``open_rule(where)``, and ``at_boundary(where)``, called once at every iteration boundary before anything is
+decided there; so a rule misses nothing, whatever a step of the environment spans. ``write_features(where,
+observation)`` writes what is known from there, see :data:`kvgym.envs.scheduling.revealed.RULE_FEATURES`.
+
 A choice outside the mask adds nothing to the decision and is counted in ``e.episode.num_ignored``. Whatever the
 action, the decision must be one that the worker can carry out: the engine repairs nothing and ends with an error.
 """
@@ -26,13 +31,15 @@ from numpy.typing import NDArray
 from kvgym.envs.scheduling.opening import WHERE
 from kvgym.errors import ConfigError
 from kvgym.simulator.compiled import Kernel, kernel
-from kvgym.simulator.rule import POLICY_SIGNATURE
+from kvgym.simulator.rule import POLICY_SIGNATURE, RuleMemory
 
 MORE, COMPLETE = 0, 1
 """What ``apply`` and ``encode`` return: whether the decision goes on after this action."""
 
 MASK_SIGNATURE = types.void(WHERE, types.uint8[::1])
 APPLY_SIGNATURE = types.int64(WHERE, types.float64[::1])
+BOUNDARY_SIGNATURE = types.void(WHERE)
+FEATURES_SIGNATURE = types.void(WHERE, types.float32[::1])
 ENCODE_SIGNATURE = types.int64(
     WHERE, POLICY_SIGNATURE.args[1], types.int64, types.float64[::1], types.int64[::1]
 )
@@ -46,6 +53,16 @@ def mask_kernel(function: Callable[..., None]) -> Kernel:
 def apply_kernel(function: Callable[..., int]) -> Kernel:
     """Make a kernel ``(where, action: float64 (a,)) -> MORE or COMPLETE``."""
     return kernel(APPLY_SIGNATURE)(function)
+
+
+def boundary_kernel(function: Callable[..., None]) -> Kernel:
+    """Make a kernel ``(where) -> None``, called at every iteration boundary before anything is decided."""
+    return kernel(BOUNDARY_SIGNATURE)(function)
+
+
+def features_kernel(function: Callable[..., None]) -> Kernel:
+    """Make a kernel ``(where, observation: float32 (D,)) -> None`` that adds features to an observation."""
+    return kernel(FEATURES_SIGNATURE)(function)
 
 
 def encode_kernel(function: Callable[..., int]) -> Kernel:
@@ -75,6 +92,11 @@ class ActionConfig(Protocol):
         """Levels of each knob that may be chosen."""
         ...
 
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """Weights of the rule that scores are added to."""
+        ...
+
 
 class ActionKind(ABC):
     """A kind of action.
@@ -83,17 +105,23 @@ class ActionKind(ABC):
         name: value of the environment argument ``action``.
         holds: an action stays in force for ``hold`` iterations, applied anew at each; else for one decision.
         plans: requests may process parts of their prompts, or pause.
+        defaults: environment arguments that have another default with this kind.
         write_mask: see the module.
         apply: see the module.
         encode: see the module; None where actions cannot carry out single decisions.
+        at_boundary: see the module; None where there is nothing to do.
+        write_features: see the module; None where there is nothing to add.
     """
 
     name: ClassVar[str]
     holds: ClassVar[bool] = False
     plans: ClassVar[bool] = False
+    defaults: ClassVar[Mapping[str, Any]] = {}
     write_mask: ClassVar[Kernel]
     apply: ClassVar[Kernel]
     encode: ClassVar[Kernel | None] = None
+    at_boundary: ClassVar[Kernel | None] = None
+    write_features: ClassVar[Kernel | None] = None
 
     @abstractmethod
     def space(self, config: ActionConfig) -> spaces.Space[Any]:
@@ -119,6 +147,18 @@ class ActionKind(ABC):
         """
         if config.knobs:
             raise ConfigError(f"knobs go with action 'knobs', not with {self.name!r}")
+        if config.weights:
+            raise ConfigError(f"weights go with action 'rank_scores', not with {self.name!r}")
+
+    def rule_memory(self, config: ActionConfig, num_requests: int, slots: int) -> RuleMemory | None:
+        """Return the memory that a rule begins an episode with, None without a rule.
+
+        Args:
+            config: the environment's configuration.
+            num_requests: n, rows of the request table.
+            slots: A, rows of the active set.
+        """
+        return None
 
     def options(self, config: ActionConfig) -> tuple[float, ...]:
         """Return up to 16 numbers that the compiled functions find in ``e.settings.options``."""

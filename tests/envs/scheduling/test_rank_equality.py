@@ -1,0 +1,209 @@
+"""The kinds that steer the rule of ``ranked``: the schedule is its own, bit for bit, from wherever it is steered."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import kvgym
+from kvgym.baselines.ranked.weights import WEIGHTS
+from kvgym.envs.agents import AgentPolicy
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.environment import ServingEnv
+from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
+from kvgym.policy import make_policy
+from kvgym.runner import known_to
+
+KINDS = ("rank", "rank_scores")
+OTHER = {"prompt": 0.3, "footprint": 1.1, "value": 0.1, "cost": 0.7, "free": 0.03, "growth": 0.1, "gate": 0.5}
+"""Weights that differ from the defaults."""
+
+LITTLE = {"preset": "lmsys", "limits": {"max_prompt_len": 60, "max_output_len": 40}}
+CLASSES = {
+    "classes": [
+        {
+            "name": name, "rate": 8.0, "ttft_slo": 1.0 + wait, "tbt_slo": 0.3,
+            "prompt": {"kind": "uniform", "low": 20, "high": 90}, "output": {"kind": "uniform", "low": 1, "high": most},
+        }
+        for name, wait, most in (("short", 0.0, 20), ("long", 4.0, 100))
+    ],
+    "predictions": {"kind": "interval", "epsilon": 0.5},
+}  # fmt: skip
+SCENARIOS = {
+    "noisy": {"scenario": "mc-sf-noisy", "rate": 24.0},
+    "unknown": {"workload": {"preset": "lmsys", "predictions": {"kind": "none"}}, "rate": 24.0},
+    "objectives": {"workload": CLASSES, "kv_capacity": 1500},
+    "blocks": {"scenario": "mc-sf-noisy", "rate": 24.0, "block_size": 16, "kv_capacity": 4096},
+    "evictions": {
+        "workload": LITTLE,
+        "rate": 60.0,
+        "kv_capacity": 200,
+        "system": {"progress_on_evict": "kept"},
+    },
+    "slots": {"scenario": "mc-sf-model-2", "num_requests": 60},
+}
+
+
+def ranked_with(weights):
+    return make_policy("ranked", **weights)
+
+
+def informed(arguments, weights):
+    """Return arguments with the information that the scheduler gets of the same requests."""
+    table = EnvConfig.of(action="rank", information=[], **arguments).make_scenario().make_workload().sample(0)
+    return arguments | {"information": sorted(known_to(ranked_with(weights), table))}
+
+
+def action_for(kind, weights, config):
+    if kind == "rank":
+        return np.array([weights.get(w.name, w.default) for w in WEIGHTS])
+    return np.zeros(config.queue_window + config.active_window)
+
+
+def play(env, action, seed=5):
+    env.reset(options={"workload_seed": seed})
+    while True:
+        observation, _, terminated, truncated, _ = env.step(action() if callable(action) else action)
+        assert env.observation_space.contains(observation)
+        if terminated or truncated:
+            return env.result()
+
+
+def same(one, other):
+    assert one.completed
+    for column in ("finish_time", "first_token_time", "start_time", "num_evictions", "num_admissions"):
+        np.testing.assert_array_equal(one.requests[column], other.requests[column], strict=True)
+    np.testing.assert_array_equal(one.worker["iteration"], other.worker["iteration"])
+
+
+# ---------------------------------------------------------------- equal to the scheduler
+
+
+@pytest.mark.parametrize("weights", [{}, OTHER], ids=["defaults", "other"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("rank", {"hold": 1}),
+        ("rank", {"hold": 13, "queue_order": "queue", "epochs": "decision"}),
+        ("rank_scores", {}),
+        ("rank_scores", {"hold": 7, "queue_order": "attained", "queue_window": 2, "features": []}),
+    ],
+)
+def test_the_schedule_is_that_of_ranked(kind, options, scenario, weights):
+    """Bit for bit, whatever an action spans and whichever order the window has."""
+    arguments = informed({"num_requests": 250} | SCENARIOS[scenario], weights)
+    base = weights if kind == "rank_scores" else {}
+    env = ServingEnv(action=kind, weights=base, **arguments, **options)
+    found = play(env, action_for(kind, weights, env.config))
+    expected = kvgym.simulate(env.episodes.system, env.episodes.workload.sample(5), ranked_with(weights))
+    same(found, expected)
+    assert not math.isnan(found.requests["finish_time"].sum())
+
+
+def test_the_scenarios_tell_weights_and_information_apart():
+    """Other weights, or less information, give another schedule; some evict; else equality would say little."""
+    evicted = 0
+    for scenario, arguments in SCENARIOS.items():
+        full = informed({"num_requests": 250} | arguments, {})
+        env = ServingEnv(action="rank", **full)
+        default = play(env, action_for("rank", {}, env.config)).requests
+        other = play(env, action_for("rank", OTHER, env.config)).requests
+        assert not np.array_equal(default["finish_time"], other["finish_time"])
+        evicted += int(default["num_evictions"].sum())
+        if scenario in ("noisy", "objectives"):
+            blind = ServingEnv(action="rank", **full | {"information": []})
+            less = play(blind, action_for("rank", {}, env.config)).requests
+            assert not np.array_equal(default["finish_time"], less["finish_time"])
+    assert evicted > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scenario", ["objectives", "evictions"])
+def test_scalar_vector_and_plain_python_are_equal(kind, scenario, equal):
+    """Under random actions, which change at every step."""
+    arguments = informed({"num_requests": 30, **SCENARIOS[scenario]}, {})
+    arguments |= {"action": kind, "hold": 3, "queue_window": 4, "active_window": 5}
+    vector = ServingVectorEnv(2, **arguments)
+    alone = [ServingEnv(compiled=compiled, **arguments) for compiled in (True, True, False)]
+    seen, _ = vector.reset(options={"workload_seed": [1, 2]})
+    first = [
+        env.reset(options={"workload_seed": seed})[0] for env, seed in zip(alone, (1, 2, 1), strict=True)
+    ]
+    assert equal(seen, np.stack(first[:2]))
+    vector.action_space.seed(0)
+    ended = [False] * 3
+    while not any(ended):
+        actions = vector.action_space.sample() * (0.1 if kind == "rank_scores" else 1.0)
+        found = vector.step(actions)
+        steps = [env.step(action) for env, action in zip(alone, (*actions, actions[0]), strict=True)]
+        assert equal(found[0], np.stack([s[0] for s in steps[:2]]))
+        assert equal(found[1].tolist(), [s[1] for s in steps[:2]])
+        assert equal(steps[0], steps[2])
+        ended = [s[2] or s[3] for s in steps]
+    assert equal(alone[0].result().requests, alone[2].result().requests)
+
+
+def test_an_episode_forgets_the_one_before():
+    """And one of more requests than there is room for makes room."""
+    env = ServingEnv(action="rank", num_requests=60, rate=30.0)
+    action = action_for("rank", OTHER, env.config)
+    first = play(env, action)
+    play(env, lambda: env.action_space.sample(), seed=9)
+    same(play(env, action), first)
+    longer = ServingEnv(action="rank", workload={"preset": "lmsys", "duration": 3.0, "rate": 20.0})
+    room = len(longer.episodes.slots[0].block["requests"])
+    seed = max(range(30), key=lambda s: len(longer.episodes.workload.sample(s)))
+    assert len(longer.episodes.workload.sample(seed)) > room
+    found = play(longer, action_for("rank", {}, env.config), seed=seed)
+    table = longer.episodes.workload.sample(seed)
+    system = longer.episodes.system
+    told = known_to(ranked_with({}), table)
+    if told == {"predicted_length", "slo"}:  # no objectives in this workload: slo says nothing
+        same(found, kvgym.simulate(system, table, "ranked"))
+
+
+# ---------------------------------------------------------------- agents
+
+
+class Constant:
+    """An agent that adds something that depends on what it sees, or sets weights that do."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def predict(self, observation, deterministic=True):
+        if self.kind == "rank":
+            return action_for("rank", OTHER if observation[6] > 0.1 else {}, None), None
+        return 4.0 * np.sin(100.0 * observation[:32].astype(float)), None
+
+
+@pytest.mark.parametrize("hold", [1, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_agent_gives_the_same_schedule_as_a_policy(kind, hold):
+    arguments = {"action": kind, "hold": hold, "num_requests": 150, "rate": 30.0}
+    env, model = ServingEnv(**arguments), Constant(kind)
+    observation, _ = env.reset(options={"workload_seed": 4})
+    ended = False
+    while not ended:
+        observation, _, terminated, truncated, _ = env.step(model.predict(observation)[0])
+        ended = terminated or truncated
+    table = env.episodes.workload.sample(4)
+    agent = AgentPolicy(model, **arguments)
+    # The environment ends at its horizon and on a stall; the schedule before does not depend on that.
+    same(env.result(), kvgym.simulate(kvgym.load_scenario("a100-llama2-70b").make_system(), table, agent))
+
+
+def test_agents_schedule_every_worker_of_a_cluster():
+    """Adding nothing is ranked on every worker, each with a memory of its own."""
+
+    class Nothing:
+        def predict(self, observation, deterministic=True):
+            return np.zeros(32), None
+
+    system = kvgym.load_scenario("a100-llama2-70b").make_system().replicate(3)
+    table = kvgym.make_workload("lmsys", num_requests=90, rate=60).sample(0)
+    agent = AgentPolicy(Nothing(), action="rank_scores", information=sorted(known_to(ranked_with({}), table)))
+    same(kvgym.simulate(system, table, agent), kvgym.simulate(system, table, "ranked"))
