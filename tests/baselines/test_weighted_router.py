@@ -74,9 +74,8 @@ def choice(weights: dict[str, float], time: float = 1.0) -> int:
         workers[name] *= time
     requests["arrival_time"] *= time
     router = Weighted(**{**ZERO, **weights})
-    return uncompiled(weighted_kernel)(
-        problems, workers, requests, 0, 0, 2, router.params(), np.zeros(1, np.int64)
-    )
+    arguments = problems, workers, requests, 0, 0, 2, router.params(), np.zeros(1, np.int64)
+    return int(uncompiled(weighted_kernel)(*arguments))
 
 
 def test_every_term_is_covered() -> None:

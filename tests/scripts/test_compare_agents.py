@@ -27,7 +27,9 @@ def load(name):
     return module
 
 
-compare_agents, publish_agent = load("compare_agents"), load("publish_agent")
+compare_agents, compare_routers, publish_agent = map(
+    load, ("compare_agents", "compare_routers", "publish_agent")
+)
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +111,31 @@ def test_publish_evolved_weights(tmp_path):
         "| 10 requests/s | e2e_latency_mean | 1 | `mc_sf` | 1.2 |",
     ):
         assert text in card
+
+
+def test_compare_and_publish_a_router(tmp_path, capsys):
+    family = {**TINY["services"]["families"][0], "workers": 2}
+    config = {
+        **TINY, "router": "weighted", "policy": "fcfs", "fixed": {}, "weights": ["work", "pace"], "generations": 2,
+        "services": {"families": [family]}, "reference": ["join_shortest_queue"],
+    }  # fmt: skip
+    evolve(make_training(config), tmp_path / "run")
+    figures = tmp_path / "figures.json"
+    compare_routers.main(
+        [str(tmp_path / "run"), "--policy", "fcfs", "--others", "weighted:pace=2.0", "round_robin", "--loads", "0.5",
+         "--seeds", "2", "--num-requests", "20", "--json", str(figures)]
+    )  # fmt: skip
+    text = capsys.readouterr().out
+    assert "better than `weighted:pace=2.0`" in text
+    assert text.count("load 0.5") == len(compare_routers.CLUSTERS) * len(compare_routers.PREDICTIONS)
+    parts = json.loads(figures.read_text())
+    assert set(parts[0]["values"]) == {str(tmp_path / "run"), "weighted:pace=2.0", "round_robin"}
+    publish_agent.main(
+        [str(tmp_path / "run"), "tiny_router", "--figures", str(figures), "--as", str(tmp_path / "run"),
+         "--limits", "None known.", "--models", str(tmp_path)]
+    )  # fmt: skip
+    card = (tmp_path / "tiny_router.md").read_text()
+    assert "weights of `weighted`" in card
+    assert "--policies fcfs --router tiny_router" in card
+    assert "under `fcfs`" in card
+    assert card.count("| e2e_latency_mean |") == len(parts)
