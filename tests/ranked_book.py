@@ -134,6 +134,8 @@ class RankedBook(Policy):
         self.block = system.block_size
         self.places = max(1, min(system.max_requests, system.kv_capacity))
         self.shortest = max(self.batch_time(num_decodes=1, decode_context=1), 1e-9)
+        prompt = self.batch_time(num_prefills=1, prefill_tokens=512, prefill_squares=512 * 512)
+        self.per_prompt_token = (prompt - self.shortest) / 512
         self.last_duration, self.swapped = 0.0, 0
         self.jobs, self.joined = dict[int, Job](), list[Job]()
         self.done, self.seen, self.next_at = [Counts() for _ in range(9)], 0, 0
@@ -147,6 +149,10 @@ class RankedBook(Policy):
         self.tau = max(self.last_duration, self.shortest)
         self.busy = 1 - self.shortest / self.tau
         self.pressure = math.log(1 + len(self.waiting) / (1 + len(self.running)))
+        context = view.kv_tokens // max(len(self.running), 1) + 1
+        decodes = self.batch_time(num_decodes=64, decode_context=64 * context)
+        per_decode = (decodes - self.shortest) / 63
+        self.ratio = min(self.per_prompt_token / per_decode, 10.0) if per_decode > 0 else 1.0
         self.rate(self.count())
         stay, evict = list(self.running), list[Job]()
         taken = sum(map(self.claim, stay))
@@ -212,7 +218,7 @@ class RankedBook(Policy):
         self.next_at = self.seen + max(8, self.seen // 8)
         censored = [Counts() for _ in range(9)]
         for job in [*self.running, *(job for job in self.waiting if job not in self.joined)]:
-            for group in {0, job.group} if job.most > 0 else ():
+            for group in {0, job.group}:
                 censored[group].add(job.most, job.predicted)
         self.costs = learn(self.done, censored)
         return True
@@ -250,6 +256,10 @@ class RankedBook(Policy):
             if learned or due:
                 self.score(job)
 
+    def spare(self, job: Job) -> float:
+        """Return the time to its next deadline beyond what its prompt and the shortest batch take."""
+        return job.deadline() - self.clock - (self.shortest + self.per_prompt_token * job.left)
+
     def score(self, job: Job) -> None:
         w, job.rest = self.weights, self.output_to_come(job)
         volume = math.log(job.kv + job.left + job.rest / 2)
@@ -259,12 +269,13 @@ class RankedBook(Policy):
             score -= w["held"] * math.log(1 + job.kv)
         q, lost = 8.0, False
         if job.has_objective:
-            t = job.deadline() - self.clock
-            lost = t < self.shortest
+            t = self.spare(job)
+            lost, urgent = t < 0, job.left == 0 and 0 <= t < 2 * self.tau
             if not lost:
                 q = min(math.log(1 + t / self.tau), 8.0)
-            score += w["lost"] * lost + w["slack"] * (q - 8)
+            score += w["lost"] * lost - w["urgent"] * urgent + w["slack"] * (q - 8)
             self.met["lost"] += lost
+            self.met["urgent"] += urgent
         features = (
             math.log(job.rest) - self.usual,
             math.log(1 + job.left) - self.usual,
@@ -330,8 +341,8 @@ class RankedBook(Policy):
         """Return the prefix of the items that is worth most, and its duration."""
         w = self.weights
         power = w["cost"] + w["cost_pressure"] * self.pressure
-        times = [job.deadline() - self.clock for job in stay if job.has_objective]
-        least = min((t for t in times if t >= self.shortest), default=INF)
+        pressed = [job for job in stay if job.has_objective and self.spare(job) >= 0]
+        prompt_value = w["prefill_value"] * self.ratio * math.exp(w["prefill_pressure"] * self.pressure)
         total = min(sum(tokens for _, tokens in items), MOST_TOKENS)
         batches = [prefix(items, size) for size in sizes(total)]
         loads = [load_of(batch) for batch in batches]
@@ -340,11 +351,13 @@ class RankedBook(Policy):
         for batch, duration in zip(batches, durations.tolist(), strict=True):
             d, value = max(duration, 1e-9), 0.0
             for job, part in batch:
-                value += part * math.exp(-w["value"] * job.score) * (w["prefill_value"] if job.left else 1)
+                value += part * math.exp(-w["value"] * job.score) * (prompt_value if job.left else 1)
             worth = value / (d / self.shortest) ** power
-            if d > least:
-                self.met["outlasts a deadline"] += 1
-                worth *= math.exp(-w["late"] * (d / least - 1))
+            runs = {job.id for job, _ in batch}
+            ends = (self.clock + d + (0 if job.id in runs else self.shortest) for job in pressed)
+            late = sum(job.deadline() < end for job, end in zip(pressed, ends, strict=True))
+            self.met["makes late"] += late
+            worth *= math.exp(-w["late"] * late)
             if worth > most:
                 most, best = worth, (batch, duration)
         return best
