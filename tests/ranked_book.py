@@ -212,7 +212,7 @@ class RankedBook(Policy):
         self.next_at = self.seen + max(8, self.seen // 8)
         censored = [Counts() for _ in range(9)]
         for job in [*self.running, *(job for job in self.waiting if job not in self.joined)]:
-            for group in {0, job.group} if job.most > 0 else ():
+            for group in {0, job.group}:
                 censored[group].add(job.most, job.predicted)
         self.costs = learn(self.done, censored)
         return True

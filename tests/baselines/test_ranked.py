@@ -73,6 +73,22 @@ def test_a_batch_stops_before_a_step_that_does_not_pay() -> None:
     check(run(table, 30, {"cost": 0.0}, batch_time=staircase), start=[0], first=[10], finish=[12])
 
 
+@pytest.mark.parametrize(
+    ("step", "batch"),
+    [
+        *((size, size) for size in (8, 16, 64, 96, 480, 512, 576, 960, 1024, 1280, 1536, 7936, 8192)),
+        *((size - 1, before) for size, before in ((16, 8), (96, 64), (576, 512), (1280, 1024), (8192, 7936))),
+        (9000, 8192),
+    ],
+)
+def test_batch_sizes_that_are_judged(step: int, batch: int) -> None:
+    """Beyond ``step`` tokens a batch takes a thousand times as long: the largest size below is run."""
+    times = PiecewiseBatchTime("tokens", [step, step + 1], [1, 1000], 0.0)
+    result = run(at_once([9500], [1]), 10_000, {"cost": 5.0}, batch_time=times)
+    assert result.log is not None
+    assert result.log["prefill_tokens"][0] == batch
+
+
 def test_who_will_be_done_first_goes_first() -> None:
     """Only one fits at a time: by predictions, and by id where nothing tells them apart."""
     alike = at_once([8, 8, 8], [2, 2, 2])
@@ -103,24 +119,31 @@ def test_who_has_most_to_come_is_evicted(longer: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("long_ones", "passes"), [(8, True), (9, False)])
-def test_at_most_eight_are_put_aside(long_ones: int, passes: bool) -> None:
-    """One runs; many long outputs and then one short wait, with room for all: the short one may pass eight."""
+@pytest.mark.parametrize(
+    ("capacity", "long_ones", "passes"), [(1000, 8, True), (1000, 9, False), (6, 5, True), (6, 6, False)]
+)
+def test_at_most_eight_are_put_aside(capacity: int, long_ones: int, passes: bool) -> None:
+    """One runs; many long outputs wait, and a short one behind them, which may pass eight.
+
+    A memory of 6 tokens has places for 6, so five are put aside at most.
+    """
     n = long_ones
     table = RequestTable.from_columns(
         arrival_time=[0.0] + [0.1] * (n + 1),
-        prompt_len=[5] + [1] * n + [200],  # with this weight of prompts the short output comes last
-        output_len=[3] + [100] * n + [2],
+        prompt_len=[2] + [1] * (n + 1),
+        output_len=[3] + [1] * (n + 1),
         predicted_output_len=[10] + [1000] * n + [2],
+        ttft_slo=[math.inf] * (n + 1) + [0.0],  # missed, so that it comes last
     )
-    weights = {"prompt": 10.0, "footprint": 0.0, "cost": 0.0, "gate": 0.0, "gate_busy": 0.0}
-    started = run(table, 10_000, weights, batch_time=AFFINE).requests["start_time"]
-    ended = 0.31 + 5 * 0.0181  # the first batch
-    assert (started[1:-1] > ended).all()
-    assert bool(started[-1] == ended) == passes
-    # When the worker is not busy, nobody is put aside.
-    weights["gate_busy"] = 1.0
-    assert (run(table, 10_000, weights, batch_time=AFFINE).requests["start_time"][1:] == ended).all()
+    weights = {"footprint": 0.0, "cost": 0.0, "gate": 0.0, "gate_busy": 0.0}
+    started = run(table, capacity, weights, batch_time=AFFINE).requests["start_time"]
+    ended = 0.31 + 2 * 0.0181  # the first batch
+    soon = np.isclose(started, ended)
+    assert soon.tolist() == [False] * (n + 1) + [passes]
+    weights["gate_busy"] = 1.0  # no worker is that busy: in order, as far as the memory goes
+    soon = np.isclose(run(table, capacity, weights, batch_time=AFFINE).requests["start_time"], ended)
+    assert soon[1]
+    assert soon[-1] == (capacity > 6)
 
 
 # ---------------------------------------------------------------- what it learns
@@ -134,7 +157,7 @@ def least_ratio(lengths: np.ndarray) -> float:
     return min(float(np.minimum(lengths, t).mean() / (lengths <= t).mean()) for t in np.unique(lengths))
 
 
-def learned_cost(lengths: np.ndarray, predicted: np.ndarray | None = None, own: int = 1) -> float:
+def learned_cost(lengths: np.ndarray, **known: tuple[np.ndarray, int]) -> float:
     """Return what the scheduler expects of a request after it has seen others of these lengths.
 
     When all are done, two come that cannot run together: one that may have any length, and one of which an interval
@@ -142,13 +165,10 @@ def learned_cost(lengths: np.ndarray, predicted: np.ndarray | None = None, own: 
 
     Args:
         lengths: of those that it has seen.
-        predicted: their predicted lengths, or None.
-        own: the predicted length of the request.
+        **known: columns of the others, and the entry of the request.
     """
     n = len(lengths)
-    columns: dict[str, Any] = {}
-    if predicted is not None:
-        columns["predicted_output_len"] = [*predicted, own, 1]
+    columns: dict[str, Any] = {name: [*column, own, own] for name, (column, own) in known.items()}
 
     def is_less_than(exact: int) -> bool:
         table = RequestTable.from_columns(
@@ -191,8 +211,22 @@ def test_costs_of_known_lengths(short: int, long: int, share: float, expected: f
 def test_costs_of_predictions(factor: float) -> None:
     """Outputs are always that many times what is predicted, and so will the next be expected to be."""
     predicted = np.random.default_rng(1).integers(20, 100, SEEN)
-    found = learned_cost((predicted * factor).astype(int), predicted, own=200)
+    found = learned_cost((predicted * factor).astype(int), predicted_output_len=(predicted, 200))
     assert found == pytest.approx(200 * factor, rel=0.1)
+
+
+@pytest.mark.parametrize(("class_id", "expected"), [(0, 20), (1, 80)])
+def test_costs_of_classes(class_id: int, expected: float) -> None:
+    classes = np.arange(SEEN) % 2
+    found = learned_cost(np.where(classes == 0, 20, 80), class_id=(classes, class_id))
+    assert found == pytest.approx(expected, rel=0.1)
+
+
+def test_a_class_of_which_little_is_known_is_like_the_others() -> None:
+    """All have 20 tokens; none of them, one or three have the class of the next."""
+    for few in (0, 1, 3):
+        found = learned_cost(np.full(SEEN, 20), class_id=((np.arange(SEEN) < few).astype(int), 1))
+        assert found == pytest.approx(20, rel=0.1)
 
 
 def test_before_anybody_has_finished_the_prior_counts() -> None:

@@ -138,6 +138,31 @@ def test_runs_equal_those_of_the_book(information: str) -> None:
     assert expected <= met.keys(), met
 
 
+# Seeds of runs that come out differently if the scores of prompts that are computed again in parts were kept
+# meanwhile, and if the deadlines of those that are evicted counted: few do.
+RARE = {"prompts computed again": (55, 90, 125, 140), "deadlines of the evicted": (104,)}
+
+
+@pytest.mark.parametrize("seed", RARE["prompts computed again"])
+def test_prompts_computed_again_in_parts(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    weights = draw_weights(rng) | {"prompt": 2.0, "held": 1.0, "cost": 1.0, "free": 0.0, "growth": 0.0}
+    system = draw_system(rng, int(rng.choice([40, 100])), 1, TIMES[3])
+    table = draw_table(rng, 30, system.kv_capacity, ())
+    met = compare(dataclasses.replace(system, progress_on_evict="recompute"), table, weights)
+    assert {"evict", "chunk"} <= met.keys()
+
+
+@pytest.mark.parametrize("seed", RARE["deadlines of the evicted"])
+def test_deadlines_of_the_evicted_do_not_count(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    weights = draw_weights(rng) | {"late": 20.0, "free": 0.0, "growth": 0.0}
+    system = draw_system(rng, int(rng.choice([24, 40])), 1, TIMES[1 + seed % 3])
+    table = draw_table(rng, 30, system.kv_capacity, ("objectives",))
+    hasty = table.replace(tbt_slo=np.where(rng.random(30) < 0.7, rng.uniform(1, 4, 30), INF))
+    assert {"evict", "outlasts a deadline"} <= compare(system, hasty, weights).keys()
+
+
 def test_long_queues_are_scored_now_and_then() -> None:
     """Where objectives are met, every 64th of the queue's length; and more than eight are put aside."""
     met = Counter[str]()
