@@ -1,6 +1,6 @@
 """``rank`` and ``rank_scores``: what the rule of the scheduler ``ranked`` goes by, for the coming ``hold`` iterations.
 
-``rank`` is Box(18), float64: the weights of :data:`kvgym.baselines.ranked.weights.WEIGHTS`, in that order, between
+``rank`` is a Box, float64: the weights of :data:`kvgym.baselines.ranked.weights.WEIGHTS`, in that order, between
 their bounds. All scores are renewed when a weight changes.
 
 ``rank_scores`` is Box(Q + W) in [-10, 10], float64: what is added to the score of the request at each position of
