@@ -278,7 +278,7 @@ class Ranked(CompiledPolicy):
 
     def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the weights and an empty memory: edges of the bins, and room for counts, scores and heaps."""
-        return empty_memory(self.params(system), system.max_requests, system.kv_capacity)
+        return empty_memory(self.params(system), system.max_requests)
 
     def lesson(self, view: RuleView, row: Any, request_id: int, length: int) -> tuple[Sequence[float], float]:
         """Return what the network sees of a request now, and what it should add to the score.
@@ -299,15 +299,14 @@ class Ranked(CompiledPolicy):
         return found
 
 
-def empty_memory(params: NDArray[np.float64], max_requests: int, kv_capacity: int) -> RuleMemory:
+def empty_memory(params: NDArray[np.float64], max_requests: int) -> RuleMemory:
     """Return the memory of a rule that has seen nothing.
 
     Args:
         params: weights and network, float64 (k,).
         max_requests: n, requests of the run at most.
-        kv_capacity: KV memory, tokens.
     """
-    places = max(1, min(max_requests, kv_capacity))
+    places = max(1, max_requests)  # at most; in a cluster those of the worker with the most memory are everybody's
     reals = np.zeros(SCORES + 4 * max_requests)
     reals[SCORES + 3 * max_requests :] = np.inf
     for at, bins, first, per_octave in (

@@ -119,7 +119,7 @@ class _Ranking(ActionKind):
 
     def rule_memory(self, config: ActionConfig, num_requests: int, slots: int) -> RuleMemory:
         """Return the memory of ``ranked`` before it has seen anything."""
-        memory = empty_memory(np.array([*self._weights(config), 0.0]), num_requests, slots)
+        memory = empty_memory(np.array([*self._weights(config), 0.0]), num_requests)
         rows = config.queue_window + config.active_window
         return memory._replace(profile=np.zeros(1 + rows, np.int32))
 
