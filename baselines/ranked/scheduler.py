@@ -306,7 +306,9 @@ def empty_memory(params: NDArray[np.float64], max_requests: int) -> RuleMemory:
         params: weights and network, float64 (k,).
         max_requests: n, requests of the run at most.
     """
-    places = max(1, max_requests)  # at most; in a cluster those of the worker with the most memory are everybody's
+    places = max(
+        1, max_requests
+    )  # at most; in a cluster those of the worker with the most memory are everybody's
     reals = np.zeros(SCORES + 4 * max_requests)
     reals[SCORES + 3 * max_requests :] = np.inf
     for at, bins, first, per_octave in (
