@@ -408,7 +408,9 @@ def test_curriculum_interpolates():
     assert small().load_at(0.5) is None
 
 
-@pytest.mark.parametrize("name", [name for name in training_names() if load_training(name).warm_start])
+@pytest.mark.parametrize(
+    "name", [name for name in training_names() if getattr(load_training(name), "warm_start", None)]
+)
 def test_the_windows_of_warm_starts_hold_what_the_policy_admits(name):
     """Full-size episodes, as a run would begin with them."""
     config = load_training(name)
