@@ -85,7 +85,7 @@ class Cell:
         """The task and the row."""
         return f"{self.task}: {', '.join(self.row.values())}"
 
-    def keys(self) -> list[str]:
+    def run_keys(self) -> list[str]:
         """Return what identifies the run of each entrant: equal for equal resolved configurations."""
         return [key_of(self.bench, entrant) for entrant in self.entrants]
 
@@ -133,7 +133,7 @@ def jobs_for(cells: Sequence[Cell], done: Collection[str] = ()) -> list[Job]:
         job = jobs.setdefault(
             cell.bench.scenario.model_dump_json() + cell.bench.metric, Job(cell.name, cell.bench, {})
         )
-        for key, entrant in zip(cell.keys(), cell.entrants, strict=True):
+        for key, entrant in zip(cell.run_keys(), cell.entrants, strict=True):
             if key not in known:
                 known.add(key)
                 job.entrants[key] = entrant

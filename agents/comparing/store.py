@@ -115,7 +115,7 @@ class Store:
         for cell in cells:
             entrants = [
                 {"group": entrant.group, "label": entrant.label, "run": key}
-                for key, entrant in zip(cell.keys(), cell.entrants, strict=True)
+                for key, entrant in zip(cell.run_keys(), cell.entrants, strict=True)
             ]
             self.cells.append(
                 {
