@@ -46,14 +46,17 @@ def page_of(store: Store) -> str:
     """Return the whole page."""
     rows = store.rows()
     by_task = {task: [row for row in rows if row.task == task] for task in TASKS}
-    lines = ["# Learned agents in figures", "", INTRODUCTION, "", *summary_table(by_task)]
+    lines = ["# Learned agents in figures", "", INTRODUCTION, ""]
+    if "cpu_seconds" in store.about:
+        lines += [f"All runs together took {store.about['cpu_seconds'] / 60:.1f} CPU minutes.", ""]
+    lines += summary_table(by_task)
     special: dict[str, Callable[[Sequence[Row]], list[str]]] = {
         "spread": spread_tables,
         "ablation": ablation_tables,
     }
     for task, some in by_task.items():
         if some:
-            lines += [f"## {TITLES[task]}", "", *special.get(task, task_table)(some)]
+            lines += [f"## {TITLES[task]}", "", _extent(some), "", *special.get(task, task_table)(some)]
     if store.curves:
         lines += ["## Training", "", *curve_table(store.curves)]
     appendix = [row for task in by_task if task not in special for row in by_task[task]]
@@ -62,6 +65,14 @@ def page_of(store: Store) -> str:
         for row in appendix:
             lines += row_table(row)
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _extent(rows: Sequence[Row]) -> str:
+    """Return on how much the rows of a task were compared."""
+    counts = sorted({row.num_seeds for row in rows})
+    return (
+        "One replay per row." if counts == [1] else f"Held-out seeds per row: {', '.join(map(str, counts))}."
+    )
 
 
 def summary_table(by_task: dict[str, list[Row]]) -> list[str]:

@@ -13,7 +13,7 @@ from kvgym.workloads.table import RequestTable
 Space = dict[str, tuple[Any, ...]]
 
 _MARGINS = (0.0, 0.02, 0.05, 0.08, 0.1, 0.12, 0.15, 0.2)
-_BUDGETS = (128, 192, 256, 320, 384, 448, 512, 1024)
+_BUDGETS = (64, 128, 192, 256, 320, 384, 448, 512, 1024)
 _CHUNKS: Space = {"chunk": (128, 256, 512, 1024)}
 
 SPACES: dict[str, Space] = {
