@@ -290,10 +290,11 @@ class RankedBook(Policy):
             self.busy,
             self.view.kv_allocated / self.view.kv_capacity,
         )
+        added = 0.0  # summed in this order: the last bit decides between requests that are alike
         for u in range(w["hidden"]):
             *into, bias, out = w["network"][14 * u : 14 * u + 14]
-            score += out * math.tanh(sum(x * f for x, f in zip(into, features, strict=True)) + bias)
-        job.score = score
+            added += out * math.tanh(sum((x * f for x, f in zip(into, features, strict=True)), bias))
+        job.score = score + added
 
     # ---------------------------------------------------------------- the decision
 
@@ -341,7 +342,9 @@ class RankedBook(Policy):
         w = self.weights
         power = w["cost"] + w["cost_pressure"] * self.pressure
         pressed = [job for job in stay if job.has_objective and self.spare(job) >= 0]
-        prompt_value = w["prefill_value"] * self.ratio * math.exp(w["prefill_pressure"] * self.pressure)
+        free = 1 - self.view.kv_allocated / self.view.kv_capacity
+        pressing = (w["prefill_pressure"] + w["prefill_room"] * free) * self.pressure
+        prompt_value = w["prefill_value"] * self.ratio * math.exp(pressing)
         total = min(sum(tokens for _, tokens in items), MOST_TOKENS)
         batches = [prefix(items, size) for size in sizes(total)]
         loads = [load_of(batch) for batch in batches]

@@ -14,6 +14,7 @@ from kvgym.baselines.ranked.layout import (
     GROWTH,
     LATE,
     PREFILL_PRESSURE,
+    PREFILL_ROOM,
     PREFILL_VALUE,
     PRESSURE,
     PROMPT_RATIO,
@@ -104,10 +105,12 @@ def first_to_enter(view: RuleView, memory: RuleMemory) -> Any:
 
 
 @jit_inline
-def prompt_worth(memory: RuleMemory) -> Any:
-    """Return what a prompt token is worth, decode tokens: by their times, and more while many wait."""
+def prompt_worth(view: RuleView, memory: RuleMemory) -> Any:
+    """Return what a prompt token is worth, decode tokens: by their times, and more while many wait and could enter."""
     p, reals = memory.params, memory.reals
-    return p[PREFILL_VALUE] * reals[PROMPT_RATIO] * math.exp(p[PREFILL_PRESSURE] * reals[PRESSURE])
+    free = 1.0 - view.worker.kv_allocated / view.problem.kv_capacity
+    power = (p[PREFILL_PRESSURE] + p[PREFILL_ROOM] * free) * reals[PRESSURE]
+    return p[PREFILL_VALUE] * reals[PROMPT_RATIO] * math.exp(power)
 
 
 @jit
@@ -167,7 +170,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
     load.prefill_squares = load.prefill_products = load.num_decodes = load.decode_context = 0
     count = entering = aside = tokens = best_tokens = 0
     value, best = 0.0, -1.0
-    prompt_value = prompt_worth(memory)
+    prompt_value = prompt_worth(view, memory)
     next_size, bias = grain(0), entry_bias(memory)
     i = first_to_enter(view, memory) if d.num_evict == 0 else UNKNOWN
     while tokens < MOST_TOKENS:

@@ -30,6 +30,7 @@ GROUPS = 9
     VALUE,
     PREFILL_VALUE,
     PREFILL_PRESSURE,
+    PREFILL_ROOM,
     COST,
     COST_PRESSURE,
     LATE,
@@ -37,7 +38,7 @@ GROUPS = 9
     GROWTH,
     EVICT_KV,
     NUM_WEIGHTS,
-) = range(21)
+) = range(22)
 
 # Parameters behind the weights: units of the network (0: none), then its numbers.
 HIDDEN, NETWORK = NUM_WEIGHTS, NUM_WEIGHTS + 1

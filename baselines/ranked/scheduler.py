@@ -181,8 +181,9 @@ class Ranked(CompiledPolicy):
         gate: float = 2.1,
         gate_busy: float = 0.33,
         value: float = 0.0,
-        prefill_value: float = 0.7,
-        prefill_pressure: float = 0.5,
+        prefill_value: float = 0.5,
+        prefill_pressure: float = 0.4,
+        prefill_room: float = 2.0,
         cost: float = 1.2,
         cost_pressure: float = 0.0,
         late: float = 1.0,
@@ -210,6 +211,7 @@ class Ranked(CompiledPolicy):
             value: a token is worth exp(-value * score).
             prefill_value: what the time of a prompt token is worth, that of a decode being worth 1.
             prefill_pressure: the logarithm of the same, times log(1 + waiting / (1 + active)).
+            prefill_room: the same, times that logarithm and the fraction of the memory that is not allocated.
             cost: power of a batch's duration that its worth is divided by.
             cost_pressure: the same, times log(1 + waiting / (1 + active)).
             late: how much less a batch is worth per request whose next token it makes late, a logarithm.
@@ -241,6 +243,7 @@ class Ranked(CompiledPolicy):
                     value,
                     prefill_value,
                     prefill_pressure,
+                    prefill_room,
                     cost,
                     cost_pressure,
                     late,
