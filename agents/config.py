@@ -197,7 +197,13 @@ class TrainConfig(_Part):
         if self.algorithm == "dqn" and action not in ("admit_count", "admit_evict"):
             raise ConfigError(
                 f"training {self.name!r}: dqn needs a Discrete action (admit_count or admit_evict), got {action}; "
-                "ppo, a2c and maskable_ppo take any"
+                "ppo and a2c take any, maskable_ppo all but rank and rank_scores"
+            )
+        real = first.kind.usual(first) is not None
+        if self.algorithm == "maskable_ppo" and real:
+            raise ConfigError(
+                f"training {self.name!r}: maskable_ppo chooses among options, and {action} is made of real numbers; "
+                "ppo and a2c learn these"
             )
         if self.num_envs < len(self.variants):
             raise ConfigError(

@@ -35,6 +35,10 @@ MOST_ADDED = 10.0
 """What is added to a score at most, either way: e^10 times the work."""
 
 
+USUALLY_ADDED = 1.0
+"""What a typical change of a score is."""
+
+
 @mask_kernel
 def write_ones(where: Any, mask: Any) -> None:
     """Allow every weight."""
@@ -153,9 +157,13 @@ class Rank(_Ranking):
         """Return the number of weights; all can be set at any time."""
         return len(WEIGHTS)
 
+    def usual(self, config: ActionConfig) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the default weights, and their steps."""
+        return np.array([w.default for w in WEIGHTS]), np.array([w.step for w in WEIGHTS])
+
     def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Return the default weights of ``ranked``."""
-        return np.array([w.default for w in WEIGHTS])
+        return self.usual(config)[0]
 
 
 class RankScores(_Ranking):
@@ -188,6 +196,11 @@ class RankScores(_Ranking):
         """Return Q + W, a place per row."""
         return config.queue_window + config.active_window
 
+    def usual(self, config: ActionConfig) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return that nothing is added, and an e-fold of work as a typical change."""
+        rows = config.queue_window + config.active_window
+        return np.zeros(rows), np.full(rows, USUALLY_ADDED)
+
     def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Add nothing: ``ranked`` itself."""
-        return np.zeros(config.queue_window + config.active_window)
+        return self.usual(config)[0]
