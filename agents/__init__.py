@@ -15,28 +15,37 @@ if __name__ != "kvgym.agents":
 
 if TYPE_CHECKING:
     from kvgym.agents.config import TrainConfig, load_training, training_names
-    from kvgym.agents.library import agent_names, load_agent
+    from kvgym.agents.evolution.config import EvolutionConfig
+    from kvgym.agents.evolution.model import EvolvedModel
+    from kvgym.agents.library import agent_names, load_agent, load_router
     from kvgym.agents.numpy_model import NumpyModel
-    from kvgym.agents.training import TrainingResult, resume, train
+    from kvgym.agents.trainers import resume, train
+    from kvgym.agents.training import TrainingResult
 
 _HOME = {
+    "EvolutionConfig": "evolution.config",
+    "EvolvedModel": "evolution.model",
     "NumpyModel": "numpy_model",
     "TrainConfig": "config",
     "TrainingResult": "training",
     "agent_names": "library",
     "load_agent": "library",
+    "load_router": "library",
     "load_training": "config",
-    "resume": "training",
-    "train": "training",
+    "resume": "trainers",
+    "train": "trainers",
     "training_names": "config",
 }
 
 __all__ = [
+    "EvolutionConfig",
+    "EvolvedModel",
     "NumpyModel",
     "TrainConfig",
     "TrainingResult",
     "agent_names",
     "load_agent",
+    "load_router",
     "load_training",
     "resume",
     "train",

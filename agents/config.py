@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from kvgym.agents.kinds import kind_of
+from kvgym.agents.overrides import number, pair, put
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.metrics import metric_info
@@ -21,11 +23,60 @@ DEFAULT_TRAINING = "default"
 Algorithm = Literal["maskable_ppo", "ppo", "a2c", "dqn"]
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """A part of a training configuration: frozen, unknown keys and numbers that are not finite refused."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class NetworkConfig(_Part):
+def known_metric(value: str) -> str:
+    """Return the name of a metric that has better and worse.
+
+    Raises:
+        ValueError: it is unknown, or has none.
+    """
+    try:
+        better = metric_info(value).lower_is_better
+    except KeyError:
+        raise ValueError(f"unknown metric {value!r}; kvgym list metrics shows them") from None
+    if better is None:
+        raise ValueError(f"{value} has no better or worse; choose another metric")
+    return value
+
+
+class TrainingConfig(Part):
+    """What all training runs have, by whatever algorithm (:mod:`kvgym.agents.kinds`).
+
+    Attributes:
+        name: id, also of the trained agent.
+        summary: one line.
+        algorithm: how it is trained.
+        seed: of everything random.
+    """
+
+    LENGTH: ClassVar[str]
+    """Field that says how long the run is."""
+
+    name: str
+    summary: str = ""
+    algorithm: str
+    seed: int = Field(default=0, ge=0)
+
+    @property
+    def length(self) -> int:
+        """How long the run is, in its own units."""
+        return int(getattr(self, self.LENGTH))
+
+    @abstractmethod
+    def check(self) -> TrainingConfig:
+        """Check what needs more than types, and return the configuration.
+
+        Raises:
+            ConfigError: naming what is wrong and what would be right.
+        """
+
+
+class NetworkConfig(Part):
     """The network.
 
     Attributes:
@@ -54,7 +105,7 @@ class NetworkConfig(_Part):
         return {"row_dim": self.row_dim, "context_dim": self.context_dim}
 
 
-class WarmStart(_Part):
+class WarmStart(Part):
     """Where training starts from, instead of random weights; one of ``policy`` and ``action``.
 
     Attributes:
@@ -72,7 +123,7 @@ class WarmStart(_Part):
     probability: float = Field(default=0.7, gt=0, lt=1)
 
 
-class EvaluationConfig(_Part):
+class EvaluationConfig(Part):
     """Periodic evaluation, greedily and masked, on the same requests every time.
 
     Attributes:
@@ -102,17 +153,11 @@ class EvaluationConfig(_Part):
     @field_validator("metric")
     @classmethod
     def _known(cls, value: str) -> str:
-        try:
-            better = metric_info(value).lower_is_better
-        except KeyError:
-            raise ValueError(f"unknown metric {value!r}; kvgym list metrics shows them") from None
-        if better is None:
-            raise ValueError(f"{value} has no better or worse; choose another metric")
-        return value
+        return known_metric(value)
 
 
-class TrainConfig(_Part):
-    """A training run that can be repeated: JSON-able, frozen, unknown keys refused.
+class TrainConfig(TrainingConfig):
+    """A training run by Stable-Baselines3 that can be repeated: JSON-able, frozen, unknown keys refused.
 
     Attributes:
         name: id, also of the trained agent.
@@ -137,8 +182,8 @@ class TrainConfig(_Part):
         device: of PyTorch.
     """
 
-    name: str
-    summary: str = ""
+    LENGTH: ClassVar[str] = "total_steps"
+
     algorithm: Algorithm = "maskable_ppo"
     env: dict[str, Any] = Field(default_factory=dict)
     num_envs: int = Field(default=64, ge=1)
@@ -151,14 +196,13 @@ class TrainConfig(_Part):
     total_steps: int = Field(default=1_000_000, ge=1)
     evaluation: EvaluationConfig = EvaluationConfig()
     keep_checkpoints: int = Field(default=2, ge=1)
-    seed: int = Field(default=0, ge=0)
     threads: int = Field(default=1, ge=1)
     device: str = "cpu"
 
     @field_validator("hyperparameters")
     @classmethod
     def _numbers(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return {name: _number(x) for name, x in value.items()}
+        return {name: number(x) for name, x in value.items()}
 
     @field_validator("curriculum")
     @classmethod
@@ -246,14 +290,17 @@ def training_names() -> dict[str, str]:
 
 
 def load_training(
-    name_or_path: str | Path = DEFAULT_TRAINING, overrides: Iterable[str] | Mapping[str, Any] = ()
-) -> TrainConfig:
+    name_or_path: str | Path = DEFAULT_TRAINING,
+    overrides: Iterable[str] | Mapping[str, Any] = (),
+    length: int | None = None,
+) -> TrainingConfig:
     """Return a training configuration.
 
     Args:
         name_or_path: name (``kvgym list training``), or a YAML file.
         overrides: ``"dotted.key=value"`` with the value in YAML, e.g. ``"env.rate=20"`` or
             ``"network.hidden=[64, 64]"``; or a mapping of dotted keys to values.
+        length: how long the run is, in environment steps or generations, instead of the configuration's.
 
     Raises:
         UnknownNameError: no configuration of that name comes with kvgym.
@@ -279,71 +326,73 @@ def load_training(
         raise ConfigError(f"training {place}: not valid YAML: {error}") from None
     if not isinstance(fields, dict):
         raise ConfigError(f"training {place}: expected a mapping of fields, e.g. 'algorithm: maskable_ppo'")
-    pairs = overrides.items() if isinstance(overrides, Mapping) else [_pair(text) for text in overrides]
+    pairs = overrides.items() if isinstance(overrides, Mapping) else [pair(text) for text in overrides]
     for key, value in pairs:
-        _put(fields, key, value)
-    return make_training({"name": name, **fields}, place)
+        put(fields, key, value)
+    return make_training({"name": name, **fields}, place, length)
 
 
-def make_training(fields: Mapping[str, Any], place: str = "configuration") -> TrainConfig:
-    """Return a checked configuration of its fields.
+def make_training(
+    fields: Mapping[str, Any], place: str = "configuration", length: int | None = None
+) -> TrainingConfig:
+    """Return a checked configuration of its fields, of the class that its algorithm needs.
+
+    Args:
+        fields: by name.
+        place: where they come from, for messages.
+        length: how long the run is, instead of what the fields say.
 
     Raises:
         ConfigError: a key or value is wrong; the message says which and what is valid.
     """
     try:
-        return TrainConfig(**fields).check()
+        cls = kind_of(fields.get("algorithm", "maskable_ppo")).config_class()
+        made: TrainingConfig = cls(**(fields if length is None else {**fields, cls.LENGTH: length}))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        valid = ", ".join(_fields_at(first["loc"]))
+        valid = ", ".join(_model_at(cls, first["loc"]).model_fields)
         raise ConfigError(
             f"training {place}: {where}: {first['msg']} (got {first['input']!r}); valid keys there: {valid}"
         ) from None
-    except TypeError as error:
+    except (TypeError, UnknownNameError) as error:
         raise ConfigError(f"training {place}: {error}") from None
+    return made.check()
 
 
-def _fields_at(location: tuple[int | str, ...]) -> list[str]:
-    """Return the keys that are valid where an error is."""
-    parts: dict[str, type[_Part]] = {
-        "network": NetworkConfig,
-        "warm_start": WarmStart,
-        "evaluation": EvaluationConfig,
-    }
-    inside = parts.get(str(location[0])) if len(location) > 1 else None
-    return list((inside or TrainConfig).model_fields)
+def read_run_config(folder: Path, length: int | None = None) -> TrainingConfig:
+    """Return the configuration of the run in a folder.
 
+    Args:
+        folder: the run folder.
+        length: how long the run is to be, instead of its own length.
 
-def _pair(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"override {text!r}: expected key=value, e.g. total_steps=200000 or env.rate=20")
+    Raises:
+        ConfigError: there is none, or it is damaged.
+    """
+    path = folder / "config.yaml"
     try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"override {text!r}: the value is not valid YAML: {error}") from None
-    return key.strip(), _number(parsed)
+        fields = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{folder} holds no training run: {error}") from None
+    if not isinstance(fields, dict):
+        raise ConfigError(f"{path} is damaged: expected a mapping of fields")
+    return make_training(fields, str(path), length)
 
 
-def _number(value: Any) -> Any:
-    """Return a number for text such as 1e-3, which YAML 1.1 does not read as one."""
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            return float(value)
-    return value
+def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
+    """Return the part of a configuration whose keys are valid where an error is."""
+    for part in location[:-1]:
+        if isinstance(part, str) and part in model.model_fields:
+            inside = _models_in(model.model_fields[part].annotation)
+            model = inside[0] if inside else model
+    return model
 
 
-def _put(fields: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key."""
-    *path, last = key.split(".")
-    place = fields
-    for part in path:
-        inside = place.setdefault(part, {})
-        if not isinstance(inside, dict):
-            inside = place[part] = {}
-        place = inside
-    place[last] = value
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for inside in get_args(annotation) for found in _models_in(inside)]
 
 
 @functools.lru_cache(maxsize=1)

@@ -1,19 +1,35 @@
-"""Trained agents by name or file, as policies: ``kvgym compare --policies mc_sf,MODEL`` finds them here."""
+"""Trained agents by name or file, as policies or routers.
+
+``kvgym compare --policies mc_sf,MODEL`` and ``--router MODEL`` find them here.
+"""
 
 from __future__ import annotations
 
 import functools
 import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from kvgym.agents.evolution.model import EvolvedModel
+from kvgym.agents.evolution.services import Services
 from kvgym.agents.numpy_model import NumpyModel
 from kvgym.envs.agents import AgentPolicy
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.policy import register_policy_source
+from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
+from kvgym.policy import Policy, register_policy_source
+from kvgym.routing import Router, register_router_source
 
-SUFFIXES = (".npz", ".zip")
+DEFAULT_METRIC = "e2e_latency_mean"
+
+Model = NumpyModel | EvolvedModel
+
+LOADERS: dict[str, Callable[[Path], Model]] = {".npz": NumpyModel.load, ".json": EvolvedModel.load}
+"""How the file of an agent is read, by its suffix."""
+
+SUFFIXES = (*LOADERS, ".zip")
 
 
 @functools.lru_cache(maxsize=1)
@@ -21,18 +37,19 @@ def _files() -> dict[str, Any]:
     folder = resources.files("kvgym.agents").joinpath("models")
     if not folder.is_dir():
         return {}
-    return {f.name[:-4]: f for f in sorted(folder.iterdir(), key=str) if f.name.endswith(".npz")}
+    files = sorted(folder.iterdir(), key=str)
+    return {Path(f.name).stem: f for f in files if f.name.endswith(tuple(LOADERS))}
 
 
 def agent_names() -> dict[str, str]:
     """Return the trained agents that come with kvgym, with a line each."""
-    return {name: str(_shipped(name).header.metadata.get("summary", "")) for name in _files()}
+    return {name: str(_shipped(name).metadata.get("summary", "")) for name in _files()}
 
 
 @functools.lru_cache(maxsize=16)
-def _shipped(name: str) -> NumpyModel:
+def _shipped(name: str) -> Model:
     with resources.as_file(_files()[name]) as path:
-        return NumpyModel.load(path)
+        return LOADERS[path.suffix](path)
 
 
 def model_card(name: str) -> str:
@@ -60,17 +77,26 @@ def _is_run(path: Path) -> bool:
 
 
 @register_policy_source
-def agent_of(spec: str) -> AgentPolicy | None:
+def agent_of(spec: str) -> Policy | None:
     """Return the agent that ``spec`` names, None where it names none."""
     return load_agent(spec) if is_agent(spec) else None
 
 
-def load_model(spec: str | Path) -> NumpyModel:
-    """Return the plain weights of an agent.
+@register_router_source
+def router_of(spec: str) -> Router | None:
+    """Return the learned router that ``spec`` names, None where it names no agent."""
+    return load_router(spec) if is_agent(spec) else None
+
+
+def load_model(spec: str | Path) -> Model:
+    """Return what the file of an agent holds.
 
     Args:
-        spec: name of an agent that comes with kvgym, an ``.npz`` file, or the folder of a training run (its best
-            agent).
+        spec: name of an agent that comes with kvgym, an ``.npz`` or ``.json`` file, or the folder of a training run
+            (its best agent).
+
+    Returns:
+        A network's plain weights, or those of an evolved policy or router.
 
     Raises:
         UnknownNameError: none of these.
@@ -80,40 +106,131 @@ def load_model(spec: str | Path) -> NumpyModel:
     if text in _files():
         return _shipped(text)
     path = Path(spec)
-    if path.suffix == ".npz":
-        return NumpyModel.load(path)
+    if path.suffix in LOADERS:
+        return LOADERS[path.suffix](path)
     if (path / "config.yaml").is_file():
-        for name in ("best.npz", "final.npz"):
-            if (path / name).is_file():
-                return NumpyModel.load(path / name)
+        for file in (path / f"{name}{suffix}" for name in ("best", "final") for suffix in LOADERS):
+            if file.is_file():
+                return LOADERS[file.suffix](file)
         raise ConfigError(f"training run {path} has no agent yet; its first evaluation was not reached")
-    raise UnknownNameError("agent", text, [*_files(), "a file MODEL.npz", "the folder of a training run"])
+    raise UnknownNameError(
+        "agent", text, [*_files(), "a file MODEL.npz or MODEL.json", "the folder of a training run"]
+    )
 
 
-def load_agent(spec: str | Path, *, name: str | None = None, **arguments: Any) -> AgentPolicy:
+def load_agent(spec: str | Path, *, name: str | None = None, **arguments: Any) -> Policy:
     """Return a trained agent as a policy, for ``simulate`` and ``compare``.
 
     Args:
-        spec: name of an agent that comes with kvgym (``kvgym list agents``), an ``.npz`` file, the folder of a
-            training run, or a Stable-Baselines3 ``.zip`` (needs ``kvgym[train]``, and ``arguments``).
+        spec: name of an agent that comes with kvgym (``kvgym list agents``), an ``.npz`` or ``.json`` file, the
+            folder of a training run, or a Stable-Baselines3 ``.zip`` (needs ``kvgym[train]``, and ``arguments``).
         name: label in results; None = the name, or the path without its suffix.
         **arguments: environment arguments that differ from those of training; for a ``.zip`` all of them,
-            ``action`` first.
+            ``action`` first. An evolved policy acts in no environment and takes none.
 
     Raises:
         UnknownNameError: no such agent.
-        ConfigError: the file is damaged or something else.
+        ConfigError: the file is damaged or something else, such as a router.
     """
-    path = Path(spec)
-    plain = path.with_suffix("") if path.suffix in SUFFIXES else path
-    label = name or (str(spec) if str(spec) in _files() else str(plain))
+    path, label = Path(spec), name or _label(spec)
     if path.suffix == ".zip":
         return _load_zip(path, label, arguments)
     model = load_model(spec)
-    return AgentPolicy(model, name=label, **{**model.header.env_arguments, **arguments})
+    if isinstance(model, NumpyModel):
+        return AgentPolicy(model, name=label, **{**model.header.env_arguments, **arguments})
+    if arguments:
+        raise ConfigError(
+            f"agent {label}: an evolved policy takes no environment arguments; got {', '.join(arguments)}"
+        )
+    made = model.make(label)
+    if isinstance(made, Router):
+        raise ConfigError(
+            f"agent {label} is a router, not a policy; give it as the router of a cluster, beside a policy"
+        )
+    return made
 
 
-def _load_zip(path: Path, label: str, arguments: dict[str, Any]) -> AgentPolicy:
+def load_router(spec: str | Path, *, name: str | None = None) -> Router:
+    """Return a learned router, for ``simulate(router=...)`` and scenarios.
+
+    Args:
+        spec: name of one that comes with kvgym (``kvgym list agents``), a ``.json`` file, or the folder of a
+            training run.
+        name: label in results; None = the name, or the path without its suffix.
+
+    Raises:
+        UnknownNameError: no such agent.
+        ConfigError: the file is damaged or something else, such as a policy.
+    """
+    label = name or _label(spec)
+    model = load_model(spec)
+    made = model.make(label) if isinstance(model, EvolvedModel) else None
+    if not isinstance(made, Router):
+        raise ConfigError(f"agent {label} is a policy, not a router; give it among the policies")
+    return made
+
+
+def is_router(spec: str | Path) -> bool:
+    """Whether an agent is a router, not a policy; ``spec`` is as for :func:`load_model`, or a ``.zip`` file."""
+    if Path(spec).suffix == ".zip":
+        return False
+    model = load_model(spec)
+    return isinstance(model, EvolvedModel) and model.kind == "router"
+
+
+def _label(spec: str | Path) -> str:
+    """Return what results call an agent: its name, or the path without its suffix."""
+    path = Path(spec)
+    plain = path.with_suffix("") if path.suffix in SUFFIXES else path
+    return str(spec) if str(spec) in _files() else str(plain)
+
+
+@dataclass(frozen=True)
+class Background:
+    """What an agent was trained for.
+
+    Attributes:
+        scenario: what it was trained on; of a distribution of services one in the middle of its first family.
+        metric: what it was trained for.
+        baselines: policies, or routers, that it was measured against.
+        policy: of a router, the policy that scheduled on its workers; else "".
+        horizon: seconds after which its episodes end, None where they do not.
+    """
+
+    scenario: Scenario
+    metric: str
+    baselines: tuple[str, ...]
+    horizon: float | None
+    policy: str = ""
+
+
+def background(spec: str | Path, agent: Policy | Router) -> Background:
+    """Return what an agent was trained for.
+
+    Args:
+        spec: as for :func:`load_agent`.
+        agent: loaded from it.
+    """
+    training: Mapping[str, Any] = {}
+    if Path(spec).suffix != ".zip":
+        training = load_model(spec).metadata.get("training", {})
+    if isinstance(agent, AgentPolicy):
+        measured = training.get("evaluation", {})
+        return Background(
+            agent.config.make_scenario(),
+            measured.get("metric", DEFAULT_METRIC),
+            tuple(measured.get("baselines", ())),
+            agent.config.horizon,
+        )
+    scenario = load_scenario(DEFAULT_SCENARIO)
+    if "services" in training:
+        scenario = Services.model_validate(training["services"]).families[0].typical()
+    metric, reference = training.get("metric", DEFAULT_METRIC), training.get("reference", ())
+    policy = training.get("policy", "") if isinstance(agent, Router) else ""
+    return Background(scenario, metric, tuple(reference), scenario.system.horizon, policy)
+
+
+def _load_zip(path: Path, label: str, arguments: dict[str, Any]) -> Policy:
     """Return a Stable-Baselines3 model as a policy."""
     from kvgym.agents.algorithms import ALGORITHMS  # needs the extra, and says so
 

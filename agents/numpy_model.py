@@ -61,6 +61,11 @@ class NumpyModel:
 
     # ------------------------------------------------------------ acting
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the file says about its agent."""
+        return self.header.metadata
+
     def predict(
         self,
         observation: Any,

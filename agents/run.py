@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,11 +22,11 @@ from kvgym.agents.checkpoints import (
     REMEDY,
     remove_left,
     save_checkpoint,
-    write_text,
     write_whole,
 )
 from kvgym.agents.config import TrainConfig
 from kvgym.agents.export import export
+from kvgym.agents.folder import write_curve
 from kvgym.agents.numpy_model import NumpyModel
 from kvgym.agents.playing import Evaluator
 from kvgym.errors import ConfigError
@@ -60,6 +58,7 @@ class TrainingResult:
         best_step: environment steps after which it was that good.
         baselines: value of the metric of each baseline on the same requests; NaN where it failed.
         curve: rows of ``curve.csv``.
+        metric: the evaluation's.
     """
 
     folder: Path
@@ -68,6 +67,22 @@ class TrainingResult:
     best_step: int
     baselines: dict[str, float]
     curve: tuple[dict[str, float], ...]
+    metric: str
+
+    def report(self) -> list[str]:
+        """Return what was reached, a line each; the last one is the file of the agent."""
+        lines = [f"{self.metric} on the evaluation's requests:"]
+        for label, value in self.baselines.items():
+            lines.append(f"  {label}: {'failed' if math.isnan(value) else f'{value:.4g}'}")
+        best = self.folder / "best.npz"
+        if best.exists():
+            lines.append(
+                f"  agent: {self.best:.4g} (best of {len(self.curve)}, after {self.best_step:,} steps)"
+            )
+        else:
+            lines.append("  agent: left requests unserved in every evaluation; the last one is kept")
+            best = self.folder / "final.npz"
+        return [*lines, f"agent: {best}"]
 
 
 class Run:
@@ -159,7 +174,7 @@ class Run:
         if self.score(found) > self.best_score:
             self.best, self.best_step, self.best_score = found[metric], steps, self.score(found)
             write_whole(self.folder / "best.npz", self.agent(steps, row).save)
-        self._write_curve()
+        write_curve(self.folder, [{**row, "steps": int(row["steps"])} for row in self.rows])
         logger = self.model.logger
         for name in dict.fromkeys((*SHOWN, metric, "return")):
             if not math.isnan(found[name]):
@@ -176,13 +191,6 @@ class Run:
             value = -found[evaluation.metric] if lower else found[evaluation.metric]
         incomplete = bool(lower) and found["unfinished"] > 0
         return -math.inf if incomplete or math.isnan(value) else value
-
-    def _write_curve(self) -> None:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(self.rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({**row, "steps": int(row["steps"])} for row in self.rows)
-        write_text(self.folder / "curve.csv", text.getvalue())
 
     def _log_baselines(self, steps: int) -> None:
         """Draw each baseline's value as a line of its own, beside the agent's in the same chart."""
@@ -247,6 +255,7 @@ class Run:
             best_step=self.best_step,
             baselines={label: values[metric] for label, values in self.baselines.items()},
             curve=tuple(self.rows),
+            metric=metric,
         )
 
 

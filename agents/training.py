@@ -12,20 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from kvgym.agents.algorithms import make_environments
-from kvgym.agents.checkpoints import (
-    checkpoints,
-    latest_checkpoint,
-    write_json,
-    write_text,
-)
-from kvgym.agents.config import TrainConfig, make_training
+from kvgym.agents.checkpoints import checkpoints, latest_checkpoint
+from kvgym.agents.config import TrainConfig, read_run_config
+from kvgym.agents.folder import check_free, context_of, note_resume, write_config, write_start
 from kvgym.agents.reference import baseline_metrics
 from kvgym.agents.run import Run, TrainingResult
 from kvgym.errors import ConfigError
-from kvgym.experiments.comparison import run_context
 
 try:
     import torch
@@ -58,23 +51,19 @@ def train(
     """
     config = config.check()
     path = Path(folder)
-    if (path / "config.yaml").exists():
-        raise ConfigError(
-            f"{path} holds a training run already; resume it with --resume {path}, or choose another folder"
-        )
+    check_free(path)
     with _threads(config.threads):
         run = Run(config, path)
         path.mkdir(parents=True, exist_ok=True)
         _prepare(run)
-        write_json(path / "run.json", {"seed": config.seed, **_context(command), "resumed": []})
-        _write_config(run)  # from here on the folder holds a run
+        write_start(path, config, _context(command))
         return _begin(run, progress)
 
 
 def resume(
     folder: str | Path,
     *,
-    total_steps: int | None = None,
+    length: int | None = None,
     command: str = "",
     progress: Callable[[int], None] | None = None,
 ) -> TrainingResult:
@@ -84,7 +73,7 @@ def resume(
 
     Args:
         folder: the run folder.
-        total_steps: train for so many steps in all, instead of the run's own number.
+        length: environment steps in all, instead of the run's own number.
         command: the command line that led here, added to ``run.json``.
         progress: called with the environment steps done, after every rollout.
 
@@ -92,46 +81,30 @@ def resume(
         ConfigError: the folder holds no run, or one of more steps, or the last checkpoint cannot be read.
     """
     path = Path(folder)
-    config = read_run_config(path)
-    if total_steps is not None:
-        config = make_training({**config.model_dump(), "total_steps": total_steps})
+    config = read_run_config(path, length)
+    if not isinstance(config, TrainConfig):
+        raise ConfigError(f"{path} holds a run of {config.algorithm}; go on with kvgym.agents.resume")
     with _threads(config.threads):
         run = Run(config, path)
         steps = 0
         if checkpoints(run.checkpoints):
             checkpoint, state = latest_checkpoint(run.checkpoints)
             steps = int(state["steps"])
-        if total_steps is not None and total_steps < steps:
-            raise ConfigError(f"{path} has done {steps:,} steps already, more than {total_steps:,}")
+        if length is not None and length < steps:
+            raise ConfigError(f"{path} has done {steps:,} steps already, more than {length:,}")
         if steps:
             run.restore(state)
             run.build(checkpoint)
         else:  # the generators behind a warm start are in no checkpoint: it is repeated
             _prepare(run)
-        _note_resume(path, steps, command)
-        if total_steps is not None:
-            _write_config(run)
+        note_resume(path, {"steps": steps, **_context(command)})
+        if length is not None:
+            write_config(path, config)
         if not steps:
             return _begin(run, progress)
         if steps < config.total_steps:
             run.learn(steps, progress)
         return run.finish()
-
-
-def read_run_config(folder: Path) -> TrainConfig:
-    """Return the configuration of the run in a folder.
-
-    Raises:
-        ConfigError: there is none, or it is damaged.
-    """
-    path = folder / "config.yaml"
-    try:
-        fields = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{folder} holds no training run: {error}") from None
-    if not isinstance(fields, dict):
-        raise ConfigError(f"{path} is damaged: expected a mapping of fields")
-    return make_training(fields, str(path))
 
 
 def _prepare(run: Run) -> None:
@@ -147,11 +120,6 @@ def _begin(run: Run, progress: Callable[[int], None] | None) -> TrainingResult:
     run.save(0)
     run.learn(0, progress)
     return run.finish()
-
-
-def _write_config(run: Run) -> None:
-    content = yaml.safe_dump(run.config.model_dump(mode="json"), sort_keys=False)
-    write_text(run.folder / "config.yaml", content)
 
 
 def _warm_start(run: Run) -> None:
@@ -174,25 +142,7 @@ def _warm_start(run: Run) -> None:
 
 
 def _context(command: str) -> dict[str, Any]:
-    from importlib.metadata import version
-
-    context = run_context(command)
-    context["libraries"] |= {name: version(name) for name in LIBRARIES}
-    return context
-
-
-def _note_resume(folder: Path, steps: int, command: str) -> None:
-    import json
-
-    path = folder / "run.json"
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        content = None
-    if not isinstance(content, dict):  # damaged: nothing that training needs
-        content = {}
-    content.setdefault("resumed", []).append({"steps": steps, **_context(command)})
-    write_json(path, content)
+    return context_of(command, LIBRARIES)
 
 
 class _threads:  # noqa: N801
@@ -209,4 +159,4 @@ class _threads:  # noqa: N801
         torch.set_num_threads(self.before)
 
 
-__all__ = ["Run", "TrainingResult", "read_run_config", "resume", "train"]
+__all__ = ["Run", "TrainingResult", "resume", "train"]

@@ -24,6 +24,7 @@ from kvgym.baselines import (
     slai,
     vllm_v1,
     wait,
+    weighted_router,
     work_conserving,
 )
 
@@ -42,5 +43,6 @@ __all__ = [
     "slai",
     "vllm_v1",
     "wait",
+    "weighted_router",
     "work_conserving",
 ]

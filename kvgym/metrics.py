@@ -34,6 +34,7 @@ In a cluster all of these are over all workers, ``busy_fraction`` their mean, ``
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,53 +113,78 @@ def metric_names() -> tuple[str, ...]:
     return (*(f"{family}_{s}" for family in LATENCIES for s in STATISTICS), *SCALARS)
 
 
-def compute_metrics(result: SimulationResult) -> dict[str, float]:
-    """Return all metrics of a run by name, NaN where nothing was measured."""
+def compute_metrics(result: SimulationResult, names: Collection[str] | None = None) -> dict[str, float]:
+    """Return metrics of a run by name, NaN where nothing was measured.
+
+    Args:
+        result: the run.
+        names: metrics to compute, which saves the time of the others; None = all.
+
+    Raises:
+        KeyError: there is no metric of a name.
+    """
     r, w, table = result.requests, result.worker, result.table
     done = r["status"] == FINISHED
     arrival = table.arrival_time
     end, span = _span(result)
-    e2e = (r["finish_time"] - arrival)[done]
-    waited = (r["start_time"] - arrival)[~np.isnan(r["start_time"])]
-    gaps = table.output_len - (result.system.first_token != "uncounted")
-    timed = done & (gaps > 0)
-    met = slo_met(result)
-    arrived = int((arrival <= end).sum())
-    here = np.isin(r["status"], (FUTURE, WAITING)) & (arrival <= end) & np.isnan(r["start_time"])
-    metrics = {
-        **_statistics("e2e_latency", e2e),
-        **_statistics("ttft", (r["first_token_time"] - arrival)[done]),
-        **_gap_statistics(result),
-        **_statistics("tpot", ((r["finish_time"] - r["first_token_time"])[timed] / gaps[timed])),
-        **_statistics("queueing_delay", waited),
-    }
+
+    def waited() -> NDArray[np.float64]:
+        return np.asarray((r["start_time"] - arrival)[~np.isnan(r["start_time"])])
+
+    def arrived() -> int:
+        return int((arrival <= end).sum())
+
+    def tpot() -> NDArray[np.float64]:
+        gaps = table.output_len - (result.system.first_token != "uncounted")
+        timed = done & (gaps > 0)
+        return np.asarray((r["finish_time"] - r["first_token_time"])[timed] / gaps[timed])
+
+    def fairness() -> float:
+        rates = table.output_len[done] / np.maximum((r["finish_time"] - arrival)[done], 1e-12)
+        return _ratio(rates.sum() ** 2, len(rates) * (rates**2).sum())
+
+    def max_wait() -> float:
+        here = np.isin(r["status"], (FUTURE, WAITING)) & (arrival <= end) & np.isnan(r["start_time"])
+        return float(max(waited().max(initial=0.0), (end - arrival[here]).max(initial=0.0)))
+
     capacity = result.system.usable_capacities
-    capacity_time = capacity.sum() * span
-    rates = table.output_len[done] / np.maximum(e2e, 1e-12)
-    metrics |= {
-        "request_throughput": _ratio(done.sum(), span),
-        "token_throughput": _ratio(table.output_len[done].sum(), span),
-        "generated_token_throughput": _ratio(w["total_output_tokens"].sum(), span),
-        "processed_token_throughput": _ratio(
+    families: dict[str, Callable[[], dict[str, float]]] = {
+        "e2e_latency": lambda: _statistics("e2e_latency", (r["finish_time"] - arrival)[done]),
+        "ttft": lambda: _statistics("ttft", (r["first_token_time"] - arrival)[done]),
+        "tbt": lambda: _gap_statistics(result),
+        "tpot": lambda: _statistics("tpot", tpot()),
+        "queueing_delay": lambda: _statistics("queueing_delay", waited()),
+    }
+    scalars: dict[str, Callable[[], float]] = {
+        "request_throughput": lambda: _ratio(done.sum(), span),
+        "token_throughput": lambda: _ratio(table.output_len[done].sum(), span),
+        "generated_token_throughput": lambda: _ratio(w["total_output_tokens"].sum(), span),
+        "processed_token_throughput": lambda: _ratio(
             w["total_output_tokens"].sum() + w["total_prefill_tokens"].sum(), span
         ),
-        "goodput": _ratio(met.sum(), span),
-        "slo_attainment": _ratio(met.sum(), arrived),
-        "evictions": float(w["total_evicted"].sum()),
-        "recomputed_tokens": float(r["num_recomputed_tokens"].sum()),
-        "kv_utilisation": _ratio(w["kv_time"].sum(), capacity_time),
-        "kv_peak": float((w["peak_kv_tokens"] / capacity).max()),
-        "batch_size": _ratio(w["total_batch_requests"].sum(), w["iteration"].sum()),
-        "active_requests": _ratio(w["active_time"].sum(), span),
-        "busy_fraction": _ratio(w["busy_time"].sum(), span * len(w)),
-        "iterations": float(w["iteration"].sum()),
-        "makespan": span,
-        "jain_fairness": _ratio(rates.sum() ** 2, len(rates) * (rates**2).sum()),
-        "max_wait": float(max(waited.max(initial=0.0), (end - arrival[here]).max(initial=0.0))),
-        "finished": float(done.sum()),
-        "unfinished": float(arrived - done.sum()),
+        "goodput": lambda: _ratio(slo_met(result).sum(), span),
+        "slo_attainment": lambda: _ratio(slo_met(result).sum(), arrived()),
+        "evictions": lambda: float(w["total_evicted"].sum()),
+        "recomputed_tokens": lambda: float(r["num_recomputed_tokens"].sum()),
+        "kv_utilisation": lambda: _ratio(w["kv_time"].sum(), capacity.sum() * span),
+        "kv_peak": lambda: float((w["peak_kv_tokens"] / capacity).max()),
+        "batch_size": lambda: _ratio(w["total_batch_requests"].sum(), w["iteration"].sum()),
+        "active_requests": lambda: _ratio(w["active_time"].sum(), span),
+        "busy_fraction": lambda: _ratio(w["busy_time"].sum(), span * len(w)),
+        "iterations": lambda: float(w["iteration"].sum()),
+        "makespan": lambda: span,
+        "jain_fairness": fairness,
+        "max_wait": max_wait,
+        "finished": lambda: float(done.sum()),
+        "unfinished": lambda: float(arrived() - done.sum()),
     }
-    return metrics
+    found: dict[str, float] = {}
+    for name in metric_names() if names is None else names:
+        if name not in found:
+            metric_info(name)
+            family = name.rpartition("_")[0]
+            found |= {name: scalars[name]()} if name in scalars else families[family]()
+    return found if names is None else {name: found[name] for name in names}
 
 
 WORKER_METRICS: dict[str, MetricInfo] = {

@@ -8,7 +8,6 @@ loop; it can be called through ``schedule`` as well, and gives the same schedule
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 import math
 import warnings
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
-from kvgym.registry import Registry
+from kvgym.registry import Registry, Sources
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.compiled import Kernel
 from kvgym.simulator.decision import Decision as Decision
@@ -122,9 +121,15 @@ class Weight:
 
 
 class Policy(ABC):
-    """A scheduler. Hyperparameters are keyword-only constructor arguments that default to the paper's."""
+    """A scheduler. Hyperparameters are keyword-only constructor arguments that default to the paper's.
+
+    Attributes:
+        info: what it is and what it needs.
+        label: what results call it; "" = its name and the hyperparameters that were given.
+    """
 
     info: ClassVar[PolicyInfo]
+    label: str = ""
     _hyperparameters: dict[str, Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -132,14 +137,6 @@ class Policy(ABC):
         super().__init_subclass__(**kwargs)
         if "__init__" in cls.__dict__:
             cls.__init__ = recording(cls.__dict__["__init__"])  # type: ignore
-
-    def reset(self, system: SystemInfo) -> None:
-        """Forget everything and prepare for a run. Randomness may come from ``system.seed`` only."""
-        return None
-
-    @abstractmethod
-    def schedule(self, view: SystemView) -> Decision:
-        """Decide what the worker does until the next iteration boundary."""
 
     @classmethod
     def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
@@ -149,6 +146,14 @@ class Policy(ABC):
             **fixed: the other hyperparameters, which may decide sizes.
         """
         return ()
+
+    def reset(self, system: SystemInfo) -> None:
+        """Forget everything and prepare for a run. Randomness may come from ``system.seed`` only."""
+        return None
+
+    @abstractmethod
+    def schedule(self, view: SystemView) -> Decision:
+        """Decide what the worker does until the next iteration boundary."""
 
     def blocking(self, view: SystemView) -> int | None:
         """Return the waiting request that nobody may pass, so that it keeps the others out; None = not known.
@@ -273,23 +278,12 @@ def describe_arguments(cls: type[Any]) -> str:
 PolicySource = Callable[[str], Policy | None]
 """Makes the policy that a text names, or says by None that the text is none of its own."""
 
-_SOURCES: list[PolicySource] = []
-_SOURCE_MODULES = ["kvgym.agents.library"]
-"""Modules that register a source when they are imported; by name, because they stand above this one."""
+_SOURCES: Sources[Policy] = Sources(["kvgym.agents.library"])
 
 
 def register_policy_source(source: PolicySource) -> PolicySource:
     """Register what else :func:`make_policy` understands than registered names; usable as a decorator."""
-    _SOURCES.append(source)
-    return source
-
-
-def _from_sources(spec: str) -> Policy | None:
-    """Return the policy that a source makes of ``spec``, None where no source knows it."""
-    while _SOURCE_MODULES:
-        importlib.import_module(_SOURCE_MODULES[0])
-        _SOURCE_MODULES.pop(0)
-    return next((made for source in _SOURCES if (made := source(spec)) is not None), None)
+    return _SOURCES.add(source)
 
 
 def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
@@ -309,7 +303,7 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
         if hyperparameters:
             raise ConfigError(f"{spec!r} is made already; give hyperparameters with a name")
         return spec
-    made = _from_sources(spec)
+    made = _SOURCES.find(spec)
     if made is not None:
         return made
     name, given = parse_spec(spec, "policy")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import importlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from kvgym.errors import ConfigError, UnknownNameError
@@ -78,3 +79,28 @@ class Registry(Generic[T]):
         """Return the number of names."""
         self._ensure_loaded()
         return len(self._items)
+
+
+class Sources(Generic[T]):
+    """What makes objects of texts that are no registered names, such as files.
+
+    Args:
+        modules: imported before the first look-up, where they register sources; by name, because they may stand
+            above the module that looks up.
+    """
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._modules = list(modules)
+        self._sources: list[Callable[[str], T | None]] = []
+
+    def add(self, source: Callable[[str], T | None]) -> Callable[[str], T | None]:
+        """Register a source: it makes the object that a text names, or returns None where the text is not for it."""
+        self._sources.append(source)
+        return source
+
+    def find(self, text: str) -> T | None:
+        """Return what the first source that knows the text makes of it, None where none does."""
+        while self._modules:
+            importlib.import_module(self._modules[0])
+            self._modules.pop(0)
+        return next((made for source in self._sources if (made := source(text)) is not None), None)

@@ -15,8 +15,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.policy import construct, recording
-from kvgym.registry import Registry
+from kvgym.errors import ConfigError
+from kvgym.policy import Weight, construct, recording
+from kvgym.registry import Registry, Sources
 from kvgym.simulator.cluster_tables import ROUTER_SIGNATURE
 from kvgym.simulator.compiled import Kernel, kernel, uncompiled
 from kvgym.simulator.view import ClusterView
@@ -39,9 +40,15 @@ class RouterInfo:
 
 
 class Router(ABC):
-    """Chooses workers for requests. Hyperparameters are keyword-only constructor arguments."""
+    """Chooses workers for requests. Hyperparameters are keyword-only constructor arguments.
+
+    Attributes:
+        info: what it is.
+        label: what results call it; "" = its name and the hyperparameters that were given.
+    """
 
     info: ClassVar[RouterInfo]
+    label: str = ""
     _hyperparameters: dict[str, Any]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -49,6 +56,15 @@ class Router(ABC):
         super().__init_subclass__(**kwargs)
         if "__init__" in cls.__dict__:
             cls.__init__ = recording(cls.__dict__["__init__"], "router")  # type: ignore
+
+    @classmethod
+    def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
+        """Return the real hyperparameters that can be learned, none unless a router says so.
+
+        Args:
+            **fixed: the other hyperparameters, which may decide sizes.
+        """
+        return ()
 
     def reset(self, num_workers: int, seed: np.random.SeedSequence) -> None:
         """Forget everything and prepare for a run. Randomness may come from ``seed`` only."""
@@ -134,18 +150,35 @@ def register_router(cls: R) -> R:
     return cls
 
 
-def make_router(spec: str | Router) -> Router:
+RouterSource = Callable[[str], Router | None]
+"""Makes the router that a text names, or says by None that the text is none of its own."""
+
+_SOURCES: Sources[Router] = Sources(["kvgym.agents.library"])
+
+
+def register_router_source(source: RouterSource) -> RouterSource:
+    """Register what else :func:`make_router` understands than registered names; usable as a decorator."""
+    return _SOURCES.add(source)
+
+
+def make_router(spec: str | Router, **hyperparameters: Any) -> Router:
     """Return a router by name.
 
     Args:
-        spec: a registered name, optionally with hyperparameters as in ``"name:key=value"``; a router is returned
-            as it is.
+        spec: a registered name, optionally with hyperparameters as in ``"name:key=value"``; or a learned router,
+            see :func:`kvgym.agents.load_router`; a router instance is returned as it is.
+        **hyperparameters: override those in ``spec``.
 
     Raises:
         UnknownNameError: no router of that name.
         ConfigError: an unknown hyperparameter or a value out of range.
     """
     if isinstance(spec, Router):
+        if hyperparameters:
+            raise ConfigError(f"{spec!r} is made already; give hyperparameters with a name")
         return spec
+    made = _SOURCES.find(spec)
+    if made is not None:
+        return made
     name, given = parse_spec(spec, "router")
-    return construct(ROUTERS[name], given, f"router {name!r}")
+    return construct(ROUTERS[name], {**given, **hyperparameters}, f"router {name!r}")

@@ -3,8 +3,9 @@
     python scripts/publish_agent.py results/noisy ppo_noisy --figures noisy.json --limits "Not tried above 40/s."
     python scripts/publish_agent.py --renew ppo_noisy --figures noisy.json
 
-`--figures` is what scripts/compare_agents.py wrote with --json. The card says what it was trained on, how, the figures
-on held-out seeds, and the limits. `--renew` replaces the figures in the card of an agent that is there already.
+`--figures` is what scripts/compare_agents.py wrote with --json, of a router scripts/compare_routers.py. The card says
+what it was trained on, how, the figures on held-out seeds, and the limits. `--renew` replaces the figures in the card
+of an agent that is there already.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import Any
 
 import yaml
 
-from kvgym.agents.library import load_model
+from kvgym.agents.evolution.model import EvolvedModel
+from kvgym.agents.library import Model, load_model
 from kvgym.agents.numpy_model import NumpyModel
 from kvgym.policy import POLICIES
+from kvgym.routing import ROUTERS
 
 MODELS = Path(__file__).resolve().parent.parent / "agents" / "models"
 
@@ -32,7 +35,7 @@ def figures(path: Path, agent: str, name: str) -> list[str]:
         values = {k: v for k, v in part["values"].items() if v == v}
         if agent not in values:
             continue
-        baselines = {k: v for k, v in values.items() if k.partition(":")[0] in POLICIES}
+        baselines = {k: v for k, v in values.items() if k.partition(":")[0] in {*POLICIES, *ROUTERS}}
         pick = max if part["metric"] in ("goodput", "slo_attainment") else min
         best = pick(baselines, key=lambda k: baselines[k])
         rows.append(
@@ -43,44 +46,85 @@ def figures(path: Path, agent: str, name: str) -> list[str]:
     return rows
 
 
-def card(
-    model: NumpyModel, name: str, rows: Sequence[str], limits: Sequence[str], run: dict[str, Any]
-) -> str:
-    """Return the model card, Markdown."""
-    header, training = model.header, dict(model.header.metadata["training"])
-    libraries = ", ".join(
-        f"{k} {v}" for k, v in run["libraries"].items() if k in ("torch", "stable-baselines3")
-    )
-    evaluation = header.metadata["evaluation"]
-    shown = training["evaluation"]
-    lines = [
-        f"# {name}",
-        "",
-        f"{training['summary']}.",
-        "",
-        f"`kvgym compare --policies {name},mc_sf`, or in Python `kvgym.make_policy({name!r})`; the weights are NumPy",
-        f"arrays ([{name}.npz]({name}.npz)), read by `kvgym.agents.NumpyModel`, without PyTorch or pickle.",
-        "",
-        "## Trained on",
-        "",
-        f"Configuration `{training['name']}`, seed {training['seed']}: {training['algorithm']}, {header.network}",
+def origin_of_network(model: NumpyModel, libraries: dict[str, str]) -> list[str]:
+    """Return how a network was trained."""
+    training = dict(model.metadata["training"])
+    shown, metric = training["evaluation"], training["evaluation"]["metric"]
+    used = ", ".join(f"{k} {v}" for k, v in libraries.items() if k in ("torch", "stable-baselines3"))
+    return [
+        f"Configuration `{training['name']}`, seed {training['seed']}: {training['algorithm']}, {model.header.network}",
         f"network, {training['total_steps']:,} environment steps on {training['num_envs']} environments; this is the",
-        f"agent after {header.metadata['steps']:,} steps, the best of the run's periodic evaluations",
-        f"({shown['seeds']} workloads from seed {shown['first_seed']:,}). {libraries}.",
+        f"agent after {model.metadata['steps']:,} steps, the best of the run's periodic evaluations",
+        f"({shown['seeds']} workloads from seed {shown['first_seed']:,}), where its {metric} was "
+        f"{model.metadata['evaluation'][metric]:.4g}. {used}.",
         "",
         "```yaml",
         yaml.safe_dump({"env": training["env"]}, sort_keys=False).strip(),
         "```",
+    ]
+
+
+def origin_of_weights(model: EvolvedModel, libraries: dict[str, str]) -> list[str]:
+    """Return how the weights of a policy or a router were evolved."""
+    training, metric = dict(model.metadata["training"]), model.metadata["training"]["metric"]
+    generations = model.metadata["generations"]
+    held_out, population = training["held_out"], training["population"]
+    episodes, better = model.metadata["episodes"], model.metadata["held_out"][f"improvement_{metric}"]
+    used = ", ".join(f"{k} {v}" for k, v in libraries.items() if k in ("cma", "numpy"))
+    return [
+        f"Configuration `{training['name']}`, seed {training['seed']}: {training['algorithm']}, {population}",
+        f"candidates on {training['services_per_generation']} services per generation; weights of `{model.name}`.",
+        f"This is the centre of the search after {generations:,} generations ({episodes:,} episodes), the best",
+        f"on {held_out['services']} services from seed {held_out['first_seed']:,}; there its {metric} was",
+        f"{better:.1f} % better than the best of "
+        f"{', '.join(f'`{spec}`' for spec in training['reference'])}. {used}.",
+        "",
+        "```yaml",
+        yaml.safe_dump({"services": training["services"]}, sort_keys=False).strip(),
+        "```",
+    ]
+
+
+def card(model: Model, name: str, rows: Sequence[str], limits: Sequence[str], run: dict[str, Any]) -> str:
+    """Return the model card, Markdown."""
+    use = f"`kvgym compare --policies {name},mc_sf`, or in Python `kvgym.make_policy({name!r})`;"
+    source = [
+        "Means over 30 held-out seeds from 2,000,000, baselines tuned on seeds from 1,000",
+        "(`scripts/compare_agents.py`, [docs/agents.md](../../docs/agents.md)):",
+    ]
+    if isinstance(model, EvolvedModel) and model.kind == "router":
+        policy = model.metadata["training"]["policy"]
+        use = (
+            f"`kvgym compare --workers 4 --policies {policy} --router {name},join_shortest_queue`, or in Python "
+            f"`kvgym.routing.make_router({name!r})`;"
+        )
+        source = [
+            f"Means over 30 held-out seeds from 2,000,000 under `{policy}`",
+            "(`scripts/compare_routers.py`, [docs/routing.md](../../docs/routing.md)):",
+        ]
+    if isinstance(model, NumpyModel):
+        file, origin = f"{name}.npz", origin_of_network(model, run["libraries"])
+        what = "the weights are NumPy arrays, read without PyTorch or pickle"
+    else:
+        file, origin = f"{name}.json", origin_of_weights(model, run["libraries"])
+        what = "the weights are plain JSON, checked when they are read"
+    lines = [
+        f"# {name}",
+        "",
+        f"{model.metadata['training']['summary']}.",
+        "",
+        use,
+        f"{what} ([{file}]({file})).",
+        "",
+        "## Trained on",
+        "",
+        *origin,
         "",
         "## Figures",
         "",
-        "Means over 30 held-out seeds from 2,000,000, baselines tuned on seeds from 1,000",
-        "(`scripts/compare_agents.py`, [docs/agents.md](../../docs/agents.md)):",
+        *source,
         "",
         *rows,
-        "",
-        f"In the evaluations that selected it: {training['evaluation']['metric']} "
-        f"{evaluation[training['evaluation']['metric']]:.4g}.",
         "",
         "## Limits",
         "",
@@ -88,6 +132,14 @@ def card(
         "",
     ]
     return "\n".join(lines)
+
+
+def renamed(model: Model, name: str) -> Model:
+    """Return the model under the name that it has in the package."""
+    metadata = {**model.metadata, "name": name}
+    if isinstance(model, NumpyModel):
+        return NumpyModel(replace(model.header, metadata=metadata), model.arrays)
+    return replace(model, metadata=metadata)
 
 
 def renewed(text: str, rows: Sequence[str]) -> str:
@@ -118,14 +170,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if not (options.run and options.name and options.limits):
         parser.error("a new card needs RUN, NAME and --limits; --renew NAME keeps all but the figures")
-    model = load_model(options.run)
-    model = NumpyModel(
-        replace(model.header, metadata={**model.header.metadata, "name": options.name}), model.arrays
-    )
+    model = renamed(load_model(options.run), options.name)
     rows = figures(options.figures, options.label or options.name, options.name)
     run = json.loads((options.run / "run.json").read_text())
     options.models.mkdir(parents=True, exist_ok=True)
-    model.save(options.models / f"{options.name}.npz")
+    model.save(options.models / f"{options.name}{'.npz' if isinstance(model, NumpyModel) else '.json'}")
     (options.models / f"{options.name}.md").write_text(card(model, options.name, rows, options.limits, run))
 
 

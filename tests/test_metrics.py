@@ -132,6 +132,18 @@ def test_every_metric_is_described():
         metric_info("speed")
 
 
+def test_some_metrics_are_those_of_all():
+    table = RequestTable.from_columns(arrival_time=[0, 1], prompt_len=[4, 5], output_len=[3, 2])
+    result = run(table)
+    every = compute_metrics(result)
+    names = ("goodput", "ttft_p99", "ttft_mean", "jain_fairness", "max_wait", "tpot_mean")
+    assert compute_metrics(result, names) == {name: every[name] for name in names}
+    assert all(compute_metrics(result, [name]) == {name: every[name]} for name in metric_names())
+    for wrong in ("speed", "ttft", "ttft_p42"):
+        with pytest.raises(KeyError):
+            compute_metrics(result, [wrong])
+
+
 def test_percentiles_are_numpys():
     rng = np.random.default_rng(2)
     for n in (1, 2, 3, 50, 501):

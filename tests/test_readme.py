@@ -40,6 +40,10 @@ SMALLER = {
         "kvgym train noisy total_steps=4000 evaluation.interval=2000 evaluation.seeds=1 num_envs=8 "
         "env.num_requests=50 --seed 1 --out results/noisy"
     ),
+    "kvgym train ranked --out results/ranked": (
+        "kvgym train ranked population=4 generations=2 services_per_generation=2 held_out.services=2 "
+        "held_out.interval=1 --out results/ranked"
+    ),
     "kvgym train --resume results/noisy --total-steps 400000": (
         "kvgym train --resume results/noisy --total-steps 6000"
     ),

@@ -166,7 +166,8 @@ def test_every_request_is_routed_once_per_stage_when_it_comes(name: str) -> None
 def test_every_worker_gets_something(name: str) -> None:
     for system in SYSTEMS.values():
         routed = simulate(system, workload(2, 80), "fcfs", router=name).worker["total_routed"]
-        assert (routed > 0).all()
+        # One that knows how fast workers are may leave the slowest alone.
+        assert ((routed > 0).sum() >= min(2, len(routed))) if name == "weighted" else (routed > 0).all()
 
 
 def test_the_default_router() -> None:

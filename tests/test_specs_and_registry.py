@@ -4,7 +4,7 @@ import pytest
 
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.policy import Policy, PolicyInfo, fraction_of, make_policy
-from kvgym.registry import Registry
+from kvgym.registry import Registry, Sources
 from kvgym.seeding import STREAMS, stream
 from kvgym.specs import parse_spec, split_specs
 
@@ -67,3 +67,33 @@ def test_make_policy():
 def test_a_policy_is_abstract():
     with pytest.raises(TypeError):
         Policy()
+
+
+def test_sources_are_asked_in_order() -> None:
+    sources: Sources[str] = Sources([])
+    assert sources.find("a") is None
+    asked: list[str] = []
+
+    @sources.add
+    def first(text: str) -> str | None:
+        asked.append(text)
+        return "from the first" if text == "one" else None
+
+    sources.add(lambda text: "from the second")
+    assert sources.find("one") == "from the first"
+    assert sources.find("two") == "from the second"
+    assert asked == ["one", "two"]
+
+
+def test_modules_of_sources_are_imported_when_needed(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "late_source.py").write_text(
+        "import builtins\nbuiltins.late_sources.add(lambda text: text.upper())\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    sources: Sources[str] = Sources(["late_source"])
+    monkeypatch.setattr("builtins.late_sources", sources, raising=False)
+    assert sources.find("a") == "A"
+    missing: Sources[str] = Sources(["no_such_module_of_sources"])
+    for _ in range(2):  # an import that fails is tried again, not forgotten
+        with pytest.raises(ModuleNotFoundError):
+            missing.find("a")

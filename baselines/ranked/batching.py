@@ -6,21 +6,23 @@ import math
 from typing import Any
 
 from kvgym.baselines.ranked.layout import (
-    BEST_SLACK,
     COST,
     COST_PRESSURE,
+    DEADLINES,
     EVICT_KV,
     FREE,
     GROWTH,
     LATE,
+    PREFILL_PRESSURE,
     PREFILL_VALUE,
     PRESSURE,
+    PROMPT_RATIO,
     SCORES,
     SHORTEST,
     VALUE,
     WAITING_HEAP,
 )
-from kvgym.baselines.ranked.scoring import deadline_of, entry_bias, kept_out
+from kvgym.baselines.ranked.scoring import entry_bias, kept_out
 from kvgym.kernels import (
     UNKNOWN,
     WAIT,
@@ -59,7 +61,7 @@ def grain(tokens: int) -> int:
     return 64 if tokens < 1024 else 256
 
 
-@jit_inline
+@jit
 def claim_beyond(view: RuleView, slot: Any) -> Any:
     """Return the memory that an active request will certainly take and does not hold, allocated tokens.
 
@@ -98,7 +100,7 @@ def make_room(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tup
     return view.problem.kv_capacity - used, output
 
 
-@jit_inline
+@jit
 def first_to_enter(view: RuleView, memory: RuleMemory) -> Any:
     """Return the waiting request with the best score, UNKNOWN if nobody waits."""
     state = memory.state
@@ -108,31 +110,41 @@ def first_to_enter(view: RuleView, memory: RuleMemory) -> Any:
 
 
 @jit_inline
+def prompt_worth(memory: RuleMemory) -> Any:
+    """Return what a prompt token is worth, decode tokens: by their times, and more while many wait."""
+    p, reals = memory.params, memory.reals
+    return p[PREFILL_VALUE] * reals[PROMPT_RATIO] * math.exp(p[PREFILL_PRESSURE] * reals[PRESSURE])
+
+
+@jit
+def number_late(view: RuleView, memory: RuleMemory, seconds: float) -> int:
+    """Return how many active requests would get their next token too late by a batch of this duration.
+
+    Those in the batch (marked by ``planned`` = 1) if it outlasts their deadline, the others if it leaves less than the
+    shortest batch. Deadlines that cannot be met anyway do not count.
+    """
+    reals, w, dues = memory.reals, view.worker, SCORES + 3 * view.requests.shape[0]
+    late = 0
+    for k in range(w.num_active):
+        slot = view.active[k]
+        end = w.clock + seconds if slot.planned == 1 else w.clock + seconds + reals[SHORTEST]
+        if slot.planned != _LEAVES and end > reals[dues + slot.request_id]:
+            late += 1
+    return late
+
+
+@jit
 def worth(view: RuleView, memory: RuleMemory, value: float) -> Any:
     """Return what the batch described in ``view.load`` is worth: its value over its duration to a power.
 
-    Where a batch outlasts the slack of somebody whose deadline can still be met, it is worth less by the excess.
+    Less for every request whose next token it makes late.
     """
     p, reals = memory.params, memory.reals
     seconds = max(view.batch_time(view.load, view.batch_params), 1e-9)
     found = value / (seconds / reals[SHORTEST]) ** (p[COST] + p[COST_PRESSURE] * reals[PRESSURE])
-    if seconds > reals[BEST_SLACK]:
-        found *= math.exp(-p[LATE] * (seconds / reals[BEST_SLACK] - 1.0))
+    if memory.state[DEADLINES] == 1:
+        found *= math.exp(-p[LATE] * number_late(view, memory, seconds))
     return found
-
-
-@jit_inline
-def least_slack(view: RuleView, memory: RuleMemory) -> Any:
-    """Return the least time left to an active request whose next deadline can still be met, s; inf if there is none."""
-    least = math.inf
-    for k in range(view.worker.num_active):
-        slot = view.active[k]
-        request = view.requests[slot.request_id]
-        if slot.planned != _LEAVES and (request.ttft_slo < math.inf or request.tbt_slo < math.inf):
-            left = deadline_of(view, slot, request) - view.worker.clock
-            if left >= memory.reals[SHORTEST]:
-                least = min(least, left)
-    return least
 
 
 @jit_inline
@@ -149,7 +161,6 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
     slots = WAITING_HEAP + 1 + n
     items, slot_of = slots + 1 + places, slots + 1 + 3 * places
     room, output = make_room(view, decision, memory)
-    reals[BEST_SLACK] = least_slack(view, memory)
     state[slots] = 0
     for k in range(w.num_active):
         if active[k].planned != _LEAVES:
@@ -161,6 +172,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
     load.prefill_squares = load.prefill_products = load.num_decodes = load.decode_context = 0
     count = entering = aside = tokens = best_tokens = 0
     value, best = 0.0, -1.0
+    prompt_value = prompt_worth(memory)
     next_size, bias = grain(0), entry_bias(memory)
     i = first_to_enter(view, memory) if d.num_evict == 0 else UNKNOWN
     while tokens < MOST_TOKENS:
@@ -192,12 +204,13 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
             slot = active[state[slot_of + j]]
             left, kv, score = slot.num_prefill_left, slot.num_kv_tokens, reals[SCORES + j]
             state[items + count] = state[slot_of + j]
+            slot.planned = 1
         else:
             break
         count += 1
         each = math.exp(-p[VALUE] * score) if p[VALUE] != 0.0 else 1.0
         if left > 0:
-            each *= p[PREFILL_VALUE]
+            each *= prompt_value
             load.num_prefills += 1
             load.prefill_context += kv
         done, full = 0, full_tokens(left)

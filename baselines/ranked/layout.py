@@ -23,11 +23,13 @@ GROUPS = 9
     WAITING_BIAS,
     WAITING_PRESSURE,
     SLACK,
+    URGENT,
     LOST,
     GATE,
     GATE_BUSY,
     VALUE,
     PREFILL_VALUE,
+    PREFILL_PRESSURE,
     COST,
     COST_PRESSURE,
     LATE,
@@ -35,7 +37,7 @@ GROUPS = 9
     GROWTH,
     EVICT_KV,
     NUM_WEIGHTS,
-) = range(19)
+) = range(21)
 
 # Parameters behind the weights: units of the network (0: none), then its numbers.
 HIDDEN, NETWORK = NUM_WEIGHTS, NUM_WEIGHTS + 1
@@ -53,9 +55,11 @@ BUSY = PRESSURE + 1  # 1 - duration of the smallest batch / duration of the last
 SHORTEST = BUSY + 1  # duration of the smallest batch, s
 LAST = SHORTEST + 1  # duration of the last batch, s
 SUM_LOG_OUTPUT = LAST + 1  # over all arrivals: log of the output expected then
-BEST_SLACK = SUM_LOG_OUTPUT + 1  # least time that a token of somebody who runs has, s
-SCORES = BEST_SLACK + 1
-# By request: scores, outputs still to come, and what is added to the score from outside; 3 n numbers.
+PROMPT_TIME = SUM_LOG_OUTPUT + 1  # what a prompt token adds to the shortest batch, s
+PROMPT_RATIO = PROMPT_TIME + 1  # the same over what a decode adds
+SCORES = PROMPT_RATIO + 1
+# By request: scores, outputs still to come, what is added to the score from outside, and when the next token is due
+# (inf: no objective, or it cannot be met); 4 n numbers.
 
 # Whole numbers. How many requests have finished, when to learn next, how many have arrived,
 # whether any of these has a deadline, and decisions since the queue was rated.

@@ -162,6 +162,9 @@ def learn(view: RuleView, memory: RuleMemory) -> None:
         learn_group(
             memory, g, TOKEN_COUNTS, TOKEN_CENSORED, TOKEN_COSTS, TOKEN_EDGES, TOKEN_BINS, TOKENS_PER_OCTAVE
         )
+    for g in range(
+        GROUPS
+    ):  # a loop of its own: hazards of classes lean on those of all, which stand in one place
         learn_group(
             memory, g, RATIO_COUNTS, RATIO_CENSORED, RATIO_COSTS, RATIO_EDGES, RATIO_BINS, RATIOS_PER_OCTAVE
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,13 @@ from kvgym.baselines.ranked.layout import (
     WAITING_HEAP,
 )
 from kvgym.baselines.ranked.lengths import learn, notice_arrival, notice_finished
-from kvgym.baselines.ranked.scoring import NETWORK_INPUTS, observe_moment, rate_request, rate_slot
+from kvgym.baselines.ranked.scoring import (
+    NETWORK_INPUTS,
+    lesson_of,
+    observe_moment,
+    rate_request,
+    rate_slot,
+)
 from kvgym.baselines.ranked.weights import MOST_UNITS, WEIGHTS
 from kvgym.kernels import (
     WAITING,
@@ -46,6 +52,7 @@ from kvgym.policy import (
     require,
     require_count,
 )
+from kvgym.simulator.compiled import uncompiled
 
 RENEWED_EVERY = 4
 """Tokens of output after which the score of an active request is renewed."""
@@ -157,6 +164,7 @@ class Ranked(CompiledPolicy):
         evicts=True,
     )
     kernel = ranked_kernel
+    NETWORK: ClassVar[str] = "network"
 
     def __init__(
         self,
@@ -168,19 +176,21 @@ class Ranked(CompiledPolicy):
         waiting: float = 5.0,
         waiting_pressure: float = 0.0,
         slack: float = 0.5,
+        urgent: float = 10.0,
         lost: float = 10.0,
         gate: float = 2.1,
         gate_busy: float = 0.33,
         value: float = 0.0,
-        prefill_value: float = 0.4,
+        prefill_value: float = 0.7,
+        prefill_pressure: float = 0.5,
         cost: float = 1.2,
         cost_pressure: float = 0.0,
         late: float = 1.0,
-        free: float = 0.01,
+        free: float = 0.005,
         growth: float = 0.0,
         evict_kv: float = 0.0,
         hidden: int = 0,
-        network: str | float | Sequence[float] = (),
+        network: str | Sequence[float] = "",
     ) -> None:
         """Set the weights; those without a scale of their own are logarithms.
 
@@ -192,21 +202,23 @@ class Ranked(CompiledPolicy):
             waiting: how far a waiting request stands behind an active one that is alike.
             waiting_pressure: the same, times log(1 + waiting / (1 + active)).
             slack: how far a deadline brings a request forward, per e-fold that its slack is below e^8 batches.
+            urgent: how far a deadline that does not outlast another batch brings a request forward.
             lost: how far a request that has missed its objectives, or is bound to, stands behind.
             gate: a request whose output still to come is more than e^gate times what is usual on arrival does not
                 begin while the worker is busy.
             gate_busy: busy is a worker whose last batch took more than 1 / (1 - gate_busy) times the shortest.
             value: a token is worth exp(-value * score).
-            prefill_value: what a prompt token is worth, decode tokens.
+            prefill_value: what the time of a prompt token is worth, that of a decode being worth 1.
+            prefill_pressure: the logarithm of the same, times log(1 + waiting / (1 + active)).
             cost: power of a batch's duration that its worth is divided by.
             cost_pressure: the same, times log(1 + waiting / (1 + active)).
-            late: how much less a batch is worth per multiple of the least slack that it outlasts, a rate.
+            late: how much less a batch is worth per request whose next token it makes late, a logarithm.
             free: fraction of the memory that admission leaves free.
             growth: what admission leaves free beside that, per token of output still to come of the active set.
             evict_kv: how far KV held brings a request nearer to eviction, where memory is too tight.
             hidden: units of a network that adds to the score, 0 for none.
-            network: its numbers, for each unit 12 weights of features, a bias, and the weight of its output; none =
-                zeros.
+            network: its numbers, for each unit 12 weights of features, a bias, and the weight of its output, as in
+                0.1/-2/…; none = zeros.
 
         Raises:
             ConfigError: a weight out of its range, or a network of another size.
@@ -222,11 +234,13 @@ class Ranked(CompiledPolicy):
                     waiting,
                     waiting_pressure,
                     slack,
+                    urgent,
                     lost,
                     gate,
                     gate_busy,
                     value,
                     prefill_value,
+                    prefill_pressure,
                     cost,
                     cost_pressure,
                     late,
@@ -244,7 +258,7 @@ class Ranked(CompiledPolicy):
         require_count("hidden", hidden, least=0)
         require("hidden", hidden, hidden <= MOST_UNITS, f"{MOST_UNITS} units at most")
         size = hidden * (NETWORK_INPUTS + 2)
-        numbers = numbers_of("network", network, float) if not _empty(network) else (0.0,) * size
+        numbers = numbers_of("network", network, float) if len(network) else (0.0,) * size
         expected = f"{size} finite numbers for hidden = {hidden}"
         require("network", network, len(numbers) == size and bool(np.isfinite(numbers).all()), expected)
         self.values = tuple(float(given[w.name]) for w in WEIGHTS)
@@ -264,23 +278,39 @@ class Ranked(CompiledPolicy):
 
     def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the weights and an empty memory: edges of the bins, and room for counts, scores and heaps."""
-        return empty_memory(self.params(system), system.max_requests, system.kv_capacity)
+        return empty_memory(self.params(system), system.max_requests)
+
+    def lesson(self, view: RuleView, row: Any, request_id: int, length: int) -> tuple[Sequence[float], float]:
+        """Return what the network sees of a request now, and what it should add to the score.
+
+        That is what the score would be with the output that really comes in place of what is reckoned, less what it
+        is; see :class:`kvgym.agents.evolution.imitation.Student`.
+
+        Args:
+            view: what the rule sees, for uncompiled code.
+            row: of an active request (its slot) or of a waiting one (its request).
+            request_id: its id.
+            length: its output in all, tokens.
+        """
+        waiting = bool(view.requests[request_id].status == WAITING)
+        found: tuple[Sequence[float], float] = uncompiled(lesson_of)(
+            view, self.arguments(), row, request_id, length, waiting
+        )
+        return found
 
 
-def _empty(network: Any) -> bool:
-    return isinstance(network, Sequence) and len(network) == 0
-
-
-def empty_memory(params: NDArray[np.float64], max_requests: int, kv_capacity: int) -> RuleMemory:
+def empty_memory(params: NDArray[np.float64], max_requests: int) -> RuleMemory:
     """Return the memory of a rule that has seen nothing.
 
     Args:
         params: weights and network, float64 (k,).
         max_requests: n, requests of the run at most.
-        kv_capacity: KV memory, tokens.
     """
-    places = max(1, min(max_requests, kv_capacity))
-    reals = np.zeros(SCORES + 3 * max_requests)
+    places = max(
+        1, max_requests
+    )  # at most; in a cluster those of the worker with the most memory are everybody's
+    reals = np.zeros(SCORES + 4 * max_requests)
+    reals[SCORES + 3 * max_requests :] = np.inf
     for at, bins, first, per_octave in (
         (TOKEN_EDGES, TOKEN_BINS, 1.0, TOKENS_PER_OCTAVE),
         (RATIO_EDGES, RATIO_BINS, FIRST_RATIO, RATIOS_PER_OCTAVE),

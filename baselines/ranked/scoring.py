@@ -18,9 +18,12 @@ from kvgym.baselines.ranked.layout import (
     NETWORK,
     PRESSURE,
     PROMPT,
+    PROMPT_RATIO,
+    PROMPT_TIME,
     SCORES,
     SHORTEST,
     SLACK,
+    URGENT,
     WAITING_BIAS,
     WAITING_PRESSURE,
 )
@@ -30,25 +33,48 @@ from kvgym.kernels import RuleMemory, RuleView, jit, jit_inline
 MOST_SLACK = 8.0
 """Slack, in logarithms of batches, from which a deadline does not press; also that of requests without one."""
 
+SAMPLE_PROMPT, SAMPLE_DECODES = 512, 64
+"""Batches by which the time that prompt tokens and decodes add is compared."""
+
 NETWORK_INPUTS = 12
 """Features that the network of a score sees, see :func:`network_score`."""
 
 
 @jit
+def prompt_seconds(view: RuleView, tokens: int) -> Any:
+    """Return the duration of a batch that is a prompt of so many tokens, s."""
+    load = view.load
+    load.prefill_context = load.prefill_products = load.num_decodes = load.decode_context = 0
+    load.num_prefills, load.prefill_tokens, load.prefill_squares = 1, tokens, tokens * tokens
+    return view.batch_time(load, view.batch_params)
+
+
+@jit
+def decode_seconds(view: RuleView, number: int, context: int) -> Any:
+    """Return the duration of a batch of decodes with ``context`` tokens each, s."""
+    load = view.load
+    load.num_prefills = load.prefill_tokens = load.prefill_context = 0
+    load.prefill_squares = load.prefill_products = 0
+    load.num_decodes, load.decode_context = number, number * context
+    return view.batch_time(load, view.batch_params)
+
+
+@jit
 def observe_moment(view: RuleView, memory: RuleMemory) -> None:
-    """Note what scores need of the worker: how many wait, and how long batches take."""
-    w, load, reals = view.worker, view.load, memory.reals
+    """Note what scores need of the worker: how many wait, how long batches take, and what tokens add to them."""
+    w, reals = view.worker, memory.reals
     if reals[SHORTEST] == 0.0:
-        load.num_prefills = load.prefill_tokens = load.prefill_context = 0
-        load.prefill_squares = load.prefill_products = 0
-        load.num_decodes = load.decode_context = 1
-        reals[SHORTEST] = max(view.batch_time(load, view.batch_params), 1e-9)
+        reals[SHORTEST] = max(decode_seconds(view, 1, 1), 1e-9)
+        reals[PROMPT_TIME] = (prompt_seconds(view, SAMPLE_PROMPT) - reals[SHORTEST]) / SAMPLE_PROMPT
+    context = w.kv_tokens // max(w.num_active, 1) + 1
+    decode_time = (decode_seconds(view, SAMPLE_DECODES, context) - reals[SHORTEST]) / (SAMPLE_DECODES - 1)
+    reals[PROMPT_RATIO] = min(reals[PROMPT_TIME] / decode_time, 10.0) if decode_time > 0.0 else 1.0
     reals[LAST] = max(w.batch_duration, reals[SHORTEST])
     reals[BUSY] = 1.0 - reals[SHORTEST] / reals[LAST]
     reals[PRESSURE] = math.log(1.0 + w.num_waiting / (1.0 + w.num_active))
 
 
-@jit_inline
+@jit
 def deadline_of(view: RuleView, row: Any, request: Any) -> Any:
     """Return when the next token of a request is due, s; inf without an objective, -inf where one has been missed.
 
@@ -66,23 +92,43 @@ def deadline_of(view: RuleView, row: Any, request: Any) -> Any:
 
 
 @jit_inline
-def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple[float, float]:
-    """Return the slack of a request, in logarithms of batches up to MOST_SLACK, and 1 if it is lost, else 0.
+def has_objective(request: Any) -> bool:
+    """Return whether a request has a TTFT or a TBT objective."""
+    return bool(request.ttft_slo < math.inf or request.tbt_slo < math.inf)
+
+
+@jit_inline
+def time_to_spare(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> Any:
+    """Return the time to the next deadline of a request beyond what its prompt and the shortest batch take, s."""
+    reals = memory.reals
+    needed = reals[SHORTEST] + reals[PROMPT_TIME] * row.num_prefill_left
+    return deadline_of(view, row, request) - view.worker.clock - needed
+
+
+@jit_inline
+def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple[float, float, float]:
+    """Return how near the next deadline of a request is.
 
     Args:
         view: what the rule sees.
         memory: what it remembers.
         row: of an active request (its slot) or of a waiting one (its request).
         request: its row among the requests.
+
+    Returns:
+        Slack, logarithm of batches, up to MOST_SLACK; 1 if it is lost, else 0; 1 if it is a decode that cannot wait for
+        another batch, else 0.
     """
-    slack, lost = MOST_SLACK, 0.0
-    if request.ttft_slo < math.inf or request.tbt_slo < math.inf:
-        left_time = deadline_of(view, row, request) - view.worker.clock
-        if left_time < memory.reals[SHORTEST]:
+    slack, lost, urgent = MOST_SLACK, 0.0, 0.0
+    if has_objective(request):
+        spare, last = time_to_spare(view, memory, row, request), memory.reals[LAST]
+        if spare < 0.0:
             lost = 1.0
         else:
-            slack = min(math.log(1.0 + left_time / memory.reals[LAST]), MOST_SLACK)
-    return slack, lost
+            slack = min(math.log(1.0 + spare / last), MOST_SLACK)
+            if row.num_prefill_left == 0 and spare < 2.0 * last:
+                urgent = 1.0
+    return slack, lost, urgent
 
 
 @jit_inline
@@ -105,50 +151,99 @@ def network_score(memory: RuleMemory, features: Any) -> Any:
 
 
 @jit_inline
-def score_of(
-    view: RuleView, memory: RuleMemory, row: Any, request_id: int, output: float, waiting: bool
-) -> Any:
-    """Return the score of a request.
+def terms_of(view: RuleView, memory: RuleMemory, row: Any, request: Any, output: float, waiting: bool) -> Any:
+    """Return what the score of a request is made of.
 
     Args:
         view: what the rule sees.
         memory: what it remembers, the weights among it.
         row: of an active request (its slot) or of a waiting one (its request).
-        request_id: its id.
+        request: its row among the requests.
         output: what its output still to come is reckoned at, tokens.
         waiting: whether it waits.
+
+    Returns:
+        Logarithms of its work, memory, output so far and KV held; slack, logarithm of batches; 1 if it is
+        lost, else 0; 1 if it cannot wait for another batch, else 0.
     """
-    p, reals, request = memory.params, memory.reals, view.requests[request_id]
     left, kv = float(row.num_prefill_left), float(row.num_kv_tokens)
-    log_work = math.log(output + p[PROMPT] * left)
+    log_work = math.log(output + memory.params[PROMPT] * left)
     log_memory = math.log(kv + left + 0.5 * output)
     log_attained = math.log(1.0 + row.num_output_tokens)
     log_held = 0.0 if waiting else math.log(1.0 + kv)
-    score = reals[SCORES + 2 * view.requests.shape[0] + request_id] + log_work
-    score += p[FOOTPRINT] * log_memory - p[ATTAINED] * log_attained - p[HELD] * log_held
-    slack, lost = urgency(view, memory, row, request)
-    if request.ttft_slo < math.inf or request.tbt_slo < math.inf:
-        score += p[LOST] * lost + p[SLACK] * (slack - MOST_SLACK)
-    if p[HIDDEN] > 0.0:
-        mean = mean_log_output(memory)
-        score += network_score(
-            memory,
-            (
-                math.log(output) - mean,
-                math.log(1.0 + left) - mean,
-                log_memory - mean,
-                log_attained,
-                log_held,
-                1.0 if waiting else 0.0,
-                math.log(1.0 + request.num_evictions),
-                slack / MOST_SLACK,
-                lost,
-                reals[PRESSURE],
-                reals[BUSY],
-                view.worker.kv_allocated / view.problem.kv_capacity,
-            ),
-        )
+    slack, lost, urgent = urgency(view, memory, row, request)
+    return log_work, log_memory, log_attained, log_held, slack, lost, urgent
+
+
+@jit_inline
+def weighted(memory: RuleMemory, terms: Any) -> Any:
+    """Return the score that the weights make of a request's terms, see :func:`terms_of`."""
+    p = memory.params
+    log_work, log_memory, log_attained, log_held, slack, lost, urgent = terms
+    held = p[FOOTPRINT] * log_memory - p[ATTAINED] * log_attained - p[HELD] * log_held
+    return log_work + held + (p[LOST] * lost - p[URGENT] * urgent + p[SLACK] * (slack - MOST_SLACK))
+
+
+@jit_inline
+def features_of(
+    view: RuleView, memory: RuleMemory, row: Any, request: Any, output: float, waiting: bool, terms: Any
+) -> Any:
+    """Return what the network sees of a request, NETWORK_INPUTS numbers; arguments as of :func:`terms_of`."""
+    reals, mean = memory.reals, mean_log_output(memory)
+    _, log_memory, log_attained, log_held, slack, lost, _ = terms
+    return (
+        math.log(output) - mean,
+        math.log(1.0 + row.num_prefill_left) - mean,
+        log_memory - mean,
+        log_attained,
+        log_held,
+        1.0 if waiting else 0.0,
+        math.log(1.0 + request.num_evictions),
+        slack / MOST_SLACK,
+        lost,
+        reals[PRESSURE],
+        reals[BUSY],
+        view.worker.kv_allocated / view.problem.kv_capacity,
+    )
+
+
+@jit_inline
+def score_of(
+    view: RuleView, memory: RuleMemory, row: Any, request_id: int, output: float, waiting: bool
+) -> Any:
+    """Return the score of a request: what is added from outside, its weighted terms, and what the network adds."""
+    request, n = view.requests[request_id], view.requests.shape[0]
+    terms = terms_of(view, memory, row, request, output, waiting)
+    score = memory.reals[SCORES + 2 * n + request_id] + weighted(memory, terms)
+    if memory.params[HIDDEN] > 0.0:
+        score += network_score(memory, features_of(view, memory, row, request, output, waiting, terms))
+    if has_objective(request):
+        met = time_to_spare(view, memory, row, request) >= 0.0
+        memory.reals[SCORES + 3 * n + request_id] = deadline_of(view, row, request) if met else math.inf
     return score
+
+
+@jit_inline
+def lesson_of(
+    view: RuleView, memory: RuleMemory, row: Any, request_id: int, length: int, waiting: bool
+) -> Any:
+    """Return what the network sees of a request, and what it should add: what the true length does to the score.
+
+    Args:
+        view: what the rule sees.
+        memory: what it remembers.
+        row: of an active request (its slot) or of a waiting one (its request).
+        request_id: its id.
+        length: its output, tokens.
+        waiting: whether it waits.
+    """
+    request = view.requests[request_id]
+    output = output_to_come(view, memory, row, request_id)
+    terms = terms_of(view, memory, row, request, output, waiting)
+    left = max(float(length - row.num_output_tokens), 1.0)
+    true = weighted(memory, terms_of(view, memory, row, request, left, waiting))
+    features = features_of(view, memory, row, request, output, waiting, terms)
+    return features, true - weighted(memory, terms)
 
 
 @jit_inline
@@ -164,7 +259,7 @@ def kept_out(memory: RuleMemory, output: float) -> bool:
     return bool(memory.reals[BUSY] > p[GATE_BUSY] and math.log(output) > mean_log_output(memory) + p[GATE])
 
 
-@jit_inline
+@jit
 def rate_request(view: RuleView, memory: RuleMemory, i: int) -> None:
     """Write score and output to come of a waiting request."""
     row, n = view.requests[i], view.requests.shape[0]
@@ -173,7 +268,7 @@ def rate_request(view: RuleView, memory: RuleMemory, i: int) -> None:
     memory.reals[SCORES + i] = score_of(view, memory, row, i, output, True)
 
 
-@jit_inline
+@jit
 def rate_slot(view: RuleView, memory: RuleMemory, k: int) -> None:
     """Write score and output to come of an active request."""
     slot, n = view.active[k], view.requests.shape[0]

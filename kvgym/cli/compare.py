@@ -20,7 +20,7 @@ from kvgym.cli.scenario_options import (
     PredictionsOption,
     RateOption,
     RateScaleOption,
-    RouterOption,
+    RoutersOption,
     ScenarioOption,
     TooLongOption,
     TraceFormatOption,
@@ -62,14 +62,14 @@ def compare(
     kv_capacity: CapacityOption = None,
     block_size: BlockSizeOption = None,
     workers: WorkersOption = None,
-    router: RouterOption = None,
+    router: RoutersOption = None,
     horizon: HorizonOption = None,
     metrics: Annotated[str | None, typer.Option(help="Comma-separated columns (kvgym list metrics).")] = None,
     out: OutOption = None,
     report: Annotated[bool, typer.Option(help="Write report.html (needs kvgym[report]).")] = True,
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
 ) -> None:
-    """Run schedulers on identical workloads and compare them.
+    """Run schedulers, or routers of a cluster, on identical workloads and compare them.
 
     Shows a table with 95 % bootstrap intervals and writes runs.csv, runs.parquet, summary.json, config.json
     and report.html.
@@ -77,11 +77,13 @@ def compare(
     from kvgym.experiments.comparison import compare as run_comparison
     from kvgym.metrics import metric_info
 
+    routers = split_specs(router or "")
     chosen = build_scenario(
         scenario, hardware=hardware, engine=engine, batch_time=batch_time,
         kv_capacity=kv_capacity, block_size=block_size, workload=workload,
         trace=trace, trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
-        predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=horizon,
+        predictions=predictions, too_long=too_long, workers=workers, router=routers[0] if routers else None,
+        horizon=horizon,
     )  # fmt: skip
     columns = tuple(split_specs(metrics)) if metrics else console.DEFAULT_COLUMNS
     for name in columns:
@@ -93,8 +95,11 @@ def compare(
     folder = make_folder(out or default_folder("compare", chosen.name))
     count = seeds if seeds is not None else (1 if trace is not None else chosen.seeds)
     numbers = range(first_seed, first_seed + count)
-    with console.run_progress(len(specs) * count, progress) as advance:
-        comparison = run_comparison(chosen, specs, seeds=numbers, keep_examples=report, progress=advance)
+    several = routers if len(routers) > 1 else None
+    with console.run_progress(len(specs) * max(1, len(routers)) * count, progress) as advance:
+        comparison = run_comparison(
+            chosen, specs, seeds=numbers, routers=several, keep_examples=report, progress=advance
+        )
     console.out.print(console.comparison_table(comparison, columns))
     console.print_remarks(comparison)
     total = sum(comparison.num_requests) * len(comparison.policies)

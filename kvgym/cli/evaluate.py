@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -19,7 +19,7 @@ from kvgym.cli.scenario_options import (
     PredictionsOption,
     RateOption,
     RateScaleOption,
-    RouterOption,
+    RoutersOption,
     TooLongOption,
     TraceFormatOption,
     TraceOption,
@@ -28,6 +28,8 @@ from kvgym.cli.scenario_options import (
     build_scenario,
 )
 from kvgym.errors import ConfigError
+from kvgym.policy import Policy
+from kvgym.routing import Router
 from kvgym.specs import split_specs
 
 HELD_OUT = 30
@@ -39,7 +41,10 @@ FIRST_HELD_OUT = 2_000_000
 
 def evaluate(
     model: Annotated[
-        str, typer.Argument(help="Agent: name (kvgym list agents), .npz file, or folder of a training run.")
+        str,
+        typer.Argument(
+            help="Agent: name (kvgym list agents), .npz or .json file, or folder of a training run."
+        ),
     ],
     scenario: Annotated[
         str | None,
@@ -50,7 +55,7 @@ def evaluate(
         typer.Option(
             "--policies",
             "-p",
-            help="Baselines beside it; default: those of its training.",
+            help="Baselines beside it; default: those of its training. Beside a router: what schedules.",
         ),
     ] = None,
     metric: Annotated[
@@ -74,52 +79,57 @@ def evaluate(
     kv_capacity: CapacityOption = None,
     block_size: BlockSizeOption = None,
     workers: WorkersOption = None,
-    router: RouterOption = None,
+    router: RoutersOption = None,
     horizon: HorizonOption = None,
     out: OutOption = None,
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
 ) -> None:
     """Evaluate a learned agent on held-out seeds beside baselines, paired by seed.
 
+    The baselines of a router are routers: those of --router, else those of its training.
+
     Shows each policy's mean with a 95 % interval and by how much the agent is better or worse than it, with the
     paired interval. Writes the files that kvgym compare writes.
     """
-    from kvgym.agents.library import load_agent
-    from kvgym.agents.numpy_model import NumpyModel
+    from kvgym.agents.library import background, is_router, load_agent, load_router
     from kvgym.experiments.comparison import compare
     from kvgym.metrics import metric_info
 
-    agent = load_agent(model)
-    training: dict[str, Any] = {}
-    if isinstance(agent.model, NumpyModel) and not model.endswith(".zip"):
-        training = agent.model.header.metadata.get("training", {})
-    measured = training.get("evaluation", {})
-    by = metric or measured.get("metric", "e2e_latency_mean")
+    agent = load_router(model) if is_router(model) else load_agent(model)
+    trained = background(model, agent)
+    routers = split_specs(router or "")
+    by = metric or trained.metric
     try:
         better = metric_info(by).lower_is_better
     except KeyError:
         raise ConfigError(f"unknown metric {by!r}; kvgym list metrics shows them") from None
     if better is None:
         raise ConfigError(f"{by} has no better or worse; choose another metric")
-    own = agent.config.make_scenario()
     if horizon is None and scenario is None and workload is None and trace is None:
-        horizon = agent.config.horizon
+        horizon = trained.horizon
     chosen = build_scenario(
-        own if scenario is None else scenario, hardware=hardware, engine=engine, batch_time=batch_time,
+        trained.scenario if scenario is None else scenario, hardware=hardware, engine=engine, batch_time=batch_time,
         kv_capacity=kv_capacity, block_size=block_size, workload=workload, trace=trace,
         trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
-        predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=horizon,
+        predictions=predictions, too_long=too_long, workers=workers, router=routers[0] if routers else None,
+        horizon=horizon,
     )  # fmt: skip
-    if policies:
-        specs = split_specs(",".join(policies))
+    specs: list[str | Policy] = [*split_specs(",".join(policies or ()))]
+    others: list[str | Router] | None = None
+    if isinstance(agent, Router):
+        specs = specs or [trained.policy]
+        if len(specs) != 1:
+            raise ConfigError(
+                f"--policies {', '.join(map(str, specs))}: expected one policy, beside a router"
+            )
+        others = [agent, *(routers or trained.baselines)]
     else:
-        specs = list(measured.get("baselines", ()) if scenario is None else ()) or list(chosen.policies)
+        specs = [agent, *(specs or (trained.baselines if scenario is None else ()) or chosen.policies)]
     count = seeds if seeds is not None else (1 if trace is not None else HELD_OUT)
     folder = make_folder(out or default_folder("evaluate", agent.info.name))
-    with console.run_progress((len(specs) + 1) * count, progress) as advance:
-        comparison = compare(
-            chosen, [agent, *specs], seeds=range(first_seed, first_seed + count), progress=advance
-        )
+    numbers = range(first_seed, first_seed + count)
+    with console.run_progress(len(specs) * len(others or (None,)) * count, progress) as advance:
+        comparison = compare(chosen, specs, seeds=numbers, routers=others, progress=advance)
     console.out.print(console.agent_table(comparison, agent.info.name, by))
     console.print_remarks(comparison)
     comparison.save(folder, command=command_line())

@@ -65,7 +65,7 @@ def policy_rows(full: bool) -> dict[str, tuple[str, ...]]:
         rows[name] = (
             info.summary,
             describe_arguments(POLICIES[name]),
-            ", ".join(sorted(info.needs)) or "–",
+            ", ".join([*sorted(info.needs), *(f"({name})" for name in sorted(info.uses))]) or "–",
             *("yes" if able else "–" for able in (info.chunks_prefill, info.pauses, info.evicts)),
             f"{paper}, {info.algorithm}" if paper else "practice",
         )

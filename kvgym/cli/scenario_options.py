@@ -53,6 +53,13 @@ WorkersOption = Annotated[
 RouterOption = Annotated[
     str | None, typer.Option(help="Which worker serves a request, in a cluster (kvgym list routers).")
 ]
+RoutersOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Which worker serves a request, in a cluster (kvgym list routers), or an evolved router; several, "
+        "separated by commas, are compared with one another."
+    ),
+]
 HorizonOption = Annotated[
     float | None, typer.Option(help="Stop after so many seconds instead of when all have finished.")
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,8 +23,14 @@ def train(
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Go on with the interrupted run in this folder.")
     ] = None,
-    total_steps: Annotated[
-        int | None, typer.Option(min=1, help="Environment steps in all, instead of the configuration's.")
+    length: Annotated[
+        int | None,
+        typer.Option(
+            "--total-steps",
+            "--generations",
+            min=1,
+            help="Environment steps, or generations of evolution, in all, instead of the configuration's.",
+        ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the run, instead of the configuration's.")
@@ -38,31 +43,26 @@ def train(
     """Train an agent; watch it with tensorboard --logdir FOLDER.
 
     The run folder keeps the resolved configuration, versions, curves, checkpoints and the best agent as plain
-    weights (best.npz). A run stopped at any moment goes on with --resume FOLDER.
+    weights (best.npz, or best.json of evolution). A run stopped at any moment goes on with --resume FOLDER.
     """
-    from kvgym.agents.config import load_training
-    from kvgym.agents.training import read_run_config
-    from kvgym.agents.training import resume as go_on
-    from kvgym.agents.training import train as begin
+    from kvgym.agents.config import load_training, read_run_config
+    from kvgym.agents.trainers import resume as go_on
+    from kvgym.agents.trainers import train as begin
 
     if resume is not None:
         if config != "default" or overrides or out is not None or seed is not None:
-            raise ConfigError(
-                "--resume goes on with a run as it is configured; only --total-steps goes with it"
-            )
-        folder, chosen = resume, read_run_config(resume)
-        steps = total_steps or chosen.total_steps
+            raise ConfigError("--resume goes on with a run as it is configured; only its length goes with it")
+        folder, chosen = resume, read_run_config(resume, length)
     else:
         if "=" in config:  # the default configuration with overrides
             config, overrides = "default", [config, *(overrides or [])]
         changes = [*(overrides or [])]
-        changes += [] if total_steps is None else [f"total_steps={total_steps}"]
         changes += [] if seed is None else [f"seed={seed}"]
-        chosen = load_training(config, changes)
-        folder, steps = make_folder(out or default_folder("train", chosen.name)), chosen.total_steps
+        chosen = load_training(config, changes, length)
+        folder = make_folder(out or default_folder("train", chosen.name))
     console.out.print(f"{chosen.name}: {chosen.summary}", markup=False)
     console.out.print(f"run folder: {folder}", markup=False, soft_wrap=True)
-    bar: Any = console.progress_bar(steps, progress)
+    bar: Any = console.progress_bar(chosen.length, progress)
     try:
         with bar as shown:
 
@@ -71,7 +71,7 @@ def train(
                     shown.update(shown.task_ids[0], description="training", completed=done)
 
             if resume is not None:
-                result = go_on(folder, total_steps=total_steps, command=command_line(), progress=advance)
+                result = go_on(folder, length=length, command=command_line(), progress=advance)
             else:
                 result = begin(chosen, folder, command=command_line(), progress=advance)
     except KeyboardInterrupt:
@@ -80,17 +80,6 @@ def train(
         raise typer.Exit(130) from None
     except OSError as error:
         raise ConfigError(f"the run folder {folder} cannot be written: {error}") from None
-    metric = chosen.evaluation.metric
-    console.out.print(f"{metric} on the evaluation's requests:")
-    for label, value in result.baselines.items():
-        console.out.print(f"  {label}: {'failed' if math.isnan(value) else f'{value:.4g}'}", markup=False)
-    best = folder / "best.npz"
-    if best.exists():
-        console.out.print(
-            f"  agent: {result.best:.4g} (best of {len(result.curve)}, after {result.best_step:,} steps)"
-        )
-    else:
-        console.out.print("  agent: left requests unserved in every evaluation; the last one is kept")
-        best = folder / "final.npz"
-    console.out.print(f"agent: {best}", markup=False, soft_wrap=True)
+    for line in result.report():
+        console.out.print(line, markup=False, soft_wrap=True)
     console.out.print(f"next:  kvgym evaluate {folder}", markup=False, soft_wrap=True)

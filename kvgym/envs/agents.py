@@ -123,7 +123,8 @@ def play(env: ServingEnv, policy: str | Policy, *, workload_seed: int = 0) -> tu
     env.reset(seed=workload_seed, options={"workload_seed": workload_seed})
     table = env.episodes.slots[0].table
     assert table is not None
-    policy.reset(system_info(env.episodes.system, table, workload_seed, policy.info.needs))
+    known = policy.info.needs | (policy.info.uses & set(env.config.information))
+    policy.reset(system_info(env.episodes.system, table, workload_seed, known))
     total, ended = 0.0, bool(env.episodes.outcomes[0])
     while not ended:
         for action in action_of(env, policy.schedule(env.view)):

@@ -176,7 +176,8 @@ def _play(
     if block["episode"][0]["over"] != RUNNING:
         raise ConfigError(f"no request of workload seed {seed} arrives before the episode's horizon")
     check_needs(policy, table)
-    policy.reset(system_info(episodes.system, table, seed, policy.info.needs))
+    known = policy.info.needs | (policy.info.uses & set(episodes.config.information))
+    policy.reset(system_info(episodes.system, table, seed, known))
     encode = episodes.kind.encode
     assert encode is not None
     functions = ((policy.kernel, POLICY_SIGNATURE), (encode, ENCODE_SIGNATURE))

@@ -73,7 +73,8 @@ def _attempt(
     policy: str, action: str, queue_order: str, overflow: str, long_prompts: bool, exact: bool
 ) -> str:
     """Let a policy play; returns "" or what its actions cannot say. A livelock says nothing of actions."""
-    needs = POLICIES[policy].info.needs
+    info = POLICIES[policy].info
+    needs = info.needs | (info.uses - {"length_interval"})
     prompt, capacity = ((600, 1500), 3600) if long_prompts else ((1, 8), 30)
     for progress in ("lost", "kept"):
         try:
@@ -105,7 +106,8 @@ def expressible(action: str, policy: str) -> Expressible:
         return Expressible(
             NEVER, reason=f"{action} set parameters of a rule and cannot carry out single decisions"
         )
-    needs = POLICIES[policy].info.needs
+    info = POLICIES[policy].info
+    needs = info.needs | (info.uses - {"length_interval"})
     first_reason = ""
     for how_far, workloads in _CONDITIONS.items():
         if how_far in (EXACT, SHORT_EXACT) and not needs & {"predicted_length", "length_interval"}:

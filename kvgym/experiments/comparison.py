@@ -19,7 +19,7 @@ from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.experiments.statistics import Estimate, mean_interval, ratio_interval
 from kvgym.metrics import compute_metrics, metric_info, metric_names, worker_metrics
 from kvgym.policy import Policy, make_policy, policy_defaults
-from kvgym.routing import Router
+from kvgym.routing import Router, make_router
 from kvgym.runner import SimulationResult, check_needs, simulate
 from kvgym.simulator.system import System
 from kvgym.version import __version__
@@ -30,10 +30,10 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One policy on one seed.
+    """One policy on one seed, with one router if several are compared.
 
     Attributes:
-        policy: label of the policy, e.g. ``alpha_greedy:alpha=0.3``.
+        policy: label of the policy, e.g. ``alpha_greedy:alpha=0.3``; see :func:`compare` for several routers.
         seed: the seed.
         metrics: see :mod:`kvgym.metrics`; all NaN where the run failed.
         error: why the run has no result, or "".
@@ -64,7 +64,8 @@ class Comparison:
         examples: results of the first seed with per-iteration logs, by label, for plots; empty unless kept.
         notes: what happened to the workload (clipped, dropped, ...), one sentence each.
         provenance: what the workload was made from.
-        hyperparameters: all hyperparameters of each policy, defaults included, by label.
+        hyperparameters: all hyperparameters of each policy, defaults included, by label; where routers are
+            compared, names and hyperparameters of ``policy`` and ``router``.
     """
 
     scenario: Scenario
@@ -191,8 +192,10 @@ def run_context(command: str = "") -> dict[str, Any]:
     }
 
 
-def label_of(policy: Policy) -> str:
-    """Return the name of a policy with the hyperparameters that were given, as in ``make_policy``."""
+def label_of(policy: Policy | Router) -> str:
+    """Return its own label, else its name with the hyperparameters that were given, as in ``make_policy``."""
+    if policy.label:
+        return policy.label
     given = ",".join(f"{k}={v}" for k, v in policy.hyperparameters().items())
     return f"{policy.info.name}:{given}" if given else policy.info.name
 
@@ -202,15 +205,18 @@ def compare(
     policies: Sequence[str | Policy] | None = None,
     *,
     seeds: int | Iterable[int] | None = None,
+    routers: Sequence[str | Router] | None = None,
     keep_examples: bool = False,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Run policies on the same workloads.
+    """Run policies, or routers of a cluster, on the same workloads.
 
     Args:
         scenario: a scenario, its name or file; None = the default scenario.
         policies: policies or specs; None = those of the scenario.
         seeds: number of seeds (0, 1, …) or the seeds; None = as in the scenario.
+        routers: routers or specs to compare, each with every policy; None = the scenario's. Results go by the
+            label of the router; with several policies by both, ``"fcfs via round_robin"``.
         keep_examples: keep the first seed's results with per-iteration logs.
         progress: called with a line of text before each run.
 
@@ -227,10 +233,8 @@ def compare(
     made = [make_policy(p) for p in (policies if policies is not None else chosen.policies)]
     if not made:
         raise ConfigError("no policies to compare; name at least one")
-    labels = [label_of(p) for p in made]
-    repeated = sorted({label for label in labels if labels.count(label) > 1})
-    if repeated:
-        raise ConfigError(f"policy {repeated[0]} is listed twice; results are told apart by policy")
+    contenders = _contenders(chosen, made, routers)
+    labels = list(contenders)
     numbers = tuple(
         range(chosen.seeds if seeds is None else seeds) if not isinstance(seeds, Iterable) else seeds
     )
@@ -249,11 +253,11 @@ def compare(
         system.check_fits(table)
         sizes.append(len(table))
         notes += [(seed, note) for note in table.notes]
-        for policy, label in zip(made, labels, strict=True):
+        for label, (policy, router) in contenders.items():
             if progress is not None:
                 progress(f"{label}, seed {seed}")
             keep = keep_examples and seed == numbers[0]
-            record, result = _run(system, table, policy, chosen.make_router(), label, seed, keep)
+            record, result = _run(system, table, policy, router, label, seed, keep)
             runs.append(record)
             if result is not None and not result.completed:
                 left = int(record.metrics["unfinished"])
@@ -277,10 +281,47 @@ def compare(
         notes=merge_notes(notes, len(numbers)),
         provenance=workload.provenance(),
         hyperparameters={
-            label: {**policy_defaults(type(policy)), **policy.hyperparameters()}
-            for policy, label in zip(made, labels, strict=True)
+            label: _described(policy) if routers is None else _both_described(policy, router)
+            for label, (policy, router) in contenders.items()
         },
     )
+
+
+def _contenders(
+    scenario: Scenario, policies: Sequence[Policy], routers: Sequence[str | Router] | None
+) -> dict[str, tuple[Policy, Router | None]]:
+    """Return what is compared, by label."""
+    if routers is not None and (scenario.workers == 1 or not routers):
+        raise ConfigError(
+            f"routers {list(map(str, routers))} on {scenario.workers} worker(s); expected at least one router, and "
+            "a scenario with several workers"
+        )
+    chosen = [scenario.make_router()] if routers is None else [make_router(router) for router in routers]
+    pairs = [(policy, router) for policy in policies for router in chosen]
+
+    def label(policy: Policy, router: Router | None) -> str:
+        if routers is None or router is None:
+            return label_of(policy)
+        return label_of(router) if len(policies) == 1 else f"{label_of(policy)} via {label_of(router)}"
+
+    found: dict[str, tuple[Policy, Router | None]] = {}
+    for pair in pairs:
+        if label(*pair) in found:
+            what = "policy" if routers is None else "router"
+            raise ConfigError(f"{what} {label(*pair)} is listed twice; results are told apart by {what}")
+        found[label(*pair)] = pair
+    return found
+
+
+def _described(made: Policy | Router) -> dict[str, Any]:
+    """Return all hyperparameters, defaults included."""
+    return {**policy_defaults(type(made)), **made.hyperparameters()}
+
+
+def _both_described(policy: Policy, router: Router | None) -> dict[str, Any]:
+    """Return names and hyperparameters of a policy and a router."""
+    both = {"policy": policy, "router": router}
+    return {what: {"name": made.info.name, **_described(made)} for what, made in both.items() if made}
 
 
 def merge_notes(notes: list[tuple[int, str]], seeds: int) -> tuple[str, ...]:

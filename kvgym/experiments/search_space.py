@@ -80,6 +80,13 @@ SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "rad": _TILES,
     "rad_batched": _TILES,
+    "ranked": {
+        "footprint": (1.0, 1.5, 2.0),
+        "waiting": (0.5, 5.0),
+        "gate": (1.8, 2.1, 100.0),
+        "prefill_value": (0.4, 0.7, 1.0),
+        "free": (0.0, 0.02),
+    },
     "request_level": {"batch": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)},
     # The paper uses offsets of 5 and 10; the caps on requests matter less than what is here.
     "slai": {

@@ -218,13 +218,14 @@ def setting(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def policy_rows(comparison: Comparison) -> list[dict[str, str]]:
-    """Return what is known of each policy: label, summary, source, needs and hyperparameters."""
+    """Return what is known of each policy: label, summary, source, options, needs (in brackets: not indispensable)."""
     rows = []
     for label in comparison.policies:
         info = _policy_info(comparison, label)
         given = comparison.hyperparameters.get(label, {})
         paper = ", ".join(filter(None, (info.paper, info.algorithm))) if info else ""
-        needs = ", ".join(sorted(info.needs)).replace("_", " ") if info else ""
+        known = [*sorted(info.needs), *(f"({name})" for name in sorted(info.uses))] if info else []
+        needs = ", ".join(known).replace("_", " ")
         summary = info.summary if info else ""
         rows.append(
             {

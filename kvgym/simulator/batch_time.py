@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -22,6 +22,22 @@ LOAD_FIELDS: tuple[str, ...] = tuple(LOAD.names or ())
 def batch_time_kernel(function: Any) -> Kernel:
     """Make a batch-time kernel: ``function(load, params) -> seconds`` in Numba's subset of Python."""
     return kernel(BATCH_TIME_SIGNATURE)(function)
+
+
+class RoughFigures(NamedTuple):
+    """A batch-time model as a linear function, in seconds: what a router may know of a worker's speed.
+
+    Attributes:
+        base: of any batch.
+        decode: for each request that decodes.
+        context: for each token in memory.
+        prefill: for each prompt token.
+    """
+
+    base: float
+    decode: float
+    context: float
+    prefill: float
 
 
 class BatchTimeModel(ABC):
@@ -68,3 +84,23 @@ class BatchTimeModel(ABC):
         function, params = uncompiled(self.kernel), self.params()
         out = np.array([function(table[i], params) for i in range(len(table))], dtype=np.float64)
         return out.reshape(shape) if shape else float(out[0])
+
+    def rough_figures(self, kv_capacity: int) -> RoughFigures:
+        """Return a linear function that is about this model; it is exact where the model is linear.
+
+        Its slopes are those of secants: up to 64 more decodes, from little to all of the memory in use, and a prompt
+        of up to 512 tokens.
+
+        Args:
+            kv_capacity: memory of the worker, tokens.
+        """
+        count, prompt = 64, min(512, kv_capacity)
+        least = count + 1  # a decode has a token of context at least
+        full = max(kv_capacity, 2 * least)
+        one, many, last = self(
+            num_decodes=np.array([1, least, least]), decode_context=np.array([least, least, full])
+        ).tolist()
+        chunk = {"num_prefills": 1, "prefill_tokens": prompt, "prefill_squares": prompt * prompt}
+        prefill = (self(num_decodes=1, decode_context=least, **chunk) - one) / prompt
+        decode, context = (many - one) / count, (last - many) / (full - least)
+        return RoughFigures(max(0.0, one - decode - context * least), decode, context, prefill)

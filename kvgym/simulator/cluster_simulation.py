@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError
 from kvgym.simulator.addresses import function_handle
-from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
+from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, RoughFigures
 from kvgym.simulator.cluster import (
     ASK_POLICY,
     ASK_ROUTER,
@@ -91,7 +91,13 @@ class ClusterSimulation(Simulation):
         self._router_memory: tuple[Any, Any] = (np.zeros(1), np.zeros(1, np.int64))
         self._functions: list[Any] = []  # keeps alive what the handles point to
         self._handles = np.zeros((len(self.workers), 6), np.int64)
+        known: dict[tuple[int, int], RoughFigures] = {}  # equal workers mostly share a model
         for k, worker in enumerate(system.all_workers):
+            key = id(worker.batch_time), int(self.problem[k]["kv_capacity"])
+            if key not in known:
+                known[key] = worker.batch_time.rough_figures(key[1])
+            for name, value in known[key]._asdict().items():
+                self.problem[k][f"batch_{name}"] = value
             self._handles[k, 2:4] = self._handle_of(worker.batch_time.kernel, BATCH_TIME_SIGNATURE)
         self._ask_router = ASK_ROUTER
         rule = None if router is None else router.compiled_rule()

@@ -203,6 +203,11 @@ PROBLEM = np.dtype(
         ("swap_time", "f8"),  # seconds per KV token moved to or from CPU memory
         ("transfer_latency", "f8"),  # seconds per transfer between workers
         ("transfer_time", "f8"),  # seconds per KV token transferred between workers
+        # In a cluster: about how long the worker's batches take, see `batch_time.rough_figures`; else 0.
+        ("batch_base", "f8"),  # seconds of any batch
+        ("batch_decode", "f8"),  # and for each request that decodes
+        ("batch_context", "f8"),  # and for each token in memory
+        ("batch_prefill", "f8"),  # and for each prompt token
         # What is revealed to the policy on arrival.
         ("reveal_output", "i8"),
         ("reveal_predicted", "i8"),

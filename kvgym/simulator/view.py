@@ -202,6 +202,28 @@ class SystemView:
         count = int(self._simulation.worker["num_finished"])
         return self._simulation.finished[self._worker, :count].astype(np.int64)
 
+    def rule_view(self, worker: int) -> RuleView:
+        """Return what the rule of a worker sees, for uncompiled code (:func:`kvgym.simulator.compiled.uncompiled`).
+
+        Args:
+            worker: its index.
+        """
+        return self._rule_view(self._simulation.python_tables(), worker)
+
+    def _rule_view(self, tables: dict[str, Any], worker: int) -> RuleView:
+        batch_time, batch_params = self._simulation.batch_time_of(worker)
+        return RuleView(
+            tables["problem"][worker],
+            tables["workers"][worker],
+            tables["requests"],
+            tables["active"][worker],
+            tables["queued"][worker],
+            tables["finished"][worker],
+            tables["load"][worker],
+            uncompiled(batch_time),
+            batch_params,
+        )
+
     def consult(self, kernel: Any, memory: RuleMemory) -> Decision:
         """Ask a compiled policy, running its kernel as plain Python, and return what it decides.
 
@@ -210,18 +232,7 @@ class SystemView:
             memory: its parameters and what it remembers, which the call may change.
         """
         tables, n = self._simulation.python_tables(), self._worker
-        batch_time, batch_params = self._simulation.batch_time_of(n)
-        view = RuleView(
-            tables["problem"][n],
-            tables["workers"][n],
-            tables["requests"],
-            tables["active"][n],
-            tables["queued"][n],
-            tables["finished"][n],
-            tables["load"][n],
-            uncompiled(batch_time),
-            batch_params,
-        )
+        view = self._rule_view(tables, n)
         made = RuleDecision(*(tables[name][n] for name in ("decision", "admit", "admit_tokens", "evict")))
         uncompiled(kernel)(view, made, memory)
         d = made.record
@@ -269,24 +280,27 @@ class ClusterView:
         Args:
             name: ``num_waiting``, ``num_active``, ``kv_tokens``, ``kv_allocated`` (memory in use, tokens of whole
                 blocks), ``kv_capacity``, ``outstanding_requests`` or ``outstanding_tokens`` (prompt and predicted
-                output tokens of unfinished requests).
+                output tokens of unfinished requests); ``batch_base``, ``batch_decode``, ``batch_context`` and
+                ``batch_prefill`` (seconds of its batches, about, see
+                :class:`~kvgym.simulator.batch_time.RoughFigures`).
 
         Raises:
             AttributeError: another name.
         """
-        if name == "kv_capacity":
+        if name in _FIXED_COLUMNS:
             column = self.simulation.problem[name].copy()
         elif name in _CLUSTER_COLUMNS:
             column = self.simulation.workers[name].copy()
         else:
             raise AttributeError(
-                f"no worker column {name!r}; valid: kv_capacity, {', '.join(_CLUSTER_COLUMNS)}"
+                f"no worker column {name!r}; valid: {', '.join((*_FIXED_COLUMNS, *_CLUSTER_COLUMNS))}"
             )
         column.setflags(write=False)
         found: NDArray[Any] = column
         return found
 
 
+_FIXED_COLUMNS = ("kv_capacity", "batch_base", "batch_decode", "batch_context", "batch_prefill")
 _CLUSTER_COLUMNS = (
     "num_waiting",
     "num_active",

@@ -37,7 +37,7 @@ def busiest(env: ServingEnv) -> Any:
         flags = mask[1::2].astype(np.int8)
         flags[env.config.queue_window :] = 0
         return flags
-    if kind == "tokens":
+    if kind in ("tokens", "rank", "rank_scores"):
         return env.config.kind.greedy(env.config, mask)
     return np.array([2, 6, 7, 0])
 

@@ -9,7 +9,9 @@ import pytest
 
 import kvgym
 from kvgym.agents.config import make_training
-from kvgym.agents.library import agent_names, load_agent, load_model, model_card
+from kvgym.agents.evolution.model import EvolvedModel
+from kvgym.agents.library import agent_names, is_router, load_agent, load_model, model_card
+from kvgym.agents.numpy_model import NumpyModel
 from kvgym.agents.training import train
 from kvgym.errors import ConfigError, KVGymError, UnknownNameError
 from kvgym.experiments.scenario import load_scenario
@@ -71,13 +73,21 @@ def test_a_stable_baselines_file_of_its_own(run, tmp_path):
 
 
 @pytest.mark.parametrize("name", agent_names())
-def test_every_agent_that_comes_with_kvgym(name):
-    """Each has a card, a scenario it was trained on, finishes there, and is not worse than first come first served."""
+def test_every_card(name):
     card = model_card(name)
-    model = load_model(name)
     assert card.startswith(f"# {name}\n")
     for heading in ("## Trained on", "## Figures", "## Limits"):
         assert heading in card
+
+
+def shipped(kind):
+    return pytest.mark.parametrize("name", [n for n in agent_names() if isinstance(load_model(n), kind)])
+
+
+@shipped(NumpyModel)
+def test_every_network_that_comes_with_kvgym(name):
+    """Each has a scenario it was trained on, finishes there, and is not worse than first come first served."""
+    model = load_model(name)
     training = make_training(model.header.metadata["training"])
     agent = load_agent(name)
     scenario = training.evaluation_config().model_copy(update={"load": (1.0, 1.0)}).make_scenario()
@@ -85,6 +95,25 @@ def test_every_agent_that_comes_with_kvgym(name):
     assert not comparison.errors()
     assert comparison.improvement(name, "fcfs", training.evaluation.metric).value > 0
     assert len(model.header.env_arguments) > 3
+
+
+@shipped(EvolvedModel)
+def test_all_evolved_weights_that_come_with_kvgym(name):
+    """They finish in the middle of every family that they were trained on, on the whole better than a simple rule."""
+    training = make_training(load_model(name).metadata["training"])
+    gains = []
+    for family in training.services.families:
+        scenario = family.typical()
+        if is_router(name):
+            other = "round_robin"
+            found = kvgym.compare(scenario, [training.policy], seeds=[5_000_000], routers=[name, other])
+        else:
+            other = "fcfs:protection=0.1"
+            found = kvgym.compare(scenario, [name, other], seeds=[5_000_000])
+        assert name not in found.errors()
+        if other not in found.errors():
+            gains.append(found.improvement(name, other, training.metric).value)
+    assert np.mean(gains) > 0
 
 
 def test_agents_in_one_line_without_pytorch(run):

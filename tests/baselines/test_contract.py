@@ -108,7 +108,8 @@ def test_info_is_complete(name: str) -> None:
     assert name == name.lower()
     assert info.summary
     assert "\n" not in info.summary
-    assert info.needs <= set(NEEDS)
+    assert info.needs | info.uses <= set(NEEDS)
+    assert not info.needs & info.uses
     assert bool(info.algorithm) <= bool(info.paper), "an algorithm number without its paper"
     assert cls.__doc__
     assert cls.__init__.__doc__ or not policy_defaults(cls)
@@ -301,7 +302,7 @@ def test_same_bits_in_another_process() -> None:
 @EACH
 def test_undeclared_columns_do_not_matter(name: str) -> None:
     rng = np.random.default_rng(1)
-    needs = POLICIES[name].info.needs
+    needs = POLICIES[name].info.needs | POLICIES[name].info.uses
     for seed in range(4):
         table = workload(seed)
         reference = simulate(SYSTEM, table, name, log=True)
@@ -323,7 +324,7 @@ def test_undeclared_columns_do_not_matter(name: str) -> None:
 @EACH
 def test_hidden_columns_are_blank(name: str) -> None:
     """What a compiled policy can reach holds nothing that it did not declare."""
-    needs = POLICIES[name].info.needs
+    needs = POLICIES[name].info.needs | POLICIES[name].info.uses
     table = workload()
     records = simulate(SYSTEM, table, name).requests
     for need, column, blank in (

@@ -120,3 +120,25 @@ def test_fields_and_shapes(name):
     assert batched[1, 0] == model(num_decodes=2, decode_context=100)
     with pytest.raises(TypeError, match="decode_context"):
         model(decodes=1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_rough_figures_are_of_the_right_size(name):
+    """No slope is negative, and a batch within the span of the secants is met within 50 %."""
+    model = MODELS[name]
+    rough = model.rough_figures(16_000)
+    assert all(np.isfinite(x) and x >= 0 for x in rough)
+    own = model(num_decodes=32, decode_context=8_000)
+    assert rough.base + 32 * rough.decode + 8_000 * rough.context == pytest.approx(own, rel=0.5)
+
+
+@pytest.mark.parametrize("memory", [2, 40, 16_000])
+def test_rough_figures_of_linear_models_are_exact(memory):
+    assert MODELS["unit"].rough_figures(memory) == (1.0, 0.0, 0.0, 0.0)
+    # A decode and a prompt token are tokens of the same linear operators; the prompt's context is its own.
+    rough = MODELS["affine"].rough_figures(memory)
+    model = MODELS["affine"]
+    for count, context, prompt in ((1, 1, 1), (7, 900, 30)):
+        exact = model(num_decodes=count, decode_context=context, num_prefills=1, prefill_tokens=prompt)
+        linear = rough.base + count * rough.decode + context * rough.context + prompt * rough.prefill
+        assert linear == pytest.approx(exact)

@@ -237,7 +237,8 @@ def test_lists_in_markdown(kvgym):
         cells = [cell.strip() for cell in line.split("|")][2:-1]
         info = POLICIES[name].info
         assert cells[0] == info.summary
-        assert cells[2] == (", ".join(sorted(info.needs)) or "–")
+        known = [*sorted(info.needs), *(f"({name})" for name in sorted(info.uses))]
+        assert cells[2] == (", ".join(known) or "–")
         assert [cell == "yes" for cell in cells[3:6]] == [info.chunks_prefill, info.pauses, info.evicts]
         assert info.algorithm in cells[6]
 

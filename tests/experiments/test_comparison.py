@@ -12,6 +12,7 @@ from kvgym.experiments.comparison import label_of
 from kvgym.experiments.scenario import load_scenario
 from kvgym.metrics import metric_names
 from kvgym.policy import make_policy
+from kvgym.routing import make_router
 
 SMALL = load_scenario("a100-llama2-70b").override(workload={"preset": "lmsys", "num_requests": 80}, seeds=3)
 
@@ -94,3 +95,45 @@ def test_mistakes():
 def test_labels():
     assert label_of(make_policy("fcfs")) == "fcfs"
     assert label_of(make_policy("alpha_beta:alpha=0.2,beta=0.5")) == "alpha_beta:alpha=0.2,beta=0.5"
+
+
+CLUSTER = SMALL.override(workers=3, seeds=2)
+
+
+def test_routers_side_by_side():
+    found = compare(CLUSTER, ["fcfs"], routers=["round_robin", "weighted:pace=2.0"], keep_examples=True)
+    assert found.policies == ("round_robin", "weighted:pace=2.0")
+    for router in found.policies:
+        alone = compare(CLUSTER.override(router=router), ["fcfs"])
+        assert (
+            found.values(router, "e2e_latency_mean").tolist()
+            == alone.values("fcfs", "e2e_latency_mean").tolist()
+        )
+        assert len(found.runs[0].workers) == 3
+    described = found.hyperparameters["weighted:pace=2.0"]
+    assert described["policy"] == {"name": "fcfs", "protection": 0.0}
+    assert (described["router"]["name"], described["router"]["pace"]) == ("weighted", 2.0)
+    assert found.hyperparameters["round_robin"]["router"] == {"name": "round_robin"}
+    both = compare(
+        CLUSTER, ["fcfs", "mc_sf"], routers=["round_robin", make_router("uniform_random")], seeds=1
+    )
+    assert both.policies == tuple(
+        f"{policy} via {router}"
+        for policy in ("fcfs", "mc_sf")
+        for router in ("round_robin", "uniform_random")
+    )
+    assert (
+        both.values("fcfs via round_robin", "e2e_latency_mean")[0]
+        == found.values("round_robin", "e2e_latency_mean")[0]
+    )
+
+
+def test_mistakes_with_routers():
+    for scenario, routers, message in (
+        (SMALL, ["round_robin"], "a scenario with several workers"),
+        (CLUSTER, [], "expected at least one router"),
+        (CLUSTER, ["round_robin", "round_robin"], "router round_robin is listed twice"),
+        (CLUSTER, ["dice"], "unknown router 'dice'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            compare(scenario, ["fcfs"], routers=routers)

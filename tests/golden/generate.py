@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kvgym.batch_time import UnitBatchTime
 from kvgym.policy import POLICIES, make_policy, policy_defaults
-from kvgym.runner import system_info
+from kvgym.runner import known_to, system_info
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.workloads.classes import ClassStatistics
@@ -71,9 +71,9 @@ def trace(name: str) -> str:
     policy = make_policy(name)
     system = System(kv_capacity=CAPACITY, batch_time=UnitBatchTime())
     simulation = Simulation(
-        system, TABLE, needs=policy.info.needs, policy_name=name, log=True, compiled=False
+        system, TABLE, needs=known_to(policy, TABLE), policy_name=name, log=True, compiled=False
     )
-    policy.reset(system_info(system, TABLE, SEED, policy.info.needs))
+    policy.reset(system_info(system, TABLE, SEED, known_to(policy, TABLE)))
     view = simulation.view
     rows = [("t", "queue", "active", "evict", "admit", "memory", "finished", "")]
     running = simulation.start()

@@ -5,8 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
+from evolution_runs import TINY
 
-from kvgym.agents.config import load_training
+from kvgym.agents.config import load_training, make_training
+from kvgym.agents.evolution.training import train as evolve
 from kvgym.agents.library import load_model
 from kvgym.agents.training import train
 from kvgym.experiments.tuning import plan_search
@@ -25,7 +27,9 @@ def load(name):
     return module
 
 
-compare_agents, publish_agent = load("compare_agents"), load("publish_agent")
+compare_agents, compare_routers, publish_agent = map(
+    load, ("compare_agents", "compare_routers", "publish_agent")
+)
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +92,50 @@ def test_tasks_name_policies_and_values_that_exist(name):
     for spec in task.baselines:
         space = task.spaces.get(spec.partition(":")[0])
         plan_search(spec, space)
+
+
+def test_publish_evolved_weights(tmp_path):
+    evolve(make_training({**TINY, "generations": 2}), tmp_path / "run")
+    values = {"run": 1.0, "fcfs": 1.5, "mc_sf": 1.2}
+    figures = [{"heading": "10 requests/s", "metric": "e2e_latency_mean", "values": values}]
+    (tmp_path / "figures.json").write_text(json.dumps(figures))
+    publish_agent.main(
+        [str(tmp_path / "run"), "tiny_margin", "--figures", str(tmp_path / "figures.json"), "--as", "run",
+         "--limits", "None known.", "--models", str(tmp_path)]
+    )  # fmt: skip
+    assert load_model(tmp_path / "tiny_margin.json").metadata["name"] == "tiny_margin"
+    card = (tmp_path / "tiny_margin.md").read_text()
+    for text in (
+        "# tiny_margin",
+        "weights of `mc_sf`",
+        "| 10 requests/s | e2e_latency_mean | 1 | `mc_sf` | 1.2 |",
+    ):
+        assert text in card
+
+
+def test_compare_and_publish_a_router(tmp_path, capsys):
+    family = {**TINY["services"]["families"][0], "workers": 2}
+    config = {
+        **TINY, "router": "weighted", "policy": "fcfs", "fixed": {}, "weights": ["work", "pace"], "generations": 2,
+        "services": {"families": [family]}, "reference": ["join_shortest_queue"],
+    }  # fmt: skip
+    evolve(make_training(config), tmp_path / "run")
+    figures = tmp_path / "figures.json"
+    compare_routers.main(
+        [str(tmp_path / "run"), "--policy", "fcfs", "--others", "weighted:pace=2.0", "round_robin", "--loads", "0.5",
+         "--seeds", "2", "--num-requests", "20", "--json", str(figures)]
+    )  # fmt: skip
+    text = capsys.readouterr().out
+    assert "better than `weighted:pace=2.0`" in text
+    assert text.count("load 0.5") == len(compare_routers.CLUSTERS) * len(compare_routers.PREDICTIONS)
+    parts = json.loads(figures.read_text())
+    assert set(parts[0]["values"]) == {str(tmp_path / "run"), "weighted:pace=2.0", "round_robin"}
+    publish_agent.main(
+        [str(tmp_path / "run"), "tiny_router", "--figures", str(figures), "--as", str(tmp_path / "run"),
+         "--limits", "None known.", "--models", str(tmp_path)]
+    )  # fmt: skip
+    card = (tmp_path / "tiny_router.md").read_text()
+    assert "weights of `weighted`" in card
+    assert "--policies fcfs --router tiny_router" in card
+    assert "under `fcfs`" in card
+    assert card.count("| e2e_latency_mean |") == len(parts)

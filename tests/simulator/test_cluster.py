@@ -25,7 +25,7 @@ from kvgym.batch_time import AffineBatchTime
 from kvgym.errors import LivelockError
 from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.routing import make_router
-from kvgym.runner import SimulationResult, result_of, simulate, system_info
+from kvgym.runner import SimulationResult, known_to, result_of, simulate, system_info
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System, Worker
 from kvgym.simulator.tables import ACTIVE, FINISHED, FUTURE, TRANSFERRING, WAITING
@@ -137,8 +137,9 @@ def alone(
     keep[ids] = True
     policy = make_policy(name)
     assert isinstance(policy, CompiledPolicy)
-    policy.reset(system_info(system, table, seed, policy.info.needs, worker))
-    simulation = Simulation(single, table.select(keep), needs=policy.info.needs, log=True)
+    known = known_to(policy, table)
+    policy.reset(system_info(system, table, seed, known, worker))
+    simulation = Simulation(single, table.select(keep), needs=known, log=True)
     simulation.run(policy.kernel, policy.arguments())
     return result_of(simulation, policy)
 

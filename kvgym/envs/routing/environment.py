@@ -23,7 +23,7 @@ from kvgym.errors import ConfigError, LivelockError, UnknownNameError
 from kvgym.metrics import compute_metrics, metric_names
 from kvgym.policy import CompiledPolicy
 from kvgym.routing import DEFAULT_ROUTER, ROUTERS
-from kvgym.runner import SimulationResult, check_needs, result_of, system_info
+from kvgym.runner import SimulationResult, check_needs, known_to, result_of, system_info
 from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
 
@@ -147,7 +147,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     def _start(self, seed: int) -> None:
         """Begin the episode of a workload seed, and go to its first question."""
         table = self.scenario.sample(self.workload, seed, self.system.usable_capacity)
-        needs = self._policy.info.needs
+        needs = known_to(self._policy, table)
         self._policies = [copy.copy(self._policy) for _ in range(self._count)]
         for k, policy in enumerate(self._policies):
             policy.reset(system_info(self.system, table, seed, needs, k))

@@ -51,8 +51,10 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     Action Space:
         By id, see the modules of :mod:`kvgym.envs.scheduling.actions`: ``kvgym/AdmitEvict-v0`` Discrete(Q + W + 1),
         ``kvgym/AdmitCount-v0`` Discrete(Q + 1), ``kvgym/Flags-v0`` MultiBinary(Q + W), ``kvgym/Knobs-v0``
-        MultiDiscrete, four knobs, ``kvgym/Tokens-v0`` Box(2 Q + 2 W + 1), all that a policy can decide. A choice
-        outside the mask is a no-op: it adds nothing to the decision, and is counted in ``info["ignored"]``.
+        MultiDiscrete, four knobs, ``kvgym/Rank-v0`` Box(20), weights of the rule of ``ranked``, ``kvgym/RankScores-v0``
+        Box(Q + W), what is added to its scores, ``kvgym/Tokens-v0`` Box(2 Q + 2 W + 1), all that a policy can
+        decide. A choice outside the mask is a no-op: it adds nothing to the decision, and is counted in
+        ``info["ignored"]``.
 
     Observation Space:
         float32, finite bounds, see :mod:`kvgym.envs.scheduling.observations` for every feature:

@@ -266,8 +266,7 @@ def at_load(table: RequestTable, load: tuple[float, float], seed: int) -> Reques
         return table
     drawn = np.exp(stream(seed, "load").uniform(*np.log(load)))
     factor = float(np.clip(drawn, *load))  # exp(log(x)) may miss x by a rounding
-    classes = tuple(replace(c, rate=c.rate * factor) for c in table.classes)
-    return table.replace(arrival_time=table.arrival_time / factor, classes=classes)
+    return table.faster(factor)
 
 
 class EpisodeTables:

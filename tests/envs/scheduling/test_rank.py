@@ -141,7 +141,7 @@ def test_features_by_hand(requests_of):
     assert found["rule.busy"] == 0
     assert found["rule.usual_output"] == pytest.approx(math.log(5) / (5 + math.log(5)))
     assert found["rule.learned"] == 0
-    slack = math.log(1 + 3.0)  # 3 s to the first token, in batches of 1 s
+    slack = math.log(1 + 2.0)  # 3 s to the first token less a batch, in batches of 1 s
     score = math.log(5 + 0.6) + 1.5 * math.log(6 + 2.5) + 0.5 * (slack - 8) - 2.5 * math.log(5)
     assert found["queue.0.rank_score"] == pytest.approx(score / (abs(score) + 4), rel=1e-5)
     assert found["queue.0.relative_output"] == pytest.approx(0, abs=1e-6)
@@ -155,10 +155,10 @@ def test_features_by_hand(requests_of):
     assert found["active.0.share_to_come"] == pytest.approx(2 / 5)
     assert found["active.0.relative_output"] == pytest.approx(math.log(0.4) / (1 - math.log(0.4)), rel=1e-5)
     assert found["active.0.lost"] == 0
-    slack = math.log(1 + 1.5)  # 1.5 s between tokens
+    slack = math.log(1 + 0.5)  # 1.5 s between tokens less a batch
     assert found["active.0.urgency"] == pytest.approx(1 - slack / 8)
     score = math.log(2) + 1.5 * math.log(9 + 1) - 0.2 * math.log(4) - 0.1 * math.log(10) + 0.5 * (slack - 8)
-    score -= 2.5 * math.log(5)
+    score -= 2.5 * math.log(5) + 10  # it cannot wait for another batch
     assert found["active.0.rank_score"] == pytest.approx(score / (abs(score) + 4), rel=1e-5)
     # The one that came at 0 had 3 s, which are gone; the other has 1.5 s left, and is first now.
     assert env.episodes.slots[0].block["window"][:2].tolist() == [2, 0]

@@ -190,7 +190,8 @@ def specs(name):
 
 
 def environment(policy, batch_time, exact, system, **arguments):
-    needs = make_policy(policy).info.needs
+    info = make_policy(policy).info
+    needs = info.needs | (info.uses - {"length_interval"})
     return ServingEnv(**{
         "action": "tokens", "scenario": "mc-sf-model-2", "kv_capacity": 30, "queue_window": 40, "active_window": 40,
         "workload": workload(needs, exact), "batch_time": batch_time, "system": system, "stall_limit": 10**6,

@@ -1,6 +1,6 @@
 """``rank`` and ``rank_scores``: what the rule of the scheduler ``ranked`` goes by, for the coming ``hold`` iterations.
 
-``rank`` is Box(18), float64: the weights of :data:`kvgym.baselines.ranked.weights.WEIGHTS`, in that order, between
+``rank`` is a Box, float64: the weights of :data:`kvgym.baselines.ranked.weights.WEIGHTS`, in that order, between
 their bounds. All scores are renewed when a weight changes.
 
 ``rank_scores`` is Box(Q + W) in [-10, 10], float64: what is added to the score of the request at each position of
@@ -123,7 +123,7 @@ class _Ranking(ActionKind):
 
     def rule_memory(self, config: ActionConfig, num_requests: int, slots: int) -> RuleMemory:
         """Return the memory of ``ranked`` before it has seen anything."""
-        memory = empty_memory(np.array([*self._weights(config), 0.0]), num_requests, slots)
+        memory = empty_memory(np.array([*self._weights(config), 0.0]), num_requests)
         rows = config.queue_window + config.active_window
         return memory._replace(profile=np.zeros(1 + rows, np.int32))
 

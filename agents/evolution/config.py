@@ -1,0 +1,190 @@
+"""Configurations of evolution: which policy or router, which of its weights, on what services, by what measure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field, field_validator
+
+from kvgym.agents.config import Part, TrainingConfig, known_metric
+from kvgym.agents.evolution.imitation import Imitation, network_of
+from kvgym.agents.evolution.model import EvolvedModel
+from kvgym.agents.evolution.role import AS_POLICY, KINDS, Role
+from kvgym.agents.evolution.services import Services
+from kvgym.agents.evolution.space import Value, chosen_weights, weights_of
+from kvgym.agents.evolution.strategies import Strategy, make_strategy
+from kvgym.errors import ConfigError
+from kvgym.policy import Weight, make_policy
+
+
+class WeightChoice(Part):
+    """What differs from the declaration of a weight; None = nothing.
+
+    Attributes:
+        start: where the search starts, instead of the default; of a size more than 1, one number per entry.
+        step: initial standard deviation.
+        low: least value.
+        high: greatest value.
+    """
+
+    start: float | tuple[float, ...] | None = None
+    step: float | None = Field(default=None, gt=0)
+    low: float | None = None
+    high: float | None = None
+
+
+class HeldOut(Part):
+    """Evaluation of the centre of the search on services that are never trained on.
+
+    Attributes:
+        services: how many.
+        first_seed: seed of the first; they are drawn from the distribution of the training services.
+        interval: generations between evaluations; a checkpoint follows each.
+        patience: evaluations without a better agent after which the run stops early; None = it does not.
+    """
+
+    services: int = Field(default=32, ge=1)
+    first_seed: int = Field(default=1_000_000, ge=0)
+    interval: int = Field(default=10, ge=1)
+    patience: int | None = Field(default=None, ge=1)
+
+    @property
+    def seeds(self) -> range:
+        """Seeds of the services."""
+        return range(self.first_seed, self.first_seed + self.services)
+
+
+class EvolutionConfig(TrainingConfig):
+    """A run of evolution that can be repeated: JSON-able, frozen, unknown keys refused.
+
+    Attributes:
+        name: id, also of the evolved agent.
+        summary: one line.
+        algorithm: ``"cma_es"`` or ``"openai_es"``, see :mod:`kvgym.agents.evolution.strategies`.
+        policy: registered name of the policy that is evolved; where a router is, spec of the policy that schedules
+            on its workers.
+        router: registered name of the router that is evolved; None = it is the policy.
+        fixed: hyperparameters of what is evolved that are held.
+        weights: its hyperparameters that are learned, a list of names, or a mapping of names to what differs from
+            its own declaration; empty = all that it declares.
+        start: file of an evolved agent of the same name to start from; it comes before ``weights.*.start``.
+        imitate: imitation of a ranking by true lengths, which gives the numbers of the policy's network that the search
+            starts from (:mod:`kvgym.agents.evolution.imitation`); None = the search starts without.
+        hyperparameters: of the algorithm, e.g. ``sigma``.
+        population: candidates per generation.
+        generations: how many; 0 = the start is evaluated only.
+        services: what is trained on.
+        services_per_generation: services that all candidates of a generation play, new ones each time.
+        metric: what is made better, see :mod:`kvgym.metrics`.
+        reference: policies, or routers where a router is evolved, whose best value on a service the metric is measured
+            against (:mod:`kvgym.agents.evolution.objective`).
+        held_out: evaluation and early stopping.
+        keep_checkpoints: how many of the latest checkpoints are kept.
+        jobs: processes; 0 = as many as there are cores. Results do not depend on it.
+        seed: of everything random.
+    """
+
+    LENGTH: ClassVar[str] = "generations"
+
+    policy: str
+    router: str | None = None
+    fixed: dict[str, Any] = Field(default_factory=dict)
+    weights: dict[str, WeightChoice] = Field(default_factory=dict)
+    start: str | None = None
+    imitate: Imitation | None = None
+    hyperparameters: dict[str, float | bool] = Field(default_factory=dict)
+    population: int = Field(default=16, ge=4)
+    generations: int = Field(default=100, ge=0)
+    services: Services
+    services_per_generation: int = Field(default=8, ge=1)
+    metric: str = "e2e_latency_mean"
+    reference: tuple[str, ...] = Field(min_length=1)
+    held_out: HeldOut = HeldOut()
+    keep_checkpoints: int = Field(default=2, ge=1)
+    jobs: int = Field(default=0, ge=0)
+
+    @field_validator("weights", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        return {name: {} for name in value} if isinstance(value, list | tuple) else value
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        return known_metric(value)
+
+    @property
+    def role(self) -> Role:
+        """What is evolved, and what it plays with."""
+        return AS_POLICY if self.router is None else Role("router", self.policy)
+
+    @property
+    def learner(self) -> str:
+        """Registered name of what is evolved."""
+        return self.policy if self.router is None else self.router
+
+    def check(self) -> EvolutionConfig:
+        """Check what needs more than types, and return the configuration.
+
+        Raises:
+            ConfigError: naming what is wrong and what would be right.
+        """
+        try:
+            learned, starts = self.learned()
+            self.make_strategy(sum(weight.size for weight in learned))
+            make = KINDS[self.role.kind].make
+            make(self.learner, **self.fixed, **starts)
+            if self.imitate is not None:
+                if self.router is not None:
+                    raise ConfigError("imitate is for the network of a policy; a router has none")
+                network_of(self.policy, learned, starts)
+            for spec in self.reference:
+                make(spec)
+            if self.router is not None:
+                make_policy(self.policy)
+            self.services.check(clusters=self.router is not None)
+        except ConfigError as error:
+            raise ConfigError(f"training {self.name!r}: {error}") from None
+        return self
+
+    def learned(self) -> tuple[tuple[Weight, ...], dict[str, Value]]:
+        """Return the weights that are learned, and where the search for them starts; ``start`` is not read.
+
+        Raises:
+            ConfigError: there is nothing to learn, or a figure is out of range.
+        """
+        chosen: Mapping[str, Any] = {name: choice.model_dump() for name, choice in self.weights.items()}
+        return chosen_weights(self.learner, self.fixed, chosen, self.role.kind)
+
+    def make_strategy(self, size: int) -> Strategy:
+        """Return a new search over vectors of a size.
+
+        Raises:
+            ConfigError: a hyperparameter is unknown or out of range.
+        """
+        return make_strategy(self.algorithm, size, self.population, self.seed, self.hyperparameters)
+
+    def read_start(self) -> dict[str, Value]:
+        """Return the weights of the file that the search starts from; empty where there is none.
+
+        Raises:
+            ConfigError: the file cannot be read, or is of something else or of other sizes.
+        """
+        if self.start is None:
+            return {}
+        model = EvolvedModel.load(self.start)
+        if (model.kind, model.name) != (self.role.kind, self.learner):
+            raise ConfigError(
+                f"start {self.start}: weights of {model.kind} {model.name!r}, not of {self.role.kind} {self.learner!r}"
+            )
+        declared = weights_of(self.learner, self.fixed, self.role.kind)
+        names = [weight.name for weight in self.learned()[0]]
+        found = {name: model.weights[name] for name in names if name in model.weights}
+        for name, value in found.items():
+            size = declared[name].size if name in declared else 1
+            if size != (len(value) if isinstance(value, tuple) else 1):
+                raise ConfigError(f"start {self.start}: weight {name!r} is of another size; expected {size}")
+        if not found:
+            raise ConfigError(f"start {self.start}: has none of the weights to learn ({', '.join(names)})")
+        return found

@@ -1,0 +1,248 @@
+"""Imitation of a ranking by true lengths: where the search for the numbers of a policy's network may start.
+
+The policy plays training services with its network at 0, and is paused every so many decisions. Of requests that are
+there, the network's features are noted, and how much the score would change if the true output to come stood in place
+of what the policy reckons. The network is fitted to that by least squares (:mod:`kvgym.agents.evolution.fitting`), and
+so learns what part of the correction follows from what the policy may know.
+
+True lengths are used here only; what comes out is weights like any others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, cast
+
+import numpy as np
+from pydantic import Field
+
+from kvgym.agents.config import Part
+from kvgym.agents.evolution.drawing import generator
+from kvgym.agents.evolution.fitting import Examples, fit_network, outputs, unexplained
+from kvgym.agents.evolution.services import Service, Services
+from kvgym.agents.evolution.space import Value
+from kvgym.errors import ConfigError
+from kvgym.policy import POLICIES, CompiledPolicy, Weight, make_policy
+from kvgym.runner import check_needs, prepare_run
+from kvgym.simulator.rule import RuleView
+from kvgym.simulator.tables import WAITING
+
+VALIDATION = 8
+"""Every eighth service is not fitted to, and tells how well the fit holds."""
+
+
+class Imitation(Part):
+    """Imitation before the search.
+
+    Attributes:
+        services: how many are played, drawn like those of training and with seeds of their own.
+        every: decisions between two moments at which lessons are noted.
+        requests: of a moment at most, drawn at random.
+        emphasis: a squared error counts as much as the output still to come to the power -emphasis: with 0 the same for
+            all requests, with 1 the more the sooner a request will end.
+        iterations: of the fit.
+        decay: penalty on large numbers.
+    """
+
+    services: int = Field(default=24, ge=2)
+    every: int = Field(default=20, ge=1)
+    requests: int = Field(default=32, ge=2)
+    emphasis: float = Field(default=1.0, ge=0, le=2)
+    iterations: int = Field(default=300, ge=1)
+    decay: float = Field(default=1e-3, ge=0)
+
+
+class Student(Protocol):
+    """A compiled policy with a network that can imitate, e.g. ``ranked``.
+
+    Attributes:
+        NETWORK: the weight that holds the numbers of the network, unit by unit: a weight for each feature, a bias, and
+            the weight of the unit's output. All at 0 = the policy without a network.
+    """
+
+    NETWORK: ClassVar[str]
+
+    def lesson(self, view: RuleView, row: Any, request_id: int, length: int) -> tuple[Sequence[float], float]:
+        """Return the features that the network sees of a request now, and what it should give for them.
+
+        Args:
+            view: what the rule sees, for uncompiled code; the memory of the run is the policy's own.
+            row: of an active request (its slot) or of a waiting one (its request).
+            request_id: its id.
+            length: its output in all, tokens.
+        """
+
+
+@dataclass(frozen=True)
+class ImitationReport:
+    """How an imitation went.
+
+    Attributes:
+        services: that were played.
+        moments: at which lessons were noted.
+        lessons: requests at these moments.
+        unexplained: of the variance of the corrections within a moment, on the services that were fitted to.
+        unexplained_validation: the same on those that were not; NaN with fewer than eight services.
+    """
+
+    services: int
+    moments: int
+    lessons: int
+    unexplained: float
+    unexplained_validation: float
+
+    def __str__(self) -> str:
+        """Return a sentence for users."""
+        held = self.unexplained_validation
+        also = "" if np.isnan(held) else f", and {1 - held:.1%} on services that it was not fitted to"
+        return (
+            f"imitation of true lengths: {self.lessons:,} lessons at {self.moments:,} moments of {self.services} "
+            f"services; the network explains {1 - self.unexplained:.1%} of the correction{also}"
+        )
+
+
+def network_of(policy: str, learned: Sequence[Weight], starts: Mapping[str, Value]) -> Weight:
+    """Return the weight that holds the network of a policy.
+
+    Args:
+        policy: registered name.
+        learned: the weights that are learned.
+        starts: where the search for them starts without imitation.
+
+    Raises:
+        ConfigError: the policy has no network that can imitate, or it is not learned, or does not start at 0.
+    """
+    name = getattr(POLICIES[policy], "NETWORK", None)
+    if name is None:
+        able = sorted(key for key in POLICIES if hasattr(POLICIES[key], "NETWORK"))
+        raise ConfigError(
+            f"imitate: policy {policy!r} has no network that could imitate; policies that have: {', '.join(able)}"
+        )
+    for weight in learned:
+        if weight.name == name:
+            if np.any(starts[name]):
+                raise ConfigError(
+                    f"imitate: {name!r}, the network of policy {policy!r}, has numbers to start from already; "
+                    "leave out these, or imitate"
+                )
+            return weight
+    raise ConfigError(
+        f"imitate: {name!r}, the network of policy {policy!r}, is not among the weights that are learned "
+        f"({', '.join(w.name for w in learned)}); give it units (fixed: {{hidden: 4}}), "
+        "and name it where weights are listed"
+    )
+
+
+def imitate(
+    services: Services,
+    policy: str,
+    hyperparameters: Mapping[str, Any],
+    network: Weight,
+    how: Imitation,
+    seed: int,
+) -> tuple[tuple[float, ...], ImitationReport]:
+    """Fit the network of a policy to what true lengths would change; equal arguments give equal bits.
+
+    Args:
+        services: what is played.
+        policy: registered name of a :class:`Student`.
+        hyperparameters: of the policy, its network at 0.
+        network: the weight that holds its numbers, :func:`network_of`.
+        how: how much is played, and how it is fitted.
+        seed: of services and of all else that is random.
+
+    Returns:
+        The numbers of the network, and how it went.
+
+    Raises:
+        ConfigError: the services give no lessons, or lack what the policy needs to know.
+        RunError: the policy cannot serve a service.
+    """
+    rng = generator(seed, "imitation")
+    played: list[list[list[_Lesson]]] = []
+    validation: list[list[list[_Lesson]]] = []
+    for k, own in enumerate(rng.integers(0, 2**63, how.services)):
+        made = make_policy(policy, **hyperparameters)
+        moments = list(_moments(services.draw(int(own)), made, how, rng))
+        if moments:
+            (validation if k % VALIDATION == VALIDATION - 1 else played).append(moments)
+    if not played:
+        raise ConfigError(
+            f"imitate: nowhere among {how.services} services two requests were there at a moment; expected "
+            f"more load, or moments closer together than every = {how.every} decisions"
+        )
+    examples = _together(played, how)
+    features = examples.features.shape[1]
+    numbers = fit_network(
+        examples,
+        network.size // (features + 2),
+        seed=np.random.SeedSequence(seed),
+        iterations=how.iterations,
+        decay=how.decay,
+        low=network.low,
+        high=network.high,
+    )
+
+    def left(examples: Examples) -> float:
+        return unexplained(examples, outputs(np.array(numbers), examples.features))
+
+    sizes = [len(moment) for moments in (*played, *validation) for moment in moments]
+    held = left(_together(validation, how)) if validation else math.nan
+    return numbers, ImitationReport(how.services, len(sizes), sum(sizes), left(examples), held)
+
+
+_Lesson = tuple[Sequence[float], float, float]  # features, correction, output still to come
+
+
+def _moments(
+    service: Service, policy: Any, how: Imitation, rng: np.random.Generator
+) -> Iterator[list[_Lesson]]:
+    """Play a service, and yield the lessons of every moment at which there is something to rank."""
+    check_needs(policy, service.table)
+    simulation, copies = prepare_run(service.system, service.table, policy, service.router, service.seed)
+    memories: Any = [cast(CompiledPolicy, own).arguments() for own in copies]
+    if not service.system.workers:
+        memories = memories[0]
+    while not simulation.run(policy.kernel, memories, budget=how.every):
+        for k, own in enumerate(copies):
+            if simulation.workers[k]["decisions"] > 0:
+                found = _lessons(simulation, k, cast(Student, own), how, rng)
+                if len(found) > 1:
+                    yield found
+
+
+def _lessons(
+    simulation: Any, worker: int, policy: Student, how: Imitation, rng: np.random.Generator
+) -> list[_Lesson]:
+    """Return the lessons of a worker at this moment."""
+    view, requests = simulation.view.rule_view(worker), simulation.requests
+    waiting = np.flatnonzero((requests["status"] == WAITING) & (requests["worker"] == worker))
+    active = int(simulation.workers[worker]["num_active"])
+    chosen = np.arange(active + len(waiting))
+    if len(chosen) > how.requests:
+        chosen = np.sort(rng.choice(len(chosen), how.requests, replace=False))
+    found = []
+    for j in chosen:
+        row = view.active[j] if j < active else view.requests[waiting[j - active]]
+        i = int(row.request_id) if j < active else int(waiting[j - active])
+        length = int(simulation.table.output_len[i])
+        features, correction = policy.lesson(view, row, i, length)
+        found.append((features, correction, max(float(length - row.num_output_tokens), 1.0)))
+    return found
+
+
+def _together(services: Sequence[Sequence[Sequence[_Lesson]]], how: Imitation) -> Examples:
+    """Return the lessons of services as examples to fit to; all services count the same."""
+    moments = [moment for own in services for moment in own]
+    features, corrections, to_come = zip(*(lesson for moment in moments for lesson in moment), strict=True)
+    weights = np.array(to_come, np.float64) ** -how.emphasis
+    lessons = [sum(map(len, own)) for own in services]
+    service = np.repeat(np.arange(len(services)), lessons)
+    return Examples(
+        np.array(features, np.float64),
+        np.array(corrections, np.float64),
+        np.repeat(np.arange(len(moments)), list(map(len, moments))),
+        weights / np.bincount(service, weights)[service],
+    )

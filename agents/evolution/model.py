@@ -1,0 +1,150 @@
+"""The file of an evolved agent: plain JSON that names a policy or a router and its hyperparameters, checked when read.
+
+Its key ``policy`` or ``router`` holds the registered name and says what it is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kvgym.agents.evolution.role import KINDS
+from kvgym.agents.evolution.space import Value, checked, weights_of
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.policy import Policy, policy_defaults
+from kvgym.routing import Router
+
+FORMAT, VERSION = "kvgym-evolved-policy", 1
+MAX_BYTES = 64 * 2**20
+"""Largest file that is read: about three million weights."""
+
+_MAPPINGS = ("fixed", "weights", "metadata")
+
+
+@dataclass(frozen=True)
+class EvolvedModel:
+    """A policy or a router with learned weights.
+
+    Attributes:
+        name: registered name of the policy or router.
+        fixed: hyperparameters that were held, JSON-able.
+        weights: learned hyperparameters by name.
+        metadata: JSON-able: ``name``, ``summary``, ``training`` (its configuration), ``seed``, …
+        kind: what it is, in :data:`~kvgym.agents.evolution.role.KINDS`.
+    """
+
+    name: str
+    fixed: Mapping[str, Any]
+    weights: Mapping[str, Value]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = "policy"
+
+    def make(self, name: str) -> Policy | Router:
+        """Return the policy or router, called ``name`` in results.
+
+        Raises:
+            ConfigError: it refuses its hyperparameters.
+        """
+        made: Policy | Router = KINDS[self.kind].make(self.name, **self.fixed, **self.weights)
+        made.info = replace(made.info, name=name)  # type: ignore[misc]
+        made.label = name
+        return made
+
+    def check(self) -> EvolvedModel:
+        """Check that there is such a policy or router and that it takes these hyperparameters, and return the model.
+
+        Raises:
+            UnknownNameError: nothing of that name.
+            ConfigError: naming what is wrong.
+        """
+        declared = weights_of(self.name, self.fixed, self.kind)
+        known = {*declared, *policy_defaults(KINDS[self.kind].registry[self.name])}
+        for name in (*self.fixed, *self.weights):
+            if name not in known:
+                raise ConfigError(
+                    f"{self.kind} {self.name!r} has no hyperparameter {name!r}; valid: "
+                    f"{', '.join(sorted(known)) or 'none'}"
+                )
+        if both := self.fixed.keys() & self.weights.keys():
+            raise ConfigError(f"{min(both)!r} is among fixed and among weights")
+        found: dict[str, Value] = {}
+        for name, value in self.weights.items():
+            found[name] = checked(declared[name], value) if name in declared else _finite(name, value)
+        model = replace(self, weights=found)
+        model.make("check")  # ranges that are not declared are in its constructor
+        return model
+
+    def to_json(self) -> str:
+        """Return the content of the file; equal models give equal text."""
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            self.kind: self.name,
+            **{name: getattr(self, name) for name in _MAPPINGS},
+        }
+        return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file."""
+        Path(path).write_text(self.to_json(), "utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> EvolvedModel:
+        """Read a file.
+
+        Raises:
+            ConfigError: there is none, it is damaged or something else, or what it names refuses what is in it.
+        """
+        place = Path(path)
+        try:
+            with place.open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise ConfigError(f"agent {place}: no file that can be read: {error.strerror}") from None
+        if len(data) > MAX_BYTES:
+            raise ConfigError(f"agent {place}: larger than {MAX_BYTES:,} bytes; this is no file of weights")
+        try:
+            return cls._of(json.loads(data, parse_constant=_refuse)).check()
+        except UnknownNameError as error:
+            raise ConfigError(f"agent {place}: {error}") from None
+        except (ValueError, RecursionError) as error:  # ConfigError is one
+            raise ConfigError(f"agent {place}: {error}") from None
+
+    @classmethod
+    def _of(cls, content: Any) -> EvolvedModel:
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise ConfigError(f"not an evolved agent; expected a mapping with format {FORMAT!r}")
+        if content.get("version") != VERSION:
+            raise ConfigError(
+                f"version {content.get('version')!r} of the format; this kvgym reads version {VERSION}"
+            )
+        kind = next((kind for kind in KINDS if kind in content), "policy")
+        fields = ("format", "version", kind, *_MAPPINGS)
+        if content.keys() != set(fields):
+            wrong = sorted(content.keys() ^ set(fields))
+            raise ConfigError(
+                f"fields missing or unknown: {', '.join(wrong)}; expected format, version, {' or '.join(KINDS)}, "
+                f"{', '.join(_MAPPINGS)}"
+            )
+        if not isinstance(content[kind], str):
+            raise ConfigError(f"{kind} = {content[kind]!r}; expected a name")
+        for name in _MAPPINGS:
+            if not isinstance(content[name], dict):
+                raise ConfigError(f"{name} must be a mapping, got {type(content[name]).__name__}")
+        return cls(content[kind], **{name: content[name] for name in _MAPPINGS}, kind=kind)
+
+
+def _finite(name: str, value: Any) -> float:
+    """Return a number; its range is checked by what it is for."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ConfigError(f"weight {name!r} = {value!r}; expected a finite number")
+    return float(value)
+
+
+def _refuse(text: str) -> None:
+    raise ConfigError(f"the number {text}; all numbers must be finite")

@@ -1,0 +1,180 @@
+"""Playing policies or routers on services, in this process or in several; results do not depend on how many."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+from types import TracebackType
+from typing import Any
+
+from kvgym.agents.evolution.objective import Measurement, measure, measure_reference
+from kvgym.agents.evolution.role import AS_POLICY, Role
+from kvgym.agents.evolution.services import Service, Services
+from kvgym.errors import KVGymError
+
+CACHED = 256
+"""Services that a process keeps, the latest ones: those held out are drawn once."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Some contenders on one service.
+
+    Attributes:
+        seed: of the service.
+        spec: name or spec.
+        names: metrics to keep.
+        role: what they are.
+        candidates: hyperparameters of each.
+        reference: whether it is a reference, which may lack what it needs to know.
+    """
+
+    seed: int
+    spec: str
+    names: tuple[str, ...]
+    role: Role = AS_POLICY
+    candidates: tuple[Mapping[str, Any], ...] = ({},)
+    reference: bool = False
+
+
+class Player:
+    """Plays tasks in one process.
+
+    Args:
+        services: what seeds draw from.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._known: dict[int, Service] = {}
+
+    def service(self, seed: int) -> Service:
+        """Return the service of a seed."""
+        found = self._known.pop(seed, None) or self._services.draw(seed)
+        self._known[seed] = found
+        while len(self._known) > CACHED:
+            del self._known[next(iter(self._known))]
+        return found
+
+    def play(self, task: Task) -> tuple[list[Measurement], float]:
+        """Return the measurements of a task, and the CPU seconds it took."""
+        started = time.process_time()
+        service = self.service(task.seed)
+        if task.reference:
+            found = [measure_reference(service, task.spec, task.names, task.role)]
+        else:
+            found = [measure(service, task.spec, c, task.names, task.role) for c in task.candidates]
+        return found, time.process_time() - started
+
+
+_player: Player | None = None  # of a worker process
+
+
+def _start(services: Services) -> None:
+    global _player
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
+    _player = Player(services)
+
+
+def _play(task: Task) -> tuple[list[Measurement], float]:
+    assert _player is not None
+    return _player.play(task)
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Players:
+    """Plays tasks in several processes; a context manager that ends them.
+
+    Args:
+        services: what seeds draw from.
+        jobs: number of processes; 1 = this one, 0 = as many as there are cores.
+
+    Attributes:
+        jobs: number of processes.
+        cpu_seconds: spent on tasks so far.
+    """
+
+    def __init__(self, services: Services, jobs: int) -> None:
+        self.jobs = jobs or _cores()
+        self.cpu_seconds = 0.0
+        self._here = Player(services)
+        self._pool: ProcessPoolExecutor | None = None
+        if self.jobs > 1:
+            self._pool = ProcessPoolExecutor(
+                self.jobs,
+                mp_context=get_context("spawn"),
+                initializer=_start,
+                initargs=(services,),
+            )
+
+    def __enter__(self) -> Players:
+        """Return the players."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the processes."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def play(self, tasks: Sequence[Task]) -> list[list[Measurement]]:
+        """Return the measurements of each task, in order."""
+        outcomes = map(self._here.play, tasks) if self._pool is None else self._pool.map(_play, tasks)
+        found = []
+        try:
+            for measurements, seconds in outcomes:
+                found.append(measurements)
+                self.cpu_seconds += seconds
+        except BrokenProcessPool:
+            raise KVGymError(
+                "a worker process has ended early; in a script, train under "
+                'if __name__ == "__main__":, or with jobs=1'
+            ) from None
+        return found
+
+    def compete(
+        self,
+        seeds: Sequence[int],
+        spec: str,
+        candidates: Sequence[Mapping[str, Any]],
+        reference: Sequence[str],
+        names: Sequence[str],
+        role: Role = AS_POLICY,
+    ) -> tuple[list[list[Measurement]], list[list[Measurement]]]:
+        """Return what candidates and references reach on the service of each seed.
+
+        Args:
+            seeds: of the services.
+            spec: name or spec of the candidates.
+            candidates: hyperparameters of each.
+            reference: names or specs of the same kind.
+            names: metrics to keep.
+            role: what they are.
+
+        Returns:
+            Measurements (seeds, candidates) and (seeds, references).
+        """
+        share = -(-len(candidates) // self.jobs)
+        parts = [tuple(candidates[k : k + share]) for k in range(0, len(candidates), share)]
+        tasks = [Task(seed, spec, tuple(names), role, part) for seed in seeds for part in parts]
+        own = len(tasks)
+        tasks += [
+            Task(seed, other, tuple(names), role, reference=True) for seed in seeds for other in reference
+        ]
+        outcomes = self.play(tasks)
+        found, others = iter(outcomes[:own]), iter(outcomes[own:])
+        return (
+            [[m for _ in parts for m in next(found)] for _ in seeds],
+            [[next(others)[0] for _ in reference] for _ in seeds],
+        )

@@ -1,0 +1,320 @@
+"""A run of evolution in its folder: generations, evaluations on services held out, curves and checkpoints."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvgym.agents.checkpoints import REMEDY, remove_left, save_checkpoint, write_json, write_text
+from kvgym.agents.evolution.config import EvolutionConfig
+from kvgym.agents.evolution.imitation import imitate, network_of
+from kvgym.agents.evolution.logs import Curves
+from kvgym.agents.evolution.model import EvolvedModel
+from kvgym.agents.evolution.objective import Measurement, best_value, counts, improvement, mean, objective
+from kvgym.agents.evolution.playing import Players
+from kvgym.agents.evolution.space import SearchSpace, Value
+from kvgym.agents.folder import write_curve
+from kvgym.errors import ConfigError
+from kvgym.experiments.comparison import jsonable
+from kvgym.policy import Weight
+
+SHOWN = (
+    "e2e_latency_mean",
+    "ttft_mean",
+    "ttft_p99",
+    "tbt_p99",
+    "token_throughput",
+    "goodput",
+    "slo_attainment",
+)
+"""Metrics whose improvement over the best reference is shown beside the one that is trained for."""
+
+Row = dict[str, float]
+
+
+@dataclass(frozen=True)
+class EvolutionResult:
+    """What a finished run leaves.
+
+    Attributes:
+        folder: the run folder.
+        generations: that were played.
+        best: improvement of the best agent over the best references on the services held out, per cent.
+        best_generation: generation after which it was that good.
+        start: the same of the weights that the search started from.
+        stopped_early: whether patience ended the run.
+        curve: rows of ``curve.csv``.
+        metric: what was trained for.
+        reference: what it is measured against.
+        services: number of services held out.
+        notes: what the user should know, a sentence each.
+    """
+
+    folder: Path
+    generations: int
+    best: float
+    best_generation: int
+    start: float
+    stopped_early: bool
+    curve: tuple[Row, ...]
+    metric: str
+    reference: tuple[str, ...]
+    services: int
+    notes: tuple[str, ...] = ()
+
+    def report(self) -> list[str]:
+        """Return what was reached, a line each; the last one is the file of the agent."""
+        early = f"; stopped early after {self.generations:,}" if self.stopped_early else ""
+        after = f"best of {len(self.curve)}, after {self.best_generation:,} generations{early}"
+        return [
+            *(f"note: {note}" for note in self.notes),
+            f"{self.metric} on {self.services} services held out, against the best of {', '.join(self.reference)}:",
+            f"  start: {self.start:+.2f} %",
+            f"  agent: {self.best:+.2f} % ({after})",
+            f"agent: {self.folder / 'best.json'}",
+        ]
+
+
+class Run:
+    """A run of evolution in its folder; see :func:`kvgym.agents.evolution.training.train`."""
+
+    def __init__(self, config: EvolutionConfig, folder: Path, players: Players) -> None:
+        """Prepare what a new run and a resumed one share."""
+        self.config, self.folder, self.players = config, folder, players
+        self.checkpoints = folder / "checkpoints"
+        self.generation = 0
+        self.rows: list[Row] = []
+        self.best, self.best_generation = math.inf, 0
+        self._latest: list[list[float]] = []  # objectives of the generations since the last evaluation
+        self._seconds = 0.0  # of CPU time, before this process
+        self._episodes = 0
+        self._held_out: list[list[Measurement]] | None = None  # of the references
+        self._imitation = ""  # how it went
+        self.curves: Curves
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Metrics of evaluations."""
+        return tuple(dict.fromkeys((self.config.metric, *SHOWN)))
+
+    def build(self, state: Mapping[str, Any] | None) -> None:
+        """Make the search, and go to the state of a checkpoint if there is one.
+
+        Raises:
+            ConfigError: the file of weights to start from does not fit, or the checkpoint is damaged.
+        """
+        learned, starts = self.config.learned()
+        if state is None:
+            self.starts = self._imitated(learned, {**starts, **self.config.read_start()})
+        else:
+            self.starts = {
+                name: tuple(x) if isinstance(x, list) else x for name, x in state["starts"].items()
+            }
+        self.space = SearchSpace(learned, self.starts)
+        self.strategy = self.config.make_strategy(self.space.size)
+        remove_left(self.folder)
+        if state is not None:
+            self.strategy.restore(state["strategy"])
+            self.generation = int(state["steps"])
+            self.rows = [
+                {name: math.nan if x is None else x for name, x in row.items()} for row in state["rows"]
+            ]
+            self.best = math.inf if state["best"] is None else float(state["best"])
+            self.best_generation = int(state["best_generation"])
+            self._seconds, self._episodes = float(state["cpu_seconds"]), int(state["episodes"])
+            self._imitation = str(state.get("imitation", ""))
+        self.curves = Curves(self.folder / "tensorboard")
+
+    def _imitated(self, learned: Sequence[Weight], starts: dict[str, Value]) -> dict[str, Value]:
+        """Return where the search starts, the network fitted by imitation if the configuration says so."""
+        config = self.config
+        if config.imitate is None:
+            return starts
+        network, began = network_of(config.policy, learned, starts), time.process_time()
+        numbers, report = imitate(
+            config.services, config.policy, {**config.fixed, **starts}, network, config.imitate, config.seed
+        )
+        self._imitation = str(report)
+        self._seconds += time.process_time() - began
+        self._episodes += config.imitate.services
+        return {**starts, network.name: numbers}
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time of all episodes so far, seconds, over all processes."""
+        return self._seconds + self.players.cpu_seconds
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether patience has run out."""
+        patience = self.config.held_out.patience
+        since = (self.generation - self.best_generation) // self.config.held_out.interval
+        return patience is not None and since >= patience
+
+    def hyperparameters(self, vector: Any) -> dict[str, Any]:
+        """Return what a candidate is made with at a vector of the search."""
+        return {**self.config.fixed, **self.space.values(vector)}
+
+    def learn(self, progress: Callable[[int], None] | None) -> None:
+        """Play generations until the configured number, or until patience runs out."""
+        config = self.config
+        if not self.rows:
+            self.milestone()
+        while self.generation < config.generations and not self.exhausted:
+            self.play()
+            if progress is not None:
+                progress(self.generation)
+            if self.generation % config.held_out.interval == 0 or self.generation == config.generations:
+                self.milestone()
+
+    def play(self) -> None:
+        """Play one generation: all candidates on the same new services."""
+        config = self.config
+        seeds = generation_seeds(config.seed, self.generation, config.services_per_generation)
+        candidates = [self.hyperparameters(vector) for vector in self.strategy.ask()]
+        found, references = self.players.compete(
+            seeds, config.learner, candidates, config.reference, [config.metric], config.role
+        )
+        self._episodes += len(seeds) * (len(candidates) + len(config.reference))
+        by_service = self._objectives(found, references, config.metric)
+        objectives = np.mean(by_service, axis=0).tolist()
+        self.strategy.tell(objectives)
+        self._latest.append(objectives)
+        self.generation += 1
+
+    def milestone(self) -> None:
+        """Evaluate the centre of the search, keep it if it is the best so far, and save a checkpoint."""
+        self.evaluate()
+        self.save()
+
+    def evaluate(self) -> None:
+        """Evaluate the centre of the search on the services held out."""
+        config = self.config
+        seeds = config.held_out.seeds
+        reference = config.reference if self._held_out is None else ()  # once; they stay as they are
+        if not self.rows:
+            self._episodes += len(seeds) * len(reference)
+        weights = self.space.values(self.strategy.mean)
+        found, references = self.players.compete(
+            seeds, config.learner, [{**config.fixed, **weights}], reference, self.shown, config.role
+        )
+        if self._held_out is None:
+            self._held_out = references
+        self._episodes += len(seeds)
+        held_out = mean([row[0] for row in self._objectives(found, self._held_out, config.metric)])
+        better = held_out < self.best
+        if better:
+            self.best, self.best_generation = held_out, self.generation
+        row: Row = {
+            "generation": self.generation,
+            "episodes": self._episodes,
+            "cpu_seconds": round(self.cpu_seconds, 3),
+            "objective": mean([mean(x) for x in self._latest]),
+            "objective_best": mean([min(x) for x in self._latest]),
+            "held_out": held_out,
+            "best": self.best,
+            "failed": sum(not counts(m, config.metric) for [m] in found) / len(found),
+            "spread": self.strategy.spread,
+        }
+        for name in self.shown:
+            own = mean([row[0] for row in self._objectives(found, self._held_out, name)])
+            row[f"improvement_{name}"] = improvement(own, name)
+        self._latest = []
+        self.rows.append(row)
+        if better:
+            write_text(self.folder / "best.json", self.agent(weights).to_json())
+        write_curve(self.folder, self.rows)
+        self.curves.write(self.generation, {f"evolution/{k}": x for k, x in row.items() if k != "generation"})
+        self.curves.flush()
+
+    def _objectives(
+        self, found: Sequence[Sequence[Measurement]], references: Sequence[Sequence[Measurement]], metric: str
+    ) -> list[list[float]]:
+        """Return objectives, (services, candidates)."""
+        return [
+            [objective(m, metric, best_value(ours, metric)) for m in row]
+            for row, ours in zip(found, references, strict=True)
+        ]
+
+    def agent(self, weights: Mapping[str, Value]) -> EvolvedModel:
+        """Return the agent with some weights."""
+        config, row = self.config, self.rows[-1]
+        held_out = {name: x for name, x in row.items() if name.startswith(("held_out", "improvement"))}
+        metadata = {
+            "name": config.name,
+            "summary": config.summary,
+            "generations": self.generation,
+            "episodes": row["episodes"],
+            "seed": config.seed,
+            "held_out": jsonable(held_out),
+            # Not how many processes: the agent does not depend on it.
+            "training": config.model_dump(mode="json", exclude={"jobs"}),
+        }
+        return EvolvedModel(config.learner, config.fixed, weights, metadata, config.role.kind)
+
+    def save(self) -> None:
+        """Save a checkpoint."""
+        state = {
+            "steps": self.generation,
+            "episodes": self._episodes,
+            "cpu_seconds": round(self.cpu_seconds, 3),
+            "best": self.best,
+            "best_generation": self.best_generation,
+            "starts": self.starts,
+            "imitation": self._imitation,
+            "rows": jsonable(self.rows),
+        }
+
+        def write(place: Path) -> None:
+            write_json(place / "strategy.json", self.strategy.state())
+
+        save_checkpoint(self.checkpoints, self.generation, write, state, self.config.keep_checkpoints)
+
+    def finish(self) -> EvolutionResult:
+        """Save the last agent, and return what the run has reached."""
+        last = self.agent(self.space.values(self.strategy.mean))
+        write_text(self.folder / "final.json", last.to_json())
+        self.curves.close()
+        config = self.config
+        return EvolutionResult(
+            folder=self.folder,
+            generations=self.generation,
+            best=improvement(self.best, config.metric),
+            best_generation=self.best_generation,
+            start=self.rows[0][f"improvement_{config.metric}"],
+            stopped_early=self.generation < config.generations,
+            curve=tuple(self.rows),
+            metric=config.metric,
+            reference=config.reference,
+            services=config.held_out.services,
+            notes=tuple(note for note in (self._imitation, self.curves.missing) if note),
+        )
+
+
+def generation_seeds(seed: int, generation: int, count: int) -> list[int]:
+    """Return the seeds of a generation's services: a function of the run's seed and the generation."""
+    words = np.random.SeedSequence(seed, spawn_key=(generation,)).generate_state(count, np.uint64)
+    return [int(word >> np.uint64(1)) for word in words]
+
+
+def read_strategy(checkpoint: Path) -> dict[str, Any]:
+    """Return the state of the search in a checkpoint.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    path = checkpoint / "strategy.json"
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("expected a mapping")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}; {REMEDY}") from None
+    return found

@@ -1,0 +1,218 @@
+"""Random services to train on: families of scenarios with random places, and what is drawn from them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+
+from kvgym.agents.config import Part
+from kvgym.agents.evolution.capacity import sustained_rate
+from kvgym.agents.evolution.drawing import draw, extremes, generator, typical
+from kvgym.errors import ConfigError
+from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
+from kvgym.routing import Router
+from kvgym.simulator.system import System
+from kvgym.workloads.limits import LengthLimits
+from kvgym.workloads.table import RequestTable
+from kvgym.workloads.workload import make_workload
+
+
+class Family(Part):
+    """Services of one kind: a scenario, and what differs from it, fixed or random (:mod:`.drawing`).
+
+    Attributes:
+        name: for records; "" = the scenario's.
+        weight: share of the services, relative to the other families.
+        scenario: name or file of the scenario that gives what is not said here.
+        hardware: as in a scenario, e.g. ``{choice: [llama2-70b-a100-tp2, llama3-8b-a100-tp1]}``.
+        engine: as in a scenario.
+        batch_time: as in a scenario.
+        kv_capacity: as in a scenario.
+        workload: as in a scenario; replaces the scenario's.
+        system: rules of the engine that differ, e.g. ``{block_size: 16}``.
+        workers: as in a scenario.
+        router: as in a scenario.
+        too_long: what happens to requests that can never be served, ``"drop"`` or ``"clip"``.
+        rate: arrivals per second of the requests that are served, e.g. ``{log_uniform: [8, 25]}``.
+        load: the same as a multiple of the service's estimated capacity (:mod:`.capacity`), instead of ``rate``;
+            with neither the workload's own arrivals stay.
+    """
+
+    name: str = ""
+    weight: float = Field(default=1.0, gt=0)
+    scenario: str = DEFAULT_SCENARIO
+    hardware: Any = None
+    engine: Any = None
+    batch_time: Any = None
+    kv_capacity: Any = None
+    workload: Any = None
+    system: dict[str, Any] = Field(default_factory=dict)
+    workers: Any = None
+    router: Any = None
+    too_long: Literal["drop", "clip"] = "drop"
+    rate: Any = None
+    load: Any = None
+
+    def check(self, place: str, *, clusters: bool = False) -> None:
+        """Check everything that can be drawn from the family.
+
+        Args:
+            place: where it stands in a configuration, for messages.
+            clusters: whether every service must have several workers to route to.
+
+        Raises:
+            ConfigError: naming what is wrong, and where.
+        """
+        if self.rate is not None and self.load is not None:
+            raise ConfigError(f"{place}: rate and load are both given; choose one of them")
+        for name in ("rate", "load"):
+            given = getattr(self, name)
+            for value in extremes(given, f"{place}.{name}"):
+                number = isinstance(value, int | float) and not isinstance(value, bool)
+                if given is not None and not (number and 0 < value < math.inf):
+                    raise ConfigError(
+                        f"{place}.{name}: expected a number > 0, or a range of such; got {value!r}"
+                    )
+        for drawn in extremes(self._random(), place):
+            try:
+                scenario = self._scenario(drawn)
+                system, workload = scenario.make_system(), make_workload(scenario.workload)
+                if self.load is not None and system.num_prefill_workers:
+                    raise ConfigError("load is not defined for prefill and decode workers apart; give a rate")
+                if (self.load or self.rate) and not math.isfinite(workload.mean_rate):
+                    raise ConfigError(
+                        "the workload has no rate to change; give it Poisson arrivals, for example"
+                    )
+                scenario.make_router()
+                if clusters and len(system.all_workers) == 1:
+                    raise ConfigError("a service has one worker, and nothing to route; give workers, e.g. 4")
+            except ConfigError as error:
+                raise ConfigError(f"{place}: {error}") from None
+
+    def draw(self, seed: int, index: int) -> tuple[Scenario, dict[str, float]]:
+        """Return the scenario of a service, and its ``rate`` or ``load`` if the family gives one."""
+        place = f"families.{index}"
+        return self._scenario(draw(self._random(), seed, place)), draw(self._wanted(), seed, place)
+
+    def typical(self) -> Scenario:
+        """Return a service in the middle of the family, with its rate in the workload."""
+        scenario = self._scenario(typical(self._random()))
+        table = scenario.sample(scenario.make_workload(), 0, scenario.make_system().usable_capacity)
+        rate = self._rate(typical(self._wanted()), scenario.make_system(), table)
+        if rate is None:
+            return scenario
+        given = scenario.workload
+        return scenario.override(
+            workload={**({"preset": given} if isinstance(given, str) else given), "rate": rate}
+        )
+
+    def _wanted(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("rate", "load") if getattr(self, name) is not None}
+
+    @staticmethod
+    def _rate(wanted: Mapping[str, float], system: System, table: RequestTable) -> float | None:
+        """Return arrivals per second, None where the workload's own stay."""
+        if "load" in wanted:
+            return wanted["load"] * sustained_rate(system, table)
+        return wanted.get("rate")
+
+    def _random(self) -> dict[str, Any]:
+        """Return what may hold random places, besides the rate."""
+        names = ("hardware", "engine", "batch_time", "kv_capacity", "workload", "workers", "router", "system")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def _scenario(self, drawn: Mapping[str, Any]) -> Scenario:
+        base = load_scenario(self.scenario)
+        system = {**base.system.model_dump(), **drawn.get("system", {})}
+        return base.override(**{**drawn, "system": system, "too_long": self.too_long})
+
+
+class Services(Part):
+    """A distribution of services.
+
+    Attributes:
+        families: what they are drawn from.
+    """
+
+    families: tuple[Family, ...] = Field(min_length=1)
+
+    def check(self, place: str = "services", *, clusters: bool = False) -> None:
+        """Check all families.
+
+        Args:
+            place: where they stand in a configuration, for messages.
+            clusters: whether every service must have several workers to route to.
+
+        Raises:
+            ConfigError: naming what is wrong, and where.
+        """
+        for i, family in enumerate(self.families):
+            family.check(f"{place}.families.{i}", clusters=clusters)
+
+    def draw(self, seed: int) -> Service:
+        """Return the service of a seed; equal seeds give equal bits.
+
+        Args:
+            seed: non-negative; of the description, of the requests and of the policy's own randomness.
+
+        Raises:
+            ConfigError: all requests of the service are longer than its memory.
+        """
+        shares = list(itertools.accumulate(f.weight for f in self.families))
+        place = generator(seed, "family").random() * shares[-1]
+        index = next((i for i, share in enumerate(shares) if place < share), len(shares) - 1)
+        family = self.families[index]
+        scenario, wanted = family.draw(seed, index)
+        system, workload = scenario.make_system(), scenario.make_workload()
+        sampled = workload.sample(seed)
+        limits = LengthLimits(max_total_len=system.usable_capacity, policy=family.too_long)
+        table = limits.apply(sampled)
+        name = family.name or family.scenario
+        if not len(table):
+            raise ConfigError(
+                f"services of family {name!r}, seed {seed}: no request fits into {system.usable_capacity:,} tokens; "
+                "draw shorter prompts and outputs, or give limits to the workload"
+            )
+        rate = workload.mean_rate * len(table) / len(sampled)
+        target = family._rate(wanted, system, table)
+        if target is not None:
+            table, rate = table.faster(target / rate), target
+        return Service(seed, name, scenario, wanted.get("load"), rate, system, scenario.make_router(), table)
+
+
+@dataclass(frozen=True)
+class Service:
+    """One random service, ready to run.
+
+    Attributes:
+        seed: what it was drawn with.
+        family: name of its family.
+        scenario: its description; the rate is not in it.
+        load: drawn multiple of the estimated capacity; None where the family gives no load.
+        rate: arrivals per second of the requests in ``table``.
+        system: worker or cluster.
+        router: of a cluster.
+        table: the requests.
+    """
+
+    seed: int
+    family: str
+    scenario: Scenario
+    load: float | None
+    rate: float
+    system: System
+    router: Router | None
+    table: RequestTable
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What it is, JSON-able."""
+        return {
+            "seed": self.seed, "family": self.family, "load": self.load, "rate": self.rate,
+            "scenario": self.scenario.model_dump(mode="json"),
+        }  # fmt: skip

@@ -1,0 +1,281 @@
+"""Evolution strategies: they propose vectors, are told how good these are, and move on; smaller is better.
+
+Every strategy starts at 0 and searches in steps, see :class:`~kvgym.agents.evolution.space.SearchSpace`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import ConfigError
+from kvgym.policy import describe_arguments, policy_defaults, require, require_flag
+from kvgym.registry import Registry
+
+Vector = NDArray[np.float64]
+
+
+class Strategy(ABC):
+    """Proposes vectors and learns from their objectives: ``ask``, ``tell``, ``ask`` and so on.
+
+    Attributes:
+        size: entries of a vector.
+        population: vectors per generation.
+    """
+
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Distributions that a run depends on, for its records."""
+
+    size: int
+    population: int
+
+    @abstractmethod
+    def ask(self) -> NDArray[np.float64]:
+        """Return the vectors of the next generation, float64 (population, size)."""
+
+    @abstractmethod
+    def tell(self, objectives: Sequence[float]) -> None:
+        """Learn the objectives of the vectors that were asked for, in their order; finite, smaller is better."""
+
+    @property
+    @abstractmethod
+    def mean(self) -> Vector:
+        """The centre of the search, float64 (size,)."""
+
+    @property
+    @abstractmethod
+    def spread(self) -> float:
+        """Mean standard deviation of the proposals, in steps."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Return what :meth:`restore` needs, JSON-able."""
+
+    @abstractmethod
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go to a saved state, bit for bit; the strategy is new, and was made with the same arguments.
+
+        Raises:
+            ConfigError: the state is damaged, or of another version of what the strategy is built on.
+        """
+
+
+STRATEGIES: Registry[type[Strategy]] = Registry("evolution strategy")
+"""All strategies by name, which is the ``algorithm`` of a training configuration."""
+
+
+@STRATEGIES.register("cma_es")
+class CMAES(Strategy):
+    """Covariance matrix adaptation (N. Hansen, "The CMA Evolution Strategy: A Tutorial"), of the package ``cma``.
+
+    The object of the package can be saved by pickle only; instead the objectives of all generations are kept, and
+    told again after a resume, with the same random numbers.
+    """
+
+    libraries = ("cma",)
+
+    def __init__(
+        self, size: int, population: int, seed: int, *, sigma: float = 1.0, diagonal: bool = False
+    ) -> None:
+        """Begin a search.
+
+        Args:
+            size: entries of a vector, at least 2.
+            population: vectors per generation.
+            seed: of all that is random.
+            sigma: initial standard deviation, steps.
+            diagonal: adapt variances only, not the whole matrix: for hundreds of weights and more.
+        """
+        require("sigma", sigma, 0 < sigma < np.inf, "a number > 0")
+        require_flag("diagonal", diagonal)
+        try:
+            cma = importlib.import_module("cma")
+        except ImportError as error:
+            raise ConfigError(
+                f'cma_es needs the package cma: pip install "kvgym[train]" ({error})'
+            ) from error
+        rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed)))
+        self.size, self.population = size, population
+        # With a generator of its own the package leaves NumPy's global one alone; NaN is how it is told not to seed.
+        options = {
+            "popsize": population, "randn": lambda *shape: rng.standard_normal(shape), "seed": np.nan,
+            "verbose": -9, "verb_log": 0, "verb_disp": 0, "CMA_diagonal": diagonal,
+        }  # fmt: skip
+        self._search = cma.CMAEvolutionStrategy(np.zeros(size), float(sigma), options)
+        self._history: list[list[float]] = []
+        self._asked: list[Vector] = []
+
+    def ask(self) -> NDArray[np.float64]:
+        """Return the vectors of the next generation."""
+        self._asked = self._search.ask()
+        return np.array(self._asked, np.float64)
+
+    def tell(self, objectives: Sequence[float]) -> None:
+        """Learn the objectives of the last generation."""
+        own = [float(x) for x in objectives]
+        self._search.tell(self._asked, own)
+        self._history.append(own)
+
+    @property
+    def mean(self) -> Vector:
+        """The centre of the search."""
+        return np.array(self._search.mean, np.float64)
+
+    @property
+    def spread(self) -> float:
+        """Mean standard deviation of the proposals, in steps."""
+        return float(np.mean(self._search.stds))
+
+    def state(self) -> dict[str, Any]:
+        """Return the objectives of all generations, and the mean to check that they lead there again."""
+        return {"objectives": self._history, "mean": self.mean.tolist()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Tell all objectives again."""
+        for objectives in state["objectives"]:
+            self.ask()
+            self.tell(objectives)
+        if self.mean.tolist() != state["mean"]:
+            raise ConfigError(
+                "the search cannot be repeated to where it was: cma or NumPy are not of the version that the run began "
+                "with (run.json says which)"
+            )
+
+
+@STRATEGIES.register("openai_es")
+class OpenAIES(Strategy):
+    """The strategy of Salimans, Ho, Chen, Sidor and Sutskever, "Evolution Strategies as a Scalable Alternative to RL".
+
+    Proposals come in pairs, mirrored at the mean, with a fixed standard deviation; objectives count by their centred
+    ranks; the estimated gradient goes into Adam (Kingma and Ba). Memory and time grow linearly with the number of
+    weights, so that it suits networks.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        population: int,
+        seed: int,
+        *,
+        sigma: float = 0.5,
+        learning_rate: float = 0.1,
+        decay: float = 0.0,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+    ) -> None:
+        """Begin a search.
+
+        Args:
+            size: entries of a vector.
+            population: vectors per generation, an even number.
+            seed: of all that is random.
+            sigma: standard deviation of the proposals, steps.
+            learning_rate: of Adam, about the steps that an entry moves per generation at first.
+            decay: share of the distance to the start that is taken back per generation, times the learning rate.
+            beta_1: of Adam, decay of the mean of gradients.
+            beta_2: of Adam, decay of the mean of their squares.
+        """
+        if population % 2:
+            raise ConfigError(
+                f"openai_es: population = {population}; expected an even number, half of it mirrored"
+            )
+        for name, value in (("sigma", sigma), ("learning_rate", learning_rate)):
+            require(name, value, 0 < value < np.inf, "a number > 0")
+        for name, value in (("decay", decay), ("beta_1", beta_1), ("beta_2", beta_2)):
+            require(name, value, 0 <= value < 1, "a number in [0, 1)")
+        self.size, self.population, self._seed = size, population, seed
+        self._sigma, self._rate, self._decay, self._betas = sigma, learning_rate, decay, (beta_1, beta_2)
+        self._mean, self._first, self._second = (np.zeros(size) for _ in range(3))
+        self._generation = 0
+
+    def _noise(self) -> NDArray[np.float64]:
+        """Return the noise of this generation, (population / 2, size): a function of seed and generation."""
+        sequence = np.random.SeedSequence(self._seed, spawn_key=(self._generation,))
+        shape = (self.population // 2, self.size)
+        return np.random.Generator(np.random.PCG64(sequence)).standard_normal(shape)
+
+    def ask(self) -> NDArray[np.float64]:
+        """Return the vectors of the next generation, the mirrored ones in the second half."""
+        noise = self._sigma * self._noise()
+        return np.concatenate([self._mean + noise, self._mean - noise])
+
+    def tell(self, objectives: Sequence[float]) -> None:
+        """Learn the objectives of the last generation."""
+        ranks = centred_ranks(objectives)
+        half = self.population // 2
+        gradient = (ranks[:half] - ranks[half:]) @ self._noise() / (self.population * self._sigma)
+        self._generation += 1
+        (a, b), t = self._betas, self._generation
+        self._first = a * self._first + (1 - a) * gradient
+        self._second = b * self._second + (1 - b) * gradient**2
+        direction = self._first / (1 - a**t) / (np.sqrt(self._second / (1 - b**t)) + 1e-8)
+        self._mean = self._mean - self._rate * (direction + self._decay * self._mean)
+
+    @property
+    def mean(self) -> Vector:
+        """The centre of the search."""
+        return self._mean.copy()
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the proposals, in steps."""
+        return self._sigma
+
+    def state(self) -> dict[str, Any]:
+        """Return mean, moments of the gradient and generation."""
+        arrays = {"mean": self._mean, "first": self._first, "second": self._second}
+        return {"generation": self._generation, **{name: x.tolist() for name, x in arrays.items()}}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take over mean, moments and generation."""
+        found = [np.array(state[name], np.float64) for name in ("mean", "first", "second")]
+        if any(x.shape != (self.size,) for x in found):
+            raise ConfigError(f"the state of the search is damaged: expected {self.size} entries")
+        self._mean, self._first, self._second = found
+        self._generation = int(state["generation"])
+
+
+def centred_ranks(objectives: Sequence[float]) -> Vector:
+    """Return ranks scaled to [-0.5, 0.5], float64 (n,): -0.5 for the smallest; equal ones share their mean rank."""
+    if len(objectives) < 2:
+        return np.zeros(len(objectives))
+    _, place, count = np.unique(np.asarray(objectives, np.float64), return_inverse=True, return_counts=True)
+    first = np.cumsum(count) - count  # rank of the first of those that are equal, from 0
+    ranks = (first + (count - 1) / 2)[place]
+    return np.asarray(ranks / (len(objectives) - 1) - 0.5, np.float64)
+
+
+def make_strategy(
+    algorithm: str, size: int, population: int, seed: int, hyperparameters: Mapping[str, Any]
+) -> Strategy:
+    """Return a new search.
+
+    Args:
+        algorithm: name in :data:`STRATEGIES`.
+        size: entries of a vector.
+        population: vectors per generation.
+        seed: of all that is random.
+        hyperparameters: of the strategy.
+
+    Raises:
+        UnknownNameError: no strategy of that name.
+        ConfigError: an unknown hyperparameter, or a value out of range.
+    """
+    cls = STRATEGIES[algorithm]
+    unknown = sorted(hyperparameters.keys() - policy_defaults(cls).keys())
+    if unknown:
+        raise ConfigError(
+            f"{algorithm} has no hyperparameter {unknown[0]!r}; valid: {describe_arguments(cls)}"
+        )
+    try:
+        return cls(size, population, seed, **hyperparameters)  # type: ignore[call-arg]
+    except TypeError as error:
+        raise ConfigError(
+            f"{algorithm}: a value of the wrong type in {dict(hyperparameters)} ({error}); defaults: "
+            f"{describe_arguments(cls)}"
+        ) from error

@@ -1,0 +1,118 @@
+"""Evolution: from a configuration to a run folder with checkpoints, curves and the best agent.
+
+A run folder holds ``config.yaml`` (resolved), ``run.json`` (versions, seed, commands), ``tensorboard/``,
+``curve.csv`` (a row per evaluation), ``checkpoints/``, ``best.json`` (the agent that was best on the services held
+out) and, at the end, ``final.json`` (the last centre of the search).
+
+Columns of ``curve.csv``; objectives are those of :mod:`kvgym.agents.evolution.objective`, smaller is better:
+
+- ``generation``, and ``episodes`` and ``cpu_seconds`` so far, those of the references included;
+- ``objective`` and ``objective_best``: on training services, the mean over candidates and the best candidate's, means
+  over the generations since the row before;
+- ``held_out``: on the services held out, of the centre of the search; ``best``: the least so far;
+- ``failed``: share of the services held out that it does not serve;
+- ``spread``: mean standard deviation of the search, in steps;
+- ``improvement_<metric>``: by how many per cent it is better than the best reference of each service in that metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kvgym.agents.checkpoints import REMEDY, checkpoints, latest_checkpoint
+from kvgym.agents.config import read_run_config
+from kvgym.agents.evolution.config import EvolutionConfig
+from kvgym.agents.evolution.playing import Players
+from kvgym.agents.evolution.run import EvolutionResult, Run, read_strategy
+from kvgym.agents.evolution.strategies import STRATEGIES
+from kvgym.agents.folder import check_free, context_of, note_resume, write_config, write_start
+from kvgym.errors import ConfigError
+
+
+def train(
+    config: EvolutionConfig,
+    folder: str | Path,
+    *,
+    command: str = "",
+    progress: Callable[[int], None] | None = None,
+) -> EvolutionResult:
+    """Evolve the weights of a policy or a router.
+
+    Args:
+        config: what to train, and how.
+        folder: the run folder; must not hold another run.
+        command: the command line that led here, kept in ``run.json``.
+        progress: called with the generations done, after each.
+
+    Returns:
+        What was reached; the agent is in ``best.json``.
+
+    Raises:
+        ConfigError: the configuration is wrong, or the folder holds a run already.
+    """
+    config, path = config.check(), Path(folder)
+    check_free(path)
+    with _players(config) as players:
+        run = Run(config, path, players)
+        path.mkdir(parents=True, exist_ok=True)
+        run.build(None)
+        write_start(path, config, _context(config, command))
+        run.learn(progress)
+        return run.finish()
+
+
+def resume(
+    folder: str | Path,
+    *,
+    length: int | None = None,
+    command: str = "",
+    progress: Callable[[int], None] | None = None,
+) -> EvolutionResult:
+    """Go on with a run that was interrupted, from its last checkpoint; without one, from the beginning.
+
+    With the same number of generations the result equals, bit for bit, that of a run that was not interrupted.
+
+    Args:
+        folder: the run folder.
+        length: generations in all, instead of the run's own number.
+        command: the command line that led here, added to ``run.json``.
+        progress: called with the generations done, after each.
+
+    Raises:
+        ConfigError: the folder holds no run, or one of more generations, or the last checkpoint cannot be read.
+    """
+    path = Path(folder)
+    config = read_run_config(path, length)
+    if not isinstance(config, EvolutionConfig):
+        raise ConfigError(f"{path} holds a run of {config.algorithm}; go on with kvgym.agents.resume")
+    state: dict[str, Any] | None = None
+    place = path / "checkpoints"
+    if checkpoints(place):
+        checkpoint, state = latest_checkpoint(place)
+        state["strategy"] = read_strategy(checkpoint)
+    done = 0 if state is None else int(state["steps"])
+    if length is not None and length < done:
+        raise ConfigError(f"{path} has done {done:,} generations already, more than {length:,}")
+    with _players(config) as players:
+        run = Run(config, path, players)
+        try:
+            run.build(state)
+        except (KeyError, TypeError, ValueError) as error:
+            if state is None or isinstance(error, ConfigError):
+                raise
+            raise ConfigError(f"the latest checkpoint of {path} is damaged: {error!r}; {REMEDY}") from error
+        note_resume(path, {"generations": done, **_context(config, command)})
+        if length is not None:
+            write_config(path, config)
+        run.learn(progress)
+        return run.finish()
+
+
+def _players(config: EvolutionConfig) -> Players:
+    return Players(config.services, config.jobs)
+
+
+def _context(config: EvolutionConfig, command: str) -> dict[str, Any]:
+    return context_of(command, STRATEGIES[config.algorithm].libraries)

@@ -1,0 +1,75 @@
+"""What every run folder holds: ``config.yaml`` (resolved) and ``run.json`` (versions, seed, commands)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvgym.agents.checkpoints import write_json, write_text
+from kvgym.agents.config import TrainingConfig
+from kvgym.errors import ConfigError
+from kvgym.experiments.comparison import run_context
+
+
+def check_free(folder: Path) -> None:
+    """Check that a folder holds no run yet.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if (folder / "config.yaml").exists():
+        raise ConfigError(
+            f"{folder} holds a training run already; resume it with --resume {folder}, or choose another folder"
+        )
+
+
+def write_start(folder: Path, config: TrainingConfig, context: Mapping[str, Any]) -> None:
+    """Write the files of a new run; from then on the folder holds one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "run.json", {"seed": config.seed, **context, "resumed": []})
+    write_config(folder, config)
+
+
+def write_config(folder: Path, config: TrainingConfig) -> None:
+    """Write the resolved configuration."""
+    write_text(folder / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+
+
+def note_resume(folder: Path, entry: Mapping[str, Any]) -> None:
+    """Add an entry to the list of resumes in ``run.json``."""
+    path = folder / "run.json"
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        content = None
+    if not isinstance(content, dict):  # damaged: nothing that training needs
+        content = {}
+    content.setdefault("resumed", []).append(dict(entry))
+    write_json(path, content)
+
+
+def context_of(command: str, libraries: Iterable[str]) -> dict[str, Any]:
+    """Return what a reader needs to repeat a run, with the versions of further libraries that are installed."""
+    context = run_context(command)
+    for name in libraries:
+        try:
+            context["libraries"][name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return context
+
+
+def write_curve(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write ``curve.csv``, a row per evaluation."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(folder / "curve.csv", text.getvalue())

@@ -1,0 +1,62 @@
+"""Changes of a configuration by dotted keys, as on the command line."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import yaml
+
+from kvgym.errors import ConfigError
+
+
+def pair(text: str) -> tuple[str, Any]:
+    """Return key and value of ``"dotted.key=value"``, the value read as YAML.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"override {text!r}: expected key=value, e.g. total_steps=200000 or env.rate=20")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"override {text!r}: the value is not valid YAML: {error}") from None
+    return key.strip(), number(parsed)
+
+
+def number(value: Any) -> Any:
+    """Return a number for text such as 1e-3, which YAML 1.1 does not read as one."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return float(value)
+    return value
+
+
+def put(fields: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key; entries of a list go by number.
+
+    Raises:
+        ConfigError: it leads into something that has no such entry.
+    """
+    path = key.split(".")
+    place: Any = fields
+    for depth, part in enumerate(path):
+        above = ".".join(path[:depth])
+        if isinstance(place, list):
+            if not (part.isdecimal() and int(part) < len(place)):
+                raise ConfigError(
+                    f"override {key!r}: {above} is a list; expected a number below {len(place)} after it"
+                )
+            entry: Any = int(part)
+        elif isinstance(place, dict):
+            entry = part
+        else:
+            raise ConfigError(f"override {key!r}: {above} is {place!r} and has nothing inside")
+        if depth == len(path) - 1:
+            place[entry] = value
+            return
+        if isinstance(place, dict) and place.get(entry) is None:
+            place[entry] = {}
+        place = place[entry]

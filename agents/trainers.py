@@ -1,0 +1,62 @@
+"""Training by whatever algorithm a configuration names."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kvgym.agents.config import TrainingConfig, read_run_config
+from kvgym.agents.kinds import kind_of
+
+
+def train(
+    config: TrainingConfig,
+    folder: str | Path,
+    *,
+    command: str = "",
+    progress: Callable[[int], None] | None = None,
+) -> Any:
+    """Train an agent, by whatever algorithm its configuration names.
+
+    Args:
+        config: what to train, and how (:func:`kvgym.agents.load_training`).
+        folder: the run folder; must not hold another run.
+        command: the command line that led here, kept in ``run.json``.
+        progress: called with what is done so far, in environment steps or generations.
+
+    Returns:
+        What was reached: a :class:`kvgym.agents.run.TrainingResult`, or
+        :class:`kvgym.agents.evolution.run.EvolutionResult`.
+
+    Raises:
+        ConfigError: the configuration is wrong, or the folder holds a run already.
+    """
+    runner = importlib.import_module(kind_of(config.algorithm).runner)
+    return runner.train(config, folder, command=command, progress=progress)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    length: int | None = None,
+    command: str = "",
+    progress: Callable[[int], None] | None = None,
+) -> Any:
+    """Go on with a run that was interrupted, from its last checkpoint; without one, from the beginning.
+
+    With the same length the result equals, bit for bit, that of a run that was not interrupted.
+
+    Args:
+        folder: the run folder.
+        length: environment steps or generations in all, instead of the run's own number.
+        command: the command line that led here, added to ``run.json``.
+        progress: called with what is done so far.
+
+    Raises:
+        ConfigError: the folder holds no run, or a longer one, or the last checkpoint cannot be read.
+    """
+    config = read_run_config(Path(folder))
+    runner = importlib.import_module(kind_of(config.algorithm).runner)
+    return runner.resume(folder, length=length, command=command, progress=progress)

@@ -1,0 +1,282 @@
+"""The scheduler ``ranked``: small schedules worked by hand, what it learns, and its weights."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from schedules import check
+
+from kvgym.baselines.ranked.weights import WEIGHTS
+from kvgym.batch_time import AffineBatchTime, PiecewiseBatchTime, UnitBatchTime
+from kvgym.errors import ConfigError
+from kvgym.policy import POLICIES, make_policy
+from kvgym.runner import SimulationResult, known_to, simulate
+from kvgym.simulator.system import System
+from kvgym.workloads.table import RequestTable
+
+UNIT = UnitBatchTime()
+AFFINE = AffineBatchTime(0.31, 0.017, 0.023, 0.0011)
+
+
+def run(
+    table: RequestTable, capacity: int, weights: Mapping[str, Any] | None = None, **system: Any
+) -> SimulationResult:
+    rules = System(**{"kv_capacity": capacity, "batch_time": UNIT, "stall_limit": 1000, **system})
+    return simulate(rules, table, make_policy("ranked", **(weights or {})), log=True)
+
+
+def at_once(prompt: list[int], output: list[int], **columns: Any) -> RequestTable:
+    return RequestTable.from_columns(
+        arrival_time=[0.0] * len(prompt), prompt_len=prompt, output_len=output, **columns
+    )
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def test_one_request() -> None:
+    """A prompt of 3 with the first token takes an iteration, the other two tokens one each."""
+    check(run(at_once([3], [3]), 10), start=[0], first=[1], finish=[3])
+    check(run(at_once([3], [3]), 10, first_token="decode"), start=[0], first=[2], finish=[4])
+    # 0.31 + 3 · 0.017 + 3 · 0.0011, then decodes that end with 5 and with 6 tokens of context.
+    first, decodes = 0.31 + 3 * 0.0181, [0.31 + 0.023 + 0.0011 * context for context in (5, 6)]
+    result = run(at_once([3], [3]), 10, batch_time=AFFINE)
+    assert result.requests["first_token_time"][0] == pytest.approx(first)
+    assert result.requests["finish_time"][0] == pytest.approx(first + sum(decodes))
+
+
+def test_a_batch_stops_before_a_step_that_does_not_pay() -> None:
+    """Up to 8 tokens take 1 s, more take 10 s: 8, 8 and 4 tokens of a prompt of 20, then two decodes.
+
+    Eight tokens are worth 8 · 0.4 / 1, twenty 20 · 0.4 / 10^1.2. Where duration costs nothing all are run at once.
+    """
+    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
+    table = at_once([20], [3])
+    check(run(table, 30, batch_time=staircase), start=[0], first=[3], finish=[5])
+    check(run(table, 30, {"cost": 0.0}, batch_time=staircase), start=[0], first=[10], finish=[12])
+
+
+@pytest.mark.parametrize(
+    ("step", "batch"),
+    [
+        *((size, size) for size in (8, 16, 64, 96, 480, 512, 576, 960, 1024, 1280, 1536, 7936, 8192)),
+        *((size - 1, before) for size, before in ((16, 8), (96, 64), (576, 512), (1280, 1024), (8192, 7936))),
+        (9000, 8192),
+    ],
+)
+def test_batch_sizes_that_are_judged(step: int, batch: int) -> None:
+    """Beyond ``step`` tokens a batch takes a thousand times as long: the largest size below is run."""
+    times = PiecewiseBatchTime("tokens", [step, step + 1], [1, 1000], 0.0)
+    result = run(at_once([9500], [1]), 10_000, {"cost": 5.0}, batch_time=times)
+    assert result.log is not None
+    assert result.log["prefill_tokens"][0] == batch
+
+
+def test_who_will_be_done_first_goes_first() -> None:
+    """Only one fits at a time: by predictions, and by id where nothing tells them apart."""
+    alike = at_once([8, 8, 8], [2, 2, 2])
+    check(run(alike, 16), start=[0, 2, 4], finish=[2, 4, 6])
+    predicted = alike.replace(predicted_output_len=[6, 2, 4])
+    check(run(predicted, 16), start=[4, 0, 2], finish=[6, 2, 4])
+
+
+def test_deadlines() -> None:
+    """TTFT in 0.5 s cannot be met by a batch of 1 s: it goes last. Of the others, 3 s are more urgent than 100 s."""
+    table = at_once([8, 8, 8], [2, 2, 2], ttft_slo=[0.5, 100, 3])
+    check(run(table, 16), start=[4, 2, 0], finish=[6, 4, 2])
+    check(run(table, 16, {"slack": 0.0}), start=[4, 0, 2], finish=[6, 2, 4])
+    check(run(table, 16, {"slack": 0.0, "lost": 0.0}), start=[0, 2, 4], finish=[2, 4, 6])
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_who_has_most_to_come_is_evicted(longer: int) -> None:
+    """Two prompts of 4 hold 5 + 5 tokens after a batch, 6 + 6 after two; a third would take 14 of 12."""
+    predicted = [5, 5]
+    predicted[longer] = 20
+    result = run(at_once([4, 4], [5, 5], predicted_output_len=predicted), 12)
+    check(
+        result,
+        start=[0, 0],
+        finish=[10, 5] if longer == 0 else [5, 10],
+        evictions=[1, 0] if longer == 0 else [0, 1],
+    )
+
+
+@pytest.mark.parametrize(
+    ("capacity", "long_ones", "passes"), [(1000, 8, True), (1000, 9, False), (6, 5, True), (6, 6, False)]
+)
+def test_at_most_eight_are_put_aside(capacity: int, long_ones: int, passes: bool) -> None:
+    """One runs; many long outputs wait, and a short one behind them, which may pass eight.
+
+    A memory of 6 tokens has places for 6, so five are put aside at most.
+    """
+    n = long_ones
+    table = RequestTable.from_columns(
+        arrival_time=[0.0] + [0.1] * (n + 1),
+        prompt_len=[2] + [1] * (n + 1),
+        output_len=[3] + [1] * (n + 1),
+        predicted_output_len=[10] + [1000] * n + [2],
+        ttft_slo=[math.inf] * (n + 1) + [0.0],  # missed, so that it comes last
+    )
+    weights = {"footprint": 0.0, "cost": 0.0, "gate": 0.0, "gate_busy": 0.0}
+    started = run(table, capacity, weights, batch_time=AFFINE).requests["start_time"]
+    ended = 0.31 + 2 * 0.0181  # the first batch
+    soon = np.isclose(started, ended)
+    assert soon.tolist() == [False] * (n + 1) + [passes]
+    weights["gate_busy"] = 1.0  # no worker is that busy: in order, as far as the memory goes
+    soon = np.isclose(run(table, capacity, weights, batch_time=AFFINE).requests["start_time"], ended)
+    assert soon[1]
+    assert soon[-1] == (capacity > 6)
+
+
+# ---------------------------------------------------------------- what it learns
+
+SEEN = 300
+BIG = 10**6
+
+
+def least_ratio(lengths: np.ndarray) -> float:
+    """Gittins' cost of a request before its first token: the least, over t, of E min(o, t) / P(o ≤ t)."""
+    return min(float(np.minimum(lengths, t).mean() / (lengths <= t).mean()) for t in np.unique(lengths))
+
+
+def learned_cost(lengths: np.ndarray, **known: tuple[np.ndarray, int]) -> float:
+    """Return what the scheduler expects of a request after it has seen others of these lengths.
+
+    When all are done, two come that cannot run together: one that may have any length, and one of which an interval
+    says that it has exactly ``exact`` tokens. Who starts first says whether the cost is less than that.
+
+    Args:
+        lengths: of those that it has seen.
+        **known: columns of the others, and the entry of the request.
+    """
+    n = len(lengths)
+    columns: dict[str, Any] = {name: [*column, own, own] for name, (column, own) in known.items()}
+
+    def is_less_than(exact: int) -> bool:
+        table = RequestTable.from_columns(
+            arrival_time=[0.0] * n + [1e9] * 2,
+            prompt_len=[1] * n + [3000] * 2,
+            output_len=[*lengths, 1, 1],
+            predicted_low=[1] * (n + 1) + [exact],
+            predicted_high=[BIG] * (n + 1) + [exact],
+            **columns,
+        )
+        start = run(table, 5000, {"footprint": 0.0, "prompt": 0.0}).requests["start_time"]
+        return bool(start[n] < start[n + 1])
+
+    low, high = 1, 600
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_less_than(middle) else (middle, high)
+    return float(low)
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "share", "expected"),
+    [
+        # Half are done after 20: 20 / 0.5 is less than the mean, 60.
+        (20, 100, 0.5, 40),
+        # A tenth is: 20 / 0.1 is more than the mean, 92.
+        (20, 100, 0.1, 92),
+        # Nobody is done early: the mean.
+        (50, 60, 0.5, 55),
+    ],
+)
+def test_costs_of_known_lengths(short: int, long: int, share: float, expected: float) -> None:
+    """The grid is 9 % wide, and a prior of two requests is left in it."""
+    lengths = np.where(np.arange(SEEN) < share * SEEN, short, long)
+    assert least_ratio(lengths) == pytest.approx(expected)
+    assert learned_cost(np.random.default_rng(0).permutation(lengths)) == pytest.approx(expected, rel=0.1)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1, 2])
+def test_costs_of_predictions(factor: float) -> None:
+    """Outputs are always that many times what is predicted, and so will the next be expected to be."""
+    predicted = np.random.default_rng(1).integers(20, 100, SEEN)
+    found = learned_cost((predicted * factor).astype(int), predicted_output_len=(predicted, 200))
+    assert found == pytest.approx(200 * factor, rel=0.1)
+
+
+@pytest.mark.parametrize(("class_id", "expected"), [(0, 20), (1, 80)])
+def test_costs_of_classes(class_id: int, expected: float) -> None:
+    classes = np.arange(SEEN) % 2
+    found = learned_cost(np.where(classes == 0, 20, 80), class_id=(classes, class_id))
+    assert found == pytest.approx(expected, rel=0.1)
+
+
+def test_a_class_of_which_little_is_known_is_like_the_others() -> None:
+    """All have 20 tokens; none of them, one or three have the class of the next."""
+    for few in (0, 1, 3):
+        found = learned_cost(np.full(SEEN, 20), class_id=((np.arange(SEEN) < few).astype(int), 1))
+        assert found == pytest.approx(20, rel=0.1)
+
+
+def test_before_anybody_has_finished_the_prior_counts() -> None:
+    """Without completions the bins' hazards are 1 − 2^(−1/8): compared with the sums of the description."""
+    ends = [0.0] + [2 ** ((b + 1) / 8) for b in range(136)]
+    hazard, survival, service, done, least = 1 - 2 ** (-1 / 8), 1.0, 0.0, 0.0, math.inf
+    for low, high in itertools.pairwise(ends):
+        service += (survival - survival * hazard / 2) * (high - low)
+        done += survival * hazard
+        survival *= 1 - hazard
+        least = min(least, service / done)
+        if survival < 0.001:
+            break
+    assert learned_cost(np.array([], int)) == math.floor(least)
+
+
+def test_what_it_may_know() -> None:
+    """Whatever requests carry, but for true lengths."""
+    n = 12
+    bare = at_once([3] * n, [4] * n)
+    policy = make_policy("ranked")
+    assert known_to(policy, bare) == {"slo"}
+    rich = bare.replace(
+        predicted_output_len=[4] * n, predicted_low=[1] * n, predicted_high=[9] * n, class_id=[0] * n
+    )
+    assert known_to(policy, rich) == {"slo", "class", "predicted_length", "length_interval"}
+    assert (run(bare, 40).requests["predicted_len"] == -1).all()
+    assert (run(rich, 40).requests["predicted_len"] == 4).all()
+    assert (run(rich, 40).requests["output_len"] == -1).all()
+
+
+# ---------------------------------------------------------------- hyperparameters
+
+
+@pytest.mark.parametrize("weight", [w for w in WEIGHTS if w.size == 1], ids=lambda w: w.name)
+def test_weights_out_of_range_are_refused(weight: Any) -> None:
+    expected = f"{weight.name} = .*; expected a number from {weight.low:g} to {weight.high:g}"
+    for value in (weight.low - 0.1, weight.high + 0.1, math.nan, math.inf, "much", True, None):
+        with pytest.raises(ConfigError, match=expected):
+            make_policy("ranked", **{weight.name: value})
+    for value in (weight.low, weight.default, weight.high):
+        make_policy("ranked", **{weight.name: value})
+
+
+@pytest.mark.parametrize("numbers", [(0.5,) * 27, (0.5,) * 29, (math.nan,) * 28, (0.5, "x") * 14])
+def test_networks_of_another_size_are_refused(numbers: tuple[Any, ...]) -> None:
+    with pytest.raises(ConfigError, match="network"):
+        make_policy("ranked", hidden=2, network=numbers)
+    make_policy("ranked", hidden=2, network=(0.5,) * 28)
+
+
+@pytest.mark.parametrize("hidden", [-1, 1.5, 65, True, "two"])
+def test_numbers_of_units_that_are_none_are_refused(hidden: Any) -> None:
+    with pytest.raises(ConfigError, match=r"hidden = .*; expected"):
+        make_policy("ranked", hidden=hidden)
+
+
+def test_weights_say_what_can_be_learned() -> None:
+    ranked = POLICIES["ranked"]
+    assert {w.name for w in ranked.weights()} == {w.name for w in WEIGHTS}
+    (network,) = (w for w in ranked.weights(hidden=3) if w.size > 1)
+    assert (network.name, network.size) == ("network", 3 * 14)
+    for w in WEIGHTS:
+        assert w.low <= w.default <= w.high
+        assert w.step > 0

@@ -1,0 +1,81 @@
+"""``kvgym train`` with evolution, and what comes of it on the command line, run in process."""
+
+import json
+
+import pytest
+import yaml
+from evolution_runs import TINY
+
+from kvgym.agents import library
+from kvgym.agents.evolution.model import EvolvedModel
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump({**TINY, "generations": 2}))
+    return path
+
+
+def test_train_resume_evaluate_compare(kvgym, config, tmp_path):
+    code, out, err = kvgym("train", config, "--out", "run", "seed=3", "weights.protection.start=0.7")
+    assert code == 0, err
+    for text in (
+        "tiny: the margin",
+        "  start: -",
+        "  agent: ",
+        "agent: run/best.json",
+        "next:  kvgym evaluate run",
+    ):
+        assert text in out
+    assert json.loads((tmp_path / "run/run.json").read_text())["seed"] == 3
+    code, out, err = kvgym("train", "--resume", "run", "--generations", 4, "--no-progress")
+    assert code == 0, err
+    assert len((tmp_path / "run/curve.csv").read_text().splitlines()) == 4
+    code, out, err = kvgym("evaluate", "run", "--seeds", 3, "--out", "found")
+    assert code == 0, err
+    assert "agent better by" in out
+    assert "mc_benchmark:overrun=extend" in out
+    scenario = json.loads((tmp_path / "found/config.json").read_text())["scenario"]
+    assert scenario["kv_capacity"] == 1500
+    code, out, err = kvgym("compare", "-p", "fcfs,run/best.json,run", "-n", 10, "--seeds", 1)
+    assert code == 0, err
+    assert "run/best" in out
+
+
+def test_interrupted(kvgym, config, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kvgym.agents.evolution.run.save_checkpoint", stop)
+    code, _, err = kvgym("train", config, "--out", "run", "--no-progress")
+    assert code == 130
+    assert "go on with kvgym train --resume run" in err
+
+
+def test_mistakes(kvgym, config, tmp_path):
+    (tmp_path / "agent.json").write_text("{}")
+    for arguments, message in (
+        (("train", config, "populaton=3"), "valid keys there: name"),
+        (("train", config, "algorithm=sgd"), "unknown algorithm 'sgd'"),
+        (("train", config, "--total-steps", 0), "Invalid value"),
+        (("compare", "-p", "agent.json"), "not an evolved agent"),
+        (("evaluate", "none.json"), "no file that can be read"),
+    ):
+        code, _, err = kvgym(*arguments)
+        assert code == 2, arguments
+        assert message in err
+
+
+def test_an_agent_that_comes_with_kvgym(kvgym, tmp_path, monkeypatch):
+    path = tmp_path / "margin.json"
+    EvolvedModel("mc_sf", {}, {"protection": 0.1}, {"summary": "a margin"}).save(path)
+    monkeypatch.setattr(library, "_files", lambda: {"margin": path})
+    code, out, err = kvgym("list", "agents")
+    assert code == 0, err
+    assert "a margin" in out
+    code, out, err = kvgym("compare", "-p", "fcfs,margin", "-n", 10, "--seeds", 1, "--no-report")
+    assert code == 0, err
+    assert " margin " in out
+    code, out, err = kvgym("evaluate", "margin", "-n", 10, "--seeds", 1, "-p", "fcfs")
+    assert code == 0, err

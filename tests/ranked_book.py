@@ -1,0 +1,381 @@
+"""The scheduler ``ranked`` in plain Python, written from docs/ranked.md alone ("The rule, exactly")."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ranked_lengths import Counts, learn
+
+from kvgym.batch_time import LOAD_FIELDS
+from kvgym.errors import InformationError
+from kvgym.policy import Decision, Policy, SystemInfo, make_policy
+from kvgym.simulator.view import SystemView
+
+INF = math.inf
+MOST_TOKENS = 8192
+
+# ---------------------------------------------------------------- requests
+
+
+@dataclass(eq=False)
+class Job:
+    """A request: what was revealed of it, its state at this boundary, and what its last scoring found."""
+
+    id: int
+    arrival: float
+    predicted: int
+    low: int
+    high: int
+    group: int
+    ttft: float
+    tbt: float
+    first: float
+    last: float
+    gap: float
+    most: int  # output tokens it has ever had
+    made: int = 0
+    left: int = 0
+    kv: int = 0
+    evictions: int = 0
+    active: bool = False
+    score: float = 0.0
+    rest: float = 0.0
+
+    @property
+    def has_objective(self) -> bool:
+        return self.ttft < INF or self.tbt < INF
+
+    @property
+    def tokens(self) -> int:
+        """Tokens it processes if nothing limits the batch."""
+        return max(self.left, 1)
+
+    def deadline(self) -> float:
+        if math.isnan(self.last):
+            return self.arrival + self.ttft
+        missed = self.first - self.arrival > self.ttft or self.gap > self.tbt
+        return -INF if missed else self.last + self.tbt
+
+    def shown(self, time: float) -> None:
+        """Note that a token has appeared."""
+        if math.isnan(self.last):
+            self.first = time
+        else:
+            self.gap = max(self.gap, time - self.last)
+        self.last = time
+
+
+def revealed(rows: Any, name: str, k: int) -> int:
+    """Return an optional column's entry, -1 where the policy may not know it."""
+    try:
+        return int(getattr(rows, name)[k])
+    except InformationError:
+        return -1
+
+
+Batch = list[tuple[Job, int]]
+"""Requests with tokens to process."""
+
+
+def load_of(batch: Batch) -> dict[str, int]:
+    load = dict.fromkeys(LOAD_FIELDS, 0)
+    for job, tokens in batch:
+        if job.left == 0:
+            load["num_decodes"] += 1
+            load["decode_context"] += job.kv
+        else:
+            load["num_prefills"] += 1
+            load["prefill_tokens"] += tokens
+            load["prefill_context"] += job.kv
+            load["prefill_squares"] += tokens * tokens
+            load["prefill_products"] += tokens * job.kv
+    return load
+
+
+def prefix(items: Batch, size: int) -> Batch:
+    """Return the first items with ``size`` tokens of them, the last perhaps with a part."""
+    batch = Batch()
+    for job, tokens in items:
+        part = min(tokens, size)
+        if part == 0:
+            break
+        batch.append((job, part))
+        size -= part
+    return batch
+
+
+def sizes(total: int) -> list[int]:
+    """Return the batch sizes that are judged."""
+    steps = [*range(8, 65, 8), *range(96, 513, 32), *range(576, 1025, 64), *range(1280, MOST_TOKENS + 1, 256)]
+    return [size for size in steps if size < total] + [total]
+
+
+# ---------------------------------------------------------------- the rule
+
+
+class RankedBook(Policy):
+    """The rule, given its weights by name, and the system's swap time where evicted requests keep their KV.
+
+    ``met`` counts what a comparison should have come across.
+    """
+
+    info = make_policy("ranked").info
+
+    def __init__(self, weights: Mapping[str, Any], swap_time: float) -> None:
+        self.weights, self.swap_time, self.met = weights, swap_time, Counter[str]()
+
+    def reset(self, system: SystemInfo) -> None:
+        self.batch_time = system.batch_time
+        self.shows_at_prefill = system.first_token == "uncounted"
+        self.block = system.block_size
+        self.places = max(1, min(system.max_requests, system.kv_capacity))
+        self.shortest = max(self.batch_time(num_decodes=1, decode_context=1), 1e-9)
+        prompt = self.batch_time(num_prefills=1, prefill_tokens=512, prefill_squares=512 * 512)
+        self.per_prompt_token = (prompt - self.shortest) / 512
+        self.last_duration, self.swapped = 0.0, 0
+        self.jobs, self.joined = dict[int, Job](), list[Job]()
+        self.done, self.seen, self.next_at = [Counts() for _ in range(9)], 0, 0
+        self.arrived, self.sum_of_logs = 0, 0.0
+        self.any_objective, self.since_scored = False, 0
+        self.evicted, self.admitted = list[Job](), list[Job]()
+
+    def schedule(self, view: SystemView) -> Decision:
+        self.view, self.clock = view, view.clock
+        self.look()
+        self.tau = max(self.last_duration, self.shortest)
+        self.busy = 1 - self.shortest / self.tau
+        self.pressure = math.log(1 + len(self.waiting) / (1 + len(self.running)))
+        context = view.kv_tokens // max(len(self.running), 1) + 1
+        decodes = self.batch_time(num_decodes=64, decode_context=64 * context)
+        per_decode = (decodes - self.shortest) / 63
+        self.ratio = min(self.per_prompt_token / per_decode, 10.0) if per_decode > 0 else 1.0
+        self.rate(self.count())
+        stay, evict = list(self.running), list[Job]()
+        taken = sum(map(self.claim, stay))
+        while taken > view.kv_capacity:
+            worst = max(stay, key=lambda job: job.score + self.weights["evict_kv"] * math.log(1 + job.kv))
+            stay.remove(worst)
+            evict.append(worst)
+            taken -= self.claim(worst)
+        spare = self.weights["free"] * view.kv_capacity
+        spare += self.weights["growth"] * sum(job.rest for job in stay)
+        entering = [] if evict else self.waiting
+        room = view.kv_capacity - taken - math.floor(spare)
+        batch, duration = self.best(self.ranking(stay, entering, room), stay)
+        return self.decide(stay, evict, batch, duration)
+
+    # ---------------------------------------------------------------- what is seen
+
+    def look(self) -> None:
+        """Bring what is known of each request up to date."""
+        self.waiting, self.running, self.joined = list[Job](), list[Job](), list(self.evicted)
+        for rows, active in ((self.view.waiting, False), (self.view.active, True)):
+            state = (rows.num_prefill_left, rows.num_output_tokens, rows.num_kv_tokens, rows.num_evictions)
+            for k, i in enumerate(rows.request_id.tolist()):
+                if i not in self.jobs:
+                    self.jobs[i] = self.arrival(rows, k)
+                    self.joined.append(self.jobs[i])
+                job = self.jobs[i]
+                job.left, job.made, job.kv, job.evictions = (int(column[k]) for column in state)
+                job.active = active
+                at_prefill = self.shows_at_prefill and active and job.left == 0 and math.isnan(job.last)
+                if job.made > job.most or at_prefill:
+                    job.shown(self.clock)
+                job.most = max(job.most, job.made)
+                (self.running if active else self.waiting).append(job)
+
+    def arrival(self, rows: Any, k: int) -> Job:
+        # What a request has shown before it comes here, from a prefill worker, is in no column.
+        record = self.view.simulation.requests[rows.request_id[k]]
+        return Job(
+            id=int(rows.request_id[k]),
+            arrival=float(rows.arrival_time[k]),
+            predicted=revealed(rows, "predicted_output_len", k),
+            low=revealed(rows, "predicted_low", k),
+            high=revealed(rows, "predicted_high", k),
+            group=1 + min(revealed(rows, "class_id", k), 7),
+            ttft=float(rows.ttft_slo[k]),
+            tbt=float(rows.tbt_slo[k]),
+            first=float(record["first_token_time"]),
+            last=float(record["last_token_time"]),
+            gap=float(record["max_token_gap"]),
+            most=int(record["num_delivered_tokens"]),
+        )
+
+    def count(self) -> bool:
+        """Count completions, and learn hazards when it is time: says whether it did."""
+        for i in self.view.finished.tolist():
+            job = self.jobs.pop(i)
+            for group in {0, job.group}:
+                self.done[group].add(job.made + 1, job.predicted)
+            self.seen += 1
+        if self.seen < self.next_at:
+            return False
+        self.next_at = self.seen + max(8, self.seen // 8)
+        censored = [Counts() for _ in range(9)]
+        for job in [*self.running, *(job for job in self.waiting if job not in self.joined)]:
+            for group in {0, job.group}:
+                censored[group].add(job.most, job.predicted)
+        self.costs = learn(self.done, censored)
+        return True
+
+    # ---------------------------------------------------------------- scores
+
+    def output_to_come(self, job: Job) -> float:
+        of_tokens, of_ratios = self.costs[job.group]
+        predicted = job.predicted
+        cost = predicted * of_ratios(job.most / predicted) if predicted > 0 else of_tokens(job.most)
+        rest = job.most - job.made + max(cost, 1.0)
+        if job.high > 0:
+            rest = min(max(rest, job.low - job.made), job.high - job.made)
+        return max(rest, 1.0)
+
+    @property
+    def usual(self) -> float:
+        """The mean logarithm of the output to come, over arrivals."""
+        return self.sum_of_logs / self.arrived if self.arrived else 0.0
+
+    def rate(self, learned: bool) -> None:
+        for job in self.joined:
+            self.score(job)
+            if job.evictions == 0:
+                self.sum_of_logs += math.log(job.rest)
+                self.arrived += 1
+                self.any_objective |= job.has_objective
+        self.since_scored += 1
+        if learned or (self.any_objective and self.since_scored > len(self.waiting) // 64):
+            self.since_scored = 0
+            for job in self.waiting:
+                self.score(job)
+        for job in self.running:
+            due = job.has_objective or job.left > 0 or job.made % 4 == 0 or job in self.admitted
+            if learned or due:
+                self.score(job)
+
+    def spare(self, job: Job) -> float:
+        """Return the time to its next deadline beyond what its prompt and the shortest batch take."""
+        return job.deadline() - self.clock - (self.shortest + self.per_prompt_token * job.left)
+
+    def score(self, job: Job) -> None:
+        w, job.rest = self.weights, self.output_to_come(job)
+        volume = math.log(job.kv + job.left + job.rest / 2)
+        score = math.log(job.rest + w["prompt"] * job.left) + w["footprint"] * volume
+        score -= w["attained"] * math.log(1 + job.made)
+        if job.active:
+            score -= w["held"] * math.log(1 + job.kv)
+        q, lost = 8.0, False
+        if job.has_objective:
+            t = self.spare(job)
+            lost, urgent = t < 0, job.left == 0 and 0 <= t < 2 * self.tau
+            if not lost:
+                q = min(math.log(1 + t / self.tau), 8.0)
+            score += w["lost"] * lost - w["urgent"] * urgent + w["slack"] * (q - 8)
+            self.met["lost"] += lost
+            self.met["urgent"] += urgent
+        features = (
+            math.log(job.rest) - self.usual,
+            math.log(1 + job.left) - self.usual,
+            volume - self.usual,
+            math.log(1 + job.made),
+            math.log(1 + job.kv) if job.active else 0.0,
+            0.0 if job.active else 1.0,
+            math.log(1 + job.evictions),
+            q / 8,
+            float(lost),
+            self.pressure,
+            self.busy,
+            self.view.kv_allocated / self.view.kv_capacity,
+        )
+        for u in range(w["hidden"]):
+            *into, bias, out = w["network"][14 * u : 14 * u + 14]
+            score += out * math.tanh(sum(x * f for x, f in zip(into, features, strict=True)) + bias)
+        job.score = score
+
+    # ---------------------------------------------------------------- the decision
+
+    def claim(self, job: Job) -> int:
+        """Return the memory that it takes with all of its prompt and one token more."""
+        return -(-(job.kv + job.left + 1) // self.block) * self.block
+
+    def ranking(self, stay: list[Job], entering: list[Job], room: int) -> Batch:
+        """Return who may run, in order, with the tokens of each."""
+        w = self.weights
+        bias = w["waiting"] + w["waiting_pressure"] * self.pressure
+        active, queue = (sorted(jobs, key=lambda job: (job.score, job.id)) for jobs in (stay, entering))
+        chosen, total, entered, aside = Batch(), 0, 0, 0
+        while total < MOST_TOKENS:
+            while queue and (stay or entered):
+                job = queue[0]
+                needed = self.claim(job) + math.floor(w["growth"] * job.rest)
+                if self.busy > w["gate_busy"] and math.log(job.rest) > self.usual + w["gate"]:
+                    if aside == min(8, self.places - 1):
+                        self.met["gate closed"] += 1
+                        queue = []
+                    else:
+                        self.met["put aside"] += 1
+                        aside += 1
+                        queue = queue[1:]
+                elif needed > room or len(self.running) + entered == self.places:
+                    self.met["no room"] += 1
+                    queue = []
+                else:
+                    break
+            if queue and (not active or queue[0].score + bias < active[0].score):
+                job = queue.pop(0)
+                self.met["enters before an active one"] += bool(active)
+                room -= self.claim(job) + math.floor(w["growth"] * job.rest)
+                entered += 1
+            elif active:
+                job = active.pop(0)
+            else:
+                break
+            chosen.append((job, job.tokens))
+            total += job.tokens
+        return chosen
+
+    def best(self, items: Batch, stay: list[Job]) -> tuple[Batch, float]:
+        """Return the prefix of the items that is worth most, and its duration."""
+        w = self.weights
+        power = w["cost"] + w["cost_pressure"] * self.pressure
+        pressed = [job for job in stay if job.has_objective and self.spare(job) >= 0]
+        prompt_value = w["prefill_value"] * self.ratio * math.exp(w["prefill_pressure"] * self.pressure)
+        total = min(sum(tokens for _, tokens in items), MOST_TOKENS)
+        batches = [prefix(items, size) for size in sizes(total)]
+        loads = [load_of(batch) for batch in batches]
+        durations = self.batch_time(**{name: [load[name] for load in loads] for name in LOAD_FIELDS})
+        most, best = -INF, (Batch(), 0.0)
+        for batch, duration in zip(batches, durations.tolist(), strict=True):
+            d, value = max(duration, 1e-9), 0.0
+            for job, part in batch:
+                value += part * math.exp(-w["value"] * job.score) * (prompt_value if job.left else 1)
+            worth = value / (d / self.shortest) ** power
+            runs = {job.id for job, _ in batch}
+            ends = (self.clock + d + (0 if job.id in runs else self.shortest) for job in pressed)
+            late = sum(job.deadline() < end for job, end in zip(pressed, ends, strict=True))
+            self.met["makes late"] += late
+            worth *= math.exp(-w["late"] * late)
+            if worth > most:
+                most, best = worth, (batch, duration)
+        return best
+
+    def decide(self, stay: list[Job], evict: list[Job], batch: Batch, duration: float) -> Decision:
+        tokens = {job.id: part for job, part in batch}
+        admit = [job for job, _ in batch if not job.active]
+        waits = not stay and not admit
+        self.evicted, self.admitted = evict, admit
+        self.swapped += sum(job.kv for job in (*evict, *admit))
+        if not waits:
+            self.last_duration = duration + self.swap_time * self.swapped
+            self.swapped = 0
+        self.met["chunk"] += any(0 < part < job.left for job, part in batch)
+        self.met["pause"] += any(job.id not in tokens for job in stay)
+        return Decision(
+            admit=[job.id for job in admit],
+            evict=[job.id for job in evict],
+            tokens=dict.fromkeys((job.id for job in stay), 0) | tokens,
+            wait_until=INF if waits else None,
+        )
