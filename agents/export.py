@@ -79,10 +79,15 @@ def export(
     extractor = policy.features_extractor if isinstance(model, DQN) else policy.pi_features_extractor
     head = policy.q_net if isinstance(model, DQN) else policy.action_net
     noise: dict[str, Array] = {}
-    if isinstance(head, Around):
-        noise["log_std"] = policy.log_std.detach().cpu().expand(len(head.centre)).numpy().copy()
-        common |= {"centre": _floats(head.centre.cpu()), "spread": _floats(head.spread.cpu())}
+    if isinstance(space, gym.spaces.Box):
+        if policy.use_sde:
+            raise ConfigError("cannot export a policy whose noise depends on the state (use_sde)")
+        count = space.shape[0]
+        noise["log_std"] = policy.log_std.detach().cpu().expand(count).numpy().copy()
+        common |= {"centre": (0.0,) * count, "spread": (1.0,) * count}
         common |= {"low": _floats(space.low), "high": _floats(space.high)}
+    if isinstance(head, Around):
+        common |= {"centre": _floats(head.centre.cpu()), "spread": _floats(head.spread.cpu())}
         head = head.inner
     if isinstance(extractor, SlotsExtractor) and isinstance(head, ActionHead):
         header = Header(

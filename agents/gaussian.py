@@ -76,7 +76,13 @@ class GaussianActions:
     log_std: Any
 
     def begin_around(self, centre: Sequence[float], spread: Sequence[float]) -> None:
-        """Let the outputs of the network that was built be in units of ``spread`` around ``centre``."""
+        """Let the outputs of the network that was built be in units of ``spread`` around ``centre``.
+
+        Raises:
+            ConfigError: the noise is not that of independent normal numbers (``use_sde``).
+        """
+        if type(self.action_dist) is not DiagGaussianDistribution:
+            raise ConfigError("these policies have a standard deviation for each number; leave use_sde out")
         self.action_net = Around(self.action_net, centre, spread)
 
     def _get_action_dist_from_latent(self, latent_pi: Tensor) -> Distribution:

@@ -9,8 +9,34 @@ from typing import Any
 
 from kvgym.errors import ConfigError
 
-REAL = ("rank", "rank_scores")
-"""Kinds of action that are made of real numbers."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a network puts out for a kind of action.
+
+    Attributes:
+        queue: a slots network has a number for each queue row.
+        active: it has one for each active row.
+        rest: its layer on the context that all other numbers come from; "" where there are none.
+        real: actions are real numbers made of these, not choices whose logits they are.
+    """
+
+    queue: bool = False
+    active: bool = False
+    rest: str = ""
+    real: bool = False
+
+
+OUTPUTS: dict[str, Outputs] = {
+    "admit_evict": Outputs(queue=True, active=True, rest="run"),
+    "admit_count": Outputs(queue=True),
+    "flags": Outputs(queue=True, active=True),
+    "knobs": Outputs(rest="knobs"),
+    "rank": Outputs(rest="weights", real=True),
+    "rank_scores": Outputs(queue=True, active=True, real=True),
+}
+"""The kinds of action that agents are trained for. They stand here so that files are checked without environments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +91,11 @@ class Header:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def outputs(self) -> Outputs:
+        """What the network puts out."""
+        return OUTPUTS[self.action]
+
+    @property
     def observation_size(self) -> int:
         """Length of an observation."""
         rows = self.queue_window * self.queue_features + self.active_window * self.active_features
@@ -73,7 +104,7 @@ class Header:
     @property
     def num_logits(self) -> int:
         """Length of the logits, or of the outputs that real numbers are made of."""
-        if self.action in REAL:
+        if self.outputs.real:
             return len(self.centre)
         return len(self.choices) if self.bernoulli else sum(self.choices)
 
@@ -85,26 +116,23 @@ class Header:
             for i in range(len(sizes) - 1):
                 layers[f"layer.{i}"] = (sizes[i + 1], sizes[i])
         else:
-            d, h = self.row_dim, self.context_dim
+            d, h, outputs = self.row_dim, self.context_dim, self.outputs
             windows = {
-                "queue": (self.queue_features + len(self.prefix), self.action not in ("knobs", "rank")),
-                "active": (self.active_features, self.action in ("admit_evict", "flags", "rank_scores")),
+                "queue": (self.queue_features + len(self.prefix), outputs.queue),
+                "active": (self.active_features, outputs.active),
             }
             for rows, (num_features, scored) in windows.items():
                 layers[f"{rows}.first"], layers[f"{rows}.second"] = (d, num_features), (d, d)
                 if scored:
                     layers[f"{rows}.mix"], layers[f"{rows}.out"] = (d, d + h), (1, d)
             layers["pool"], layers["summary"] = (h, self.num_fixed + 4 * d), (h, h)
-            if self.action == "admit_evict":
-                layers["head.run"] = (1, h)
-            if self.action == "knobs":
-                layers["head.knobs"] = (self.num_logits, h)
-            if self.action == "rank":
-                layers["head.weights"] = (self.num_logits, h)
+            if outputs.rest:
+                of_rows = outputs.queue * self.queue_window + outputs.active * self.active_window
+                layers[f"head.{outputs.rest}"] = (self.num_logits - of_rows, h)
             if self.algorithm == "dqn":
                 layers["head.base"] = (1, h)
         weights = {f"{name}.weight": shape for name, shape in layers.items()}
-        noise = {"log_std": (self.num_logits,)} if self.action in REAL else {}
+        noise = {"log_std": (self.num_logits,)} if self.outputs.real else {}
         return {**weights, **{f"{name}.bias": shape[:1] for name, shape in layers.items()}, **noise}
 
     def check(self) -> None:
@@ -115,7 +143,7 @@ class Header:
         """
         for name, valid in (
             ("network", ("mlp", "slots")),
-            ("action", ("admit_evict", "admit_count", "flags", "knobs", *REAL)),
+            ("action", tuple(OUTPUTS)),
             ("algorithm", ("ppo", "maskable_ppo", "a2c", "dqn")),
             ("activation", ("tanh", "relu")),
         ):
@@ -141,8 +169,8 @@ class Header:
         self._check_numbers()
         flags = self.action == "flags"
         number = {"flags": self.queue_window + self.active_window, "knobs": max(len(self.choices), 1)}
-        number |= dict.fromkeys(REAL, 0)
-        wrong = len(self.choices) != number.get(self.action, 1) or (flags and set(self.choices) != {2})
+        expected = 0 if self.outputs.real else number.get(self.action, 1)
+        wrong = len(self.choices) != expected or (flags and set(self.choices) != {2})
         if wrong or (self.bernoulli and not flags):
             raise ConfigError(
                 f"choices {self.choices}, bernoulli {self.bernoulli} do not belong to {self.action}"
@@ -164,8 +192,10 @@ class Header:
         Raises:
             ConfigError: sizes that do not belong together, or bounds or spreads that are none.
         """
-        rows = self.queue_window + self.active_window
-        expected = {"rank_scores": rows, "rank": max(len(self.centre), 1)}.get(self.action, 0)
+        outputs, expected = self.outputs, 0
+        if outputs.real:
+            of_rows = outputs.queue * self.queue_window + outputs.active * self.active_window
+            expected = max(len(self.centre), 1) if outputs.rest else of_rows
         given = {name: getattr(self, name) for name in ("centre", "spread", "low", "high")}
         for name, numbers in given.items():
             if len(numbers) != expected:

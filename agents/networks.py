@@ -27,6 +27,7 @@ from typing import Any, Literal, TypeGuard
 import gymnasium as gym
 
 from kvgym.agents.gaussian import GaussianActions, GaussianMlpPolicy, RowsGaussian
+from kvgym.agents.header import OUTPUTS
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import active_features, queue_features
@@ -51,7 +52,6 @@ except ImportError as error:
 
 Network = Literal["mlp", "slots"]
 Algorithm = Literal["ppo", "maskable_ppo", "a2c", "dqn"]
-ActionKind = Literal["admit_evict", "admit_count", "flags", "knobs", "rank", "rank_scores"]
 
 PREFIX_FEATURES = ("prompt", "peak")
 """Queue features that ``admit_count`` also sees summed over the rows up to and including each."""
@@ -125,7 +125,8 @@ class SlotsExtractor(BaseFeaturesExtractor):
     """The context and a score for each row, see the module's description.
 
     The features are float32 (B, h + Q + W): c, linear(u) of the queue rows, linear(u) of the active rows;
-    rows the action kind has no logits for are left out. For ``rank_scores`` follows which rows are present, (B, Q + W).
+    rows the action kind has no outputs for are left out. Where these are real numbers follows which rows are present,
+    (B, Q + W).
 
     Args:
         observation_space: the flat Box.
@@ -147,7 +148,7 @@ class SlotsExtractor(BaseFeaturesExtractor):
         *,
         queue_window: int,
         active_window: int,
-        action: ActionKind,
+        action: str,
         information: Sequence[str] = ("predicted_length",),
         features: Sequence[str] = (),
         row_dim: int = 32,
@@ -165,9 +166,9 @@ class SlotsExtractor(BaseFeaturesExtractor):
                 f"the slots network with queue_window={queue_window}, active_window={active_window} needs "
                 f"flat observations {expected.shape}, got {observation_space}"
             )
-        num_queue = queue_window if action not in ("knobs", "rank") else 0
-        num_active = active_window if action in ("admit_evict", "flags", "rank_scores") else 0
-        num_present = num_queue + num_active if action == "rank_scores" else 0
+        outputs = OUTPUTS[action]
+        num_queue, num_active = outputs.queue * queue_window, outputs.active * active_window
+        num_present = num_queue + num_active if outputs.real else 0
         super().__init__(observation_space, context_dim + num_queue + num_active + num_present)
         self.action, self.row_dim, self.context_dim = action, row_dim, context_dim
         self.queue_window, self.active_window = queue_window, active_window
@@ -199,8 +200,8 @@ class SlotsExtractor(BaseFeaturesExtractor):
             features.append(self.queue.score(e_q, c, in_queue))
         if self.active.scored:
             features.append(self.active.score(e_a, c, in_active))
-        if self.action == "rank_scores":
-            features += [in_queue, in_active]
+        if self.split[3]:
+            features += [rows for net, rows in ((self.queue, in_queue), (self.active, in_active)) if net.scored]
         return torch.cat(features, 1)
 
     def _rows(self, observations: Tensor, part: str, num_rows: int) -> Tensor:
@@ -213,7 +214,7 @@ class ActionHead(nn.Module):
 
     Args:
         extractor: where the features come from.
-        num_logits: of the action space; for ``knobs`` and ``rank`` this many outputs.
+        num_logits: of the action space, or how many real numbers an action has.
         pairs: flags have two logits each, [0, logit], as sb3-contrib's distribution takes them.
         base: add linear(c) to all, as action values need.
     """
@@ -223,30 +224,23 @@ class ActionHead(nn.Module):
     ) -> None:
         super().__init__()
         self.action, self.pairs, self.split = extractor.action, pairs, extractor.split
-        if extractor.action == "admit_evict":
-            self.run = nn.Linear(extractor.context_dim, 1)
-        if extractor.action == "knobs":
-            self.knobs = nn.Linear(extractor.context_dim, num_logits)
-        if extractor.action == "rank":
-            self.weights = nn.Linear(extractor.context_dim, num_logits)
+        self.rest = OUTPUTS[extractor.action].rest
+        if self.rest:
+            _, num_queue, num_active, _ = extractor.split
+            self.add_module(
+                self.rest, nn.Linear(extractor.context_dim, num_logits - num_queue - num_active)
+            )
         self.base = nn.Linear(extractor.context_dim, 1) if base else None
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits, float32 (B, K), in the layout of the action's distribution."""
         c, queue, active, _ = torch.split(features, self.split, 1)
-        logits: Tensor
-        if self.action == "knobs":
-            logits = self.knobs(c)
-        elif self.action == "rank":
-            logits = self.weights(c)
-        elif self.action == "admit_count":
-            logits = functional.pad(queue.cumsum(1), (1, 0))
-        elif self.action == "admit_evict":
-            logits = torch.cat([queue, active, self.run(c)], 1)
-        else:
-            logits = torch.cat([queue, active], 1)
-            if self.pairs:
-                logits = torch.stack([torch.zeros_like(logits), logits], 2).flatten(1)
+        rest = [getattr(self, self.rest)(c)] if self.rest else []
+        logits = torch.cat([queue, active, *rest], 1)
+        if self.action == "admit_count":
+            logits = functional.pad(logits.cumsum(1), (1, 0))
+        elif self.action == "flags" and self.pairs:
+            logits = torch.stack([torch.zeros_like(logits), logits], 2).flatten(1)
         return logits if self.base is None else logits + self.base(c)
 
 
@@ -278,7 +272,7 @@ def _build_slots(policy: Any, lr_schedule: Schedule) -> None:
     policy.action_net = ActionHead(extractor, _num_logits(policy.action_space), pairs=pairs)
     policy.value_net = ValueHead(extractor.context_dim)
     if isinstance(policy.action_dist, DiagGaussianDistribution):
-        numbers = 1 if extractor.action == "rank_scores" else policy.action_space.shape[0]  # rows share one
+        numbers = 1 if extractor.split[3] else policy.action_space.shape[0]  # rows share one
         policy.log_std = nn.Parameter(torch.full((numbers,), float(policy.log_std_init)))
     if policy.ortho_init:
         gains = {
@@ -335,7 +329,7 @@ class GaussianSlotsPolicy(GaussianActions, SlotsPolicy):
         super()._build(lr_schedule)
         self.begin_around(*self._usual)
         extractor: Any = self.pi_features_extractor
-        if extractor.action == "rank_scores":
+        if extractor.split[3]:
             self.action_dist = RowsGaussian(len(self._usual[0]))
 
 
@@ -405,6 +399,8 @@ def policy_for(
         raise UnknownNameError("algorithm", algorithm, _SLOTS_POLICIES)
     if config.observation != "flat":
         raise ConfigError(f"networks read flat observations; the environment has {config.observation!r}")
+    if network == "slots" and config.action not in OUTPUTS:
+        raise ConfigError(f"the slots network is for {', '.join(OUTPUTS)}, not for {config.action}")
     if algorithm == "dqn" and config.action not in ("admit_evict", "admit_count"):
         raise ConfigError(
             f"dqn needs one discrete choice per step (admit_evict, admit_count), not {config.action}"
@@ -422,7 +418,7 @@ def policy_for(
     sizes = {**defaults, **sizes}
     usual = config.kind.usual(config)
     around = {} if usual is None else {"centre": usual[0].tolist(), "spread": usual[1].tolist()}
-    if usual is not None and algorithm == "maskable_ppo":
+    if isinstance(config.kind.space(config), gym.spaces.Box) and algorithm == "maskable_ppo":
         raise ConfigError(
             f"{config.action} is made of real numbers, which ppo and a2c learn, not maskable_ppo"
         )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.agents.header import REAL, Header
+from kvgym.agents.header import Header
 from kvgym.errors import ConfigError
 
 FORMAT = "kvgym-agent"
@@ -98,7 +98,7 @@ class NumpyModel:
         """
         x = np.asarray(observation, np.float32)
         logits: NDArray[Any] = self.logits(x)
-        if self.header.action in REAL:
+        if self.header.outputs.real:
             return self._numbers(logits, deterministic, rng), None
         if self.header.bernoulli:  # the same as a choice between logits 0 and l
             logits = np.stack((np.zeros_like(logits), logits), -1).reshape(*logits.shape[:-1], -1)
@@ -202,28 +202,23 @@ class NumpyModel:
     def _head(self, c: Array, e_q: Array, e_a: Array, in_queue: Array, in_active: Array) -> Array:
         """Return the logits without what DQN adds to all."""
         h, w = self.header, self._w
-        if h.action == "knobs":
-            knobs: Array = c @ w["head.knobs.weight"] + w["head.knobs.bias"]
-            return knobs
-        if h.action == "rank":
-            weights: Array = c @ w["head.weights.weight"] + w["head.weights.bias"]
-            return weights
-        queue = self._score("queue", e_q, c, in_queue)
-        logits = np.zeros((len(c), sum(h.choices)), np.float32)
-        if h.action == "admit_count":
-            queue.cumsum(1, out=logits[:, 1:])
+        numbers = []
+        if h.outputs.queue:
+            numbers.append(self._score("queue", e_q, c, in_queue))
+        if h.outputs.active:
+            numbers.append(self._score("active", e_a, c, in_active))
+        if h.outputs.rest:
+            layer = f"head.{h.outputs.rest}"
+            numbers.append(c @ w[f"{layer}.weight"] + w[f"{layer}.bias"])
+        found: Array = numbers[0] if len(numbers) == 1 else np.concatenate(numbers, 1)
+        if h.action == "admit_count" or (h.action == "flags" and not h.bernoulli):
+            logits = np.zeros((len(c), sum(h.choices)), np.float32)
+            if h.action == "admit_count":
+                found.cumsum(1, out=logits[:, 1:])
+            else:
+                logits[:, 1::2] = found
             return logits
-        active = self._score("active", e_a, c, in_active)
-        if h.action == "admit_evict":
-            logits[:, : h.queue_window] = queue
-            logits[:, h.queue_window : -1] = active
-            logits[:, -1:] = c @ w["head.run.weight"] + w["head.run.bias"]
-            return logits
-        if h.bernoulli or h.action == "rank_scores":
-            return np.concatenate((queue, active), 1)
-        logits[:, 1 : 2 * h.queue_window : 2] = queue
-        logits[:, 2 * h.queue_window + 1 :: 2] = active
-        return logits
+        return found
 
     def _embed(self, name: str, rows: Array, present: Array) -> Array:
         """Return e, (N, R, d), of rows (N, R, F)."""

@@ -35,7 +35,7 @@ MOST_ADDED = 10.0
 """What is added to a score at most, either way: e^10 times the work."""
 
 
-USUALLY_ADDED = 1.0
+USUALLY_ADDED = 0.5
 """What a typical change of a score is."""
 
 
