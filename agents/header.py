@@ -10,7 +10,6 @@ from typing import Any
 from kvgym.errors import ConfigError
 
 
-
 @dataclass(frozen=True)
 class Outputs:
     """What a network puts out for a kind of action.

@@ -201,7 +201,9 @@ class SlotsExtractor(BaseFeaturesExtractor):
         if self.active.scored:
             features.append(self.active.score(e_a, c, in_active))
         if self.split[3]:
-            features += [rows for net, rows in ((self.queue, in_queue), (self.active, in_active)) if net.scored]
+            features += [
+                rows for net, rows in ((self.queue, in_queue), (self.active, in_active)) if net.scored
+            ]
         return torch.cat(features, 1)
 
     def _rows(self, observations: Tensor, part: str, num_rows: int) -> Tensor:
@@ -227,9 +229,7 @@ class ActionHead(nn.Module):
         self.rest = OUTPUTS[extractor.action].rest
         if self.rest:
             _, num_queue, num_active, _ = extractor.split
-            self.add_module(
-                self.rest, nn.Linear(extractor.context_dim, num_logits - num_queue - num_active)
-            )
+            self.add_module(self.rest, nn.Linear(extractor.context_dim, num_logits - num_queue - num_active))
         self.base = nn.Linear(extractor.context_dim, 1) if base else None
 
     def forward(self, features: Tensor) -> Tensor:

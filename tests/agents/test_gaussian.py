@@ -28,6 +28,7 @@ KINDS = ("rank", "rank_scores")
 NETWORKS = {"mlp": {"hidden": [12, 10]}, "slots": {"row_dim": 8, "context_dim": 12}}
 CASES = [(kind, network) for kind in KINDS for network in NETWORKS]
 Q, W = 5, 3
+NUMBER = len(WEIGHTS)
 
 
 @pytest.fixture(autouse=True)
@@ -166,7 +167,7 @@ def test_exported_agents_act_as_the_model_does(kind, network, tmp_path):
     rows = present_in(kind, x) if kind == "rank_scores" else np.ones(expected.shape, bool)
     np.testing.assert_allclose(found[rows], expected[rows], rtol=1e-4, atol=1e-5)
     one, _ = ours.predict(x[3])
-    np.testing.assert_allclose(one, found[3], rtol=1e-5)
+    np.testing.assert_allclose(one, found[3], rtol=1e-5, atol=1e-5)
     space = EnvConfig.of(**arguments_of(kind)).kind.space(EnvConfig.of(**arguments_of(kind)))
     assert all(space.contains(row) for row in found)
     drawn, _ = ours.predict(np.repeat(x[3:4], 4000, 0), deterministic=False, rng=np.random.default_rng(0))
@@ -190,18 +191,54 @@ def test_numbers_beyond_the_bounds_are_clipped():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"spread": (0.0,) * 18}, "spreads are positive"),
-        ({"low": (1.0,) * 18, "high": (1.0,) * 18}, "low is below high"),
-        ({"centre": (1.0,) * 17}, "numbers for rank"),
-        ({"centre": (math.nan,) * 18}, "centre must be of type"),
+        ({"spread": (0.0,) * NUMBER}, "spreads are positive"),
+        ({"low": (1.0,) * NUMBER, "high": (1.0,) * NUMBER}, "low is below high"),
+        ({"centre": (1.0,) * (NUMBER - 1)}, f"spread must have {NUMBER - 1} numbers for rank, got {NUMBER}"),
+        ({"centre": (math.nan,) * NUMBER}, "centre must be of type"),
         ({"choices": (3,)}, "do not belong to rank"),
-        ({"action": "knobs", "choices": (3,) * 18}, "centre must have 0 numbers for knobs"),
+        ({"action": "knobs", "choices": (3,) * NUMBER}, "centre must have 0 numbers for knobs"),
+        ({"action": "rank_scores"}, f"centre must have {Q + W} numbers for rank_scores, got {NUMBER}"),
+        ({"action": "tokens"}, "action must be one of .*rank, rank_scores, got 'tokens'"),
     ],
 )
 def test_damaged_headers(changes, message):
     ours = export(random_model("rank", "mlp"), arguments_of("rank"))
     with pytest.raises(ConfigError, match=message):
         NumpyModel(dataclasses.replace(ours.header, **changes), ours.arrays)
+
+
+def test_agents_of_other_ranges_are_refused(tmp_path):
+    """A file from before a weight got another range, or there was one more, would mean something else now."""
+    ours = export(random_model("rank", "mlp"), arguments_of("rank"))
+    wider = dataclasses.replace(ours.header, high=tuple(2 * x for x in ours.header.high))
+    NumpyModel(wider, ours.arrays).save(tmp_path / "other.npz")
+    with pytest.raises(ConfigError, match=f"actions of rank are {NUMBER} numbers with ranges of their own"):
+        load_agent(tmp_path / "other.npz")
+    ours.save(tmp_path / "ours.npz")
+    assert load_agent(tmp_path / "ours.npz").config.action == "rank"
+
+
+def test_a_plain_policy_of_stable_baselines_is_exported():
+    """Its outputs are the numbers themselves: centre 0, spread 1."""
+    arguments = arguments_of("rank")
+    env = make_sb3_env(arguments.pop("action"), 2, seed=3, **arguments)
+    model = PPO("MlpPolicy", env, seed=0, device="cpu", policy_kwargs={"net_arch": [8]})
+    with torch.no_grad():
+        for parameter in model.policy.parameters():
+            parameter.normal_(0.0, 0.4)
+    x = observed("rank")
+    found, _ = export(model, arguments_of("rank")).predict(x)
+    np.testing.assert_allclose(found, model.predict(x, deterministic=True)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_noise_that_depends_on_the_state_is_refused():
+    with pytest.raises(ConfigError, match="leave use_sde out"):
+        make_model("rank", "mlp", use_sde=True)
+    arguments = arguments_of("rank")
+    env = make_sb3_env(arguments.pop("action"), 2, seed=3, **arguments)
+    model = PPO("MlpPolicy", env, seed=0, device="cpu", use_sde=True)
+    with pytest.raises(ConfigError, match="cannot export a policy whose noise depends on the state"):
+        export(model, arguments_of("rank"))
 
 
 # ---------------------------------------------------------------- training
@@ -226,7 +263,7 @@ def test_training_makes_an_agent(algorithm, kind, network, tmp_path):
     whole = train(make_training(fields), tmp_path / "whole")
     assert whole.steps == 128
     train(make_training(fields | {"total_steps": 64}), tmp_path / "part")
-    resume(tmp_path / "part", total_steps=128)
+    resume(tmp_path / "part", length=128)
     arrays = [NumpyModel.load(tmp_path / run / "final.npz").arrays for run in ("whole", "part")]
     assert all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
     agent = load_agent(tmp_path / "whole")
@@ -259,5 +296,20 @@ def test_algorithms_that_choose_among_options(kind):
             policy_for(network, "maskable_ppo", config)
     with pytest.raises(ConfigError, match=f"{kind} is made of real numbers; ppo and a2c"):
         make_training(TRAINING | {"env": arguments_of(kind)})
-    with pytest.raises(ConfigError, match="dqn needs a Discrete action"):
+    with pytest.raises(
+        ConfigError, match=r"dqn needs a Discrete action.*maskable_ppo all but rank and rank_scores"
+    ):
         make_training(TRAINING | {"algorithm": "dqn", "env": arguments_of(kind)})
+
+
+def test_kinds_of_action_that_no_agent_has():
+    with pytest.raises(
+        ConfigError, match=r"agents are trained for admit_evict, .*rank_scores, not for tokens"
+    ):
+        make_training(TRAINING | {"algorithm": "ppo", "env": {"action": "tokens"}})
+    config = EnvConfig.of(action="tokens")
+    with pytest.raises(ConfigError, match=r"the slots network is for .*, not for tokens"):
+        policy_for("slots", "ppo", config)
+    assert policy_for("mlp", "ppo", config) == ("MlpPolicy", {"net_arch": [64, 64]})
+    with pytest.raises(ConfigError, match="tokens is made of real numbers"):
+        policy_for("mlp", "maskable_ppo", config)

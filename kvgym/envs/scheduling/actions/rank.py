@@ -34,7 +34,6 @@ from kvgym.simulator.rule import RuleMemory
 MOST_ADDED = 10.0
 """What is added to a score at most, either way: e^10 times the work."""
 
-
 USUALLY_ADDED = 0.5
 """What a typical change of a score is."""
 
@@ -149,7 +148,7 @@ class Rank(_Ranking):
     apply = apply_weights
 
     def space(self, config: ActionConfig) -> spaces.Box:
-        """Return the Box of the weights between their bounds, float64 (18,)."""
+        """Return the Box of the weights between their bounds, float64 (number of weights,)."""
         low, high = (np.array([getattr(w, end) for w in WEIGHTS]) for end in ("low", "high"))
         return spaces.Box(low, high, dtype=np.float64)
 
@@ -197,7 +196,7 @@ class RankScores(_Ranking):
         return config.queue_window + config.active_window
 
     def usual(self, config: ActionConfig) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return that nothing is added, and an e-fold of work as a typical change."""
+        """Return that nothing is added, and that half an e-fold of work is a typical change."""
         rows = config.queue_window + config.active_window
         return np.zeros(rows), np.full(rows, USUALLY_ADDED)
 
