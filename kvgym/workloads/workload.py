@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +80,7 @@ class Workload:
             return np.asarray(self.mean_rate * weights / weights.sum(), np.float64)
         return np.array([c.arrivals.mean_rate if c.arrivals else c.rate for c in classes], np.float64)
 
-    @cached_property
+    @functools.cached_property
     def class_statistics(self) -> tuple[ClassStatistics, ...]:
         """Rate and mean lengths of each class; empty without classes, or where a class has no mean length."""
         source = self.spec.lengths
