@@ -291,8 +291,8 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
 
     Args:
         spec: a registered name, optionally with hyperparameters as in ``"alpha_greedy:alpha=0.3"`` or
-            ``"alpha_beta:alpha=0.2,beta=0.1"``; or a trained agent, see :func:`kvgym.agents.load_agent`; a policy
-            instance is returned as it is.
+            ``"alpha_beta:alpha=0.2,beta=0.1"``; or a trained agent, see :func:`kvgym.agents.load_agent`, unless a
+            registered policy has its name; a policy instance is returned as it is.
         **hyperparameters: override those in ``spec``.
 
     Raises:
@@ -303,7 +303,7 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
         if hyperparameters:
             raise ConfigError(f"{spec!r} is made already; give hyperparameters with a name")
         return spec
-    made = _SOURCES.find(spec)
+    made = None if spec in POLICIES else _SOURCES.find(spec)
     if made is not None:
         return made
     name, given = parse_spec(spec, "policy")

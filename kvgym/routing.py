@@ -166,7 +166,8 @@ def make_router(spec: str | Router, **hyperparameters: Any) -> Router:
 
     Args:
         spec: a registered name, optionally with hyperparameters as in ``"name:key=value"``; or a learned router,
-            see :func:`kvgym.agents.load_router`; a router instance is returned as it is.
+            see :func:`kvgym.agents.load_router`, unless a registered router has its name; a router instance is
+            returned as it is.
         **hyperparameters: override those in ``spec``.
 
     Raises:
@@ -177,7 +178,7 @@ def make_router(spec: str | Router, **hyperparameters: Any) -> Router:
         if hyperparameters:
             raise ConfigError(f"{spec!r} is made already; give hyperparameters with a name")
         return spec
-    made = _SOURCES.find(spec)
+    made = None if spec in ROUTERS else _SOURCES.find(spec)
     if made is not None:
         return made
     name, given = parse_spec(spec, "router")

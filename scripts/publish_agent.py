@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from kvgym.agents.comparing.entrants import AGENT, BUDGET, KNOBS, OTHER_AGENT, RULE, SCHEDULER
+from kvgym.agents.comparing.figures import mean_of
+from kvgym.agents.comparing.store import Store
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.library import Model, load_model
 from kvgym.agents.numpy_model import NumpyModel
-from kvgym.policy import POLICIES
+from kvgym.metrics import metric_info
 from kvgym.routing import ROUTERS
+
+AGENTS, BASELINES = (AGENT, OTHER_AGENT), (SCHEDULER, BUDGET, KNOBS, RULE)
 
 MODELS = Path(__file__).resolve().parent.parent / "agents" / "models"
 
@@ -31,19 +36,36 @@ MODELS = Path(__file__).resolve().parent.parent / "agents" / "models"
 def figures(path: Path, agent: str, name: str) -> list[str]:
     """Return table rows: heading, the agent's value, the best baseline and its value."""
     rows = ["| where | metric | agent | best baseline there | its value |", "|---|---|---|---|---|"]
-    for part in json.loads(path.read_text()):
-        values = {k: v for k, v in part["values"].items() if v == v}
-        if agent not in values:
-            continue
-        baselines = {k: v for k, v in values.items() if k.partition(":")[0] in {*POLICIES, *ROUTERS}}
-        pick = max if part["metric"] in ("goodput", "slo_attainment") else min
-        best = pick(baselines, key=lambda k: baselines[k])
-        rows.append(
-            f"| {part['heading']} | {part['metric']} | {values[agent]:.4g} | `{best}` | {baselines[best]:.4g} |"
-        )
+    for where, metric, values, baselines in parts(path):
+        if agent in values and baselines:
+            best = (min if metric_info(metric).lower_is_better else max)(
+                baselines, key=lambda k: baselines[k]
+            )
+            rows.append(f"| {where} | {metric} | {values[agent]:.4g} | `{best}` | {baselines[best]:.4g} |")
     if len(rows) == 2:
         raise SystemExit(f"{path} has no figures of {agent}; name it with --as")
     return rows
+
+
+def parts(path: Path) -> Iterator[tuple[str, str, dict[str, float], dict[str, float]]]:
+    """Return heading, metric, and means of agents and of baselines, of each row that a script has compared."""
+    content = json.loads(path.read_text())
+    if isinstance(content, dict):
+        for row in Store.load(path).rows():
+            agents = {e.label: mean_of(e) for group in AGENTS for e in row.group(group) if e.outcome.values}
+            others = {
+                e.outcome.spec: mean_of(e)
+                for group in BASELINES
+                for e in row.group(group)
+                if e.outcome.values
+            }
+            if row.task not in ("ablation", "spread"):
+                yield f"{row.task}: {', '.join(row.row.values())}", row.metric, agents, others
+        return
+    for part in content:
+        values = {k: v for k, v in part["values"].items() if v == v}
+        baselines = {k: v for k, v in values.items() if k.partition(":")[0] in ROUTERS}
+        yield part["heading"], part["metric"], values, baselines
 
 
 def origin_of_network(model: NumpyModel, libraries: dict[str, str]) -> list[str]:
@@ -90,7 +112,7 @@ def card(model: Model, name: str, rows: Sequence[str], limits: Sequence[str], ru
     use = f"`kvgym compare --policies {name},mc_sf`, or in Python `kvgym.make_policy({name!r})`;"
     source = [
         "Means over 30 held-out seeds from 2,000,000, baselines tuned on seeds from 1,000",
-        "(`scripts/compare_agents.py`, [docs/agents.md](../../docs/agents.md)):",
+        "(`scripts/compare_agents.py`, [docs/agents_tables.md](../../docs/agents_tables.md)):",
     ]
     if isinstance(model, EvolvedModel) and model.kind == "router":
         policy = model.metadata["training"]["policy"]

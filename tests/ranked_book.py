@@ -162,7 +162,7 @@ class RankedBook(Policy):
             evict.append(worst)
             taken -= self.claim(worst)
         spare = self.weights["free"] * view.kv_capacity
-        spare += self.weights["growth"] * sum(job.rest for job in stay)
+        spare += self.weights["growth"] * sum(job.rest for job in stay) / max(len(stay), 1)
         entering = [] if evict else self.waiting
         room = view.kv_capacity - taken - math.floor(spare)
         batch, duration = self.best(self.ranking(stay, entering, room), stay)
@@ -310,7 +310,6 @@ class RankedBook(Policy):
         while total < MOST_TOKENS:
             while queue and (stay or entered):
                 job = queue[0]
-                needed = self.claim(job) + math.floor(w["growth"] * job.rest)
                 if self.busy > w["gate_busy"] and math.log(job.rest) > self.usual + w["gate"]:
                     if aside == min(8, self.places - 1):
                         self.met["gate closed"] += 1
@@ -319,7 +318,7 @@ class RankedBook(Policy):
                         self.met["put aside"] += 1
                         aside += 1
                         queue = queue[1:]
-                elif needed > room or len(self.running) + entered == self.places:
+                elif self.claim(job) > room or len(self.running) + entered == self.places:
                     self.met["no room"] += 1
                     queue = []
                 else:
@@ -327,7 +326,7 @@ class RankedBook(Policy):
             if queue and (not active or queue[0].score + bias < active[0].score):
                 job = queue.pop(0)
                 self.met["enters before an active one"] += bool(active)
-                room -= self.claim(job) + math.floor(w["growth"] * job.rest)
+                room -= self.claim(job)
                 entered += 1
             elif active:
                 job = active.pop(0)

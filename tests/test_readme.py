@@ -33,7 +33,7 @@ SMALLER = {
         "kvgym calibrate --recipe my-gpu/recipe.yaml --out my-gpu.yaml --max-error 100"
     ),
     "kvgym train --out results/agent": (
-        "kvgym train total_steps=8000 evaluation.interval=4000 num_envs=8 env.num_requests=50 --out results/agent"
+        "kvgym train population=4 generations=2 services_per_generation=1 held_out.services=2 --out results/agent"
     ),
     "kvgym evaluate results/agent": "kvgym evaluate results/agent --seeds 3 --num-requests 100",
     "kvgym train noisy total_steps=300000 num_envs=32 --seed 1 --out results/noisy": (

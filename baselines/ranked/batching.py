@@ -73,31 +73,25 @@ def claim_beyond(view: RuleView, slot: Any) -> Any:
 
 
 @jit_inline
-def make_room(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tuple[int, float]:
-    """Evict the worst while what the active set will certainly take does not fit.
-
-    Returns:
-        The memory that is left, allocated tokens, and the sum of the outputs to come of those that stay.
-    """
-    w, reals, active, n = view.worker, memory.reals, view.active, view.requests.shape[0]
-    used, output = w.kv_allocated, 0.0
+def make_room(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
+    """Evict the worst while what the active set will certainly take does not fit; return what is left, in tokens."""
+    w, active = view.worker, view.active
+    used = w.kv_allocated
     for k in range(w.num_active):
         active[k].planned = 0
         used += claim_beyond(view, active[k])
-        output += reals[SCORES + n + active[k].request_id]
     while used > view.problem.kv_capacity:
         worst, at = -math.inf, 0
         for k in range(w.num_active):
             if active[k].planned != _LEAVES:
                 weight = memory.params[EVICT_KV] * math.log(1.0 + active[k].num_kv_tokens)
-                score = reals[SCORES + active[k].request_id] + weight
+                score = memory.reals[SCORES + active[k].request_id] + weight
                 if score > worst:
                     worst, at = score, k
         used -= held_by(view, active[at]) + claim_beyond(view, active[at])
-        output -= reals[SCORES + n + active[at].request_id]
         active[at].planned = _LEAVES
         evict(decision, at)
-    return view.problem.kv_capacity - used, output
+    return view.problem.kv_capacity - used
 
 
 @jit
@@ -160,14 +154,15 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
     n, places = requests.shape[0], active.shape[0]
     slots = WAITING_HEAP + 1 + n
     items, slot_of = slots + 1 + places, slots + 1 + 3 * places
-    room, output = make_room(view, decision, memory)
+    room, output = make_room(view, decision, memory), 0.0
     state[slots] = 0
     for k in range(w.num_active):
         if active[k].planned != _LEAVES:
             state[slot_of + active[k].request_id] = k
             ranked_push(state, slots, reals, SCORES, active[k].request_id)
+            output += reals[SCORES + n + active[k].request_id]
     staying = state[slots]
-    room -= int(p[FREE] * view.problem.kv_capacity + p[GROWTH] * output)
+    room -= int(p[FREE] * view.problem.kv_capacity + p[GROWTH] * output / max(staying, 1))
     load.num_prefills = load.prefill_tokens = load.prefill_context = 0
     load.prefill_squares = load.prefill_products = load.num_decodes = load.decode_context = 0
     count = entering = aside = tokens = best_tokens = 0
@@ -184,17 +179,14 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
                     state[items + places + aside] = ranked_pop(state, WAITING_HEAP, reals, SCORES)
                     aside += 1
                     i = first_to_enter(view, memory)
-            if i != UNKNOWN and (
-                staying + entering == places
-                or claim_of(view, requests[i]) + int(p[GROWTH] * reals[SCORES + n + i]) > room
-            ):
+            if i != UNKNOWN and (staying + entering == places or claim_of(view, requests[i]) > room):
                 i = UNKNOWN
         if i != UNKNOWN and (
             state[slots] == 0 or reals[SCORES + i] + bias < reals[SCORES + state[slots + 1]]
         ):
             row = requests[i]
             left, kv, score = row.num_prefill_left, row.num_kv_tokens, reals[SCORES + i]
-            room -= claim_of(view, row) + int(p[GROWTH] * reals[SCORES + n + i])
+            room -= claim_of(view, row)
             state[items + count] = ~i
             entering += 1
             ranked_pop(state, WAITING_HEAP, reals, SCORES)

@@ -171,7 +171,7 @@ class Ranked(CompiledPolicy):
         *,
         prompt: float = 0.1,
         footprint: float = 1.5,
-        attained: float = 0.2,
+        attained: float = 0.5,
         held: float = 0.1,
         waiting: float = 5.0,
         waiting_pressure: float = 0.0,
@@ -187,7 +187,7 @@ class Ranked(CompiledPolicy):
         cost_pressure: float = 0.0,
         late: float = 1.0,
         free: float = 0.005,
-        growth: float = 0.0,
+        growth: float = 2.0,
         evict_kv: float = 0.0,
         hidden: int = 0,
         network: str | Sequence[float] = "",
@@ -214,7 +214,7 @@ class Ranked(CompiledPolicy):
             cost_pressure: the same, times log(1 + waiting / (1 + active)).
             late: how much less a batch is worth per request whose next token it makes late, a logarithm.
             free: fraction of the memory that admission leaves free.
-            growth: what admission leaves free beside that, per token of output still to come of the active set.
+            growth: what admission leaves free beside that, in mean outputs still to come of the active requests.
             evict_kv: how far KV held brings a request nearer to eviction, where memory is too tight.
             hidden: units of a network that adds to the score, 0 for none.
             network: its numbers, for each unit 12 weights of features, a bias, and the weight of its output, as in

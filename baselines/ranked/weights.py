@@ -7,7 +7,7 @@ from kvgym.policy import Weight
 WEIGHTS: tuple[Weight, ...] = (
     Weight("prompt", 0.1, 0.15, 0.0, 10.0),
     Weight("footprint", 1.5, 0.3, -1.0, 5.0),
-    Weight("attained", 0.2, 0.2, 0.0, 5.0),
+    Weight("attained", 0.5, 0.2, 0.0, 5.0),
     Weight("held", 0.1, 0.2, 0.0, 5.0),
     Weight("waiting", 5.0, 1.0, -10.0, 100.0),
     Weight("waiting_pressure", 0.0, 0.2, -10.0, 10.0),
@@ -23,7 +23,7 @@ WEIGHTS: tuple[Weight, ...] = (
     Weight("cost_pressure", 0.0, 0.1, -2.0, 2.0),
     Weight("late", 1.0, 0.4, 0.0, 50.0),
     Weight("free", 0.005, 0.01, 0.0, 0.9),
-    Weight("growth", 0.0, 0.05, 0.0, 5.0),
+    Weight("growth", 2.0, 1.0, 0.0, 50.0),
     Weight("evict_kv", 0.0, 0.3, -5.0, 1.0),
 )
 """What each is stands in :class:`kvgym.baselines.ranked.scheduler.Ranked`."""

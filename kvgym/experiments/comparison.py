@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
-from kvgym.experiments.statistics import Estimate, mean_interval, ratio_interval
+from kvgym.experiments.statistics import Estimate, improvement_interval, mean_interval, ratio_interval
 from kvgym.metrics import compute_metrics, metric_info, metric_names, worker_metrics
 from kvgym.policy import Policy, make_policy, policy_defaults
 from kvgym.routing import Router, make_router
@@ -100,10 +100,9 @@ class Comparison:
         lower = metric_info(metric).lower_is_better
         if lower is None:
             raise ConfigError(f"{metric} has no better or worse; choose another metric")
-        r = self.ratio(policy, reference, metric)
-        if lower:
-            return Estimate(1 - r.value, 1 - r.high, 1 - r.low, r.n)
-        return Estimate(r.value - 1, r.low - 1, r.high - 1, r.n)
+        return improvement_interval(
+            self.values(policy, metric), self.values(reference, metric), lower_is_better=lower
+        )
 
     def reference(self, metric: str) -> str:
         """Return the first policy that has a value of ``metric``: what ratios refer to."""

@@ -62,6 +62,20 @@ def ratio_interval(
     return _bootstrap((x, y), ratio, confidence, resamples)
 
 
+def improvement_interval(values: ArrayLike, reference: ArrayLike, *, lower_is_better: bool) -> Estimate:
+    """Return by what share values are better than a reference's on the same seeds; below 0: worse.
+
+    Args:
+        values: one value per seed, shape (n,).
+        reference: on the same seeds, shape (n,).
+        lower_is_better: 1 − the ratio of means, else the ratio − 1.
+    """
+    r = ratio_interval(values, reference)
+    if lower_is_better:
+        return Estimate(1 - r.value, 1 - r.high, 1 - r.low, r.n)
+    return Estimate(r.value - 1, r.low - 1, r.high - 1, r.n)
+
+
 def _bootstrap(
     data: tuple[NDArray[np.float64], ...], statistic: object, confidence: float, resamples: int
 ) -> Estimate:

@@ -51,6 +51,18 @@ def test_one_agent_in_many_forms(run):
     assert np.array_equal(values[3], values[4])
 
 
+def test_a_registered_name_goes_before_an_agent_of_that_name(tmp_path, monkeypatch):
+    folder = tmp_path / "ranked"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("policy: ranked")
+    EvolvedModel("ranked", {}, {"waiting": 3.0}).save(folder / "best.json")
+    monkeypatch.chdir(tmp_path)
+    assert kvgym.make_policy("ranked").hyperparameters() == {}
+    assert kvgym.make_policy("ranked", waiting=2.0).hyperparameters() == {"waiting": 2.0}
+    assert load_agent("ranked").hyperparameters() == {"waiting": 3.0}
+    assert kvgym.make_policy("./ranked").hyperparameters() == {"waiting": 3.0}
+
+
 def test_labels_and_specs_that_look_like_paths(run, tmp_path, monkeypatch):
     shutil.copytree(run, tmp_path / "run.5")
     assert load_agent(tmp_path / "run.5").info.name.endswith("run.5")

@@ -364,7 +364,7 @@ def test_every_configuration_trains(tmp_path, name):
 
 
 def test_overrides_and_errors_of_configurations(tmp_path):
-    config = load_training("default", ["env.rate=20", "network.hidden=[32]", "hyperparameters.gamma=1e-1"])
+    config = load_training("knobs", ["env.rate=20", "network.hidden=[32]", "hyperparameters.gamma=1e-1"])
     assert config.env["rate"] == 20
     assert config.network.hidden == (32,)
     assert config.hyperparameters["gamma"] == 0.1
@@ -387,7 +387,7 @@ def test_overrides_and_errors_of_configurations(tmp_path):
         ("env=[", "not valid YAML"),
     ):
         with pytest.raises(ConfigError, match=message):
-            load_training("default", [override])
+            load_training("knobs", [override])
     with pytest.raises(ConfigError, match=r"unknown training configuration 'defalt'.*default"):
         load_training("defalt")
     with pytest.raises(ConfigError, match="cannot be read"):

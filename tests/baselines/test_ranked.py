@@ -123,7 +123,7 @@ def test_at_most_eight_are_put_aside(capacity: int, long_ones: int, passes: bool
         predicted_output_len=[10] + [1000] * n + [2],
         ttft_slo=[math.inf] * (n + 1) + [0.0],  # missed, so that it comes last
     )
-    weights = {"footprint": 0.0, "cost": 0.0, "gate": 0.0, "gate_busy": 0.0}
+    weights = {"footprint": 0.0, "cost": 0.0, "gate": 0.0, "gate_busy": 0.0, "growth": 0.0}
     started = run(table, capacity, weights, batch_time=AFFINE).requests["start_time"]
     ended = 0.31 + 2 * 0.0181  # the first batch
     soon = np.isclose(started, ended)

@@ -249,7 +249,7 @@ def test_lists_in_markdown(kvgym):
         ("compare", "-p", "fcfs,mc_sf", "--seeds", 2, "--no-report", "--trace"),
         ("run", "fcfs", "--requests"),
         ("tune", "alpha_greedy", "--grid", "alpha=0.1/0.2", "--seeds", 2, "--trace"),
-        ("evaluate", "ppo_default", "-p", "fcfs", "--trace"),
+        ("evaluate", "ppo_noisy", "-p", "fcfs", "--trace"),
     ],
     ids=lambda command: command[0],
 )

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from kvgym.experiments.statistics import block_ratio_intervals, mean_interval, ratio_interval
+from kvgym.experiments.statistics import (
+    block_ratio_intervals,
+    improvement_interval,
+    mean_interval,
+    ratio_interval,
+)
 
 
 def test_interval_of_a_normal_mean_has_the_right_width():
@@ -32,6 +37,16 @@ def test_pairing_removes_what_the_seeds_share():
     assert paired.low < 0.9 < paired.high
     assert paired.high - paired.low < 0.01
     assert mean_interval(ours).high > mean_interval(theirs).low  # unpaired intervals overlap
+
+
+def test_improvement_is_positive_where_it_is_better():
+    values, reference = [8.0, 9.0, 7.0], [10.0, 10.0, 10.0]
+    ratio = ratio_interval(values, reference)
+    less = improvement_interval(values, reference, lower_is_better=True)
+    more = improvement_interval(values, reference, lower_is_better=False)
+    assert (less.value, less.low, less.high) == pytest.approx((0.2, 1 - ratio.high, 1 - ratio.low))
+    assert (more.value, more.low, more.high) == pytest.approx((-0.2, ratio.low - 1, ratio.high - 1))
+    assert less.low <= less.value <= less.high
 
 
 def test_degenerate_samples():

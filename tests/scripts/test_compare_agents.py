@@ -1,18 +1,20 @@
-"""The scripts that compare agents with tuned baselines and put them into the package, at a size of seconds."""
+"""The scripts that compare agents with what stands beside them and put them into the package, at a size of seconds."""
 
 import importlib.util
 import json
 from pathlib import Path
 
 import pytest
+from comparing_runs import save_agent
 from evolution_runs import TINY
 
+from kvgym.agents.comparing.bench import Outcome
+from kvgym.agents.comparing.store import Store
+from kvgym.agents.comparing.studies import TASKS
 from kvgym.agents.config import load_training, make_training
 from kvgym.agents.evolution.training import train as evolve
 from kvgym.agents.library import load_model
 from kvgym.agents.training import train
-from kvgym.experiments.tuning import plan_search
-from kvgym.policy import make_policy
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
@@ -33,72 +35,154 @@ compare_agents, compare_routers, publish_agent = map(
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "noisy"
+def agents(tmp_path_factory):
+    """Two agents, and a trace."""
+    folder = tmp_path_factory.mktemp("agents")
+    lines = [f"{0.5 * k},{200 + k},{50 + k % 40}" for k in range(60)]
+    (folder / "trace.csv").write_text("\n".join(["arrival_time,prompt_len,output_len", *lines]) + "\n")
+    for k, name in enumerate(("general", "slo")):
+        save_agent(folder / f"{name}.json", waiting=0.5 + k)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def quick(agents, tmp_path_factory):
+    """The whole comparison, quick; returns its command line and its files."""
+    folder = tmp_path_factory.mktemp("quick")
+    general, slo = str(agents / "general.json"), str(agents / "slo.json")
+    arguments = [
+        "--agent", general, "--slo-agent", slo, "--training-seeds", general, slo, "--slo-training-seeds", slo, general,
+        "--traces", str(agents / "trace.csv"), "--quick", "--jobs", "1", "--json", str(folder / "all.json"),
+        "--markdown", str(folder / "page.md"),
+    ]  # fmt: skip
+    compare_agents.main(arguments)
+    return arguments, folder
+
+
+def test_every_task_is_compared(quick, agents):
+    _, folder = quick
+    store = Store.load(folder / "all.json")
+    assert list(dict.fromkeys(row.task for row in store.rows())) == list(TASKS)
+    for row in store.rows():
+        assert len(row.entries) >= 3
+        for entry in row.entries:
+            assert not entry.outcome.error, (row, entry.label)
+            assert all(value > 0 for value in entry.outcome.values)
+    page = (folder / "page.md").read_text()
+    for title in (
+        "Where learning adds",
+        "Mean latency",
+        "Objectives",
+        "Mixed",
+        "default",
+        "traces",
+        "Hardware",
+    ):
+        assert title in page
+    assert f"`{agents / 'general.json'}` with true lengths" not in page
+    assert "left to true lengths" in page
+    assert "largest less smallest" in page
+
+
+def test_what_is_there_is_not_run_again(quick, capsys, tmp_path):
+    arguments, folder = quick
+    before = (folder / "all.json").read_text()
+    compare_agents.main(arguments)
+    assert ", 0 runs to do in 0 jobs" in capsys.readouterr().err
+    assert (folder / "all.json").read_text() == before
+    compare_agents.main(["--json", str(folder / "all.json"), "--markdown", str(tmp_path / "again.md")])
+    assert (tmp_path / "again.md").read_text() == (folder / "page.md").read_text()
+
+
+def test_another_agent_does_not_tune_anew(quick, agents, capsys, tmp_path):
+    _, folder = quick
+    other = save_agent(tmp_path / "other.json", waiting=3.0)
+    file = tmp_path / "all.json"
+    file.write_text((folder / "all.json").read_text())
+    compare_agents.main(
+        ["--agent", other, "--tasks", "default", "mixed", "--quick", "--json", str(file), "--jobs", "1"]
+    )
+    captured = capsys.readouterr()
+    assert "2 cells, 3 runs to do in 2 jobs" in captured.err  # the agent twice, once with true lengths too
+    assert "other.json" in captured.out
+
+
+def test_learning_curves(tmp_path, capsys):
+    for seed in (0, 1):
+        evolve(make_training({**TINY, "generations": 2, "seed": seed}), tmp_path / f"run-{seed}")
+    folders = [str(tmp_path / f"run-{seed}") for seed in (0, 1)]
+    compare_agents.main(["--curves", *folders, "--figure", str(tmp_path / "curves.png")])
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+    out = capsys.readouterr().out
+    for seed in (0, 1):
+        last = (tmp_path / f"run-{seed}" / "curve.csv").read_text().splitlines()[-1].split(",")
+        row = next(line for line in out.splitlines() if line.startswith(f"| tiny | {seed} |"))
+        assert f"| {last[0]} generations |" in row
+
+
+def test_mistakes_are_told_before_anything_runs(agents, tmp_path, capsys):
+    general = str(agents / "general.json")
+    for arguments, text in (
+        (["--agent", "nobody"], "unknown agent 'nobody'"),
+        (["--agent", general, "--tasks", "traces"], "task traces: nothing to compare; give --traces"),
+        (["--agent", general, "--tasks", "spread"], "give --training-seeds or --slo-training-seeds"),
+        (["--agent", general, "--tasks", "traces", "--traces", "no.csv"], "no.csv"),
+        (["--agent", general, "--seeds", "0"], "at least 1"),
+        (["--figure", "x.png", "--agent", general], "give --curves"),
+        (["--curves", str(tmp_path)], "holds no training run"),
+        ([], "nothing to do"),
+    ):
+        with pytest.raises(SystemExit) as error:
+            compare_agents.main(arguments)
+        assert text in f"{error.value} {capsys.readouterr().err}"
+
+
+def figures_of(path, agent, spec, values, other=(3.0, 3.0)):
+    """Write figures in which an agent has some values and a scheduler others."""
+    entrants = [
+        {"group": "agent", "label": agent, "run": "a"},
+        {"group": "scheduler", "label": spec, "run": "b"},
+    ]
+    cell = {"task": "latency", "row": {"lengths": "unknown"}, "metric": "e2e_latency_mean", "num_seeds": 2}
+    runs = {"a": Outcome(agent, values), "b": Outcome(spec, other)}
+    Store(runs=runs, cells=[{**cell, "entrants": entrants}]).save(path)
+
+
+def test_compare_and_publish_a_network(tmp_path, capsys):
+    run = tmp_path / "noisy"
     small = {
         "env.num_requests": 10, "num_envs": 2, "hyperparameters.n_steps": 8, "hyperparameters.batch_size": 16,
         "total_steps": 16, "evaluation.interval": 16, "evaluation.seeds": 1,
     }  # fmt: skip
-    train(load_training("noisy", small), folder)
-    return folder
-
-
-def test_compare_and_publish(run, tmp_path, capsys):
+    train(load_training("noisy", small), run)
+    figures = tmp_path / "figures.json"
     compare_agents.main(
-        ["--agents", f"{run}=noisy", "--quick", "--json", str(tmp_path / "figures.json"),
-         "--curves", f"noisy={run}", "--figure", str(tmp_path / "curves.png")]
+        ["--agent", str(run), "--tasks", "default", "--quick", "--json", str(figures), "--curves", str(run),
+         "--figure", str(tmp_path / "curves.png")]
     )  # fmt: skip
-    text = capsys.readouterr().out
-    assert "### 20 requests/s" in text
-    assert "better by" in text
+    assert "## The default scenario" in capsys.readouterr().out
     assert (tmp_path / "curves.png").stat().st_size > 1000
-    figures = json.loads((tmp_path / "figures.json").read_text())
-    assert {part["metric"] for part in figures} == {"e2e_latency_mean"}
     publish_agent.main(
-        [str(run), "ppo_tiny", "--figures", str(tmp_path / "figures.json"), "--as", str(run), "--limits", "None known.",
+        [str(run), "ppo_tiny", "--figures", str(figures), "--as", str(run), "--limits", "None known.",
          "--models", str(tmp_path)]
     )  # fmt: skip
     assert load_model(tmp_path / "ppo_tiny.npz").header.metadata["name"] == "ppo_tiny"
     card = (tmp_path / "ppo_tiny.md").read_text()
     for heading in ("# ppo_tiny", "## Trained on", "## Figures", "## Limits", "- None known."):
         assert heading in card
-    other = [{**part, "values": {k: 2 * v for k, v in part["values"].items()}} for part in figures]
-    (tmp_path / "other.json").write_text(json.dumps(other))
+    assert "| default: exact, 50 | e2e_latency_mean |" in card
+    figures_of(figures, str(run), "fcfs", (2.0, 4.0))
     publish_agent.main(
-        [
-            "--renew",
-            "ppo_tiny",
-            "--figures",
-            str(tmp_path / "other.json"),
-            "--as",
-            str(run),
-            "--models",
-            str(tmp_path),
-        ]
+        ["--renew", "ppo_tiny", "--figures", str(figures), "--as", str(run), "--models", str(tmp_path)]
     )
     renewed = (tmp_path / "ppo_tiny.md").read_text()
-    changed = [a for a, b in zip(card.splitlines(), renewed.splitlines(), strict=True) if a != b]
-    assert len(changed) == len(figures)
-    assert all(line.startswith("| ") and "e2e_latency_mean" in line for line in changed)
-
-
-@pytest.mark.parametrize("name", compare_agents.TASKS)
-def test_tasks_name_policies_and_values_that_exist(name):
-    task = compare_agents.TASKS[name]
-    assert task.training_rate in task.rates or name == "slo"
-    task.at(task.rates[0]).make_workload().sample(0)
-    for spec in (*task.baselines, *task.published):
-        make_policy(spec)
-    for spec in task.baselines:
-        space = task.spaces.get(spec.partition(":")[0])
-        plan_search(spec, space)
+    changed = [a for a, b in zip(renewed.splitlines(), card.splitlines(), strict=True) if a != b]
+    assert changed == ["| latency: unknown | e2e_latency_mean | 3 | `fcfs` | 3 |"]
 
 
 def test_publish_evolved_weights(tmp_path):
     evolve(make_training({**TINY, "generations": 2}), tmp_path / "run")
-    values = {"run": 1.0, "fcfs": 1.5, "mc_sf": 1.2}
-    figures = [{"heading": "10 requests/s", "metric": "e2e_latency_mean", "values": values}]
-    (tmp_path / "figures.json").write_text(json.dumps(figures))
+    figures_of(tmp_path / "figures.json", "run", "mc_sf:protection=0.1", (1.0, 1.0), other=(1.0, 1.4))
     publish_agent.main(
         [str(tmp_path / "run"), "tiny_margin", "--figures", str(tmp_path / "figures.json"), "--as", "run",
          "--limits", "None known.", "--models", str(tmp_path)]
@@ -108,9 +192,14 @@ def test_publish_evolved_weights(tmp_path):
     for text in (
         "# tiny_margin",
         "weights of `mc_sf`",
-        "| 10 requests/s | e2e_latency_mean | 1 | `mc_sf` | 1.2 |",
+        "| latency: unknown | e2e_latency_mean | 1 | `mc_sf:protection=0.1` | 1.2 |",
     ):
         assert text in card
+    with pytest.raises(SystemExit, match="no figures of nobody"):
+        publish_agent.main(
+            [str(tmp_path / "run"), "x", "--figures", str(tmp_path / "figures.json"), "--as", "nobody", "--limits", "-",
+             "--models", str(tmp_path)]
+        )  # fmt: skip
 
 
 def test_compare_and_publish_a_router(tmp_path, capsys):

@@ -111,7 +111,7 @@ def test_routers_are_no_policies_and_policies_no_routers(run, tmp_path):
     for attempt in (lambda: kvgym.make_policy(str(run)), lambda: load_agent(run)):
         with pytest.raises(ConfigError, match="is a router, not a policy; give it as the router"):
             attempt()
-    for attempt in (lambda: make_router(str(path)), lambda: load_router("ppo_default")):
+    for attempt in (lambda: make_router(str(path)), lambda: load_router("ppo_noisy")):
         with pytest.raises(ConfigError, match="is a policy, not a router; give it among the policies"):
             attempt()
     with pytest.raises(ConfigError, match="is made already"):

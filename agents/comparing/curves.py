@@ -1,0 +1,89 @@
+"""Learning curves of training folders: read, drawn, and as a table."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvgym.agents.comparing.writing import number, table
+from kvgym.agents.config import read_run_config
+from kvgym.agents.evolution.objective import improvement
+from kvgym.errors import ConfigError
+
+
+def read_curve(folder: Path) -> dict[str, Any]:
+    """Return the learning curve of a training run, JSON-able.
+
+    Of evolution: ``x`` CPU minutes, ``y`` per cent by which the best centre so far is better than the references of
+    the services held out, by the objective. Of gradients: ``x`` million environment steps, ``y`` the
+    metric of the evaluations.
+
+    Args:
+        folder: of ``kvgym train``.
+
+    Raises:
+        ConfigError: there is no curve in it.
+    """
+    config: Any = read_run_config(folder)
+    try:
+        rows = list(csv.DictReader((folder / "curve.csv").read_text("utf-8").splitlines()))
+    except OSError as error:
+        raise ConfigError(f"{folder} has no curve.csv that can be read: {error.strerror}") from None
+    if not rows:
+        raise ConfigError(f"{folder}: curve.csv has no evaluations yet")
+    found = {"folder": folder.name, "training": config.name, "seed": config.seed, "rows": len(rows)}
+    if "held_out" in rows[0]:
+        return {
+            **found, "x_label": "CPU minutes", "y_label": "better than the references, held-out services (%)",
+            "x": [float(row["cpu_seconds"]) / 60 for row in rows],
+            "y": [improvement(float(row["best"]), config.metric) for row in rows],
+            "length": int(rows[-1]["generation"]), "unit": "generations",
+        }  # fmt: skip
+    metric = config.evaluation.metric
+    return {
+        **found, "x_label": "million environment steps", "y_label": metric,
+        "x": [int(row["steps"]) / 1e6 for row in rows], "y": [float(row[metric]) for row in rows],
+        "length": int(rows[-1]["steps"]), "unit": "steps",
+    }  # fmt: skip
+
+
+def draw_curves(curves: Sequence[Mapping[str, Any]], figure: Path) -> None:
+    """Draw curves, a panel per training configuration, a line per seed.
+
+    Raises:
+        ConfigError: there are no curves, or Matplotlib is not installed.
+    """
+    if not curves:
+        raise ConfigError("no learning curves to draw; give --curves FOLDER ...")
+    try:
+        import matplotlib
+    except ImportError:
+        raise ConfigError('drawing curves needs Matplotlib: pip install "kvgym[report]"') from None
+    matplotlib.use("agg")
+    from matplotlib import pyplot as plt
+
+    names = list(dict.fromkeys(curve["training"] for curve in curves))
+    fig, axes = plt.subplots(
+        1, len(names), figsize=(4.2 * len(names), 3.2), squeeze=False, layout="constrained"
+    )
+    for axis, name in zip(axes[0], names, strict=True):
+        for curve in (curve for curve in curves if curve["training"] == name):
+            axis.plot(curve["x"], curve["y"], linewidth=1.2, label=f"training seed {curve['seed']}")
+            axis.set(title=name, xlabel=curve["x_label"], ylabel=curve["y_label"])
+        axis.legend(fontsize=7)
+    fig.savefig(figure, dpi=130)
+    plt.close(fig)
+
+
+def curve_table(curves: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what each training took and reached, Markdown."""
+    body = [
+        [
+            curve["training"], str(curve["seed"]), f"{curve['length']:,} {curve['unit']}",
+            f"{number(curve['x'][-1])} {curve['x_label']}", f"{number(curve['y'][-1])}, {curve['y_label']}",
+        ]
+        for curve in curves
+    ]  # fmt: skip
+    return table(["training", "seed", "length", "effort", "last value"], body)

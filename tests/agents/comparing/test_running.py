@@ -1,0 +1,111 @@
+"""Running and storing: what is there is not run again, and an interruption loses one job at most."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+from comparing_runs import small
+
+from kvgym.agents.comparing.bench import Outcome
+from kvgym.agents.comparing.cells import Cell, Seeds
+from kvgym.agents.comparing.entrants import Entrant, Given
+from kvgym.agents.comparing.running import run_cells
+from kvgym.agents.comparing.store import Store
+from kvgym.errors import ConfigError
+
+PLAYED = []
+
+
+@dataclass(frozen=True)
+class Noted(Entrant):
+    """Notes that it has played."""
+
+    value: float = 1.0
+    stops: bool = False
+
+    def description(self):
+        return {"noted": self.label, "value": self.value}
+
+    def play(self, bench):
+        if self.stops:
+            raise KeyboardInterrupt
+        PLAYED.append(self.label)
+        return Outcome(self.label, (self.value,) * len(bench.seeds))
+
+
+def cells(*entrants, task="latency"):
+    """Return a cell per entrant, each on a scenario of its own."""
+    return [
+        Cell(task, {"rate": str(k)}, Seeds(2, 1).bench(small(rate=10.0 + k), "e2e_latency_mean"), (entrant,))
+        for k, entrant in enumerate(entrants)
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_played():
+    PLAYED.clear()
+
+
+def test_an_interrupted_comparison_goes_on(tmp_path):
+    path = tmp_path / "figures" / "all.json"
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(
+            cells(Noted("x", "a"), Noted("x", "b", stops=True), Noted("x", "c")),
+            Store(),
+            path=path,
+            processes=1,
+        )
+    assert PLAYED == ["a"]
+    assert len(Store.load(path).rows()) == 1
+    whole = cells(Noted("x", "a"), Noted("x", "b"), Noted("x", "c"))
+    run_cells(whole, Store.load(path), path=path, processes=1)
+    assert PLAYED == ["a", "b", "c"]
+    run_cells(whole, Store.load(path), path=path, processes=1)
+    assert PLAYED == ["a", "b", "c"]
+    assert [row.entries[0].label for row in Store.load(path).rows()] == ["a", "b", "c"]
+    changed = cells(Noted("x", "a"), Noted("x", "b", 2.0), Noted("x", "c"))
+    run_cells(changed, Store.load(path), path=path, processes=1)
+    assert PLAYED == ["a", "b", "c", "b"]
+    assert [row.entries[0].outcome.values[0] for row in Store.load(path).rows()] == [1.0, 2.0, 1.0]
+
+
+def test_other_tasks_stay(tmp_path):
+    path = tmp_path / "all.json"
+    run_cells(cells(Noted("x", "a")), Store(), path=path, processes=1)
+    run_cells(cells(Noted("x", "b"), task="slo"), Store.load(path), path=path, processes=1)
+    assert [row.task for row in Store.load(path).rows()] == ["latency", "slo"]
+    run_cells(cells(Noted("x", "c")), Store.load(path), path=path, processes=1)
+    assert {row.task: row.entries[0].label for row in Store.load(path).rows()} == {"latency": "c", "slo": "b"}
+
+
+def test_processes_find_the_same(tmp_path):
+    entrants = [Given("scheduler", "fcfs", "fcfs"), Given("scheduler", "vllm", "vllm")]
+    outcomes = []
+    for processes in (1, 2):
+        store = Store()
+        run_cells(cells(*entrants), store, processes=processes)
+        outcomes.append(store.runs)
+    assert outcomes[0] == outcomes[1]
+    assert all(len(outcome.values) == 2 for outcome in outcomes[0].values())
+
+
+def test_progress_tells_what_is_left():
+    told = []
+    run_cells(cells(Noted("x", "a"), Noted("x", "b")), Store(), processes=1, progress=told.append)
+    assert told[0] == "2 cells, 2 runs to do in 2 jobs"
+    assert [text.split(":")[0] for text in told[1:]] == ["1/2 latency", "2/2 latency"]
+
+
+@pytest.mark.parametrize("content", ["[1]", "{}", "not JSON", '{"format": "other", "runs": {}}'])
+def test_other_files_are_refused(content, tmp_path):
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"compare_agents.py wrote .*; name another one"):
+        Store.load(tmp_path / "x.json")
+
+
+def test_the_file_is_plain_json(tmp_path):
+    store = Store(runs={"k": Outcome("fcfs", (1.5, 2.25)), "l": Outcome("vllm", error="livelock")})
+    store.save(tmp_path / "x.json")
+    assert json.loads((tmp_path / "x.json").read_text())["runs"]["k"]["values"] == [1.5, 2.25]
+    assert Store.load(tmp_path / "x.json") == store
+    assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
