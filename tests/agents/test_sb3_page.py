@@ -20,7 +20,8 @@ TEXT = PAGE.read_text("utf-8")
 SMALLER = {
     '"duration": 120': '"duration": 5',
     "num_envs=64": "num_envs=2",
-    "n_steps=108, batch_size=1728": "n_steps=16, batch_size=16",
+    "n_steps=108": "n_steps=16",
+    "batch_size=1728": "batch_size=16",
     "learn(500_000)": "learn(64)",
     "seeds=range(100, 110)": "seeds=range(100, 102)",
 }
