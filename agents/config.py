@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from kvgym.agents.header import OUTPUTS
 from kvgym.agents.kinds import kind_of
 from kvgym.agents.overrides import number, pair, put
 from kvgym.envs.scheduling.config import EnvConfig
@@ -238,10 +239,20 @@ class TrainConfig(TrainingConfig):
                     f"({getattr(first, name)!r}): the agent would not fit"
                 )
         action = first.action
+        if action not in OUTPUTS:
+            raise ConfigError(
+                f"training {self.name!r}: agents are trained for {', '.join(OUTPUTS)}, not for {action}"
+            )
+        real = [name for name, outputs in OUTPUTS.items() if outputs.real]
         if self.algorithm == "dqn" and action not in ("admit_count", "admit_evict"):
             raise ConfigError(
                 f"training {self.name!r}: dqn needs a Discrete action (admit_count or admit_evict), got {action}; "
-                "ppo, a2c and maskable_ppo take any"
+                f"ppo and a2c take any, maskable_ppo all but {' and '.join(real)}"
+            )
+        if self.algorithm == "maskable_ppo" and action in real:
+            raise ConfigError(
+                f"training {self.name!r}: maskable_ppo chooses among options, and {action} is made of real numbers; "
+                "ppo and a2c learn these"
             )
         if self.num_envs < len(self.variants):
             raise ConfigError(

@@ -8,8 +8,10 @@ import gymnasium as gym
 import numpy as np
 
 from kvgym.agents.algorithms import ALGORITHMS
+from kvgym.agents.gaussian import Around
+from kvgym.agents.header import Header
 from kvgym.agents.networks import ActionHead, SlotsExtractor
-from kvgym.agents.numpy_model import Array, Header, NumpyModel
+from kvgym.agents.numpy_model import Array, NumpyModel
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import active_features, queue_features
@@ -59,7 +61,7 @@ def export(
     if normaliser is not None and normaliser.norm_obs:
         raise ConfigError("this model sees observations through VecNormalize, which would be lost")
     policy: Any = model.policy.q_net if isinstance(model, DQN) else model.policy
-    space = model.action_space
+    space: Any = model.action_space
     flags = isinstance(space, gym.spaces.MultiBinary)
     common: dict[str, Any] = {
         "action": config.action,
@@ -76,6 +78,17 @@ def export(
     }
     extractor = policy.features_extractor if isinstance(model, DQN) else policy.pi_features_extractor
     head = policy.q_net if isinstance(model, DQN) else policy.action_net
+    noise: dict[str, Array] = {}
+    if isinstance(space, gym.spaces.Box):
+        if policy.use_sde:
+            raise ConfigError("cannot export a policy whose noise depends on the state (use_sde)")
+        count = space.shape[0]
+        noise["log_std"] = policy.log_std.detach().cpu().expand(count).numpy().copy()
+        common |= {"centre": (0.0,) * count, "spread": (1.0,) * count}
+        common |= {"low": _floats(space.low), "high": _floats(space.high)}
+    if isinstance(head, Around):
+        common |= {"centre": _floats(head.centre.cpu()), "spread": _floats(head.spread.cpu())}
+        head = head.inner
     if isinstance(extractor, SlotsExtractor) and isinstance(head, ActionHead):
         header = Header(
             network="slots",
@@ -84,7 +97,7 @@ def export(
             context_dim=extractor.context_dim,
             **common,
         )
-        return NumpyModel(header, {**_arrays(extractor), **_arrays(head, "head.")})
+        return NumpyModel(header, {**_arrays(extractor), **_arrays(head, "head."), **noise})
     if not isinstance(extractor, FlattenExtractor):
         raise ConfigError(f"cannot export a policy with {type(extractor).__name__}")
     layers = list(head) if isinstance(model, DQN) else [*policy.mlp_extractor.policy_net, head]
@@ -105,15 +118,21 @@ def export(
     arrays: dict[str, Array] = {}
     for i, layer in enumerate(linear):
         arrays |= _arrays(layer, f"layer.{i}.")
-    return NumpyModel(header, arrays)
+    return NumpyModel(header, {**arrays, **noise})
 
 
 def _choices(space: Any) -> tuple[int, ...]:
-    """Return the number of options of each choice."""
+    """Return the number of options of each choice; there is none where an action is made of real numbers."""
+    if isinstance(space, gym.spaces.Box):
+        return ()
     if isinstance(space, gym.spaces.MultiDiscrete):
         return tuple(int(levels) for levels in space.nvec)
     n = int(space.n)
     return (2,) * n if space.shape else (n,)
+
+
+def _floats(numbers: Any) -> tuple[float, ...]:
+    return tuple(float(x) for x in numbers)
 
 
 def _arrays(module: nn.Module, prefix: str = "") -> dict[str, Array]:

@@ -13,6 +13,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from gymnasium.spaces import Box
+
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.services import Services
 from kvgym.agents.numpy_model import NumpyModel
@@ -137,7 +139,9 @@ def load_agent(spec: str | Path, *, name: str | None = None, **arguments: Any) -
         return _load_zip(path, label, arguments)
     model = load_model(spec)
     if isinstance(model, NumpyModel):
-        return AgentPolicy(model, name=label, **{**model.header.env_arguments, **arguments})
+        agent = AgentPolicy(model, name=label, **{**model.header.env_arguments, **arguments})
+        _check_bounds(model, agent)
+        return agent
     if arguments:
         raise ConfigError(
             f"agent {label}: an evolved policy takes no environment arguments; got {', '.join(arguments)}"
@@ -148,6 +152,22 @@ def load_agent(spec: str | Path, *, name: str | None = None, **arguments: Any) -
             f"agent {label} is a router, not a policy; give it as the router of a cluster, beside a policy"
         )
     return made
+
+
+def _check_bounds(model: NumpyModel, agent: AgentPolicy) -> None:
+    """Check that the real numbers of an agent's actions still mean what they meant in its training.
+
+    Raises:
+        ConfigError: there are others now, or they have other ranges.
+    """
+    space = agent.config.kind.space(agent.config)
+    if isinstance(space, Box) and (model.header.low, model.header.high) != (
+        tuple(space.low.tolist()), tuple(space.high.tolist())
+    ):  # fmt: skip
+        raise ConfigError(
+            f"agent {agent.info.name}: its actions of {agent.config.action} are {len(model.header.low)} numbers with "
+            f"ranges of their own, here they are {len(space.low)}; give its own environment arguments, or train it anew"
+        )
 
 
 def load_router(spec: str | Path, *, name: str | None = None) -> Router:

@@ -7,9 +7,10 @@ active rows (first feature ``present``), and applies the same weights to every r
 - pooled: mean and maximum of e over the present rows, 0 if there are none;
 - context: c = tanh(summary(tanh(pool([system, profile, pooled]))));
 - rows in context: u = relu(mix([e, c])), 0 for absent rows;
-- logits, by kind of action: ``admit_evict`` linear(u) for each position and linear(c) to run, so that
-  permuting rows permutes the logits; ``admit_count`` logit_k = sum over q < k of linear(u_q), since admitting
-  k requests is admitting one after the other; ``flags`` linear(u) for each position; ``knobs`` linear(c);
+- logits, or outputs that actions of real numbers are made of (:mod:`kvgym.agents.gaussian`), by kind of action:
+  ``admit_evict`` linear(u) for each position and linear(c) to run, so that permuting rows permutes the logits;
+  ``admit_count`` logit_k = sum over q < k of linear(u_q), since admitting k requests is admitting one after the
+  other; ``flags`` and ``rank_scores`` linear(u) for each position; ``knobs`` and ``rank`` linear(c);
 - value: linear(tanh(linear(c))).
 
 Admitting the first k depends on the order of the queue, so for ``admit_count`` every queue row also has the
@@ -25,6 +26,8 @@ from typing import Any, Literal, TypeGuard
 
 import gymnasium as gym
 
+from kvgym.agents.gaussian import GaussianActions, GaussianMlpPolicy, RowsGaussian
+from kvgym.agents.header import OUTPUTS
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import active_features, queue_features
@@ -34,6 +37,7 @@ try:
     import torch
     from sb3_contrib.common.maskable.distributions import MaskableDistribution
     from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
+    from stable_baselines3.common.distributions import DiagGaussianDistribution
     from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
     from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
     from stable_baselines3.common.type_aliases import Schedule
@@ -48,7 +52,6 @@ except ImportError as error:
 
 Network = Literal["mlp", "slots"]
 Algorithm = Literal["ppo", "maskable_ppo", "a2c", "dqn"]
-ActionKind = Literal["admit_evict", "admit_count", "flags", "knobs"]
 
 PREFIX_FEATURES = ("prompt", "peak")
 """Queue features that ``admit_count`` also sees summed over the rows up to and including each."""
@@ -122,7 +125,8 @@ class SlotsExtractor(BaseFeaturesExtractor):
     """The context and a score for each row, see the module's description.
 
     The features are float32 (B, h + Q + W): c, linear(u) of the queue rows, linear(u) of the active rows;
-    rows the action kind has no logits for are left out.
+    rows the action kind has no outputs for are left out. Where these are real numbers follows which rows are present,
+    (B, Q + W).
 
     Args:
         observation_space: the flat Box.
@@ -144,7 +148,7 @@ class SlotsExtractor(BaseFeaturesExtractor):
         *,
         queue_window: int,
         active_window: int,
-        action: ActionKind,
+        action: str,
         information: Sequence[str] = ("predicted_length",),
         features: Sequence[str] = (),
         row_dim: int = 32,
@@ -162,12 +166,13 @@ class SlotsExtractor(BaseFeaturesExtractor):
                 f"the slots network with queue_window={queue_window}, active_window={active_window} needs "
                 f"flat observations {expected.shape}, got {observation_space}"
             )
-        num_queue = queue_window if action != "knobs" else 0
-        num_active = active_window if action in ("admit_evict", "flags") else 0
-        super().__init__(observation_space, context_dim + num_queue + num_active)
+        outputs = OUTPUTS[action]
+        num_queue, num_active = outputs.queue * queue_window, outputs.active * active_window
+        num_present = num_queue + num_active if outputs.real else 0
+        super().__init__(observation_space, context_dim + num_queue + num_active + num_present)
         self.action, self.row_dim, self.context_dim = action, row_dim, context_dim
         self.queue_window, self.active_window = queue_window, active_window
-        self.split = [context_dim, num_queue, num_active]
+        self.split = [context_dim, num_queue, num_active, num_present]
         self.parts = spaces.parts(config)
         names = [name for name, _ in queue_features(config)]
         self.prefix = [names.index(name) for name in PREFIX_FEATURES] if action == "admit_count" else []
@@ -195,6 +200,10 @@ class SlotsExtractor(BaseFeaturesExtractor):
             features.append(self.queue.score(e_q, c, in_queue))
         if self.active.scored:
             features.append(self.active.score(e_a, c, in_active))
+        if self.split[3]:
+            features += [
+                rows for net, rows in ((self.queue, in_queue), (self.active, in_active)) if net.scored
+            ]
         return torch.cat(features, 1)
 
     def _rows(self, observations: Tensor, part: str, num_rows: int) -> Tensor:
@@ -207,7 +216,7 @@ class ActionHead(nn.Module):
 
     Args:
         extractor: where the features come from.
-        num_logits: of the action space; for ``knobs`` this many outputs.
+        num_logits: of the action space, or how many real numbers an action has.
         pairs: flags have two logits each, [0, logit], as sb3-contrib's distribution takes them.
         base: add linear(c) to all, as action values need.
     """
@@ -217,26 +226,21 @@ class ActionHead(nn.Module):
     ) -> None:
         super().__init__()
         self.action, self.pairs, self.split = extractor.action, pairs, extractor.split
-        if extractor.action == "admit_evict":
-            self.run = nn.Linear(extractor.context_dim, 1)
-        if extractor.action == "knobs":
-            self.knobs = nn.Linear(extractor.context_dim, num_logits)
+        self.rest = OUTPUTS[extractor.action].rest
+        if self.rest:
+            _, num_queue, num_active, _ = extractor.split
+            self.add_module(self.rest, nn.Linear(extractor.context_dim, num_logits - num_queue - num_active))
         self.base = nn.Linear(extractor.context_dim, 1) if base else None
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits, float32 (B, K), in the layout of the action's distribution."""
-        c, queue, active = torch.split(features, self.split, 1)
-        logits: Tensor
-        if self.action == "knobs":
-            logits = self.knobs(c)
-        elif self.action == "admit_count":
-            logits = functional.pad(queue.cumsum(1), (1, 0))
-        elif self.action == "admit_evict":
-            logits = torch.cat([queue, active, self.run(c)], 1)
-        else:
-            logits = torch.cat([queue, active], 1)
-            if self.pairs:
-                logits = torch.stack([torch.zeros_like(logits), logits], 2).flatten(1)
+        c, queue, active, _ = torch.split(features, self.split, 1)
+        rest = [getattr(self, self.rest)(c)] if self.rest else []
+        logits = torch.cat([queue, active, *rest], 1)
+        if self.action == "admit_count":
+            logits = functional.pad(logits.cumsum(1), (1, 0))
+        elif self.action == "flags" and self.pairs:
+            logits = torch.stack([torch.zeros_like(logits), logits], 2).flatten(1)
         return logits if self.base is None else logits + self.base(c)
 
 
@@ -267,6 +271,9 @@ def _build_slots(policy: Any, lr_schedule: Schedule) -> None:
     pairs = isinstance(policy.action_dist, MaskableDistribution)
     policy.action_net = ActionHead(extractor, _num_logits(policy.action_space), pairs=pairs)
     policy.value_net = ValueHead(extractor.context_dim)
+    if isinstance(policy.action_dist, DiagGaussianDistribution):
+        numbers = 1 if extractor.split[3] else policy.action_space.shape[0]  # rows share one
+        policy.log_std = nn.Parameter(torch.full((numbers,), float(policy.log_std_init)))
     if policy.ortho_init:
         gains = {
             policy.vf_features_extractor: math.sqrt(2),
@@ -284,6 +291,8 @@ def _build_slots(policy: Any, lr_schedule: Schedule) -> None:
 
 
 def _num_logits(space: Any) -> int:
+    if isinstance(space, gym.spaces.Box):
+        return int(space.shape[0])
     return int(space.nvec.sum() if isinstance(space, gym.spaces.MultiDiscrete) else space.n)
 
 
@@ -300,6 +309,28 @@ class SlotsPolicy(ActorCriticPolicy):
 
     def _build(self, lr_schedule: Schedule) -> None:
         _build_slots(self, lr_schedule)
+
+
+class GaussianSlotsPolicy(GaussianActions, SlotsPolicy):
+    """The slots network for actions of real numbers.
+
+    Args:
+        *args: as :class:`SlotsPolicy` takes them.
+        centre: where each number begins.
+        spread: what a typical change of it is.
+        **kwargs: likewise.
+    """
+
+    def __init__(self, *args: Any, centre: Sequence[float], spread: Sequence[float], **kwargs: Any) -> None:
+        self._usual = centre, spread
+        super().__init__(*args, **kwargs)
+
+    def _build(self, lr_schedule: Schedule) -> None:
+        super()._build(lr_schedule)
+        self.begin_around(*self._usual)
+        extractor: Any = self.pi_features_extractor
+        if extractor.split[3]:
+            self.action_dist = RowsGaussian(len(self._usual[0]))
 
 
 class MaskableSlotsPolicy(MaskableActorCriticPolicy):
@@ -368,6 +399,8 @@ def policy_for(
         raise UnknownNameError("algorithm", algorithm, _SLOTS_POLICIES)
     if config.observation != "flat":
         raise ConfigError(f"networks read flat observations; the environment has {config.observation!r}")
+    if network == "slots" and config.action not in OUTPUTS:
+        raise ConfigError(f"the slots network is for {', '.join(OUTPUTS)}, not for {config.action}")
     if algorithm == "dqn" and config.action not in ("admit_evict", "admit_count"):
         raise ConfigError(
             f"dqn needs one discrete choice per step (admit_evict, admit_count), not {config.action}"
@@ -383,8 +416,15 @@ def policy_for(
         if not _all_positive(numbers):
             raise ConfigError(f"{name} must be {wanted}, got {value!r}")
     sizes = {**defaults, **sizes}
+    usual = config.kind.usual(config)
+    around = {} if usual is None else {"centre": usual[0].tolist(), "spread": usual[1].tolist()}
+    if isinstance(config.kind.space(config), gym.spaces.Box) and algorithm == "maskable_ppo":
+        raise ConfigError(
+            f"{config.action} is made of real numbers, which ppo and a2c learn, not maskable_ppo"
+        )
     if network == "mlp":
-        return "MlpPolicy", {"net_arch": list(sizes["hidden"])}
+        arguments = {"net_arch": list(sizes["hidden"]), **around}
+        return ("MlpPolicy" if usual is None else GaussianMlpPolicy), arguments
     layout = {
         "queue_window": config.queue_window,
         "active_window": config.active_window,
@@ -392,7 +432,8 @@ def policy_for(
         "information": list(config.information),  # lists survive JSON
         "features": list(config.features),
     }
-    return _SLOTS_POLICIES[algorithm], {"features_extractor_kwargs": {**layout, **sizes}}
+    policy = _SLOTS_POLICIES[algorithm] if usual is None else GaussianSlotsPolicy
+    return policy, {"features_extractor_kwargs": {**layout, **sizes}, **around}
 
 
 def _all_positive(numbers: Any) -> TypeGuard[list[int]]:

@@ -10,13 +10,13 @@ import dataclasses
 import json
 import os
 import zipfile
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.agents.header import Header
 from kvgym.errors import ConfigError
 
 FORMAT = "kvgym-agent"
@@ -26,135 +26,6 @@ Array = NDArray[np.float32]
 
 _ILLEGAL = np.float32(-1e8)  # the logit sb3-contrib gives to what the mask excludes
 _ZERO = np.float32(0.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Header:
-    """What a model is, apart from its weights.
-
-    Attributes:
-        network: ``"mlp"`` or ``"slots"``.
-        action: kind of action, such as ``"admit_count"``.
-        algorithm: what trained it: ``"ppo"``, ``"maskable_ppo"``, ``"a2c"`` or ``"dqn"``.
-        choices: number of options of each choice an action consists of: one choice for Discrete actions, 2
-            options for each flag.
-        bernoulli: flags have one logit each, not one for each option.
-        activation: of an mlp: ``"tanh"`` or ``"relu"``.
-        hidden: sizes of the hidden layers of an mlp.
-        num_fixed: numbers at the start of an observation that belong to no row.
-        queue_window: Q, queue rows, which come next.
-        queue_features: numbers per queue row; the first is 1 if the row holds a request, else 0.
-        active_window: W, active rows, which come last.
-        active_features: numbers per active row; the first is 1 if the row holds a request, else 0.
-        prefix: queue features that each row of a slots network also has summed up to and including it.
-        row_dim: d of a slots network.
-        context_dim: h of a slots network.
-        env_arguments: the environment arguments the agent was trained with.
-        metadata: anything else, JSON-able.
-    """
-
-    network: str
-    action: str
-    algorithm: str
-    choices: tuple[int, ...]
-    bernoulli: bool = False
-    activation: str = "tanh"
-    hidden: tuple[int, ...] = ()
-    num_fixed: int
-    queue_window: int
-    queue_features: int
-    active_window: int
-    active_features: int
-    prefix: tuple[int, ...] = ()
-    row_dim: int = 0
-    context_dim: int = 0
-    env_arguments: dict[str, Any] = field(default_factory=dict)
-    metadata: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def observation_size(self) -> int:
-        """Length of an observation."""
-        rows = self.queue_window * self.queue_features + self.active_window * self.active_features
-        return self.num_fixed + rows
-
-    @property
-    def num_logits(self) -> int:
-        """Length of the logits."""
-        return len(self.choices) if self.bernoulli else sum(self.choices)
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of every array of weights."""
-        layers: dict[str, tuple[int, int]] = {}
-        if self.network == "mlp":
-            sizes = (self.observation_size, *self.hidden, self.num_logits)
-            for i in range(len(sizes) - 1):
-                layers[f"layer.{i}"] = (sizes[i + 1], sizes[i])
-        else:
-            d, h = self.row_dim, self.context_dim
-            windows = {
-                "queue": (self.queue_features + len(self.prefix), self.action != "knobs"),
-                "active": (self.active_features, self.action in ("admit_evict", "flags")),
-            }
-            for rows, (num_features, scored) in windows.items():
-                layers[f"{rows}.first"], layers[f"{rows}.second"] = (d, num_features), (d, d)
-                if scored:
-                    layers[f"{rows}.mix"], layers[f"{rows}.out"] = (d, d + h), (1, d)
-            layers["pool"], layers["summary"] = (h, self.num_fixed + 4 * d), (h, h)
-            if self.action == "admit_evict":
-                layers["head.run"] = (1, h)
-            if self.action == "knobs":
-                layers["head.knobs"] = (self.num_logits, h)
-            if self.algorithm == "dqn":
-                layers["head.base"] = (1, h)
-        weights = {f"{name}.weight": shape for name, shape in layers.items()}
-        return {**weights, **{f"{name}.bias": shape[:1] for name, shape in layers.items()}}
-
-    def check(self) -> None:
-        """Check that names and sizes are possible.
-
-        Raises:
-            ConfigError: naming the first that is not.
-        """
-        for name, valid in (
-            ("network", ("mlp", "slots")),
-            ("action", ("admit_evict", "admit_count", "flags", "knobs")),
-            ("algorithm", ("ppo", "maskable_ppo", "a2c", "dqn")),
-            ("activation", ("tanh", "relu")),
-        ):
-            if getattr(self, name) not in valid:
-                raise ConfigError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
-        for item in dataclasses.fields(self):
-            value = getattr(self, item.name)
-            if item.name in ("row_dim", "context_dim"):
-                fine = type(value) is int and (value > 0 or self.network == "mlp")
-            elif item.type == "int":
-                fine = type(value) is int and value > 0
-            elif item.type == "tuple[int, ...]":
-                least = 0 if item.name == "prefix" else 1
-                fine = isinstance(value, tuple) and all(type(n) is int and n >= least for n in value)
-            elif item.type == "dict[str, Any]":
-                fine = isinstance(value, dict)
-            else:
-                fine = isinstance(value, bool if item.type == "bool" else str)
-            if not fine:
-                raise ConfigError(f"{item.name} must be of type {item.type} and possible, got {value!r}")
-        flags = self.action == "flags"
-        number = {"flags": self.queue_window + self.active_window, "knobs": max(len(self.choices), 1)}
-        wrong = len(self.choices) != number.get(self.action, 1) or (flags and set(self.choices) != {2})
-        if wrong or (self.bernoulli and not flags):
-            raise ConfigError(
-                f"choices {self.choices}, bernoulli {self.bernoulli} do not belong to {self.action}"
-            )
-        if any(k >= self.queue_features for k in self.prefix):
-            raise ConfigError(
-                f"prefix {self.prefix} names more than the {self.queue_features} queue features"
-            )
-        discrete = {
-            "admit_evict": self.queue_window + self.active_window + 1,
-            "admit_count": self.queue_window + 1,
-        }
-        if self.action in discrete and self.choices != (discrete[self.action],):
-            raise ConfigError(f"choices {self.choices} do not belong to {self.action} of these windows")
 
 
 class NumpyModel:
@@ -204,28 +75,31 @@ class NumpyModel:
         action_masks: Any = None,
         *,
         rng: np.random.Generator | None = None,
-    ) -> tuple[NDArray[np.int64], None]:
+    ) -> tuple[NDArray[Any], None]:
         """Return an action as Stable-Baselines3's ``predict`` does.
 
         Args:
             observation: (D,) or (N, D).
             state: ignored; there is no memory.
             episode_start: ignored.
-            deterministic: the most probable action, the first of several; otherwise one is drawn, but action
-                values (DQN) always give the largest.
+            deterministic: the most probable action, the first of several, or the means of real numbers; otherwise
+                one is drawn, but action values (DQN) always give the largest.
             action_masks: bool (K,) or (N, K) in sb3-contrib's layout, True for what is legal: an entry for
                 each option of each choice, thus two for each flag. Illegal options are not chosen; where
-                none is legal the first counts as legal.
+                none is legal the first counts as legal. Real numbers are not masked.
             rng: generator to draw with, instead of the model's.
 
         Returns:
-            The action, int64, () or (number of choices,), with (N,) in front for N observations; and None.
+            The action, int64, () or (number of choices,), or float64 (number of numbers,) within its bounds, with
+            (N,) in front for N observations; and None.
 
         Raises:
             ConfigError: a wrong shape, or nothing to draw with.
         """
         x = np.asarray(observation, np.float32)
         logits: NDArray[Any] = self.logits(x)
+        if self.header.outputs.real:
+            return self._numbers(logits, deterministic, rng), None
         if self.header.bernoulli:  # the same as a choice between logits 0 and l
             logits = np.stack((np.zeros_like(logits), logits), -1).reshape(*logits.shape[:-1], -1)
         if action_masks is not None:
@@ -234,12 +108,27 @@ class NumpyModel:
                 raise ConfigError(f"action_masks must be of shape {logits.shape}, got {masks.shape}")
             logits = np.where(masks.reshape(logits.shape), logits, _ILLEGAL)
         if not deterministic and self.header.algorithm != "dqn":
-            rng = rng if rng is not None else self.rng
-            if rng is None:
-                raise ConfigError("deterministic=False needs a generator: NumpyModel.load(path, rng=...)")
+            rng = self._generator(rng)
             # The largest of logits with Gumbel noise is distributed as their softmax.
             logits = logits + rng.gumbel(size=logits.shape)
         return self._largest(logits), None
+
+    def _generator(self, rng: np.random.Generator | None) -> np.random.Generator:
+        rng = rng if rng is not None else self.rng
+        if rng is None:
+            raise ConfigError("deterministic=False needs a generator: NumpyModel.load(path, rng=...)")
+        return rng
+
+    def _numbers(
+        self, outputs: Array, deterministic: bool, rng: np.random.Generator | None
+    ) -> NDArray[np.float64]:
+        """Return real numbers, float64 (a,) or (N, a), of the network's outputs, which stand for their means."""
+        h = self.header
+        if not deterministic:
+            noise = self._generator(rng).standard_normal(outputs.shape)
+            outputs = outputs + np.exp(self.arrays["log_std"]) * noise.astype(np.float32)
+        numbers = np.array(h.centre, np.float32) + np.array(h.spread, np.float32) * outputs
+        return np.clip(numbers.astype(np.float64), h.low, h.high)
 
     def _largest(self, logits: NDArray[Any]) -> NDArray[np.int64]:
         choices = self.header.choices
@@ -313,25 +202,23 @@ class NumpyModel:
     def _head(self, c: Array, e_q: Array, e_a: Array, in_queue: Array, in_active: Array) -> Array:
         """Return the logits without what DQN adds to all."""
         h, w = self.header, self._w
-        if h.action == "knobs":
-            knobs: Array = c @ w["head.knobs.weight"] + w["head.knobs.bias"]
-            return knobs
-        logits = np.zeros((len(c), sum(h.choices)), np.float32)
-        queue = self._score("queue", e_q, c, in_queue)
-        if h.action == "admit_count":
-            queue.cumsum(1, out=logits[:, 1:])
+        numbers = []
+        if h.outputs.queue:
+            numbers.append(self._score("queue", e_q, c, in_queue))
+        if h.outputs.active:
+            numbers.append(self._score("active", e_a, c, in_active))
+        if h.outputs.rest:
+            layer = f"head.{h.outputs.rest}"
+            numbers.append(c @ w[f"{layer}.weight"] + w[f"{layer}.bias"])
+        found: Array = numbers[0] if len(numbers) == 1 else np.concatenate(numbers, 1)
+        if h.action == "admit_count" or (h.action == "flags" and not h.bernoulli):
+            logits = np.zeros((len(c), sum(h.choices)), np.float32)
+            if h.action == "admit_count":
+                found.cumsum(1, out=logits[:, 1:])
+            else:
+                logits[:, 1::2] = found
             return logits
-        active = self._score("active", e_a, c, in_active)
-        if h.action == "admit_evict":
-            logits[:, : h.queue_window] = queue
-            logits[:, h.queue_window : -1] = active
-            logits[:, -1:] = c @ w["head.run.weight"] + w["head.run.bias"]
-            return logits
-        if h.bernoulli:
-            return np.concatenate((queue, active), 1)
-        logits[:, 1 : 2 * h.queue_window : 2] = queue
-        logits[:, 2 * h.queue_window + 1 :: 2] = active
-        return logits
+        return found
 
     def _embed(self, name: str, rows: Array, present: Array) -> Array:
         """Return e, (N, R, d), of rows (N, R, F)."""

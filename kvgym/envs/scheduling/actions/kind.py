@@ -164,6 +164,14 @@ class ActionKind(ABC):
         """Return up to 16 numbers that the compiled functions find in ``e.settings.options``."""
         return ()
 
+    def usual(self, config: ActionConfig) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Return where the numbers of a Box action usually lie, for agents to begin with; None where it has none.
+
+        Returns:
+            The centre, and what a typical change of each number is, both float64 (a,).
+        """
+        return None
+
     def size(self, config: ActionConfig) -> int:
         """Return the number of numbers in an action."""
         return max(1, int(np.prod(self.space(config).shape or ())))

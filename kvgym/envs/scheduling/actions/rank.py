@@ -34,6 +34,9 @@ from kvgym.simulator.rule import RuleMemory
 MOST_ADDED = 10.0
 """What is added to a score at most, either way: e^10 times the work."""
 
+USUALLY_ADDED = 0.5
+"""What a typical change of a score is."""
+
 
 @mask_kernel
 def write_ones(where: Any, mask: Any) -> None:
@@ -145,7 +148,7 @@ class Rank(_Ranking):
     apply = apply_weights
 
     def space(self, config: ActionConfig) -> spaces.Box:
-        """Return the Box of the weights between their bounds, float64 (18,)."""
+        """Return the Box of the weights between their bounds, float64 (number of weights,)."""
         low, high = (np.array([getattr(w, end) for w in WEIGHTS]) for end in ("low", "high"))
         return spaces.Box(low, high, dtype=np.float64)
 
@@ -153,9 +156,13 @@ class Rank(_Ranking):
         """Return the number of weights; all can be set at any time."""
         return len(WEIGHTS)
 
+    def usual(self, config: ActionConfig) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the default weights, and their steps."""
+        return np.array([w.default for w in WEIGHTS]), np.array([w.step for w in WEIGHTS])
+
     def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Return the default weights of ``ranked``."""
-        return np.array([w.default for w in WEIGHTS])
+        return self.usual(config)[0]
 
 
 class RankScores(_Ranking):
@@ -188,6 +195,11 @@ class RankScores(_Ranking):
         """Return Q + W, a place per row."""
         return config.queue_window + config.active_window
 
+    def usual(self, config: ActionConfig) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return that nothing is added, and that half an e-fold of work is a typical change."""
+        rows = config.queue_window + config.active_window
+        return np.zeros(rows), np.full(rows, USUALLY_ADDED)
+
     def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Add nothing: ``ranked`` itself."""
-        return np.zeros(config.queue_window + config.active_window)
+        return self.usual(config)[0]

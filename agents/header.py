@@ -1,0 +1,211 @@
+"""What a trained agent is, apart from its weights: the header of its file."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvgym.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a network puts out for a kind of action.
+
+    Attributes:
+        queue: a slots network has a number for each queue row.
+        active: it has one for each active row.
+        rest: its layer on the context that all other numbers come from; "" where there are none.
+        real: actions are real numbers made of these, not choices whose logits they are.
+    """
+
+    queue: bool = False
+    active: bool = False
+    rest: str = ""
+    real: bool = False
+
+
+OUTPUTS: dict[str, Outputs] = {
+    "admit_evict": Outputs(queue=True, active=True, rest="run"),
+    "admit_count": Outputs(queue=True),
+    "flags": Outputs(queue=True, active=True),
+    "knobs": Outputs(rest="knobs"),
+    "rank": Outputs(rest="weights", real=True),
+    "rank_scores": Outputs(queue=True, active=True, real=True),
+}
+"""The kinds of action that agents are trained for. They stand here so that files are checked without environments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """What a model is, apart from its weights.
+
+    Attributes:
+        network: ``"mlp"`` or ``"slots"``.
+        action: kind of action, such as ``"admit_count"``.
+        algorithm: what trained it: ``"ppo"``, ``"maskable_ppo"``, ``"a2c"`` or ``"dqn"``.
+        choices: number of options of each choice an action consists of: one choice for Discrete actions, 2
+            options for each flag; none for real numbers.
+        centre: of real numbers, what each is where the network's output is 0.
+        spread: what each changes by where that is 1.
+        low: the least that each can be.
+        high: the most that each can be.
+        bernoulli: flags have one logit each, not one for each option.
+        activation: of an mlp: ``"tanh"`` or ``"relu"``.
+        hidden: sizes of the hidden layers of an mlp.
+        num_fixed: numbers at the start of an observation that belong to no row.
+        queue_window: Q, queue rows, which come next.
+        queue_features: numbers per queue row; the first is 1 if the row holds a request, else 0.
+        active_window: W, active rows, which come last.
+        active_features: numbers per active row; the first is 1 if the row holds a request, else 0.
+        prefix: queue features that each row of a slots network also has summed up to and including it.
+        row_dim: d of a slots network.
+        context_dim: h of a slots network.
+        env_arguments: the environment arguments the agent was trained with.
+        metadata: anything else, JSON-able.
+    """
+
+    network: str
+    action: str
+    algorithm: str
+    choices: tuple[int, ...]
+    centre: tuple[float, ...] = ()
+    spread: tuple[float, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    bernoulli: bool = False
+    activation: str = "tanh"
+    hidden: tuple[int, ...] = ()
+    num_fixed: int
+    queue_window: int
+    queue_features: int
+    active_window: int
+    active_features: int
+    prefix: tuple[int, ...] = ()
+    row_dim: int = 0
+    context_dim: int = 0
+    env_arguments: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def outputs(self) -> Outputs:
+        """What the network puts out."""
+        return OUTPUTS[self.action]
+
+    @property
+    def observation_size(self) -> int:
+        """Length of an observation."""
+        rows = self.queue_window * self.queue_features + self.active_window * self.active_features
+        return self.num_fixed + rows
+
+    @property
+    def num_logits(self) -> int:
+        """Length of the logits, or of the outputs that real numbers are made of."""
+        if self.outputs.real:
+            return len(self.centre)
+        return len(self.choices) if self.bernoulli else sum(self.choices)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of every array of weights."""
+        layers: dict[str, tuple[int, int]] = {}
+        if self.network == "mlp":
+            sizes = (self.observation_size, *self.hidden, self.num_logits)
+            for i in range(len(sizes) - 1):
+                layers[f"layer.{i}"] = (sizes[i + 1], sizes[i])
+        else:
+            d, h, outputs = self.row_dim, self.context_dim, self.outputs
+            windows = {
+                "queue": (self.queue_features + len(self.prefix), outputs.queue),
+                "active": (self.active_features, outputs.active),
+            }
+            for rows, (num_features, scored) in windows.items():
+                layers[f"{rows}.first"], layers[f"{rows}.second"] = (d, num_features), (d, d)
+                if scored:
+                    layers[f"{rows}.mix"], layers[f"{rows}.out"] = (d, d + h), (1, d)
+            layers["pool"], layers["summary"] = (h, self.num_fixed + 4 * d), (h, h)
+            if outputs.rest:
+                of_rows = outputs.queue * self.queue_window + outputs.active * self.active_window
+                layers[f"head.{outputs.rest}"] = (self.num_logits - of_rows, h)
+            if self.algorithm == "dqn":
+                layers["head.base"] = (1, h)
+        weights = {f"{name}.weight": shape for name, shape in layers.items()}
+        noise = {"log_std": (self.num_logits,)} if self.outputs.real else {}
+        return {**weights, **{f"{name}.bias": shape[:1] for name, shape in layers.items()}, **noise}
+
+    def check(self) -> None:
+        """Check that names and sizes are possible.
+
+        Raises:
+            ConfigError: naming the first that is not.
+        """
+        for name, valid in (
+            ("network", ("mlp", "slots")),
+            ("action", tuple(OUTPUTS)),
+            ("algorithm", ("ppo", "maskable_ppo", "a2c", "dqn")),
+            ("activation", ("tanh", "relu")),
+        ):
+            if getattr(self, name) not in valid:
+                raise ConfigError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if item.name in ("row_dim", "context_dim"):
+                fine = type(value) is int and (value > 0 or self.network == "mlp")
+            elif item.type == "int":
+                fine = type(value) is int and value > 0
+            elif item.type == "tuple[int, ...]":
+                least = 0 if item.name == "prefix" else 1
+                fine = isinstance(value, tuple) and all(type(n) is int and n >= least for n in value)
+            elif item.type == "tuple[float, ...]":
+                fine = isinstance(value, tuple) and all(type(x) is float and math.isfinite(x) for x in value)
+            elif item.type == "dict[str, Any]":
+                fine = isinstance(value, dict)
+            else:
+                fine = isinstance(value, bool if item.type == "bool" else str)
+            if not fine:
+                raise ConfigError(f"{item.name} must be of type {item.type} and possible, got {value!r}")
+        self._check_numbers()
+        flags = self.action == "flags"
+        number = {"flags": self.queue_window + self.active_window, "knobs": max(len(self.choices), 1)}
+        expected = 0 if self.outputs.real else number.get(self.action, 1)
+        wrong = len(self.choices) != expected or (flags and set(self.choices) != {2})
+        if wrong or (self.bernoulli and not flags):
+            raise ConfigError(
+                f"choices {self.choices}, bernoulli {self.bernoulli} do not belong to {self.action}"
+            )
+        if any(k >= self.queue_features for k in self.prefix):
+            raise ConfigError(
+                f"prefix {self.prefix} names more than the {self.queue_features} queue features"
+            )
+        discrete = {
+            "admit_evict": self.queue_window + self.active_window + 1,
+            "admit_count": self.queue_window + 1,
+        }
+        if self.action in discrete and self.choices != (discrete[self.action],):
+            raise ConfigError(f"choices {self.choices} do not belong to {self.action} of these windows")
+
+    def _check_numbers(self) -> None:
+        """Check what belongs to real numbers.
+
+        Raises:
+            ConfigError: sizes that do not belong together, or bounds or spreads that are none.
+        """
+        outputs, expected = self.outputs, 0
+        if outputs.real:
+            of_rows = outputs.queue * self.queue_window + outputs.active * self.active_window
+            expected = max(len(self.centre), 1) if outputs.rest else of_rows
+        given = {name: getattr(self, name) for name in ("centre", "spread", "low", "high")}
+        for name, numbers in given.items():
+            if len(numbers) != expected:
+                raise ConfigError(
+                    f"{name} must have {expected} numbers for {self.action}, got {len(numbers)}"
+                )
+        for name, fine in (
+            ("spread", all(x > 0 for x in self.spread)),
+            ("low", all(a < b for a, b in zip(self.low, self.high, strict=True))),
+        ):
+            if not fine:
+                raise ConfigError(
+                    f"{name} {given[name]} is impossible: spreads are positive, and low is below high"
+                )

@@ -1,0 +1,68 @@
+"""What stands on the page about Stable-Baselines3 can be run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kvgym.agents.config import load_training
+from kvgym.agents.evolution.training import train
+from kvgym.agents.numpy_model import NumpyModel
+from kvgym.envs.scheduling.config import EnvConfig
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "train_with_sb3.md"
+TEXT = PAGE.read_text("utf-8")
+
+SMALLER = {
+    '"duration": 120': '"duration": 5',
+    "num_envs=64": "num_envs=2",
+    "n_steps=108": "n_steps=16",
+    "batch_size=1728": "batch_size=16",
+    "learn(500_000)": "learn(64)",
+    "seeds=range(100, 110)": "seeds=range(100, 102)",
+}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_the_example_runs(tmp_path, monkeypatch, capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    for long, short in SMALLER.items():
+        assert code.count(long) == 1, long
+        code = code.replace(long, short)
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, object] = {}
+    exec(compile(code, str(PAGE), "exec"), found)
+    shown = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert list(shown) == ["scores", "ranked:slack=0,urgent=0,lost=0", "ranked", "slai"]
+    assert all(np.isfinite(float(value)) for value in shown.values())
+    assert NumpyModel.load(tmp_path / "scores.npz").header.action == "rank_scores"
+
+
+def test_the_task_of_the_example_is_that_of_the_configuration():
+    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    given: dict[str, dict[str, object]] = {}
+    exec(code[code.index("lengths_unknown") : code.index("config =")], given)
+    ours = EnvConfig.of(action="rank_scores", **given["task"])
+    theirs = load_training("rank_scores").env_configs()[0]
+    assert ours.system.pop("horizon") == theirs.horizon
+    assert ours == theirs.model_copy(update={"horizon": None})
+
+
+def test_the_evolution_beside_it_runs(tmp_path):
+    (text,) = re.findall(r"```yaml\n# deadlines\.yaml\n(.*?)```", TEXT, re.DOTALL)
+    path = tmp_path / "deadlines.yaml"
+    path.write_text(text)
+    small = ["generations=1", "services_per_generation=1", "held_out.services=1", "population=4", "jobs=1"]
+    small += ["services.families.0.workload.duration=5"]
+    assert train(load_training(path, small), tmp_path / "run").generations == 1
