@@ -144,7 +144,7 @@ def test_training_without_the_extra_names_it(tmp_path):
     code = (
         "import sys\n"
         "sys.modules['stable_baselines3'] = sys.modules['torch'] = None\n"
-        f"sys.argv = ['kvgym', 'train', '--out', {str(tmp_path / 'run')!r}]\n"
+        f"sys.argv = ['kvgym', 'train', 'noisy', '--out', {str(tmp_path / 'run')!r}]\n"
         "from kvgym.cli.app import main\n"
         "main()\n"
     )

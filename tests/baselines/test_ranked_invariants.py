@@ -156,7 +156,11 @@ def test_the_unit_of_time_does_not_matter(
 @given(tables(), st.sampled_from(list(FIRST_TOKEN)))
 def test_blocks_do_not_matter_where_there_is_memory_enough(table: RequestTable, first_token: str) -> None:
     results = [
-        simulate(System(10_000 // size * size, AFFINE, first_token, block_size=size), table, "ranked:prefill_room=0")
+        simulate(
+            System(10_000 // size * size, AFFINE, first_token, block_size=size),
+            table,
+            "ranked:prefill_room=0",
+        )
         for size in (1, 16, 7)
     ]
     for other in results[1:]:

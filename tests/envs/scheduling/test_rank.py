@@ -157,7 +157,7 @@ def test_features_by_hand(requests_of):
     assert found["active.0.lost"] == 0
     slack = math.log(1 + 0.5)  # 1.5 s between tokens less a batch
     assert found["active.0.urgency"] == pytest.approx(1 - slack / 8)
-    score = math.log(2) + 1.5 * math.log(9 + 1) - 0.2 * math.log(4) - 0.1 * math.log(10) + 0.5 * (slack - 8)
+    score = math.log(2) + 1.5 * math.log(9 + 1) - 0.5 * math.log(4) - 0.1 * math.log(10) + 0.5 * (slack - 8)
     score -= 2.5 * math.log(5) + 10  # it cannot wait for another batch
     assert found["active.0.rank_score"] == pytest.approx(score / (abs(score) + 4), rel=1e-5)
     # The one that came at 0 had 3 s, which are gone; the other has 1.5 s left, and is first now.
