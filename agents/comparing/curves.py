@@ -36,7 +36,7 @@ def read_curve(folder: Path) -> dict[str, Any]:
     found = {"folder": folder.name, "training": config.name, "seed": config.seed, "rows": len(rows)}
     if "held_out" in rows[0]:
         return {
-            **found, "x_label": "CPU minutes", "y_label": "better than the references, held-out services (%)",
+            **found, "x_label": "CPU minutes", "y_label": "better on held-out services (%)",
             "x": [float(row["cpu_seconds"]) / 60 for row in rows],
             "y": [improvement(float(row["best"]), config.metric) for row in rows],
             "length": int(rows[-1]["generation"]), "unit": "generations",
