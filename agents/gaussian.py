@@ -68,22 +68,33 @@ class RowsGaussian(DiagGaussianDistribution):
         return found
 
 
-class GaussianActions:
-    """Mixed into an ``ActorCriticPolicy``, whose ``action_net`` becomes one of :class:`Around`."""
+class GaussianPolicy(ActorCriticPolicy):
+    """Stable-Baselines3's ``MlpPolicy`` for actions of real numbers; its ``action_net`` is one of :class:`Around`.
+
+    Args:
+        *args: as ``ActorCriticPolicy`` takes them.
+        centre: where each number begins.
+        spread: what a typical change of it is.
+        **kwargs: likewise.
+
+    Raises:
+        ConfigError: the noise is not that of independent normal numbers (``use_sde``).
+    """
 
     action_net: nn.Module
     action_dist: Any
     log_std: Any
 
-    def begin_around(self, centre: Sequence[float], spread: Sequence[float]) -> None:
-        """Let the outputs of the network that was built be in units of ``spread`` around ``centre``.
+    def __init__(self, *args: Any, centre: Sequence[float], spread: Sequence[float], **kwargs: Any) -> None:
+        self._usual = centre, spread
+        super().__init__(*args, **kwargs)
 
-        Raises:
-            ConfigError: the noise is not that of independent normal numbers (``use_sde``).
-        """
+    def _build(self, lr_schedule: Schedule) -> None:
+        super()._build(lr_schedule)
         if type(self.action_dist) is not DiagGaussianDistribution:
             raise ConfigError("these policies have a standard deviation for each number; leave use_sde out")
-        self.action_net = Around(self.action_net, centre, spread)
+        # The parameters stay those that the optimiser has.
+        self.action_net = Around(self.action_net, *self._usual)
 
     def _get_action_dist_from_latent(self, latent_pi: Tensor) -> Distribution:
         """Return the distribution of actions of features (B, h)."""
@@ -94,22 +105,3 @@ class GaussianActions:
             net(latent_pi), self.log_std + net.spread.log()
         )
         return found
-
-
-class GaussianMlpPolicy(GaussianActions, ActorCriticPolicy):
-    """Stable-Baselines3's ``MlpPolicy`` for actions of real numbers.
-
-    Args:
-        *args: as ``ActorCriticPolicy`` takes them.
-        centre: where each number begins.
-        spread: what a typical change of it is.
-        **kwargs: likewise.
-    """
-
-    def __init__(self, *args: Any, centre: Sequence[float], spread: Sequence[float], **kwargs: Any) -> None:
-        self._usual = centre, spread
-        super().__init__(*args, **kwargs)
-
-    def _build(self, lr_schedule: Schedule) -> None:
-        super()._build(lr_schedule)
-        self.begin_around(*self._usual)  # the parameters stay those that the optimiser has

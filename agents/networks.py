@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeGuard
 
 import gymnasium as gym
 
-from kvgym.agents.gaussian import GaussianActions, GaussianMlpPolicy, RowsGaussian
+from kvgym.agents.gaussian import GaussianPolicy, RowsGaussian
 from kvgym.agents.header import OUTPUTS
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.config import EnvConfig
@@ -311,23 +311,11 @@ class SlotsPolicy(ActorCriticPolicy):
         _build_slots(self, lr_schedule)
 
 
-class GaussianSlotsPolicy(GaussianActions, SlotsPolicy):
-    """The slots network for actions of real numbers.
-
-    Args:
-        *args: as :class:`SlotsPolicy` takes them.
-        centre: where each number begins.
-        spread: what a typical change of it is.
-        **kwargs: likewise.
-    """
-
-    def __init__(self, *args: Any, centre: Sequence[float], spread: Sequence[float], **kwargs: Any) -> None:
-        self._usual = centre, spread
-        super().__init__(*args, **kwargs)
+class GaussianSlotsPolicy(GaussianPolicy, SlotsPolicy):
+    """The slots network for actions of real numbers; arguments as those of :class:`.gaussian.GaussianPolicy`."""
 
     def _build(self, lr_schedule: Schedule) -> None:
         super()._build(lr_schedule)
-        self.begin_around(*self._usual)
         extractor: Any = self.pi_features_extractor
         if extractor.split[3]:
             self.action_dist = RowsGaussian(len(self._usual[0]))
@@ -424,7 +412,7 @@ def policy_for(
         )
     if network == "mlp":
         arguments = {"net_arch": list(sizes["hidden"]), **around}
-        return ("MlpPolicy" if usual is None else GaussianMlpPolicy), arguments
+        return ("MlpPolicy" if usual is None else GaussianPolicy), arguments
     layout = {
         "queue_window": config.queue_window,
         "active_window": config.active_window,

@@ -1,6 +1,6 @@
 """Compare learned agents with all that stands beside them: every table of docs/agents_tables.md.
 
-    python scripts/compare_agents.py --agent ranked --slo-agent ranked_slo --json results/agents.json \
+    python scripts/compare_agents.py --agent ranked_latency --slo-agent ranked_slo --json results/agents.json \
         --markdown docs/agents_tables.md
     python scripts/compare_agents.py --agent results/ranked-0 --tasks latency mixed --seeds 5     some of them
     python scripts/compare_agents.py --agent results/ranked-0 --quick          seconds, to see that it runs

@@ -6,6 +6,17 @@ from kvgym.workloads.traces import write_sample_trace
 
 
 @pytest.fixture
+def one_torch_thread():
+    """PyTorch computes in one thread: tests run side by side, and small networks gain nothing from more."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def azure_trace(tmp_path):
     """A small synthetic trace in the Azure layout."""
     path = tmp_path / "azure.csv"

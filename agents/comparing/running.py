@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
 from pathlib import Path
 
 from kvgym.agents.comparing.bench import Outcome
 from kvgym.agents.comparing.cells import Cell, Job, jobs_for
 from kvgym.agents.comparing.store import Store
-from kvgym.errors import KVGymError
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+from kvgym.agents.processes import cores, ended_early, make_pool
 
 
 def run_job(job: Job) -> tuple[dict[str, Outcome], float]:
@@ -29,26 +21,19 @@ def run_job(job: Job) -> tuple[dict[str, Outcome], float]:
     return found, time.process_time() - started
 
 
-def _start() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
-
-
 def _outcomes(jobs: Sequence[Job], processes: int) -> Iterator[tuple[Job, dict[str, Outcome], float]]:
     """Run jobs and return what they found, as soon as it is there."""
     if processes == 1 or len(jobs) == 1:
         for job in jobs:
             yield job, *run_job(job)
         return
-    pool = ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_start)
+    pool = make_pool(processes)
     try:
         waiting = {pool.submit(run_job, job): job for job in jobs}
         for done in as_completed(waiting):
             yield waiting[done], *done.result()
     except BrokenProcessPool:
-        raise KVGymError(
-            "a worker process has ended early; in a script, call this under "
-            'if __name__ == "__main__":, or with one process'
-        ) from None
+        raise ended_early("call this", "one process") from None
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
 from types import TracebackType
 from typing import Any
 
 from kvgym.agents.evolution.objective import Measurement, measure, measure_reference
 from kvgym.agents.evolution.role import AS_POLICY, Role
 from kvgym.agents.evolution.services import Service, Services
-from kvgym.errors import KVGymError
+from kvgym.agents.processes import cores, ended_early, make_pool
 
 CACHED = 256
 """Services that a process keeps, the latest ones: those held out are drawn once."""
@@ -78,18 +75,12 @@ _player: Player | None = None  # of a worker process
 
 def _start(services: Services) -> None:
     global _player
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
     _player = Player(services)
 
 
 def _play(task: Task) -> tuple[list[Measurement], float]:
     assert _player is not None
     return _player.play(task)
-
-
-def _cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Players:
@@ -105,17 +96,12 @@ class Players:
     """
 
     def __init__(self, services: Services, jobs: int) -> None:
-        self.jobs = jobs or _cores()
+        self.jobs = jobs or cores()
         self.cpu_seconds = 0.0
         self._here = Player(services)
         self._pool: ProcessPoolExecutor | None = None
         if self.jobs > 1:
-            self._pool = ProcessPoolExecutor(
-                self.jobs,
-                mp_context=get_context("spawn"),
-                initializer=_start,
-                initargs=(services,),
-            )
+            self._pool = make_pool(self.jobs, _start, services)
 
     def __enter__(self) -> Players:
         """Return the players."""
@@ -137,10 +123,7 @@ class Players:
                 found.append(measurements)
                 self.cpu_seconds += seconds
         except BrokenProcessPool:
-            raise KVGymError(
-                "a worker process has ended early; in a script, train under "
-                'if __name__ == "__main__":, or with jobs=1'
-            ) from None
+            raise ended_early("train", "jobs=1") from None
         return found
 
     def compete(

@@ -33,12 +33,7 @@ BY_LENGTH = {"queue_order": "predicted"}
 KNOBS = [0, 7, 3, 0]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def make(algorithm, action, *, normalise=False, policy="MlpPolicy", policy_kwargs=None, **options):

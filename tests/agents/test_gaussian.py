@@ -31,12 +31,7 @@ Q, W = 5, 3
 NUMBER = len(WEIGHTS)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def arguments_of(kind):

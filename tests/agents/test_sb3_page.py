@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from kvgym.agents.config import load_training
 from kvgym.agents.evolution.training import train
@@ -27,12 +26,7 @@ SMALLER = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def test_the_example_runs(tmp_path, monkeypatch, capsys):

@@ -28,12 +28,7 @@ TINY = {"num_requests": 3, "horizon": 60.0}
 make = vec_env.make_sb3_env
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 # ---------------------------------------------------------------- the adapter
