@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,41 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError, KVGymError
+from kvgym.errors import ConfigError
+from kvgym.execution import make_executor
+from kvgym.experiments.runs import Played, Player, Run, RunRecord, play_runs
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.experiments.statistics import Estimate, improvement_interval, mean_interval, ratio_interval
-from kvgym.metrics import compute_metrics, metric_info, metric_names, worker_metrics
+from kvgym.metrics import metric_info, metric_names
 from kvgym.policy import Policy, make_policy, policy_defaults
 from kvgym.routing import Router, make_router
-from kvgym.runner import SimulationResult, check_needs, simulate
-from kvgym.simulator.system import System
+from kvgym.runner import SimulationResult, check_needs
 from kvgym.version import __version__
-from kvgym.workloads.table import RequestTable
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class RunRecord:
-    """One policy on one seed, with one router if several are compared.
-
-    Attributes:
-        policy: label of the policy, e.g. ``alpha_greedy:alpha=0.3``; see :func:`compare` for several routers.
-        seed: the seed.
-        metrics: see :mod:`kvgym.metrics`; all NaN where the run failed.
-        error: why the run has no result, or "".
-        completed_once: every request has exactly one completion record.
-        wall_time: seconds the run took on this machine.
-        workers: figures of each worker, see :func:`kvgym.metrics.worker_metrics`; empty for a single worker.
-    """
-
-    policy: str
-    seed: int
-    metrics: dict[str, float]
-    error: str
-    completed_once: bool
-    wall_time: float
-    workers: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -206,6 +182,8 @@ def compare(
     seeds: int | Iterable[int] | None = None,
     routers: Sequence[str | Router] | None = None,
     keep_examples: bool = False,
+    jobs: int | None = 1,
+    ray: str | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Run policies, or routers of a cluster, on the same workloads.
@@ -217,7 +195,10 @@ def compare(
         routers: routers or specs to compare, each with every policy; None = the scenario's. Results go by the
             label of the router; with several policies by both, ``"fcfs via round_robin"``.
         keep_examples: keep the first seed's results with per-iteration logs.
-        progress: called with a line of text before each run.
+        jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. With
+            others than 1, a script calls this under ``if __name__ == "__main__":``.
+        ray: run on a Ray cluster instead, see there.
+        progress: called with a line of text after each run.
 
     Returns:
         All runs. A policy that livelocks or decides something impossible is reported in its record, and the
@@ -241,40 +222,40 @@ def compare(
         raise ConfigError(f"seeds {list(numbers)}; expected different whole numbers ≥ 0")
     if not numbers:
         raise ConfigError("no seeds to run; give at least one")
-    runs: list[RunRecord] = []
+    player = Player()
     sizes: list[int] = []
     notes: list[tuple[int, str]] = []
-    examples: dict[str, SimulationResult] = {}
     for seed in numbers:
-        table = chosen.sample(workload, seed, system.usable_capacity)
+        _, table = player.requests(chosen, seed)
         for policy in made:
             check_needs(policy, table)
         system.check_fits(table)
         sizes.append(len(table))
         notes += [(seed, note) for note in table.notes]
-        for label, (policy, router) in contenders.items():
+    runs = [
+        Run(chosen, policy, router, seed, label, log=keep_examples and seed == numbers[0])
+        for seed in numbers
+        for label, (policy, router) in contenders.items()
+    ]
+    played: dict[tuple[str, int], Played] = {}
+    with make_executor(player, jobs, ray=ray) as executor:
+        for place, found in play_runs(runs, executor):
+            played[runs[place].label, runs[place].seed] = found
             if progress is not None:
-                progress(f"{label}, seed {seed}")
-            keep = keep_examples and seed == numbers[0]
-            record, result = _run(system, table, policy, router, label, seed, keep)
-            runs.append(record)
-            if result is not None and not result.completed:
-                left = int(record.metrics["unfinished"])
-                notes.append(
-                    (
-                        seed,
-                        f"{label} stopped at the horizon, {system.horizon:g} s, with {left:,} requests left.",
-                    )
-                )
-            if keep and result is not None:
-                examples[label] = result
-    order = {label: i for i, label in enumerate(labels)}
-    runs.sort(key=lambda r: (order[r.policy], numbers.index(r.seed)))
+                progress(f"{runs[place].label}, seed {runs[place].seed}")
+    for run in runs:
+        record = played[run.label, run.seed].record
+        if not record.error and not record.completed_once:
+            left = f"{int(record.metrics['unfinished']):,} requests left"
+            notes.append(
+                (run.seed, f"{run.label} stopped at the horizon, {system.horizon:g} s, with {left}.")
+            )
+    examples = {label: result for label in labels if (result := played[label, numbers[0]].result) is not None}
     return Comparison(
         scenario=chosen,
         policies=tuple(labels),
         seeds=numbers,
-        runs=tuple(runs),
+        runs=tuple(played[label, seed].record for label in labels for seed in numbers),
         num_requests=tuple(sizes),
         examples=examples,
         notes=merge_notes(notes, len(numbers)),
@@ -334,27 +315,6 @@ def merge_notes(notes: list[tuple[int, str]], seeds: int) -> tuple[str, ...]:
         else f"Seed{'s' if len(where) > 1 else ''} {', '.join(map(str, where))}: {text}"
         for text, where in by_text.items()
     )
-
-
-def _run(
-    system: System,
-    table: RequestTable,
-    policy: Policy,
-    router: Router | None,
-    label: str,
-    seed: int,
-    log: bool,
-) -> tuple[RunRecord, SimulationResult | None]:
-    started = time.perf_counter()
-    try:
-        result = simulate(system, table, policy, router=router, seed=seed, log=log)
-    except KVGymError as error:
-        empty = dict.fromkeys(metric_names(), float("nan"))
-        return RunRecord(label, seed, empty, str(error), False, time.perf_counter() - started), None
-    elapsed = time.perf_counter() - started
-    once = result.completed and int(result.worker["total_finished"].sum()) == len(table)
-    workers = tuple(worker_metrics(result)) if len(result.worker) > 1 else ()
-    return RunRecord(label, seed, compute_metrics(result), "", once, elapsed, workers), result
 
 
 def jsonable(value: Any) -> Any:
