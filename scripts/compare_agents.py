@@ -57,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
     add("--tuning-seeds", type=int, help="seeds that schedulers and knobs are tuned on, default 5")
     add("--quick", action="store_true", help="few requests, rates and schedulers, two seeds")
     add("--jobs", type=int, default=0, help="processes; 0 = as many as there are cores")
+    add("--ray", help="run on Ray: local, auto, or the address of a cluster")
     add("--json", type=Path, help="file of the figures, read first and written after every scenario")
     add("--markdown", type=Path, help="file of the page; default: standard output")
     add("--curves", nargs="+", default=(), type=Path, metavar="FOLDER", help="training folders, for the page")
@@ -122,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             store.curves = [read_curve(folder) for folder in options.curves]
         if options.agent:
             run_cells(
-                cells_of(options), store, path=options.json, processes=options.jobs,
+                cells_of(options), store, path=options.json, jobs=options.jobs, ray=options.ray,
                 progress=lambda text: print(text, file=sys.stderr, flush=True),
             )  # fmt: skip
         elif options.json is not None:

@@ -82,6 +82,7 @@ class EvolutionConfig(TrainingConfig):
         held_out: evaluation and early stopping.
         keep_checkpoints: how many of the latest checkpoints are kept.
         jobs: processes; 0 = as many as there are cores. Results do not depend on it.
+        ray: play on a Ray cluster instead: ``"local"``, ``"auto"`` or an address. Nor on it.
         seed: of everything random.
     """
 
@@ -103,6 +104,7 @@ class EvolutionConfig(TrainingConfig):
     held_out: HeldOut = HeldOut()
     keep_checkpoints: int = Field(default=2, ge=1)
     jobs: int = Field(default=0, ge=0)
+    ray: str | None = None
 
     @field_validator("weights", mode="before")
     @classmethod

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 from kvgym.agents.evolution.objective import Measurement, measure, measure_reference
 from kvgym.agents.evolution.role import AS_POLICY, Role
 from kvgym.agents.evolution.services import Service, Services
-from kvgym.agents.processes import cores, ended_early, make_pool
+from kvgym.execution import cores, make_executor
 
 CACHED = 256
 """Services that a process keeps, the latest ones: those held out are drawn once."""
@@ -41,7 +39,7 @@ class Task:
 
 
 class Player:
-    """Plays tasks in one process.
+    """Plays tasks in one process; work for an executor.
 
     Args:
         services: what seeds draw from.
@@ -51,6 +49,10 @@ class Player:
         self._services = services
         self._known: dict[int, Service] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Go to other processes without the services drawn so far."""
+        return {"_services": self._services, "_known": {}}
+
     def service(self, seed: int) -> Service:
         """Return the service of a seed."""
         found = self._known.pop(seed, None) or self._services.draw(seed)
@@ -59,7 +61,7 @@ class Player:
             del self._known[next(iter(self._known))]
         return found
 
-    def play(self, task: Task) -> tuple[list[Measurement], float]:
+    def __call__(self, task: Task, /) -> tuple[list[Measurement], float]:
         """Return the measurements of a task, and the CPU seconds it took."""
         started = time.process_time()
         service = self.service(task.seed)
@@ -70,38 +72,23 @@ class Player:
         return found, time.process_time() - started
 
 
-_player: Player | None = None  # of a worker process
-
-
-def _start(services: Services) -> None:
-    global _player
-    _player = Player(services)
-
-
-def _play(task: Task) -> tuple[list[Measurement], float]:
-    assert _player is not None
-    return _player.play(task)
-
-
 class Players:
     """Plays tasks in several processes; a context manager that ends them.
 
     Args:
         services: what seeds draw from.
         jobs: number of processes; 1 = this one, 0 = as many as there are cores.
+        ray: play on a Ray cluster instead, see :func:`kvgym.execution.make_executor`.
 
     Attributes:
         jobs: number of processes.
         cpu_seconds: spent on tasks so far.
     """
 
-    def __init__(self, services: Services, jobs: int) -> None:
+    def __init__(self, services: Services, jobs: int, ray: str | None = None) -> None:
         self.jobs = jobs or cores()
         self.cpu_seconds = 0.0
-        self._here = Player(services)
-        self._pool: ProcessPoolExecutor | None = None
-        if self.jobs > 1:
-            self._pool = make_pool(self.jobs, _start, services)
+        self._executor = make_executor(Player(services), jobs if ray else self.jobs, ray=ray)
 
     def __enter__(self) -> Players:
         """Return the players."""
@@ -111,19 +98,14 @@ class Players:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the processes."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        self._executor.close()
 
     def play(self, tasks: Sequence[Task]) -> list[list[Measurement]]:
         """Return the measurements of each task, in order."""
-        outcomes = map(self._here.play, tasks) if self._pool is None else self._pool.map(_play, tasks)
         found = []
-        try:
-            for measurements, seconds in outcomes:
-                found.append(measurements)
-                self.cpu_seconds += seconds
-        except BrokenProcessPool:
-            raise ended_early("train", "jobs=1") from None
+        for measurements, seconds in self._executor.map(tasks):
+            found.append(measurements)
+            self.cpu_seconds += seconds
         return found
 
     def compete(

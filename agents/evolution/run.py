@@ -255,7 +255,7 @@ class Run:
             "seed": config.seed,
             "held_out": jsonable(held_out),
             # Not how many processes: the agent does not depend on it.
-            "training": config.model_dump(mode="json", exclude={"jobs"}),
+            "training": config.model_dump(mode="json", exclude={"jobs", "ray"}),
         }
         return EvolvedModel(config.learner, config.fixed, weights, metadata, config.role.kind)
 

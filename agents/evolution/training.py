@@ -111,7 +111,7 @@ def resume(
 
 
 def _players(config: EvolutionConfig) -> Players:
-    return Players(config.services, config.jobs)
+    return Players(config.services, config.jobs, config.ray)
 
 
 def _context(config: EvolutionConfig, command: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kvgym.cli import console
+from kvgym.cli.execution_options import JobsOption, RayOption
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
@@ -65,6 +66,8 @@ def compare(
     router: RoutersOption = None,
     horizon: HorizonOption = None,
     metrics: Annotated[str | None, typer.Option(help="Comma-separated columns (kvgym list metrics).")] = None,
+    jobs: JobsOption = None,
+    ray: RayOption = None,
     out: OutOption = None,
     report: Annotated[bool, typer.Option(help="Write report.html (needs kvgym[report]).")] = True,
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
@@ -98,7 +101,14 @@ def compare(
     several = routers if len(routers) > 1 else None
     with console.run_progress(len(specs) * max(1, len(routers)) * count, progress) as advance:
         comparison = run_comparison(
-            chosen, specs, seeds=numbers, routers=several, keep_examples=report, progress=advance
+            chosen,
+            specs,
+            seeds=numbers,
+            routers=several,
+            keep_examples=report,
+            jobs=jobs,
+            ray=ray,
+            progress=advance,
         )
     console.out.print(console.comparison_table(comparison, columns))
     console.print_remarks(comparison)

@@ -11,7 +11,14 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from kvgym.experiments.comparison import Comparison
@@ -213,6 +220,8 @@ def progress_bar(total: int, enabled: bool) -> Iterator[Progress | None]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
         console=err,
         transient=True,
     ) as progress:
@@ -222,15 +231,12 @@ def progress_bar(total: int, enabled: bool) -> Iterator[Progress | None]:
 
 @contextlib.contextmanager
 def run_progress(total: int, enabled: bool) -> Iterator[Callable[[str], None]]:
-    """Show a progress bar over runs; the function it gives is called with a line of text before each run."""
+    """Show a progress bar over runs; the function it gives is called with a line of text after each run."""
     with progress_bar(total, enabled) as bar:
-        started = False
 
         def advance(text: str) -> None:
-            nonlocal started
             if bar is not None:
-                bar.update(bar.task_ids[0], description=escape(text), advance=int(started))
-            started = True
+                bar.update(bar.task_ids[0], description=escape(text), advance=1)
 
         yield advance
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kvgym.cli import console
+from kvgym.cli.execution_options import JobsOption, RayOption
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
@@ -81,6 +82,8 @@ def evaluate(
     workers: WorkersOption = None,
     router: RoutersOption = None,
     horizon: HorizonOption = None,
+    jobs: JobsOption = None,
+    ray: RayOption = None,
     out: OutOption = None,
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
 ) -> None:
@@ -129,7 +132,9 @@ def evaluate(
     folder = make_folder(out or default_folder("evaluate", agent.info.name))
     numbers = range(first_seed, first_seed + count)
     with console.run_progress(len(specs) * len(others or (None,)) * count, progress) as advance:
-        comparison = compare(chosen, specs, seeds=numbers, routers=others, progress=advance)
+        comparison = compare(
+            chosen, specs, seeds=numbers, routers=others, jobs=jobs, ray=ray, progress=advance
+        )
     console.out.print(console.agent_table(comparison, agent.info.name, by))
     console.print_remarks(comparison)
     comparison.save(folder, command=command_line())

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvgym.cli import console
+from kvgym.cli.execution_options import JobsOption, RayOption
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
@@ -112,9 +113,8 @@ def tune(
     first_seed: Annotated[
         int, typer.Option(min=0, help="The first training seed; compare begins at 0, apart from these.")
     ] = 1000,
-    jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=1, help="Processes; any number gives the same result.")
-    ] = 1,
+    jobs: JobsOption = None,
+    ray: RayOption = None,
     trace: TraceOption = None,
     trace_format: TraceFormatOption = "auto",
     rate_scale: RateScaleOption = 1.0,
@@ -169,8 +169,8 @@ def tune(
                     bar.update(bar.task_ids[0], description=escape(text), completed=done, total=total)
 
             return run_search(
-                spec, chosen, space=space, metric=metric, seeds=numbers, search=search, trials=trials, workers=jobs,
-                progress=advance,
+                spec, chosen, space=space, metric=metric, seeds=numbers, search=search, trials=trials, jobs=jobs,
+                ray=ray, progress=advance,
             )  # fmt: skip
 
     for spec in given:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,8 @@ from kvgym.errors import ConfigError
 from kvgym.execution.executor import MOST_ATTEMPTS, Executor, Result, Task, Work, given_up
 
 LOCAL = "local"
+PATIENCE = 10.0
+"""Seconds until a node must have answered."""
 
 _kept: dict[str, Any] = {}  # in a worker process: the work of the latest executor, by its id
 
@@ -37,6 +40,7 @@ class OnRay(Executor[Task, Result]):
         self._jobs = jobs
         self._owns = not ray.is_initialized()
         if self._owns:
+            _check_address(address)
             options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
             try:
                 if address == LOCAL:
@@ -44,9 +48,7 @@ class OnRay(Executor[Task, Result]):
                 else:
                     ray.init(address=address, **options)
             except ConnectionError as error:
-                raise ConfigError(
-                    f"no Ray cluster at {address!r} ({error}); start one with: ray start --head, or say {LOCAL!r}"
-                ) from None
+                raise _no_cluster(address, error) from None
         self._id = uuid.uuid4().hex
         self._work = ray.put(work)
         self._do: Any = ray.remote(num_cpus=1, max_retries=MOST_ATTEMPTS - 1)(_do)
@@ -85,6 +87,27 @@ class OnRay(Executor[Task, Result]):
     def _most(self) -> int:
         """Return how many tasks may be handed to the cluster at a time: those it can run, and as many to wait."""
         return self._jobs or 2 * max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+
+def _check_address(address: str) -> None:
+    """Check that somebody answers at host:port: Ray itself would try for minutes.
+
+    Raises:
+        ConfigError: nobody does.
+    """
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise _no_cluster(address, error) from None
+
+
+def _no_cluster(address: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"no Ray cluster at {address!r} ({error}); start one with: ray start --head, or say {LOCAL!r}"
+    )
 
 
 def _do(name: str, work: list[Any], task: Any) -> Any:

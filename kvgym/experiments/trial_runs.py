@@ -1,19 +1,17 @@
-"""Runs of the trials of a search: points of a plan on the requests of the seeds, here or in other processes."""
+"""Runs of the trials of a search: points of a plan on the requests of the seeds, here or elsewhere."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from kvgym.errors import KVGymError
+from kvgym.execution import make_executor
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.search_space import SearchPlan
 from kvgym.experiments.tuning_result import Trial
@@ -31,7 +29,7 @@ class _Outcome(NamedTuple):
 
 
 class _Runner:
-    """Runs points of a plan on the tables of the seeds; made anew in each process."""
+    """Runs points of a plan on the tables of the seeds; work for an executor."""
 
     def __init__(
         self,
@@ -44,8 +42,9 @@ class _Runner:
         self.scenario, self.tables, self.seeds, self.plan, self.metric = scenario, tables, seeds, plan, metric
         self.system = scenario.make_system()
 
-    def run(self, point: dict[str, Any], k: int) -> _Outcome:
-        """Return the metric on seed number ``k``."""
+    def __call__(self, task: tuple[dict[str, Any], int], /) -> _Outcome:
+        """Return the metric of a point on a seed, given by its place."""
+        point, k = task
         seed = self.seeds[k]
         try:
             policy, router = self.plan.make(point), self.scenario.make_router()
@@ -58,21 +57,8 @@ class _Runner:
         return _Outcome(value, int(metrics["finished"]), nothing)
 
 
-_runner: _Runner | None = None  # of a worker process
-
-
-def _start_worker(*arguments: Any) -> None:
-    global _runner
-    _runner = _Runner(*arguments)
-
-
-def _work(task: tuple[dict[str, Any], int]) -> _Outcome:
-    assert _runner is not None
-    return _runner.run(*task)
-
-
 class Bench:
-    """Turns points into trials, here or in a pool of processes, and counts the runs."""
+    """Turns points into trials, here or in other processes, and counts the runs."""
 
     def __init__(
         self,
@@ -81,19 +67,14 @@ class Bench:
         seeds: tuple[int, ...],
         plan: SearchPlan,
         metric: str,
-        workers: int,
+        jobs: int | None,
+        ray: str | None,
         progress: Progress | None,
     ) -> None:
         self.plan, self.metric = plan, metric
         self.num_requests = sum(len(table) for table in tables)
-        self._arguments = (scenario, tables, seeds, plan, metric)
         self._seeds, self._progress, self._done, self._total = len(seeds), progress, 0, 0
-        self._runner = _Runner(*self._arguments)
-        self._pool: ProcessPoolExecutor | None = None
-        if workers > 1:
-            self._pool = ProcessPoolExecutor(
-                workers, mp_context=get_context("spawn"), initializer=_start_worker, initargs=self._arguments
-            )
+        self._executor = make_executor(_Runner(scenario, tables, seeds, plan, metric), jobs, ray=ray)
 
     def __enter__(self) -> Bench:
         """Return the bench; its processes end with the block."""
@@ -103,8 +84,7 @@ class Bench:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End the processes."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+        self._executor.close()
 
     def expect(self, trials: int) -> None:
         """Say how many trials there may be, for the progress."""
@@ -127,23 +107,13 @@ class Bench:
 
     def _map(self, tasks: Sequence[tuple[dict[str, Any], int]]) -> list[_Outcome]:
         """Run points on seeds, each given by its place."""
-        if self._pool is None:
-            outcomes: Iterator[_Outcome] = itertools.starmap(self._runner.run, tasks)
-        else:
-            outcomes = self._pool.map(_work, tasks)
-        collected = []
-        try:
-            for (point, _), outcome in zip(tasks, outcomes, strict=True):
-                collected.append(outcome)
-                self._done += 1
-                if self._progress is not None:
-                    self._progress(self.plan.spec(point), self._done, self._total)
-        except BrokenProcessPool:
-            raise KVGymError(
-                "a worker process has ended early; in a script, call tune under "
-                'if __name__ == "__main__":, or with workers=1'
-            ) from None
-        return collected
+        found: dict[int, _Outcome] = {}
+        for place, outcome in self._executor.stream(tasks):
+            found[place] = outcome
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self.plan.spec(tasks[place][0]), self._done, self._total)
+        return [found[place] for place in range(len(tasks))]
 
     def _trial(self, point: dict[str, Any], outcomes: Sequence[_Outcome]) -> Trial:
         values, finished, errors = zip(*outcomes, strict=True)

@@ -38,7 +38,8 @@ def tune(
     seeds: int | Iterable[int] = 5,
     search: str = "grid",
     trials: int | None = None,
-    workers: int = 1,
+    jobs: int | None = 1,
+    ray: str | None = None,
     progress: Progress | None = None,
 ) -> TuningResult:
     """Search the hyperparameters of a policy for the best mean of a metric over training seeds.
@@ -58,8 +59,9 @@ def tune(
         search: ``"grid"``, every point, or ``"optuna"``, a tree of Parzen estimators (TPE, seed 0) on it.
         trials: at most so many configurations besides the policy as given. A larger grid is sampled without
             replacement, always alike. None = the whole grid; with ``"optuna"`` 50.
-        workers: processes to run on; any number gives the same result. With more than one, a script calls
-            this under ``if __name__ == "__main__":``.
+        jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. With
+            others than 1, a script calls this under ``if __name__ == "__main__":``.
+        ray: run on a Ray cluster instead, see there.
         progress: called after each run with its configuration, the runs done, and the runs there may be.
 
     Raises:
@@ -71,9 +73,8 @@ def tune(
     _check_metric(metric)
     if search not in ("grid", "optuna"):
         raise ConfigError(f"search = {search!r}; expected grid or optuna")
-    for name, count in (("trials", 1 if trials is None else trials), ("workers", workers)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ConfigError(f"{name} = {count!r}; expected a whole number ≥ 1")
+    if trials is not None and (isinstance(trials, bool) or not isinstance(trials, int) or trials < 1):
+        raise ConfigError(f"trials = {trials!r}; expected a whole number ≥ 1")
     if search == "optuna":
         import_optuna()
     numbers = tuple(map(int, seeds if isinstance(seeds, Iterable) else range(FIRST_SEED, FIRST_SEED + seeds)))
@@ -94,7 +95,7 @@ def tune(
         notes.append("Every seed replays the same trace: judge the result on another one.")
     if not plan.space:
         notes.append(f"{plan.spec({})} has nothing to search.")
-    with Bench(chosen, tables, numbers, plan, metric, workers, progress) as bench:
+    with Bench(chosen, tables, numbers, plan, metric, jobs, ray, progress) as bench:
         if search == "grid":
             if trials is not None and trials < plan.size:
                 notes.append(f"{trials:,} of the grid's {plan.size:,} points, drawn at random (seed 0).")

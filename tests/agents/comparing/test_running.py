@@ -53,28 +53,28 @@ def test_an_interrupted_comparison_goes_on(tmp_path):
             cells(Noted("x", "a"), Noted("x", "b", stops=True), Noted("x", "c")),
             Store(),
             path=path,
-            processes=1,
+            jobs=1,
         )
     assert PLAYED == ["a"]
     assert len(Store.load(path).rows()) == 1
     whole = cells(Noted("x", "a"), Noted("x", "b"), Noted("x", "c"))
-    run_cells(whole, Store.load(path), path=path, processes=1)
+    run_cells(whole, Store.load(path), path=path, jobs=1)
     assert PLAYED == ["a", "b", "c"]
-    run_cells(whole, Store.load(path), path=path, processes=1)
+    run_cells(whole, Store.load(path), path=path, jobs=1)
     assert PLAYED == ["a", "b", "c"]
     assert [row.entries[0].label for row in Store.load(path).rows()] == ["a", "b", "c"]
     changed = cells(Noted("x", "a"), Noted("x", "b", 2.0), Noted("x", "c"))
-    run_cells(changed, Store.load(path), path=path, processes=1)
+    run_cells(changed, Store.load(path), path=path, jobs=1)
     assert PLAYED == ["a", "b", "c", "b"]
     assert [row.entries[0].outcome.values[0] for row in Store.load(path).rows()] == [1.0, 2.0, 1.0]
 
 
 def test_other_tasks_stay(tmp_path):
     path = tmp_path / "all.json"
-    run_cells(cells(Noted("x", "a")), Store(), path=path, processes=1)
-    run_cells(cells(Noted("x", "b"), task="slo"), Store.load(path), path=path, processes=1)
+    run_cells(cells(Noted("x", "a")), Store(), path=path, jobs=1)
+    run_cells(cells(Noted("x", "b"), task="slo"), Store.load(path), path=path, jobs=1)
     assert [row.task for row in Store.load(path).rows()] == ["latency", "slo"]
-    run_cells(cells(Noted("x", "c")), Store.load(path), path=path, processes=1)
+    run_cells(cells(Noted("x", "c")), Store.load(path), path=path, jobs=1)
     assert {row.task: row.entries[0].label for row in Store.load(path).rows()} == {"latency": "c", "slo": "b"}
 
 
@@ -83,7 +83,7 @@ def test_processes_find_the_same(tmp_path):
     outcomes = []
     for processes in (1, 2):
         store = Store()
-        run_cells(cells(*entrants), store, processes=processes)
+        run_cells(cells(*entrants), store, jobs=processes)
         outcomes.append(store.runs)
     assert outcomes[0] == outcomes[1]
     assert all(len(outcome.values) == 2 for outcome in outcomes[0].values())
@@ -91,7 +91,7 @@ def test_processes_find_the_same(tmp_path):
 
 def test_progress_tells_what_is_left():
     told = []
-    run_cells(cells(Noted("x", "a"), Noted("x", "b")), Store(), processes=1, progress=told.append)
+    run_cells(cells(Noted("x", "a"), Noted("x", "b")), Store(), jobs=1, progress=told.append)
     assert told[0] == "2 cells, 2 runs to do in 2 jobs"
     assert [text.split(":")[0] for text in told[1:]] == ["1/2 latency", "2/2 latency"]
 

@@ -1,0 +1,173 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from execution_works import DieOnce, SlowAfter, Square, refuse_three, where
+
+from kvgym.errors import ConfigError, KVGymError
+from kvgym.execution import cores, growing, make_executor
+from kvgym.execution.executor import InProcess
+from kvgym.execution.growing import Growing
+from kvgym.execution.processes import Processes
+
+TESTS = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("jobs", [1, 2, None])
+def test_results_do_not_depend_on_where(jobs):
+    with make_executor(Square(), jobs) as executor:
+        assert [square for square, _ in executor.map(range(20))] == [k * k for k in range(20)]
+        assert [square for square, _ in executor.map([7])] == [49]
+        assert executor.map([]) == []
+
+
+def test_what_a_process_keeps_stays_from_task_to_task():
+    with make_executor(Square(), 1) as executor:
+        assert [calls for _, calls in executor.map([1, 2, 3])] == [1, 2, 3]
+        assert [calls for _, calls in executor.map([1])] == [4]
+    with make_executor(Square(), 2) as executor:
+        calls = [calls for _, calls in executor.map(range(30))]
+        assert sum(c == 1 for c in calls) <= 2
+        assert max(calls) >= 15
+
+
+def test_processes_are_others_and_as_many_as_asked_for():
+    with make_executor(where, 2) as executor:
+        pids = {pid for _, pid in executor.map(range(20))}
+    assert os.getpid() not in pids
+    assert len(pids) == 2
+    with make_executor(where, 1) as executor:
+        assert {pid for _, pid in executor.map(range(3))} == {os.getpid()}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_error_of_a_task_comes_out(jobs):
+    with make_executor(refuse_three, jobs) as executor, pytest.raises(ConfigError, match="three is refused"):
+        executor.map(range(6))
+
+
+@pytest.mark.parametrize("jobs", [-1, 1.5, True, "2"])
+def test_wrong_numbers_of_processes_are_named(jobs):
+    with pytest.raises(ConfigError, match=r"jobs = .*; expected a whole number ≥ 0"):
+        make_executor(where, jobs)
+
+
+def test_zero_means_all_cores():
+    executor = make_executor(where, 0)
+    assert isinstance(executor, Processes)
+    assert executor.jobs == cores()
+
+
+def test_tasks_of_processes_that_died_are_done_again(tmp_path):
+    with Processes(DieOnce(tmp_path, at=(3, 11)), 2) as executor:
+        streamed = list(executor.stream(range(20)))
+    assert sorted(streamed) == [(k, k + 1) for k in range(20)]
+    again = {k: len(list(tmp_path.glob(f"{k}-*"))) for k in range(20)}
+    assert again[3] >= 2
+    assert again[11] >= 2
+
+
+def stream_into(done, stream):
+    for place, result in stream:
+        done[place] = result
+
+
+def test_a_task_that_always_kills_is_given_up(tmp_path):
+    done = {}
+    with Processes(DieOnce(tmp_path, at=(5,), always=True), 1) as executor:
+        stream = executor.stream(range(30))
+        with pytest.raises(
+            KVGymError, match=r"3 worker processes ended while one was at .*too little memory"
+        ):
+            stream_into(done, stream)
+    assert set(range(5)) <= set(done)  # what came before is kept
+    assert len(list(tmp_path.glob("5-*"))) == 3
+
+
+def test_no_more_tasks_begin_when_nobody_reads_on():
+    started = time.perf_counter()
+    with Processes(SlowAfter(0.2), 1) as executor:
+        stream = executor.stream(range(1000))
+        next(stream)
+        stream.close()
+    assert time.perf_counter() - started < 60
+
+
+def test_short_work_stays_here_and_long_work_does_not(monkeypatch):
+    executor = Growing(where, 2)
+    assert {pid for _, pid in executor.map(range(5))} == {os.getpid()}
+    monkeypatch.setattr(growing, "START", 0.05)
+    with Growing(where, 2) as executor:
+        found = executor.map(range(30))
+        assert [task for task, _ in found] == list(range(30))
+        pids = [pid for _, pid in found]
+        assert pids[:2] == [os.getpid()] * 2
+        assert set(pids[2:]).isdisjoint({os.getpid()})
+        assert {pid for _, pid in executor.map(range(5))}.isdisjoint({os.getpid()})  # once grown, it stays so
+    assert isinstance(Growing(where, 1)._here, InProcess)
+    assert {pid for _, pid in Growing(where, 1).map(range(3))} == {os.getpid()}
+
+
+PARENT = """
+import sys
+sys.path.insert(0, {tests!r})
+from pathlib import Path
+from execution_works import told
+from kvgym.execution import make_executor
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    with make_executor(told, 2) as executor:
+        for place, _ in executor.stream([(folder, k) for k in range(100_000)]):
+            print(place, flush=True)
+"""
+
+
+def begin(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT.format(tests=str(TESTS)))
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    process = subprocess.Popen([sys.executable, str(script), str(pids)], stdout=subprocess.PIPE, text=True)
+    for _ in range(10):
+        assert process.stdout.readline()
+    return process, [int(p.name.removeprefix("pid-")) for p in pids.iterdir()]
+
+
+def gone(pid, seconds=30.0):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        state = Path(f"/proc/{pid}/stat")
+        try:
+            if state.read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes in /proc")
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_a_parent_that_is_killed_or_interrupted(tmp_path, sent):
+    process, pids = begin(tmp_path)
+    assert pids
+    process.send_signal(sent)
+    process.wait(60)
+    process.stdout.close()
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_script_without_a_guard_is_told(tmp_path):
+    script = tmp_path / "unguarded.py"
+    text = PARENT.format(tests=str(TESTS)).replace('if __name__ == "__main__":', "if True:")
+    script.write_text(text)
+    run = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode != 0
+    assert 'under if __name__ == "__main__":' in run.stderr

@@ -1,0 +1,65 @@
+"""Work for executors, of a module so that other processes can load it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from kvgym.errors import ConfigError
+
+
+class Square:
+    """Squares numbers, and counts how often this copy was called."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, task: int, /) -> tuple[int, int]:
+        self.calls += 1
+        return task * task, self.calls
+
+
+def refuse_three(task: int) -> int:
+    if task == 3:
+        raise ConfigError("three is refused")
+    return task
+
+
+class DieOnce:
+    """Kills its process at some tasks, the first time only, which a file in a folder remembers."""
+
+    def __init__(self, folder: Path, at: tuple[int, ...], always: bool = False) -> None:
+        self.folder, self.at, self.always = folder, at, always
+
+    def __call__(self, task: int, /) -> int:
+        seen = self.folder / f"{task}-{time.monotonic_ns()}-{os.getpid()}"
+        first = not list(self.folder.glob(f"{task}-*"))
+        seen.touch()
+        if task in self.at and (first or self.always):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return task + 1
+
+
+def where(task: int) -> tuple[int, int]:
+    time.sleep(0.02)
+    return task, os.getpid()
+
+
+class SlowAfter:
+    """Takes so many seconds for each task."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self, task: int, /) -> tuple[int, int]:
+        time.sleep(self.seconds)
+        return task, os.getpid()
+
+
+def told(task: tuple[Path, int]) -> int:
+    folder, number = task
+    (folder / f"pid-{os.getpid()}").touch()
+    time.sleep(0.05)
+    return number
