@@ -7,6 +7,7 @@ and the array ``header``, a JSON string with the fields of :class:`Header`, the 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import zipfile
@@ -65,6 +66,14 @@ class NumpyModel:
     def metadata(self) -> dict[str, Any]:
         """What the file says about its agent."""
         return self.header.metadata
+
+    def content(self) -> dict[str, Any]:
+        """Return what tells the agent from others, JSON-able: its header without what it says of itself, a hash."""
+        digest = hashlib.sha256()
+        for name in sorted(self.arrays):
+            digest.update(name.encode() + self.arrays[name].tobytes())
+        header = {k: v for k, v in dataclasses.asdict(self.header).items() if k != "metadata"}
+        return {"header": header, "weights": digest.hexdigest()[:20]}
 
     def predict(
         self,

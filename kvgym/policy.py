@@ -166,6 +166,10 @@ class Policy(ABC):
         """Return the constructor arguments of this instance, JSON-able."""
         return dict(getattr(self, "_hyperparameters", {}))
 
+    def content(self) -> dict[str, Any]:
+        """Return what tells this instance from others of its class, JSON-able: equal for those that do the same."""
+        return {**policy_defaults(type(self)), **self.hyperparameters()}
+
     def __repr__(self) -> str:
         """Return e.g. ``alpha_greedy(alpha=0.3)``."""
         inside = ", ".join(f"{k}={v!r}" for k, v in self.hyperparameters().items())

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
-from kvgym.policy import Weight, construct, recording
+from kvgym.policy import Weight, construct, policy_defaults, recording
 from kvgym.registry import Registry, Sources
 from kvgym.simulator.cluster_tables import ROUTER_SIGNATURE
 from kvgym.simulator.compiled import Kernel, kernel, uncompiled
@@ -81,6 +81,10 @@ class Router(ABC):
     def hyperparameters(self) -> dict[str, Any]:
         """Return the constructor arguments of this instance, JSON-able."""
         return dict(getattr(self, "_hyperparameters", {}))
+
+    def content(self) -> dict[str, Any]:
+        """Return what tells this instance from others of its class, JSON-able: equal for those that do the same."""
+        return {**policy_defaults(type(self)), **self.hyperparameters()}
 
     def __repr__(self) -> str:
         """Return e.g. ``round_robin()``."""

@@ -14,6 +14,7 @@ from kvgym.cli.evaluate import evaluate
 from kvgym.cli.list import list_
 from kvgym.cli.render import render
 from kvgym.cli.run import run
+from kvgym.cli.sweep import sweep
 from kvgym.cli.train import train
 from kvgym.cli.tune import tune
 from kvgym.cli.validate import validate
@@ -31,6 +32,7 @@ app = typer.Typer(
 
 app.command()(compare)
 app.command()(run)
+app.command()(sweep)
 app.command("list")(list_)
 app.command()(render)
 app.command()(train)

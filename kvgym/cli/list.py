@@ -11,8 +11,8 @@ from kvgym.cli import console
 from kvgym.errors import UnknownNameError
 
 LISTS = (
-    "policies", "agents", "scenarios", "hardware", "workloads", "environments", "routers", "training", "traces",
-    "metrics",
+    "policies", "agents", "scenarios", "hardware", "workloads", "environments", "routers", "training", "sweeps",
+    "traces", "metrics",
 )  # fmt: skip
 SHOWN_ERRORS = ("linear", "attention_decode", "attention_decode_homogeneous", "attention_prefill")
 """Operator groups whose median held-out errors the list of hardware shows."""
@@ -117,6 +117,10 @@ def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[st
         from kvgym.agents.library import agent_names
 
         lines = agent_names()
+    elif what == "sweeps":
+        from kvgym.experiments.sweeping.plan import plan_names
+
+        lines = plan_names()
     elif what == "training":
         from kvgym.agents.config import training_names
 

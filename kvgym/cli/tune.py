@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,12 +34,12 @@ from kvgym.cli.scenario_options import (
 )
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO
+from kvgym.experiments.value_ranges import number_range
 from kvgym.specs import parse_value, split_specs
 
 if TYPE_CHECKING:
     from kvgym.experiments.tuning import TuningResult
 
-MOST_VALUES = 10_000
 _SHOWN = 10
 _FORM = "write name=1/2/3, name=low:high:step, or name=4/4/4|8/8/8 where a value is a list"
 
@@ -64,25 +63,10 @@ def parse_grid(texts: list[str]) -> dict[str, tuple[Any, ...]]:
         if not all(parts):
             raise ConfigError(f"--grid {text!r}: a value is missing; {_FORM}")
         if ":" in rest:
-            space[name] = _range(text, rest)
+            space[name] = number_range(rest, f"--grid {text!r}: ")
         else:
             space[name] = tuple(parse_value(part) for part in parts)
     return space
-
-
-def _range(text: str, rest: str) -> tuple[int | float, ...]:
-    """Return ``low, low + step, …`` up to ``high``, whole numbers where all three are."""
-    try:
-        low, high, step = (Decimal(part.strip()) for part in rest.split(":"))
-    except (ValueError, InvalidOperation):
-        raise ConfigError(f"--grid {text!r}: {rest} is not low:high:step; {_FORM}") from None
-    if not (low.is_finite() and high.is_finite() and step.is_finite() and step > 0 and low <= high):
-        raise ConfigError(f"--grid {text!r}: expected finite low ≤ high and step > 0")
-    if high - low >= step * MOST_VALUES:
-        raise ConfigError(f"--grid {text!r}: more than {MOST_VALUES:,} values; use a larger step")
-    values = [low + k * step for k in range(int((high - low) // step) + 1)]
-    whole = all(x == x.to_integral_value() for x in (low, step)) and "." not in rest
-    return tuple(int(x) if whole else float(x) for x in values)
 
 
 def tune(

@@ -8,7 +8,9 @@ that ``kvgym compare`` runs beside the others, with observations and actions of 
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import pickle
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -142,6 +144,12 @@ class Predictor(Protocol):
         ...
 
 
+def content_of(model: Predictor) -> Any:
+    """Return what tells a model from others, JSON-able: its own ``content()``, else a hash of its pickle."""
+    own = getattr(model, "content", None)
+    return own() if own is not None else hashlib.sha256(pickle.dumps(model)).hexdigest()[:20]
+
+
 class AgentPolicy(Policy):
     """An agent trained in an environment, as a policy for ``simulate`` and ``compare``.
 
@@ -174,6 +182,10 @@ class AgentPolicy(Policy):
     def hyperparameters(self) -> dict[str, Any]:
         """Return nothing: the name tells agents apart."""
         return {}
+
+    def content(self) -> dict[str, Any]:
+        """Return what tells the agent from others: its environment, and a hash of its model."""
+        return {"environment": str(self.config), "model": content_of(self.model)}
 
     def reset(self, system: SystemInfo) -> None:
         """Forget the run before."""

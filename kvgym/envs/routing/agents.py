@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.envs.agents import Predictor
+from kvgym.envs.agents import Predictor, content_of
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.routing.observer import Observer, shortest_queue
@@ -82,6 +82,10 @@ class AgentRouter(Router):
     def hyperparameters(self) -> dict[str, Any]:
         """Return nothing: the name tells agents apart."""
         return {}
+
+    def content(self) -> dict[str, Any]:
+        """Return what tells the agent from others: its environment, and a hash of its model."""
+        return {"environment": str(self.config), "model": content_of(self.model)}
 
     def reset(self, num_workers: int, seed: np.random.SeedSequence) -> None:
         """Forget the run before.

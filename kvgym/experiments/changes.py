@@ -1,0 +1,152 @@
+"""Scenarios with some things changed, by the names that the command line and sweeps know them by."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from kvgym.errors import ConfigError
+from kvgym.experiments.scenario import Scenario, load_scenario
+from kvgym.specs import parse_spec
+
+
+def build_scenario(
+    scenario: str | Scenario,
+    *,
+    hardware: str | None = None,
+    engine: str | None = None,
+    batch_time: str | None = None,
+    kv_capacity: int | None = None,
+    block_size: int | None = None,
+    workload: str | None = None,
+    trace: Path | None = None,
+    trace_format: str = "auto",
+    rate_scale: float = 1.0,
+    rate: float | None = None,
+    num_requests: int | None = None,
+    predictions: str | None = None,
+    too_long: str = "error",
+    workers: int | None = None,
+    router: str | None = None,
+    horizon: float | None = None,
+) -> Scenario:
+    """Return a scenario with some things changed; None = as they are.
+
+    Args:
+        scenario: a scenario, its name or file.
+        hardware: another hardware, with its own engine and KV capacity unless they are given too.
+        engine: name of an engine in the hardware file, ``"none"``, or figures as in ``"base_ms=5"``.
+        batch_time: spec of a batch-time model instead of the hardware's, ``"affine:constant=0.02"``.
+        kv_capacity: KV memory, tokens.
+        block_size: tokens of a block of it.
+        workload: a preset instead of the scenario's workload.
+        trace: file to replay instead.
+        trace_format: its format.
+        rate_scale: how many times as fast it is replayed.
+        rate: requests per second.
+        num_requests: number of requests, of a trace the first ones.
+        predictions: spec of what schedulers know of output lengths, ``"noisy:epsilon=0.5"``.
+        too_long: see :class:`~kvgym.experiments.scenario.Scenario`; ``"error"`` also where the scenario differs.
+        workers: number of equal workers.
+        router: which of them serves a request.
+        horizon: seconds after which a run stops.
+
+    Raises:
+        ConfigError: something does not go together or is out of range.
+        UnknownNameError: there is no such scenario.
+    """
+    base = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
+    if too_long not in ("error", "drop", "clip"):
+        raise ConfigError(f"too_long = {too_long}: valid are error, drop, clip")
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers = {workers}: expected a whole number ≥ 1")
+    if router is not None and (base.workers if workers is None else workers) == 1:
+        raise ConfigError(f"router = {router!r} goes with a cluster; give several workers")
+    if workload is not None and trace is not None:
+        raise ConfigError("workload and trace exclude each other: a trace is the workload")
+    changes: dict[str, Any] = {
+        "hardware": hardware, "kv_capacity": kv_capacity, "workers": workers, "router": router,
+    }  # fmt: skip
+    if engine is not None:
+        if batch_time is not None:
+            raise ConfigError("engine and batch_time exclude each other: an engine is part of the hardware's")
+        changes["engine"] = parse_spec(f"engine:{engine}", "engine")[1] if "=" in engine else engine
+    if horizon is not None and not horizon > 0:
+        raise ConfigError(f"horizon = {horizon}: expected seconds > 0")
+    if block_size is not None and block_size < 1:
+        raise ConfigError(f"block_size = {block_size}: expected a whole number of tokens ≥ 1")
+    rules = {"horizon": horizon, "block_size": block_size}
+    if given := {name: value for name, value in rules.items() if value is not None}:
+        changes["system"] = {**base.system.model_dump(), **given}
+    if hardware is not None and "kind" in base.batch_time:
+        changes["batch_time"] = {}
+    updated = base.override(**changes)
+    if batch_time is not None:
+        kind, options = parse_spec(batch_time, "batch-time model")
+        on_hardware = updated.model_copy(update={} if hardware is None else {"kv_capacity": kv_capacity})
+        capacity = kv_capacity or on_hardware.make_system().kv_capacity
+        updated = updated.override(batch_time={"kind": kind, **options}, kv_capacity=capacity)
+        updated = updated.model_copy(update={"hardware": None, "engine": None})
+    elif hardware is not None and kv_capacity is None:
+        updated = updated.model_copy(update={"kv_capacity": None})
+    source: dict[str, Any]
+    if trace is not None:
+        if not trace.is_file():
+            raise ConfigError(f"trace {trace}: no such file")
+        lengths = {"kind": "trace", "path": str(trace), "format": trace_format, "rate_scale": rate_scale}
+        source = {"name": trace.name, "lengths": lengths}
+    else:
+        source = described_workload(base)
+        if workload is not None:
+            source = {"preset": workload}
+        if trace_format != "auto":
+            raise ConfigError("trace_format goes with a trace file")
+        if rate_scale != 1.0:
+            raise ConfigError("rate_scale is for traces; other workloads have a rate")
+    if rate is not None:
+        if trace is None:
+            source["rate"] = rate
+        elif _has_times(trace, trace_format):
+            raise ConfigError(f"{trace.name} has arrival times: speed it up or slow it down with rate_scale")
+        else:
+            source["arrivals"] = {"kind": "poisson", "rate": rate}
+    if num_requests is not None:
+        source.pop("duration", None)
+        source["num_requests"] = num_requests
+    if predictions is not None:
+        kind, options = parse_spec(predictions, "prediction")
+        source["predictions"] = {"kind": kind, **options}
+    updated = updated.override(
+        workload=source if source != described_workload(base) else None, too_long=too_long
+    )
+    if updated != base:
+        name = trace.stem if trace is not None else f"{base.name}-changed"
+        updated = updated.model_copy(update={"name": name, "summary": _describe(updated)})
+    return updated
+
+
+def _has_times(trace: Path, trace_format: str) -> bool:
+    from kvgym.workloads import load_trace
+
+    return load_trace(trace, trace_format).has_times
+
+
+def described_workload(scenario: Scenario) -> dict[str, Any]:
+    """Return the workload of a scenario as a mapping, a copy."""
+    return {"preset": scenario.workload} if isinstance(scenario.workload, str) else dict(scenario.workload)
+
+
+def _describe(scenario: Scenario) -> str:
+    """Return the summary of a scenario that the command line has changed."""
+    system, workload = scenario.make_system(), scenario.make_workload()
+    where = scenario.hardware or scenario.batch_time.get("kind", "?")
+    engine = scenario.resolved().engine if scenario.workers == 1 else None
+    with_engine = f", engine {engine}" if isinstance(engine, str) else ""
+    rate = f", {workload.mean_rate:.3g} requests/s" if math.isfinite(workload.mean_rate) else ""
+    size = workload.spec.num_requests or (len(workload.trace) if workload.trace is not None else None)
+    count = f", {size:,} requests" if isinstance(size, int) else ""
+    count_of = len(system.all_workers)
+    cluster = f"{count_of} workers, {scenario.router}: " if count_of > 1 else ""
+    blocks = f" in blocks of {system.block_size}" if system.block_size > 1 else ""
+    return f"{cluster}{where} (M = {system.kv_capacity:,}{blocks}{with_engine}), {workload.spec.name}{rate}{count}"

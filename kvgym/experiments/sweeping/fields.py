@@ -1,0 +1,183 @@
+"""What can be swept: fields of a scenario by name, and hyperparameters of policies."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.experiments.changes import build_scenario, described_workload
+from kvgym.experiments.scenario import Scenario, SystemSettings
+from kvgym.experiments.value_ranges import RANGE_FORMS, is_range, number_range
+from kvgym.policy import POLICIES, Policy, make_policy
+from kvgym.specs import parse_spec, parse_value
+from kvgym.workloads.workload import make_workload
+
+DIRECT = tuple(name for name in inspect.signature(build_scenario).parameters if name != "scenario")
+"""Fields that are set by their name alone, see :func:`~kvgym.experiments.changes.build_scenario`."""
+
+PREFIXES = ("predictions", "workload", "system")
+"""Parts of a scenario whose fields are set by ``part.name``, of the workload also deeper."""
+
+FORM = f"write name=1,2,5, {RANGE_FORMS}, or name=a|b where values have commas"
+
+
+def parse_values(text: str, where: str = "") -> tuple[Any, ...]:
+    """Read values such as ``"5:50:5"``, ``"1:64:*2"``, ``"8000,16492"`` or ``"none|noisy:epsilon=0.5"``.
+
+    Ranges include both ends and are exact decimals; ``*`` multiplies. Lists may hold ranges.
+
+    Args:
+        text: the values.
+        where: what they are for, for messages.
+
+    Raises:
+        ConfigError: a value is missing, or a range is empty or too long.
+    """
+    parts = [part.strip() for part in text.split("|" if "|" in text else ",")]
+    if not all(parts):
+        raise ConfigError(f"{where}{text!r}: a value is missing; {FORM}")
+    values: list[Any] = []
+    for part in parts:
+        if is_range(part):
+            values += number_range(part, where)
+        else:
+            values.append(parse_value(part))
+    return tuple(values)
+
+
+def check_fields(names: Sequence[str], policies: Sequence[str | Policy]) -> None:
+    """Check that fields exist, and that some policy has the hyperparameters among them.
+
+    Raises:
+        UnknownNameError: a field does not exist.
+        ConfigError: a hyperparameter is of a policy that does not take part.
+    """
+    taking_part = {make_policy(policy).info.name for policy in policies}
+    for name in names:
+        part, dot, rest = name.partition(".")
+        if name in DIRECT or (dot and rest and _part(part) in PREFIXES):
+            continue
+        if dot and rest and part in POLICIES:
+            if part not in taking_part:
+                raise ConfigError(
+                    f"field {name!r}: policy {part} does not take part; it is between {', '.join(sorted(taking_part))}"
+                )
+            continue
+        known = [*DIRECT, *(f"{p}.…" for p in PREFIXES), "POLICY.hyperparameter"]
+        raise UnknownNameError("field", name, known)
+
+
+def set_fields(base: Scenario, point: Mapping[str, Any]) -> Scenario:
+    """Return a scenario with fields set; hyperparameters of policies among them are passed over.
+
+    Args:
+        base: the scenario.
+        point: values by field: those of :data:`DIRECT`, ``system.NAME``, ``predictions.NAME`` (also
+            ``prediction.NAME``) and ``workload.NAME``, as deep as the workload's description goes.
+
+    Raises:
+        ConfigError: a value is out of range, or a field does not go with the scenario.
+    """
+    direct = {name: _typed(name, value) for name, value in point.items() if name in DIRECT}
+    direct.setdefault("too_long", base.too_long)
+    chosen = build_scenario(base, **direct)
+    changes: dict[str, Any] = {}
+    for name, value in point.items():
+        part, _, rest = name.partition(".")
+        if _part(part) == "system" and rest:
+            if rest not in SystemSettings.model_fields:
+                raise UnknownNameError("field of system", rest, SystemSettings.model_fields)
+            changes["system"] = {**changes.get("system", chosen.system.model_dump()), rest: value}
+        elif _part(part) in PREFIXES and rest:
+            inside = rest if part == "workload" else f"predictions.{rest}"
+            described = changes.get("workload", described_workload(chosen))
+            changes["workload"] = _set_inside(described, inside.split("."), value, name)
+    if not changes:
+        return chosen.model_copy(update={"name": base.name, "summary": base.summary})
+    return chosen.override(**changes).model_copy(update={"name": base.name, "summary": base.summary})
+
+
+def with_hyperparameters(spec: str, point: Mapping[str, Any]) -> Policy:
+    """Return a policy with the hyperparameters that a point has for it.
+
+    Raises:
+        ConfigError: it has no such hyperparameter, or the spec gives it too.
+    """
+    name = make_policy(spec).info.name
+    own = {field.partition(".")[2]: value for field, value in point.items() if _of_policy(field, name)}
+    if not own:
+        return make_policy(spec)
+    _, given = parse_spec(spec, "policy")
+    if both := sorted(given.keys() & own.keys()):
+        raise ConfigError(f"policy {spec!r} gives {both[0]}, which is swept; leave one of them out")
+    return make_policy(spec, **own)
+
+
+def _of_policy(field: str, name: str) -> bool:
+    part, dot, _ = field.partition(".")
+    return bool(dot) and part == name and part not in PREFIXES
+
+
+def _part(name: str) -> str:
+    """Return a part of a scenario by its name, which for predictions may be in the singular."""
+    return "predictions" if name == "prediction" else name
+
+
+def _typed(name: str, value: Any) -> Any:
+    """Return a value as :func:`build_scenario` takes it."""
+    if name == "trace":
+        return Path(str(value))
+    if name in (
+        "hardware",
+        "engine",
+        "batch_time",
+        "workload",
+        "trace_format",
+        "predictions",
+        "too_long",
+        "router",
+    ):
+        return "none" if value is None else str(value)
+    whole = name in ("kv_capacity", "block_size", "num_requests", "workers")
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        raise ConfigError(f"{name} = {value!r}; expected a {'whole ' if whole else ''}number")
+    return value
+
+
+def _set_inside(described: Mapping[str, Any], path: Sequence[str], value: Any, name: str) -> dict[str, Any]:
+    """Return the description of a workload with one value set, which a preset may have had before."""
+    spec = make_workload(dict(described)).spec.model_dump(mode="json", exclude_none=True)
+    found = dict(copy.deepcopy(dict(described)))
+    if len(path) == 1:
+        return {**found, path[0]: value}
+    top = copy.deepcopy(spec.get(path[0]))
+    place: Any = top
+    for step in path[1:-1]:
+        place = _entry(place, step, name)
+    last = path[-1]
+    if isinstance(place, list):
+        place[_index(place, last, name)] = value
+    elif isinstance(place, dict):
+        place[last] = value
+    else:
+        raise ConfigError(f"field {name!r}: the workload has no {'.'.join(path[:-1])} with fields to set")
+    return {**found, path[0]: top}
+
+
+def _entry(place: Any, step: str, name: str) -> Any:
+    if isinstance(place, list):
+        return place[_index(place, step, name)]
+    if isinstance(place, dict) and step in place:
+        return place[step]
+    there = ", ".join(place) if isinstance(place, dict) else "nothing"
+    raise ConfigError(f"field {name!r}: the workload has no {step!r} there; there is {there}")
+
+
+def _index(place: Sequence[Any], step: str, name: str) -> int:
+    if not step.isdecimal() or int(step) >= len(place):
+        raise ConfigError(f"field {name!r}: expected a number below {len(place)} instead of {step!r}")
+    return int(step)

@@ -1,0 +1,112 @@
+"""What a run depends on, as a hash: equal for equal bits, another as soon as anything may change them."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from kvgym.batch_time.hardware import load_hardware
+from kvgym.experiments.scenario import Scenario
+from kvgym.policy import Policy
+from kvgym.routing import Router
+from kvgym.version import __version__
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+DECISIVE = (
+    "agents", "baselines", "batch_time", "envs", "simulator", "workloads", "kernels.py", "metrics.py", "policy.py",
+    "routing.py", "runner.py", "seeding.py", "specs.py",
+)  # fmt: skip
+"""Parts of the library whose code decides what a run gives."""
+
+
+def run_key(setting: str, policy: Policy, router: Router | None, seed: int) -> str:
+    """Return the hash of a run.
+
+    Args:
+        setting: of :func:`setting_key`.
+        policy: the policy, not yet run.
+        router: the router of a cluster, None where there is one worker.
+        seed: the seed.
+    """
+    return _digest({"setting": setting, "policy": _made(policy), "router": _made(router), "seed": seed})
+
+
+def setting_key(scenario: Scenario) -> str:
+    """Return the hash of system and workload of a scenario, of the files they are made from, and of the library's code.
+
+    Where a file lies does not matter, what is in it does.
+
+    Raises:
+        KVGymError: the scenario is contradictory, or a file cannot be read.
+    """
+    resolved = scenario.resolved()
+    content = resolved.model_dump(
+        mode="json", exclude={"name", "summary", "policies", "seeds", "workload", "router"}
+    )
+    groups = () if isinstance(resolved.workers, int) else resolved.workers
+    names = {resolved.hardware, *(group.hardware for group in groups)} - {None}
+    workload = scenario.make_workload().provenance()
+    if workload["trace"] is not None:
+        workload["trace"].pop("path")
+        workload["spec"]["lengths"].pop("path", None)
+        workload["spec"].pop("name", None)
+    return _digest(
+        {
+            "code": code_digest(),
+            "scenario": content,
+            "workload": workload,
+            "hardware": {str(name): _hardware_digest(str(name)) for name in sorted(map(str, names))},
+        }
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def code_digest() -> str:
+    """Return the hash of the library's version and of all its code that decides what a run gives."""
+    digest = hashlib.sha256(__version__.encode())
+    for part in DECISIVE:
+        path = _PACKAGE / part
+        for source in [path] if path.is_file() else sorted(path.glob("**/*.py")):
+            digest.update(source.relative_to(_PACKAGE).as_posix().encode())
+            digest.update(source.read_bytes())
+    return digest.hexdigest()[:20]
+
+
+def _made(made: Policy | Router | None) -> dict[str, Any] | None:
+    """Return what a policy or router is: its content, and its code where that is not the library's."""
+    if made is None:
+        return None
+    cls = type(made)
+    modules = sorted({base.__module__ for base in cls.__mro__ if not base.__module__.startswith("kvgym.")})
+    return {
+        "class": f"{cls.__module__}.{cls.__qualname__}",
+        "content": made.content(),
+        "code": _sources(m for m in modules if m not in sys.stdlib_module_names),
+    }
+
+
+def _sources(modules: Iterable[str]) -> list[str]:
+    """Return hashes of the files of modules; a module without one, such as that of a notebook, counts by its name."""
+    found = []
+    for name in modules:
+        module = sys.modules.get(name)
+        path = getattr(module, "__file__", None)
+        found.append(hashlib.sha256(Path(path).read_bytes()).hexdigest()[:20] if path else name)
+    return found
+
+
+def _hardware_digest(name: str) -> str:
+    hardware = load_hardware(name)
+    return hashlib.sha256(hardware.model_copy(update={"name": ""}).model_dump_json().encode()).hexdigest()[
+        :20
+    ]
+
+
+def _digest(content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]

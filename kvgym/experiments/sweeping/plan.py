@@ -1,0 +1,220 @@
+"""What a sweep is asked for: a scenario, fields and their values, policies and seeds; in Python or as YAML."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from kvgym.batch_time.yaml_files import read_text
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
+from kvgym.experiments.sweeping.fields import check_fields, parse_values
+from kvgym.metrics import metric_info
+from kvgym.specs import split_specs
+
+Value = int | float | bool | str | None
+MOST_POINTS = 100_000
+
+DEFAULT_METRICS = (
+    "e2e_latency_mean", "ttft_mean", "ttft_p99", "tbt_p99", "token_throughput", "request_throughput", "kv_utilisation",
+    "evictions",
+)  # fmt: skip
+
+
+class SweepPlan(BaseModel):
+    """A sweep that can be run: JSON-able, frozen, unknown keys refused.
+
+    Attributes:
+        name: id.
+        summary: one line.
+        scenario: name, file or fields of the scenario that is changed.
+        fields: values by field, see :mod:`.fields`: a list, or text such as ``"5:50:5"``. A field with one value is
+            set everywhere and not swept.
+        combine: ``"grid"`` = every combination, the last field fastest; ``"zip"`` = the first values of all fields,
+            the second, …
+        points: points besides those of ``fields``, each with a value for the same fields.
+        policies: who runs at every point; empty = those of the scenario.
+        seeds: how many seeds.
+        first_seed: the first of them.
+        metrics: what table and report show; all are kept.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = "sweep"
+    summary: str = ""
+    scenario: str | dict[str, Any] = DEFAULT_SCENARIO
+    fields: dict[str, tuple[Value, ...]] = Field(default_factory=dict)
+    combine: Literal["grid", "zip"] = "grid"
+    points: tuple[dict[str, Value], ...] = ()
+    policies: tuple[str, ...] = ()
+    seeds: int = Field(default=5, ge=1)
+    first_seed: int = Field(default=0, ge=0)
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+
+    @field_validator("fields", mode="before")
+    @classmethod
+    def _values(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        return {name: _listed(str(name), values) for name, values in given.items()}
+
+    @field_validator("policies", "metrics", mode="before")
+    @classmethod
+    def _texts(cls, given: Any) -> Any:
+        return tuple(split_specs(given)) if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SweepPlan:
+        for name in self.metrics:
+            try:
+                metric_info(name)
+            except KeyError:
+                raise ValueError(f"metrics: there is no {name!r} (kvgym list metrics)") from None
+        if not self.metrics:
+            raise ValueError("metrics: expected at least one")
+        lengths = {name: len(values) for name, values in self.fields.items() if len(values) > 1}
+        if self.combine == "zip" and len(set(lengths.values())) > 1:
+            raise ValueError(f"fields to be combined one by one have different numbers of values: {lengths}")
+        for point in self.points:
+            if self.swept and set(point) != set(self.swept):
+                raise ValueError(f"points: {point} has other fields than {', '.join(self.swept)}")
+        return self
+
+    @property
+    def swept(self) -> tuple[str, ...]:
+        """The fields that have several values, in order."""
+        found = tuple(name for name, values in self.fields.items() if len(values) > 1)
+        return found or (tuple(self.points[0]) if self.points else ())
+
+    @property
+    def fixed(self) -> dict[str, Value]:
+        """The fields that have one value, unless points say otherwise."""
+        return {
+            name: values[0]
+            for name, values in self.fields.items()
+            if len(values) == 1 and name not in self.swept
+        }
+
+    def make_points(self) -> tuple[dict[str, Value], ...]:
+        """Return the points, each a value by swept field; one without fields where nothing is swept.
+
+        Raises:
+            ConfigError: there are too many.
+        """
+        several = {name: values for name, values in self.fields.items() if len(values) > 1}
+        found: list[dict[str, Value]] = []
+        if several or not self.points:
+            count = max([1, *map(len, several.values())])
+            if self.combine == "grid":
+                count = functools.reduce(lambda a, b: a * len(b), several.values(), 1)
+            if count > MOST_POINTS:
+                raise ConfigError(f"a grid of {count:,} points; expected at most {MOST_POINTS:,}")
+            rows = zip(*several.values(), strict=True) if self.combine == "zip" else None
+            if rows is None or not several:
+                rows = itertools.product(*several.values())  # type: ignore[assignment]
+            assert rows is not None
+            found = [dict(zip(several, row, strict=True)) for row in rows]
+        found += [{name: point[name] for name in self.swept} for point in self.points]
+        return tuple(dict(pairs) for pairs in dict.fromkeys(tuple(point.items()) for point in found))
+
+    def make_scenario(self) -> Scenario:
+        """Return the scenario that is changed.
+
+        Raises:
+            ConfigError: it is wrong, or there is none of the name.
+        """
+        if isinstance(self.scenario, str):
+            return load_scenario(self.scenario)
+        content = {"name": self.name, "summary": self.summary, **self.scenario}
+        try:
+            return Scenario.model_validate(content)
+        except ValidationError as error:
+            raise ConfigError(_first(error, "scenario", Scenario)) from None
+
+    def check(self) -> None:
+        """Check that the fields exist.
+
+        Raises:
+            ConfigError: one does not, or is of a policy that does not take part.
+        """
+        check_fields([*self.fields, *self.swept], self.policies or self.make_scenario().policies)
+
+
+def _listed(name: str, values: Any) -> Any:
+    """Return the values of a field as a list, from text that may be a range."""
+    if isinstance(values, str):
+        return parse_values(values, f"field {name}: ")
+    if isinstance(values, Sequence):
+        if not values:
+            raise ValueError(f"{name}: expected at least one value")
+        return tuple(values)
+    return (values,)
+
+
+def make_plan(content: Mapping[str, Any] | SweepPlan, origin: str = "sweep") -> SweepPlan:
+    """Return a plan from its fields.
+
+    Args:
+        content: fields of :class:`SweepPlan`; a plan is returned as it is.
+        origin: where it comes from, for messages.
+
+    Raises:
+        ConfigError: a field is unknown or wrong.
+    """
+    if isinstance(content, SweepPlan):
+        return content
+    try:
+        return SweepPlan.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError(_first(error, origin, SweepPlan)) from None
+
+
+def _first(error: ValidationError, origin: str, model: type[BaseModel]) -> str:
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"]) or "(whole)"
+    valid = ", ".join(model.model_fields)
+    return f"{origin}: field {place}: {first['msg'].removeprefix('Value error, ')}; fields: {valid}"
+
+
+def plan_names() -> dict[str, str]:
+    """Return the sweeps that come with kvgym, with a line each."""
+    return {name: load_plan(name).summary for name in sorted(_texts())}
+
+
+def load_plan(name_or_path: str | Path) -> SweepPlan:
+    """Return a plan by name, or from a YAML file (a path, or a name ending in .yaml or .yml).
+
+    Raises:
+        UnknownNameError: no plan of that name comes with kvgym.
+        ConfigError: the file cannot be read or a field is wrong.
+    """
+    if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
+        path = Path(name_or_path)
+        return _parse(read_text(path, "sweep file"), str(path), path.stem)
+    if name_or_path not in _texts():
+        raise UnknownNameError("sweep", name_or_path, _texts())
+    return _parse(_texts()[name_or_path], f"{name_or_path}.yaml", name_or_path)
+
+
+@functools.lru_cache(maxsize=1)
+def _texts() -> dict[str, str]:
+    folder = resources.files("kvgym.configs").joinpath("experiment")
+    return {f.name[:-5]: f.read_text("utf-8") for f in folder.iterdir() if f.name.endswith(".yaml")}
+
+
+def _parse(text: str, origin: str, name: str) -> SweepPlan:
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"sweep file {origin}: not valid YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"sweep file {origin}: expected a mapping of fields, got {type(content).__name__}")
+    return make_plan({"name": name, **content}, f"sweep file {origin}")

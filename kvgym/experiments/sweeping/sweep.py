@@ -1,0 +1,297 @@
+"""Run policies at every point of a plan, each run once, and gather what they gave."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import ConfigError
+from kvgym.execution import make_executor
+from kvgym.experiments.comparison import jsonable, label_of, run_context
+from kvgym.experiments.runs import Played, Player, Run, play_runs
+from kvgym.experiments.scenario import Scenario
+from kvgym.experiments.statistics import Estimate, mean_interval
+from kvgym.experiments.sweeping.fields import set_fields, with_hyperparameters
+from kvgym.experiments.sweeping.identity import run_key, setting_key
+from kvgym.experiments.sweeping.journal import Journal, has_runs
+from kvgym.experiments.sweeping.plan import SweepPlan, load_plan, make_plan
+from kvgym.metrics import metric_info, metric_names
+
+PLAN_FILE = "plan.json"
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """The outcome of a sweep.
+
+    Attributes:
+        plan: what was asked for.
+        points: values by swept field.
+        policies: labels.
+        seeds: seeds, the same ones everywhere.
+        runs: what each gave, by (place of the point, place of the policy, place of the seed).
+        scenarios: the scenario of each point, as run.
+        num_distinct: how many runs there are; those that differ in nothing are one.
+        num_new: how many of them were made, the others were known.
+    """
+
+    plan: SweepPlan
+    points: tuple[dict[str, Any], ...]
+    policies: tuple[str, ...]
+    seeds: tuple[int, ...]
+    runs: Mapping[tuple[int, int, int], Played]
+    scenarios: tuple[Scenario, ...]
+    num_distinct: int
+    num_new: int
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The swept fields, in order."""
+        return self.plan.swept
+
+    def values(self, point: int, policy: str, metric: str) -> NDArray[np.float64]:
+        """Return a metric of a policy at a point by seed, shape (seeds,); NaN where a run failed.
+
+        Args:
+            point: place among :attr:`points`.
+            policy: label.
+            metric: see :mod:`kvgym.metrics`.
+
+        Raises:
+            KeyError: there is no such metric.
+        """
+        metric_info(metric)
+        place = self.policies.index(policy)
+        return np.array(
+            [self.runs[point, place, k].record.metrics[metric] for k in range(len(self.seeds))], np.float64
+        )
+
+    def estimate(self, point: int, policy: str, metric: str) -> Estimate:
+        """Return the mean of a metric over seeds, with its confidence interval; arguments as for :meth:`values`."""
+        return mean_interval(self.values(point, policy, metric))
+
+    def errors(self) -> list[str]:
+        """Return a line for every policy and point that failed on a seed: where, and why."""
+        found = []
+        for i, point in enumerate(self.points):
+            for j, policy in enumerate(self.policies):
+                failed = [k for k in range(len(self.seeds)) if self.runs[i, j, k].record.error]
+                if failed:
+                    first = self.runs[i, j, failed[0]].record
+                    at = ", ".join(f"{name} = {value}" for name, value in point.items())
+                    many = f" ({len(failed)} of {len(self.seeds)} seeds)" if len(failed) > 1 else ""
+                    found.append(
+                        f"{policy}{f' at {at}' if at else ''}{many}: seed {first.seed}: {first.error}"
+                    )
+        return found
+
+    def notes(self) -> list[str]:
+        """Return what happened to workloads, each sentence once, with the points it holds for unless these are all."""
+        where: dict[str, set[int]] = {}
+        for (i, _, _), played in self.runs.items():
+            for note in played.notes:
+                where.setdefault(note, set()).add(i)
+        total = len(self.points)
+        return [
+            note if len(points) == total else f"{len(points)} of {total} points: {note}"
+            for note, points in where.items()
+        ]
+
+    def to_frame(self) -> Any:
+        """Return one row per point, policy and seed as a polars DataFrame: fields, what failed, all metrics."""
+        import polars as pl
+
+        order = sorted(self.runs)
+        columns: dict[str, Any] = {name: [self.points[i][name] for i, _, _ in order] for name in self.fields}
+        columns |= {
+            "policy": [self.policies[j] for _, j, _ in order],
+            "seed": [self.seeds[k] for _, _, k in order],
+            "error": [self.runs[place].record.error for place in order],
+            "num_requests": [self.runs[place].num_requests for place in order],
+        }
+        for name in metric_names():
+            columns[name] = [self.runs[place].record.metrics[name] for place in order]
+        return pl.DataFrame(columns, strict=False)
+
+    def save(self, folder: str | Path, *, command: str = "") -> Path:
+        """Write ``runs.csv``, ``runs.parquet``, ``summary.json`` and ``config.json`` into a folder.
+
+        Args:
+            folder: created if missing.
+            command: the command line that led here, kept in ``config.json``.
+
+        Returns:
+            The folder.
+        """
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        frame = self.to_frame()
+        frame.write_csv(path / "runs.csv")
+        frame.write_parquet(path / "runs.parquet")
+        summary = [
+            {
+                **point,
+                "policy": policy,
+                **{name: vars(self.estimate(i, policy, name)) for name in self.plan.metrics},
+            }
+            for i, point in enumerate(self.points)
+            for policy in self.policies
+        ]
+        _write(path / "summary.json", {"points": summary, "errors": self.errors(), "notes": self.notes()})
+        scenarios = [scenario.model_dump(mode="json") for scenario in self.scenarios]
+        config = {"plan": self.plan.model_dump(mode="json"), "scenarios": scenarios, **run_context(command)}
+        _write(path / "config.json", config)
+        return path
+
+
+def sweep(
+    plan: SweepPlan | Mapping[str, Any],
+    folder: str | Path | None = None,
+    *,
+    resume: bool = False,
+    jobs: int | None = 1,
+    ray: str | None = None,
+    progress: Progress | None = None,
+) -> SweepResult:
+    """Run policies at every point of a plan.
+
+    A run is told by a hash of all it depends on: scenario, files it is made from, policy with all hyperparameters,
+    seed, and the code of the library. Equal runs are made once, and those that a folder has are not made again.
+
+    Args:
+        plan: what to run.
+        folder: where each run is kept as soon as it is there; None = nowhere.
+        resume: go on in a folder that has runs; with another plan those that it shares with the old one are kept.
+        jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. With
+            others than 1, a script calls this under ``if __name__ == "__main__":``.
+        ray: run on a Ray cluster instead, see there.
+        progress: called after each run with what it was, the runs done and all there are; once at the start.
+
+    Raises:
+        ConfigError: the plan is wrong, or the folder has runs and ``resume`` is False; nothing has been run then.
+        KVGymError: a scenario of the plan is contradictory. What only a run can find out, such as requests that do
+            not fit, is the error of its record, and the others go on.
+    """
+    chosen = make_plan(plan)
+    chosen.check()
+    runs, keys, points, scenarios, labels = _lay_out(chosen)
+    if folder is None:
+        return _gather(chosen, points, labels, scenarios, *_play(runs, keys, None, jobs, ray, progress))
+    if not resume and has_runs(folder):
+        raise ConfigError(f"{folder} has runs of a sweep; resume it, or choose another folder")
+    with Journal(folder) as journal:
+        _write(Path(folder) / PLAN_FILE, chosen.model_dump(mode="json"))
+        return _gather(chosen, points, labels, scenarios, *_play(runs, keys, journal, jobs, ray, progress))
+
+
+def plan_of(folder: str | Path) -> SweepPlan:
+    """Return the plan of a folder with runs of a sweep.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    path = Path(folder) / PLAN_FILE
+    if not path.is_file():
+        raise ConfigError(f"{folder}: no folder of a sweep, it has no {PLAN_FILE}")
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected the fields of a sweep")
+    return make_plan(content, str(path))
+
+
+def _lay_out(
+    plan: SweepPlan,
+) -> tuple[
+    dict[tuple[int, int, int], Run],
+    dict[tuple[int, int, int], str],
+    tuple[dict[str, Any], ...],
+    tuple[Scenario, ...],
+    tuple[str, ...],
+]:
+    """Return runs and their keys by place, points, scenarios and labels; every mistake in the plan comes up here."""
+    base, points = plan.make_scenario(), plan.make_points()
+    specs = plan.policies or base.policies
+    seeds = range(plan.first_seed, plan.first_seed + plan.seeds)
+    labels = tuple(label_of(with_hyperparameters(spec, plan.fixed)) for spec in specs)
+    if len(set(labels)) < len(labels):
+        raise ConfigError(f"policies {', '.join(labels)}: one is listed twice")
+    runs: dict[tuple[int, int, int], Run] = {}
+    keys: dict[tuple[int, int, int], str] = {}
+    scenarios: list[Scenario] = []
+    settings: dict[str, str] = {}
+    for i, point in enumerate(points):
+        values = {**plan.fixed, **point}
+        try:
+            scenario = set_fields(base, values).resolved()
+            if (text := scenario.model_dump_json()) not in settings:
+                scenario.make_system()
+                settings[text] = setting_key(scenario)
+            router = scenario.make_router()
+            policies = [with_hyperparameters(spec, values) for spec in specs]
+        except ConfigError as error:
+            at = ", ".join(f"{name} = {value}" for name, value in point.items())
+            raise ConfigError(f"at {at}: {error}" if at else str(error)) from None
+        scenarios.append(scenario)
+        for k, seed in enumerate(seeds):
+            for j, policy in enumerate(policies):
+                runs[i, j, k] = Run(scenario, policy, None, seed, labels[j])
+                keys[i, j, k] = run_key(settings[text], policy, router, seed)
+    return runs, keys, points, tuple(scenarios), labels
+
+
+def _play(
+    runs: Mapping[tuple[int, int, int], Run],
+    keys: Mapping[tuple[int, int, int], str],
+    journal: Journal | None,
+    jobs: int | None,
+    ray: str | None,
+    progress: Progress | None,
+) -> tuple[dict[tuple[int, int, int], Played], int, int]:
+    """Return what each run gave, how many there are, and how many were made."""
+    known: dict[str, Played] = {} if journal is None else dict(journal.known)
+    missing = {key: runs[place] for place, key in keys.items() if key not in known}
+    names, todo, total = list(missing), list(missing.values()), len(set(keys.values()))
+    done = total - len(todo)
+    if progress is not None:
+        progress("", done, total)
+    if todo:
+        with make_executor(Player(), jobs, ray=ray) as executor:
+            for place, played in play_runs(todo, executor):
+                known[names[place]] = played
+                if journal is not None:
+                    journal.add(names[place], played)
+                done += 1
+                if progress is not None:
+                    progress(f"{todo[place].label}, seed {todo[place].seed}", done, total)
+    return {place: known[key] for place, key in keys.items()}, total, len(todo)
+
+
+def _gather(
+    plan: SweepPlan,
+    points: tuple[dict[str, Any], ...],
+    labels: tuple[str, ...],
+    scenarios: tuple[Scenario, ...],
+    runs: Mapping[tuple[int, int, int], Played],
+    distinct: int,
+    new: int,
+) -> SweepResult:
+    seeds = tuple(range(plan.first_seed, plan.first_seed + plan.seeds))
+    return SweepResult(plan, points, labels, seeds, runs, scenarios, distinct, new)
+
+
+def _write(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(jsonable(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+__all__ = ["SweepResult", "load_plan", "plan_of", "sweep"]

@@ -1,0 +1,137 @@
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kvgym.experiments.scenario import load_scenario
+from kvgym.experiments.sweeping import identity
+from kvgym.experiments.sweeping.fields import set_fields
+from kvgym.experiments.sweeping.identity import code_digest, run_key, setting_key
+from kvgym.policy import POLICIES, Policy, PolicyInfo, make_policy
+from kvgym.routing import make_router
+
+BASE = load_scenario("a100-llama2-70b").override(workload={"preset": "lmsys", "num_requests": 30})
+
+
+def key(scenario=BASE, policy="fcfs", router=None, seed=0):
+    return run_key(setting_key(scenario), make_policy(policy), router, seed)
+
+
+def test_labels_do_not_count_all_else_does():
+    renamed = BASE.model_copy(update={"name": "other", "summary": "x", "policies": ("mc_sf",), "seeds": 9})
+    assert key(renamed) == key()
+    assert key(BASE.resolved()) == key()
+    others = [
+        key(seed=1),
+        key(policy="mc_sf"),
+        key(policy="fcfs:protection=0.1"),
+        key(set_fields(BASE, {"rate": 7})),
+        key(set_fields(BASE, {"kv_capacity": 9000})),
+        key(set_fields(BASE, {"block_size": 16})),
+        key(set_fields(BASE, {"hardware": "llama3-8b-a100-tp1"})),
+        key(set_fields(BASE, {"engine": "none"})),
+        key(set_fields(BASE, {"predictions": "noisy:epsilon=0.5"})),
+        key(set_fields(BASE, {"workers": 2}), router=make_router("round_robin")),
+        key(set_fields(BASE, {"workers": 2}), router=make_router("join_shortest_queue")),
+    ]
+    assert len({key(), *others}) == len(others) + 1
+
+
+def test_a_default_that_is_said_is_the_default():
+    budget = make_policy("sarathi").content()["token_budget"]
+    assert key(policy=f"sarathi:token_budget={budget}") == key(policy="sarathi")
+    assert key(policy=f"sarathi:token_budget={budget + 1}") != key(policy="sarathi")
+
+
+def test_keys_are_equal_in_every_process():
+    code = (
+        "from kvgym.experiments.sweeping.identity import *; from kvgym.experiments.scenario import load_scenario; "
+        "from kvgym.policy import make_policy; "
+        "s = load_scenario('a100-llama2-70b').override(workload={'preset': 'lmsys', 'num_requests': 30}); "
+        "print(run_key(setting_key(s), make_policy('ranked_latency'), None, 3))"
+    )
+    here = key(policy="ranked_latency", seed=3)
+    for seed in ("1", "2"):
+        run = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env={"PYTHONHASHSEED": seed},
+            timeout=120,
+        )
+        assert run.stdout.strip() == here, run.stderr
+
+
+def test_what_is_in_a_file_counts_not_where_it_lies(tmp_path):
+    rows = "request_id,arrival_time,prompt_len,output_len\n0,0.0,10,5\n1,1.0,20,6\n"
+    first, second = tmp_path / "a.csv", tmp_path / "b.csv"
+    first.write_text(rows)
+    second.write_text(rows)
+    keys = [key(set_fields(BASE, {"trace": str(path)})) for path in (first, second)]
+    assert keys[0] == keys[1]
+    second.write_text(rows.replace("20", "21"))
+    assert key(set_fields(BASE, {"trace": str(second)})) != keys[0]
+
+
+def test_hardware_files_count_by_their_content(tmp_path):
+    folder = Path(identity.__file__).parents[3] / "configs" / "hardware"
+    content = yaml.safe_load((folder / "llama3-8b-a100-tp1.yaml").read_text())
+    first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    first.write_text(yaml.safe_dump(content))
+    content["kv_capacity"] += 1
+    second.write_text(yaml.safe_dump(content))
+    assert key(set_fields(BASE, {"hardware": str(first)})) != key(set_fields(BASE, {"hardware": str(second)}))
+
+
+class Own(Policy):
+    """A policy of somebody else's."""
+
+    info = PolicyInfo(name="own", summary="admits nobody")
+
+    def __init__(self, *, pace: int = 1) -> None:
+        self.pace = pace
+
+    def schedule(self, view):
+        return view.consult(None, None)
+
+
+def test_policies_of_others_count_with_their_code(monkeypatch):
+    setting = setting_key(BASE)
+    before = run_key(setting, Own(), None, 0)
+    assert before == run_key(setting, Own(pace=1), None, 0)
+    assert before != run_key(setting, Own(pace=2), None, 0)
+    read = Path.read_bytes
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda self: read(self) + (b"#" if self.name == Path(__file__).name else b"")
+    )
+    assert run_key(setting, Own(), None, 0) != before
+
+
+def test_the_code_of_the_library_counts(monkeypatch):
+    before = code_digest()
+    read = Path.read_bytes
+    code_digest.cache_clear()
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda self: read(self) + (b"#" if self.name == "engine.py" else b"")
+    )
+    assert code_digest() != before
+    code_digest.cache_clear()
+
+
+@pytest.mark.parametrize("name", list(POLICIES))
+def test_every_policy_can_be_sent_and_told(name):
+    policy = make_policy(name)
+    again = pickle.loads(pickle.dumps(policy))
+    assert again.content() == policy.content()
+    assert run_key("x", again, None, 0) == run_key("x", policy, None, 0)
+
+
+def test_networks_are_told_by_their_weights():
+    agent = make_policy("ppo_noisy")
+    content = agent.content()
+    assert content == make_policy("ppo_noisy").content()
+    agent.model.arrays[next(iter(agent.model.arrays))] += 1
+    assert agent.content() != content

@@ -1,0 +1,231 @@
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from kvgym.errors import ConfigError
+from kvgym.experiments.comparison import compare
+from kvgym.experiments.scenario import load_scenario
+from kvgym.experiments.sweeping.journal import Journal
+from kvgym.experiments.sweeping.sweep import PLAN_FILE, plan_of, sweep
+
+PLAN = {
+    "fields": {"rate": [10, 20], "num_requests": 60, "sarathi.token_budget": [128, 512]},
+    "policies": ["fcfs", "sarathi"],
+    "seeds": 2,
+    "metrics": ["e2e_latency_mean", "ttft_p99"],
+}
+
+
+@pytest.fixture(scope="module")
+def result():
+    return sweep(PLAN)
+
+
+def test_every_point_is_the_comparison_of_its_scenario(result):
+    assert result.points == (
+        {"rate": 10, "sarathi.token_budget": 128}, {"rate": 10, "sarathi.token_budget": 512},
+        {"rate": 20, "sarathi.token_budget": 128}, {"rate": 20, "sarathi.token_budget": 512},
+    )  # fmt: skip
+    base = load_scenario("a100-llama2-70b")
+    for i, point in enumerate(result.points):
+        workload = {"preset": base.workload} if isinstance(base.workload, str) else base.workload
+        scenario = base.override(workload={**workload, "rate": point["rate"], "num_requests": 60})
+        budget = point["sarathi.token_budget"]
+        own = compare(scenario, ["fcfs", f"sarathi:token_budget={budget}"], seeds=2)
+        for policy, label in (("fcfs", "fcfs"), ("sarathi", f"sarathi:token_budget={budget}")):
+            for metric in ("e2e_latency_mean", "ttft_p99", "evictions"):
+                np.testing.assert_array_equal(result.values(i, policy, metric), own.values(label, metric))
+
+
+def test_equal_runs_are_made_once(result):
+    assert len(result.runs) == 4 * 2 * 2
+    assert result.num_distinct == result.num_new == 2 * 2 + 4 * 2  # fcfs has no budget
+    assert result.values(0, "fcfs", "ttft_mean").tolist() == result.values(1, "fcfs", "ttft_mean").tolist()
+
+
+def test_the_frame_has_a_row_per_point_policy_and_seed(result):
+    frame = result.to_frame()
+    assert len(frame) == 16
+    assert frame.columns[:5] == ["rate", "sarathi.token_budget", "policy", "seed", "error"]
+    row = frame.row(6, named=True)
+    assert (row["rate"], row["sarathi.token_budget"], row["policy"], row["seed"]) == (10, 512, "sarathi", 0)
+    assert row["ttft_p99"] == result.values(1, "sarathi", "ttft_p99")[0]
+    assert frame["num_requests"].unique().to_list() == [60]
+
+
+def test_what_is_saved_can_be_read(result, tmp_path):
+    result.save(tmp_path, command="a test")
+    assert pl.read_parquet(tmp_path / "runs.parquet").equals(result.to_frame())
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert len(summary["points"]) == 8
+    assert (
+        summary["points"][0]["e2e_latency_mean"]["value"]
+        == result.estimate(0, "fcfs", "e2e_latency_mean").value
+    )
+    assert json.loads((tmp_path / "config.json").read_text())["plan"]["fields"]["rate"] == [10, 20]
+
+
+@pytest.mark.parametrize("jobs", [2, None])
+def test_processes_change_nothing(result, jobs):
+    assert sweep(PLAN, jobs=jobs).to_frame().equals(result.to_frame())
+
+
+def test_a_folder_goes_on_where_it_was(result, tmp_path):
+    seen = []
+
+    def stop(text, done, total):
+        seen.append((text, done, total))
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(PLAN, tmp_path, progress=stop)
+    assert seen[0] == ("", 0, 12)
+    with pytest.raises(ConfigError, match="has runs of a sweep; resume it"):
+        sweep(PLAN, tmp_path)
+    again = sweep(plan_of(tmp_path), tmp_path, resume=True)
+    assert (again.num_distinct, again.num_new) == (12, 7)
+    assert again.to_frame().equals(result.to_frame())
+    whole = sweep(PLAN, tmp_path, resume=True)
+    assert whole.num_new == 0
+    assert whole.to_frame().equals(result.to_frame())
+    assert len((tmp_path / "runs.jsonl").read_text().splitlines()) == 12
+
+
+def test_another_plan_keeps_what_it_shares(result, tmp_path):
+    sweep(PLAN, tmp_path)
+    more = sweep({**PLAN, "seeds": 3}, tmp_path, resume=True)
+    assert (more.num_distinct, more.num_new) == (18, 6)
+    changed = sweep({**PLAN, "fields": {**PLAN["fields"], "kv_capacity": 12_000}}, tmp_path, resume=True)
+    assert changed.num_new == 12  # nothing stale is used
+    assert plan_of(tmp_path).fixed["kv_capacity"] == 12_000
+
+
+def test_a_line_that_was_cut_is_run_again(result, tmp_path):
+    sweep(PLAN, tmp_path)
+    file = tmp_path / "runs.jsonl"
+    content = file.read_bytes()
+    file.write_bytes(content[:-100])
+    again = sweep(PLAN, tmp_path, resume=True)
+    assert again.num_new == 1
+    assert again.to_frame().equals(result.to_frame())
+    lines = file.read_text().splitlines()
+    assert len(lines) == 12
+    assert all(json.loads(line)["key"] for line in lines)
+
+
+@pytest.mark.parametrize("line", ["nonsense", "[]", '{"key": 3}', '{"key": "a", "metrics": {"speed": 1}}'])
+def test_damaged_files_are_named(tmp_path, line):
+    (tmp_path / "runs.jsonl").write_text(line + "\n")
+    with pytest.raises(ConfigError, match=r"runs.jsonl, line 1: not a run of a sweep"):
+        sweep(PLAN, tmp_path, resume=True)
+
+
+def test_one_process_at_a_time(tmp_path):
+    with Journal(tmp_path), pytest.raises(ConfigError, match="another process works on it"):
+        Journal(tmp_path)
+    with Journal(tmp_path):
+        pass
+
+
+def test_figures_that_are_not_finite_survive(tmp_path):
+    plan = {"fields": {"rate": 10, "num_requests": 3}, "policies": ["fcfs"], "seeds": 1}
+    first = sweep(
+        {**plan, "fields": {**plan["fields"], "workload.lengths": None}} if False else plan, tmp_path
+    )
+    again = sweep(plan, tmp_path, resume=True)
+    assert again.num_new == 0
+    assert again.to_frame().equals(first.to_frame())
+    for played, known in zip(first.runs.values(), again.runs.values(), strict=True):
+        assert json.dumps(played.record.metrics) == json.dumps(known.record.metrics)
+
+
+def test_runs_that_fail_are_told_and_the_others_go_on(tmp_path):
+    plan = {
+        "fields": {"kv_capacity": [60, 16_492], "num_requests": 40, "rate": 10},
+        "policies": ["fcfs"],
+        "seeds": 2,
+    }
+    result = sweep(plan, tmp_path)
+    assert np.isnan(result.values(0, "fcfs", "ttft_mean")).all()
+    assert np.isfinite(result.values(1, "fcfs", "ttft_mean")).all()
+    (error,) = result.errors()
+    assert error.startswith("fcfs at kv_capacity = 60 (2 of 2 seeds): seed 0: ")
+    assert sweep(plan, tmp_path, resume=True).num_new == 0  # a failure is a result
+    assert result.to_frame()["error"].to_list()[2:] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fields": {"rat": [1, 2]}}, "unknown field 'rat'"),
+        ({"fields": {"rate": [1, 0]}}, "at rate = 0: "),
+        ({"policies": ["fcfs", "fcfs"]}, "listed twice"),
+        ({"policies": ["nobody"]}, "unknown policy 'nobody'"),
+        ({"fields": {"hardware": ["llama2-70b-a100-tp2", "h200"]}}, "at hardware = h200: unknown hardware"),
+    ],
+)
+def test_mistakes_come_up_before_anything_runs(tmp_path, changes, message):
+    plan = {**PLAN, "policies": ["fcfs"], "fields": {"rate": [1, 2], "num_requests": 10}, **changes}
+    with pytest.raises(ConfigError, match=message):
+        sweep(plan, tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_no_folder_of_a_sweep(tmp_path):
+    with pytest.raises(ConfigError, match="no folder of a sweep"):
+        plan_of(tmp_path)
+    for text in ("{", "[]", '{"seeds": 0}'):
+        (tmp_path / PLAN_FILE).write_text(text)
+        with pytest.raises(ConfigError):
+            plan_of(tmp_path)
+
+
+SCRIPT = """
+import json, sys
+from kvgym.experiments.sweeping.sweep import sweep
+if __name__ == "__main__":
+    sweep(json.loads(sys.argv[1]), sys.argv[2], resume=True, jobs=int(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_nothing_is_lost_or_repeated_when_it_is_killed(tmp_path, jobs):
+    plan = {
+        "fields": {"rate": [5, 10, 20, 40], "num_requests": 150},
+        "policies": ["fcfs", "sarathi"],
+        "seeds": 25,
+    }
+    script, folder, file = tmp_path / "go.py", tmp_path / "runs", tmp_path / "runs" / "runs.jsonl"
+    script.write_text(SCRIPT)
+    rng = random.Random(jobs)
+    counts = [0]
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, str(script), json.dumps(plan), str(folder), str(jobs)], start_new_session=True
+        )
+        more = counts[-1] + rng.randrange(1, 40)
+        until = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < until:
+            if file.exists() and file.read_bytes().count(b"\n") >= more:
+                break
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        counts.append(file.read_bytes().count(b"\n"))
+        assert counts[-1] > counts[-2]
+    keys = [json.loads(line)["key"] for line in file.read_text().splitlines() if line.endswith("}")]
+    assert len(set(keys)) == len(keys)
+    after = sweep(plan, folder, resume=True)
+    assert after.num_new == 200 - len(keys)
+    assert after.to_frame().equals(sweep(plan).to_frame())
+    assert len(Path(file).read_text().splitlines()) == 200
