@@ -1,0 +1,55 @@
+import json
+
+import pytest
+
+
+def small(*more):
+    return ("sweep", "rate=10,20", "num_requests=40", "-p", "fcfs,mc_sf", "--seeds", 2, *more)
+
+
+def test_a_sweep_is_run_shown_and_written(kvgym, tmp_path):
+    result = kvgym(*small("--out", tmp_path / "x", "--no-report"))
+    assert result[0] == 0, result[2]
+    assert "E2E mean (s)" in result[1]
+    assert "8 runs" in result[1]
+    names = {p.name for p in (tmp_path / "x").iterdir()}
+    assert {"plan.json", "runs.jsonl", "runs.csv", "runs.parquet", "summary.json", "config.json"} <= names
+    again = kvgym("sweep", "--resume", "--out", tmp_path / "x", "--no-report")
+    assert again[0] == 0, again[2]
+    assert "8 runs, 8 of them known before" in again[1]
+    more = kvgym(*small("--resume", "--out", tmp_path / "x", "--no-report", "--seeds", 3))
+    assert "12 runs, 8 of them known before" in more[1]
+
+
+def test_a_plan_is_taken_from_a_file_and_changed(kvgym, tmp_path):
+    plan = tmp_path / "mine.yaml"
+    plan.write_text("fields: {rate: [10, 20], num_requests: 30}\npolicies: [fcfs]\nseeds: 1\n")
+    result = kvgym("sweep", plan, "kv_capacity=9000,12000", "--out", tmp_path / "x", "--no-report")
+    assert result[0] == 0, result[2]
+    points = json.loads((tmp_path / "x" / "summary.json").read_text())["points"]
+    assert [(p["rate"], p["kv_capacity"]) for p in points] == [(10, 9000), (10, 12000), (20, 9000), (20, 12000)]
+
+
+def test_sweeps_are_listed(kvgym):
+    assert "rates" in kvgym("list", "sweeps")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("sweep",), "nothing to sweep"),
+        (("sweep", "--resume"), "goes with the folder of a sweep"),
+        (("sweep", "rate="), "expected name=values"),
+        (("sweep", "rate=1", "rate=2"), "given twice"),
+        (("sweep", "nothing", "rate=1"), "unknown sweep 'nothing'"),
+        (("sweep", "rates", "memory"), "a plan is named already"),
+        (("sweep", "speed=1,2"), "unknown field 'speed'"),
+        (("sweep", "rate=1,2", "--ray", "127.0.0.1:1"), "no Ray cluster at '127.0.0.1:1'"),
+    ],
+)
+def test_mistakes_end_in_one_line(kvgym, tmp_path, arguments, message):
+    extra = () if "--resume" in arguments else ("--out", tmp_path / "x")
+    result = kvgym(*arguments, *extra)
+    assert result[0] == 2
+    assert message in result[2]
+    assert "Traceback" not in result[2]
