@@ -8,13 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from kvgym.cli import console
+from kvgym.cli.execution_options import JobsOption, RayOption
 from kvgym.cli.result_folder import command_line, default_folder, make_folder
 from kvgym.errors import ConfigError
 
 
 def train(
     config: Annotated[
-        str, typer.Argument(help="Name (kvgym list training) or YAML file of a training configuration.")
+        str,
+        typer.Argument(
+            help="Name (kvgym list training) or YAML file of a training configuration; several with commas."
+        ),
     ] = "default",
     overrides: Annotated[
         list[str] | None,
@@ -35,6 +39,11 @@ def train(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the run, instead of the configuration's.")
     ] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Train a population: runs with so many seeds, side by side.")
+    ] = 1,
+    jobs: JobsOption = None,
+    ray: RayOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of the run (default: results/…).")
     ] = None,
@@ -44,13 +53,16 @@ def train(
 
     The run folder keeps the resolved configuration, versions, curves, checkpoints and the best agent as plain
     weights (best.npz, or best.json of evolution). A run stopped at any moment goes on with --resume FOLDER.
+
+    With --seeds, or several configurations, runs go side by side, each in a folder of its own, on --jobs processes or
+    a Ray cluster; the same command with the same --out goes on with those that were stopped.
     """
     from kvgym.agents.config import load_training, read_run_config
     from kvgym.agents.trainers import resume as go_on
     from kvgym.agents.trainers import train as begin
 
     if resume is not None:
-        if config != "default" or overrides or out is not None or seed is not None:
+        if config != "default" or overrides or out is not None or seed is not None or seeds > 1:
             raise ConfigError("--resume goes on with a run as it is configured; only its length goes with it")
         folder, chosen = resume, read_run_config(resume, length)
     else:
@@ -58,8 +70,18 @@ def train(
             config, overrides = "default", [config, *(overrides or [])]
         changes = [*(overrides or [])]
         changes += [] if seed is None else [f"seed={seed}"]
-        chosen = load_training(config, changes, length)
+        several = [load_training(name, changes, length) for name in config.split(",")]
+        chosen = several[0]
         folder = make_folder(out or default_folder("train", chosen.name))
+        if seeds > 1 or len(several) > 1:
+            _population(several, seeds, folder, jobs, ray, progress)
+            return
+        if hasattr(chosen, "jobs"):
+            chosen = chosen.model_copy(update={"jobs": chosen.jobs if jobs is None else jobs, "ray": ray})
+        elif ray is not None:
+            raise ConfigError(
+                f"{chosen.name}: one run of {chosen.algorithm} uses one process; --ray goes with --seeds"
+            )
     console.out.print(f"{chosen.name}: {chosen.summary}", markup=False)
     console.out.print(f"run folder: {folder}", markup=False, soft_wrap=True)
     bar: Any = console.progress_bar(chosen.length, progress)
@@ -83,3 +105,34 @@ def train(
     for line in result.report():
         console.out.print(line, markup=False, soft_wrap=True)
     console.out.print(f"next:  kvgym evaluate {folder}", markup=False, soft_wrap=True)
+
+
+def _population(
+    configs: list[Any], seeds: int, folder: Path, jobs: int | None, ray: str | None, progress: bool
+) -> None:
+    """Train configurations with several seeds side by side, and say what each reached."""
+    from kvgym.agents.population import make_members, median_of, train_population
+
+    members = make_members(configs, seeds, folder, command_line())
+    console.out.print(f"population of {len(members)} runs: {folder}", markup=False, soft_wrap=True)
+    try:
+        with console.run_progress(len(members), progress) as advance:
+            found = train_population(
+                members, folder, jobs=0 if jobs is None else jobs, ray=ray,
+                progress=lambda trained, done, total: advance(f"{trained.name}, seed {trained.seed}"),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        console.err.print(
+            f"stopped; the same command with --out {folder} goes on", markup=False, soft_wrap=True
+        )
+        raise typer.Exit(130) from None
+    for config in configs:
+        own = [trained for trained in found if trained.name == config.name]
+        for trained in own:
+            console.out.print(f"{trained.folder.name}: {trained.best:.5g}", markup=False)
+            for line in trained.lines:
+                if line.startswith("note:"):
+                    console.out.print(f"  {line}", markup=False, soft_wrap=True)
+        middle = median_of(own)
+        console.out.print(f"median of {config.name}: {middle.folder}", markup=False, soft_wrap=True)
+    console.out.print(f"next:  kvgym evaluate {median_of(found).folder}", markup=False, soft_wrap=True)

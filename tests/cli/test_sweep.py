@@ -27,7 +27,12 @@ def test_a_plan_is_taken_from_a_file_and_changed(kvgym, tmp_path):
     result = kvgym("sweep", plan, "kv_capacity=9000,12000", "--out", tmp_path / "x", "--no-report")
     assert result[0] == 0, result[2]
     points = json.loads((tmp_path / "x" / "summary.json").read_text())["points"]
-    assert [(p["rate"], p["kv_capacity"]) for p in points] == [(10, 9000), (10, 12000), (20, 9000), (20, 12000)]
+    assert [(p["rate"], p["kv_capacity"]) for p in points] == [
+        (10, 9000),
+        (10, 12000),
+        (20, 9000),
+        (20, 12000),
+    ]
 
 
 def test_sweeps_are_listed(kvgym):

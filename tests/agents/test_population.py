@@ -1,0 +1,82 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+from evolution_runs import TINY
+
+from kvgym.agents.config import make_training
+from kvgym.agents.population import Trained, make_members, median_of, train_population
+from kvgym.agents.trainers import train
+from kvgym.errors import ConfigError
+
+
+def config(**changes):
+    return make_training({**TINY, "name": "tiny", "generations": 2, **changes})
+
+
+def files(folder):
+    """Return what a run's bits are in: its weights, and its curve without the time it took."""
+    lines = [line.split(",") for line in (folder / "curve.csv").read_text().splitlines()]
+    skipped = lines[0].index("cpu_seconds")
+    curve = [[x for k, x in enumerate(line) if k != skipped] for line in lines]
+    weights = [json.loads((folder / name).read_text())["weights"] for name in ("best.json", "final.json")]
+    return curve, weights
+
+
+@pytest.fixture(scope="module")
+def population(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("population")
+    return folder, train_population(make_members([config()], 2, folder), folder, jobs=2)
+
+
+def test_each_member_is_the_run_alone(population, tmp_path):
+    folder, found = population
+    assert [(t.name, t.seed, t.folder) for t in found] == [
+        ("tiny", 0, folder / "seed-0"),
+        ("tiny", 1, folder / "seed-1"),
+    ]
+    for seed in (0, 1):
+        alone = train(config(seed=seed), tmp_path / str(seed))
+        assert files(tmp_path / str(seed)) == files(folder / f"seed-{seed}")
+        assert found[seed].best == alone.best
+
+
+def test_what_was_reached_is_written_down(population):
+    folder, found = population
+    members = json.loads((folder / "population.json").read_text())["members"]
+    assert members == [
+        {"name": "tiny", "seed": t.seed, "folder": t.folder.name, "best": t.best} for t in found
+    ]
+
+
+def test_members_that_have_begun_go_on(population):
+    folder, found = population
+    again = train_population(make_members([config()], 3, folder), folder, jobs=1)
+    assert [t.best for t in again[:2]] == [t.best for t in found]
+    assert again[2].seed == 2
+
+
+def test_several_configurations_have_folders_of_their_names(tmp_path):
+    members = make_members([config(), config(name="other", seed=5)], 2, tmp_path)
+    assert [m.folder.name for m in members] == ["tiny-0", "tiny-1", "other-5", "other-6"]
+    assert {m.config.jobs for m in members} == {1}
+    with pytest.raises(ConfigError, match="names must differ"):
+        make_members([config(), config()], 1, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "lower", "middle"),
+    [
+        ((3, 1, 2), False, 2),
+        ((3, 1, 2), True, 2),
+        ((1, 2, 3, 4), False, 3),
+        ((1, 2, 3, 4), True, 2),
+        ((7,), False, 7),
+    ],
+)
+def test_the_median_member(values, lower, middle):
+    members = [Trained("x", k, Path("x"), v, lower, ()) for k, v in enumerate(values)]
+    found = median_of(members)
+    assert found.best == middle
+    assert not math.isnan(found.best)
