@@ -14,7 +14,6 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from scipy.special import ndtr
 
 from kvgym.workloads.base import MAX_TOKENS, Spec
 
@@ -201,12 +200,16 @@ class LogNormalLength(LengthDistribution):
 
     def _survival(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return P(X ≥ x) of the continuous distribution."""
+        from scipy.special import ndtr  # slow to import
+
         if self.log_std == 0:
             return (x <= self.median).astype(np.float64)
         return np.asarray(ndtr(np.log(self.median / x) / self.log_std), np.float64)
 
     def _excess(self, x: float) -> float:
         """Return E[(X − x)⁺] of the continuous distribution."""
+        from scipy.special import ndtr
+
         s = self.log_std
         if s == 0 or math.isinf(x):
             return max(self.median - x, 0.0)
