@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness import command_line, write_json
+from harness import command_line, where, write_json
 from papers.flow.conditions import print_conditions
 from papers.flow.conversations import conversations
 from papers.flow.runs import Plan
@@ -29,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="folder for flow.json with every figure")
     args = parser.parse_args(arguments)
     plan = Plan(horizons=(60, 120), seeds=2, tuning_seeds=1, requests=150) if args.quick else Plan()
-    plan = replace(plan, seeds=args.seeds or plan.seeds, requests=args.requests or plan.requests)
+    plan = replace(
+        plan, seeds=args.seeds or plan.seeds, requests=args.requests or plan.requests, where=where(args)
+    )
     found: dict[str, object] = {}
     if args.only != "4.2":
         print_conditions()

@@ -6,10 +6,15 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from kvgym.execution import make_executor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 
 def command_line(doc: str | None, seeds: int) -> argparse.ArgumentParser:
@@ -24,7 +29,40 @@ def command_line(doc: str | None, seeds: int) -> argparse.ArgumentParser:
         "--quick", action="store_true", help="seconds: shows that it runs, the figures mean nothing"
     )
     parser.add_argument("--seeds", type=int, help=f"seeds per figure (default {seeds})")
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        help="processes; 0 = one for each core; default: cores, where runs take long enough",
+    )
+    parser.add_argument("--ray", help="run on Ray: local, auto, or the address of a cluster")
     return parser
+
+
+class Where(NamedTuple):
+    """Where runs are done, see :func:`kvgym.execution.make_executor`."""
+
+    jobs: int | None = 1
+    ray: str | None = None
+
+
+HERE = Where()
+
+
+def where(options: argparse.Namespace) -> Where:
+    """Return where the command line wants runs to be done."""
+    return Where(options.jobs, options.ray)
+
+
+def do_all(work: Callable[[Task], Result], tasks: Sequence[Task], place: Where) -> list[Result]:
+    """Return what each task gives, in their order.
+
+    Args:
+        work: a function of a module, or an object of a class of one.
+        tasks: what it is called with.
+        place: where.
+    """
+    with make_executor(work, place.jobs, ray=place.ray) as executor:
+        return executor.map(tasks)
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

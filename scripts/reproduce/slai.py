@@ -11,12 +11,13 @@ every measurement and the figure to --out. What comes out is discussed in docs/r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from harness import command_line, save_figure, write_json
+from harness import command_line, save_figure, where, write_json
 from kvgym.experiments.comparison import jsonable, run_context
 from kvgym.experiments.scenario import load_scenario
 from papers.slai.figure import draw
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_line(__doc__, seeds=Plan.seeds)
     parser.add_argument("--out", type=Path, default=Path("results/slai"), help="folder for the files")
     options = parser.parse_args(arguments)
-    plan = QUICK if options.quick else Plan()
+    plan = replace(QUICK if options.quick else Plan(), where=where(options))
     seeds = options.seeds or plan.seeds
     high = [r for r in (1.2, 1.4, 1.6) if r in plan.rates]
     tables, runs = list[str](), list[dict[str, Any]]()
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     (options.out / "tables.md").write_text("\n".join(tables), encoding="utf-8")
     pl.DataFrame(runs).write_csv(options.out / "runs.csv")
     pl.DataFrame(sensitivity_runs).write_csv(options.out / "sensitivity.csv")
-    config = {"plan": {**vars(plan), "seeds": seeds}, **run_context()}
+    config = {"plan": {**vars(plan), "seeds": seeds, "where": None}, **run_context()}
     write_json(options.out / "config.json", jsonable(config), indent=2)
 
 

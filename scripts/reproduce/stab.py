@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness import command_line, write_json
+from harness import command_line, where, write_json
 from papers.stab.batch_times import print_batch_times, print_measured
 from papers.stab.provisioning import print_provisioning
 from papers.stab.queues import print_queues
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="folder for stab.json with the simulated figures")
     args = parser.parse_args(arguments)
     plan = Plan(seeds=2, requests=600, requests_8=2400, margin=100) if args.quick else Plan()
-    plan = replace(plan, seeds=args.seeds or plan.seeds)
+    plan = replace(plan, seeds=args.seeds or plan.seeds, where=where(args))
     print_theory()
     found = {"queues": print_queues(plan), "measured": print_measured(plan)}
     print_batch_times(plan)

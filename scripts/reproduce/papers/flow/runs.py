@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness import HERE, Where, do_all
 from kvgym.errors import LivelockError
 from kvgym.metrics import compute_metrics
 from kvgym.runner import simulate
@@ -25,22 +26,38 @@ class Plan:
         seeds: seeds reported.
         tuning_seeds: seeds on which hyperparameters are chosen.
         requests: requests of Section 4.2.
+        where: where runs are done.
     """
 
     horizons: tuple[int, ...] = tuple(range(1000, 10_001, 1000))
     seeds: int = 5
     tuning_seeds: int = 2
     requests: int = 5000
+    where: Where = HERE
 
 
-def run(system: System, tables: Sequence[RequestTable], policy: str) -> Values:
-    """Return the metrics of a policy by name, one value per table; NaN where it livelocks."""
-    values: Values = {name: [] for name in METRICS + EXTRA}
-    for seed, table in enumerate(tables):
+class OneRun:
+    """Runs a policy on the requests of a seed; NaN where it livelocks."""
+
+    def __init__(self, system: System, tables: Sequence[RequestTable]) -> None:
+        self.system, self.tables = system, tables
+
+    def __call__(self, task: tuple[str, int]) -> dict[str, float]:
+        """Return the metrics of a policy and a seed."""
+        policy, seed = task
         try:
-            metrics = compute_metrics(simulate(system, table, policy, seed=seed))
+            return compute_metrics(simulate(self.system, self.tables[seed], policy, seed=seed))
         except LivelockError:
-            metrics = dict.fromkeys(values, float("nan"))
-        for name, column in values.items():
+            return dict.fromkeys(METRICS + EXTRA, float("nan"))
+
+
+def run_all(
+    system: System, tables: Sequence[RequestTable], policies: Sequence[str], where: Where
+) -> dict[str, Values]:
+    """Return the metrics of each policy by name, one value per table."""
+    tasks = [(policy, seed) for policy in policies for seed in range(len(tables))]
+    found: dict[str, Values] = {policy: {name: [] for name in METRICS + EXTRA} for policy in policies}
+    for (policy, _), metrics in zip(tasks, do_all(OneRun(system, tables), tasks, where), strict=True):
+        for name, column in found[policy].items():
             column.append(metrics[name])
-    return values
+    return found

@@ -12,7 +12,7 @@ import numpy as np
 from harness import print_table
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
-from papers.flow.runs import Plan, run
+from papers.flow.runs import Plan, run_all
 from papers.flow.tables import number
 
 TUNING_SEED = 1000
@@ -26,9 +26,12 @@ def tuning_seeds(plan: Plan) -> range:
     return range(TUNING_SEED, TUNING_SEED + plan.tuning_seeds)
 
 
-def choose(system: System, tables: Sequence[RequestTable], policies: Sequence[str], what: str) -> str:
+def choose(
+    system: System, tables: Sequence[RequestTable], policies: Sequence[str], what: str, plan: Plan
+) -> str:
     """Return the policy with the least mean E2E latency, all requests finished; print the grid."""
-    scores = [float(np.mean(run(system, tables, p)["e2e_latency_mean"])) for p in policies]
+    found = run_all(system, tables, policies, plan.where)
+    scores = [float(np.mean(found[p]["e2e_latency_mean"])) for p in policies]
     # In a grid where everything livelocks the last one, the most cautious α, stands for all.
     best = int(np.nanargmin(scores)) if np.isfinite(scores).any() else len(policies) - 1
     print(f"Search for {what} (mean E2E latency, drained; seeds from {TUNING_SEED}; – = livelock):\n")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.workloads.table import RequestTable
-from papers.flow.runs import Plan, Values, run
+from papers.flow.runs import Plan, Values, run_all
 from papers.flow.search import PATIENCE, choose, tuning_seeds
 from papers.flow.tables import print_leaders, print_results
 
@@ -20,16 +20,16 @@ def synthetic(name: str, plan: Plan) -> dict[str, object]:
     tuning = slotted(scenario, plan.horizons[0], tuning_seeds(plan))
     impatient = replace(scenario.make_system(), stall_limit=PATIENCE["4.1"])
     alphas = [f"alpha_greedy:alpha={a}" for a in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9)]
-    alpha = choose(impatient, tuning, alphas, "α")
+    alpha = choose(impatient, tuning, alphas, "α", plan)
     if known:
         policies = ["flow_control_classes:budgets=4/4/4", "mc_sf", "mc_benchmark", alpha]
     else:
         whole = [f"flow_control:budget={b}" for b in range(8, 21)]
-        constant = choose(impatient, tuning, whole, "budget, constant")
+        constant = choose(impatient, tuning, whole, "budget, constant", plan)
         means = [
             f"flow_control:budget={b},random=True" for b in (10, 11, 11.5, 12, 12.5, 13, 14, 15, 16, 18, 20)
         ]
-        drawn = choose(impatient, tuning, means, "mean budget, random")
+        drawn = choose(impatient, tuning, means, "mean budget, random", plan)
         # 12 is the largest budget below M / E[w], that is the largest one that satisfies (4) for some ε.
         policies = [*dict.fromkeys(("flow_control:budget=12", constant, drawn)), "a_min", "mc_longest", alpha]
     found: dict[str, object] = {}
@@ -40,7 +40,7 @@ def synthetic(name: str, plan: Plan) -> dict[str, object]:
             if reading != "drained":
                 system = replace(system, horizon=float(horizon))
             tables = slotted(scenario, horizon, range(plan.seeds))
-            by_horizon[horizon] = {p: run(system, tables, p) for p in policies}
+            by_horizon[horizon] = run_all(system, tables, policies, plan.where)
         print(f"### {reading.capitalize()}\n")
         for horizon in (plan.horizons[0], plan.horizons[-1]):
             print(f"{horizon:,} slots, {plan.seeds} seeds (mean, 95 % interval):\n")

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from harness import do_all
 from kvgym import RequestTable, make_policy, simulate
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics import compute_metrics
@@ -34,14 +35,19 @@ class Measurements:
         self.scenario, self.plan, self.system = scenario, plan, scenario.make_system()
         self.rates, self.seeds, self.rows = rates, seeds, list[dict[str, Any]]()
         policies = list(policies)
-        for rate in rates:
-            for seed in range(seeds):
-                table = self.sample(rate, seed)
-                for policy in policies:
-                    result = simulate(self.system, table, make_policy(policy), seed=seed)
-                    row = {"scenario": scenario.name, "policy": policy, "rate": rate, "seed": seed}
-                    self.rows.append(row | measure(result, plan))
+        tasks = [(rate, seed, policies) for rate in rates for seed in range(seeds)]
+        self.rows = [row for rows in do_all(self.measure, tasks, plan.where) for row in rows]
         self._frame = pl.DataFrame(self.rows)
+
+    def measure(self, task: tuple[float, int, list[str]]) -> list[dict[str, Any]]:
+        """Return the figures of policies at a rate, on a seed."""
+        rate, seed, policies = task
+        table, rows = self.sample(rate, seed), list[dict[str, Any]]()
+        for policy in policies:
+            result = simulate(self.system, table, make_policy(policy), seed=seed)
+            row = {"scenario": self.scenario.name, "policy": policy, "rate": rate, "seed": seed}
+            rows.append(row | measure(result, self.plan))
+        return rows
 
     def sample(self, rate: float, seed: int) -> RequestTable:
         """Return the requests of a rate and a seed."""

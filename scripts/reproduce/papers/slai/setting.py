@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness import HERE, Where
+
 SCENARIOS = {"slai-5": "5 % paying", "slai-50": "50 % paying", "slai-95": "95 % paying"}
 NAMES = {
     "vllm": "vLLM",
@@ -41,6 +43,7 @@ class Plan:
     sensitivity_rates: tuple[float, ...] = SENSITIVITY_RATES
     sensitivity_seeds: int = 5
     overheads: tuple[float, ...] = OVERHEADS
+    where: Where = HERE
 
     @property
     def shown(self) -> list[float]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import print_table
+from harness import do_all, print_table
 from kvgym.experiments.scenario import load_scenario
 from kvgym.experiments.statistics import Estimate, mean_interval
 from kvgym.runner import SimulationResult, simulate
@@ -30,10 +30,7 @@ def print_queues(plan: Plan) -> dict[str, dict[str, Estimate]]:
             assert is_stable(rate, service, SLACK) != is_overloaded(rate, service)
             for policy in SINGLE if workers == 1 else SINGLE[:2]:
                 count = plan.requests if workers == 1 else plan.requests_8
-                runs = [
-                    queue_figures(run_queue(name, policy, rate, seed, count), (1 - SLACK) * M)
-                    for seed in range(plan.seeds)
-                ]
+                runs = do_all(QueueRun(name, policy, rate, count), range(plan.seeds), plan.where)
                 e = estimates(runs)
                 found[f"{name} {label} {policy}"] = e
                 # Between Theorem 1 and what the proof of Theorem 2 guarantees of the use of memory.
@@ -59,6 +56,20 @@ def print_queues(plan: Plan) -> dict[str, dict[str, Estimate]]:
     )
     print_table(head, rows)
     return found
+
+
+class QueueRun(NamedTuple):
+    """Runs a scenario at a rate; called with a seed."""
+
+    name: str
+    policy: str
+    rate: float
+    requests: int
+
+    def __call__(self, seed: int) -> dict[str, float]:
+        """Return the slopes and sizes of the queue."""
+        result = run_queue(self.name, self.policy, self.rate, seed, self.requests)
+        return queue_figures(result, (1 - SLACK) * M)
 
 
 def run_queue(name: str, policy: str, rate: float, seed: int, requests: int) -> SimulationResult:

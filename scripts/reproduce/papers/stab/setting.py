@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from harness import HERE, Where
 from kvgym.experiments.scenario import load_scenario
 from kvgym.theory.stability import mean_cumulative_memory_uniform, memory_slack, service_rate
 from kvgym.workloads.workload import Workload
@@ -31,6 +32,7 @@ class Plan:
     seeds: int = 10
     requests: int = 10_000
     requests_8: int = 56_000
+    where: Where = HERE
     margin: int = 1000  # requests left out at each end where a rate is measured, Section 5.2
 
 

@@ -6,7 +6,7 @@ import argparse
 
 import numpy as np
 
-from harness import print_table
+from harness import Where, print_table, where
 from kvgym import RequestTable, System, compare, make_batch_time
 from kvgym.runner import simulate
 from kvgym.theory.fluid import fcfs_overflow_probability, safe_arrivals
@@ -24,7 +24,7 @@ def examples(options: argparse.Namespace) -> None:
         f"safe pairs {safe_arrivals(pair, [1, 1])}.\n"
     )
     as_printed(iterations)
-    near_capacity(iterations, options.seeds)
+    near_capacity(iterations, options.seeds, where(options))
 
 
 def as_printed(iterations: int) -> None:
@@ -41,7 +41,7 @@ def as_printed(iterations: int) -> None:
     print_table((head, "completions/iteration", "evictions/iteration"), rows)
 
 
-def near_capacity(iterations: int, seeds: int) -> None:
+def near_capacity(iterations: int, seeds: int, place: Where) -> None:
     """Run both instances with Poisson arrivals and memory from M* upwards."""
     rows = []
     for name, outputs, per_stage, capacities in (
@@ -63,7 +63,7 @@ def near_capacity(iterations: int, seeds: int) -> None:
             model = {"kind": "affine", "constant": 1 - d1 * memory, "per_context_token": d1}
             for capacity in capacities:
                 s = scenario_of(name, workload, capacity, model, horizon=iterations)
-                outcome = compare(s, list(policies.values()), seeds=seeds)
+                outcome = compare(s, list(policies.values()), seeds=seeds, **place._asdict())
                 cells = [name, f"{d1:g}", f"{capacity} ({capacity / memory:.3g} M*)"]
                 cells += [f"{share:.3f}" for share in fluid_shares(outcome, policies, best).values()]
                 rows.append([*cells, number(outcome.estimate("fcfs", "evictions").value / iterations)])

@@ -30,7 +30,7 @@ def literal(options: argparse.Namespace) -> None:
                 )
             elif reading == "drained":
                 changed = s.override(workload={"preset": name, "num_requests": 10_000}, system=RULES)
-            outcome = compare(changed, seeds=options.seeds)
+            outcome = compare(changed, seeds=options.seeds, jobs=options.jobs, ray=options.ray)
             print(f"### {name}, {reading}: {outcome.num_requests[0]:,} requests in seed 0\n")
             print_table(
                 ("policy", *HEADS, "throughput / vLLM"), result_rows(outcome, short_names(s.policies), "vllm")

@@ -15,7 +15,7 @@ def lmsys(options: argparse.Namespace) -> None:
     s = load_scenario("wait-lmsys")
     if options.quick:
         s = s.override(workload={**dict(s.workload), "num_requests": 200})  # type: ignore[arg-type]
-    outcome = compare(s, seeds=min(options.seeds, 3))
+    outcome = compare(s, seeds=min(options.seeds, 3), jobs=options.jobs, ray=options.ray)
     print_table(
         ("policy", *HEADS, "throughput / vLLM"), result_rows(outcome, short_names(s.policies), "vllm")
     )

@@ -43,7 +43,7 @@ def low_demand(options: argparse.Namespace) -> None:
             f"Share {share:g}: thresholds (11) {'/'.join(map(str, known))}, M^pi {batch_memory(classes, known):,.0f}; "
             f"(12) {'/'.join(map(str, nested))}, M^pi {segment_memory(nested, 20, [100, 200, 300]):,.0f}.\n"
         )
-        outcome = compare(s, list(policies.values()), seeds=options.seeds)
+        outcome = compare(s, list(policies.values()), seeds=options.seeds, jobs=options.jobs, ray=options.ray)
         rows += [[f"{share:g}", r[0], *r[1:6], r[7]] for r in result_rows(outcome, policies, "vllm")]
     print(f"Share of the rate at which M* = C, {most:.1f} requests/s on this hardware; until all are done.\n")
     print_table(("share", "policy", *HEADS[:5], "throughput / vLLM"), rows)

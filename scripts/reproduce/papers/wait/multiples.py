@@ -117,7 +117,8 @@ def one_setting(
         capacity = int(np.ceil(multiple * memory))
         s = scenario_of(b.preset, workload, capacity, described, horizon=horizon)
         policies = balanced_policies(n, ends, multiple)
-        outcome = compare(s, list(policies.values()), seeds=min(options.seeds, b.most_seeds))
+        seeds = min(options.seeds, b.most_seeds)
+        outcome = compare(s, list(policies.values()), seeds=seeds, jobs=options.jobs, ray=options.ray)
         share = fluid_shares(outcome, policies, fluid)
         found = result_rows(outcome, policies, "fcfs")
         rows += [[f"{multiple:g}", name, f"{share[name]:.3f}", *cells] for name, *cells in found]
