@@ -37,9 +37,10 @@ def write_report(
         ConfigError: matplotlib or Jinja2 is missing, or there is no such reference policy.
     """
     require("matplotlib", "jinja2")
-    from kvgym.report.html import write_page
+    from kvgym.report.html import render
+    from kvgym.report.page import write_text
 
-    return write_page(comparison, path, command=command, reference=reference)
+    return write_text(render(comparison, command=command, reference=reference), path)
 
 
 def picture(comparison: Comparison, path: str | Path) -> Path:
