@@ -106,11 +106,11 @@ class Chart(Figure):
         axes: Axes,
         policy: str | None,
         kind: Kind,
+        values: Mapping[str, ArrayLike],
         *,
         artists: Iterable[Artist] = (),
         name: str = "",
         text: Sequence[str] = (),
-        **values: ArrayLike,
     ) -> None:
         """Add numbers that axes show, and mark the artists that show them.
 
@@ -118,10 +118,10 @@ class Chart(Figure):
             axes: with a :meth:`panel`.
             policy: whose numbers; None = nobody's, always shown.
             kind: see :class:`Series`.
+            values: numbers by name, see :class:`Series`.
             artists: what draws them.
             name: what they belong to; the policy unless given.
             text: a remark for each number.
-            values: see :class:`Series`.
         """
         columns = {k: np.atleast_1d(np.asarray(v, dtype=np.float64)).tolist() for k, v in values.items()}
         series = Series(name or policy or "", policy, kind, columns, tuple(text))

@@ -169,7 +169,7 @@ def token_throughput(runs: Runs, *, width: float = WIDTH, legend: bool = True) -
     top.stairs(arriving, edges, fill=True, color=GRID, alpha=0.6, label="arriving")
     top.set_title("Arriving work: output tokens that new requests ask for", pad=3)
     chart.panel(top, TIME, Quantity("Tokens arriving", "1/s"))
-    chart.tell(top, None, "steps", x=edges, y=np.append(arriving, arriving[-1]), name="arriving")
+    chart.tell(top, None, "steps", {"x": edges, "y": np.append(arriving, arriving[-1])}, name="arriving")
     chart.panel(ax, TIME, Quantity("Output tokens", "1/s"))
     for policy, result in results.items():
         log = series.iteration_log(result)
@@ -222,16 +222,8 @@ def draw_bars(chart: Chart, ax: Axes, comparison: Comparison, metric: str, *, do
             )
         )
         room = max(room, right)
-        chart.tell(
-            ax,
-            policy,
-            "bars",
-            artists=artists,
-            x=estimate.value,
-            x_low=estimate.low,
-            x_high=estimate.high,
-            y=row,
-        )
+        values_shown = {"x": estimate.value, "x_low": estimate.low, "x_high": estimate.high, "y": row}
+        chart.tell(ax, policy, "bars", values_shown, artists=artists)
     ax.set_yticks(range(len(comparison.policies)), [text_of(p) for p in comparison.policies])
     ax.set_ylim(len(comparison.policies) - 0.5, -0.5)
     ax.set_xlim(0, room * 1.12 if room > 0 else 1.0)
@@ -252,7 +244,7 @@ def draw_memory(chart: Chart, ax: Axes, result: SimulationResult, policy: str, s
     ]
     if len(x) > 1:
         artists.append(ax.stairs(y[:-1], x, fill=True, color=style.color, alpha=0.22, linewidth=0))
-    chart.tell(ax, policy, "steps", artists=artists, x=x, y=y)
+    chart.tell(ax, policy, "steps", {"x": x, "y": y}, artists=artists)
     ax.axhline(capacity, color=INK, linewidth=1.0, linestyle=(0, (4, 2)), label="capacity")
     ax.set_ylim(0, capacity * 1.12)
     ax.set_yticks([0, capacity])
@@ -299,7 +291,7 @@ def _steps(
     lines = ax.plot(
         x, y, drawstyle="steps-post", label=text_of(policy), color=style.color, linestyle=style.dashes
     )
-    chart.tell(ax, policy, "steps", artists=lines, x=x, y=y)
+    chart.tell(ax, policy, "steps", {"x": x, "y": y}, artists=lines)
 
 
 def _thousands(ax: Axes) -> None:

@@ -42,21 +42,51 @@ def inline_svg(chart: Chart, name: str, label: str) -> tuple[str, list[dict[str,
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
     body = re.sub(r"<!--.*?-->\s*", "", body, flags=re.DOTALL)
     # Only inside tags, so that no text of the user's is touched.
-    body = re.sub(r"<[^>]+>", lambda tag: _adapt(tag.group(), name), body)
-    body = re.sub(r">\s+<", "><", body)
+    body = _bare(re.sub(r"<[^>]+>", lambda tag: _adapt(tag.group()), body), name)
     opening = (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}" '
         f'preserveAspectRatio="xMinYMin" data-chart="{name}">'
     )
-    return opening + body.strip(), chart.data(float(width), float(height))
+    return opening + body, chart.data(float(width), float(height))
 
 
-def _adapt(tag: str, name: str) -> str:
+def _adapt(tag: str) -> str:
     tag = re.sub(r' d="([^"]*)"', lambda path: f' d="{_shorten(path.group(1))}"', tag)
     tag = re.sub(rf' id="{GID}(\d+)\.\d+"', r' class="p\1"', tag)
-    tag = tag.replace("xlink:href=", "href=").replace('href="#', f'href="#{name}-')
-    tag = tag.replace(' id="', f' id="{name}-').replace("url(#", f"url(#{name}-")
-    return tag.replace(INK, "currentColor")
+    tag = re.sub(r' (x|y|transform)="([^"]*)"', _round_place, tag)
+    tag = re.sub(r'(font: [\d.]+px|font-family:) [^;"]*', r"\1 sans-serif", tag)
+    return tag.replace("xlink:href=", "href=").replace(INK, "currentColor")
+
+
+def _round_place(attribute: re.Match[str]) -> str:
+    numbers = re.sub(r"-?\d+\.\d{3,}", lambda n: _rounded(n.group(), 2), attribute.group(2))
+    return f' {attribute.group(1)}="{numbers}"'
+
+
+def _bare(body: str, name: str) -> str:
+    """Leave out ids that nothing refers to, groups that say nothing and space between tags; number the other ids."""
+    used = dict.fromkeys(re.findall(r'(?:href="|url\()#([^")]+)', body))
+    ids = {old: f"{name}-{i}" for i, old in enumerate(used)}
+    parts: list[str] = []
+    kept: list[bool] = []  # of the groups that are open
+    for part in re.split(r"(<[^>]+>)", body):
+        if not part.startswith("<"):
+            parts.append(part if part.strip() else "")
+            continue
+        tag = re.sub(
+            r' id="([^"]+)"', lambda i: f' id="{ids[i.group(1)]}"' if i.group(1) in ids else "", part
+        )
+        tag = re.sub(r'(href="|url\()#([^")]+)', lambda i: f"{i.group(1)}#{ids[i.group(2)]}", tag)
+        if tag == "<g/>":
+            continue
+        if tag.startswith("<g") and tag[2] in " >":
+            kept.append(tag != "<g>")
+            if tag == "<g>":
+                continue
+        elif tag == "</g>" and not kept.pop():
+            continue
+        parts.append(tag)
+    return "".join(parts)
 
 
 def _shorten(path: str) -> str:

@@ -131,6 +131,18 @@
     return line;
   }
 
+  // Which other points cannot be told from one.
+  function sameplace(panel, series, index) {
+    if (series.kind !== "points") return [];
+    const [px, py] = place(panel, series.x[index], series.y[index]);
+    const near = (other, i) => {
+      if (other.x[i] === null || other.y[i] === null) return false;
+      const [qx, qy] = place(panel, other.x[i], other.y[i]);
+      return Math.hypot(px - qx, py - qy) < 2;
+    };
+    return shownIn(panel).filter((other) => other !== series && other.x.some((_, i) => near(other, i)));
+  }
+
   function describe({ panel, series, index, x }) {
     const lines = [];
     if (panel.title && panel.title !== series.name) lines.push(make("div", { class: "soft" }, panel.title));
@@ -154,6 +166,12 @@
       if (!panel[axis] || !series[axis]) continue;
       const value = `${panel[axis].label}: ${written(panel[axis], series[axis][index])}`;
       lines.push(make("div", {}, value + interval(series, axis, panel[axis], index)));
+    }
+    const others = sameplace(panel, series, index);
+    if (others.length) {
+      const also = make("div", { class: "soft" }, "In the same place: ");
+      others.forEach((other, i) => also.append(i ? ", " : "", named(other, "span")));
+      lines.push(also);
     }
     if (series.text[index]) lines.push(make("div", { class: "soft" }, series.text[index]));
     return lines;
