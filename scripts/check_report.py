@@ -14,6 +14,7 @@ import argparse
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe",
 )  # fmt: skip
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+PATIENCE = 60
 SCHEMES = ("light", "dark")
 
 FAULTS = """(() => {
@@ -129,6 +131,8 @@ class Chromium:
 
     def _read(self) -> dict[str, Any]:
         while b"\0" not in self._rest:
+            if not select.select([self._in], [], [], PATIENCE)[0]:
+                raise RuntimeError(f"the browser has said nothing for {PATIENCE} s")
             part = os.read(self._in, 1 << 20)
             if not part:
                 raise RuntimeError("the browser ended; does it start by hand?")

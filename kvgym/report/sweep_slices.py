@@ -63,25 +63,28 @@ def cut(runs: SweepRuns, axes: Sequence[int], *, panels: bool) -> Slice:
     if lost:
         names = " or ".join(runs.fields[i].name for i in axes)
         remarks.append(f"Without {', '.join(lost)}, which {'have' if len(lost) > 1 else 'has'} no {names}.")
-    if along:
-        names = " and ".join(runs.fields[i].name for i in along)
-        remarks.append(f"{names} change{'s' if len(along) == 1 else ''} along with it.")
+    moving = [runs.fields[i].name for i in along if len({p[i] for p in points}) > 1]
+    if moving:
+        remarks.append(f"{' and '.join(moving)} change{'s' if len(moving) == 1 else ''} along with it.")
     for i in rest:
         if i == split:
             continue
         field = runs.fields[i]
         there = [v for v in field.known if any(p[i] == v for p in points)]
+        if not there:
+            continue
         chosen = _middle(field, there)
         points = _at(points, i, chosen)
         if len(there) > 1:
             remarks.append(
                 f"{field.label(chosen)}; not shown: {', '.join(written(v) for v in there if v != chosen)}."
             )
-    if split is None:
+    there = (
+        [] if split is None else [v for v in runs.fields[split].known if any(p[split] == v for p in points)]
+    )
+    if split is None or not there:
         return Slice(tuple(axes), (("", points),), tuple(remarks))
-    field = runs.fields[split]
-    there = [v for v in field.known if any(p[split] == v for p in points)]
-    shown = there
+    field, shown = runs.fields[split], there
     if len(there) > MAX_PANELS:
         shown = [there[round(k * (len(there) - 1) / (MAX_PANELS - 1))] for k in range(MAX_PANELS)]
         left = ", ".join(written(v) for v in there if v not in shown)
