@@ -97,5 +97,5 @@ def test_without_a_browser_it_says_what_to_do(script, monkeypatch):
 
 def test_files_that_are_not_there_are_named(script, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["check_report.py", "no.html"])
-    with pytest.raises(SystemExit, match="no such file: no.html"):
+    with pytest.raises(SystemExit, match=r"no such file: no\.html"):
         script.main()
