@@ -1,22 +1,24 @@
-"""Plots and a self-contained HTML report of a comparison. Needs the extra ``kvgym[report]``, but only when used.
+"""Plots and self-contained HTML reports. They need the extra ``kvgym[report]``, but only when used.
 
-:func:`write_report` writes the report, :func:`picture` a single figure; ``plots`` has the figures one by one.
+:func:`write_report` writes the report of a comparison, :func:`write_sweep_report` that of a sweep, :func:`picture` a
+single figure; ``plots`` has the figures of a comparison one by one, ``page`` the frame of all reports.
 May import :mod:`kvgym.experiments` and what is below it; may be imported from :mod:`kvgym.envs`, which takes its
 colours from here, and above.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvgym.errors import ConfigError
 
 if TYPE_CHECKING:
     from kvgym.experiments.comparison import Comparison
 
-__all__ = ["picture", "require", "write_report"]
+__all__ = ["picture", "require", "write_report", "write_sweep_report"]
 
 
 def write_report(
@@ -37,9 +39,60 @@ def write_report(
         ConfigError: matplotlib or Jinja2 is missing, or there is no such reference policy.
     """
     require("matplotlib", "jinja2")
-    from kvgym.report.html import write_page
+    from kvgym.report.html import render
+    from kvgym.report.page import write_text
 
-    return write_page(comparison, path, command=command, reference=reference)
+    return write_text(render(comparison, command=command, reference=reference), path)
+
+
+def write_sweep_report(
+    frame: Any,
+    fields: Sequence[str],
+    path: str | Path,
+    *,
+    metrics: Sequence[str] | None = None,
+    title: str = "Sweep",
+    lead: str = "",
+    notes: Sequence[str] = (),
+    command: str = "",
+    configuration: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write a sweep as one HTML file that works offline.
+
+    It shows metrics against every swept field with 95 % intervals over seeds, heat maps over pairs of numeric fields,
+    Pareto fronts, a table, and what failed. No figure averages over a field: what it does not show is held at a
+    value, and said.
+
+    Args:
+        frame: polars DataFrame, a row per run: a column for each swept field (numbers, strings or booleans; null
+            where a field says nothing about a run), ``policy`` (str), ``seed`` (int), ``error`` (str, "" if fine),
+            and a column per metric of :func:`kvgym.metrics.metric_names`.
+        fields: names of the swept columns, in order; the first ones get the most room.
+        path: the file; folders are created.
+        metrics: what curves show, heat maps the first; None = mean end-to-end latency, p99 of TTFT and of TBT, and
+            token throughput.
+        title: heading.
+        lead: the outcome in a sentence or two; "" = how many runs there were, of what.
+        notes: remarks, one sentence each.
+        command: the command line that led here, shown to readers who want to repeat it.
+        configuration: what all runs had in common, JSON-able, by title.
+
+    Returns:
+        The path.
+
+    Raises:
+        ConfigError: matplotlib or Jinja2 is missing; columns are missing or of another type; a run is there twice; no
+            such metric; no runs.
+    """
+    require("matplotlib", "jinja2")
+    from kvgym.report.page import write_text
+    from kvgym.report.sweep import render_sweep
+
+    text = render_sweep(
+        frame, fields, metrics=metrics, title=title, lead=lead, notes=notes, command=command,
+        configuration=configuration or {},
+    )  # fmt: skip
+    return write_text(text, path)
 
 
 def picture(comparison: Comparison, path: str | Path) -> Path:

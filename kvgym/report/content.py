@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pprint import pformat
 from typing import Any
@@ -294,10 +295,14 @@ def configuration(comparison: Comparison, command: str) -> list[tuple[str, str]]
     hardware = _hardware(comparison)
     if hardware is not None:
         blocks.append(("Hardware (without its tables)", hardware.model_dump(mode="json", exclude={"tables"})))
-    blocks.append(("Software", run_context(command)))
+    return as_yaml(blocks, command)
+
+
+def as_yaml(blocks: Iterable[tuple[str, Any]], command: str) -> list[tuple[str, str]]:
+    """Return titled contents as YAML, without empty ones, and the software that they ran on."""
     return [
         (title, yaml.safe_dump(jsonable(content), sort_keys=False, allow_unicode=True, width=100))
-        for title, content in blocks
+        for title, content in (*blocks, ("Software", run_context(command)))
         if content
     ]
 

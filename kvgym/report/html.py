@@ -1,19 +1,11 @@
-"""The report: one HTML file that needs nothing else."""
+"""The report of a comparison: one HTML file that needs nothing else."""
 
 from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
 
 from kvgym.errors import UnknownNameError
 from kvgym.experiments.comparison import Comparison
 from kvgym.report import content, plots
-from kvgym.report.svg import inline_svg
-from kvgym.report.template import CSS, PAGE
-from kvgym.version import __version__
+from kvgym.report.page import CHART_WIDTH, Page
 
 
 def render(comparison: Comparison, *, command: str = "", reference: str | None = None) -> str:
@@ -22,17 +14,11 @@ def render(comparison: Comparison, *, command: str = "", reference: str | None =
         raise UnknownNameError("policy of this comparison", reference, comparison.policies)
     comparison = content.remember(comparison)
     chosen = reference or comparison.reference(content.REFERENCE_METRIC)
-    styles = plots.policy_styles(comparison.policies)
-
-    def swatch(policy: str) -> Markup:
-        return Markup('<span class="swatch" style="background:{}"></span>').format(styles[policy].color)
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(PAGE).render(
+    page = Page(comparison.policies)
+    _add_figures(page, comparison)
+    return page.render(
+        "comparison.html",
         title=f"Scheduler comparison: {comparison.scenario.name}",
-        css=Markup(CSS),
         lead=content.lead(comparison),
         failures=content.failures(comparison),
         unfinished=content.unfinished_policies(comparison),
@@ -42,69 +28,63 @@ def render(comparison: Comparison, *, command: str = "", reference: str | None =
         policies=content.policy_rows(comparison),
         table=content.main_table(comparison, chosen),
         num_seeds=len(comparison.seeds),
-        plots=_plots(comparison),
         no_examples=not comparison.examples,
         metrics=content.full_table(comparison),
         definitions=content.definitions(),
         configuration=content.configuration(comparison, command),
-        version=__version__,
         command=command,
         code=content.repeat_code(comparison),
-        swatch=swatch,
-        inline=_inline,
     )
 
 
-def write_page(comparison: Comparison, path: str | Path, *, command: str, reference: str | None) -> Path:
-    """Write the report, see :func:`kvgym.report.write_report`."""
-    text = render(comparison, command=command, reference=reference)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text, encoding="utf-8")
-    return target
-
-
-def _inline(parts: list[dict[str, Any]]) -> Markup:
-    """Return a text whose code parts are marked up as such."""
-    return Markup("").join(
-        Markup("<code>{}</code>").format(p["text"]) if p["code"] else escape(p["text"]) for p in parts
-    )
-
-
-def _plots(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return the figures with their captions."""
-    seeds = len(comparison.seeds)
+def _add_figures(page: Page, comparison: Comparison) -> None:
+    """Add the figures with their captions."""
     over = (
         "mean over seeds with 95 % interval; dots: single seeds"
-        if seeds > 1
+        if len(comparison.seeds) > 1
         else "one seed, hence no interval"
     )
-    made = [("bars", plots.latency_bars(comparison), f"Mean end-to-end latency by policy: {over}.")]
-    if comparison.examples:
-        first = f"seed {comparison.seeds[0]}"
-        absent = [p for p in comparison.policies if p not in comparison.examples]
-        without = f" Not shown, as the run failed: {', '.join(absent)}." if absent else ""
-        made += [
-            (
-                "e2e",
-                plots.latency_distribution(comparison, "e2e_latency"),
-                f"Share of requests completed within a given end-to-end latency, {first}.{without}",
-            ),
-            (
-                "ttft",
-                plots.latency_distribution(comparison, "ttft"),
-                f"Share of requests whose first token came within a given time, {first}.{without}",
-            ),
-            ("memory", plots.kv_memory(comparison), f"KV memory in use, {first}; dashed: capacity.{without}"),
-            ("queue", plots.waiting_queue(comparison), f"Requests waiting, {first}.{without}"),
-            (
-                "tokens",
-                plots.token_throughput(comparison),
-                f"Work arriving and output tokens generated over time, {first}. The generated ones include tokens "
-                f"that were lost in an eviction and generated again.{without}",
-            ),
-        ]
-    return [
-        {"svg": Markup(inline_svg(figure, name, caption)), "caption": caption}
-        for name, figure, caption in made
-    ]
+    page.add(
+        "bars", plots.latency_bars(comparison, width=CHART_WIDTH), f"Mean end-to-end latency by policy: {over}.",
+        title="Mean end-to-end latency",
+    )  # fmt: skip
+    if not comparison.examples:
+        return
+    first = f"seed {comparison.seeds[0]}"
+    ran = [p for p in comparison.policies if p in comparison.examples]
+    absent = [p for p in comparison.policies if p not in comparison.examples]
+    without = f" Not shown, as the run failed: {', '.join(absent)}." if absent else ""
+    lines = (
+        (
+            "e2e",
+            "End-to-end latency",
+            plots.latency_distribution(comparison, "e2e_latency", legend=False, width=CHART_WIDTH),
+            f"Share of requests completed within a given end-to-end latency, {first}.",
+        ),
+        (
+            "ttft",
+            "Time to first token",
+            plots.latency_distribution(comparison, "ttft", legend=False, width=CHART_WIDTH),
+            f"Share of requests whose first token came within a given time, {first}.",
+        ),
+        (
+            "queue",
+            "Requests waiting",
+            plots.waiting_queue(comparison, legend=False, width=CHART_WIDTH),
+            f"Requests waiting over time, {first}.",
+        ),
+        (
+            "tokens",
+            "Work over time",
+            plots.token_throughput(comparison, legend=False, width=CHART_WIDTH),
+            f"Work arriving and output tokens generated over time, {first}. The generated ones include tokens "
+            "that were lost in an eviction and generated again.",
+        ),
+    )
+    for name, title, chart, caption in lines:
+        page.add(name, chart, caption + without, title=title, legend=ran)
+    strips = [(plots.kv_memory(comparison, policies=[p], width=CHART_WIDTH), p) for p in ran]
+    page.add(
+        "memory", strips, f"KV memory in use over time, {first}; dashed: capacity.{without}",
+        title="KV memory in use", wide=True,
+    )  # fmt: skip

@@ -6,20 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from matplotlib.figure import Figure
 
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import Comparison
-from kvgym.report.plots import (
-    MAX_LABEL,
-    STYLE,
-    draw_bars,
-    draw_memory,
-    end_of,
-    examples_of,
-    policy_styles,
-    styled,
-)
+from kvgym.report.chart import Chart
+from kvgym.report.plots import draw_bars, draw_memory, end_of, examples_of
+from kvgym.report.style import MAX_LABEL, STYLE, policy_styles, styled
 
 WIDTH = 9.0
 GAP = 0.35
@@ -28,7 +20,7 @@ FORMATS = (".png", ".svg", ".pdf")
 
 
 @styled
-def overview(comparison: Comparison) -> Figure:
+def overview(comparison: Comparison) -> Chart:
     """Mean end-to-end latency by policy (left) and KV memory in use over time (right), row by row.
 
     Args:
@@ -41,10 +33,10 @@ def overview(comparison: Comparison) -> Figure:
     longest = max(min(len(p), MAX_LABEL) for p in comparison.policies)
     left, middle, right = (0.3 + 0.075 * longest) / WIDTH, 0.56, 1 - 0.15 / WIDTH
     bottom, top = 0.52 / height, 1 - 0.36 / height
-    figure = Figure(figsize=(WIDTH, height))
+    figure = Chart(comparison.policies, figsize=(WIDTH, height))
     edge = 1 / (2 * (1 + GAP))  # so that each bar is level with the middle of its strip
     bars = figure.add_axes((left, bottom, middle - 0.1 - left, top - bottom))
-    draw_bars(bars, comparison, "e2e_latency_mean", dots=False)
+    draw_bars(figure, bars, comparison, "e2e_latency_mean", dots=False)
     bars.set_ylim(n - 1 + edge, -edge)
     single = len(comparison.seeds) == 1
     heading = "One seed" if single else f"Mean over {len(comparison.seeds)} seeds, 95 % interval"
@@ -56,7 +48,7 @@ def overview(comparison: Comparison) -> Figure:
     strips = grid.subplots(sharex=True, squeeze=False)[:, 0]
     for ax, policy in zip(strips, comparison.policies, strict=True):
         if policy in results:
-            draw_memory(ax, results[policy], policy, styles[policy])
+            draw_memory(figure, ax, results[policy], policy, styles[policy])
         else:
             ax.set_yticks([])
             ax.annotate("failed", (0.02, 0.4), xycoords="axes fraction", style="italic")

@@ -5,44 +5,115 @@ from __future__ import annotations
 import io
 import re
 from html import escape
+from typing import Any
 
 import matplotlib as mpl
-from matplotlib.figure import Figure
 
-from kvgym.report.plots import INK, STYLE
+from kvgym.report.chart import GID, Chart
+from kvgym.report.style import INK, STYLE
+
+_NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
+_CORNER = re.compile(rf"(z)|([ML])\s*({_NUMBER})\s+({_NUMBER})")
+_LONG = 400
+"""From so many letters on a path is drawn to a tenth of a point."""
 
 
-def inline_svg(figure: Figure, name: str, label: str) -> str:
+def inline_svg(chart: Chart, name: str, label: str) -> tuple[str, list[dict[str, Any]]]:
     """Return a figure as one ``<svg>`` element: transparent, text in the page's colour, equal for equal input.
 
+    Groups of a policy's artists have the class ``p0``, ``p1``, … by its place among the chart's policies.
+
     Args:
-        figure: the figure.
+        chart: the figure.
         name: letters, told apart from other figures on the page; prefix of all ids.
         label: what it shows, for those who cannot see it.
+
+    Returns:
+        The element, and what :meth:`~kvgym.report.chart.Chart.data` says of it.
     """
     buffer = io.StringIO()
     with mpl.rc_context(STYLE):
-        figure.savefig(buffer, format="svg", facecolor="none", metadata={"Date": None})
+        chart.savefig(buffer, format="svg", facecolor="none", metadata={"Date": None})
     text = buffer.getvalue()
-    box = re.search(r'viewBox="([^"]+)"', text)
+    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
     assert box is not None
+    width, height = box.groups()
     body = text[text.index(">", text.index("<svg")) + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
     body = re.sub(r"<!--.*?-->\s*", "", body, flags=re.DOTALL)
     # Only inside tags, so that no text of the user's is touched.
-    body = re.sub(r"<[^>]+>", lambda tag: _adapt(tag.group(), name), body)
-    opening = f'<svg viewBox="{box.group(1)}" role="img" aria-label="{escape(label)}" preserveAspectRatio="xMinYMin">'
-    return opening + body.strip()
+    body = _bare(re.sub(r"<[^>]+>", lambda tag: _adapt(tag.group()), body), name)
+    opening = (
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}" '
+        f'preserveAspectRatio="xMinYMin" data-chart="{name}">'
+    )
+    return opening + body, chart.data(float(width), float(height))
 
 
-def _adapt(tag: str, name: str) -> str:
-    tag = re.sub(r' d="[^"]*"', _shorten, tag)
-    tag = tag.replace("xlink:href=", "href=").replace('href="#', f'href="#{name}-')
-    tag = tag.replace(' id="', f' id="{name}-').replace("url(#", f"url(#{name}-")
-    return tag.replace(INK, "currentColor")
+def _adapt(tag: str) -> str:
+    tag = re.sub(r' d="([^"]*)"', lambda path: f' d="{_shorten(path.group(1))}"', tag)
+    tag = re.sub(rf' id="{GID}(\d+)\.\d+"', r' class="p\1"', tag)
+    tag = re.sub(r' (x|y|transform)="([^"]*)"', _round_place, tag)
+    tag = re.sub(r'(font: [\d.]+px|font-family:) [^;"]*', r"\1 sans-serif", tag)
+    return tag.replace("xlink:href=", "href=").replace(INK, "currentColor")
 
 
-def _shorten(path: re.Match[str]) -> str:
-    """Round the coordinates of a path to 0.01 points and put it on one line."""
-    rounded = re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number.group()):.2f}", path.group())
-    return " " + " ".join(rounded.split())
+def _round_place(attribute: re.Match[str]) -> str:
+    numbers = re.sub(r"-?\d+\.\d{3,}", lambda n: _rounded(n.group(), 2), attribute.group(2))
+    return f' {attribute.group(1)}="{numbers}"'
+
+
+def _bare(body: str, name: str) -> str:
+    """Leave out ids that nothing refers to, groups that say nothing and space between tags; number the other ids."""
+    used = dict.fromkeys(re.findall(r'(?:href="|url\()#([^")]+)', body))
+    ids = {old: f"{name}-{i}" for i, old in enumerate(used)}
+    parts: list[str] = []
+    kept: list[bool] = []  # of the groups that are open
+    for part in re.split(r"(<[^>]+>)", body):
+        if not part.startswith("<"):
+            parts.append(part if part.strip() else "")
+            continue
+        tag = re.sub(
+            r' id="([^"]+)"', lambda i: f' id="{ids[i.group(1)]}"' if i.group(1) in ids else "", part
+        )
+        tag = re.sub(r'(href="|url\()#([^")]+)', lambda i: f"{i.group(1)}#{ids[i.group(2)]}", tag)
+        if tag == "<g/>":
+            continue
+        if tag.startswith("<g") and tag[2] in " >":
+            kept.append(tag != "<g>")
+            if tag == "<g>":
+                continue
+        elif tag == "</g>" and not kept.pop():
+            continue
+        parts.append(tag)
+    return "".join(parts)
+
+
+def _shorten(path: str) -> str:
+    """Return a path in few letters: rounded, and what is level or upright written as such."""
+    if re.search(r"[CQ]", path):
+        return re.sub(r"-?\d+\.\d{3,}", lambda n: _rounded(n.group(), 2), " ".join(path.split()))
+    digits = 1 if len(path) > _LONG else 2
+    parts: list[str] = []
+    last = ("", "")
+    for end, letter, first, second in _CORNER.findall(path):
+        if end:
+            parts.append(end)
+            continue
+        point = (_rounded(first, digits), _rounded(second, digits))
+        if letter == "M":
+            parts.append(f"M{point[0]} {point[1]}")
+        elif point[0] != last[0] and point[1] != last[1]:
+            parts.append(f"L{point[0]} {point[1]}")
+        elif point[0] != last[0]:
+            parts.append("H" + point[0])
+        elif point[1] != last[1] or parts[-1][0] == "M":  # a dot is a line without length
+            parts.append("V" + point[1])
+        last = point
+    return "".join(parts)
+
+
+def _rounded(number: str, digits: int) -> str:
+    text = f"{float(number):.{digits}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text

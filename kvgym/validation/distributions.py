@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.figure import Figure
 
-from kvgym.report.plots import DASHES, INK, PALETTE, styled, text_of
+from kvgym.report.style import DASHES, INK, PALETTE, styled, text_of
 from kvgym.validation.replay import METRICS, Replay
 
 _TITLES = {"ttft": "TTFT (s)", "tbt": "TBT, mean by request (s)", "e2e_latency": "End to end (s)"}

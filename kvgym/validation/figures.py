@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kvgym.report.plots import DASHES, INK, PALETTE, styled
+from kvgym.report.style import DASHES, INK, PALETTE, styled
 from kvgym.validation.engines import (
     CONSTANTS,
     REFERENCE,

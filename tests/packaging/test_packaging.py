@@ -47,6 +47,8 @@ def test_content_of_the_wheel(wheel):
         "kvgym/py.typed",
         "kvgym/baselines/memory_constrained.py",
         "kvgym/agents/__init__.py",
+        "kvgym/report/assets/page.js",
+        "kvgym/report/assets/sweep.html",
         "kvgym/configs/hardware/llama2-70b-a100-tp2.yaml",
         "kvgym/configs/recipe/llama2-70b-a100-tp2.yaml",
         "kvgym/configs/scenario/a100-llama2-70b.yaml",

@@ -57,11 +57,13 @@ def test_report_is_one_balanced_file_without_resources(comparison, tmp_path):
     path = write_report(comparison, tmp_path / "deep" / "report.html")
     page = Page(path.read_text("utf-8"))
     assert path.name == "report.html"
-    assert not {"link", "script", "img", "iframe", "object"} & set(page.tags)
+    assert not {"link", "img", "iframe", "object"} & set(page.tags)
+    assert "default-src 'none'" in dict(page.attributes)["content"]
     for name, value in page.attributes:
         if name in ("src", "href", "xlink:href", "action"):
             assert value.startswith("#")
-    assert not re.search(r"https?://|@import|url\((?!#)", path.read_text("utf-8"))
+    outside = path.read_text("utf-8").replace("http://www.w3.org/2000/svg", "")  # a name, not an address
+    assert not re.search(r"https?://|@import|url\((?!#)", outside)
 
 
 def test_ids_are_unique_and_references_hit(text):
@@ -74,7 +76,7 @@ def test_ids_are_unique_and_references_hit(text):
     assert wanted <= set(ids)
 
 
-def test_report_says_what_was_run(text):
+def test_report_says_what_was_run(text, comparison):
     page = " ".join(" ".join(Page(text).texts).split())
     for part in (
         "Scheduler comparison: tiny",
@@ -90,7 +92,7 @@ def test_report_says_what_was_run(text):
         assert part in page
     for name in metric_names():
         assert f"<code>{name}</code>" in text
-    assert Page(text).tags.count("svg") == 6
+    assert text.count("data-chart=") == 5 + len(comparison.policies)
 
 
 def test_main_table_holds_the_estimates(comparison):
@@ -120,7 +122,7 @@ def test_equal_comparisons_give_equal_reports(comparison):
 def test_hostile_texts_are_escaped_everywhere(with_failure):
     text = render(with_failure, command=HOSTILE)
     page = Page(text)
-    assert "script" not in page.tags
+    assert page.tags.count("script") == 2
     assert "<b>" not in text
     assert "alert(" in text
     assert sum(HOSTILE in part for part in page.texts) > 5
@@ -143,7 +145,7 @@ def test_a_report_of_failures_only():
 
     text = render(compare(scenario(), [Stuck()], keep_examples=True))
     assert "No policy completed the comparison" in text
-    assert Page(text).tags.count("svg") == 1
+    assert text.count("data-chart=") == 1
 
 
 def test_one_seed_has_no_intervals(single):
@@ -178,7 +180,7 @@ def test_unfinished_requests_are_pointed_out():
 
 def test_a_comparison_without_examples_has_bars_only():
     text = render(compare(scenario(), ["fcfs", "mc_sf"], seeds=2))
-    assert Page(text).tags.count("svg") == 1
+    assert text.count("data-chart=") == 1
     assert "keep_examples=True" in text
 
 

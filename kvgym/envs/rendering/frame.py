@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs.rendering.picture import DPI, LOOK, Timeline, draw_bars, rectangles
 from kvgym.envs.rendering.scene import IN_QUEUE, Integers, Scene
-from kvgym.report.plots import GRID, INK, PALETTE
+from kvgym.report.style import GRID, INK, PALETTE
 
 WIDTH, HEIGHT = 800, 600
 PROMPT, OUTPUT = PALETTE[0], PALETTE[5]

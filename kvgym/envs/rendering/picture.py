@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from kvgym.envs.rendering.scene import EVICTED, IN_QUEUE, RUNNING, SERVED, Floats, Integers, Scene
-from kvgym.report.plots import INK, PALETTE, STYLE
+from kvgym.report.style import INK, PALETTE, STYLE
 
 BLUE, ORANGE, GREEN = PALETTE[:3]
 SPAN_COLORS = {IN_QUEUE: "#d0d7de", RUNNING: BLUE, EVICTED: ORANGE, SERVED: GREEN}

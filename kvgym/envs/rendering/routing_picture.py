@@ -27,7 +27,7 @@ from kvgym.envs.rendering.picture import (
 )
 from kvgym.envs.rendering.routing import ROLES, RoutingCourse, RoutingScene
 from kvgym.envs.rendering.scene import Floats, Integers
-from kvgym.report.plots import GRID, INK
+from kvgym.report.style import GRID, INK
 
 NO_CANDIDATE = "#d0d7de"
 """Colour of the memory of workers the request may not go to."""

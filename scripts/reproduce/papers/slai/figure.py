@@ -6,7 +6,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from kvgym.experiments.statistics import mean_interval
-from kvgym.report.plots import PALETTE, STYLE
+from kvgym.report.style import PALETTE, STYLE
 from papers.slai.measurements import Measurements
 from papers.slai.setting import COMPARED, DYNAMIC, FCFS, NAMES, SPF, TTFT_BOUND
 

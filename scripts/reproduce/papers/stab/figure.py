@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from harness import save_figure
-from kvgym.report.plots import INK, PALETTE, STYLE
+from kvgym.report.style import INK, PALETTE, STYLE
 from papers.stab.queues import run_queue, waiting_work
 from papers.stab.setting import SINGLE, SLACK, Plan, rate_of
 

@@ -1,0 +1,304 @@
+"use strict";
+// Values under the pointer, the finger or the arrow keys. Selection and colours need no script, see page.css.
+(() => {
+  const data = JSON.parse(document.getElementById("page-data").textContent);
+  const boxes = data.policies.map((_, i) => document.getElementById(`show-${i}`));
+  const REACH = 14; // how far outside its axes a panel still answers, in units of the picture
+  const STEPS = 100; // key presses from one end of a line to the other
+  const tip = make("div", { id: "tip", role: "status", hidden: "" });
+  document.body.append(tip);
+  let current = null; // { svg, panel, series, index, x }
+
+  function make(tag, attributes = {}, text = "") {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.textContent = text;
+    return element;
+  }
+
+  // Numbers as the page writes them: four significant digits, whole numbers whole.
+  function figures(value, digits = 4) {
+    if (value === null || value === undefined) return "–";
+    const size = Math.abs(value);
+    if (Number.isInteger(value)) return value.toLocaleString("en-US");
+    if (size < 1e-4) return value.toExponential(digits - 1);
+    const decimals = Math.max(0, digits - 1 - Math.floor(Math.log10(size)));
+    return value.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+  }
+
+  const written = (quantity, value) =>
+    quantity.names.length ? quantity.names[Math.round(value)] : figures(value) + (quantity.unit && ` ${quantity.unit}`);
+
+  function interval(series, axis, quantity, index) {
+    const [low, high] = [`${axis}_low`, `${axis}_high`].map((end) => (series[end] || [])[index]);
+    if (low === undefined || low === null || high === null || low === high) return "";
+    return ` (95 % interval ${figures(low)} – ${written(quantity, high)})`;
+  }
+
+  // Places: from an axis' values to the picture's units and back.
+  const scaled = (axis, value) => (axis.log ? Math.log(value) : value);
+  const share = (axis, value) =>
+    (scaled(axis, value) - scaled(axis, axis.low)) / (scaled(axis, axis.high) - scaled(axis, axis.low));
+  function across(axis, part) {
+    const value = scaled(axis, axis.low) + part * (scaled(axis, axis.high) - scaled(axis, axis.low));
+    return axis.log ? Math.exp(value) : value;
+  }
+  function place(panel, x, y) {
+    const [left, top, right, bottom] = panel.box;
+    return [left + share(panel.x, x) * (right - left), bottom - share(panel.y, y) * (bottom - top)];
+  }
+
+  const isShown = (series) => series.policy === null || !boxes[series.policy] || boxes[series.policy].checked;
+  const shownIn = (panel) => panel.series.filter(isShown);
+
+  // The number of a step function that holds at x, -1 before it begins.
+  function holding(series, x) {
+    let [low, high] = [0, series.x.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (series.x[middle] <= x) low = middle + 1;
+      else high = middle;
+    }
+    return low - 1;
+  }
+
+  function nearestPoint(panel, px, py, list) {
+    let best = null;
+    for (const series of list) {
+      series.x.forEach((x, index) => {
+        if (x === null || series.y[index] === null) return;
+        const [qx, qy] = place(panel, x, series.y[index]);
+        const distance = Math.hypot(px - qx, py - qy);
+        if (!best || distance < best.distance) best = { panel, series, index, x, distance };
+      });
+    }
+    return best;
+  }
+
+  function nearestStep(panel, x, py, list) {
+    let best = null;
+    for (const series of list) {
+      const index = holding(series, x);
+      if (index < 0) continue;
+      const distance = Math.abs(py - place(panel, x, series.y[index])[1]);
+      if (!best || distance < best.distance) best = { panel, series, index, x, distance };
+    }
+    return best;
+  }
+
+  function nearestRow(panel, py, list) {
+    const away = (series) => Math.abs(py - place(panel, panel.x.low, series.y[0])[1]);
+    const series = list.reduce((a, b) => (a && away(a) <= away(b) ? a : b), null);
+    return series && { panel, series, index: 0, x: series.x[0] };
+  }
+
+  function cellAt(panel, column, row, list) {
+    for (const series of list) {
+      const index = series.x.findIndex((x, i) => x === column && series.y[i] === row);
+      if (index >= 0) return { panel, series, index, x: column };
+    }
+    return null;
+  }
+
+  // What lies at a place of the picture, or null.
+  function pick(panels, px, py) {
+    for (const panel of panels) {
+      const [left, top, right, bottom] = panel.box;
+      if (px < left - REACH || px > right + REACH || py < top - REACH || py > bottom + REACH) continue;
+      const list = shownIn(panel);
+      if (!list.length) return null;
+      const part = Math.min(1, Math.max(0, (px - left) / (right - left)));
+      const x = across(panel.x, part);
+      const y = across(panel.y, (bottom - py) / (bottom - top));
+      switch (list[0].kind) {
+        case "steps": return nearestStep(panel, x, py, list);
+        case "bars": return nearestRow(panel, py, list);
+        case "cells": return cellAt(panel, Math.round(x), Math.round(y), list);
+        default: return nearestPoint(panel, px, py, list);
+      }
+    }
+    return null;
+  }
+
+  function named(series, tag) {
+    const line = make(tag);
+    if (series.policy !== null) {
+      const dot = make("span", { class: "dot" });
+      dot.style.background = data.colors[series.policy];
+      line.append(dot);
+    }
+    line.append(series.name);
+    return line;
+  }
+
+  // Which other points cannot be told from one.
+  function sameplace(panel, series, index) {
+    if (series.kind !== "points") return [];
+    const [px, py] = place(panel, series.x[index], series.y[index]);
+    const near = (other, i) => {
+      if (other.x[i] === null || other.y[i] === null) return false;
+      const [qx, qy] = place(panel, other.x[i], other.y[i]);
+      return Math.hypot(px - qx, py - qy) < 2;
+    };
+    return shownIn(panel).filter((other) => other !== series && other.x.some((_, i) => near(other, i)));
+  }
+
+  function describe({ panel, series, index, x }) {
+    const lines = [];
+    if (panel.title && panel.title !== series.name) lines.push(make("div", { class: "soft" }, panel.title));
+    if (series.kind === "steps") {
+      lines.push(make("div", {}, `${panel.x.label}: ${written(panel.x, x)}`));
+      const rows = shownIn(panel)
+        .map((other) => ({ other, at: holding(other, x) }))
+        .filter((row) => row.at >= 0)
+        .sort((a, b) => b.other.y[b.at] - a.other.y[a.at]);
+      const table = make("table");
+      for (const { other, at } of rows) {
+        const row = make("tr", other === series ? { class: "nearest" } : {});
+        row.append(named(other, "th"), make("td", {}, written(panel.y, other.y[at])));
+        table.append(row);
+      }
+      lines.push(make("div", {}, `${panel.y.label}:`), table);
+      return lines;
+    }
+    lines.push(named(series, "strong"));
+    for (const axis of series.kind === "bars" ? ["x"] : ["x", "y", "z"]) {
+      if (!panel[axis] || !series[axis]) continue;
+      const value = `${panel[axis].label}: ${written(panel[axis], series[axis][index])}`;
+      lines.push(make("div", {}, value + interval(series, axis, panel[axis], index)));
+    }
+    const others = sameplace(panel, series, index);
+    if (others.length) {
+      const also = make("div", { class: "soft" }, "In the same place: ");
+      others.forEach((other, i) => also.append(i ? ", " : "", named(other, "span")));
+      lines.push(also);
+    }
+    if (series.text[index]) lines.push(make("div", { class: "soft" }, series.text[index]));
+    return lines;
+  }
+
+  function mark(svg, tag, attributes) {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    element.setAttribute("class", "hover");
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    svg.append(element);
+  }
+
+  function hide() {
+    if (!current) return;
+    current.svg.querySelectorAll(".hover").forEach((element) => element.remove());
+    tip.hidden = true;
+    current = null;
+  }
+
+  // Show what was picked, beside its place; spoken where it was reached by keys.
+  function show(svg, picked, byKeys) {
+    hide();
+    if (!picked) return;
+    current = { svg, ...picked };
+    const { panel, series, index, x } = picked;
+    const [px, py] = place(panel, x, series.y[index]);
+    const [left, top, right, bottom] = panel.box;
+    if (series.kind === "steps") mark(svg, "line", { x1: px, x2: px, y1: top, y2: bottom });
+    if (series.kind === "cells") {
+      const [width, height] = [(right - left) / panel.x.names.length, (bottom - top) / panel.y.names.length];
+      mark(svg, "rect", { x: px - width / 2, y: py - height / 2, width, height });
+    } else mark(svg, "circle", { cx: px, cy: py, r: 4.5 });
+    tip.setAttribute("aria-live", byKeys ? "polite" : "off");
+    tip.replaceChildren(...describe(picked));
+    tip.hidden = false;
+    const frame = svg.getBoundingClientRect();
+    const unit = frame.width / svg.viewBox.baseVal.width;
+    const [x0, y0] = [frame.left + px * unit, frame.top + py * unit];
+    const { offsetWidth: width, offsetHeight: height } = tip;
+    const page = document.documentElement;
+    let tx = x0 + 16;
+    if (tx + width > page.clientWidth - 8) tx = x0 - 16 - width;
+    const inside = (value, room) => Math.max(8, Math.min(value, room - 8));
+    let ty = y0 - height / 2;
+    if (tx < 8) ty = y0 - height - 20 < 8 ? y0 + 24 : y0 - height - 20; // no room beside it
+    tip.style.left = `${inside(tx, page.clientWidth - width) + window.scrollX}px`;
+    tip.style.top = `${inside(ty, page.clientHeight - height) + window.scrollY}px`;
+  }
+
+  function fromPointer(svg, panels, event) {
+    const frame = svg.getBoundingClientRect();
+    const unit = frame.width / svg.viewBox.baseVal.width;
+    show(svg, pick(panels, (event.clientX - frame.left) / unit, (event.clientY - frame.top) / unit), false);
+  }
+
+  // Where an arrow key leads: along a line with left and right, from line to line with up and down.
+  function neighbour(panels, { panel, series, index, x }, [dx, dy]) {
+    const all = panels.flatMap((p) => shownIn(p).map((s) => ({ panel: p, series: s })));
+    if (series.kind === "cells") {
+      return cellAt(panel, series.x[index] + dx, series.y[index] + dy, [series]);
+    }
+    if (dy || series.kind === "bars") {
+      const to = all[all.findIndex((entry) => entry.series === series) + (dx - dy)];
+      if (!to || !to.series.x.length) return null;
+      if (to.series.kind === "steps") {
+        return { ...to, x, index: Math.max(0, holding(to.series, x)) };
+      }
+      const gap = (i) => Math.abs(to.series.x[i] - series.x[index]);
+      const at = to.series.x.reduce((best, _, i) => (gap(i) < gap(best) ? i : best), 0);
+      return { ...to, index: to.series.kind === "bars" ? 0 : at, x: to.series.x[to.series.kind === "bars" ? 0 : at] };
+    }
+    if (series.kind === "steps") {
+      const part = share(panel.x, x) + dx / STEPS;
+      if (part < -1e-9 || part > 1 + 1e-9) return null;
+      const to = across(panel.x, part);
+      return holding(series, to) < 0 ? null : { panel, series, index: holding(series, to), x: to };
+    }
+    for (let to = index + dx; to >= 0 && to < series.x.length; to += dx) {
+      if (series.x[to] !== null && series.y[to] !== null) return { panel, series, index: to, x: series.x[to] };
+    }
+    return null;
+  }
+
+  const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
+  function fromKey(svg, panels, event) {
+    if (event.key === "Escape") hide();
+    if (!ARROWS[event.key]) return;
+    event.preventDefault();
+    if (current && current.svg === svg) {
+      const to = neighbour(panels, current, ARROWS[event.key]);
+      if (to) show(svg, to, true);
+      return;
+    }
+    for (const panel of panels) {
+      for (const series of shownIn(panel)) {
+        const index = series.x.findIndex((x, i) => x !== null && series.y[i] !== null);
+        if (index >= 0) return show(svg, { panel, series, index, x: series.x[index] }, true);
+      }
+    }
+  }
+
+  for (const svg of document.querySelectorAll("svg[data-chart]")) {
+    const panels = data.charts[svg.dataset.chart];
+    svg.setAttribute("tabindex", "0");
+    svg.setAttribute("aria-describedby", "how-to-read");
+    svg.addEventListener("pointerdown", (event) => fromPointer(svg, panels, event));
+    svg.addEventListener("pointermove", (event) => fromPointer(svg, panels, event));
+    svg.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && hide());
+    svg.addEventListener("keydown", (event) => fromKey(svg, panels, event));
+    svg.addEventListener("blur", () => current && current.svg === svg && hide());
+  }
+  document.addEventListener("pointerdown", (event) => {
+    if (!event.target.closest("svg[data-chart]")) hide();
+  });
+  window.addEventListener("resize", hide);
+
+  const choice = document.getElementById("choice");
+  if (choice) {
+    choice.addEventListener("change", hide);
+    for (const [text, checked] of [["All", true], ["None", false]]) {
+      const button = make("button", { type: "button" }, text);
+      button.addEventListener("click", () => {
+        boxes.forEach((box) => { box.checked = checked; });
+        hide();
+      });
+      choice.append(button);
+    }
+  }
+  document.querySelectorAll(".needs-script").forEach((element) => { element.hidden = false; });
+})();

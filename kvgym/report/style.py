@@ -1,0 +1,98 @@
+"""How figures look: colours, dashes, fonts; the same for every figure of the project."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+INK = "#1f2328"
+"""Colour of text and axes."""
+GRID = "#8c959f"
+# Okabe and Ito's palette, safe for colour-blind readers, without its yellow and black, which vanish on light
+# and on dark pages.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#808080")
+DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
+MAX_LABEL = 36
+
+
+class Marker(NamedTuple):
+    """A shape of points: matplotlib's name, and a path about (13, 5), 8 units across."""
+
+    name: str
+    path: str
+
+
+MARKERS = (
+    Marker("o", "M9 5a4 4 0 1 0 8 0a4 4 0 1 0-8 0z"),
+    Marker("s", "M9.5 1.5h7v7h-7z"),
+    Marker("^", "M13 .5L17.5 9h-9z"),
+    Marker("D", "M13 0l5 5l-5 5l-5-5z"),
+)
+"""As many as there are dashes; a policy's is in the place of its dashes."""
+
+STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 9.5,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.alpha": 0.3,
+    "grid.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "lines.linewidth": 1.5,
+    "legend.frameon": False,
+    "figure.facecolor": "white",
+    "figure.dpi": 100,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "kvgym",
+}
+
+P = ParamSpec("P")
+F = TypeVar("F", bound=Figure)
+
+
+class LineStyle(NamedTuple):
+    """How a policy is drawn, everywhere."""
+
+    color: str
+    dashes: Any
+
+
+def styled(function: Callable[P, F]) -> Callable[P, F]:
+    """Decorate a figure function so that it draws in :data:`STYLE`, whatever the user's settings."""
+
+    @wraps(function)
+    def inner(*args: P.args, **kwargs: P.kwargs) -> F:
+        with mpl.rc_context(STYLE):
+            return function(*args, **kwargs)
+
+    return inner
+
+
+def policy_styles(policies: Sequence[str]) -> dict[str, LineStyle]:
+    """Return a colour and dashes for each policy by its place in the list; no two alike up to 28."""
+    count = len(PALETTE)
+    return {
+        p: LineStyle(PALETTE[i % count], DASHES[i // count % len(DASHES)]) for i, p in enumerate(policies)
+    }
+
+
+def text_of(label: str) -> str:
+    """Return a label to be drawn as it is: no formulas, and not wider than the figure can bear."""
+    short = label if len(label) <= MAX_LABEL else label[: MAX_LABEL - 1] + "…"
+    return short.replace("$", r"\$")

@@ -1,0 +1,346 @@
+"""Open reports in headless Chromium as a reader would, and say what is wrong with them.
+
+python scripts/check_report.py results/report.html                   # exit status 1 and a list, if anything is wrong
+python scripts/check_report.py report.html --screenshots /tmp/shots  # also pictures of all sizes and colours
+
+Checked at desktop and phone width, light and dark: nothing on the console, nothing fetched, no page wider than the
+screen, no text of a figure cut off or on top of another, values under pointer, finger and keys, selection of policies,
+the switch of colours. Needs Chromium or Chrome (Debian: apt-get install chromium).
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe",
+)  # fmt: skip
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+PATIENCE = 60
+SCHEMES = ("light", "dark")
+
+FAULTS = """(() => {
+  const faults = [];
+  const root = document.documentElement;
+  if (root.scrollWidth > root.clientWidth) {
+    const wide = [...document.querySelectorAll("body *")].filter((e) => !e.closest(".scroll, pre") &&
+      e.getBoundingClientRect().right > root.clientWidth + 1).map((e) => e.outerHTML.slice(0, 80));
+    faults.push(`the page is ${root.scrollWidth} wide, the screen ${root.clientWidth}: ${wide[0]}`);
+  }
+  for (const svg of document.querySelectorAll("svg[data-chart]")) {
+    const frame = svg.getBoundingClientRect();
+    const texts = [...svg.querySelectorAll("text")].map((e) => [e.textContent.trim(), e.getBoundingClientRect(),
+      Number((/rotate\\((-?[\\d.]+)/.exec(e.getAttribute("transform") || "") || [0, 0])[1])]);
+    for (const [text, box] of texts) {
+      if (box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1 ||
+          box.bottom > frame.bottom + 1) faults.push(`${svg.dataset.chart}: "${text}" is cut off`);
+    }
+    // The frames of slanted texts overlap where they do not.
+    const level = texts.filter(([, , angle]) => angle % 90 === 0);
+    level.forEach(([text, a], i) => level.slice(i + 1).forEach(([other, b]) => {
+      const over = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const under = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (over > 1 && under > 0.35 * Math.min(a.height, b.height)) {
+        faults.push(`${svg.dataset.chart}: "${text}" and "${other}" overlap`);
+      }
+    }));
+  }
+  return faults;
+})()"""
+
+PLACES = """(() => {
+  const data = JSON.parse(document.getElementById("page-data").textContent);
+  return Object.entries(data.charts).flatMap(([name, panels]) => panels.flatMap((panel, k) => {
+    const series = panel.series.find((s) => s.x.some((x, i) => x !== null && s.y[i] !== null));
+    if (!series) return [];
+    const i = series.x.findIndex((x, i) => x !== null && series.y[i] !== null);
+    const share = (axis, value) => axis.log ? Math.log(value / axis.low) / Math.log(axis.high / axis.low)
+      : (value - axis.low) / (axis.high - axis.low);
+    const [left, top, right, bottom] = panel.box;
+    const part = series.kind === "steps" ? 0.97 : share(panel.x, series.x[i]);
+    const x = left + part * (right - left);
+    const y = bottom - share(panel.y, series.y[i]) * (bottom - top);
+    return [{ chart: name, panel: k, name: series.name, policy: series.policy, kind: series.kind, x, y }];
+  }));
+})()"""
+
+
+class Chromium:
+    """A headless browser with one page, driven over its debugging pipe."""
+
+    def __init__(self, program: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        to_browser, self._out = os.pipe()
+        self._in, from_browser = os.pipe()
+
+        def wire() -> None:  # the browser reads from file 3 and writes to file 4
+            spare = (os.dup(to_browser), os.dup(from_browser))
+            os.dup2(spare[0], 3)
+            os.dup2(spare[1], 4)
+
+        self._process = subprocess.Popen(
+            [program, *FLAGS, f"--user-data-dir={self._folder.name}", "about:blank"],
+            preexec_fn=wire, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        os.close(to_browser)
+        os.close(from_browser)
+        self._rest = b""
+        self._count = 0
+        self.events: list[dict[str, Any]] = []
+        self._session = ""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def close(self) -> None:
+        """End the browser."""
+        self._process.terminate()
+        self._process.wait(20)
+        os.close(self._out)
+        os.close(self._in)
+        self._folder.cleanup()
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """Return the answer to a command of the DevTools protocol."""
+        self._count += 1
+        message: dict[str, Any] = {"id": self._count, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._read()
+            if answer.get("id") == self._count:
+                if "error" in answer:
+                    raise RuntimeError(f"{method}: {answer['error']}")
+                return answer["result"]
+            self.events.append(answer)
+
+    def _read(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            if not select.select([self._in], [], [], PATIENCE)[0]:
+                raise RuntimeError(f"the browser has said nothing for {PATIENCE} s")
+            part = os.read(self._in, 1 << 20)
+            if not part:
+                raise RuntimeError("the browser ended; does it start by hand?")
+            self._rest += part
+        text, _, self._rest = self._rest.partition(b"\0")
+        return json.loads(text)
+
+    def open(self, path: Path, size: tuple[int, int], scheme: str, phone: bool) -> None:
+        """Open a file as on a screen of a size, whose system has a colour scheme."""
+        width, height = size
+        scale = 2 if phone else 1
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=phone,
+        )
+        self.call("Emulation.setTouchEmulationEnabled", enabled=phone)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.events.clear()
+        self.call("Page.navigate", url=path.resolve().as_uri())
+        while not any(e.get("method") == "Page.loadEventFired" for e in self.events):
+            self.events.append(self._read())
+
+    def value(self, expression: str) -> Any:
+        """Return what a script on the page evaluates to."""
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{expression[:80]}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    def press(self, key: str) -> None:
+        """Press a key."""
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+
+    def move(self, x: float, y: float) -> None:
+        """Move the pointer."""
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def tap(self, x: float, y: float) -> None:
+        """Touch a place."""
+        self.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+
+    def click(self, selector: str) -> None:
+        """Click on the middle of an element, scrolled to."""
+        x, y = self.value(
+            f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
+            "e.scrollIntoView({block: 'center'}); const b = e.getBoundingClientRect();"
+            "return [b.left + b.width / 2, b.top + b.height / 2]; })()"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def picture(self, path: Path, whole: bool) -> None:
+        """Write a picture of the screen, or of the whole page."""
+        shot = self.call(
+            "Page.captureScreenshot", captureBeyondViewport=whole, **({"clip": self._all()} if whole else {})
+        )
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    def _all(self) -> dict[str, Any]:
+        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+        return {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+
+
+def spoken(browser: Chromium) -> list[str]:
+    """Return what the page said on the console, and what it wanted to fetch."""
+    found = []
+    for event in browser.events:
+        params = event.get("params", {})
+        match event.get("method"):
+            case "Runtime.consoleAPICalled" | "Runtime.exceptionThrown" | "Log.entryAdded":
+                found.append(f"console: {json.dumps(params)[:300]}")
+            case "Network.requestWillBeSent" if not params["request"]["url"].startswith("file://"):
+                found.append(f"fetches {params['request']['url'][:100]}")
+    return found
+
+
+def tip_of(browser: Chromium) -> str:
+    """Return the text of the tooltip, "" where there is none, or that it leaves the screen."""
+    return browser.value(
+        "(() => { const t = document.getElementById('tip'); if (!t || t.hidden) return '';"
+        "const b = t.getBoundingClientRect(), p = document.documentElement;"
+        "const inside = b.left >= 0 && b.top >= 0 && b.right <= p.clientWidth && b.bottom <= p.clientHeight;"
+        "return inside ? t.textContent : 'leaves the screen'; })()"
+    )
+
+
+def check_values(browser: Chromium, phone: bool) -> list[str]:
+    """Point at, or touch, a number of every panel; then go through every figure by keys."""
+    faults = []
+    for place in browser.value(PLACES):
+        x, y = browser.value(
+            f"(() => {{ const s = document.querySelector('svg[data-chart=\"{place['chart']}\"]');"
+            "s.scrollIntoView({block: 'center'}); const b = s.getBoundingClientRect();"
+            "const u = b.width / s.viewBox.baseVal.width;"
+            f"return [b.left + u * {place['x']}, b.top + u * {place['y']}]; }})()"
+        )
+        browser.value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        (browser.tap if phone else browser.move)(x, y)
+        said = tip_of(browser)
+        if place["name"] not in said:
+            faults.append(f"{place['chart']}, panel {place['panel']}: {place['name']} expected, not {said!r}")
+        browser.value(
+            f"document.querySelector('svg[data-chart=\"{place['chart']}\"]').focus({{preventScroll: true}})"
+        )
+        browser.press("Escape")
+        if tip_of(browser):
+            faults.append(f"{place['chart']}: Esc does not close the values")
+        browser.press("ArrowRight")
+        browser.press("ArrowRight")
+        if not tip_of(browser):
+            faults.append(f"{place['chart']}: arrow keys show no values")
+        browser.press("Escape")
+    return faults
+
+
+def check_choice(browser: Chromium) -> list[str]:
+    """Hide a policy, look whether it is gone, and bring it back by its name in a legend or table."""
+    if not browser.value("!!document.getElementById('show-0')"):
+        return []
+    gone = (
+        "[...document.querySelectorAll('.p0')].filter((e) => getComputedStyle(e).display !== 'none').length"
+    )
+    faults = []
+    everything = browser.value(gone)
+    browser.click("#show-0")
+    if everything == 0 or browser.value(gone) != 0:
+        faults.append("the first policy does not go when it is deselected")
+    browser.click("#choice label[for='show-0']")
+    if browser.value(gone) != everything:
+        faults.append("the first policy does not come back")
+    browser.click("#choice button:last-of-type")
+    if browser.value("document.querySelectorAll('#choice :checked').length") != 0:
+        faults.append("the button for none does not work")
+    browser.click("#choice button")
+    if browser.value("document.querySelectorAll('#choice input:not(:checked)').length") != 0:
+        faults.append("the button for all does not work")
+    return faults
+
+
+def check_colours(browser: Chromium, scheme: str) -> list[str]:
+    """Look whether the page follows the system, and the switch whatever the system says."""
+    light = "(() => { const c = getComputedStyle(document.body).backgroundColor.match(/\\d+/g); return c[0] > 127; })()"
+    faults = []
+    if browser.value(light) != (scheme == "light"):
+        faults.append(f"colours do not follow a system that is {scheme}")
+    for name in ("light", "dark"):
+        browser.click(f"#theme-{name}")
+        if browser.value(light) != (name == "light"):
+            faults.append(f"the switch to {name} does not work")
+    browser.click("#theme-system")
+    return faults
+
+
+def check(browser: Chromium, path: Path, screenshots: Path | None = None) -> list[str]:
+    """Return what is wrong with a page, one sentence each."""
+    faults = []
+    for (size, area), scheme in product(SIZES.items(), SCHEMES):
+        phone = size == "phone"
+        browser.open(path, area, scheme, phone)
+        found = browser.value(FAULTS) + check_colours(browser, scheme) + check_choice(browser)
+        if screenshots is not None:
+            screenshots.mkdir(parents=True, exist_ok=True)
+            browser.picture(screenshots / f"{path.stem}-{size}-{scheme}.png", whole=True)
+        found += check_values(browser, phone) + spoken(browser)
+        faults += [f"{path.name}, {size}, {scheme}: {fault}" for fault in found]
+    return faults
+
+
+def find_browser(given: str | None) -> str:
+    """Return the browser's program.
+
+    Raises:
+        SystemExit: there is none.
+    """
+    found = next(filter(None, map(shutil.which, [given] if given else NAMES)), None)
+    if found is None:
+        where = f"at {given}" if given else f"({', '.join(NAMES)}) on the path"
+        raise SystemExit(
+            f"no Chromium {where}; install one (Debian: apt-get install chromium) or name it by --browser"
+        )
+    return found
+
+
+def main() -> None:
+    """Check the reports that are named."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("reports", nargs="+", type=Path)
+    parser.add_argument("--browser", help="program; else the first of " + ", ".join(NAMES))
+    parser.add_argument("--screenshots", type=Path, help="folder for pictures")
+    options = parser.parse_args()
+    missing = [str(path) for path in options.reports if not path.is_file()]
+    if missing:
+        raise SystemExit(f"no such file: {', '.join(missing)}")
+    browser = Chromium(find_browser(options.browser))
+    try:
+        faults = [f for path in options.reports for f in check(browser, path, options.screenshots)]
+    finally:
+        browser.close()
+    print("\n".join(faults) or f"{len(options.reports)} report(s): nothing wrong")
+    sys.exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    main()

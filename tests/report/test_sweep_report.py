@@ -1,0 +1,234 @@
+"""The report of a sweep: what is drawn is what was run, and nothing is averaged over in silence."""
+
+import math
+import re
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.experiments.statistics import mean_interval
+from kvgym.metrics import metric_names
+from kvgym.report import write_sweep_report
+from kvgym.report.sweep_fronts import front_of, pareto_front
+from kvgym.report.sweep_maps import heat_maps
+from kvgym.report.sweep_plots import curves
+from kvgym.report.sweep_runs import SweepRuns, wants_log
+from kvgym.report.sweep_slices import MAX_PANELS, cut, numeric_pairs
+
+from .test_html import Page
+from .test_page import data_of, pictures_of
+
+
+def frame(points, policies=("a", "b"), seeds=3, failed=()):
+    """Runs with latency = 1 + point number + policy number + seed / 10, all other metrics twice that."""
+    rows = []
+    for i, point in enumerate(points):
+        for j, policy in enumerate(policies):
+            for seed in range(seeds):
+                value = 1 + i + j + seed / 10
+                error = "it got stuck <b>" if (i, policy, seed) in failed else ""
+                row = dict.fromkeys(metric_names(), 2 * value) | {"e2e_latency_mean": value}
+                rows.append({**point, "policy": policy, "seed": seed, "error": error, **row})
+    return pl.DataFrame(rows)
+
+
+RATES = [{"rate": r} for r in (1, 2, 4, 8)]
+GRID = [{"rate": r, "capacity": c} for c in (100, 200, 300) for r in (1, 2, 4)]
+CUBE = [{**p, "hardware": h} for h in ("small", "large") for p in GRID]
+
+
+def report(tmp_path, runs, fields, **options):
+    return write_sweep_report(runs, fields, tmp_path / "new" / "sweep.html", **options).read_text("utf-8")
+
+
+def test_a_sweep_of_one_field(tmp_path):
+    text = report(tmp_path, frame(RATES), ["rate"], title="Rates <&>", command="kvgym sweep rate=1:8")
+    page = Page(text)
+    said = " ".join(" ".join(page.texts).split())
+    assert "24 runs: 2 policies at 4 points of rate, 3 seeds." in said
+    assert "Rates <&>" in said
+    assert "kvgym sweep rate=1:8" in said
+    assert len(pictures_of(text)) == 4 + 2  # curves and fronts
+    (panel,) = data_of(text)["charts"]["curve-0-0"]
+    assert panel["x"]["log"]
+    first = panel["series"][0]
+    expected = [mean_interval([1 + i + s / 10 for s in range(3)]) for i in range(4)]
+    assert (first["name"], first["x"]) == ("a", [1, 2, 4, 8])
+    assert first["y"] == pytest.approx([e.value for e in expected], rel=1e-5)
+    assert first["y_low"] == pytest.approx([e.low for e in expected], rel=1e-5)
+    assert first["y_high"] == pytest.approx([e.high for e in expected], rel=1e-5)
+    assert first["text"][1] == "rate = 2; 3 seeds"
+    assert "https://" not in text
+
+
+def test_equal_sweeps_give_equal_reports(tmp_path):
+    runs = frame(GRID)
+    assert report(tmp_path, runs, ["rate", "capacity"]) == report(tmp_path, runs, ["rate", "capacity"])
+
+
+def test_every_policy_has_its_class_in_every_picture(tmp_path):
+    text = report(tmp_path, frame(CUBE), ["rate", "capacity", "hardware"])
+    data = data_of(text)["charts"]
+    pictures = pictures_of(text)
+    assert set(data) == set(pictures)
+    for name, (_, _, body) in pictures.items():
+        told = {s["policy"] for panel in data[name] for s in panel["series"]}
+        assert told == {int(i) for i in re.findall(r'class="p(\d+)"', body)}
+        assert len(told) == (2 if not name.startswith("map") else name[-1] in "01")
+
+
+def test_other_fields_make_panels_or_are_held_and_named(tmp_path):
+    runs = SweepRuns(frame(CUBE), ["rate", "capacity", "hardware"])
+    piece = cut(runs, (0,), panels=True)
+    assert [title for title, _ in piece.panels] == ["capacity = 100", "capacity = 200", "capacity = 300"]
+    assert piece.remarks == ("hardware = small; not shown: large.",)
+    for _, points in piece.panels:
+        assert [p[0] for p in points] == [1, 2, 4]
+        assert {p[2] for p in points} == {"small"}
+    piece = cut(runs, (2,), panels=True)
+    assert piece.remarks == ("capacity = 200; not shown: 100, 300.",)
+    assert piece.remarks[0] in report(tmp_path, frame(CUBE), ["rate", "capacity", "hardware"])
+
+
+def test_more_panels_than_fit_are_chosen_evenly_and_said():
+    runs = SweepRuns(frame([{"x": x, "y": y} for x in (1, 2) for y in range(11)]), ["x", "y"])
+    piece = cut(runs, (0,), panels=True)
+    assert [title for title, _ in piece.panels] == [f"y = {y}" for y in (0, 2, 4, 6, 8, 10)]
+    assert len(piece.panels) == MAX_PANELS
+    assert piece.remarks == ("Not shown: y = 1, 3, 5, 7, 9.",)
+
+
+def test_fields_that_change_together_need_no_panels():
+    runs = SweepRuns(frame([{"x": i, "y": 10 * i} for i in range(1, 4)]), ["x", "y"])
+    piece = cut(runs, (0,), panels=True)
+    assert len(piece.panels) == 1
+    assert piece.remarks == ("y changes along with it.",)
+    assert numeric_pairs(runs) == []
+
+
+def test_a_hyperparameter_of_one_policy_leaves_the_others_in_every_panel():
+    with_alpha = frame([{"rate": r, "alpha": a} for a in (0.1, 0.2) for r in (1, 2)], policies=("a",))
+    without = frame([{"rate": r, "alpha": None} for r in (1, 2)], policies=("b",))
+    both = pl.concat([with_alpha, without.with_columns(pl.col("alpha").cast(pl.Float64))])
+    runs = SweepRuns(both, ["rate", "alpha"])
+    piece = cut(runs, (0,), panels=True)
+    assert [title for title, _ in piece.panels] == ["alpha = 0.1", "alpha = 0.2"]
+    assert all(runs.has("b", (rate, None)) for rate in (1, 2))
+    assert all((1, None) in points for _, points in piece.panels)
+    assert "Without b, which has no alpha." in cut(runs, (1,), panels=True).remarks
+
+
+def test_heat_maps_show_every_cell_on_one_scale():
+    runs = SweepRuns(frame(GRID, failed={(0, "b", 1)}), ["rate", "capacity"])
+    maps = heat_maps(runs, cut(runs, (0, 1), panels=False), "e2e_latency_mean", width=5.0)
+    assert [policy for _, policy in maps] == ["a", "b", None]
+    meshes = [chart.axes[0].collections[0] for chart, _ in maps[:2]]
+    assert meshes[0].norm is meshes[1].norm
+    assert np.ma.getmaskarray(meshes[1].get_array()).sum() == 1
+    assert meshes[0].get_array()[1, 2] == pytest.approx(1 + 5 + 0.1)
+    assert "failed" in [t.get_text() for t in maps[1][0].axes[0].texts]
+    first = maps[0][0].panels[maps[0][0].axes[0]].series[0]
+    at = list(zip(first.values["x"], first.values["y"], strict=True)).index((2, 1))
+    assert first.values["z"][at] == pytest.approx(6.1)
+
+
+def test_a_failed_seed_leaves_no_mean_and_is_listed(tmp_path):
+    runs = frame(RATES, failed={(3, "b", 1)})
+    text = report(tmp_path, runs, ["rate"])
+    assert "1 run failed; the reasons are below." in text
+    assert re.search(r"b, rate = 8\s+\(1 of 3 seeds: 1\)", text)
+    assert "it got stuck &lt;b&gt;" in text
+    (panel,) = data_of(text)["charts"]["curve-0-0"]
+    assert panel["series"][1]["y"][3] is None
+    assert panel["series"][1]["text"][3].endswith("failed")
+
+
+def test_a_sweep_in_which_all_failed(tmp_path):
+    failed = {(i, p, s) for i in range(4) for p in "ab" for s in range(3)}
+    text = report(tmp_path, frame(RATES, failed=failed), ["rate"])
+    assert "24 runs failed" in text
+    assert pictures_of(text) == {}
+
+
+def test_missing_seeds_and_points_are_said(tmp_path):
+    runs = frame(RATES).filter(~((pl.col("rate") == 8) & (pl.col("policy") == "b")))
+    runs = runs.filter(~((pl.col("rate") == 1) & (pl.col("seed") == 2)))
+    text = report(tmp_path, runs, ["rate"])
+    assert "2 means are over fewer seeds" in text
+    assert "1 of 8 policies at points" in text
+
+
+def test_categories_are_drawn_beside_each_other():
+    runs = SweepRuns(frame([{"hardware": h} for h in ("x", "y")]), ["hardware"])
+    chart = curves(runs, cut(runs, (0,), panels=True), "goodput", width=5.0)
+    (panel,) = chart.panels.values()
+    assert panel.x.names == ("x", "y")
+    assert [round(v) for s in panel.series for v in s.values["x"]] == [0, 1, 0, 1]
+    assert panel.series[0].values["x"] != panel.series[1].values["x"]
+    assert [t.get_text() for t in chart.axes[0].get_xticklabels()] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("values", "log"),
+    [
+        ([1, 2, 4], True),
+        ([0.1, 1, 10, 100], True),
+        ([5, 10, 15, 50], False),
+        ([1, 3, 50], True),
+        (list(range(1, 21)), False),
+        ([1, 100], False),
+        ([0, 1, 10], False),
+        ([8000, 16492], False),
+    ],
+)
+def test_which_fields_have_logarithmic_axes(values, log):
+    assert wants_log(values) is log
+
+
+def test_a_front_worked_out_by_hand():
+    x, y = [1, 2, 3, 2, 4, math.nan], [5, 3, 3, 3, 1, 0]
+    assert pareto_front(x, y, lower_x=True, lower_y=True) == [0, 1, 3, 4]
+    assert pareto_front(x, y, lower_x=False, lower_y=True) == [4]
+
+
+numbers = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=20)
+
+
+@given(numbers, st.booleans(), st.booleans())
+def test_a_front_is_what_nothing_beats(pairs, lower_x, lower_y):
+    x, y = [p[0] for p in pairs], [p[1] for p in pairs]
+    signs = (1 if lower_x else -1, 1 if lower_y else -1)
+    costs = [(signs[0] * a, signs[1] * b) for a, b in pairs]
+    best = {
+        i for i, c in enumerate(costs) if not any(d[0] <= c[0] and d[1] <= c[1] and d != c for d in costs)
+    }
+    assert set(pareto_front(x, y, lower_x=lower_x, lower_y=lower_y)) == best
+
+
+def test_the_front_of_a_sweep_is_in_the_table(tmp_path):
+    runs = frame(RATES)
+    assert front_of(SweepRuns(runs, ["rate"]), "ttft_p99", "tbt_p99") == [("a", (1,))]
+    text = report(tmp_path, runs, ["rate"])
+    assert "on the front" in text
+
+
+def test_bad_input_is_explained(tmp_path):
+    runs = frame(RATES)
+    with pytest.raises(ConfigError, match="without speed, policy"):
+        report(tmp_path, runs.drop("policy"), ["speed"])
+    with pytest.raises(ConfigError, match="policy a, rate = 1, seed 0 is there twice"):
+        report(tmp_path, pl.concat([runs, runs]), ["rate"])
+    with pytest.raises(ConfigError, match="without runs"):
+        report(tmp_path, runs.clear(), ["rate"])
+    with pytest.raises(ConfigError, match="without fields"):
+        report(tmp_path, runs, [])
+    with pytest.raises(UnknownNameError, match="goodput"):
+        report(tmp_path, runs, ["rate"], metrics=["godput"])
+    with pytest.raises(ConfigError, match="without the metrics ttft_p99"):
+        report(tmp_path, runs.drop("ttft_p99"), ["rate"])
+    with pytest.raises(ConfigError, match="expected numbers, strings or booleans"):
+        report(tmp_path, runs.with_columns(pl.lit([[1]]).alias("rate").first()), ["rate"])
