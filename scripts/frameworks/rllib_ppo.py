@@ -2,6 +2,7 @@
 
     python scripts/frameworks/rllib_ppo.py
     python scripts/frameworks/rllib_ppo.py --num-requests 200 --rate 50 --kv-capacity 6144
+    python scripts/frameworks/rllib_ppo.py --address auto --env-runners 4    # on a cluster
 
 Needs ``ray[rllib]``, torch and kvgym in an environment of their own, see docs/frameworks.md. Prints the mean
 end-to-end latency of the policy before and after training, beside ``fcfs`` and ``mc_sf`` on the same held-out
@@ -85,6 +86,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--kv-capacity", type=int, help="KV tokens (default: the hardware's, 16492)")
     parser.add_argument("--eval-seeds", type=int, default=20, help="held-out workload seeds")
     parser.add_argument("--batch", type=int, default=4096, help="steps per update")
+    parser.add_argument(
+        "--env-runners", type=int, default=0, help="processes that collect, on any node; 0 = this one does"
+    )
+    parser.add_argument("--address", help="a running Ray cluster: auto or HOST:PORT (default: one of its own)")
     return parser.parse_args(arguments)
 
 
@@ -100,12 +105,12 @@ def make_env(config: Any) -> Any:
 
 
 def configure(args: argparse.Namespace, task: dict[str, Any]) -> PPOConfig:
-    """Return the configuration: one process collects and learns."""
+    """Return the configuration: this process learns, and collects unless there are others for that."""
     return (
         PPOConfig()
         .environment("kvgym-native", env_config=task)
         .env_runners(
-            num_env_runners=0,
+            num_env_runners=args.env_runners,
             num_envs_per_env_runner=args.num_envs,
             gym_env_vectorize_mode="vector_entry_point",
         )
@@ -147,7 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         "queue_order": "predicted",
         "observation": "rllib",
     }
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    own: dict[str, Any] = {"num_cpus": 2, "include_dashboard": False} if args.address is None else {}
+    ray.init(address=args.address, log_to_driver=False, logging_level="ERROR", **own)
     try:
         torch.set_num_threads(1)  # small networks: more threads only wait for each other
         register_env("kvgym-native", make_env)
