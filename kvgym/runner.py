@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from kvgym.policy import CompiledPolicy, Policy, SystemInfo, make_policy
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.seeding import stream_seed
 from kvgym.simulator.cluster_simulation import ClusterSimulation
+from kvgym.simulator.following import Follower, Observer
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
@@ -120,6 +121,7 @@ def simulate(
     seed: int = 0,
     log: bool = False,
     compiled: bool = True,
+    observer: Observer | None = None,
 ) -> SimulationResult:
     """Run ``policy`` on ``table`` until every request has finished or the horizon is reached.
 
@@ -132,6 +134,8 @@ def simulate(
         seed: seed of the policy's own randomness.
         log: keep a row per iteration.
         compiled: False runs the same engine as plain Python, for reading and debugging.
+        observer: is told what every request does, see :class:`~kvgym.simulator.following.Observer`. The run is the
+            same, but takes longer.
 
     Returns:
         Records and totals; equal arguments give equal bits.
@@ -144,26 +148,62 @@ def simulate(
     """
     policy = make_policy(policy)
     check_needs(policy, table)
-    simulation, copies = prepare_run(system, table, policy, router, seed, log, compiled)
+    watched = observer is not None
+    simulation, copies = prepare_run(system, table, policy, router, seed, log or watched, compiled)
+
+    def outcome() -> SimulationResult:
+        result = result_of(simulation, policy)
+        return result if log else replace(result, log=None)
+
     try:
-        _run_to_the_end(simulation, policy, copies)
+        _run_to_the_end(simulation, policy, copies, observer)
     except RunError as error:
-        error.result = result_of(simulation, policy)
+        error.result = outcome()
         raise
-    return result_of(simulation, policy)
+    return outcome()
 
 
-def _run_to_the_end(simulation: Simulation, policy: Policy, copies: list[Policy]) -> None:
-    if isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule:
-        arguments = [p.arguments() for p in copies if isinstance(p, CompiledPolicy)]
-        if isinstance(simulation, ClusterSimulation):
-            simulation.run(policy.kernel, arguments)
-        else:
-            simulation.run(policy.kernel, arguments[0])
-    else:
-        running = simulation.start()
-        while running:
-            running = simulation.step(copies[simulation.current].schedule(simulation.view))
+def _run_to_the_end(
+    simulation: Simulation, policy: Policy, copies: list[Policy], observer: Observer | None
+) -> None:
+    compiled = isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule
+    arguments = [p.arguments() for p in copies if isinstance(p, CompiledPolicy)] if compiled else []
+    kernel = getattr(policy, "kernel", None)
+    if compiled and observer is None:
+        simulation.run(kernel, arguments if isinstance(simulation, ClusterSimulation) else arguments[0])
+        return
+    pauses = _between_kernels(simulation, kernel, arguments) if compiled else _in_python(simulation, copies)
+    if observer is None:
+        for _ in pauses:
+            pass
+        return
+    follower = Follower(simulation, observer)
+    try:
+        for _ in pauses:
+            follower.look()
+    finally:
+        follower.end()
+
+
+def _in_python(simulation: Simulation, copies: list[Policy]) -> Iterator[None]:
+    """Run to the end, with a pause before every decision."""
+    running = simulation.start()
+    while running:
+        yield
+        running = simulation.step(copies[simulation.current].schedule(simulation.view))
+
+
+def _between_kernels(simulation: Simulation, kernel: Any, arguments: list[Any]) -> Iterator[None]:
+    """Run a compiled policy to the end, with a pause before every decision."""
+    if isinstance(simulation, ClusterSimulation):
+        ended = simulation.run(kernel, arguments, budget=0)
+        while not ended:
+            yield
+            ended = simulation.resume(budget=1)
+        return
+    while simulation.start():
+        yield
+        simulation.run(kernel, arguments[0], budget=1)
 
 
 def prepare_run(
