@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,30 +23,29 @@ QUEUED, PREFILL, DECODE, PAUSED, EVICTED, TRANSFER = (
 )  # fmt: skip
 """What a request is doing; names of slices."""
 
-BATCHES = 1
-"""Track of a worker's batches; those of requests follow."""
-
-
 @dataclass
 class _Stay:
-    """A request at a worker."""
+    """A request at a worker; times in nanoseconds."""
 
     worker: int
     track: int
+    start: int
     state: str
-    since: int  # nanoseconds
+    since: int
     tokens: int = 0  # in this state
     evictions: int = 0
+    # Written when the request leaves: viewers want the slice around it first.
+    done: list[tuple[str, int, int, int]] = field(default_factory=list)
 
 
 class _Counter:
     """A counter of a worker; only changes are written, and of several values at one moment the last."""
 
-    def __init__(self, write: Callable[[int, float], None]) -> None:
+    def __init__(self, write: Callable[[int, int], None]) -> None:
         self._write = write
-        self._time, self._value, self._written = 0, 0.0, -1.0
+        self._time, self._value, self._written = 0, -1, -1
 
-    def set(self, time: int, value: float) -> None:
+    def set(self, time: int, value: int) -> None:
         if time > self._time:
             self.flush()
         self._time, self._value = time, value
@@ -74,18 +73,19 @@ class ChromeTrace(Observer):
         self._waiting: list[int] = []
         self._resting: list[tuple[int, int] | None] = []  # a worker that waits: since when, with whom
         self._counters: list[dict[str, _Counter]] = []
+        first = len(system.all_workers) + 1  # viewers take the track with the number of its process for its main one
         for k, (worker, capacity) in enumerate(
             zip(system.all_workers, system.usable_capacities, strict=True)
         ):
             self._free.append([])
-            self._tracks.append(BATCHES + 1)
+            self._tracks.append(first)
             self._waiting.append(0)
             self._resting.append(None)
             role = "" if worker.role == "mixed" else f"{worker.role}, "
             title = f"worker {k} ({role}{int(capacity):,} KV tokens)"
-            self._describe("process_name", k, BATCHES, name=title)
-            self._describe("process_sort_index", k, BATCHES, sort_index=k)
-            self._name_track(k, BATCHES, "batches")
+            self._describe("process_name", k, k + 1, name=title)
+            self._describe("process_sort_index", k, k + 1, sort_index=k)
+            self._name_track(k, k + 1, "batches")
             self._counters.append({name: self._counter(k, name) for name in ("KV tokens", "waiting", "active")})
 
     # ------------------------------------------------------------ what is told
@@ -132,7 +132,7 @@ class ChromeTrace(Observer):
         about = {**figures, "num_active": int(row["num_active"]), "kv_tokens": int(row["kv_tokens"])}
         if batch.cut:
             about["cut"] = True
-        self._slice(_kind(figures), k, BATCHES, start, end, about)
+        self._slice(_kind(figures), k, k + 1, start, end, about)
         self._set(k, start, int(row["kv_tokens"]), int(row["num_active"]))
         self._set(k, end, batch.kv_tokens, batch.num_active)
         for i in batch.finished.tolist():
@@ -160,29 +160,32 @@ class ChromeTrace(Observer):
             track = self._tracks[worker]
             self._tracks[worker] += 1
             self._name_track(worker, track, "requests")
-        self._stays[i] = _Stay(worker, track, state, moment)
-        lengths = {"prompt_len": int(self._table.prompt_len[i]), "output_len": int(self._table.output_len[i])}
-        self._file.write("B", f"request {i}", worker + 1, track, moment, args={"request": i, **lengths})
+        self._stays[i] = _Stay(worker, track, moment, state, moment)
 
     def _change(self, i: int, state: str, moment: int, tokens: int = 0) -> None:
         """Let a request do something from a moment on; more of the same makes one slice."""
         stay = self._stays[i]
         if stay.state != state:
-            self._finish_slice(i, stay, moment)
+            stay.done.append((stay.state, stay.since, moment, stay.tokens))
             stay.state, stay.since, stay.tokens = state, moment, 0
         stay.tokens += tokens
 
-    def _finish_slice(self, i: int, stay: _Stay, moment: int) -> None:
-        about = {"request": i} if stay.state not in (PREFILL, DECODE) else {"request": i, "tokens": stay.tokens}
-        self._slice(stay.state, stay.worker, stay.track, stay.since, moment, about)
-
     def _leave(self, i: int, moment: int, *, finished: bool) -> None:
-        """End the stay of a request and free its track."""
+        """Write the stay of a request, which ends, and free its track."""
         stay = self._stays.pop(i)
-        self._finish_slice(i, stay, moment)
-        about = {"evictions": stay.evictions, "finished": finished}
-        self._file.write("E", f"request {i}", stay.worker + 1, stay.track, moment, args=about)
         heapq.heappush(self._free[stay.worker], stay.track)
+        stay.done.append((stay.state, stay.since, moment, stay.tokens))
+        about = {
+            "request": i,
+            "prompt_len": int(self._table.prompt_len[i]),
+            "output_len": int(self._table.output_len[i]),
+            "evictions": stay.evictions,
+            "finished": finished,
+        }
+        self._slice(f"request {i}", stay.worker, stay.track, stay.start, moment, about)
+        for state, start, end, tokens in stay.done:
+            about = {"request": i, "tokens": tokens} if state in (PREFILL, DECODE) else {"request": i}
+            self._slice(state, stay.worker, stay.track, start, end, about)
 
     def _transfer(self, i: int, worker: int | None, moment: int) -> None:
         """Let a request go on to another worker, with an arrow; where the run ends first it stays and waits."""
@@ -203,7 +206,7 @@ class ChromeTrace(Observer):
         """End the wait of a worker, if it waits."""
         resting, self._resting[worker] = self._resting[worker], None
         if resting is not None:
-            self._slice("wait", worker, BATCHES, resting[0], moment, {"num_active": resting[1]})
+            self._slice("wait", worker, worker + 1, resting[0], moment, {"num_active": resting[1]})
 
     def _queue(self, worker: int, change: int, moment: int) -> None:
         self._waiting[worker] += change
@@ -215,7 +218,7 @@ class ChromeTrace(Observer):
 
     def _counter(self, worker: int, name: str) -> _Counter:
         return _Counter(
-            lambda time, value: self._file.write("C", name, worker + 1, BATCHES, time, args={name: value})
+            lambda time, value: self._file.write("C", name, worker + 1, worker + 1, time, args={name: value})
         )
 
     # ------------------------------------------------------------ events

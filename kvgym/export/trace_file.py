@@ -62,7 +62,7 @@ class TraceFile:
         """Write an event.
 
         Args:
-            phase: its letter in the format: X, B, E, i, C, s, f or M.
+            phase: its letter in the format: X, i, C, s, f or M.
             name: what is shown.
             pid: the process it belongs to.
             tid: and the track.
