@@ -16,6 +16,7 @@ from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.seeding import stream_seed
 from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.following import Follower, Observer
+from kvgym.simulator.rule import RuleMemory
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
@@ -148,8 +149,8 @@ def simulate(
     """
     policy = make_policy(policy)
     check_needs(policy, table)
-    watched = observer is not None
-    simulation, copies = prepare_run(system, table, policy, router, seed, log or watched, compiled)
+    keep_log = log or observer is not None
+    simulation, copies = prepare_run(system, table, policy, router, seed, keep_log, compiled)
 
     def outcome() -> SimulationResult:
         result = result_of(simulation, policy)
@@ -166,44 +167,44 @@ def simulate(
 def _run_to_the_end(
     simulation: Simulation, policy: Policy, copies: list[Policy], observer: Observer | None
 ) -> None:
-    compiled = isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule
-    arguments = [p.arguments() for p in copies if isinstance(p, CompiledPolicy)] if compiled else []
-    kernel = getattr(policy, "kernel", None)
-    if compiled and observer is None:
-        simulation.run(kernel, arguments if isinstance(simulation, ClusterSimulation) else arguments[0])
-        return
-    pauses = _between_kernels(simulation, kernel, arguments) if compiled else _in_python(simulation, copies)
-    if observer is None:
-        for _ in pauses:
-            pass
-        return
-    follower = Follower(simulation, observer)
+    if isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule:
+        arguments = [p.arguments() for p in copies if isinstance(p, CompiledPolicy)]
+        pauses = _run_kernel(simulation, policy.kernel, arguments, pausing=observer is not None)
+    else:
+        pauses = _run_in_python(simulation, copies)
+    follower = None if observer is None else Follower(simulation, observer)
     try:
         for _ in pauses:
-            follower.look()
+            if follower is not None:
+                follower.look()
     finally:
-        follower.end()
+        if follower is not None:
+            follower.end()
 
 
-def _in_python(simulation: Simulation, copies: list[Policy]) -> Iterator[None]:
-    """Run to the end, with a pause before every decision."""
+def _run_in_python(simulation: Simulation, copies: list[Policy]) -> Iterator[None]:
+    """Run to the end, pausing before every decision."""
     running = simulation.start()
     while running:
         yield
         running = simulation.step(copies[simulation.current].schedule(simulation.view))
 
 
-def _between_kernels(simulation: Simulation, kernel: Any, arguments: list[Any]) -> Iterator[None]:
-    """Run a compiled policy to the end, with a pause before every decision."""
+def _run_kernel(
+    simulation: Simulation, kernel: Any, arguments: list[RuleMemory], *, pausing: bool
+) -> Iterator[None]:
+    """Run a compiled policy to the end, pausing before every decision if told so."""
     if isinstance(simulation, ClusterSimulation):
-        ended = simulation.run(kernel, arguments, budget=0)
+        ended = simulation.run(kernel, arguments, budget=0 if pausing else None)
         while not ended:
             yield
             ended = simulation.resume(budget=1)
-        return
-    while simulation.start():
-        yield
-        simulation.run(kernel, arguments[0], budget=1)
+    elif pausing:
+        while simulation.start():
+            yield
+            simulation.run(kernel, arguments[0], budget=1)
+    else:
+        simulation.run(kernel, arguments[0])
 
 
 def prepare_run(

@@ -23,6 +23,7 @@ QUEUED, PREFILL, DECODE, PAUSED, EVICTED, TRANSFER = (
 )  # fmt: skip
 """What a request is doing; names of slices."""
 
+
 @dataclass
 class _Stay:
     """A request at a worker; times in nanoseconds."""
@@ -73,7 +74,9 @@ class ChromeTrace(Observer):
         self._waiting: list[int] = []
         self._resting: list[tuple[int, int] | None] = []  # a worker that waits: since when, with whom
         self._counters: list[dict[str, _Counter]] = []
-        first = len(system.all_workers) + 1  # viewers take the track with the number of its process for its main one
+        first = (
+            len(system.all_workers) + 1
+        )  # viewers take the track with the number of its process for its main one
         for k, (worker, capacity) in enumerate(
             zip(system.all_workers, system.usable_capacities, strict=True)
         ):
@@ -86,7 +89,9 @@ class ChromeTrace(Observer):
             self._describe("process_name", k, k + 1, name=title)
             self._describe("process_sort_index", k, k + 1, sort_index=k)
             self._name_track(k, k + 1, "batches")
-            self._counters.append({name: self._counter(k, name) for name in ("KV tokens", "waiting", "active")})
+            self._counters.append(
+                {name: self._counter(k, name) for name in ("KV tokens", "waiting", "active")}
+            )
 
     # ------------------------------------------------------------ what is told
 
@@ -124,7 +129,9 @@ class ChromeTrace(Observer):
         """Draw a batch, and extend or begin the slices of its requests."""
         row = batch.row
         k, start, end = int(row["worker"]), nanoseconds(row["start_time"]), nanoseconds(row["end_time"])
-        states = np.where(batch.prefill_tokens > 0, PREFILL, np.where(batch.decode_tokens > 0, DECODE, PAUSED))
+        states = np.where(
+            batch.prefill_tokens > 0, PREFILL, np.where(batch.decode_tokens > 0, DECODE, PAUSED)
+        )
         tokens = batch.prefill_tokens + batch.decode_tokens
         for i, state, count in zip(batch.request_id.tolist(), states.tolist(), tokens.tolist(), strict=True):
             self._change(i, state, start, count)

@@ -16,10 +16,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, KVGymError
 
 ENDINGS = (".json", ".json.gz")
 """What the name of a trace may end in; the second is compressed."""
+
+
+def check_ending(path: Path) -> None:
+    """Refuse a name that is none of a trace.
+
+    Raises:
+        ConfigError: it has another ending.
+    """
+    if not path.name.endswith(ENDINGS) or path.name in ENDINGS:
+        raise ConfigError(f"trace file {path}: its name must end in {' or '.join(ENDINGS)}")
 
 
 def nanoseconds(seconds: float) -> int:
@@ -43,8 +53,7 @@ class TraceFile:
 
     def __init__(self, path: str | Path, about: Mapping[str, Any] | None = None) -> None:
         self.path = Path(path)
-        if not self.path.name.endswith(ENDINGS) or self.path.name in ENDINGS:
-            raise ConfigError(f"trace file {self.path}: its name must end in {' or '.join(ENDINGS)}")
+        check_ending(self.path)
         self._part = self.path.with_name(self.path.name + ".part")
         if self.path.is_dir():
             raise ConfigError(f"trace file {self.path}: a folder; give the name of a file")
@@ -68,6 +77,9 @@ class TraceFile:
             tid: and the track.
             time: nanoseconds.
             **fields: further fields of the phase; ``dur`` in nanoseconds, ``args`` as a mapping.
+
+        Raises:
+            KVGymError: the file cannot be written any further.
         """
         event = {"ph": phase, "name": name, "pid": pid, "tid": tid, "ts": time / 1000, **fields}
         if "dur" in event:
@@ -76,22 +88,35 @@ class TraceFile:
         if not self.num_events:
             about = json.dumps(self._about, allow_nan=False)
             start = f'{{"displayTimeUnit":"ms","otherData":{about},"traceEvents":[\n'
-        self._text.write(start + json.dumps(event, separators=(",", ":"), allow_nan=False))
+        try:
+            self._text.write(start + json.dumps(event, separators=(",", ":"), allow_nan=False))
+        except OSError as error:
+            raise self._failure(error) from None
         self.num_events += 1
 
     def close(self) -> None:
-        """Complete the file."""
+        """Complete the file.
+
+        Raises:
+            KVGymError: it cannot be written to the end; nothing is left of it.
+        """
         if self._closed:
             return
         self._closed = True
-        if self.num_events:
-            self._text.write("\n]}\n")
-        self._text.close()  # and the compression under it; not the file under that
-        self._raw.close()
-        if self.num_events:
-            self._part.replace(self.path)
-        else:
-            self._part.unlink()
+        try:
+            if self.num_events:
+                self._text.write("\n]}\n")
+            self._text.close()  # and the compression under it; not the file under that
+            self._raw.close()
+            if self.num_events:
+                self._part.replace(self.path)
+        except OSError as error:
+            raise self._failure(error) from None
+        finally:
+            self._part.unlink(missing_ok=True)
+
+    def _failure(self, error: OSError) -> KVGymError:
+        return KVGymError(f"trace file {self.path} cannot be written to its end: {error.strerror}")
 
     def __enter__(self) -> TraceFile:
         """Return the file."""
