@@ -105,7 +105,7 @@ class ChromeTrace(Observer):
         self._queue(worker, 1, moment)
 
     def decided(self, time: float, worker: int, admitted: Ids, evicted: Ids) -> None:
-        """Mark evictions; who is admitted leaves the queue."""
+        """Mark evictions; what those admitted do comes with the batch or the wait."""
         moment = nanoseconds(time)
         self._rest(worker, moment)
         for i in evicted.tolist():
@@ -113,8 +113,6 @@ class ChromeTrace(Observer):
             stay.evictions += 1
             self._file.write("i", "evicted", worker + 1, stay.track, moment, s="t", args={"request": i})
             self._change(i, EVICTED, moment)
-        for i in admitted.tolist():
-            self._change(i, PAUSED, moment)  # until the batch says more
         self._queue(worker, len(evicted) - len(admitted), moment)
 
     def waited(self, time: float, worker: int, active: Ids, kv_tokens: int) -> None:
