@@ -8,6 +8,7 @@ follow one another touch and never overlap.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import json
@@ -113,6 +114,8 @@ class TraceFile:
         except OSError as error:
             raise self._failure(error) from None
         finally:
+            with contextlib.suppress(OSError):  # what could not be written before cannot be now
+                self._raw.close()
             self._part.unlink(missing_ok=True)
 
     def _failure(self, error: OSError) -> KVGymError:

@@ -161,7 +161,6 @@ class Follower:
         admitted = simulation.admit[k, : now[1] - then[1]].astype(np.int64)
         evicted = before[simulation.evict[k, : now[2] - then[2]]]
         self._left[evicted] = simulation.requests["num_prefill_left"][evicted]
-        self._made[evicted] = simulation.requests["num_output_tokens"][evicted]
         self._observer.decided(time, k, admitted, evicted)
         members = np.concatenate([before[~np.isin(before, evicted)] if len(evicted) else before, admitted])
         if w["phase"] == BUSY or (rows["worker"] == k).any():
