@@ -48,7 +48,7 @@ def test_the_page_of_exports_has_the_schemas(fields: Mapping[str, records.Field]
 def test_the_example_of_an_observer_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "exports.md").read_text("utf-8"), re.DOTALL)
     exec(compile(code, "docs/exports.md", "exec"), {})
-    assert capsys.readouterr().out == "64\n"
+    assert f"print(max(chunks.sizes))  # {capsys.readouterr().out.strip()} tokens" in code
 
 
 def test_scenarios_named_in_the_docs_exist() -> None:
