@@ -24,6 +24,10 @@ QUEUED, PREFILL, DECODE, PAUSED, EVICTED, TRANSFER = (
 """What a request is doing; names of slices."""
 
 
+COUNTERS = {"KV": "tokens", "waiting": "requests", "active": "requests"}
+"""Counters of a worker, with what they count."""
+
+
 @dataclass
 class _Stay:
     """A request at a worker; times in nanoseconds."""
@@ -89,9 +93,7 @@ class ChromeTrace(Observer):
             self._describe("process_name", k, k + 1, name=title)
             self._describe("process_sort_index", k, k + 1, sort_index=k)
             self._name_track(k, k + 1, "batches")
-            self._counters.append(
-                {name: self._counter(k, name) for name in ("KV tokens", "waiting", "active")}
-            )
+            self._counters.append({name: self._counter(k, name) for name in COUNTERS})
 
     # ------------------------------------------------------------ what is told
 
@@ -218,12 +220,14 @@ class ChromeTrace(Observer):
         self._counters[worker]["waiting"].set(moment, self._waiting[worker])
 
     def _set(self, worker: int, moment: int, kv_tokens: int, num_active: int) -> None:
-        self._counters[worker]["KV tokens"].set(moment, kv_tokens)
+        self._counters[worker]["KV"].set(moment, kv_tokens)
         self._counters[worker]["active"].set(moment, num_active)
 
     def _counter(self, worker: int, name: str) -> _Counter:
         return _Counter(
-            lambda time, value: self._file.write("C", name, worker + 1, worker + 1, time, args={name: value})
+            lambda time, value: self._file.write(
+                "C", name, worker + 1, worker + 1, time, args={COUNTERS[name]: value}
+            )
         )
 
     # ------------------------------------------------------------ events

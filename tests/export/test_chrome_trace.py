@@ -51,7 +51,7 @@ def slices(events, worker=0, unit=SECOND):
 def counter(events, name, worker=0):
     """Values of a counter by nanosecond."""
     return {
-        e["ts"]: e["args"][name]
+        e["ts"]: e["args"]["tokens" if name == "KV" else "requests"]
         for e in events
         if e["ph"] == "C" and e["name"] == name and e["pid"] == worker + 1
     }
@@ -97,7 +97,7 @@ def test_two_requests_by_hand(tmp_path):
     }
     tokens = [e["args"]["tokens"] for e in events if e["name"] == "decode" and "tokens" in e["args"]]
     assert tokens == [2, 1]
-    seconds = {t / SECOND: v for t, v in counter(events, "KV tokens").items()}
+    seconds = {t / SECOND: v for t, v in counter(events, "KV").items()}
     assert seconds == {0: 4, 1: 9, 2: 6, 3: 4, 4: 5, 5: 0}
     assert {t / SECOND: v for t, v in counter(events, "waiting").items()} == {0: 0, 0.5: 1, 1: 0, 2: 1, 3: 0}
     assert {t / SECOND: v for t, v in counter(events, "active").items()} == {0: 1, 1: 2, 2: 1, 5: 0}
@@ -252,7 +252,7 @@ def check(events, result, table):
             marks[e["args"]["request"]] += 1
     assert [marks[i] for i in range(len(table))] == r["num_evictions"].tolist()
     for k in range(len(result.worker)):
-        kv, active, waiting = (counter(events, name, k) for name in ("KV tokens", "active", "waiting"))
+        kv, active, waiting = (counter(events, name, k) for name in ("KV", "active", "waiting"))
         for row in log[log["worker"] == k]:
             start = round(float(row["start_time"]) * 1e9)
             assert value_at(kv, start) == row["kv_tokens"]
