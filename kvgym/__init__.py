@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kvgym.metrics import compute_metrics
     from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo, make_policy, register_policy
     from kvgym.runner import SimulationResult, simulate
+    from kvgym.simulator.following import Observer
     from kvgym.simulator.simulation import Simulation
     from kvgym.simulator.system import System
     from kvgym.simulator.view import SystemView
@@ -28,6 +29,7 @@ _HOME = {
     "Comparison": "experiments.comparison",
     "CompiledPolicy": "policy",
     "Decision": "simulator.decision",
+    "Observer": "simulator.following",
     "Policy": "policy",
     "PolicyInfo": "policy",
     "RequestTable": "workloads",
@@ -52,6 +54,7 @@ __all__ = [
     "Comparison",
     "CompiledPolicy",
     "Decision",
+    "Observer",
     "Policy",
     "PolicyInfo",
     "RequestTable",

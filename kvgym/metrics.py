@@ -4,7 +4,7 @@ Symbols, per request i: a arrival, b first admission, f first token, c completio
 output length (tokens). Per run: t0 first arrival, t1 end (the last completion; with a horizon, the moment
 the run stopped), span = t1 - t0, M the KV capacity (of a cluster, the sum over its workers).
 
-Latencies are over finished requests, each as mean, p50, p90, p95, p99 and max:
+Latencies are over finished requests, each as mean, std (of the population), p50, p90, p95, p99 and max:
 
 - ``e2e_latency`` = c - a
 - ``ttft`` = f - a (time to first token)
@@ -13,7 +13,7 @@ Latencies are over finished requests, each as mean, p50, p90, p95, p99 and max:
   requests with no gap are left out (time per output token)
 - ``tbt`` = gaps between consecutive output tokens of a request, over all tokens (time between tokens). A
   token generated again after lost progress is not delivered twice: the user waits for the next new one.
-  Mean and maximum are exact, percentiles to a relative 0.1 %.
+  Mean and maximum are exact, percentiles and each gap in the std to a relative 0.1 %.
 
 Rates, per second of span: ``request_throughput`` (finished), ``token_throughput`` (output tokens of finished
 requests, counted at completion), ``generated_token_throughput`` (output tokens as generated, repeats
@@ -24,9 +24,10 @@ all requests that had arrived by t1 and did.
 Cost and use: ``evictions``, ``recomputed_tokens`` (KV tokens thrown away by evictions), ``kv_utilisation``
 (time average of memory in use / M, both in whole blocks), ``kv_peak`` (the largest), ``batch_size`` (requests per
 iteration), ``active_requests`` (time average), ``busy_fraction`` (share of span spent in batches),
-``iterations``, ``makespan`` = span, ``jain_fairness`` = (Σx)² / (n Σx²) of the finished requests' token
-rates x = o / (c - a) (1 = equal), ``max_wait`` (longest b - a, counting requests not yet admitted as
-waiting until t1), ``finished``, ``unfinished`` (arrived by t1 and not finished).
+``iterations``, ``makespan`` = span, ``duration`` = t1, ``input_tokens`` and ``output_tokens`` (sums of s and of o
+over finished requests), ``jain_fairness`` = (Σx)² / (n Σx²) of the finished requests' token rates x = o / (c - a)
+(1 = equal), ``max_wait`` (longest b - a, counting requests not yet admitted as waiting until t1), ``finished``,
+``unfinished`` (arrived by t1 and not finished).
 
 In a cluster all of these are over all workers, ``busy_fraction`` their mean, ``kv_peak`` the largest;
 :func:`worker_metrics` has the figures of each worker.
@@ -44,7 +45,7 @@ from numpy.typing import NDArray
 from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED, FUTURE, WAITING
 
-STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
+STATISTICS = ("mean", "std", "p50", "p90", "p95", "p99", "max")
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,9 @@ SCALARS: dict[str, MetricInfo] = {
     "busy_fraction": MetricInfo("1", "share of time spent in batches", None),
     "iterations": MetricInfo("1", "batches executed", None),
     "makespan": MetricInfo("s", "end of the run - first arrival", True),
+    "duration": MetricInfo("s", "end of the run - time 0", None),
+    "input_tokens": MetricInfo("tokens", "prompt tokens of finished requests", None),
+    "output_tokens": MetricInfo("tokens", "output tokens of finished requests", None),
     "jain_fairness": MetricInfo("1", "Jain's index of the requests' token rates", False),
     "max_wait": MetricInfo("s", "longest time from arrival to first admission", True),
     "finished": MetricInfo("1", "requests finished", False),
@@ -173,6 +177,9 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         "busy_fraction": lambda: _ratio(w["busy_time"].sum(), span * len(w)),
         "iterations": lambda: float(w["iteration"].sum()),
         "makespan": lambda: span,
+        "duration": lambda: end,
+        "input_tokens": lambda: float(table.prompt_len[done].sum()),
+        "output_tokens": lambda: float(table.output_len[done].sum()),
         "jain_fairness": fairness,
         "max_wait": max_wait,
         "finished": lambda: float(done.sum()),
@@ -273,7 +280,7 @@ def _statistics(name: str, values: NDArray[np.float64]) -> dict[str, float]:
     above = np.minimum(below + 1, len(ordered) - 1)
     # Between the two nearest ranks, as numpy.percentile, which takes ten times as long on one episode.
     quantiles = ordered[below] + (ordered[above] - ordered[below]) * (rank - below)
-    figures = (values.mean(), *quantiles, ordered[-1])
+    figures = (values.mean(), values.std(), *quantiles, ordered[-1])
     return {f"{name}_{s}": float(x) for s, x in zip(STATISTICS, figures, strict=True)}
 
 
@@ -284,7 +291,8 @@ def _gap_statistics(result: SimulationResult) -> dict[str, float]:
     if not len(counts):
         return {f"tbt_{s}": float("nan") for s in STATISTICS}
     cumulative, means = np.cumsum(counts), sums / counts
-    figures = [sums.sum() / counts.sum()]
+    mean = sums.sum() / counts.sum()
+    figures = [mean, np.sqrt((counts * (means - mean) ** 2).sum() / counts.sum())]
     for q in (0.50, 0.90, 0.95, 0.99):  # between the two nearest ranks, as numpy.percentile does
         rank = q * (cumulative[-1] - 1)
         low, high = np.searchsorted(cumulative, (np.floor(rank), np.ceil(rank)), side="right")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,8 @@ from kvgym.policy import CompiledPolicy, Policy, SystemInfo, make_policy
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.seeding import stream_seed
 from kvgym.simulator.cluster_simulation import ClusterSimulation
+from kvgym.simulator.following import Follower, Observer
+from kvgym.simulator.rule import RuleMemory
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
@@ -120,6 +122,7 @@ def simulate(
     seed: int = 0,
     log: bool = False,
     compiled: bool = True,
+    observer: Observer | None = None,
 ) -> SimulationResult:
     """Run ``policy`` on ``table`` until every request has finished or the horizon is reached.
 
@@ -132,6 +135,8 @@ def simulate(
         seed: seed of the policy's own randomness.
         log: keep a row per iteration.
         compiled: False runs the same engine as plain Python, for reading and debugging.
+        observer: is told what every request does, see :class:`~kvgym.simulator.following.Observer`. The run is the
+            same, but takes longer.
 
     Returns:
         Records and totals; equal arguments give equal bits.
@@ -144,26 +149,62 @@ def simulate(
     """
     policy = make_policy(policy)
     check_needs(policy, table)
-    simulation, copies = prepare_run(system, table, policy, router, seed, log, compiled)
+    keep_log = log or observer is not None
+    simulation, copies = prepare_run(system, table, policy, router, seed, keep_log, compiled)
+
+    def outcome() -> SimulationResult:
+        result = result_of(simulation, policy)
+        return result if log else replace(result, log=None)
+
     try:
-        _run_to_the_end(simulation, policy, copies)
+        _run_to_the_end(simulation, policy, copies, observer)
     except RunError as error:
-        error.result = result_of(simulation, policy)
+        error.result = outcome()
         raise
-    return result_of(simulation, policy)
+    return outcome()
 
 
-def _run_to_the_end(simulation: Simulation, policy: Policy, copies: list[Policy]) -> None:
+def _run_to_the_end(
+    simulation: Simulation, policy: Policy, copies: list[Policy], observer: Observer | None
+) -> None:
     if isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule:
         arguments = [p.arguments() for p in copies if isinstance(p, CompiledPolicy)]
-        if isinstance(simulation, ClusterSimulation):
-            simulation.run(policy.kernel, arguments)
-        else:
-            simulation.run(policy.kernel, arguments[0])
+        pauses = _run_kernel(simulation, policy.kernel, arguments, pausing=observer is not None)
     else:
-        running = simulation.start()
-        while running:
-            running = simulation.step(copies[simulation.current].schedule(simulation.view))
+        pauses = _run_in_python(simulation, copies)
+    follower = None if observer is None else Follower(simulation, observer)
+    try:
+        for _ in pauses:
+            if follower is not None:
+                follower.look()
+    finally:
+        if follower is not None:
+            follower.end()
+
+
+def _run_in_python(simulation: Simulation, copies: list[Policy]) -> Iterator[None]:
+    """Run to the end, pausing before every decision."""
+    running = simulation.start()
+    while running:
+        yield
+        running = simulation.step(copies[simulation.current].schedule(simulation.view))
+
+
+def _run_kernel(
+    simulation: Simulation, kernel: Any, arguments: list[RuleMemory], *, pausing: bool
+) -> Iterator[None]:
+    """Run a compiled policy to the end, pausing before every decision if told so."""
+    if isinstance(simulation, ClusterSimulation):
+        ended = simulation.run(kernel, arguments, budget=0 if pausing else None)
+        while not ended:
+            yield
+            ended = simulation.resume(budget=1)
+    elif pausing:
+        while simulation.start():
+            yield
+            simulation.run(kernel, arguments[0], budget=1)
+    else:
+        simulation.run(kernel, arguments[0])
 
 
 def prepare_run(

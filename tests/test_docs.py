@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from kvgym.cli.console import markdown_table
 from kvgym.cli.list import listing
 from kvgym.envs.expressible import table
 from kvgym.experiments.scenario import scenario_names
+from kvgym.export import records, vllm_bench
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -26,6 +28,27 @@ def test_the_page_of_actions_says_what_they_can_express() -> None:
     page = (DOCS / "actions.md").read_text("utf-8")
     for line in markdown_table(*table()).splitlines():
         assert line in page, "print the table as docs/actions.md shows, and put it there"
+
+
+def test_the_page_of_metrics_has_all_names() -> None:
+    page = (DOCS / "metrics.md").read_text("utf-8")
+    for line in markdown_table(*vllm_bench.table()).splitlines():
+        assert line in page, "print the table as docs/metrics.md shows, and put it there"
+
+
+@pytest.mark.parametrize("fields", [records.REQUESTS, records.ITERATIONS], ids=["requests", "iterations"])
+def test_the_page_of_exports_has_the_schemas(fields: Mapping[str, records.Field]) -> None:
+    page = (DOCS / "exports.md").read_text("utf-8")
+    for line in markdown_table(*records.schema_table(fields)).splitlines():
+        assert line in page, (
+            "put markdown_table(*schema_table(…)) of kvgym.export.records into docs/exports.md"
+        )
+
+
+def test_the_example_of_an_observer_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "exports.md").read_text("utf-8"), re.DOTALL)
+    exec(compile(code, "docs/exports.md", "exec"), {})
+    assert f"print(max(chunks.sizes))  # {capsys.readouterr().out.strip()} tokens" in code
 
 
 def test_scenarios_named_in_the_docs_exist() -> None:

@@ -27,11 +27,13 @@ def test_two_requests_by_hand():
     m = compute_metrics(result)
     assert m["e2e_latency_mean"] == (2 + 3) / 2
     assert m["e2e_latency_max"] == 3
+    assert m["e2e_latency_std"] == 0.5
     assert m["ttft_mean"] == 1
     assert m["queueing_delay_max"] == 0
     assert m["tbt_mean"] == m["tbt_p99"] == m["tbt_max"] == 1  # gaps: 1 | 1, 1
     assert m["tpot_mean"] == 1
-    assert m["makespan"] == 4
+    assert m["makespan"] == m["duration"] == 4
+    assert (m["input_tokens"], m["output_tokens"]) == (8, 5)
     assert m["request_throughput"] == 2 / 4
     assert m["token_throughput"] == m["generated_token_throughput"] == 5 / 4
     assert m["processed_token_throughput"] == (5 + 8) / 4
@@ -64,6 +66,7 @@ def test_lost_progress_is_a_gap_and_not_a_second_token():
     assert m["token_throughput"] == 5 / 5
     assert m["tbt_max"] == 4  # the second token of request 1: from 1 to 5
     assert m["tbt_mean"] == (1 + 1 + 4) / 3
+    assert m["tbt_std"] == pytest.approx(np.std([1, 1, 4]))
     assert int(result.gap_counts.sum()) == 3
 
 
@@ -89,7 +92,8 @@ def test_horizon_counts_those_still_waiting():
     m = compute_metrics(result)
     assert not result.completed
     assert (m["finished"], m["unfinished"]) == (1, 1)  # request 2 has not arrived by then
-    assert m["makespan"] == 5
+    assert m["makespan"] == m["duration"] == 5
+    assert (m["input_tokens"], m["output_tokens"]) == (6, 4)  # of the one that finished
     # Request 1 starts when request 0 ends, at 4.
     assert m["max_wait"] == 4
     assert m["slo_attainment"] == 1 / 2

@@ -69,6 +69,10 @@ def compare(
     jobs: JobsOption = None,
     ray: RayOption = None,
     out: OutOption = None,
+    output: Annotated[
+        str,
+        typer.Option("--format", help="table, or vllm-bench: also a file per policy and seed in its format."),
+    ] = "table",
     report: Annotated[bool, typer.Option(help="Write report.html (needs kvgym[report]).")] = True,
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
 ) -> None:
@@ -80,6 +84,8 @@ def compare(
     from kvgym.experiments.comparison import compare as run_comparison
     from kvgym.metrics import metric_info
 
+    if output not in ("table", "vllm-bench"):
+        raise ConfigError(f"--format {output}: valid are table, vllm-bench")
     routers = split_specs(router or "")
     chosen = build_scenario(
         scenario, hardware=hardware, engine=engine, batch_time=batch_time,
@@ -120,6 +126,10 @@ def compare(
         + (", each exactly once." if once else "; see the notes for the others.")
     )
     comparison.save(folder, command=command_line())
+    if output == "vllm-bench":
+        from kvgym.export.vllm_bench import write_comparison
+
+        write_comparison(comparison, folder / "vllm-bench")
     if report:
         _report(comparison, folder)
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,8 +29,18 @@ from kvgym.cli.scenario_options import (
     WorkloadOption,
     build_scenario,
 )
-from kvgym.errors import RunError
+from kvgym.errors import ConfigError, RunError
+from kvgym.experiments.comparison import label_of
 from kvgym.experiments.scenario import DEFAULT_SCENARIO
+from kvgym.version import __version__
+
+if TYPE_CHECKING:
+    from kvgym.policy import Policy
+    from kvgym.runner import SimulationResult
+    from kvgym.simulator.system import System
+    from kvgym.workloads.table import RequestTable
+
+OUTPUTS = ("table", "json", "vllm-bench")
 
 
 def run(
@@ -57,19 +67,35 @@ def run(
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload and policy.")] = 0,
     log: Annotated[bool, typer.Option("--log", help="Also write iterations.csv, a row per batch.")] = False,
     out: OutOption = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as JSON instead of a table.")
-    ] = False,
+    records: Annotated[str, typer.Option(help="Format of the tables: csv or parquet.")] = "csv",
+    trace_out: Annotated[
+        Path | None,
+        typer.Option(help="Also write a trace for ui.perfetto.dev: a file ending in .json or .json.gz."),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="What is printed: table, json (the summary) or vllm-bench (its names)."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
 ) -> None:
     """Run one scheduler once and write what happened to every request.
 
     Writes requests.csv (arrival, start, first token, finish, evictions, …), summary.json and, with --log,
     iterations.csv. They are also written, up to that moment, where the run ends with an error.
+    With --format vllm-bench also vllm-bench.json: what vllm bench serve would save, under its names.
     """
-    from kvgym.experiments.records import save_run
+    from kvgym.export import vllm_bench
+    from kvgym.export.records import check_format
+    from kvgym.export.run_folder import save_run
+    from kvgym.export.trace_file import check_ending
     from kvgym.policy import make_policy
-    from kvgym.runner import simulate
 
+    shown = _output_format(output, as_json)
+    check_format(records)
+    if trace_out is not None:
+        check_ending(trace_out)
     chosen = build_scenario(
         scenario, hardware=hardware, engine=engine, batch_time=batch_time,
         kv_capacity=kv_capacity, block_size=block_size, workload=workload,
@@ -81,27 +107,67 @@ def run(
     folder = make_folder(out or default_folder("run", made.info.name))
     table = chosen.sample(source, seed, system.usable_capacity)
     context: dict[str, Any] = {
-        "scenario": chosen, "seed": seed, "command": command_line(), "provenance": source.provenance()
+        "scenario": chosen, "seed": seed, "command": command_line(), "provenance": source.provenance(),
+        "records": records,
     }  # fmt: skip
     try:
-        result = simulate(system, table, made, router=chosen.make_router(), seed=seed, log=log)
+        result = _simulate(system, table, made, trace_out, router=chosen.make_router(), seed=seed, log=log)
     except RunError as error:
         if error.result is not None:
             save_run(error.result, folder, error=str(error), **context)
-            if not as_json:
+            if shown == "table":
                 console.out.print(f"results so far: {folder}", markup=False, soft_wrap=True)
         raise
     summary = save_run(result, folder, **context)
-    if as_json:
+    if shown == "json":
         print(json.dumps(summary, indent=2))
         return
+    if shown == "vllm-bench":
+        setup = vllm_bench.Setup.of(chosen, source, table, label_of(made), seed)
+        figures = vllm_bench.summary(summary_metrics(summary), setup)
+        vllm_bench.write({**figures, **vllm_bench.details(result)}, folder / "vllm-bench.json")
+        print(json.dumps(figures, indent=2))
+        return
     console.out.print(f"{result.policy!r} on {chosen.name}: {chosen.summary}", markup=False)
-    console.out.print(
-        console.metrics_table({k: float("nan") if v is None else v for k, v in summary["metrics"].items()})
-    )
+    console.out.print(console.metrics_table(summary_metrics(summary)))
     if "workers" in summary:
         console.out.print()
         console.out.print(console.workers_table(summary["workers"]))
     for note in result.table.notes:
         console.out.print(f"note: {note}", markup=False)
+    if trace_out is not None:
+        console.out.print(f"trace:   {trace_out}", markup=False, soft_wrap=True)
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+
+
+def summary_metrics(summary: dict[str, Any]) -> dict[str, float]:
+    """Return the metrics of a summary, NaN where nothing was measured."""
+    return {name: float("nan") if x is None else x for name, x in summary["metrics"].items()}
+
+
+def _output_format(output: str | None, as_json: bool) -> str:
+    """Return what is to be printed.
+
+    Raises:
+        ConfigError: there is no such format, or another one besides ``--json``.
+    """
+    if output is not None and output not in OUTPUTS:
+        raise ConfigError(f"--format {output}: valid are {', '.join(OUTPUTS)}")
+    if as_json and output not in (None, "json"):
+        raise ConfigError(f"--json is short for --format json; it excludes --format {output}")
+    return output or ("json" if as_json else "table")
+
+
+def _simulate(
+    system: System, table: RequestTable, policy: Policy, trace_out: Path | None, **options: Any
+) -> SimulationResult:
+    """Run a policy; with a trace if one is wanted, which is also complete where the run ends with an error."""
+    from kvgym.export.chrome_trace import ChromeTrace
+    from kvgym.export.trace_file import TraceFile
+    from kvgym.runner import simulate
+
+    if trace_out is None:
+        return simulate(system, table, policy, **options)
+    about = {"kvgym": __version__, "command": command_line(), "policy": repr(policy), "seed": options["seed"]}
+    with TraceFile(trace_out, about) as file:
+        return simulate(system, table, policy, observer=ChromeTrace(file, system, table), **options)

@@ -1,4 +1,4 @@
-"""Files of a single run: per-request records, per-iteration log, JSON summary."""
+"""The folder of a single run: per-request records, per-iteration log, JSON summary."""
 
 from __future__ import annotations
 
@@ -6,49 +6,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from kvgym.experiments.comparison import jsonable, run_context
-from kvgym.metrics import compute_metrics, slo_met, worker_metrics
+from kvgym.export.records import iteration_frame, request_frame, write_frame
+from kvgym.metrics import compute_metrics, worker_metrics
 from kvgym.policy import policy_defaults
 from kvgym.runner import SimulationResult
 
 if TYPE_CHECKING:
     from kvgym.experiments.scenario import Scenario
-
-
-def request_frame(result: SimulationResult) -> Any:
-    """Return one row per request as a polars DataFrame: lengths, times in seconds, evictions.
-
-    Times that never came are null.
-    """
-    import polars as pl
-
-    r, table = result.requests, result.table
-    columns: dict[str, Any] = {"request_id": np.arange(len(table))}
-    columns |= table.columns()
-    for name in ("start_time", "first_token_time", "finish_time"):
-        columns[name] = r[name]
-    columns["max_token_gap"] = np.where(r["max_token_gap"] > 0, r["max_token_gap"], np.nan)
-    if len(result.worker) > 1:
-        columns["worker"] = r["worker"]
-    columns["num_evictions"] = r["num_evictions"]
-    columns["num_recomputed_tokens"] = r["num_recomputed_tokens"]
-    columns["slo_met"] = slo_met(result)
-    return pl.DataFrame(columns).fill_nan(None)
-
-
-def iteration_frame(result: SimulationResult) -> Any:
-    """Return the per-iteration log as a polars DataFrame.
-
-    Raises:
-        ValueError: the run kept no log.
-    """
-    import polars as pl
-
-    if result.log is None:
-        raise ValueError("this run kept no per-iteration log; run it with log=True")
-    return pl.DataFrame({name: result.log[name] for name in result.log.dtype.names or ()})
 
 
 def run_summary(result: SimulationResult) -> dict[str, Any]:
@@ -76,6 +41,7 @@ def save_run(
     command: str = "",
     provenance: dict[str, Any] | None = None,
     error: str = "",
+    records: str = "csv",
 ) -> dict[str, Any]:
     """Write ``requests.csv``, ``summary.json`` and, if there is a log, ``iterations.csv``.
 
@@ -87,15 +53,19 @@ def save_run(
         command: the command line that led here.
         provenance: what the workload was made from.
         error: why the run ended before its time; then also in the summary.
+        records: format of the tables, ``"csv"`` or ``"parquet"``, see :mod:`kvgym.export.records`.
 
     Returns:
         The content of ``summary.json``.
+
+    Raises:
+        ConfigError: there is no such format.
     """
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
-    request_frame(result).write_csv(path / "requests.csv")
+    write_frame(request_frame(result), path, "requests", records)
     if result.log is not None:
-        iteration_frame(result).write_csv(path / "iterations.csv")
+        write_frame(iteration_frame(result), path, "iterations", records)
     summary = run_summary(result)
     if error:
         summary["error"] = error

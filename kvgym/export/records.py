@@ -1,0 +1,144 @@
+"""Per-request records and the per-iteration log of a run as tables with a documented schema, CSV or Parquet.
+
+docs/exports.md shows the schema. A file of requests is also a trace in kvgym's own format: what is not part of that
+format is ignored when it is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvgym.errors import ConfigError
+from kvgym.metrics import slo_met
+from kvgym.runner import SimulationResult
+
+FILE_FORMATS = ("csv", "parquet")
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of a table.
+
+    Attributes:
+        dtype: its type in Polars; CSV has the same values as text.
+        unit: unit, "" where there is none.
+        meaning: what it is, and when it is null.
+        present: when the column is there.
+    """
+
+    dtype: str
+    unit: str
+    meaning: str
+    present: str = "always"
+
+
+REQUESTS: dict[str, Field] = {
+    "request_id": Field("Int64", "", "row of the run's requests, by arrival"),
+    "arrival_time": Field("Float64", "s", "when it arrived"),
+    "prompt_len": Field("Int64", "tokens", "its prompt"),
+    "output_len": Field("Int64", "tokens", "its true output"),
+    "predicted_output_len": Field("Int64", "tokens", "what schedulers were told of it", "with predictions"),
+    "predicted_low": Field("Int64", "tokens", "lower end of the predicted interval", "with intervals"),
+    "predicted_high": Field("Int64", "tokens", "upper end of the predicted interval", "with intervals"),
+    "class_id": Field("Int64", "", "its class", "with classes"),
+    "priority": Field("Int64", "", "larger is more important", "with priorities"),
+    "ttft_slo": Field("Float64", "s", "target of its time to first token; inf = none", "with targets"),
+    "tbt_slo": Field("Float64", "s", "target of every gap between its tokens; inf = none", "with targets"),
+    "start_time": Field("Float64", "s", "first admission; null: never"),
+    "first_token_time": Field("Float64", "s", "first output token; null: none yet"),
+    "finish_time": Field("Float64", "s", "last output token; null: not finished"),
+    "max_token_gap": Field("Float64", "s", "longest time between two new output tokens; null: no two"),
+    "worker": Field("Int64", "", "where it was last, from 0; null: nowhere yet", "in clusters"),
+    "num_evictions": Field("Int64", "", "how often it was sent back to the queue"),
+    "num_recomputed_tokens": Field("Int64", "tokens", "KV tokens that evictions threw away"),
+    "slo_met": Field("Boolean", "", "finished within all of its targets"),
+}
+"""Columns of the per-request records, in order."""
+
+ITERATIONS: dict[str, Field] = {
+    "start_time": Field("Float64", "s", "when the batch began"),
+    "end_time": Field("Float64", "s", "when it ended; rows are in this order"),
+    "worker": Field("Int64", "", "whose batch, from 0"),
+    "num_admitted": Field("Int64", "requests", "admitted before it"),
+    "num_evicted": Field("Int64", "requests", "evicted before it"),
+    "num_finished": Field("Int64", "requests", "finished with it"),
+    "num_active": Field("Int64", "requests", "active while it ran, paused ones included"),
+    "num_waiting": Field("Int64", "requests", "in the queue when it began"),
+    "num_prefills": Field("Int64", "requests", "with a prefill chunk"),
+    "prefill_tokens": Field("Int64", "tokens", "in those chunks"),
+    "num_decodes": Field("Int64", "requests", "that decoded a token"),
+    "num_output_tokens": Field("Int64", "tokens", "output made, repeats after lost progress included"),
+    "kv_tokens": Field("Int64", "tokens", "memory in use while it ran, of whole blocks"),
+}
+"""Columns of the per-iteration log, in order."""
+
+
+def schema_table(fields: Mapping[str, Field]) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
+    """Return headings and rows of a schema, as docs/exports.md shows it."""
+    rows = {name: (f"`{f.dtype}`", f.unit or "–", f.meaning, f.present) for name, f in fields.items()}
+    return ("column", "type", "unit", "meaning", "there"), rows
+
+
+def request_frame(result: SimulationResult) -> Any:
+    """Return one row per request as a polars DataFrame with the columns of :data:`REQUESTS`."""
+    r, table = result.requests, result.table
+    columns: dict[str, Any] = {"request_id": np.arange(len(table))}
+    columns |= table.columns()
+    for name in ("start_time", "first_token_time", "finish_time"):
+        columns[name] = r[name]
+    columns["max_token_gap"] = np.where(r["max_token_gap"] > 0, r["max_token_gap"], np.nan)
+    if len(result.worker) > 1:
+        columns["worker"] = np.where(r["worker"] >= 0, r["worker"].astype(np.float64), np.nan)
+    columns["num_evictions"] = r["num_evictions"]
+    columns["num_recomputed_tokens"] = r["num_recomputed_tokens"]
+    columns["slo_met"] = slo_met(result)
+    return _frame(columns, REQUESTS)
+
+
+def iteration_frame(result: SimulationResult) -> Any:
+    """Return the per-iteration log as a polars DataFrame with the columns of :data:`ITERATIONS`.
+
+    Raises:
+        ValueError: the run kept no log.
+    """
+    if result.log is None:
+        raise ValueError("this run kept no per-iteration log; run it with log=True")
+    return _frame({name: result.log[name] for name in ITERATIONS}, ITERATIONS)
+
+
+def write_frame(frame: Any, folder: Path, name: str, file_format: str) -> Path:
+    """Write a table as ``name.csv`` or ``name.parquet``.
+
+    Raises:
+        ConfigError: another format.
+    """
+    path = folder / f"{name}.{check_format(file_format)}"
+    if file_format == "csv":
+        frame.write_csv(path)
+    else:
+        frame.write_parquet(path)
+    return path
+
+
+def check_format(file_format: str) -> str:
+    """Return a format of tables.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    if file_format not in FILE_FORMATS:
+        raise ConfigError(f"records as {file_format!r}: valid are {', '.join(FILE_FORMATS)}")
+    return file_format
+
+
+def _frame(columns: Mapping[str, Any], fields: Mapping[str, Field]) -> Any:
+    """Return columns as a DataFrame, NaN as null, in the types of their fields."""
+    import polars as pl
+
+    types: Any = {name: getattr(pl, fields[name].dtype) for name in columns}
+    return pl.DataFrame(dict(columns)).fill_nan(None).cast(types)

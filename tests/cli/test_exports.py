@@ -1,0 +1,143 @@
+"""Formats of results on the command line."""
+
+import json
+
+import polars as pl
+import pytest
+from chrome_trace_format import load
+
+SLOTTED = ("--requests", "mine.csv", "--batch-time", "unit", "--kv-capacity", 20, "-o", "out")
+
+
+@pytest.fixture
+def mine(tmp_path):
+    (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n1,5,3\n")
+
+
+def test_a_run_under_vllms_names(kvgym, tmp_path, mine):
+    code, out, _ = kvgym("run", "fcfs", *SLOTTED, "--format", "vllm-bench")
+    assert code == 0
+    printed = json.loads(out)
+    assert (printed["completed"], printed["mean_ttft_ms"], printed["label"]) == (2, 1000, "fcfs")
+    assert printed["request_rate"] == 1  # one gap of a second between the two
+    written = json.loads((tmp_path / "out" / "vllm-bench.json").read_text())
+    assert written.pop("ttfts") == [1, 1]
+    assert {k: v for k, v in written.items() if k in printed} == printed
+    assert written.keys() - printed.keys() == {
+        "input_lens",
+        "output_lens",
+        "latencies",
+        "start_times",
+        "errors",
+    }
+
+
+def test_formats_of_a_run(kvgym, mine):
+    short, long = (
+        json.loads(kvgym("run", "fcfs", *SLOTTED, *how)[1]) for how in (("--json",), ("--format", "json"))
+    )
+    assert short["metrics"] == long["metrics"]
+    assert "e2e_latency" in kvgym("run", "fcfs", *SLOTTED, "--format", "table")[1]
+
+
+def test_a_comparison_under_vllms_names(kvgym, tmp_path):
+    code, out, _ = kvgym(
+        "compare",
+        "-n",
+        20,
+        "--seeds",
+        2,
+        "-p",
+        "fcfs,mc_sf",
+        "--format",
+        "vllm-bench",
+        "-o",
+        "res",
+        "--no-report",
+    )
+    assert code == 0
+    assert "E2E mean" in out
+    names = sorted(f.name for f in (tmp_path / "res" / "vllm-bench").iterdir())
+    assert names == [f"{p}-seed{s}.json" for p in ("fcfs", "mc_sf") for s in (0, 1)]
+    runs = pl.read_csv(tmp_path / "res" / "runs.csv").filter(policy="mc_sf", seed=1)
+    content = json.loads((tmp_path / "res" / "vllm-bench" / "mc_sf-seed1.json").read_text())
+    assert content["p99_itl_ms"] == pytest.approx(1000 * runs["tbt_p99"].item())
+    assert content["burstiness"] == 1
+
+
+def test_tables_as_parquet_and_their_way_back(kvgym, tmp_path):
+    options = ("-n", 30, "--log", "-o", "one", "--json")
+    kvgym("run", "mc_sf", *options, "--records", "parquet")
+    rows = pl.read_parquet(tmp_path / "one" / "requests.parquet")
+    assert rows.height == 30
+    assert pl.read_parquet(tmp_path / "one" / "iterations.parquet")["num_finished"].sum() == 30
+    assert not list((tmp_path / "one").glob("*.csv"))
+    kvgym("run", "mc_sf", *options)
+    for name in ("requests.parquet", "requests.csv"):
+        code, out, err = kvgym("run", "mc_sf", "--requests", f"one/{name}", "-o", "two")
+        assert code == 0, err
+        assert "Ignored columns" in out
+        assert pl.read_csv(tmp_path / "two" / "requests.csv").equals(
+            pl.read_csv(tmp_path / "one" / "requests.csv")
+        )
+    code, out, _ = kvgym(
+        "compare", "--trace", "one/requests.parquet", "-p", "fcfs,mc_sf", "-o", "three", "--no-report"
+    )
+    assert code == 0
+    assert "60 of 60 requests completed" in out
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
+def test_a_trace(kvgym, tmp_path, name):
+    code, out, _ = kvgym("run", "sarathi", "-n", 30, "--trace-out", name, "-o", "traced")
+    assert code == 0
+    assert f"trace:   {name}" in out
+    assert not (tmp_path / "traced" / "iterations.csv").exists()
+    content = load(tmp_path / name)
+    assert content["otherData"]["policy"].startswith("sarathi(")
+    assert content["otherData"]["command"].startswith("kvgym run sarathi -n 30 --trace-out")
+    outer = [e for e in content["traceEvents"] if e["ph"] == "X" and e["name"].startswith("request")]
+    assert len(outer) == 30
+    kvgym("run", "sarathi", "-n", 30, "-o", "plain")
+    csv = (tmp_path / "plain" / "requests.csv").read_text()
+    assert (tmp_path / "traced" / "requests.csv").read_text() == csv
+
+
+def test_a_trace_of_a_cluster(kvgym, tmp_path):
+    kvgym("run", "mc_sf", "-n", 30, "--workers", 3, "--trace-out", "run.json", "-o", "out")
+    names = [
+        e["args"]["name"] for e in load(tmp_path / "run.json")["traceEvents"] if e["name"] == "process_name"
+    ]
+    assert names == [f"worker {k} (16,492 KV tokens)" for k in range(3)]
+
+
+def test_a_run_that_cannot_end_leaves_its_trace(kvgym, tmp_path):
+    (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n0,18,1\n5,3,2\n")
+    code, _, err = kvgym("run", "fcfs:protection=0.2", *SLOTTED, "--trace-out", "run.json")
+    assert code == 2
+    assert "admitted nobody" in err
+    finished = [
+        e["args"]["finished"] for e in load(tmp_path / "run.json")["traceEvents"]
+        if e["ph"] == "X" and e["name"].startswith("request")
+    ]  # fmt: skip
+    assert sorted(finished) == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("run", "fcfs", "--format", "csv"), ("--format csv", "table, json, vllm-bench")),
+        (("compare", "--format", "json"), ("--format json", "table, vllm-bench")),
+        (("run", "fcfs", "--json", "--format", "table"), ("excludes --format table",)),
+        (("run", "fcfs", "--records", "xlsx"), ("xlsx", "csv, parquet")),
+        (("run", "fcfs", "--trace-out", "run.pb"), ("run.pb", ".json or .json.gz")),
+        (("run", "fcfs", "-n", 5, "--trace-out", "no/run.json"), ("no/run.json", "No such file")),
+    ],
+)
+def test_what_there_is_not(kvgym, tmp_path, arguments, words):
+    code, _, err = kvgym(*arguments)
+    assert code == 2
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
+    assert not list(tmp_path.rglob("requests.csv"))

@@ -1,0 +1,88 @@
+"""Tables of a run: their schema, and the way back."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from kvgym import make_batch_time, read_trace, simulate
+from kvgym.errors import ConfigError
+from kvgym.export.records import ITERATIONS, REQUESTS, iteration_frame, request_frame, write_frame
+from kvgym.simulator.system import System
+from kvgym.workloads.table import RequestTable
+
+UNIT = make_batch_time({"kind": "unit"})
+FULL = RequestTable.from_columns(
+    arrival_time=[0.1, 0.30000000000000004, 2 / 3],
+    prompt_len=[3, 5, 2],
+    output_len=[2, 3, 1],
+    predicted_output_len=[2, 4, 1],
+    predicted_low=[1, 3, 1],
+    predicted_high=[3, 5, 1],
+    class_id=[0, 1, 0],
+    priority=[0, -1, 2],
+    ttft_slo=[1.5, np.inf, 3.0],
+    tbt_slo=[1.0, 2.0, np.inf],
+)
+
+
+def result_of(table=FULL, workers=1, **options):
+    system = System(kv_capacity=30, batch_time=UNIT, **options)
+    return simulate(system if workers == 1 else system.replicate(workers), table, "fcfs", log=True)
+
+
+def conforms(frame, fields, missing=()):
+    expected = {name: f.dtype for name, f in fields.items() if name not in missing}
+    assert {name: str(kind) for name, kind in frame.schema.items()} == expected
+    assert list(frame.columns) == [name for name in fields if name in expected]
+
+
+@pytest.mark.parametrize("file_format", ["csv", "parquet"])
+def test_what_is_written_has_the_schema(tmp_path, file_format):
+    result = result_of(workers=2)
+    for name, frame, fields in (
+        ("requests", request_frame(result), REQUESTS),
+        ("iterations", iteration_frame(result), ITERATIONS),
+    ):
+        conforms(frame, fields)
+        path = write_frame(frame, tmp_path, name, file_format)
+        assert path.name == f"{name}.{file_format}"
+        types = {column: getattr(pl, f.dtype) for column, f in fields.items()}
+        back = pl.read_csv(path, schema=types) if file_format == "csv" else pl.read_parquet(path)
+        assert back.equals(frame)
+
+
+def test_columns_that_come_only_with_what_they_describe():
+    bare = RequestTable.from_columns(arrival_time=[0.0], prompt_len=[2], output_len=[1])
+    optional = {name for name, f in REQUESTS.items() if f.present != "always"}
+    conforms(request_frame(result_of(bare)), REQUESTS, missing=optional)
+    assert optional == {*FULL.columns(), "worker"} - {"arrival_time", "prompt_len", "output_len"}
+
+
+def test_what_never_came_is_null():
+    late = RequestTable.from_columns(
+        arrival_time=[0.0, 0.0, 9.0], prompt_len=[9, 25, 2], output_len=[3, 2, 1]
+    )
+    frame = request_frame(result_of(late, workers=2, horizon=1.5))
+    assert frame["worker"].to_list() == [0, 1, None]
+    assert frame["finish_time"].to_list() == [None, 2, None]
+    assert frame["start_time"].to_list() == [0, 0, None]
+    assert frame["max_token_gap"].to_list() == [1, 1, None]
+    assert frame["slo_met"].to_list() == [False, True, False]
+
+
+@pytest.mark.parametrize("file_format", ["csv", "parquet"])
+def test_the_way_back_gives_the_same_run(tmp_path, file_format):
+    result = result_of()
+    path = write_frame(request_frame(result), tmp_path, "requests", file_format)
+    again = read_trace(path)
+    for name, column in FULL.columns().items():
+        np.testing.assert_array_equal(again.columns()[name], column, name)
+    assert "slo_met" in next(note for note in again.notes if note.startswith("Ignored columns"))
+    assert result_of(again).requests.tobytes() == result.requests.tobytes()
+
+
+def test_other_formats_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="valid are csv, parquet"):
+        write_frame(request_frame(result_of()), tmp_path, "requests", "xlsx")
+    with pytest.raises(ValueError, match="log=True"):
+        iteration_frame(simulate(System(kv_capacity=30, batch_time=UNIT), FULL, "fcfs"))
