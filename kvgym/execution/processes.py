@@ -43,7 +43,8 @@ class Processes(Executor[Task, Result]):
         try:
             while left or running:
                 while left and len(running) < AHEAD * self.jobs:
-                    running[self._submit(tasks[left[0]])] = left.popleft()
+                    future = self._submit(tasks[left[0]])
+                    running[future] = left.popleft()
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 broken = []
                 for future in done:
