@@ -11,7 +11,7 @@ from kvgym.errors import ConfigError
 from kvgym.execution import make_executor
 from kvgym.experiments.capacity.contenders import Contender, find_policies, pair
 from kvgym.experiments.capacity.loads import Load
-from kvgym.experiments.capacity.probing import Probe, Progress, Quest, play_values, pursue
+from kvgym.experiments.capacity.probing import Progress, Quest, play_values, pursue
 from kvgym.experiments.capacity.result import Capacity, CapacityResult
 from kvgym.experiments.capacity.search import Rates, Search
 from kvgym.experiments.capacity.targets import Target, parse_targets
@@ -94,7 +94,7 @@ def find_capacity(
         sizes.append(len(table))
     if any(not 0 < share < 100 for share in curve):
         raise ConfigError(f"curve {list(curve)}: expected shares of the capacity in (0, 100)")
-    quests = [_quest(load, who, seed, tolerance) for who in contenders for seed in numbers]
+    quests = [rate_quest(load, who, seed, tolerance) for who in contenders for seed in numbers]
     with make_executor(player, jobs, ray=ray) as executor:
         pursue(quests, wanted, executor, progress)
         play_values(_on_curves(quests, contenders, curve), wanted, executor, progress)
@@ -104,7 +104,9 @@ def find_capacity(
         targets=wanted,
         tolerance=tolerance,
         seeds=numbers,
-        capacities=tuple(_capacity(who, [q for q in quests if q.contender is who], wanted) for who in contenders),
+        capacities=tuple(
+            _capacity(who, [q for q in quests if q.contender is who], wanted, tolerance) for who in contenders
+        ),
         probes=tuple(probe for q in quests for _, probe in sorted(q.probes.items())),
         num_requests=tuple(sizes),
         notes=(*load.notes, *merge_notes(notes, len(numbers)), *left_out),
@@ -120,8 +122,8 @@ def _seeds(seeds: int | Iterable[int] | None, load: Load) -> tuple[int, ...]:
     return numbers
 
 
-def _quest(load: Load, who: Contender, seed: int, tolerance: float) -> Quest:
-    """Return the search of a contender under a seed."""
+def rate_quest(load: Load, who: Contender, seed: int, tolerance: float) -> Quest:
+    """Return the search for the highest rate of a contender under a seed, from the load's own rate on."""
     count = who.workers or 1
     start = load.rate * (1 if who.workers is None else count / _workers_of(load.scenario))
     scale = Rates(start / 2**MOST_HALVINGS, start * 2**MOST_DOUBLINGS, tolerance)
@@ -152,7 +154,9 @@ def _on_curves(
     return asked
 
 
-def _capacity(who: Contender, quests: Sequence[Quest], targets: Sequence[Target]) -> Capacity:
+def _capacity(
+    who: Contender, quests: Sequence[Quest], targets: Sequence[Target], tolerance: float
+) -> Capacity:
     """Sum up the searches of a contender."""
     held, failed, limits, edges, notes = [], [], [], [], []
     for quest in quests:
@@ -163,7 +167,7 @@ def _capacity(who: Contender, quests: Sequence[Quest], targets: Sequence[Target]
             limits.append(quest.probes[high].verdict.reasons)
         if low is not None:
             edges.append(quest.probes[low])
-        surprises = quest.search.surprises()
+        surprises = [rate for rate in quest.search.surprises() if high and rate > high * (1 + tolerance)]
         if surprises and high is not None:
             notes.append(
                 (
@@ -175,10 +179,7 @@ def _capacity(who: Contender, quests: Sequence[Quest], targets: Sequence[Target]
         if low is None and high is not None:
             notes.append((quest.seed, f"holds at no rate down to {high:.3g}/s."))
         if high is None:
-            notes.append((quest.seed, f"holds at every rate up to {low:.3g}/s: the run is too short for a limit."))
+            notes.append(
+                (quest.seed, f"holds at every rate up to {low:.3g}/s: the run is too short for a limit.")
+            )
     return Capacity.of(who, held, failed, limits, edges, targets, merge_notes(notes, len(quests)))
-
-
-def probes_of(result: CapacityResult, label: str) -> tuple[Probe, ...]:
-    """Return the runs of a contender, by seed and rate."""
-    return tuple(probe for probe in result.probes if probe.label == label)

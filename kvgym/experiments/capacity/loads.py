@@ -45,7 +45,9 @@ class Load:
     ) -> None:
         notes = []
         if scenario.system.horizon is not None:
-            notes.append(f"Runs go on until all requests have finished, not to {scenario.system.horizon:g} s.")
+            notes.append(
+                f"Runs go on until all requests have finished, not to {scenario.system.horizon:g} s."
+            )
             settings = scenario.system.model_copy(update={"horizon": None})
             scenario = scenario.model_copy(update={"system": settings})
         workload = scenario.make_workload()
@@ -66,6 +68,8 @@ class Load:
             times = Workload(self._spec).sample(0).arrival_time
             num_requests = len(times)
             self.rate = _rate_of(times)
+            self._first, last = float(times[0]), float(times[-1])
+            self._end = math.nextafter(self._recorded(last - self._first), math.inf)
         self.num_requests = num_requests
         self._base = scenario
         self.scenario = self.at(self.rate)
@@ -102,20 +106,44 @@ class Load:
             once["classes"] = classes
         return self._with(_validated({**self._spec.model_dump(), **once}), 1)
 
-    def between(self, start: float, end: float) -> Load:
+    def steady(self) -> Load:
+        """Return the load with its ups and downs taken out.
+
+        Where a trace is replayed with its own times, these are requests drawn from it with replacement, as many, and
+        Poisson arrivals at its rate; else the load itself.
+        """
+        if not self.replays:
+            return self
+        lengths = self._spec.lengths
+        assert isinstance(lengths, TraceLengths)
+        changes = {
+            "arrivals": {"kind": "poisson", "rate": self.rate},
+            "lengths": lengths.model_copy(update={"mode": "resample"}),
+        }
+        return Load(self._with(_validated({**self._spec.model_dump(), **changes}), None))
+
+    def between(self, start: float, end: float | None) -> Load:
         """Return the load of a part of a replayed trace, at its own rate.
 
         Args:
             start: seconds since the first arrival.
-            end: seconds since the first arrival; what arrives from here on is left out.
+            end: seconds since the first arrival; what arrives from here on is left out. None = to the end.
+
+        Raises:
+            ConfigError: too few requests arrive there to have a rate.
         """
-        assert isinstance(self._spec.lengths, TraceLengths)
-        lengths, scale = self._spec.lengths, self._spec.lengths.rate_scale
-        part = lengths.model_copy(
-            update={"start": lengths.start + start * scale, "end": lengths.start + end * scale}
+        lengths = self._spec.lengths
+        assert isinstance(lengths, TraceLengths)
+        changes = {"start": self._recorded(start), "end": self._end if end is None else self._recorded(end)}
+        spec = _validated(
+            {**self._spec.model_dump(), "lengths": lengths.model_copy(update=changes), "num_requests": None}
         )
-        spec = self._spec.model_copy(update={"lengths": part, "num_requests": None})
         return Load(self._with(spec, None))
+
+    def _recorded(self, seconds: float) -> float:
+        """Return when a trace recorded what arrives so many seconds after the first request, in its own seconds."""
+        assert isinstance(self._spec.lengths, TraceLengths)
+        return self._spec.lengths.start + (self._first + seconds) * self._spec.lengths.rate_scale
 
     def _with(self, spec: WorkloadSpec, workers: int | None) -> Scenario:
         changes: dict[str, Any] = {"workload": spec.model_dump(mode="json")}
@@ -126,7 +154,9 @@ def _rate_of(times: Times) -> float:
     """Return gaps over the span of arrival times, per second."""
     span = float(times[-1] - times[0])
     if span <= 0:
-        raise ConfigError(f"{len(times)} requests of a trace arrive at one moment: they have no rate to change")
+        raise ConfigError(
+            f"{len(times)} requests of a trace arrive at one moment: they have no rate to change"
+        )
     return (len(times) - 1) / span
 
 

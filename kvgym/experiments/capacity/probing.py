@@ -82,7 +82,9 @@ class Quest:
         scenario, rate = self.place(value)
         verdict = judge(played, targets)
         who = self.contender
-        workers = scenario.workers if isinstance(scenario.workers, int) else sum(g.count for g in scenario.workers)
+        workers = (
+            scenario.workers if isinstance(scenario.workers, int) else sum(g.count for g in scenario.workers)
+        )
         self.probes[value] = Probe(
             who.label, who.policy_label, who.router_label, workers, value, rate, self.seed, verdict, played
         )
@@ -112,7 +114,8 @@ def play_values(
     for quest, value in wanted:
         who = quest.contender
         scenario, _ = quest.place(value)
-        runs.append(Run(scenario, who.policy, who.router, quest.seed, who.label, measure=backlog_growth))
+        router = None if scenario.workers == 1 else who.router
+        runs.append(Run(scenario, who.policy, router, quest.seed, who.label, measure=backlog_growth))
     for at, played in play_runs(runs, executor):
         quest, value = wanted[at]
         quest.take(value, played, targets)

@@ -71,7 +71,9 @@ class Capacity:
             estimate=mean_interval(held),
             limits=tuple(counts.most_common()),
             values={
-                name: float(np.mean([probe.played.record.metrics[name] for probe in edges])) if edges else float("nan")
+                name: float(np.mean([probe.played.record.metrics[name] for probe in edges]))
+                if edges
+                else float("nan")
                 for name in metrics
             },
             notes=notes,

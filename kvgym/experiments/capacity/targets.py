@@ -46,9 +46,7 @@ class Target:
         except KeyError:
             raise UnknownNameError("metric", self.metric, metric_names()) from None
         if self.relation not in _COMPARE:
-            raise ConfigError(
-                f"target {self}: {self.relation!r} is none of {', '.join(_COMPARE)}; {_FORM}"
-            )
+            raise ConfigError(f"target {self}: {self.relation!r} is none of {', '.join(_COMPARE)}; {_FORM}")
         if not math.isfinite(self.bound):
             raise ConfigError(f"target {self}: the bound must be a finite number")
         if lower is None:
@@ -67,8 +65,9 @@ class Target:
         return f"{self.metric}{self.relation}{self.bound:g}"
 
     def met(self, metrics: Mapping[str, float]) -> bool:
-        """Return whether a run's metrics meet it; what was not measured (NaN, as ``tbt`` of outputs of one token
-        is) misses nothing in a metric of which less is better, and everything else.
+        """Return whether a run's metrics meet it.
+
+        What was not measured (NaN, as ``tbt`` where all outputs have one token) meets a bound from above, no other.
         """
         value = metrics[self.metric]
         if math.isnan(value):
