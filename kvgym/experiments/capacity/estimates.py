@@ -38,6 +38,9 @@ SOUND = ("saturated", "mean")
 OBVIOUS = ("as it is", "median")
 """What one would take at first: the median of a run of the trace as it is."""
 
+MOST_ERROR = 0.1
+"""An error of equation (1) that needs no remark."""
+
 _CHUNKS = ("chunk", "token_budget", "max_num_batched_tokens")
 """Hyperparameters that bound the prompt tokens of an iteration."""
 
@@ -148,6 +151,19 @@ class WorkerEstimates:
     def find(self, run: str, estimator: str) -> Estimated | None:
         """Return an estimate, None where there is none."""
         return next((e for e in self.estimates if (e.run, e.estimator) == (run, estimator)), None)
+
+    @property
+    def remark(self) -> str:
+        """A sentence where equation (1) does not hold, "" where it does within 10 %."""
+        sound = self.find(*SOUND)
+        if sound is None or abs(sound.error) <= MOST_ERROR:
+            return ""
+        why = (
+            f"batches hold {self.kv_use:.0%} of the memory, so that something else limits them"
+            if self.kv_use < 1 - MOST_ERROR
+            else "memory is held by requests that are not in the batch (the policy pauses them), or work is lost"
+        )
+        return f"equation (1) is {sound.error:+.0%} off: {why}. Rely on what was measured."
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per estimate."""
