@@ -54,7 +54,7 @@ LONGEST_REASON = 60
 
 def capacity(
     scenario: ScenarioOption = DEFAULT_SCENARIO,
-    slo: SloOption = "",
+    slo: SloOption = "ttft_p99<1,tbt_p99<0.2",
     policies: PoliciesOption = None,
     workers: Annotated[
         str | None, typer.Option(help="Numbers of equal workers, e.g. 1,2,4,8: a capacity for each.")

@@ -51,7 +51,7 @@ Cells = tuple[list[str], list[list[str]]]
 
 def provision(
     scenario: ScenarioOption = DEFAULT_SCENARIO,
-    slo: SloOption = "",
+    slo: SloOption = "ttft_p99<1,tbt_p99<0.2",
     trace: TraceOption = None,
     trace_format: TraceFormatOption = "auto",
     rate_scale: RateScaleOption = 1.0,
@@ -93,7 +93,7 @@ def provision(
     from kvgym.experiments.capacity.provisioning import provision as plan_workers
     from kvgym.experiments.capacity.targets import parse_targets
 
-    targets = parse_targets(slo) if slo.strip() else ()
+    targets = parse_targets(slo)
     prices = parse_numbers(price, "--price") if price else None
     slos = parse_request_slos(request_slo)
     kinds = split_specs(hardware) if hardware else None
@@ -123,7 +123,7 @@ def provision(
         )
     console.out.print(
         f"{result.scenario.name}: {result.num_requests:,} requests, {result.rate:.3f}/s; targets: "
-        f"{', '.join(map(str, result.targets)) or 'no growing backlog'}",
+        f"{', '.join(map(str, result.targets))}",
         markup=False,
     )
     for title, cells in (

@@ -11,11 +11,11 @@ from kvgym.errors import ConfigError
 from kvgym.execution import make_executor
 from kvgym.experiments.capacity.contenders import Contender, find_policies, pair
 from kvgym.experiments.capacity.loads import Load
-from kvgym.experiments.capacity.probing import Progress, Quest, play_values, pursue
+from kvgym.experiments.capacity.probing import Probe, Progress, Quest, play_values, pursue
 from kvgym.experiments.capacity.result import Capacity, CapacityResult
 from kvgym.experiments.capacity.search import Rates, Search
 from kvgym.experiments.capacity.targets import Target, parse_targets
-from kvgym.experiments.capacity.witness import check_requests
+from kvgym.experiments.capacity.witness import BACKLOG, check_requests
 from kvgym.experiments.comparison import merge_notes
 from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
@@ -142,6 +142,14 @@ def _workers_of(scenario: Scenario) -> int:
     return scenario.workers if isinstance(scenario.workers, int) else len(scenario.make_system().all_workers)
 
 
+def _too_short(probe: Probe) -> bool:
+    """Return whether a run failed by its backlog alone and may have done so because it was short."""
+    if probe.verdict.reasons != (BACKLOG,):
+        return False
+    stay = probe.played.record.metrics["e2e_latency_p90"]
+    return probe.played.num_requests / probe.rate < 4 * stay
+
+
 def _on_curves(
     quests: Sequence[Quest], contenders: Sequence[Contender], curve: Sequence[float]
 ) -> list[tuple[Quest, float]]:
@@ -174,6 +182,13 @@ def _capacity(
                     quest.seed,
                     f"not monotone: held at {', '.join(f'{rate:.4g}' for rate in surprises)}/s though it failed at "
                     f"{high:.4g}/s ({'; '.join(quest.probes[high].verdict.reasons)}).",
+                )
+            )
+        if high is not None and _too_short(quest.probes[high]):
+            notes.append(
+                (
+                    quest.seed,
+                    "the backlog limits it, in runs not much longer than requests stay: take more requests.",
                 )
             )
         if low is None and high is not None:

@@ -68,6 +68,7 @@ class Quest:
         contender: whom it is about.
         seed: under which seed.
         place: returns scenario and rate of a value.
+        sustained: whether runs speak for a load that goes on, see :func:`~kvgym.experiments.capacity.witness.judge`.
         probes: what was run, by value.
     """
 
@@ -75,12 +76,13 @@ class Quest:
     contender: Contender
     seed: int
     place: Callable[[float], tuple[Scenario, float]]
+    sustained: bool = True
     probes: dict[float, Probe] = field(default_factory=dict)
 
     def take(self, value: float, played: Played, targets: Sequence[Target]) -> None:
         """Judge a run and tell the search."""
         scenario, rate = self.place(value)
-        verdict = judge(played, targets)
+        verdict = judge(played, targets, sustained=self.sustained)
         who = self.contender
         workers = (
             scenario.workers if isinstance(scenario.workers, int) else sum(g.count for g in scenario.workers)

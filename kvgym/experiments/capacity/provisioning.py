@@ -64,14 +64,14 @@ def provision(
     - Theory: ⌈λ/μ⌉ by every estimate of the batch time, beside the rate of a saturated worker as measured, see
       :mod:`kvgym.experiments.capacity.estimates`; and the rates of one worker, with the trace compressed or stretched,
       up to which its backlog does not grow and up to which it holds the targets.
-    - Simulation: all of the load behind the router, and the smallest number of workers that holds the targets, as
-      :mod:`kvgym.experiments.capacity.witness` defines it, by doubling or halving and bisection from the theory's.
+    - Simulation: all of the load behind the router, and the smallest number of workers with which every request
+      finishes and the targets are met, by doubling or halving and bisection from the theory's.
     - By windows of time, if asked for, both again.
 
     Args:
         scenario: a scenario whose workload is the load, e.g. a trace; a name, a file; None = the default scenario. Its
             number of workers is not used.
-        targets: as in :func:`~kvgym.experiments.capacity.targets.parse_targets`.
+        targets: as in :func:`~kvgym.experiments.capacity.targets.parse_targets`, at least one.
         policies: policies or specs, or ``"all"``; None = those of the scenario.
         hardware: names or files to compare; None = the scenario's.
         routers: routers or specs to compare; None = the scenario's.
@@ -88,6 +88,10 @@ def provision(
         KVGymError: an argument, the scenario, a policy or the workload is wrong; nothing has been run then.
     """
     wanted = parse_targets(targets)
+    if not wanted:
+        raise ConfigError(
+            "no targets: any number of workers serves a finite load some day; give --slo ttft_p99<1, say"
+        )
     chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario or DEFAULT_SCENARIO)
     if isinstance(chosen.workers, int):
         chosen = chosen.override(workers=1)
@@ -233,7 +237,8 @@ def _workers_quest(load: Load, policy: Policy, router: Router, seed: int, start:
         return places[count]
 
     label = f"{label_of(policy)} via {label_of(router)}"
-    return Quest(Search(Workers(most), start), Contender(label, policy, router, None), seed, place)
+    who = Contender(label, policy, router, None)
+    return Quest(Search(Workers(most), start), who, seed, place, sustained=False)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ class WindowPlan:
         rate: arrivals per second.
         by_theory: ⌈λ/μ⌉ with E[g] of its requests and b̄ of the whole saturated trace; None where there is no b̄.
         judged: whether enough requests came to judge runs by.
-        simulated: the smallest number that holds the targets, its requests run by themselves from an empty cluster;
+        simulated: the smallest number that meets the targets, its requests run by themselves from an empty cluster;
             None where no number did, or there was no judging.
     """
 
