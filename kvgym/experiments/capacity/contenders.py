@@ -52,7 +52,7 @@ def find_policies(
     Args:
         policies: policies or specs; :data:`ALL` among them stands for every registered one that is not named and can
             run here; None = those of the scenario.
-        scenario: where they are to run.
+        scenario: where they are to run, at a rate that is low enough for all that can run at some rate.
         seed: whose requests say what policies may know.
 
     Raises:

@@ -83,7 +83,8 @@ def find_capacity(
     chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario or DEFAULT_SCENARIO)
     load = Load(chosen.resolved(), num_requests=num_requests, request_slos=request_slos)
     numbers = _seeds(seeds, load)
-    made, left_out = find_policies(policies, load.scenario, numbers[0])
+    easy = load.at(load.rate / 2**10)
+    made, left_out = find_policies(policies, easy, numbers[0])
     contenders = pair(made, routers, workers, chosen)
     player = Player()
     notes, sizes = [], []

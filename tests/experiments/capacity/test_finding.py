@@ -192,3 +192,9 @@ def test_what_is_wrong_is_said_before_anything_runs(changes, error, says):
     arguments = {"targets": TARGETS, "policies": ["fcfs"], **changes}
     with pytest.raises(error, match=says):
         find_capacity(LMSYS, **arguments)
+
+
+def test_a_policy_that_has_rules_for_low_rates_only_is_searched_there():
+    scenario = load_scenario("wait-low").override(workload={"preset": "wait-low", "num_requests": 200})
+    result = find_capacity(scenario, (), ["all"], seeds=1, curve=(), tolerance=0.5)
+    assert {"wait", "nested_wait"} <= {c.label for c in result.capacities}
