@@ -92,8 +92,11 @@ def _cells(capacity: Capacity | None) -> list[str]:
     """Return rate, interval and limit of a policy."""
     if capacity is None:
         return ["–", "", "cannot run"]
-    limit = ", ".join(reason.partition("<")[0].partition(">")[0] for reason, _ in capacity.limits[:2])
-    return [number(capacity.estimate.value), interval(capacity.estimate), limit[:40]]
+    names = [
+        reason if " " in reason else reason.rstrip("<=>.0123456789") for reason, _ in capacity.limits[:2]
+    ]
+    limit = ", ".join("no progress" if " " in name else name for name in names)
+    return [number(capacity.estimate.value), interval(capacity.estimate), limit]
 
 
 if __name__ == "__main__":

@@ -117,6 +117,7 @@ def capacity(
             routers=routers,
             workers=counts,
             seeds=None if seeds is None and first_seed == 0 else range(first_seed, first_seed + (seeds or 1)),
+            num_requests=num_requests,
             request_slos=slos,
             tolerance=tolerance,
             jobs=jobs,

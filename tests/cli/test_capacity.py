@@ -60,7 +60,7 @@ def test_goodput(kvgym):
 def test_without_targets_the_backlog_decides(kvgym):
     code, out, _ = kvgym("capacity", "--slo", "", *SMALL, "--no-figure")
     assert code == 0
-    assert "no growing backlog" in out
+    assert "no growing" in out
 
 
 def test_the_first_seed(kvgym, tmp_path):

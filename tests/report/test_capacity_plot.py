@@ -14,7 +14,9 @@ LMSYS = load_scenario("a100-llama2-70b").override(workload={"preset": "lmsys", "
 
 @pytest.fixture(scope="module")
 def result():
-    return find_capacity(LMSYS, "ttft_p99<1,tbt_p99<0.2", ["fcfs", "mc_sf"], seeds=2, curve=(0.5, 0.9))
+    return find_capacity(
+        LMSYS, "ttft_p99<1,tbt_p99<0.2", ["fcfs", "mc_sf"], seeds=2, num_requests=100, curve=(0.5, 0.9)
+    )
 
 
 def test_a_panel_for_each_target_with_curves_and_dots(result):
@@ -37,14 +39,14 @@ def test_a_panel_for_each_target_with_curves_and_dots(result):
 
 
 def test_without_targets_the_growth_of_the_backlog_is_drawn():
-    result = find_capacity(LMSYS, (), ["fcfs"], seeds=1, curve=(0.5,))
+    result = find_capacity(LMSYS, (), ["fcfs"], seeds=1, num_requests=100, curve=(0.5,))
     (ax,) = capacity_curves(result).axes
     assert "backlog" in ax.get_title(loc="left")
     assert any(set(line.get_ydata()) == {0} for line in ax.lines)
 
 
 def test_where_nothing_holds_all_rates_are_shown():
-    result = find_capacity(LMSYS, "tbt_mean<0.0001", ["fcfs"], seeds=1)
+    result = find_capacity(LMSYS, "tbt_mean<0.0001", ["fcfs"], seeds=1, num_requests=100)
     ax = capacity_curves(result).axes[0]
     rates = [p.rate for p in result.probes]
     assert ax.get_xlim() == (min(rates), max(rates))

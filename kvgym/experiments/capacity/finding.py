@@ -25,6 +25,9 @@ from kvgym.routing import Router
 TOLERANCE = 0.02
 """Share of the rate by which the ends of a final bracket may differ."""
 
+ENOUGH = 2000
+"""Requests of a run at least, unless told otherwise: short runs end before a small overload shows."""
+
 CURVE = (0.5, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5)
 """Rates run after the search, as shares of a contender's capacity: its curve, and a check that nothing below fails."""
 
@@ -66,7 +69,8 @@ def find_capacity(
         workers: numbers of equal workers, each with every policy; None = as in the scenario. Runs of n workers have n
             times as many requests.
         seeds: number of seeds (0, 1, …) or the seeds; None = as in the scenario, of a replayed trace one.
-        num_requests: requests of a run (per worker where ``workers`` is given); None = as in the scenario.
+        num_requests: requests of a run (per worker where ``workers`` is given); None = as in the scenario, and at least
+            :data:`ENOUGH` where no trace is replayed.
         request_slos: SLOs of every request in seconds, by ``"ttft"`` and ``"tbt"``, for the share of requests within
             their own.
         tolerance: the rate that holds and the one that does not differ by this share at most.
@@ -82,6 +86,8 @@ def find_capacity(
     wanted = parse_targets(targets)
     chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario or DEFAULT_SCENARIO)
     load = Load(chosen.resolved(), num_requests=num_requests, request_slos=request_slos)
+    if num_requests is None and not load.replays and load.num_requests < ENOUGH:
+        load = Load(chosen.resolved(), num_requests=ENOUGH, request_slos=request_slos)
     numbers = _seeds(seeds, load)
     easy = load.at(load.rate / 2**10)
     made, left_out = find_policies(policies, easy, numbers[0])

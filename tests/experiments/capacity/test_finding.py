@@ -31,6 +31,10 @@ TARGETS = "ttft_p99<1,tbt_p99<0.2"
 LMSYS = load_scenario("a100-llama2-70b").override(workload={"preset": "lmsys", "num_requests": 120})
 
 
+def find(scenario, targets, policies=None, **given):
+    return find_capacity(scenario, targets, policies, **{"num_requests": 120, **given})
+
+
 def outcome(result):
     """What must not depend on where it was run."""
     return (
@@ -41,7 +45,7 @@ def outcome(result):
 
 def test_the_rate_of_a_worker_with_slots_is_known():
     """Two requests at a time, a second each: at most 2 per second; more of them pile up."""
-    result = find_capacity(SLOTTED, (), ["request_level:batch=2"], seeds=1, num_requests=2000, curve=())
+    result = find(SLOTTED, (), ["request_level:batch=2"], seeds=1, num_requests=2000, curve=())
     (capacity,) = result.capacities
     # The rule lets 1 % pile up, and what chance may add: 2·√(N + 1) of 1,000.
     assert 1.96 < capacity.held[0] < 2.05
@@ -54,18 +58,18 @@ def test_the_rate_of_a_worker_with_slots_is_known():
 
 
 def test_latency_of_a_lone_request_limits_nothing_or_everything():
-    never = find_capacity(SLOTTED, "e2e_latency_mean<0.9", ["fcfs"], seeds=1)
+    never = find(SLOTTED, "e2e_latency_mean<0.9", ["fcfs"], seeds=1)
     (capacity,) = never.capacities
     assert capacity.held == (0.0,)
     assert "holds at no rate" in capacity.notes[0]
     assert math.isnan(capacity.values["e2e_latency_mean"])
-    easy = find_capacity(SLOTTED, "e2e_latency_mean<1.1", ["fcfs"], seeds=1)
+    easy = find(SLOTTED, "e2e_latency_mean<1.1", ["fcfs"], seeds=1)
     assert easy.capacities[0].held[0] > 3
     assert easy.capacities[0].values["e2e_latency_mean"] < 1.1
 
 
 def test_several_policies_and_seeds():
-    result = find_capacity(LMSYS, TARGETS, ["fcfs", "mc_sf"], seeds=[4, 7], curve=(0.5, 1.5))
+    result = find(LMSYS, TARGETS, ["fcfs", "mc_sf"], seeds=[4, 7], curve=(0.5, 1.5))
     assert result.seeds == (4, 7)
     assert [c.label for c in result.capacities] == ["fcfs", "mc_sf"]
     for c in result.capacities:
@@ -83,14 +87,18 @@ def test_several_policies_and_seeds():
 
 def test_processes_give_equal_bits():
     here, there = (
-        find_capacity(LMSYS, TARGETS, ["fcfs", "alpha_beta"], seeds=2, curve=(0.8, 1.2), jobs=jobs)
-        for jobs in (1, 2)
+        find(LMSYS, TARGETS, ["fcfs", "alpha_beta"], seeds=2, curve=(0.8, 1.2), jobs=jobs) for jobs in (1, 2)
     )
     assert outcome(here) == outcome(there)
 
 
+def test_runs_are_long_enough_unless_told_otherwise():
+    result = find_capacity(SLOTTED, (), ["fcfs"], seeds=1, curve=(), tolerance=1.0)
+    assert result.num_requests == (2000,)
+
+
 def test_files(tmp_path):
-    result = find_capacity(LMSYS, TARGETS, ["fcfs"], seeds=1, curve=(0.8,))
+    result = find(LMSYS, TARGETS, ["fcfs"], seeds=1, curve=(0.8,))
     folder = result.save(tmp_path / "out", command="kvgym capacity")
     probes = pl.read_parquet(folder / "probes.parquet")
     assert len(probes) == len(result.probes) == len(pl.read_csv(folder / "probes.csv"))
@@ -106,7 +114,7 @@ def test_files(tmp_path):
 
 
 def test_clusters_by_number_of_workers_and_router():
-    result = find_capacity(
+    result = find(
         LMSYS,
         TARGETS,
         ["fcfs"],
@@ -128,18 +136,16 @@ def test_clusters_by_number_of_workers_and_router():
 
 
 def test_goodput_counts_requests_within_their_own_slos():
-    result = find_capacity(
-        LMSYS, "goodput>=0.9", ["fcfs"], seeds=1, curve=(), request_slos={"ttft": 1.0, "tbt": 0.5}
-    )
+    result = find(LMSYS, "goodput>=0.9", ["fcfs"], seeds=1, curve=(), request_slos={"ttft": 1.0, "tbt": 0.5})
     (capacity,) = result.capacities
     assert capacity.held[0] > 0
     assert capacity.values["slo_attainment"] >= 0.9
     with pytest.raises(ConfigError, match="no SLOs of their own"):
-        find_capacity(LMSYS, "goodput>=0.9", ["fcfs"])
+        find(LMSYS, "goodput>=0.9", ["fcfs"])
 
 
 def test_all_policies_that_can_run():
-    result = find_capacity(SLOTTED, (), ["fcfs:protection=0.1", "all"], seeds=1, curve=(), tolerance=0.5)
+    result = find(SLOTTED, (), ["fcfs:protection=0.1", "all"], seeds=1, curve=(), tolerance=0.5)
     labels = [c.label for c in result.capacities]
     assert labels[0] == "fcfs:protection=0.1"
     assert "mc_sf" in labels
@@ -149,9 +155,7 @@ def test_all_policies_that_can_run():
 
 
 def test_a_policy_that_livelocks_holds_nothing_and_says_why():
-    result = find_capacity(
-        LMSYS, TARGETS, ["alpha_greedy:alpha=0.99", "fcfs"], seeds=1, curve=(), tolerance=0.5
-    )
+    result = find(LMSYS, TARGETS, ["alpha_greedy:alpha=0.99", "fcfs"], seeds=1, curve=(), tolerance=0.5)
     stuck, fine = result.capacities
     assert stuck.estimate.value == 0
     assert len(stuck.limits[0][0]) > len("unfinished")
@@ -191,10 +195,10 @@ def test_a_trace_is_compressed_until_it_fails(azure_trace):
 def test_what_is_wrong_is_said_before_anything_runs(changes, error, says):
     arguments = {"targets": TARGETS, "policies": ["fcfs"], **changes}
     with pytest.raises(error, match=says):
-        find_capacity(LMSYS, **arguments)
+        find(LMSYS, **arguments)
 
 
 def test_a_policy_that_has_rules_for_low_rates_only_is_searched_there():
     scenario = load_scenario("wait-low").override(workload={"preset": "wait-low", "num_requests": 200})
-    result = find_capacity(scenario, (), ["all"], seeds=1, curve=(), tolerance=0.5)
+    result = find_capacity(scenario, (), ["all"], seeds=1, num_requests=200, curve=(), tolerance=0.5)
     assert {"wait", "nested_wait"} <= {c.label for c in result.capacities}
