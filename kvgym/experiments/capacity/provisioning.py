@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.batch_time.hardware import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.execution import Executor, make_executor
 from kvgym.experiments.capacity.contenders import Contender, find_policies
@@ -33,7 +34,7 @@ from kvgym.experiments.capacity.windows import WindowPlan, check_windows, cut
 from kvgym.experiments.capacity.witness import LEAST_REQUESTS, check_requests
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.runs import Played, Player, Run, play_runs
-from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
+from kvgym.experiments.scenario import DEFAULT_SCENARIO, Engine, Scenario, load_scenario
 from kvgym.policy import Policy
 from kvgym.routing import Router, make_router
 from kvgym.theory.stability import provision as workers_for
@@ -73,7 +74,8 @@ def provision(
             number of workers is not used.
         targets: as in :func:`~kvgym.experiments.capacity.targets.parse_targets`, at least one.
         policies: policies or specs, or ``"all"``; None = those of the scenario.
-        hardware: names or files to compare; None = the scenario's.
+        hardware: names or files to compare, with the scenario's engine where they know it, else with their own; None =
+            the scenario's.
         routers: routers or specs to compare; None = the scenario's.
         prices: of a worker per hour, by hardware; any currency.
         window: seconds; None = the load as a whole only.
@@ -174,11 +176,18 @@ def _loads(
         on = scenario
         if name is not None and name != scenario.hardware:
             plain = scenario.model_copy(update={"kv_capacity": None, "batch_time": {}})
-            on = plain.override(hardware=name)
+            on = plain.override(hardware=name, engine=_engine_for(name, scenario))
         load = Load(on.resolved(), request_slos=request_slos)
         check_equal_workers(load)
         loads.append(load)
     return loads
+
+
+def _engine_for(hardware: str, scenario: Scenario) -> Engine:
+    """Return the scenario's engine where other hardware knows it too, else None, the hardware's own."""
+    engine = scenario.resolved().engine
+    known = not isinstance(engine, str) or engine in load_hardware(hardware).all_engines
+    return engine if known else None
 
 
 def _estimates(

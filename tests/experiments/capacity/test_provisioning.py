@@ -10,7 +10,7 @@ import pytest
 
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.capacity.estimates import SOUND
-from kvgym.experiments.capacity.provisioning import provision
+from kvgym.experiments.capacity.provisioning import _loads, provision
 from kvgym.experiments.capacity.windows import Profile, WindowPlan, cut
 from kvgym.experiments.scenario import load_scenario
 
@@ -98,6 +98,18 @@ def test_hardware_is_compared(scenario):
     result = provision(scenario, "ttft_p99<1", ["vllm_v1"], hardware=kinds)
     assert [plan.hardware for plan in result.plans] == kinds
     assert {own.kv_capacity for own in result.workers} == {131000, 117648}
+
+
+def test_hardware_is_compared_with_one_engine_where_it_can_be(scenario):
+    def engines(engine):
+        base = scenario.override(hardware="llama2-70b-a100-tp2", engine=engine)
+        loads = _loads(base, ["llama2-70b-a100-tp2", "llama3-8b-a100-tp1"], None)
+        return [load.scenario.engine for load in loads]
+
+    assert engines("none") == ["none", "none"]
+    assert engines("vllm-2024") == ["vllm-2024", "vllm-2024"]
+    assert engines("vllm-2023") == ["vllm-2023", "early-2024"]
+    assert engines({"base_ms": 3.0}) == [{"base_ms": 3.0}] * 2
 
 
 def test_nothing_helps_against_a_slow_model(scenario):
