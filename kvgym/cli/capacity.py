@@ -116,7 +116,7 @@ def capacity(
             split_specs(",".join(policies)) if policies else None,
             routers=routers,
             workers=counts,
-            seeds=None if seeds is None and first_seed == 0 else range(first_seed, first_seed + (seeds or 1)),
+            seeds=range(first_seed, first_seed + (seeds or chosen.seeds)) if first_seed else seeds,
             num_requests=num_requests,
             request_slos=slos,
             tolerance=tolerance,

@@ -107,7 +107,7 @@ def provision(
     made: list[list[Policy]] = []
     for load in loads:
         check_windows(load, window)
-        found, left_out = find_policies(policies, load.scenario, seed)
+        found, left_out = find_policies(policies, load.at(load.rate / 2**10), seed)
         made.append(found)
         _, table = player.requests(load.scenario, seed)
         notes += [*load.notes, *table.notes, *check_requests(table, wanted), *left_out]
