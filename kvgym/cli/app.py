@@ -9,9 +9,11 @@ import typer
 
 from kvgym.cli import console
 from kvgym.cli.calibrate import calibrate
+from kvgym.cli.capacity import capacity
 from kvgym.cli.compare import compare
 from kvgym.cli.evaluate import evaluate
 from kvgym.cli.list import list_
+from kvgym.cli.provision import provision
 from kvgym.cli.render import render
 from kvgym.cli.run import run
 from kvgym.cli.sweep import sweep
@@ -38,6 +40,8 @@ app.command()(render)
 app.command()(train)
 app.command()(evaluate)
 app.command()(tune)
+app.command()(capacity)
+app.command()(provision)
 app.command()(calibrate)
 app.command()(validate)
 

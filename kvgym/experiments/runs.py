@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from kvgym.errors import KVGymError
@@ -38,6 +38,8 @@ class Run:
         seed: the seed.
         label: what results call it.
         log: keep the result, with per-iteration rows.
+        measure: further figures, taken from the result where the run is done (with per-iteration rows if ``log``),
+            so that the result need not travel; a function of a module, as it is sent to other processes.
     """
 
     scenario: Scenario
@@ -46,6 +48,7 @@ class Run:
     seed: int
     label: str
     log: bool = False
+    measure: Callable[[SimulationResult], dict[str, float]] | None = None
 
 
 @dataclass(frozen=True)
@@ -80,13 +83,15 @@ class Played:
         record: the figures.
         num_requests: requests of the workload; 0 where it cannot be sampled.
         notes: what happened to the workload, one sentence each.
-        result: the run itself if its ``log`` was wanted and it did not fail, else None.
+        result: the run itself if its ``log`` was wanted, with nothing to measure, and it did not fail; else None.
+        measured: what the run's ``measure`` returned; empty where there is none, or the run failed.
     """
 
     record: RunRecord
     num_requests: int
     notes: tuple[str, ...] = ()
     result: SimulationResult | None = None
+    measured: dict[str, float] = field(default_factory=dict)
 
 
 class Player:
@@ -145,6 +150,8 @@ class Player:
         once = result.completed and int(result.worker["total_finished"].sum()) == len(table)
         workers = tuple(worker_metrics(result)) if len(result.worker) > 1 else ()
         record = RunRecord(run.label, run.seed, compute_metrics(result), "", once, elapsed, workers)
+        if run.measure is not None:
+            return Played(record, count, notes, measured=run.measure(result))
         return Played(record, count, notes, result if run.log else None)
 
 

@@ -89,7 +89,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--env-runners", type=int, default=0, help="processes that collect, on any node; 0 = this one does"
     )
-    parser.add_argument("--address", help="a running Ray cluster: auto or HOST:PORT (default: one of its own)")
+    parser.add_argument(
+        "--address", help="a running Ray cluster: auto or HOST:PORT (default: one of its own)"
+    )
     return parser.parse_args(arguments)
 
 

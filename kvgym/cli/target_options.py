@@ -1,0 +1,91 @@
+"""The options of commands that search by targets, and how their texts are read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kvgym.errors import ConfigError
+
+SloOption = Annotated[
+    str,
+    typer.Option(
+        "--slo",
+        help="Targets of a run: ttft_p99<1,tbt_p99<0.2 (seconds; any of kvgym list metrics), or goodput>=0.9, the "
+        "share of requests within SLOs of their own; '' for none.",
+    ),
+]
+RequestSloOption = Annotated[
+    str | None,
+    typer.Option("--request-slo", help="SLOs of every request, in seconds, for goodput: ttft=1,tbt=0.2."),
+]
+PoliciesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policies",
+        "-p",
+        help="Comma-separated, or all: every policy that can run with what requests tell (default: scenario's).",
+    ),
+]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        "-j",
+        min=0,
+        help="Processes, 0 for all cores (default: all cores once it pays); any number gives the same result.",
+    ),
+]
+RayOption = Annotated[
+    str | None,
+    typer.Option("--ray", help="Run on a Ray cluster: local, auto, or an address (needs kvgym\\[ray])."),
+]
+
+
+def parse_numbers(text: str, option: str) -> dict[str, float]:
+    """Read ``name=number,name=number``.
+
+    Args:
+        text: the text.
+        option: the option it belongs to, for messages.
+
+    Raises:
+        ConfigError: it is not of that form, or a name is given twice.
+    """
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, equals, figure = (piece.strip() for piece in part.rpartition("="))
+        try:
+            number = float(figure)
+        except ValueError:
+            number = float("nan")
+        if not name or not equals or number != number:
+            raise ConfigError(f"{option} {text!r}: {part.strip()!r} is not name=number")
+        if name in found:
+            raise ConfigError(f"{option} {text!r}: {name} is given twice")
+        found[name] = number
+    return found
+
+
+def parse_request_slos(text: str | None) -> dict[str, float] | None:
+    """Read the SLOs of every request.
+
+    Raises:
+        ConfigError: other names than ttft and tbt, or not seconds.
+    """
+    return None if text is None else parse_numbers(text, "--request-slo")
+
+
+def parse_counts(text: str | None) -> list[int] | None:
+    """Read numbers of workers, e.g. ``1,2,4``.
+
+    Raises:
+        ConfigError: a part is not a whole number >= 1.
+    """
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise ConfigError(f"--workers {text}: expected whole numbers ≥ 1, e.g. 1,2,4,8")
+    return [int(part) for part in parts]

@@ -1,0 +1,258 @@
+"""What equation (1) of the stability paper says a worker can serve, by every way to estimate its batch time.
+
+μ = M / (b̄ E[g]), see :mod:`kvgym.theory.stability`. b̄ may be taken from a run of the trace as it is or from a saturated
+one, in which all requests are there from the start, and as a median, a mean or a trimmed mean. Over a saturated run
+the batches' KV tokens sum to n E[g], so that with the mean n / makespan = μ × (mean KV use of a batch): the mean of a
+saturated run is off by the memory that batches leave unused, and by nothing else. Below saturation batches are
+small and short, and a median does not see the few long ones: both make μ look too large.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import ConfigError
+from kvgym.experiments.capacity.loads import Load
+from kvgym.experiments.comparison import label_of
+from kvgym.experiments.runs import Played, Run
+from kvgym.policy import Policy, policy_defaults
+from kvgym.runner import SimulationResult
+from kvgym.simulator.system import System
+from kvgym.theory.stability import (
+    ESTIMATORS,
+    batch_durations,
+    memory_slack,
+    provision,
+    service_rate,
+    typical_batch_time,
+)
+from kvgym.workloads.table import RequestTable
+
+SOUND = ("saturated", "mean")
+"""The run and the estimator that give the rate a worker can serve."""
+
+OBVIOUS = ("as it is", "median")
+"""What one would take at first: the median of a run of the trace as it is."""
+
+MOST_ERROR = 0.1
+"""An error of equation (1) that needs no remark."""
+
+_CHUNKS = ("chunk", "token_budget", "max_num_batched_tokens")
+"""Hyperparameters that bound the prompt tokens of an iteration."""
+
+
+def batch_figures(result: SimulationResult) -> dict[str, float]:
+    """Return the estimates of b̄ of a run that kept its log, for :attr:`kvgym.experiments.runs.Run.measure`.
+
+    Returns:
+        By estimator seconds; ``"kv_use"``, the mean over batches of the KV tokens in use / M; ``"batches"``.
+    """
+    durations = batch_durations(result)
+    log = result.log
+    assert log is not None
+    rows = log[log["num_prefills"] + log["num_decodes"] > 0]
+    use = float(rows["kv_tokens"].mean()) / result.system.kv_capacity
+    figures = {name: typical_batch_time(durations, name) for name in ESTIMATORS}
+    return {**figures, "kv_use": use, "batches": float(len(durations))}
+
+
+def held_memory(table: RequestTable, chunk: int, system: System) -> NDArray[np.int64]:
+    """Return g of each request as the engine counts it: KV tokens held, in whole blocks, summed over its iterations.
+
+    With one-token blocks, and a first token that prefill does not count, it is the paper's g
+    (:func:`kvgym.theory.stability.cumulative_memory`). Where the last prefill iteration counts the first token, the
+    iteration that would hold s tokens holds s + 1, and one decode fewer follows.
+
+    Args:
+        table: n requests.
+        chunk: prompt tokens per prefill iteration, >= 1.
+        system: its block size and its rule for first tokens count.
+
+    Returns:
+        int64 (n,).
+    """
+    prompt, output, block = table.prompt_len, table.output_len, system.block_size
+
+    def up_to(tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Sum ⌈k / block⌉ × block over k = 1, …, tokens."""
+        full, rest = np.divmod(tokens, block)
+        return np.asarray(block * (block * (full * (full + 1) // 2) + rest * (full + 1)))
+
+    counted = system.first_token == "counted"
+    held = up_to(prompt + output) - up_to(prompt)
+    for k in range(1, -(-int(prompt.max()) // chunk) + 1):
+        inside = k * chunk < prompt
+        held = held + np.where(inside, -(-k * chunk // block) * block, 0)
+    return np.asarray(held if counted else held + -(-prompt // block) * block, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """A service rate by one way to estimate b̄.
+
+    Attributes:
+        run: ``"as it is"`` or ``"saturated"``.
+        estimator: one of :data:`kvgym.theory.stability.ESTIMATORS`.
+        batch_time: b̄, seconds.
+        service: μ, requests per second.
+        error: μ / measured - 1.
+        workers: ⌈λ/μ⌉.
+    """
+
+    run: str
+    estimator: str
+    batch_time: float
+    service: float
+    error: float
+    workers: int
+
+
+@dataclass(frozen=True)
+class WorkerEstimates:
+    """What one worker can serve, by theory and as measured.
+
+    Attributes:
+        hardware: name of the hardware, "" where the scenario has a batch-time model of its own.
+        policy: label of the policy.
+        kv_capacity: M, tokens.
+        chunk: prompt tokens per iteration that E[g] counts with.
+        mean_memory: E[g], KV tokens times batches, see :func:`held_memory`.
+        slack: δ, see :func:`kvgym.theory.stability.memory_slack`.
+        measured: requests per second of the saturated run, all of it.
+        kv_use: mean KV use of its batches.
+        estimates: every way to estimate b̄.
+        workers_with_slack: least n with λ < nμ(1 - δ), with μ of :data:`SOUND`.
+        backlog_rate: the highest rate at which the backlog does not grow, with a trace's own ups and downs taken out,
+            see :meth:`kvgym.experiments.capacity.loads.Load.steady`.
+        target_rate: the highest rate at which the targets hold, of the load as it is, compressed or stretched.
+        error: why a run failed, or ""; there are no estimates then.
+        wall_time: seconds that the two runs took.
+    """
+
+    hardware: str
+    policy: str
+    kv_capacity: int
+    chunk: int
+    mean_memory: float
+    slack: float
+    measured: float
+    kv_use: float
+    estimates: tuple[Estimated, ...]
+    workers_with_slack: int
+    backlog_rate: float
+    target_rate: float
+    error: str
+    wall_time: float
+
+    def find(self, run: str, estimator: str) -> Estimated | None:
+        """Return an estimate, None where there is none."""
+        return next((e for e in self.estimates if (e.run, e.estimator) == (run, estimator)), None)
+
+    @property
+    def remark(self) -> str:
+        """A sentence where equation (1) does not hold, "" where it does within 10 %."""
+        sound = self.find(*SOUND)
+        if sound is None or abs(sound.error) <= MOST_ERROR:
+            return ""
+        why = (
+            f"batches hold {self.kv_use:.0%} of the memory, so that something else limits them"
+            if self.kv_use < 1 - MOST_ERROR
+            else "memory is held by requests that are not in the batch (the policy pauses them), or work is lost"
+        )
+        return f"equation (1) is {sound.error:+.0%} off: {why}. Rely on what was measured."
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row per estimate."""
+        common = {
+            "hardware": self.hardware, "policy": self.policy, "kv_capacity": self.kv_capacity, "chunk": self.chunk,
+            "mean_memory": self.mean_memory, "measured": self.measured, "kv_use": self.kv_use,
+            "backlog_rate": self.backlog_rate, "target_rate": self.target_rate,
+        }  # fmt: skip
+        return [common | vars(e) for e in self.estimates]
+
+
+def prefill_chunk(policy: Policy, table: RequestTable) -> int:
+    """Return how many prompt tokens of a request an iteration processes at most, by the policy's hyperparameters."""
+    longest = int(table.prompt_len.max())
+    if not policy.info.chunks_prefill:
+        return longest
+    given = {**policy_defaults(type(policy)), **policy.hyperparameters()}
+    limits = [int(given[name]) for name in _CHUNKS if isinstance(given.get(name), int) and given[name] >= 1]
+    return min([longest, *limits])
+
+
+def estimate_runs(load: Load, policy: Policy, seed: int) -> tuple[Run, Run]:
+    """Return the runs that estimates take: the load as it is, and saturated, on one worker."""
+    label = label_of(policy)
+    return (
+        Run(load.at(load.rate, workers=1), policy, None, seed, label, log=True, measure=batch_figures),
+        Run(load.at_once(), policy, None, seed, label, log=True, measure=batch_figures),
+    )
+
+
+def worker_estimates(
+    load: Load,
+    policy: Policy,
+    table: RequestTable,
+    as_it_is: Played,
+    saturated: Played,
+    rates: tuple[float, float],
+) -> WorkerEstimates:
+    """Return what one worker can serve, by theory and as measured.
+
+    Args:
+        load: the load.
+        policy: the policy.
+        table: the requests.
+        as_it_is: what the first of :func:`estimate_runs` gave.
+        saturated: what the second gave.
+        rates: ``backlog_rate`` and ``target_rate``.
+    """
+    system = load.at(load.rate, workers=1).make_system()
+    chunk = prefill_chunk(policy, table)
+    memory = float(held_memory(table, chunk, system).mean())
+    slack = memory_slack(system.kv_capacity, float((table.prompt_len + table.output_len).max()))
+    measured = saturated.record.metrics["request_throughput"]
+    found = []
+    error = as_it_is.record.error or saturated.record.error
+    if not error:
+        for run, played in ("as it is", as_it_is), ("saturated", saturated):
+            for estimator in ESTIMATORS:
+                seconds = played.measured[estimator]
+                service = service_rate(system.kv_capacity, seconds, memory)
+                workers = provision(load.rate, service)
+                found.append(Estimated(run, estimator, seconds, service, service / measured - 1, workers))
+    sound = next((e.service for e in found if (e.run, e.estimator) == SOUND), None)
+    return WorkerEstimates(
+        hardware=load.scenario.hardware or "",
+        policy=label_of(policy),
+        kv_capacity=system.kv_capacity,
+        chunk=chunk,
+        mean_memory=memory,
+        slack=slack,
+        measured=measured,
+        kv_use=saturated.measured.get("kv_use", float("nan")),
+        estimates=tuple(found),
+        workers_with_slack=provision(load.rate, sound, slack=slack) if sound and slack < 1 else 0,
+        backlog_rate=rates[0],
+        target_rate=rates[1],
+        error=error,
+        wall_time=as_it_is.record.wall_time + saturated.record.wall_time,
+    )
+
+
+def check_equal_workers(load: Load) -> None:
+    """Check that a load can be put on equal workers.
+
+    Raises:
+        ConfigError: the scenario has groups of workers.
+    """
+    if not isinstance(load.scenario.workers, int):
+        raise ConfigError(
+            f"scenario {load.scenario.name!r} has groups of workers; provisioning counts equal ones, each by itself: "
+            "take a scenario of one worker"
+        )

@@ -1,0 +1,316 @@
+"""How many workers a load needs: by theory, by simulation, and what that costs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.batch_time.hardware import load_hardware
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.execution import Executor, make_executor
+from kvgym.experiments.capacity.contenders import Contender, find_policies
+from kvgym.experiments.capacity.estimates import (
+    SOUND,
+    Estimated,
+    WorkerEstimates,
+    check_equal_workers,
+    estimate_runs,
+    held_memory,
+    worker_estimates,
+)
+from kvgym.experiments.capacity.finding import TOLERANCE, rate_quest
+from kvgym.experiments.capacity.loads import Load
+from kvgym.experiments.capacity.plan import Plan, Provisioning
+from kvgym.experiments.capacity.probing import Progress, Quest, pursue
+from kvgym.experiments.capacity.search import Search, Workers
+from kvgym.experiments.capacity.targets import Target, parse_targets
+from kvgym.experiments.capacity.windows import WindowPlan, check_windows, cut
+from kvgym.experiments.capacity.witness import LEAST_REQUESTS, check_requests
+from kvgym.experiments.comparison import label_of
+from kvgym.experiments.runs import Played, Player, Run, play_runs
+from kvgym.experiments.scenario import DEFAULT_SCENARIO, Engine, Scenario, load_scenario
+from kvgym.policy import Policy
+from kvgym.routing import Router, make_router
+from kvgym.theory.stability import provision as workers_for
+from kvgym.theory.stability import service_rate
+
+MOST_WORKERS = 256
+"""More are not tried unless asked for."""
+
+
+def provision(
+    scenario: str | Path | Scenario | None,
+    targets: str | Iterable[str | Target],
+    policies: Sequence[str | Policy] | None = None,
+    *,
+    hardware: Sequence[str] | None = None,
+    routers: Sequence[str | Router] | None = None,
+    prices: Mapping[str, float] | None = None,
+    window: float | None = None,
+    seed: int = 0,
+    request_slos: dict[str, float] | None = None,
+    most_workers: int = MOST_WORKERS,
+    jobs: int | None = 1,
+    ray: str | None = None,
+    progress: Progress | None = None,
+) -> Provisioning:
+    """Find how many equal workers a load needs, by policy, router and hardware.
+
+    - Theory: ⌈λ/μ⌉ by every estimate of the batch time, beside the rate of a saturated worker as measured, see
+      :mod:`kvgym.experiments.capacity.estimates`; and the rates of one worker, with the trace compressed or stretched,
+      up to which its backlog does not grow and up to which it holds the targets.
+    - Simulation: all of the load behind the router, and the smallest number of workers with which every request
+      finishes and the targets are met, by doubling or halving and bisection from the theory's.
+    - By windows of time, if asked for, both again.
+
+    Args:
+        scenario: a scenario whose workload is the load, e.g. a trace; a name, a file; None = the default scenario. Its
+            number of workers is not used.
+        targets: as in :func:`~kvgym.experiments.capacity.targets.parse_targets`, at least one.
+        policies: policies or specs, or ``"all"``; None = those of the scenario.
+        hardware: names or files to compare, with the scenario's engine where they know it, else with their own; None =
+            the scenario's.
+        routers: routers or specs to compare; None = the scenario's.
+        prices: of a worker per hour, by hardware; any currency.
+        window: seconds; None = the load as a whole only.
+        seed: of the workload, policies and routers.
+        request_slos: as in :func:`~kvgym.experiments.capacity.finding.find_capacity`.
+        most_workers: more are not tried.
+        jobs: as there.
+        ray: as there.
+        progress: called with a line of text after each run.
+
+    Raises:
+        KVGymError: an argument, the scenario, a policy or the workload is wrong; nothing has been run then.
+    """
+    wanted = parse_targets(targets)
+    if not wanted:
+        raise ConfigError(
+            "no targets: any number of workers serves a finite load some day; give --slo ttft_p99<1, say"
+        )
+    chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario or DEFAULT_SCENARIO)
+    if isinstance(chosen.workers, int):
+        chosen = chosen.override(workers=1)
+    loads = _loads(chosen, hardware, request_slos)
+    check_prices(prices or {}, [load.scenario.hardware or "" for load in loads])
+    chosen_routers = [make_router(r) for r in ((chosen.router,) if routers is None else routers)]
+    labels = [label_of(router) for router in chosen_routers]
+    if not labels or len(set(labels)) < len(labels):
+        raise ConfigError(f"routers {labels}: expected at least one, all different")
+    player, notes = Player(), []
+    made: list[list[Policy]] = []
+    for load in loads:
+        check_windows(load, window)
+        found, left_out = find_policies(policies, load.at(load.rate / 2**10), seed)
+        made.append(found)
+        _, table = player.requests(load.scenario, seed)
+        notes += [*load.notes, *table.notes, *check_requests(table, wanted), *left_out]
+    pairs = [(load, policy) for load, own in zip(loads, made, strict=True) for policy in own]
+    with make_executor(player, jobs, ray=ray) as executor:
+        estimates = _estimates(pairs, player, seed, wanted, executor, progress)
+        quests = [
+            _workers_quest(
+                load, policy, router, seed, _first_guess(load.rate, own, most_workers), most_workers
+            )
+            for (load, policy), own in zip(pairs, estimates, strict=True)
+            for router in chosen_routers
+        ]
+        pursue(quests, wanted, executor, progress)
+        windows: list[WindowPlan] = []
+        if window is not None:
+            asked = _Windows(window, seed, wanted, chosen_routers, most_workers)
+            for (load, policy), own in zip(pairs, estimates, strict=True):
+                windows += asked.plan(load, policy, own, player, executor, progress)
+    owners = [own for own in estimates for _ in chosen_routers]
+    _, table = player.requests(loads[0].scenario, seed)
+    return Provisioning(
+        scenario=loads[0].scenario,
+        targets=wanted,
+        rate=loads[0].rate,
+        num_requests=len(table),
+        mean_output=float(table.output_len.mean()),
+        workers=tuple(estimates),
+        plans=tuple(
+            Plan.of(quest, own, loads[0].rate, wanted, (prices or {}).get(own.hardware))
+            for quest, own in zip(quests, owners, strict=True)
+        ),
+        windows=tuple(windows),
+        probes=tuple(
+            (own.hardware, probe)
+            for q, own in zip(quests, owners, strict=True)
+            for _, probe in sorted(q.probes.items())
+        ),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def check_prices(prices: Mapping[str, float], hardware: Sequence[str]) -> None:
+    """Check prices of workers per hour.
+
+    Raises:
+        UnknownNameError: a price is for hardware that is not compared.
+        ConfigError: a price is not a number >= 0.
+    """
+    for name, price in prices.items():
+        if name not in hardware:
+            raise UnknownNameError("hardware (with a price)", name, [h for h in hardware if h])
+        if not 0 <= price < math.inf:
+            raise ConfigError(f"price of {name}: {price}; expected a number ≥ 0 per worker and hour")
+
+
+def _loads(
+    scenario: Scenario, hardware: Sequence[str] | None, request_slos: dict[str, float] | None
+) -> list[Load]:
+    """Return the load on each kind of hardware."""
+    names = [None] if hardware is None else list(hardware)
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(f"hardware {names}: expected at least one name, all different")
+    loads = []
+    for name in names:
+        on = scenario
+        if name is not None and name != scenario.hardware:
+            plain = scenario.model_copy(update={"kv_capacity": None, "batch_time": {}})
+            on = plain.override(hardware=name, engine=_engine_for(name, scenario))
+        load = Load(on.resolved(), request_slos=request_slos)
+        check_equal_workers(load)
+        loads.append(load)
+    return loads
+
+
+def _engine_for(hardware: str, scenario: Scenario) -> Engine:
+    """Return the scenario's engine where other hardware knows it too, else None, the hardware's own."""
+    engine = scenario.resolved().engine
+    known = not isinstance(engine, str) or engine in load_hardware(hardware).all_engines
+    return engine if known else None
+
+
+def _estimates(
+    pairs: Sequence[tuple[Load, Policy]],
+    player: Player,
+    seed: int,
+    targets: Sequence[Target],
+    executor: Executor[Sequence[Run], list[Played]],
+    progress: Progress | None,
+) -> list[WorkerEstimates]:
+    """Return what one worker of each pair of load and policy can serve."""
+    runs = [run for load, policy in pairs for run in estimate_runs(load, policy, seed)]
+    played: dict[int, Played] = {}
+    for place, found in play_runs(runs, executor):
+        played[place] = found
+        if progress is not None:
+            progress(f"{runs[place].label}, {'saturated' if place % 2 else 'as it is'}")
+    rates = []
+    for wanted, steady in ((), True), (targets, False):
+        quests = [
+            rate_quest(
+                load.steady() if steady else load,
+                Contender(label_of(policy), policy, None, 1),
+                seed,
+                TOLERANCE,
+            )
+            for load, policy in pairs
+        ]
+        pursue(quests, wanted, executor, progress)
+        rates.append([quest.search.bracket()[0] or 0.0 for quest in quests])
+    return [
+        worker_estimates(
+            load, policy, player.requests(load.scenario, seed)[1], played[2 * k], played[2 * k + 1],
+            (rates[0][k], rates[1][k]),
+        )
+        for k, (load, policy) in enumerate(pairs)
+    ]  # fmt: skip
+
+
+def _first_guess(rate: float, own: WorkerEstimates, most: int) -> int:
+    """Return a number of workers to try first."""
+    sound = own.find(*SOUND)
+    guess = 1 if sound is None else sound.workers
+    if own.target_rate > 0:
+        guess = max(guess, math.ceil(rate / own.target_rate))
+    return min(guess, most)
+
+
+def _workers_quest(load: Load, policy: Policy, router: Router, seed: int, start: int, most: int) -> Quest:
+    """Return the search for the smallest number of workers."""
+    places: dict[float, tuple[Scenario, float]] = {}
+
+    def place(count: float) -> tuple[Scenario, float]:
+        if count not in places:
+            places[count] = load.at(load.rate, workers=int(count)), load.rate
+        return places[count]
+
+    label = f"{label_of(policy)} via {label_of(router)}"
+    who = Contender(label, policy, router, None)
+    return Quest(Search(Workers(most), start), who, seed, place, sustained=False)
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """How windows are planned; see :func:`provision`."""
+
+    seconds: float
+    seed: int
+    targets: Sequence[Target]
+    routers: Sequence[Router]
+    most: int
+
+    def plan(
+        self,
+        load: Load,
+        policy: Policy,
+        own: WorkerEstimates,
+        player: Player,
+        executor: Executor[Sequence[Run], list[Played]],
+        progress: Progress | None,
+    ) -> list[WindowPlan]:
+        """Return the windows of a load, for every router."""
+        _, table = player.requests(load.scenario, self.seed)
+        first, sound = float(table.arrival_time[0]), own.find(*SOUND)
+        held = held_memory(table, own.chunk, load.at(load.rate, workers=1).make_system())
+        spans = cut(table.arrival_time, self.seconds)
+        places = np.searchsorted(table.arrival_time - first, [start for start, _ in spans[1:]])
+        edges = [0, *places.tolist(), len(table)]
+        parts = [slice(a, b) for a, b in itertools.pairwise(edges)]
+        quests: dict[tuple[int, int], Quest] = {}
+        theory: list[int | None] = []
+        for k, ((start, end), rows) in enumerate(zip(spans, parts, strict=True)):
+            theory.append(_by_theory(sound, own, held, rows, end - start))
+            if rows.stop - rows.start >= LEAST_REQUESTS:
+                part = load.between(start, None if k == len(spans) - 1 else end)
+                guess = min(max(1, theory[-1] or 1), self.most)
+                for j, router in enumerate(self.routers):
+                    quests[k, j] = _workers_quest(part, policy, router, self.seed, guess, self.most)
+        pursue(list(quests.values()), self.targets, executor, progress)
+        plans = []
+        for j, router in enumerate(self.routers):
+            for k, ((start, end), rows) in enumerate(zip(spans, parts, strict=True)):
+                found = quests[k, j].search.bracket()[0] if (k, j) in quests else None
+                count, simulated = rows.stop - rows.start, None if found is None else int(found)
+                plans.append(
+                    WindowPlan(
+                        own.hardware, own.policy, label_of(router), start, end, count, count / (end - start),
+                        theory[k], (k, j) in quests, simulated,
+                    )
+                )  # fmt: skip
+        return plans
+
+
+def _by_theory(
+    sound: Estimated | None,
+    own: WorkerEstimates,
+    held: NDArray[np.int64],
+    rows: slice,
+    seconds: float,
+) -> int | None:
+    """Return ⌈λ/μ⌉ of some requests, with the b̄ of the whole load; 0 where none arrive."""
+    count = rows.stop - rows.start
+    if sound is None or not count:
+        return None if sound is None else 0
+    service = service_rate(own.kv_capacity, sound.batch_time, float(held[rows].mean()))
+    return workers_for(count / seconds, service)

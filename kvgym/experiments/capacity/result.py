@@ -1,0 +1,183 @@
+"""What a search of capacities gives: estimates with intervals, every probe, files."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvgym.experiments.capacity.contenders import Contender
+from kvgym.experiments.capacity.probing import Probe
+from kvgym.experiments.capacity.targets import Target
+from kvgym.experiments.comparison import jsonable, run_context
+from kvgym.experiments.scenario import Scenario
+from kvgym.experiments.statistics import CONFIDENCE, Estimate, mean_interval
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Up to which rate a contender holds the targets.
+
+    Attributes:
+        label: of the contender.
+        policy: label of the policy.
+        router: label of the router, "" for one worker.
+        workers: number of equal workers; None = as in the scenario.
+        held: by seed the highest rate that held below every failure, requests per second; 0 where none held.
+        failed: by seed the lowest rate that failed; inf where none did.
+        estimate: mean of ``held`` over seeds, with its bootstrap interval.
+        limits: what failed at ``failed``, with the number of seeds, the most frequent first.
+        values: the metrics of the targets at ``held``, means over seeds; NaN where nothing held.
+        notes: what a reader should know.
+    """
+
+    label: str
+    policy: str
+    router: str
+    workers: int | None
+    held: tuple[float, ...]
+    failed: tuple[float, ...]
+    estimate: Estimate
+    limits: tuple[tuple[str, int], ...]
+    values: dict[str, float]
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        who: Contender,
+        held: Sequence[float],
+        failed: Sequence[float],
+        limits: Sequence[tuple[str, ...]],
+        edges: Sequence[Probe],
+        targets: Sequence[Target],
+        notes: tuple[str, ...],
+    ) -> Capacity:
+        """Sum up what the seeds gave."""
+        counts = Counter(reason for reasons in limits for reason in reasons)
+        metrics = [target.metric for target in targets]
+        return cls(
+            label=who.label,
+            policy=who.policy_label,
+            router=who.router_label,
+            workers=who.workers,
+            held=tuple(held),
+            failed=tuple(failed),
+            estimate=mean_interval(held),
+            limits=tuple(counts.most_common()),
+            values={
+                name: float(np.mean([probe.played.record.metrics[name] for probe in edges]))
+                if edges
+                else float("nan")
+                for name in metrics
+            },
+            notes=notes,
+        )
+
+    @property
+    def on_every_seed(self) -> float:
+        """The highest rate that held on every seed, requests per second."""
+        return min(self.held)
+
+
+@dataclass(frozen=True)
+class CapacityResult:
+    """The outcome of :func:`~kvgym.experiments.capacity.finding.find_capacity`.
+
+    Attributes:
+        scenario: the scenario at its own rate, as run.
+        targets: the targets.
+        tolerance: share by which the ends of a final bracket differ at most.
+        seeds: seeds, the same for all contenders and rates.
+        capacities: one per contender.
+        probes: every run, by contender, seed and rate.
+        num_requests: requests of a run (of one worker, where numbers of workers were given), by seed.
+        notes: what happened to the workload, policies left out, one sentence each.
+        replays: whether a trace is replayed with its own times, compressed or stretched.
+    """
+
+    scenario: Scenario
+    targets: tuple[Target, ...]
+    tolerance: float
+    seeds: tuple[int, ...]
+    capacities: tuple[Capacity, ...]
+    probes: tuple[Probe, ...]
+    num_requests: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+    replays: bool = False
+
+    def efficiency(self, capacity: Capacity) -> float:
+        """Return the rate per worker in relation to that of the fewest workers in the result, same policy and router.
+
+        One worker needs no router, so that it serves for all. NaN where numbers of workers were not given.
+        """
+        if capacity.workers is None:
+            return float("nan")
+        alike = [
+            c
+            for c in self.capacities
+            if c.policy == capacity.policy and (c.router in ("", capacity.router)) and c.workers is not None
+        ]
+        base = min(alike, key=lambda c: c.workers or 1)
+        assert base.workers is not None
+        per_worker = base.estimate.value / base.workers
+        return capacity.estimate.value / capacity.workers / per_worker if per_worker > 0 else float("nan")
+
+    def to_frame(self) -> Any:
+        """Return one row per run as a polars DataFrame, sorted by contender, seed and rate."""
+        import polars as pl
+
+        return pl.DataFrame([probe.row() for probe in self.probes])
+
+    def summary(self) -> dict[str, Any]:
+        """Return capacities with intervals, JSON-able."""
+        return {
+            "targets": [str(target) for target in self.targets],
+            "tolerance": self.tolerance,
+            "confidence": CONFIDENCE,
+            "seeds": list(self.seeds),
+            "num_requests": list(self.num_requests),
+            "runs": len(self.probes),
+            "simulated_seconds_of_work": sum(probe.played.record.wall_time for probe in self.probes),
+            "capacities": [
+                {
+                    "contender": c.label, "policy": c.policy, "router": c.router, "workers": c.workers,
+                    "rate": jsonable(vars(c.estimate)), "on_every_seed": c.on_every_seed,
+                    "held": list(c.held), "failed": [jsonable(rate) for rate in c.failed],
+                    "limits": dict(c.limits), "at_capacity": jsonable(c.values),
+                    "efficiency": jsonable(self.efficiency(c)), "notes": list(c.notes),
+                }
+                for c in self.capacities
+            ],
+            "notes": list(self.notes),
+        }  # fmt: skip
+
+    def save(self, folder: str | Path, *, command: str = "") -> Path:
+        """Write ``probes.csv``, ``probes.parquet``, ``capacity.json`` and ``config.json`` into ``folder``.
+
+        Args:
+            folder: created if missing.
+            command: the command line that led here, kept in ``config.json``.
+
+        Returns:
+            The folder.
+        """
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        frame = self.to_frame()
+        frame.write_csv(path / "probes.csv")
+        frame.write_parquet(path / "probes.parquet")
+        config = {"scenario": self.scenario.model_dump(mode="json"), **run_context(command)}
+        write_json(path / "capacity.json", self.summary())
+        write_json(path / "config.json", config)
+        return path
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON that every reader knows, NaN as null."""
+    path.write_text(json.dumps(jsonable(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")

@@ -1,0 +1,146 @@
+"""kvgym capacity and kvgym provision: tables, files, exit codes, and what wrong options say."""
+
+import json
+
+import polars as pl
+import pytest
+
+SMALL = ("-n", 60, "--seeds", 1, "-p", "fcfs", "--tolerance", 0.5, "--no-progress")
+TARGETS = "ttft_p99<1,tbt_p99<200ms"
+
+
+def test_capacity(kvgym, tmp_path):
+    code, out, _ = kvgym(
+        "capacity", "--slo", TARGETS, "-n", 60, "--seeds", 2, "-p", "fcfs,mc_sf", "-o", "res"
+    )
+    assert code == 0
+    assert "ttft_p99<1, tbt_p99<0.2" in out
+    assert "95 % interval" in out
+    assert "means over 2 seeds" in out
+    assert {f.name for f in (tmp_path / "res").iterdir()} == {
+        "probes.csv", "probes.parquet", "capacity.json", "config.json", "capacity.svg",
+    }  # fmt: skip
+    summary = json.loads((tmp_path / "res" / "capacity.json").read_text())
+    assert [c["contender"] for c in summary["capacities"]] == ["fcfs", "mc_sf"]
+    command = json.loads((tmp_path / "res" / "config.json").read_text())["command"]
+    assert command.startswith("kvgym capacity --slo")
+
+
+def test_jobs_change_nothing(kvgym, tmp_path):
+    for jobs in (1, 2):
+        kvgym("capacity", "--slo", TARGETS, *SMALL, "--jobs", jobs, "--no-figure", "-o", f"jobs{jobs}")
+    one, two = (
+        pl.read_parquet(tmp_path / f"jobs{jobs}" / "probes.parquet").drop("wall_time") for jobs in (1, 2)
+    )
+    assert one.equals(two)
+
+
+def test_clusters_have_efficiencies(kvgym):
+    code, out, _ = kvgym("capacity", *SMALL, "--workers", "1,2", "--no-figure", "--markdown")
+    assert code == 0
+    assert "| policy | requests/s | per worker | efficiency |" in out
+    assert "`fcfs ×1`" in out
+    assert "`fcfs ×2`" in out
+
+
+def test_nothing_held_is_an_exit_code(kvgym):
+    code, out, _ = kvgym("capacity", "--slo", "tbt_mean<0.1ms", *SMALL, "--no-figure")
+    assert code == 1
+    assert "holds at no rate" in out
+
+
+def test_goodput(kvgym):
+    code, out, _ = kvgym(
+        "capacity", "--slo", "goodput>=90%", "--request-slo", "ttft=2,tbt=0.5", *SMALL, "--no-figure"
+    )
+    assert code == 0
+    assert "slo attainment" in out
+
+
+def test_without_targets_the_backlog_decides(kvgym):
+    code, out, _ = kvgym("capacity", "--slo", "", *SMALL, "--no-figure")
+    assert code == 0
+    assert "no growing" in out
+
+
+def test_the_first_seed(kvgym, tmp_path):
+    kvgym("capacity", *SMALL, "--first-seed", 7, "--no-figure", "-o", "res")
+    assert pl.read_parquet(tmp_path / "res" / "probes.parquet")["seed"].unique().to_list() == [7]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--slo", "ttft_p99>1"), "takes < or <="),
+        (("--slo", "tfft_p99<1"), "Did you mean"),
+        (
+            ("--slo", "goodput>0.9"),
+            "no SLOs of their own; give them some, e.g. with --request-slo ttft=1,tbt=0.2",
+        ),
+        (("--request-slo", "ttft"), "'ttft' is not name=number"),
+        (("--request-slo", "ttft=1,ttft=2"), "ttft is given twice"),
+        (("--request-slo", "speed=1"), "expected ttft or tbt"),
+        (("--workers", "1,x"), "expected whole numbers ≥ 1, e.g. 1,2,4,8"),
+        (("--workers", "0"), "expected whole numbers ≥ 1"),
+        (("--router", "round_robin"), "routers go with a cluster"),
+        (("--tolerance", 0), "expected a share in (0, 1]"),
+        (("-p", "nope"), "nope"),
+        (("-n", 5), "5 requests are too few"),
+    ],
+)
+def test_wrong_options_of_capacity(kvgym, options, says):
+    code, _, error = kvgym("capacity", "--no-progress", *options)
+    assert code == 2
+    assert says in error
+
+
+def test_provision(kvgym, azure_trace, tmp_path):
+    code, out, _ = kvgym(
+        "provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--slo", "ttft_p99<1",
+        "--price", "llama3-8b-a100-tp1=2.5", "--window", 5, "--router", "round_robin,join_shortest_queue",
+        "--no-progress", "-o", "res",
+    )  # fmt: skip
+    assert code == 0
+    assert "μ, mean batch time, saturated (theory)" in out
+    assert "μ, median batch time, trace as it is (obvious)" in out
+    assert "cost/hour" in out
+    assert "enough for 95 % of the windows" in out
+    assert {f.name for f in (tmp_path / "res").iterdir()} == {
+        "provision.json", "estimates.csv", "windows.csv", "probes.csv", "probes.parquet", "config.json",
+    }  # fmt: skip
+
+
+def test_provision_in_markdown_for_several_kinds_of_hardware(kvgym, azure_trace):
+    code, out, _ = kvgym(
+        "provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--slo", "ttft_p99<1",
+        "--hardware", "llama3-8b-a100-tp1,llama2-7b-a100-tp1", "--markdown", "--no-progress",
+    )  # fmt: skip
+    assert code == 0
+    assert "| hardware | policy | estimate |" in out
+    assert out.count("| llama2-7b-a100-tp1 | vllm_v1 |") == 12
+
+
+def test_no_number_of_workers_is_an_exit_code(kvgym, azure_trace):
+    code, out, _ = kvgym(
+        "provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--slo", "tbt_mean<0.1ms",
+        "--most-workers", 2, "--no-progress",
+    )  # fmt: skip
+    assert code == 1
+    assert "no number up to 2 holds the targets" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--slo", ""), "cannot be read"),
+        (("--price", "a100"), "is not name=number"),
+        (("--price", "a100=2"), "unknown hardware (with a price) 'a100'"),
+        (("--window", 60), "windows are for traces"),
+        (("--trace", "none.csv"), "no such file"),
+        (("--hardware", "a100"), "unknown hardware"),
+    ],
+)
+def test_wrong_options_of_provision(kvgym, options, says):
+    code, _, error = kvgym("provision", "-n", 40, "-p", "fcfs", "--no-progress", *options)
+    assert code == 2
+    assert says in error

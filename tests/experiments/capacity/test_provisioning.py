@@ -1,0 +1,170 @@
+"""Numbers of workers: theory, simulation, costs and windows, on small loads."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.experiments.capacity.estimates import SOUND
+from kvgym.experiments.capacity.provisioning import _loads, provision
+from kvgym.experiments.capacity.windows import Profile, WindowPlan, cut
+from kvgym.experiments.scenario import load_scenario
+
+HEAVY = load_scenario("a100-llama3-8b").override(
+    workload={"preset": "stab-1-1", "num_requests": 300, "rate": 9.0}
+)
+TARGETS = "ttft_p99<2,tbt_p99<0.3"
+
+
+@pytest.fixture(scope="module")
+def found():
+    return provision(
+        HEAVY, TARGETS, ["work_conserving_fcfs"], routers=["round_robin", "join_shortest_queue"],
+        prices={"llama3-8b-a100-tp1": 2.0},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def scenario(azure_trace):
+    source = {"name": "t", "lengths": {"kind": "trace", "path": str(azure_trace)}}
+    return load_scenario("a100-llama3-8b").override(workload=source)
+
+
+def test_theory_and_simulation(found):
+    (own,) = found.workers
+    sound = own.find(*SOUND)
+    assert found.rate == 9
+    assert sound.workers == math.ceil(9 / sound.service)
+    for plan in found.plans:
+        assert plan.by_theory == sound.workers
+        assert plan.by_targets == math.ceil(9 / own.target_rate)
+        assert plan.simulated >= 1
+        assert plan.values["ttft_p99"] < 2
+        held = {p.workers: p.verdict.held for _, p in found.probes if p.router == plan.router}
+        assert held[plan.simulated]
+        assert not held.get(plan.simulated - 1, False)
+        assert (not plan.one_fewer) == (plan.simulated == 1)
+    assert [plan.router for plan in found.plans] == ["round_robin", "join_shortest_queue"]
+
+
+def test_costs(found):
+    plan = found.plans[0]
+    assert plan.cost_per_hour == 2.0 * plan.simulated
+    tokens = 9.0 * found.mean_output * 3600
+    assert found.cost_per_million_tokens(plan) == pytest.approx(plan.cost_per_hour / tokens * 1e6)
+
+
+def test_files(found, tmp_path):
+    folder = found.save(tmp_path)
+    summary = json.loads((folder / "provision.json").read_text())
+    assert summary["plans"][0]["cost_per_hour"] == found.plans[0].cost_per_hour
+    assert summary["plans"][0]["windows"] is None
+    assert len(pl.read_csv(folder / "estimates.csv")) == 8
+    assert set(pl.read_parquet(folder / "probes.parquet")["router"]) == {"round_robin", "join_shortest_queue"}
+    assert not (folder / "windows.csv").exists()
+    assert json.loads((folder / "config.json").read_text())["scenario"]["workload"]["num_requests"] == 300
+
+
+def test_processes_give_equal_bits():
+    def outcome(jobs):
+        result = provision(HEAVY, TARGETS, ["vllm_v1"], jobs=jobs)
+        probes = [{k: str(v) for k, v in p.row().items() if k != "wall_time"} for _, p in result.probes]
+        return result.plans, [w.rows() for w in result.workers], probes
+
+    assert outcome(1) == outcome(2)
+
+
+def test_windows_of_a_trace(scenario, tmp_path):
+    result = provision(scenario, "ttft_p99<1", ["vllm_v1"], hardware=["llama3-8b-a100-tp1"], window=5.0)
+    (plan,) = result.plans
+    windows = result.windows_of(plan)
+    assert len(windows) > 2
+    assert sum(w.num_requests for w in windows) == result.num_requests == 200
+    assert windows[0].start == 0
+    assert all(a.end == b.start for a, b in itertools.pairwise(windows))
+    assert all(w.rate == pytest.approx(w.num_requests / (w.end - w.start)) for w in windows)
+    assert all(w.judged == (w.num_requests >= 20) for w in windows)
+    profile = result.profile(plan)
+    assert profile.mean <= profile.p95 <= profile.peak == max(w.workers for w in windows)
+    assert len(pl.read_csv(result.save(tmp_path) / "windows.csv")) == len(windows)
+
+
+def test_hardware_is_compared(scenario):
+    kinds = ["llama3-8b-a100-tp1", "llama2-7b-a100-tp1"]
+    result = provision(scenario, "ttft_p99<1", ["vllm_v1"], hardware=kinds)
+    assert [plan.hardware for plan in result.plans] == kinds
+    assert {own.kv_capacity for own in result.workers} == {131000, 117648}
+
+
+def test_hardware_is_compared_with_one_engine_where_it_can_be(scenario):
+    def engines(engine):
+        base = scenario.override(hardware="llama2-70b-a100-tp2", engine=engine)
+        loads = _loads(base, ["llama2-70b-a100-tp2", "llama3-8b-a100-tp1"], None)
+        return [load.scenario.engine for load in loads]
+
+    assert engines("none") == ["none", "none"]
+    assert engines("vllm-2024") == ["vllm-2024", "vllm-2024"]
+    assert engines("vllm-2023") == ["vllm-2023", "early-2024"]
+    assert engines({"base_ms": 3.0}) == [{"base_ms": 3.0}] * 2
+
+
+def test_nothing_helps_against_a_slow_model(scenario):
+    result = provision(scenario, "tbt_p99<0.001", ["vllm_v1"], most_workers=4)
+    (plan,) = result.plans
+    assert plan.simulated is None
+    assert plan.by_targets is None
+    assert plan.cost_per_hour is None
+    assert plan.notes == ("no number up to 4 holds the targets.",)
+
+
+def test_windows_by_hand():
+    times = np.array([10.0, 11, 19, 25, 34])
+    assert cut(times, 10) == [(0, 10), (10, 24)]
+    assert cut(times, 8) == [(0, 8), (8, 16), (16, 24)]
+    assert cut(times, 9) == [(0, 9), (9, 18), (18, 24)]
+    with pytest.raises(ConfigError, match="seconds > 0"):
+        cut(times, 0)
+    with pytest.raises(ConfigError, match="the trace is 24 s long"):
+        cut(times, 24)
+
+
+def window(start, end, theory, simulated, judged=True):
+    return WindowPlan("a", "fcfs", "r", start, end, 50, 1.0, theory, judged, simulated)
+
+
+def test_profiles_by_hand():
+    windows = [window(0, 10, 1, 2), window(10, 20, 1, 4), window(20, 40, 3, None, judged=False)]
+    assert Profile.of(windows) == Profile(peak=4, p95=4, mean=(20 + 40 + 60) / 40)
+    assert Profile.of([]) is None
+    assert Profile.of([*windows, window(40, 50, 1, None)]) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"prices": {"h100": 1}}, UnknownNameError, "with a price"),
+        ({"prices": {"llama3-8b-a100-tp1": -1}}, ConfigError, "expected a number ≥ 0"),
+        ({"hardware": []}, ConfigError, "at least one name"),
+        ({"hardware": ["nope"]}, UnknownNameError, "nope"),
+        ({"routers": ["round_robin", "round_robin"]}, ConfigError, "all different"),
+        ({"window": 10.0}, ConfigError, "windows are for traces"),
+        ({"most_workers": 0}, ConfigError, "most workers 0"),
+    ],
+)
+def test_what_is_wrong_is_said(changes, error, says):
+    with pytest.raises(error, match=says):
+        provision(HEAVY, TARGETS, ["vllm_v1"], **changes)
+
+
+def test_targets_are_needed():
+    with pytest.raises(ConfigError, match="no targets"):
+        provision(HEAVY, (), ["vllm_v1"])
+
+
+def test_groups_of_workers_are_refused():
+    with pytest.raises(ConfigError, match="groups of workers"):
+        provision("a100-llama3-8b-disaggregated", TARGETS, ["dist_serve"])
