@@ -32,6 +32,9 @@ SMALLER = {
     "kvgym calibrate --recipe my-gpu/recipe.yaml --out my-gpu.yaml": (
         "kvgym calibrate --recipe my-gpu/recipe.yaml --out my-gpu.yaml --max-error 100"
     ),
+    'kvgym capacity --slo "ttft_p99<1,tbt_p99<0.2" --policies mc_sf,sarathi,vllm_v1 --num-requests 2000 --seeds 3': (
+        'kvgym capacity --slo "ttft_p99<1,tbt_p99<0.2" --policies mc_sf,vllm_v1 --num-requests 200 --seeds 1'
+    ),
     "kvgym train --out results/agent": (
         "kvgym train population=4 generations=2 services_per_generation=1 held_out.services=2 --out results/agent"
     ),
