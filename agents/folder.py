@@ -15,7 +15,7 @@ import yaml
 from kvgym.agents.checkpoints import write_json, write_text
 from kvgym.agents.config import TrainingConfig
 from kvgym.errors import ConfigError
-from kvgym.experiments.comparison import run_context
+from kvgym.experiments.result_files import run_context
 
 
 def check_free(folder: Path) -> None:

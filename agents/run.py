@@ -30,7 +30,7 @@ from kvgym.agents.folder import write_curve
 from kvgym.agents.numpy_model import NumpyModel
 from kvgym.agents.playing import Evaluator
 from kvgym.errors import ConfigError
-from kvgym.experiments.comparison import jsonable
+from kvgym.experiments.result_files import jsonable
 from kvgym.metrics import metric_info
 
 try:

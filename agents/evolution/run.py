@@ -22,7 +22,7 @@ from kvgym.agents.evolution.playing import Players
 from kvgym.agents.evolution.space import SearchSpace, Value
 from kvgym.agents.folder import write_curve
 from kvgym.errors import ConfigError
-from kvgym.experiments.comparison import jsonable
+from kvgym.experiments.result_files import jsonable
 from kvgym.policy import Weight
 
 SHOWN = (

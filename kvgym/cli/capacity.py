@@ -135,8 +135,8 @@ def capacity(
             console.out.print(f"{c.label}: {note}", markup=False)
     simulated = sum(probe.played.record.wall_time for probe in result.probes)
     console.out.print(
-        f"{len(result.probes):,} runs in {time.perf_counter() - started:.1f} s, {simulated:.1f} s of simulation in all; "
-        f"{time.process_time() - used:.1f} s of processor time here."
+        f"{len(result.probes):,} runs in {time.perf_counter() - started:.1f} s; simulation {simulated:.1f} s in all, "
+        f"processor time of this process {time.process_time() - used:.1f} s."
     )
     result.save(folder, command=command_line())
     if figure:

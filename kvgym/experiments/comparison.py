@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import platform
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +12,7 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
 from kvgym.execution import make_executor
+from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
 from kvgym.experiments.runs import Played, Player, Run, RunRecord, play_runs
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.experiments.statistics import Estimate, improvement_interval, mean_interval, ratio_interval
@@ -22,7 +20,6 @@ from kvgym.metrics import metric_info, metric_names
 from kvgym.policy import Policy, make_policy, policy_defaults
 from kvgym.routing import Router, make_router
 from kvgym.runner import SimulationResult, check_needs
-from kvgym.version import __version__
 
 Progress = Callable[[str], None]
 
@@ -132,11 +129,7 @@ class Comparison:
         Returns:
             The folder.
         """
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        frame = self.to_frame()
-        frame.write_csv(path / "runs.csv")
-        frame.write_parquet(path / "runs.parquet")
+        path = write_table(folder, "runs", self.to_frame())
         workers = self.worker_frame()
         if len(workers):
             workers.write_csv(path / "workers.csv")
@@ -149,22 +142,9 @@ class Comparison:
             "notes": list(self.notes),
             **run_context(command),
         }
-        _write_json(path / "config.json", config)
-        _write_json(path / "summary.json", {"policies": self.summary(), "errors": self.errors()})
+        write_json(path / "config.json", config)
+        write_json(path / "summary.json", {"policies": self.summary(), "errors": self.errors()})
         return path
-
-
-def run_context(command: str = "") -> dict[str, Any]:
-    """Return what a reader needs to repeat a run: version, command, interpreter and library versions."""
-    from importlib.metadata import version
-
-    return {
-        "kvgym": __version__,
-        "command": command or " ".join(sys.argv),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "libraries": {name: version(name) for name in ("numpy", "numba", "gymnasium", "scipy", "polars")},
-    }
 
 
 def label_of(policy: Policy | Router) -> str:
@@ -315,16 +295,3 @@ def merge_notes(notes: list[tuple[int, str]], seeds: int) -> tuple[str, ...]:
         else f"Seed{'s' if len(where) > 1 else ''} {', '.join(map(str, where))}: {text}"
         for text, where in by_text.items()
     )
-
-
-def jsonable(value: Any) -> Any:
-    """Return ``value`` with numbers JSON does not know as None."""
-    if isinstance(value, dict):
-        return {k: jsonable(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [jsonable(v) for v in value]
-    return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(jsonable(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")

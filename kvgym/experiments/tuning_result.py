@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from kvgym.experiments.comparison import jsonable, run_context
+from kvgym.experiments.result_files import jsonable, run_context
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate, mean_interval, ratio_interval
 from kvgym.metrics import metric_info

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvgym.experiments.comparison import jsonable, run_context
+from kvgym.experiments.result_files import jsonable, run_context
 from kvgym.export.records import iteration_frame, request_frame, write_frame
 from kvgym.metrics import compute_metrics, worker_metrics
 from kvgym.policy import policy_defaults

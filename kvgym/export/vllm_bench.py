@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.experiments.comparison import Comparison, jsonable
+from kvgym.experiments.comparison import Comparison
+from kvgym.experiments.result_files import jsonable
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics import LATENCIES, SCALARS
 from kvgym.runner import SimulationResult

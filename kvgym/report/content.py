@@ -14,7 +14,8 @@ import yaml
 import kvgym.metrics
 from kvgym.batch_time.hardware import load_hardware
 from kvgym.errors import KVGymError
-from kvgym.experiments.comparison import Comparison, jsonable, run_context
+from kvgym.experiments.comparison import Comparison
+from kvgym.experiments.result_files import jsonable, run_context
 from kvgym.experiments.scenario import WorkerGroup
 from kvgym.experiments.statistics import Estimate
 from kvgym.metrics import metric_info, metric_names

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.experiments.comparison import jsonable, label_of, run_context
+from kvgym.experiments.comparison import label_of
+from kvgym.experiments.result_files import jsonable, run_context
 from kvgym.report import require
 from kvgym.validation.overhead_fit import OverheadFit
 from kvgym.validation.replay import METRICS, Replay, has_token_times, loss

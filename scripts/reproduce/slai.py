@@ -18,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from harness import command_line, save_figure, where, write_json
-from kvgym.experiments.comparison import jsonable, run_context
+from kvgym.experiments.result_files import jsonable, run_context
 from kvgym.experiments.scenario import load_scenario
 from papers.slai.figure import draw
 from papers.slai.measurements import Measurements

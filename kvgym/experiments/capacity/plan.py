@@ -9,10 +9,9 @@ from typing import Any
 
 from kvgym.experiments.capacity.estimates import OBVIOUS, SOUND, WorkerEstimates
 from kvgym.experiments.capacity.probing import Probe, Quest
-from kvgym.experiments.capacity.result import write_json
 from kvgym.experiments.capacity.targets import Target
 from kvgym.experiments.capacity.windows import Profile, WindowPlan
-from kvgym.experiments.comparison import jsonable, run_context
+from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
 from kvgym.experiments.scenario import Scenario
 from kvgym.theory.stability import provision
 
@@ -163,12 +162,9 @@ class Provisioning:
         """
         import polars as pl
 
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
+        probes = pl.DataFrame([{"hardware": hardware} | probe.row() for hardware, probe in self.probes])
+        path = write_table(folder, "probes", probes)
         pl.DataFrame([row for own in self.workers for row in own.rows()]).write_csv(path / "estimates.csv")
-        frame = pl.DataFrame([{"hardware": hardware} | probe.row() for hardware, probe in self.probes])
-        frame.write_csv(path / "probes.csv")
-        frame.write_parquet(path / "probes.parquet")
         if self.windows:
             pl.DataFrame([vars(w) for w in self.windows], infer_schema_length=None).write_csv(
                 path / "windows.csv"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import numpy as np
 from kvgym.experiments.capacity.contenders import Contender
 from kvgym.experiments.capacity.probing import Probe
 from kvgym.experiments.capacity.targets import Target
-from kvgym.experiments.comparison import jsonable, run_context
+from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import CONFIDENCE, Estimate, mean_interval
 
@@ -167,17 +166,8 @@ class CapacityResult:
         Returns:
             The folder.
         """
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        frame = self.to_frame()
-        frame.write_csv(path / "probes.csv")
-        frame.write_parquet(path / "probes.parquet")
+        path = write_table(folder, "probes", self.to_frame())
         config = {"scenario": self.scenario.model_dump(mode="json"), **run_context(command)}
         write_json(path / "capacity.json", self.summary())
         write_json(path / "config.json", config)
         return path
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write JSON that every reader knows, NaN as null."""
-    path.write_text(json.dumps(jsonable(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")

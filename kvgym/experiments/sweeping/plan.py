@@ -9,10 +9,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from kvgym.batch_time.yaml_files import read_text
+from kvgym.batch_time.yaml_files import parse_fields, read_text
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.experiments.sweeping.fields import check_fields, parse_values
@@ -211,10 +210,5 @@ def _texts() -> dict[str, str]:
 
 
 def _parse(text: str, origin: str, name: str) -> SweepPlan:
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"sweep file {origin}: not valid YAML: {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"sweep file {origin}: expected a mapping of fields, got {type(content).__name__}")
-    return make_plan({"name": name, **content}, f"sweep file {origin}")
+    where = f"sweep file {origin}"
+    return make_plan({"name": name, **parse_fields(text, where)}, where)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
 from kvgym.execution import make_executor
-from kvgym.experiments.comparison import jsonable, label_of, run_context
+from kvgym.experiments.comparison import label_of
+from kvgym.experiments.result_files import run_context, write_json, write_table
 from kvgym.experiments.runs import Played, Player, Run, play_runs
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate, mean_interval
@@ -131,11 +132,7 @@ class SweepResult:
         Returns:
             The folder.
         """
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
-        frame = self.to_frame()
-        frame.write_csv(path / "runs.csv")
-        frame.write_parquet(path / "runs.parquet")
+        path = write_table(folder, "runs", self.to_frame())
         summary = [
             {
                 **point,
@@ -145,10 +142,10 @@ class SweepResult:
             for i, point in enumerate(self.points)
             for policy in self.policies
         ]
-        _write(path / "summary.json", {"points": summary, "errors": self.errors(), "notes": self.notes()})
+        write_json(path / "summary.json", {"points": summary, "errors": self.errors(), "notes": self.notes()})
         scenarios = [scenario.model_dump(mode="json") for scenario in self.scenarios]
         config = {"plan": self.plan.model_dump(mode="json"), "scenarios": scenarios, **run_context(command)}
-        _write(path / "config.json", config)
+        write_json(path / "config.json", config)
         return path
 
 
@@ -188,7 +185,7 @@ def sweep(
     if not resume and has_runs(folder):
         raise ConfigError(f"{folder} has runs of a sweep; resume it, or choose another folder")
     with Journal(folder) as journal:
-        _write(Path(folder) / PLAN_FILE, chosen.model_dump(mode="json"))
+        write_json(Path(folder) / PLAN_FILE, chosen.model_dump(mode="json"))
         return _gather(chosen, points, labels, scenarios, *_play(runs, keys, journal, jobs, ray, progress))
 
 
@@ -288,10 +285,6 @@ def _gather(
 ) -> SweepResult:
     seeds = tuple(range(plan.first_seed, plan.first_seed + plan.seeds))
     return SweepResult(plan, points, labels, seeds, runs, scenarios, distinct, new)
-
-
-def _write(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(jsonable(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 __all__ = ["SweepResult", "load_plan", "plan_of", "sweep"]

@@ -70,7 +70,7 @@ def test_files(tmp_path):
     assert SweepPlan.model_validate_json(plan.model_dump_json()) == plan
     for text, message in (
         ("[1", "not valid YAML"),
-        ("- 1", "expected a mapping"),
+        ("- 1", "must be a mapping"),
         ("seeds: x", "field seeds"),
     ):
         path.write_text(text)

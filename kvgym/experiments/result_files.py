@@ -1,0 +1,49 @@
+"""Files of results: tables, JSON that every reader knows, and what it takes to repeat a run."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvgym.version import __version__
+
+
+def run_context(command: str = "") -> dict[str, Any]:
+    """Return what a reader needs to repeat a run: version, command, interpreter and library versions."""
+    from importlib.metadata import version
+
+    return {
+        "kvgym": __version__,
+        "command": command or " ".join(sys.argv),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "libraries": {name: version(name) for name in ("numpy", "numba", "gymnasium", "scipy", "polars")},
+    }
+
+
+def jsonable(value: Any) -> Any:
+    """Return ``value`` with numbers JSON does not know as None."""
+    if isinstance(value, dict):
+        return {k: jsonable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(v) for v in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON that every reader knows, NaN as null."""
+    path.write_text(json.dumps(jsonable(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def write_table(folder: str | Path, name: str, frame: Any) -> Path:
+    """Write a polars DataFrame as ``NAME.csv`` and ``NAME.parquet``; return the folder, created if missing."""
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    frame.write_csv(path / f"{name}.csv")
+    frame.write_parquet(path / f"{name}.parquet")
+    return path
