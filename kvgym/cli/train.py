@@ -62,7 +62,8 @@ def train(
     from kvgym.agents.trainers import train as begin
 
     if resume is not None:
-        if config != "default" or overrides or out is not None or seed is not None or seeds > 1:
+        others = (overrides, out, seed, jobs, ray)
+        if config != "default" or seeds > 1 or any(given is not None for given in others):
             raise ConfigError("--resume goes on with a run as it is configured; only its length goes with it")
         folder, chosen = resume, read_run_config(resume, length)
     else:
