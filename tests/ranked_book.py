@@ -337,10 +337,18 @@ class RankedBook(Policy):
             total += job.tokens
         return chosen
 
+    def room(self) -> float:
+        """Return n / (n + 4), n being how many more requests would fit if each took what the active ones do."""
+        used = self.view.kv_allocated
+        if used == 0:
+            return 1.0
+        more = len(self.running) * (self.view.kv_capacity - used) / used
+        return more / (more + 4)
+
     def best(self, items: Batch, stay: list[Job]) -> tuple[Batch, float]:
         """Return the prefix of the items that is worth most, and its duration."""
         w = self.weights
-        power = w["cost"] + w["cost_pressure"] * self.pressure
+        power = w["cost"] + w["cost_pressure"] * self.pressure + w["cost_room"] * self.room()
         pressed = [job for job in stay if job.has_objective and self.spare(job) >= 0]
         free = 1 - self.view.kv_allocated / self.view.kv_capacity
         pressing = (w["prefill_pressure"] + w["prefill_room"] * free) * self.pressure

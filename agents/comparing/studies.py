@@ -37,7 +37,11 @@ PARTS: dict[str, dict[str, float]] = {
     "memory until the end (footprint)": {"footprint": 0.0},
     "prompt left (prompt)": {"prompt": 0.0},
     "the gate (gate)": {"gate": 100.0},
-    "batch by worth per duration (cost, cost_pressure)": {"cost": 0.0, "cost_pressure": 0.0},
+    "batch by worth per duration (cost, cost_pressure, cost_room)": {
+        "cost": 0.0,
+        "cost_pressure": 0.0,
+        "cost_room": 0.0,
+    },
     "prefill under pressure (prefill_pressure, prefill_room)": {"prefill_pressure": 0.0, "prefill_room": 0.0},
     "room kept free (free, growth)": {"free": 0.0, "growth": 0.0},
     "eviction by KV (evict_kv)": {"evict_kv": 0.0},

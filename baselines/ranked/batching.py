@@ -8,6 +8,7 @@ from typing import Any
 from kvgym.baselines.ranked.layout import (
     COST,
     COST_PRESSURE,
+    COST_ROOM,
     DEADLINES,
     EVICT_KV,
     FREE,
@@ -48,6 +49,9 @@ MOST_TOKENS = 8192
 
 MOST_ASIDE = 8
 """Requests kept out at a decision that others may pass."""
+
+HALF_ROOM = 4.0
+"""Requests more for which there is memory, of the active ones' mean size, where ``cost_room`` counts half."""
 
 _LEAVES = -2  # in SLOT.planned while a decision is made: this one is evicted
 
@@ -130,17 +134,26 @@ def number_late(view: RuleView, memory: RuleMemory, seconds: float) -> int:
     return late
 
 
+@jit_inline
+def cost_power(view: RuleView, memory: RuleMemory) -> Any:
+    """Return the power of a batch's duration that its worth is divided by: by how many wait, and how many would fit."""
+    p, w, room = memory.params, view.worker, 1.0
+    if w.kv_allocated > 0:
+        more = w.num_active * (view.problem.kv_capacity - w.kv_allocated) / w.kv_allocated
+        room = more / (more + HALF_ROOM)
+    return p[COST] + p[COST_PRESSURE] * memory.reals[PRESSURE] + p[COST_ROOM] * room
+
+
 @jit
-def worth(view: RuleView, memory: RuleMemory, value: float) -> Any:
-    """Return what the batch described in ``view.load`` is worth: its value over its duration to a power.
+def worth(view: RuleView, memory: RuleMemory, value: float, power: float) -> Any:
+    """Return what the batch described in ``view.load`` is worth: its value over its duration to this power.
 
     Less for every request whose next token it makes late.
     """
-    p, reals = memory.params, memory.reals
     seconds = max(view.batch_time(view.load, view.batch_params), 1e-9)
-    found = value / (seconds / reals[SHORTEST]) ** (p[COST] + p[COST_PRESSURE] * reals[PRESSURE])
+    found = value / (seconds / memory.reals[SHORTEST]) ** power
     if memory.state[DEADLINES] == 1:
-        found *= math.exp(-p[LATE] * number_late(view, memory, seconds))
+        found *= math.exp(-memory.params[LATE] * number_late(view, memory, seconds))
     return found
 
 
@@ -170,7 +183,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
     load.prefill_squares = load.prefill_products = load.num_decodes = load.decode_context = 0
     count = entering = aside = tokens = best_tokens = 0
     value, best = 0.0, -1.0
-    prompt_value = prompt_worth(view, memory)
+    prompt_value, power = prompt_worth(view, memory), cost_power(view, memory)
     next_size, bias = grain(0), entry_bias(memory)
     i = first_to_enter(view, memory) if d.num_evict == 0 else UNKNOWN
     while tokens < MOST_TOKENS:
@@ -223,10 +236,10 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
             value += each * step
             if tokens == next_size:
                 next_size += grain(tokens)
-                found = worth(view, memory, value)
+                found = worth(view, memory, value, power)
                 if found > best:
                     best, best_tokens = found, tokens
-    if tokens > 0 and worth(view, memory, value) > best:
+    if tokens > 0 and worth(view, memory, value, power) > best:
         best_tokens = tokens
     for j in range(aside):
         ranked_push(state, WAITING_HEAP, reals, SCORES, state[items + places + j])

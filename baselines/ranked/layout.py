@@ -33,12 +33,13 @@ GROUPS = 9
     PREFILL_ROOM,
     COST,
     COST_PRESSURE,
+    COST_ROOM,
     LATE,
     FREE,
     GROWTH,
     EVICT_KV,
     NUM_WEIGHTS,
-) = range(22)
+) = range(23)
 
 # Parameters behind the weights: units of the network (0: none), then its numbers.
 HIDDEN, NETWORK = NUM_WEIGHTS, NUM_WEIGHTS + 1

@@ -186,6 +186,7 @@ class Ranked(CompiledPolicy):
         prefill_room: float = 2.0,
         cost: float = 1.2,
         cost_pressure: float = 0.0,
+        cost_room: float = 0.0,
         late: float = 1.0,
         free: float = 0.005,
         growth: float = 2.0,
@@ -214,6 +215,8 @@ class Ranked(CompiledPolicy):
             prefill_room: the same, times that logarithm and the fraction of the memory that is not allocated.
             cost: power of a batch's duration that its worth is divided by.
             cost_pressure: the same, times log(1 + waiting / (1 + active)).
+            cost_room: the same, times n / (n + 4), n being how many more requests would fit into the free memory if
+                each took as much as the active ones do on average.
             late: how much less a batch is worth per request whose next token it makes late, a logarithm.
             free: fraction of the memory that admission leaves free.
             growth: what admission leaves free beside that, in mean outputs still to come of the active requests.
@@ -246,6 +249,7 @@ class Ranked(CompiledPolicy):
                     prefill_room,
                     cost,
                     cost_pressure,
+                    cost_room,
                     late,
                     free,
                     growth,

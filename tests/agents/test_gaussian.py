@@ -205,10 +205,17 @@ def test_damaged_headers(changes, message):
 def test_agents_of_other_ranges_are_refused(tmp_path):
     """A file from before a weight got another range, or there was one more, would mean something else now."""
     ours = export(random_model("rank", "mlp"), arguments_of("rank"))
-    wider = dataclasses.replace(ours.header, high=tuple(2 * x for x in ours.header.high))
-    NumpyModel(wider, ours.arrays).save(tmp_path / "other.npz")
-    with pytest.raises(ConfigError, match=f"actions of rank are {NUMBER} numbers with ranges of their own"):
-        load_agent(tmp_path / "other.npz")
+    header, last = ours.header, f"layer.{len(ours.header.hidden)}"
+    wider = dataclasses.replace(header, high=tuple(2 * x for x in header.high))
+    NumpyModel(wider, ours.arrays).save(tmp_path / "wider.npz")
+    numbers = {name: getattr(header, name)[:-1] for name in ("centre", "spread", "low", "high")}
+    outputs = {f"{last}.weight", f"{last}.bias", "log_std"}
+    arrays = {name: array[:-1] if name in outputs else array for name, array in ours.arrays.items()}
+    NumpyModel(dataclasses.replace(header, **numbers), arrays).save(tmp_path / "fewer.npz")
+    for name, number in (("wider", NUMBER), ("fewer", NUMBER - 1)):
+        said = f"actions of rank are {number} numbers with ranges of their own, here they are {NUMBER}"
+        with pytest.raises(ConfigError, match=said):
+            load_agent(tmp_path / f"{name}.npz")
     ours.save(tmp_path / "ours.npz")
     assert load_agent(tmp_path / "ours.npz").config.action == "rank"
 

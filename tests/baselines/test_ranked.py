@@ -61,6 +61,38 @@ def test_a_batch_stops_before_a_step_that_does_not_pay() -> None:
     check(run(table, 30, {"cost": 0.0}, batch_time=staircase), start=[0], first=[10], finish=[12])
 
 
+@pytest.mark.parametrize(("capacity", "first"), [(24, 11), (1000, 3)])
+def test_a_step_pays_or_not_by_how_many_more_would_fit(capacity: int, first: int) -> None:
+    """The same prompt and steps with a power of 0.48 n / (n + 4), which is 0.48 where nothing is allocated.
+
+    Eight tokens are worth 8, twenty 20 / 10^0.48 = 6.6. Eight allocated of 24 leave n = (24 - 8) / 8 = 2, a power of
+    0.16, and the other twelve are worth 12 / 10^0.16 = 8.3; of 1000, n = 124 and the power is 0.465: 4.1.
+    """
+    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
+    weights = {"cost": 0.0, "cost_room": 0.48}
+    result = run(at_once([20], [3]), capacity, weights, batch_time=staircase)
+    check(result, start=[0], first=[first], finish=[first + 2])
+
+
+@pytest.mark.parametrize(("prompts", "first"), [([15], 13), ([3] * 4, 20)])
+def test_how_many_more_would_fit_goes_by_the_mean_size_of_the_active(prompts: list[int], first: int) -> None:
+    """Held by one or by four alike, 16 of 64 tokens leave n = 3 or 12: the power 0.9 - 0.8 n / (n + 4) is 0.56 or 0.3.
+
+    A prompt token is worth 10 · 9 / 512 · 63 / 9 = 1.23 decodes. A batch of 8 is worth 1 + 7 · 1.23 = 9.6 beside one
+    decode, all of the prompt 25.6 / 10^0.56 = 7.1: it comes in parts of 7, 7 and 6. Beside four it is 28.6 / 10^0.3 =
+    14.3 against 8.9: all at once.
+    """
+    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
+    others = len(prompts)
+    table = RequestTable.from_columns(
+        arrival_time=[0.0] * others + [5.0], prompt_len=[*prompts, 20], output_len=[6] * others + [1]
+    )
+    weights = {"cost": 0.9, "cost_room": -0.8, "growth": 0.0, "gate": 100.0}
+    weights |= {"prefill_value": 10.0, "prefill_pressure": 0.0, "prefill_room": 0.0}
+    result = run(table, 64, weights, batch_time=staircase)
+    assert result.requests["first_token_time"].tolist() == [10.0] * others + [first]
+
+
 @pytest.mark.parametrize(
     ("step", "batch"),
     [

@@ -17,7 +17,16 @@ from kvgym.policy import make_policy
 from kvgym.runner import known_to
 
 KINDS = ("rank", "rank_scores")
-OTHER = {"prompt": 0.3, "footprint": 1.1, "value": 0.1, "cost": 0.7, "free": 0.03, "growth": 0.1, "gate": 0.5}
+OTHER = {
+    "prompt": 0.3,
+    "footprint": 1.1,
+    "value": 0.1,
+    "cost": 0.7,
+    "cost_room": 0.4,
+    "free": 0.03,
+    "growth": 0.1,
+    "gate": 0.5,
+}
 """Weights that differ from the defaults."""
 
 LITTLE = {"preset": "lmsys", "limits": {"max_prompt_len": 60, "max_output_len": 40}}
