@@ -1,8 +1,13 @@
 """Fixtures shared by all tests."""
 
 import pytest
+from hypothesis import settings
 
 from kvgym.workloads.traces import write_sample_trace
+
+# How long an example takes says nothing on a machine that others use too.
+settings.register_profile("kvgym", deadline=None)
+settings.load_profile("kvgym")
 
 
 @pytest.fixture

@@ -62,7 +62,7 @@ def build_scenario(
     if workers is not None and workers < 1:
         raise ConfigError(f"workers = {workers}: expected a whole number ≥ 1")
     if router is not None and (base.workers if workers is None else workers) == 1:
-        raise ConfigError(f"router = {router!r} goes with a cluster; give several workers")
+        raise ConfigError(f"router = {router!r} goes with a cluster; add workers, 4 say")
     if workload is not None and trace is not None:
         raise ConfigError("workload and trace exclude each other: a trace is the workload")
     changes: dict[str, Any] = {
@@ -103,7 +103,7 @@ def build_scenario(
         if trace_format != "auto":
             raise ConfigError("trace_format goes with a trace file")
         if rate_scale != 1.0:
-            raise ConfigError("rate_scale is for traces; other workloads have a rate")
+            raise ConfigError("rate_scale is for traces; use rate with other workloads")
     if rate is not None:
         if trace is None:
             source["rate"] = rate

@@ -108,7 +108,7 @@ def test_memory_in_blocks(kvgym, tmp_path):
     assert "block_size = 21, but a worker has kv_capacity = 20" in err
     code, _, err = kvgym(*options, "--block-size", 0)
     assert code == 2
-    assert "--block-size 0: expected a whole number of tokens" in err
+    assert "block_size = 0: expected a whole number of tokens" in err
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,17,2\n0,3,2\n")
     code, _, _ = kvgym(*options, "--block-size", 16, "--too-long", "clip")
     assert code == 0
@@ -165,7 +165,7 @@ def test_list(kvgym):
         (("compare", "--predictions", "noisy:epsilon=7"), ("epsilon", "7")),
         (("compare", "--trace", "no.csv"), ("no.csv", "no such file")),
         (("compare", "--rate", "-1"), ("rate", "> 0")),
-        (("compare", "--rate-scale", "2"), ("--rate with other workloads",)),
+        (("compare", "--rate-scale", "2"), ("use rate with other workloads",)),
         (("compare", "--too-long", "cut"), ("error, drop, clip",)),
         (("compare", "--batch-time", "afine"), ("afine", "affine")),
         (("compare", "--batch-time", "affine:constant=-1"), ("constant",)),
@@ -220,7 +220,7 @@ def test_a_horizon(kvgym):
 
 def test_cluster_options_that_make_no_sense(kvgym):
     for options, words in (
-        (("--router", "round_robin"), "add --workers"),
+        (("--router", "round_robin"), "add workers"),
         (("--workers", 0), "expected a whole number ≥ 1"),
         (("--workers", 2, "--router", "nearest"), "unknown router 'nearest'"),
     ):
