@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,28 @@ def test_a_plan_is_taken_from_a_file_and_changed(kvgym, tmp_path):
         (20, 9000),
         (20, 12000),
     ]
+
+
+def test_a_scenario_that_is_named_is_that_of_the_sweep(kvgym, tmp_path):
+    plan = tmp_path / "mine.yaml"
+    plan.write_text(
+        "scenario: mc-sf-noisy\nfields: {rate: [10, 20], num_requests: 20}\npolicies: [fcfs]\nseeds: 1\n"
+    )
+    for name in ("mc-sf-noisy", "a100-llama2-70b"):
+        result = kvgym("sweep", plan, "-s", name, "--out", tmp_path / name, "--no-report")
+        assert result[0] == 0, result[2]
+        assert json.loads((tmp_path / name / "plan.json").read_text())["scenario"] == name
+
+
+def test_labels_are_shown_as_they_are(kvgym, tmp_path):
+    agent = tmp_path / "mine[red].json"
+    agent.write_bytes((Path(__file__).parents[2] / "agents" / "models" / "ranked_latency.json").read_bytes())
+    for command in ("sweep", "compare"):
+        fields = ("rate=10,20", "num_requests=20") if command == "sweep" else ("-n", 20)
+        out = tmp_path / command
+        result = kvgym(command, *fields, "-p", agent, "--seeds", 1, "--out", out, "--no-report")
+        assert result[0] == 0, result[2]
+        assert "[red]" in result[1]
 
 
 def test_sweeps_are_listed(kvgym):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, KVGymError
 from kvgym.execution import make_executor
 from kvgym.experiments.comparison import jsonable, label_of, run_context
 from kvgym.experiments.runs import Played, Player, Run, play_runs
@@ -188,7 +188,8 @@ def sweep(
     if not resume and has_runs(folder):
         raise ConfigError(f"{folder} has runs of a sweep; resume it, or choose another folder")
     with Journal(folder) as journal:
-        _write(Path(folder) / PLAN_FILE, chosen.model_dump(mode="json"))
+        # As Python's JSON, which knows infinity: a horizon may be that.
+        _write_text(Path(folder) / PLAN_FILE, json.dumps(chosen.model_dump(mode="json"), indent=2))
         return _gather(chosen, points, labels, scenarios, *_play(runs, keys, journal, jobs, ray, progress))
 
 
@@ -291,7 +292,17 @@ def _gather(
 
 
 def _write(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(jsonable(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    _write_text(path, json.dumps(jsonable(content), indent=2, allow_nan=False))
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text + "\n", encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise KVGymError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 __all__ = ["SweepResult", "load_plan", "plan_of", "sweep"]
