@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 from collections import Counter, deque
@@ -16,8 +15,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from typing import Any
 
-from kvgym.errors import KVGymError
-from kvgym.execution.executor import MOST_ATTEMPTS, Executor, Result, Task, Work, given_up
+from kvgym.execution.executor import MOST_ATTEMPTS, Executor, Result, Task, Work, call, given_up
 
 AHEAD = 2
 """Tasks that wait in front of each process: enough that none is idle, few enough that little is in doubt."""
@@ -146,11 +144,4 @@ def _end_with_parent(lifeline: Connection) -> None:
 
 
 def _do(task: Any) -> Any:
-    try:
-        return _work(task)
-    except Exception as error:
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:  # the pool would take it for the death of this process
-            raise KVGymError(f"{type(error).__qualname__}: {error}") from None
-        raise
+    return call(_work, task)

@@ -27,15 +27,21 @@ DECISIVE = (
 
 
 def run_key(setting: str, policy: Policy, router: Router | None, seed: int) -> str:
-    """Return the hash of a run.
+    """Return the hash of a run, see :func:`run_keys`."""
+    return run_keys(setting, policy, router, [seed])[0]
+
+
+def run_keys(setting: str, policy: Policy, router: Router | None, seeds: Iterable[int]) -> list[str]:
+    """Return the hashes of runs that differ in their seeds.
 
     Args:
         setting: of :func:`setting_key`.
         policy: the policy, not yet run.
         router: the router of a cluster, None where there is one worker.
-        seed: the seed.
+        seeds: the seeds.
     """
-    return _digest({"setting": setting, "policy": _made(policy), "router": _made(router), "seed": seed})
+    who = {"setting": setting, "policy": _made(policy), "router": _made(router)}
+    return [_digest({**who, "seed": seed}) for seed in seeds]
 
 
 def setting_key(scenario: Scenario) -> str:

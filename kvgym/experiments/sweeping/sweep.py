@@ -18,7 +18,7 @@ from kvgym.experiments.runs import Played, Player, Run, play_runs
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate, mean_interval
 from kvgym.experiments.sweeping.fields import set_fields, with_hyperparameters
-from kvgym.experiments.sweeping.identity import run_key, setting_key
+from kvgym.experiments.sweeping.identity import run_keys, setting_key
 from kvgym.experiments.sweeping.journal import Journal, has_runs
 from kvgym.experiments.sweeping.plan import SweepPlan, load_plan, make_plan
 from kvgym.metrics import metric_info, metric_names
@@ -244,10 +244,11 @@ def _lay_out(
             at = ", ".join(f"{name} = {value}" for name, value in point.items())
             raise ConfigError(f"at {at}: {error}" if at else str(error)) from None
         scenarios.append(scenario)
+        of_policies = [run_keys(settings[text], policy, router, seeds) for policy in policies]
         for k, seed in enumerate(seeds):
             for j, policy in enumerate(policies):
                 runs[i, j, k] = Run(scenario, policy, None, seed, labels[j])
-                keys[i, j, k] = run_key(settings[text], policy, router, seed)
+                keys[i, j, k] = of_policies[j][k]
     return runs, keys, points, tuple(scenarios), labels
 
 
