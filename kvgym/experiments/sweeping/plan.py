@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -149,13 +150,15 @@ class SweepPlan(BaseModel):
 
 
 def _listed(name: str, values: Any) -> Any:
-    """Return the values of a field as a list, from text that may be a range."""
+    """Return the values of a field as a list, from text that may be a range, or from a NumPy array."""
+    if hasattr(values, "tolist"):
+        values = values.tolist()
     if isinstance(values, str):
         listed = parse_values(values, f"field {name}: ")
     elif isinstance(values, Sequence):
         if not values:
             raise ValueError(f"{name}: expected at least one value")
-        listed = tuple(values)
+        listed = tuple(value.item() if isinstance(value, np.generic) else value for value in values)
     else:
         listed = (values,)
     return tuple("none" if value is None else value for value in listed) if name in TEXTS else listed

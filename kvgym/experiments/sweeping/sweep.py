@@ -110,8 +110,9 @@ class SweepResult:
         import polars as pl
 
         order = sorted(self.runs)
-        columns: dict[str, Any] = {name: [self.points[i][name] for i, _, _ in order] for name in self.fields}
-        columns |= {
+        swept = {name: [self.points[i][name] for i, _, _ in order] for name in self.fields}
+        columns: dict[str, Any] = {
+            **swept,
             "policy": [self.policies[j] for _, j, _ in order],
             "seed": [self.seeds[k] for _, _, k in order],
             "error": [self.runs[place].record.error for place in order],
@@ -119,6 +120,7 @@ class SweepResult:
         }
         for name in metric_names():
             columns[name] = [self.runs[place].record.metrics[name] for place in order]
+        columns |= swept  # a number of requests that was asked for, also where none could be drawn
         return pl.DataFrame(columns, strict=False)
 
     def save(self, folder: str | Path, *, command: str = "") -> Path:

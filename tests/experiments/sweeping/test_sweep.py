@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +204,13 @@ def test_none_of_a_text_is_a_word(tmp_path):
     frame = sweep(plan).to_frame()
     assert frame["predictions"].to_list() == ["none", "none", "exact", "exact"]
     assert frame["engine"].to_list() == ["none", "vllm-2023"] * 2
+
+
+def test_the_frame_says_what_was_asked_for():
+    plan = {"fields": {"num_requests": [10, 20]}, "policies": ["fcfs"], "seeds": 1}
+    result = sweep(plan)
+    none = {place: replace(played, num_requests=0) for place, played in result.runs.items()}
+    assert replace(result, runs=none).to_frame()["num_requests"].to_list() == [10, 20]
 
 
 class Full:
