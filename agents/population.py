@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kvgym.agents.checkpoints import write_json
-from kvgym.agents.config import TrainingConfig
+from kvgym.agents.config import TrainingConfig, read_run_config
 from kvgym.agents.trainers import resume, train
 from kvgym.errors import ConfigError
 from kvgym.execution import make_executor
@@ -55,13 +56,37 @@ class Trained:
 def train_member(member: Member) -> Trained:
     """Train a member, or go on where a process that died has left it; work for an executor."""
     if (member.folder / "config.yaml").exists():
-        result = resume(member.folder, command=member.command)
+        length = member.config.length
+        longer = None if read_run_config(member.folder).length == length else length
+        result = resume(member.folder, length=longer, command=member.command)
     else:
         result = train(member.config, member.folder, command=member.command)
     evolved = hasattr(result, "generations")
     lower = not evolved and bool(metric_info(result.metric).lower_is_better)
     config = member.config
     return Trained(config.name, config.seed, member.folder, result.best, lower, tuple(result.report()))
+
+
+def _check_same(member: Member) -> None:
+    """Check that the run in a member's folder, if there is one, is of the member's configuration.
+
+    Raises:
+        ConfigError: it is of another.
+    """
+    if not (member.folder / "config.yaml").exists():
+        return
+    there, wanted = _told_by(read_run_config(member.folder)), _told_by(member.config)
+    if others := [name for name in wanted if there.get(name) != wanted[name]]:
+        name = others[0]
+        raise ConfigError(
+            f"{member.folder} holds a run of another configuration: {name} is {there.get(name)!r}, not "
+            f"{wanted[name]!r}; choose another folder"
+        )
+
+
+def _told_by(config: TrainingConfig) -> dict[str, Any]:
+    """Return what makes a run what it is; a run may become longer, and be made by any number of processes."""
+    return config.model_dump(mode="json", exclude={config.LENGTH, "summary", "jobs", "ray"})
 
 
 def make_members(
@@ -108,7 +133,12 @@ def train_population(
 
     Returns:
         What each reached, in order.
+
+    Raises:
+        ConfigError: a folder holds a run of another configuration, or a longer one.
     """
+    for member in members:
+        _check_same(member)
     found: dict[int, Trained] = {}
     with make_executor(train_member, jobs, ray=ray) as executor:
         for place, trained in executor.stream(members):

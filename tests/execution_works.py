@@ -63,3 +63,22 @@ def told(task: tuple[Path, int]) -> int:
     (folder / f"pid-{os.getpid()}").touch()
     time.sleep(0.05)
     return number
+
+
+class TwoPartedError(Exception):
+    """An error that pickle cannot make again, as it takes two arguments and keeps one."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} in {where}")
+
+
+def raise_two_parted(task: int) -> int:
+    raise TwoPartedError("a leak", f"task {task}")
+
+
+def slow_after_first(task: tuple[Path, int]) -> int:
+    folder, number = task
+    if number:
+        (folder / f"pid-{os.getpid()}").touch()
+        time.sleep(600)
+    return number

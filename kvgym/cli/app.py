@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Annotated
 
@@ -68,6 +69,10 @@ def main() -> None:
         return
     except KVGymError as error:
         message = str(error)
+    except OSError as error:
+        if error.errno not in (None, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+            raise
+        message = f"{error.filename or 'the results'} cannot be written: {error.strerror or error}"
     except MemoryError:
         message = "not enough memory for so many requests; try fewer with --num-requests"
     console.err.print(f"error: {message}", style="red", markup=False, soft_wrap=True)

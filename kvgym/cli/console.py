@@ -102,10 +102,10 @@ def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_CO
     for policy in comparison.policies:
         estimate = comparison.estimate(policy, first)
         if policy in errors and math.isnan(estimate.value):
-            table.add_row(policy, "[red]failed[/]")
+            table.add_row(escape(policy), "[red]failed[/]")
             continue
         table.add_row(
-            policy,
+            escape(policy),
             number(estimate.value),
             *([interval(estimate)] if many else []),
             number(comparison.ratio(policy, reference, first).value),
@@ -133,7 +133,7 @@ def agent_table(comparison: Comparison, agent: str, metric: str) -> Table:
         gain = comparison.improvement(agent, policy, metric)
         own = policy == agent
         table.add_row(
-            policy,
+            escape(policy),
             number(estimate.value),
             interval(estimate),
             "" if own else percent(gain.value),

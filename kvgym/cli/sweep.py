@@ -13,7 +13,6 @@ from rich.table import Table
 from kvgym.cli import console
 from kvgym.cli.execution_options import JobsOption, RayOption
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
-from kvgym.cli.scenario_options import ScenarioOption
 from kvgym.errors import ConfigError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
@@ -34,7 +33,14 @@ def sweep(
             show_default=False,
         ),
     ] = None,
-    scenario: ScenarioOption = DEFAULT_SCENARIO,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            "--scenario",
+            "-s",
+            help=f"Name (see kvgym list scenarios) or YAML file; default: that of the plan, else {DEFAULT_SCENARIO}.",
+        ),
+    ] = None,
     policies: Annotated[
         list[str] | None,
         typer.Option("--policies", "-p", help="Comma-separated; default: those of the scenario."),
@@ -71,7 +77,7 @@ def sweep(
     changes: dict[str, Any] = {
         "combine": combine, "seeds": seeds, "first_seed": first_seed, "metrics": metrics,
         "policies": split_specs(",".join(policies)) if policies else None,
-        "scenario": None if scenario == DEFAULT_SCENARIO else scenario,
+        "scenario": scenario,
     }  # fmt: skip
     changes = {name: value for name, value in changes.items() if value is not None}
     if resume and named is None and not given:
@@ -150,9 +156,9 @@ def sweep_table(result: SweepResult) -> Table:
         caption_justify="left",
     )
     for name in result.fields:
-        table.add_column(name, justify="right")
+        table.add_column(escape(name), justify="right")
     for policy in result.policies:
-        table.add_column(policy, justify="right")
+        table.add_column(escape(policy), justify="right")
     for i, point in enumerate(result.points[:_SHOWN]):
         means = [float(result.values(i, policy, metric).mean()) for policy in result.policies]
         table.add_row(

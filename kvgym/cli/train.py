@@ -127,6 +127,7 @@ def _population(
             f"stopped; the same command with --out {folder} goes on", markup=False, soft_wrap=True
         )
         raise typer.Exit(130) from None
+    medians = []
     for config in configs:
         own = [trained for trained in found if trained.name == config.name]
         for trained in own:
@@ -134,6 +135,6 @@ def _population(
             for line in trained.lines:
                 if line.startswith("note:"):
                     console.out.print(f"  {line}", markup=False, soft_wrap=True)
-        middle = median_of(own)
-        console.out.print(f"median of {config.name}: {middle.folder}", markup=False, soft_wrap=True)
-    console.out.print(f"next:  kvgym evaluate {median_of(found).folder}", markup=False, soft_wrap=True)
+        medians.append(median_of(own).folder)
+        console.out.print(f"median of {config.name}: {medians[-1]}", markup=False, soft_wrap=True)
+    console.out.print(f"next:  kvgym evaluate {medians[0]}", markup=False, soft_wrap=True)

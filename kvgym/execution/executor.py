@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -68,6 +69,22 @@ class InProcess(Executor[Task, Result]):
         """Do tasks in their order, see :meth:`Executor.stream`."""
         for place, task in enumerate(tasks):
             yield place, self._work(task)
+
+
+def call(work: Work[Task, Result], task: Task) -> Result:
+    """Do a task in another process.
+
+    Raises:
+        KVGymError: with the words of an error that cannot be sent: it would be taken for the death of the process.
+    """
+    try:
+        return work(task)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # whatever an error's own objects raise
+            raise KVGymError(f"{type(error).__qualname__}: {error}") from None
+        raise
 
 
 def given_up(task: object, where: str) -> KVGymError:

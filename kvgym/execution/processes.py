@@ -7,12 +7,15 @@ import os
 import signal
 import threading
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for
 from typing import Any
 
-from kvgym.execution.executor import MOST_ATTEMPTS, Executor, Result, Task, Work, given_up
+from kvgym.execution.executor import MOST_ATTEMPTS, Executor, Result, Task, Work, call, given_up
 
 AHEAD = 2
 """Tasks that wait in front of each process: enough that none is idle, few enough that little is in doubt."""
@@ -34,12 +37,15 @@ class Processes(Executor[Task, Result]):
     def __init__(self, work: Work[Task, Result], jobs: int) -> None:
         self._work, self.jobs = work, jobs
         self._pool: ProcessPoolExecutor | None = None
+        self._lifeline: Connection | None = None
+        self._under_way: Collection[Future[Any]] = ()
 
     def stream(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
         """Do tasks, see :meth:`Executor.stream`."""
         left = deque(range(len(tasks)))
         attempts: Counter[int] = Counter()
         running: dict[Future[Any], int] = {}
+        self._under_way = running
         try:
             while left or running:
                 while left and len(running) < AHEAD * self.jobs:
@@ -69,21 +75,27 @@ class Processes(Executor[Task, Result]):
                 future.cancel()
 
     def close(self) -> None:
-        """End the processes, once they are through with the tasks they are at."""
+        """End the processes, in the middle of tasks whose results nobody has waited for."""
         if self._pool is not None:
+            if self._lifeline is not None and not all(future.done() for future in self._under_way):
+                self._lifeline.close()
             self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+            self._let_go()
 
     def _submit(self, task: Task) -> Future[Any]:
         """Hand a task to the pool, a new one where the last has broken unnoticed."""
         for _ in range(MOST_ATTEMPTS):
             if self._pool is None:
                 context = multiprocessing.get_context("spawn")
+                ours, self._lifeline = context.Pipe(duplex=False)
                 self._pool = ProcessPoolExecutor(
-                    self.jobs, mp_context=context, initializer=_begin, initargs=(self._work,)
+                    self.jobs, mp_context=context, initializer=_begin, initargs=(self._work, ours)
                 )
             try:
-                return self._pool.submit(_do, task)
+                with (
+                    _no_interrupts()
+                ):  # processes that start inherit it: Ctrl-C is for this one, which ends them
+                    return self._pool.submit(_do, task)
             except BrokenProcessPool:
                 self._replace()
         raise given_up(task, "worker processes")
@@ -92,27 +104,44 @@ class Processes(Executor[Task, Result]):
         """Let go of a pool that has broken; the next task makes another."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._lifeline is not None:
+            self._lifeline.close()
+        self._pool = self._lifeline = None
+
+
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Hold back Ctrl-C while the block runs, where the system can; it comes afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _work: Any = None  # of a worker process
 
 
-def _begin(work: Work[Any, Any]) -> None:
+def _begin(work: Work[Any, Any], lifeline: Connection) -> None:
     """Prepare a worker process."""
     global _work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
     _work = work
 
 
-def _end_with_parent() -> None:
-    """End this process when its parent is gone: one that was killed could not end its workers."""
+def _end_with_parent(lifeline: Connection) -> None:
+    """End this process when its parent is gone or says so, whatever it is at: nobody waits for it."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    wait_for([lifeline] if parent is None else [lifeline, parent.sentinel])
+    os._exit(1)
 
 
 def _do(task: Any) -> Any:
-    return _work(task)
+    return call(_work, task)

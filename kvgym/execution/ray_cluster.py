@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kvgym.errors import ConfigError
-from kvgym.execution.executor import MOST_ATTEMPTS, Executor, Result, Task, Work, given_up
+from kvgym.execution.executor import MOST_ATTEMPTS, Executor, Result, Task, Work, call, given_up
 
 LOCAL = "local"
 PATIENCE = 10.0
@@ -47,7 +47,7 @@ class OnRay(Executor[Task, Result]):
                     ray.init(address=LOCAL, num_cpus=jobs or None, include_dashboard=False, **options)
                 else:
                     ray.init(address=address, **options)
-            except ConnectionError as error:
+            except (ConnectionError, ValueError) as error:
                 raise _no_cluster(address, error) from None
         self._id = uuid.uuid4().hex
         self._work = ray.put(work)
@@ -117,4 +117,4 @@ def _do(name: str, work: list[Any], task: Any) -> Any:
     if name not in _kept:
         _kept.clear()
         _kept[name] = ray.get(work[0])
-    return _kept[name](task)
+    return call(_kept[name], task)

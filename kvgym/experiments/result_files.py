@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.errors import KVGymError
 from kvgym.version import __version__
 
 
@@ -36,8 +37,22 @@ def jsonable(value: Any) -> Any:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON that every reader knows, NaN as null."""
-    path.write_text(json.dumps(jsonable(content), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    """Write JSON that every reader knows, NaN as null; as :func:`write_text`."""
+    write_text(path, json.dumps(jsonable(content), indent=2, allow_nan=False))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all, its last line ended.
+
+    Raises:
+        KVGymError: it cannot be written.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text + "\n", encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise KVGymError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def write_table(folder: str | Path, name: str, frame: Any) -> Path:

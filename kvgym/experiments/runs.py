@@ -97,7 +97,8 @@ class Played:
 class Player:
     """Does runs, some at a time, and keeps what they share; work for an executor.
 
-    What a run raises of :class:`~kvgym.errors.KVGymError` is its record's error.
+    What a run raises of :class:`~kvgym.errors.KVGymError` is its record's error. A scenario that cannot be made, as
+    when a file of it has gone, is no result of a run: that comes out.
     """
 
     def __init__(self) -> None:
@@ -118,23 +119,32 @@ class Player:
         Raises:
             KVGymError: the scenario is contradictory, or the workload cannot be sampled.
         """
+        name, system, workload = self._made(scenario)
+        return system, self._sampled(name, scenario, workload, seed, system)
+
+    def _made(self, scenario: Scenario) -> tuple[str, System, Workload]:
         name = scenario.model_dump_json(exclude={"name", "summary", "policies", "seeds"})
         found = self._scenarios.pop(name, None)
         if found is None:
             found = scenario.make_system(), scenario.make_workload()
         _keep(self._scenarios, name, found, KEPT_SCENARIOS)
-        system, workload = found
+        return name, *found
+
+    def _sampled(
+        self, name: str, scenario: Scenario, workload: Workload, seed: int, system: System
+    ) -> RequestTable:
         table = self._tables.pop((name, seed), None)
         if table is None:
             table = scenario.sample(workload, seed, system.usable_capacity)
         _keep(self._tables, (name, seed), table, KEPT_TABLES)
-        return system, table
+        return table
 
     def _play(self, run: Run) -> Played:
         started, count = time.perf_counter(), 0
         notes: tuple[str, ...] = ()
+        name, system, workload = self._made(run.scenario)
         try:
-            system, table = self.requests(run.scenario, run.seed)
+            table = self._sampled(name, run.scenario, workload, run.seed, system)
             count, notes = len(table), table.notes
             # A copy, as a policy that has run may hold what cannot be sent to another process.
             policy = make_policy(run.policy) if isinstance(run.policy, str) else copy.copy(run.policy)
@@ -165,22 +175,34 @@ def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
 MOST_AT_A_TIME = 16
 """Runs of one task of an executor at most."""
 
+TASK_SECONDS = 0.5
+"""Seconds that the runs of a task should take together: what is lost of it when the process ends."""
+
+FIRST = 64
+"""Runs that are done one by one, to see how long they take."""
+
 
 def play_runs(
-    runs: Sequence[Run], executor: Executor[Sequence[Run], list[Played]], *, least_tasks: int = 64
+    runs: Sequence[Run], executor: Executor[Sequence[Run], list[Played]]
 ) -> Iterator[tuple[int, Played]]:
     """Do runs, and return the place of each and what it gave as soon as it is there, in any order.
 
-    Runs of one scenario and seed share their requests where they stand side by side.
+    Runs of one scenario and seed share their requests where they stand side by side. Where there are many short ones,
+    a task has several.
 
     Args:
         runs: the runs.
         executor: of a :class:`Player`.
-        least_tasks: so many tasks at least are made of the runs, if there are as many; short ones are done
-            several at a time.
     """
-    size = min(MOST_AT_A_TIME, max(1, len(runs) // least_tasks))
-    tasks = [runs[k : k + size] for k in range(0, len(runs), size)]
-    for place, found in executor.stream(tasks):
+    seconds = 0.0
+    for place, (played,) in executor.stream([[run] for run in runs[:FIRST]]):
+        seconds += played.record.wall_time
+        yield place, played
+    left = len(runs) - FIRST
+    if left <= 0:
+        return
+    size = int(min(MOST_AT_A_TIME, max(1, left // FIRST), max(1, TASK_SECONDS * FIRST / max(seconds, 1e-9))))
+    tasks = [runs[k : k + size] for k in range(FIRST, len(runs), size)]
+    for number, found in executor.stream(tasks):
         for offset, played in enumerate(found):
-            yield place * size + offset, played
+            yield FIRST + number * size + offset, played

@@ -57,6 +57,22 @@ def test_members_that_have_begun_go_on(population):
     assert again[2].seed == 2
 
 
+def test_members_become_longer(tmp_path):
+    train_population(make_members([config(generations=1)], 1, tmp_path), tmp_path)
+    (longer,) = train_population(make_members([config()], 1, tmp_path), tmp_path)
+    train(config(), tmp_path / "alone")
+    assert files(longer.folder)[1] == files(tmp_path / "alone")[1]
+    with pytest.raises(ConfigError):
+        train_population(make_members([config(generations=1)], 1, tmp_path), tmp_path)
+
+
+def test_a_folder_with_runs_of_another_configuration_is_refused(population):
+    folder, _ = population
+    other = config(fixed={"overrun": "ignore"})
+    with pytest.raises(ConfigError, match=r"seed-0 holds a run of another configuration: fixed is .*ignore"):
+        train_population(make_members([other], 2, folder), folder)
+
+
 def test_several_configurations_have_folders_of_their_names(tmp_path):
     members = make_members([config(), config(name="other", seed=5)], 2, tmp_path)
     assert [m.folder.name for m in members] == ["tiny-0", "tiny-1", "other-5", "other-6"]

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,28 @@ def test_a_plan_is_taken_from_a_file_and_changed(kvgym, tmp_path):
     ]
 
 
+def test_a_scenario_that_is_named_is_that_of_the_sweep(kvgym, tmp_path):
+    plan = tmp_path / "mine.yaml"
+    plan.write_text(
+        "scenario: mc-sf-noisy\nfields: {rate: [10, 20], num_requests: 20}\npolicies: [fcfs]\nseeds: 1\n"
+    )
+    for name in ("mc-sf-noisy", "a100-llama2-70b"):
+        result = kvgym("sweep", plan, "-s", name, "--out", tmp_path / name, "--no-report")
+        assert result[0] == 0, result[2]
+        assert json.loads((tmp_path / name / "plan.json").read_text())["scenario"] == name
+
+
+def test_labels_are_shown_as_they_are(kvgym, tmp_path):
+    agent = tmp_path / "mine[red].json"
+    agent.write_bytes((Path(__file__).parents[2] / "agents" / "models" / "ranked_latency.json").read_bytes())
+    for command in ("sweep", "compare"):
+        fields = ("rate=10,20", "num_requests=20") if command == "sweep" else ("-n", 20)
+        out = tmp_path / command
+        result = kvgym(command, *fields, "-p", agent, "--seeds", 1, "--out", out, "--no-report")
+        assert result[0] == 0, result[2]
+        assert "[red]" in result[1]
+
+
 def test_sweeps_are_listed(kvgym):
     assert "rates" in kvgym("list", "sweeps")[1]
 
@@ -58,3 +81,13 @@ def test_mistakes_end_in_one_line(kvgym, tmp_path, arguments, message):
     assert result[0] == 2
     assert message in result[2]
     assert "Traceback" not in result[2]
+
+
+def test_a_full_disk_ends_in_one_line(kvgym, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError("No space left on device (os error 28)")  # as polars says it, without a number
+
+    monkeypatch.setattr("polars.DataFrame.write_parquet", full)
+    result = kvgym(*small("--out", tmp_path / "x", "--no-report"))
+    assert result[0] == 2
+    assert "error: the results cannot be written: No space left" in result[2]

@@ -6,7 +6,15 @@ import time
 from pathlib import Path
 
 import pytest
-from execution_works import DieOnce, SlowAfter, Square, refuse_three, where
+from execution_works import (
+    DieOnce,
+    SlowAfter,
+    Square,
+    raise_two_parted,
+    refuse_three,
+    slow_after_first,
+    where,
+)  # fmt: skip
 
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.execution import cores, growing, make_executor
@@ -48,6 +56,11 @@ def test_processes_are_others_and_as_many_as_asked_for():
 def test_an_error_of_a_task_comes_out(jobs):
     with make_executor(refuse_three, jobs) as executor, pytest.raises(ConfigError, match="three is refused"):
         executor.map(range(6))
+
+
+def test_an_error_that_cannot_be_sent_is_told_by_its_words():
+    with Processes(raise_two_parted, 1) as executor, pytest.raises(KVGymError, match="leak in task 4"):
+        executor.map([4])
 
 
 @pytest.mark.parametrize("jobs", [-1, 1.5, True, "2"])
@@ -95,6 +108,27 @@ def test_no_more_tasks_begin_when_nobody_reads_on():
         next(stream)
         stream.close()
     assert time.perf_counter() - started < 60
+
+
+def read_one_and_stumble(executor, folder):
+    with executor:
+        for _ in executor.stream([(folder, number) for number in range(6)]):
+            while not list(folder.iterdir()):
+                time.sleep(0.02)
+            raise RuntimeError("of the reader")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes in /proc")
+def test_tasks_that_nobody_waits_for_are_cut_short(tmp_path):
+    started = time.perf_counter()
+    executor = Processes(slow_after_first, 2)
+    with pytest.raises(RuntimeError, match="of the reader"):
+        read_one_and_stumble(executor, tmp_path)
+    assert time.perf_counter() - started < 60
+    assert all(gone(int(p.name.removeprefix("pid-"))) for p in tmp_path.iterdir())
+    assert executor.map([(tmp_path, 0)]) == [0]  # it begins afresh
+    executor.close()
+    executor.close()
 
 
 def test_short_work_stays_here_and_long_work_does_not(monkeypatch):

@@ -6,9 +6,9 @@ import warnings
 from pathlib import Path
 
 import pytest
-from execution_works import Square, refuse_three, where
+from execution_works import Square, raise_two_parted, refuse_three, where
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, KVGymError
 from kvgym.execution import make_executor
 from kvgym.experiments.comparison import compare
 from kvgym.experiments.scenario import load_scenario
@@ -58,6 +58,11 @@ def test_tasks_run_on_both_nodes_and_errors_come_out(two_nodes):
         assert [square for square, _ in executor.map(range(10))] == [k * k for k in range(10)]
     with make_executor(refuse_three, ray="auto") as executor, pytest.raises(ConfigError, match="three"):
         executor.map(range(5))
+    with (
+        make_executor(raise_two_parted, ray="auto") as executor,
+        pytest.raises(KVGymError, match="a leak in task 4"),
+    ):
+        executor.map([4])
     assert ray.is_initialized()  # it is not the executor's to end
 
 
@@ -80,11 +85,12 @@ def test_a_node_that_dies_costs_nothing(two_nodes):
     assert after.num_requests == before.num_requests
 
 
-def test_no_cluster_at_an_address():
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
+def test_no_cluster_at_an_address(address):
     if ray.is_initialized():
         ray.shutdown()
-    with pytest.raises(ConfigError, match=r"no Ray cluster at '127.0.0.1:1'"):
-        make_executor(where, ray="127.0.0.1:1")
+    with pytest.raises(ConfigError, match=rf"no Ray cluster at '{address}'"):
+        make_executor(where, ray=address)
 
 
 def test_without_ray_an_error_says_what_to_install(monkeypatch):

@@ -13,11 +13,16 @@ from kvgym.experiments.changes import build_scenario, described_workload
 from kvgym.experiments.scenario import Scenario, SystemSettings
 from kvgym.experiments.value_ranges import RANGE_FORMS, is_range, number_range
 from kvgym.policy import POLICIES, Policy, make_policy
-from kvgym.specs import parse_spec, parse_value
+from kvgym.specs import parse_spec, parse_value, split_specs
 from kvgym.workloads.workload import make_workload
 
 DIRECT = tuple(name for name in inspect.signature(build_scenario).parameters if name != "scenario")
 """Fields that are set by their name alone, see :func:`~kvgym.experiments.changes.build_scenario`."""
+
+TEXTS = (
+    "hardware", "engine", "batch_time", "workload", "trace_format", "predictions", "too_long", "router",
+)  # fmt: skip
+"""Those of them that are text; ``none`` among their values is a word."""
 
 PREFIXES = ("predictions", "workload", "system")
 """Parts of a scenario whose fields are set by ``part.name``, of the workload also deeper."""
@@ -28,7 +33,8 @@ FORM = f"write name=1,2,5, {RANGE_FORMS}, or name=a|b where values have commas"
 def parse_values(text: str, where: str = "") -> tuple[Any, ...]:
     """Read values such as ``"5:50:5"``, ``"1:64:*2"``, ``"8000,16492"`` or ``"none|noisy:epsilon=0.5"``.
 
-    Ranges include both ends and are exact decimals; ``*`` multiplies. Lists may hold ranges.
+    Ranges include both ends and are exact decimals; ``*`` multiplies. Lists may hold ranges. As in lists of policies,
+    ``key=value`` belongs to the value before it.
 
     Args:
         text: the values.
@@ -40,6 +46,8 @@ def parse_values(text: str, where: str = "") -> tuple[Any, ...]:
     parts = [part.strip() for part in text.split("|" if "|" in text else ",")]
     if not all(parts):
         raise ConfigError(f"{where}{text!r}: a value is missing; {FORM}")
+    if "|" not in text:
+        parts = split_specs(text)
     values: list[Any] = []
     for part in parts:
         if is_range(part):
@@ -61,7 +69,7 @@ def check_fields(names: Sequence[str], policies: Sequence[str | Policy]) -> None
         part, dot, rest = name.partition(".")
         if name in DIRECT or (dot and rest and _part(part) in PREFIXES):
             continue
-        if dot and rest and part in POLICIES:
+        if dot and rest and (part in POLICIES or part in taking_part):
             if part not in taking_part:
                 raise ConfigError(
                     f"field {name!r}: policy {part} does not take part; it is between {', '.join(sorted(taking_part))}"
@@ -84,10 +92,21 @@ def set_fields(base: Scenario, point: Mapping[str, Any]) -> Scenario:
     """
     direct = {name: _typed(name, value) for name, value in point.items() if name in DIRECT}
     direct.setdefault("too_long", base.too_long)
+    if direct.get("workers") == 1:
+        direct.pop("router", None)  # that of the points with several
+    parts = {name: name.partition(".") for name in point}
+    inner = {
+        rest: point[name] for name, (part, _, rest) in parts.items() if rest and _part(part) == "predictions"
+    }
+    whole = direct.pop("predictions", None) if inner else None
     chosen = build_scenario(base, **direct)
     changes: dict[str, Any] = {}
+    if whole is not None:  # complete only with the fields inside, maybe
+        kind, options = parse_spec(whole, "prediction")
+        options |= {rest: value for rest, value in inner.items() if "." not in rest}
+        changes["workload"] = {**described_workload(chosen), "predictions": {"kind": kind, **options}}
     for name, value in point.items():
-        part, _, rest = name.partition(".")
+        part, _, rest = parts[name]
         if _part(part) == "system" and rest:
             if rest not in SystemSettings.model_fields:
                 raise UnknownNameError("field of system", rest, SystemSettings.model_fields)
@@ -131,16 +150,7 @@ def _typed(name: str, value: Any) -> Any:
     """Return a value as :func:`build_scenario` takes it."""
     if name == "trace":
         return Path(str(value))
-    if name in (
-        "hardware",
-        "engine",
-        "batch_time",
-        "workload",
-        "trace_format",
-        "predictions",
-        "too_long",
-        "router",
-    ):
+    if name in TEXTS:
         return "none" if value is None else str(value)
     whole = name in ("kv_capacity", "block_size", "num_requests", "workers")
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
@@ -164,7 +174,10 @@ def _set_inside(described: Mapping[str, Any], path: Sequence[str], value: Any, n
     elif isinstance(place, dict):
         place[last] = value
     else:
-        raise ConfigError(f"field {name!r}: the workload has no {'.'.join(path[:-1])} with fields to set")
+        kind = "; set predictions too, as in predictions=noisy" if path[0] == "predictions" else ""
+        raise ConfigError(
+            f"field {name!r}: the workload has no {'.'.join(path[:-1])} with fields to set{kind}"
+        )
     return {**found, path[0]: top}
 
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +19,29 @@ from kvgym.version import __version__
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 DECISIVE = (
-    "agents", "baselines", "batch_time", "envs", "simulator", "workloads", "kernels.py", "metrics.py", "policy.py",
-    "routing.py", "runner.py", "seeding.py", "specs.py",
+    "agents", "baselines", "batch_time", "configs/hardware", "configs/scenario", "envs", "experiments/runs.py",
+    "experiments/scenario.py", "kernels.py", "metrics.py", "policy.py", "registry.py", "routing.py", "runner.py",
+    "seeding.py", "simulator", "specs.py", "theory", "workloads",
 )  # fmt: skip
-"""Parts of the library whose code decides what a run gives."""
+"""Parts of the library that decide what a run gives; an agent's scales are those of the scenario of its training."""
 
 
 def run_key(setting: str, policy: Policy, router: Router | None, seed: int) -> str:
-    """Return the hash of a run.
+    """Return the hash of a run, see :func:`run_keys`."""
+    return run_keys(setting, policy, router, [seed])[0]
+
+
+def run_keys(setting: str, policy: Policy, router: Router | None, seeds: Iterable[int]) -> list[str]:
+    """Return the hashes of runs that differ in their seeds.
 
     Args:
         setting: of :func:`setting_key`.
         policy: the policy, not yet run.
         router: the router of a cluster, None where there is one worker.
-        seed: the seed.
+        seeds: the seeds.
     """
-    return _digest({"setting": setting, "policy": _made(policy), "router": _made(router), "seed": seed})
+    who = {"setting": setting, "policy": _made(policy), "router": _made(router)}
+    return [_digest({**who, "seed": seed}) for seed in seeds]
 
 
 def setting_key(scenario: Scenario) -> str:
@@ -67,14 +75,22 @@ def setting_key(scenario: Scenario) -> str:
 
 @functools.lru_cache(maxsize=1)
 def code_digest() -> str:
-    """Return the hash of the library's version and of all its code that decides what a run gives."""
-    digest = hashlib.sha256(__version__.encode())
+    """Return the hash of the library's version and of all its code that decides what a run gives.
+
+    Versions of NumPy and Numba count too: one draws, the other compiles.
+    """
+    versions = (__version__, version("numpy"), version("numba"))
+    digest = hashlib.sha256(" ".join(versions).encode())
     for part in DECISIVE:
         path = _PACKAGE / part
-        for source in [path] if path.is_file() else sorted(path.glob("**/*.py")):
+        for source in [path] if path.is_file() else _sources_in(path):
             digest.update(source.relative_to(_PACKAGE).as_posix().encode())
             digest.update(source.read_bytes())
     return digest.hexdigest()[:20]
+
+
+def _sources_in(folder: Path) -> list[Path]:
+    return sorted(path for kind in ("py", "yaml") for path in folder.glob(f"**/*.{kind}"))
 
 
 def _made(made: Policy | Router | None) -> dict[str, Any] | None:
@@ -108,5 +124,10 @@ def _hardware_digest(name: str) -> str:
 
 
 def _digest(content: Any) -> str:
-    text = json.dumps(content, sort_keys=True, default=str)
+    text = json.dumps(content, sort_keys=True, default=_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON does not know as something that it does, an array with all its numbers."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.runs import Played, RunRecord
 from kvgym.metrics import metric_names
 
@@ -48,14 +48,25 @@ class Journal:
             raise
 
     def add(self, key: str, played: Played) -> None:
-        """Write a run down; it outlives this process, however that ends."""
+        """Write a run down; it outlives this process, however that ends.
+
+        Raises:
+            KVGymError: it cannot be written, as on a full disk; what was written before is kept.
+        """
         self.known[key] = played
-        self._file.write(_line(key, played))
-        self._file.flush()
+        try:
+            self._file.write(_line(key, played))
+            self._file.flush()
+        except OSError as error:
+            raise KVGymError(
+                f"{self.path}: cannot be written: {error.strerror}; the {len(self.known) - 1:,} runs before are kept, "
+                "resume the sweep when there is room"
+            ) from None
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # of a line that could not be written, which was told
+            self._file.close()
 
     def __enter__(self) -> Journal:
         """Return the journal."""
@@ -71,7 +82,7 @@ class Journal:
         self._file.seek(0)
         found: dict[str, Played] = {}
         number, end = 0, 0
-        while line := self._file.readline():
+        while line := self._next(number + 1):
             number += 1
             if not line.endswith("\n"):
                 self._file.truncate(end)
@@ -87,6 +98,12 @@ class Journal:
             found[key] = played
         self._file.seek(0, 2)
         return found
+
+    def _next(self, number: int) -> str:
+        try:
+            return self._file.readline()
+        except UnicodeDecodeError:
+            raise ConfigError(f"{self.path}, line {number}: not text; choose another folder") from None
 
 
 def _lock(file: TextIO, path: Path) -> None:

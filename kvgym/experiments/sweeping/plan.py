@@ -9,12 +9,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from kvgym.batch_time.yaml_files import parse_fields, read_text
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
-from kvgym.experiments.sweeping.fields import check_fields, parse_values
+from kvgym.experiments.sweeping.fields import TEXTS, check_fields, parse_values
 from kvgym.metrics import metric_info
 from kvgym.specs import split_specs
 
@@ -148,14 +149,18 @@ class SweepPlan(BaseModel):
 
 
 def _listed(name: str, values: Any) -> Any:
-    """Return the values of a field as a list, from text that may be a range."""
+    """Return the values of a field as a list, from text that may be a range, or from a NumPy array."""
+    if hasattr(values, "tolist"):
+        values = values.tolist()
     if isinstance(values, str):
-        return parse_values(values, f"field {name}: ")
-    if isinstance(values, Sequence):
+        listed = parse_values(values, f"field {name}: ")
+    elif isinstance(values, Sequence):
         if not values:
             raise ValueError(f"{name}: expected at least one value")
-        return tuple(values)
-    return (values,)
+        listed = tuple(value.item() if isinstance(value, np.generic) else value for value in values)
+    else:
+        listed = (values,)
+    return tuple("none" if value is None else value for value in listed) if name in TEXTS else listed
 
 
 def make_plan(content: Mapping[str, Any] | SweepPlan, origin: str = "sweep") -> SweepPlan:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError
 from kvgym.execution import make_executor
 from kvgym.experiments.comparison import label_of
-from kvgym.experiments.result_files import run_context, write_json, write_table
+from kvgym.experiments.result_files import run_context, write_json, write_table, write_text
 from kvgym.experiments.runs import Played, Player, Run, play_runs
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate, mean_interval
 from kvgym.experiments.sweeping.fields import set_fields, with_hyperparameters
-from kvgym.experiments.sweeping.identity import run_key, setting_key
+from kvgym.experiments.sweeping.identity import run_keys, setting_key
 from kvgym.experiments.sweeping.journal import Journal, has_runs
 from kvgym.experiments.sweeping.plan import SweepPlan, load_plan, make_plan
 from kvgym.metrics import metric_info, metric_names
@@ -111,8 +111,9 @@ class SweepResult:
         import polars as pl
 
         order = sorted(self.runs)
-        columns: dict[str, Any] = {name: [self.points[i][name] for i, _, _ in order] for name in self.fields}
-        columns |= {
+        swept = {name: [self.points[i][name] for i, _, _ in order] for name in self.fields}
+        columns: dict[str, Any] = {
+            **swept,
             "policy": [self.policies[j] for _, j, _ in order],
             "seed": [self.seeds[k] for _, _, k in order],
             "error": [self.runs[place].record.error for place in order],
@@ -120,6 +121,7 @@ class SweepResult:
         }
         for name in metric_names():
             columns[name] = [self.runs[place].record.metrics[name] for place in order]
+        columns |= swept  # a number of requests that was asked for, also where none could be drawn
         return pl.DataFrame(columns, strict=False)
 
     def save(self, folder: str | Path, *, command: str = "") -> Path:
@@ -185,7 +187,8 @@ def sweep(
     if not resume and has_runs(folder):
         raise ConfigError(f"{folder} has runs of a sweep; resume it, or choose another folder")
     with Journal(folder) as journal:
-        write_json(Path(folder) / PLAN_FILE, chosen.model_dump(mode="json"))
+        # As Python's JSON, which knows infinity: a horizon may be that.
+        write_text(Path(folder) / PLAN_FILE, json.dumps(chosen.model_dump(mode="json"), indent=2))
         return _gather(chosen, points, labels, scenarios, *_play(runs, keys, journal, jobs, ray, progress))
 
 
@@ -240,10 +243,11 @@ def _lay_out(
             at = ", ".join(f"{name} = {value}" for name, value in point.items())
             raise ConfigError(f"at {at}: {error}" if at else str(error)) from None
         scenarios.append(scenario)
+        of_policies = [run_keys(settings[text], policy, router, seeds) for policy in policies]
         for k, seed in enumerate(seeds):
             for j, policy in enumerate(policies):
                 runs[i, j, k] = Run(scenario, policy, None, seed, labels[j])
-                keys[i, j, k] = run_key(settings[text], policy, router, seed)
+                keys[i, j, k] = of_policies[j][k]
     return runs, keys, points, tuple(scenarios), labels
 
 

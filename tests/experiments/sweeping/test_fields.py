@@ -23,6 +23,8 @@ BASE = load_scenario("a100-llama2-70b")
         ("1,2:6:2,10", (1, 2, 4, 6, 10)),
         ("none,noisy:epsilon=0.5", (None, "noisy:epsilon=0.5")),
         ("uniform:low=1,high=2|none", ("uniform:low=1,high=2", None)),
+        ("affine:constant=0.02,per_context_token=1e-6", ("affine:constant=0.02,per_context_token=1e-6",)),
+        ("none,uniform:low=1,high=2,exact", (None, "uniform:low=1,high=2", "exact")),
         ("llama3-8b-a100-tp1", ("llama3-8b-a100-tp1",)),
         ("true", (True,)),
     ],
@@ -89,6 +91,18 @@ def test_fields_inside_parts():
     assert longer.make_workload().sample(0).prompt_len.tolist() == [99] * 4
     assert longer.make_workload().sample(0).output_len.tolist() == [5] * 4
     assert fixed.make_workload().sample(0).prompt_len.tolist() == [10] * 4  # the base stays as it is
+
+
+def test_a_prediction_may_be_complete_only_with_the_fields_inside():
+    point = {"predictions": "noisy", "prediction.epsilon": 0.3}
+    assert set_fields(BASE, point).make_workload().spec.predictions.epsilon == 0.3
+    with pytest.raises(ConfigError, match="set predictions too, as in predictions=noisy"):
+        set_fields(BASE, {"predictions.epsilon": 0.3})
+
+
+def test_a_router_is_that_of_the_points_with_several_workers():
+    assert set_fields(BASE, {"workers": 1, "router": "round_robin"}).make_router() is None
+    assert set_fields(BASE, {"workers": 2, "router": "round_robin"}).router == "round_robin"
 
 
 def test_what_becomes_of_too_long_requests_stays():

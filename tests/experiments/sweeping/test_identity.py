@@ -3,6 +3,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -135,3 +136,56 @@ def test_networks_are_told_by_their_weights():
     assert content == make_policy("ppo_noisy").content()
     agent.model.arrays[next(iter(agent.model.arrays))] += 1
     assert agent.content() != content
+
+
+LOADED = """
+import sys
+from kvgym.experiments.runs import Player, Run
+from kvgym.experiments.scenario import load_scenario
+from kvgym.experiments.sweeping.fields import set_fields
+
+for name, policy in (
+    ("a100-llama2-70b", "fcfs"), ("a100-llama2-70b", "ppo_noisy"), ("a100-llama2-70b", "ranked_latency"),
+    ("wait-low", "wait:rule=practical"),
+):
+    scenario = set_fields(load_scenario(name), {"num_requests": 20})
+    (played,) = Player()([Run(scenario, policy, None, 0, policy)])
+    assert not played.record.error, played.record.error
+print(*(name for name in sys.modules if name.startswith("kvgym.")))
+"""
+
+HARMLESS = (
+    "kvgym.configs", "kvgym.errors", "kvgym.execution", "kvgym.experiments.changes", "kvgym.experiments.sweeping",
+    "kvgym.experiments.value_ranges", "kvgym.version",
+)  # fmt: skip
+
+
+def test_all_code_that_runs_load_counts():
+    run = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=300)
+    assert not run.returncode, run.stderr
+    counted = [f"kvgym.{part.removesuffix('.py').replace('/', '.')}" for part in identity.DECISIVE]
+    others = {
+        name
+        for name in run.stdout.split()
+        if name != "kvgym.experiments" and not name.startswith((*counted, *HARMLESS))
+    }
+    assert not others
+    assert "kvgym.theory.fluid" in run.stdout.split()
+
+
+def test_every_part_that_counts_is_there():
+    package = Path(identity.__file__).parents[2]
+    for part in identity.DECISIVE:
+        path = package / part
+        assert path.is_file() or identity._sources_in(path), part
+
+
+def test_long_arrays_count_with_all_their_numbers():
+    def content(numbers):
+        return identity._digest({"weights": numbers})
+
+    numbers = np.zeros(5000)
+    before = content(numbers)
+    assert content(np.zeros(5000)) == before
+    numbers[2500] = 1.0  # which its text leaves out
+    assert content(numbers) != before

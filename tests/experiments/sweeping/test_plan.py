@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from kvgym.errors import ConfigError, UnknownNameError
@@ -94,3 +95,10 @@ def test_the_sweeps_that_come_along_can_be_run(name):
     result = sweep(smaller)
     assert len(result.runs) == len(smaller.make_points()) * len(result.policies)
     assert not result.errors()
+
+
+@pytest.mark.parametrize("values", [np.arange(5, 8), [np.int64(5), np.int32(6), 7], range(5, 8), "5:7:1"])
+def test_values_of_numpy_are_numbers(values):
+    plan = make_plan({"fields": {"rate": values, "kv_capacity": np.int64(9000)}})
+    assert plan.fields == {"rate": (5, 6, 7), "kv_capacity": (9000,)}
+    assert {type(x) for x in plan.fields["rate"]} == {int}

@@ -1,17 +1,20 @@
+import errno
 import json
+import math
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.comparison import compare
 from kvgym.experiments.scenario import load_scenario
 from kvgym.experiments.sweeping.journal import Journal
@@ -138,10 +141,9 @@ def test_one_process_at_a_time(tmp_path):
 
 
 def test_figures_that_are_not_finite_survive(tmp_path):
-    plan = {"fields": {"rate": 10, "num_requests": 3}, "policies": ["fcfs"], "seeds": 1}
-    first = sweep(
-        {**plan, "fields": {**plan["fields"], "workload.lengths": None}} if False else plan, tmp_path
-    )
+    plan = {"fields": {"horizon": 0.1, "num_requests": 3}, "policies": ["fcfs"], "seeds": 1}
+    first = sweep(plan, tmp_path)
+    assert any(math.isnan(x) for played in first.runs.values() for x in played.record.metrics.values())
     again = sweep(plan, tmp_path, resume=True)
     assert again.num_new == 0
     assert again.to_frame().equals(first.to_frame())
@@ -179,6 +181,80 @@ def test_mistakes_come_up_before_anything_runs(tmp_path, changes, message):
     with pytest.raises(ConfigError, match=message):
         sweep(plan, tmp_path / "x")
     assert not (tmp_path / "x").exists()
+
+
+def test_a_plan_with_infinity_goes_on(tmp_path):
+    plan = {
+        "fields": {"horizon": [5, math.inf], "num_requests": 20},
+        "policies": ["fcfs"],
+        "seeds": 1,
+    }
+    first = sweep(plan, tmp_path)
+    assert plan_of(tmp_path) == first.plan
+    assert sweep(plan_of(tmp_path), tmp_path, resume=True).num_new == 0
+    assert first.values(1, "fcfs", "unfinished")[0] == 0 < first.values(0, "fcfs", "unfinished")[0]
+
+
+def test_none_of_a_text_is_a_word(tmp_path):
+    plan = {
+        "fields": {"predictions": [None, "exact"], "engine": "none,vllm-2023", "num_requests": 10},
+        "policies": ["fcfs"],
+        "seeds": 1,
+    }
+    frame = sweep(plan).to_frame()
+    assert frame["predictions"].to_list() == ["none", "none", "exact", "exact"]
+    assert frame["engine"].to_list() == ["none", "vllm-2023"] * 2
+
+
+def test_the_frame_says_what_was_asked_for():
+    plan = {"fields": {"num_requests": [10, 20]}, "policies": ["fcfs"], "seeds": 1}
+    result = sweep(plan)
+    none = {place: replace(played, num_requests=0) for place, played in result.runs.items()}
+    assert replace(result, runs=none).to_frame()["num_requests"].to_list() == [10, 20]
+
+
+class Full:
+    """A file on a disk that is full after some lines."""
+
+    def __init__(self, file, lines):
+        self.file, self.lines = file, lines
+
+    def write(self, text):
+        if not self.lines:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.lines -= 1
+        return self.file.write(text)
+
+    def flush(self):
+        self.file.flush()
+
+    def close(self):
+        self.file.close()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_told_and_what_was_written_is_kept(result, tmp_path, monkeypatch):
+    opened = Journal.__init__
+
+    def open_on_full_disk(self, folder):
+        opened(self, folder)
+        self._file = Full(self._file, 5)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "__init__", open_on_full_disk)
+        with pytest.raises(
+            KVGymError, match=r"runs\.jsonl: cannot be written: .*; the 5 runs before are kept"
+        ):
+            sweep(PLAN, tmp_path)
+    again = sweep(plan_of(tmp_path), tmp_path, resume=True)
+    assert again.num_new == 7
+    assert again.to_frame().equals(result.to_frame())
+
+
+def test_a_file_that_is_no_text_is_named(tmp_path):
+    (tmp_path / "runs.jsonl").write_bytes(b"\xff\xfe\n")
+    with pytest.raises(ConfigError, match=r"runs\.jsonl, line 1: not text"):
+        sweep(PLAN, tmp_path, resume=True)
 
 
 def test_no_folder_of_a_sweep(tmp_path):
