@@ -35,12 +35,15 @@ if __name__ == "__main__":
 """
 
 
-def plan_of(seeds: int, requests: int) -> dict[str, Any]:
-    """Return a sweep of twenty runs for every seed."""
+POLICIES = ("mc_sf", "mc_benchmark", "sarathi:token_budget=256", "ranked")
+
+
+def plan_of(runs: int, requests: int, policies: Sequence[str]) -> dict[str, Any]:
+    """Return a sweep of about so many runs: five rates, the policies, and seeds."""
     return {
         "fields": {"rate": [8, 12, 16, 20, 24], "num_requests": requests},
-        "policies": ["mc_sf", "mc_benchmark", "sarathi:token_budget=256", "ranked"],
-        "seeds": seeds,
+        "policies": list(policies),
+        "seeds": max(1, runs // (5 * len(policies))),
     }
 
 
@@ -146,8 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", choices=("scaling", "kills", "ray"))
     parser.add_argument("--jobs", type=int, default=2, help="processes that are compared with one")
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--policies", nargs="+", default=POLICIES, help="who runs at every point")
     args = parser.parse_args(arguments)
-    plan = plan_of(2, 50) if args.smoke else plan_of(50, 2000)
+    plan = plan_of(40, 50, args.policies) if args.smoke else plan_of(1000, 2000, args.policies)
     if args.only in (None, "scaling"):
         whole = scaling(plan, args.jobs, 1 if args.smoke else 3)
     else:
