@@ -13,6 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
+from multiprocessing.context import BaseContext
 from typing import Any
 
 from kvgym.execution.executor import MOST_ATTEMPTS, Executor, Result, Task, Work, call, given_up
@@ -27,7 +28,7 @@ def cores() -> int:
 
 
 class Processes(Executor[Task, Result]):
-    """Does tasks in processes of their own, started afresh (spawned), so that threads of this one do no harm.
+    """Does tasks in processes of their own, none a copy of this one, so that its threads do no harm.
 
     Args:
         work: what is called with each task, picklable.
@@ -86,7 +87,7 @@ class Processes(Executor[Task, Result]):
         """Hand a task to the pool, a new one where the last has broken unnoticed."""
         for _ in range(MOST_ATTEMPTS):
             if self._pool is None:
-                context = multiprocessing.get_context("spawn")
+                context = _context(self._work)
                 ours, self._lifeline = context.Pipe(duplex=False)
                 self._pool = ProcessPoolExecutor(
                     self.jobs, mp_context=context, initializer=_begin, initargs=(self._work, ours)
@@ -110,6 +111,21 @@ class Processes(Executor[Task, Result]):
         if self._lifeline is not None:
             self._lifeline.close()
         self._pool = self._lifeline = None
+
+
+def _context(work: Work[Any, Any]) -> BaseContext:
+    """Return how processes are started: from a server that has imported what the work needs once for all of them.
+
+    The server has one thread, so that nothing is copied in the middle of what another thread does. Where the system
+    has no such servers, each process is spawned and imports for itself.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    module = getattr(work, "__module__", None) or type(work).__module__
+    if module != "__main__":
+        context.set_forkserver_preload([module])  # of no effect on a server that runs already
+    return context
 
 
 @contextmanager
