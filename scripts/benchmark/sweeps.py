@@ -65,7 +65,8 @@ def scaling(plan: dict[str, Any], most: int, repeats: int) -> SweepResult:
             runs = len(result.runs)
             simulated = sum(played.record.wall_time for played in result.runs.values())
             print(
-                f"{jobs} process{'es' if jobs > 1 else ''}: {seconds:.1f} s; simulation of a run {1e3 * simulated / runs:.2f} ms"
+                f"{jobs} process{'es' if jobs > 1 else ''}: {seconds:.1f} s; "
+                f"simulation of a run {1e3 * simulated / runs:.2f} ms"
                 + (f" of {1e3 * cpu / runs:.2f} ms processor time" if jobs == 1 else "")
             )
     print(f"{most} processes are {best[1] / best[most]:.2f} times one")
