@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvgym.cli import console
+from kvgym.cli.execution_options import JobsOption, RayOption
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
@@ -34,9 +35,7 @@ from kvgym.cli.scenario_options import (
     build_scenario,
 )
 from kvgym.cli.target_options import (
-    JobsOption,
     PoliciesOption,
-    RayOption,
     RequestSloOption,
     SloOption,
     parse_counts,

@@ -18,5 +18,5 @@ JobsOption = Annotated[
 ]
 RayOption = Annotated[
     str | None,
-    typer.Option(help="Run on Ray (kvgym[ray]): local, auto, or the address of a cluster."),
+    typer.Option(help="Run on Ray (kvgym\\[ray]): local, auto, or the address of a cluster."),
 ]

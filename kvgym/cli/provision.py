@@ -12,6 +12,7 @@ from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.capacity import reason, run_spinner
+from kvgym.cli.execution_options import JobsOption, RayOption
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
@@ -31,9 +32,7 @@ from kvgym.cli.scenario_options import (
     build_scenario,
 )
 from kvgym.cli.target_options import (
-    JobsOption,
     PoliciesOption,
-    RayOption,
     RequestSloOption,
     SloOption,
     parse_numbers,

@@ -28,19 +28,6 @@ PoliciesOption = Annotated[
         help="Comma-separated, or all: every policy that can run with what requests tell (default: scenario's).",
     ),
 ]
-JobsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs",
-        "-j",
-        min=0,
-        help="Processes, 0 for all cores (default: all cores once it pays); any number gives the same result.",
-    ),
-]
-RayOption = Annotated[
-    str | None,
-    typer.Option("--ray", help="Run on a Ray cluster: local, auto, or an address (needs kvgym\\[ray])."),
-]
 
 
 def parse_numbers(text: str, option: str) -> dict[str, float]:

@@ -93,9 +93,8 @@ class Processes(Executor[Task, Result]):
                     self.jobs, mp_context=context, initializer=_begin, initargs=(self._work, ours)
                 )
             try:
-                with (
-                    _no_interrupts()
-                ):  # processes that start inherit it: Ctrl-C is for this one, which ends them
+                # Processes that start inherit it: Ctrl-C is for this one, which ends them.
+                with _no_interrupts():
                     return self._pool.submit(_do, task)
             except BrokenProcessPool:
                 self._replace()

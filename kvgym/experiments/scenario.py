@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from kvgym.batch_time import BatchTimeModel, make_batch_time
 from kvgym.batch_time.hardware import load_hardware
+from kvgym.batch_time.yaml_files import read_text
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.system import System, Worker
@@ -249,13 +250,7 @@ def load_scenario(name_or_path: str | Path) -> Scenario:
     """
     if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
-        try:
-            text = path.read_text("utf-8")
-        except OSError as error:
-            raise ConfigError(f"scenario file {path}: cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ConfigError(f"scenario file {path}: not UTF-8 text") from None
-        return _parse(text, str(path), path.stem)
+        return _parse(read_text(path, "scenario file"), str(path), path.stem)
     return _load_name(name_or_path)
 
 

@@ -95,6 +95,11 @@ class SweepPlan(BaseModel):
         return found or (tuple(self.points[0]) if self.points else ())
 
     @property
+    def all_seeds(self) -> tuple[int, ...]:
+        """The seeds, the same ones at every point."""
+        return tuple(range(self.first_seed, self.first_seed + self.seeds))
+
+    @property
     def fixed(self) -> dict[str, Value]:
         """The fields that have one value, unless points say otherwise."""
         return {

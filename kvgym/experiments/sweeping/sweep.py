@@ -183,13 +183,15 @@ def sweep(
     chosen.check()
     runs, keys, points, scenarios, labels = _lay_out(chosen)
     if folder is None:
-        return _gather(chosen, points, labels, scenarios, *_play(runs, keys, None, jobs, ray, progress))
+        found = _play(runs, keys, None, jobs, ray, progress)
+        return SweepResult(chosen, points, labels, chosen.all_seeds, found[0], scenarios, *found[1:])
     if not resume and has_runs(folder):
         raise ConfigError(f"{folder} has runs of a sweep; resume it, or choose another folder")
     with Journal(folder) as journal:
         # As Python's JSON, which knows infinity: a horizon may be that.
         write_text(Path(folder) / PLAN_FILE, json.dumps(chosen.model_dump(mode="json"), indent=2))
-        return _gather(chosen, points, labels, scenarios, *_play(runs, keys, journal, jobs, ray, progress))
+        found = _play(runs, keys, journal, jobs, ray, progress)
+    return SweepResult(chosen, points, labels, chosen.all_seeds, found[0], scenarios, *found[1:])
 
 
 def plan_of(folder: str | Path) -> SweepPlan:
@@ -222,7 +224,7 @@ def _lay_out(
     """Return runs and their keys by place, points, scenarios and labels; every mistake in the plan comes up here."""
     base, points = plan.make_scenario(), plan.make_points()
     specs = plan.policies or base.policies
-    seeds = range(plan.first_seed, plan.first_seed + plan.seeds)
+    seeds = plan.all_seeds
     labels = tuple(label_of(with_hyperparameters(spec, plan.fixed)) for spec in specs)
     if len(set(labels)) < len(labels):
         raise ConfigError(f"policies {', '.join(labels)}: one is listed twice")
@@ -276,19 +278,6 @@ def _play(
                 if progress is not None:
                     progress(f"{todo[place].label}, seed {todo[place].seed}", done, total)
     return {place: known[key] for place, key in keys.items()}, total, len(todo)
-
-
-def _gather(
-    plan: SweepPlan,
-    points: tuple[dict[str, Any], ...],
-    labels: tuple[str, ...],
-    scenarios: tuple[Scenario, ...],
-    runs: Mapping[tuple[int, int, int], Played],
-    distinct: int,
-    new: int,
-) -> SweepResult:
-    seeds = tuple(range(plan.first_seed, plan.first_seed + plan.seeds))
-    return SweepResult(plan, points, labels, seeds, runs, scenarios, distinct, new)
 
 
 __all__ = ["SweepResult", "load_plan", "plan_of", "sweep"]
