@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -15,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from kvgym.agents.header import OUTPUTS
 from kvgym.agents.kinds import kind_of
 from kvgym.agents.overrides import number, pair, put
+from kvgym.batch_time.yaml_files import shipped_texts
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.metrics import metric_info
@@ -290,7 +289,7 @@ class TrainConfig(TrainingConfig):
 
 def training_names() -> dict[str, str]:
     """Return the training configurations that come with kvgym, with a line each; the default one first."""
-    names = sorted(_texts(), key=lambda name: (name != DEFAULT_TRAINING, name))
+    names = sorted(shipped_texts("train"), key=lambda name: (name != DEFAULT_TRAINING, name))
     return {name: load_training(name).summary for name in names}
 
 
@@ -321,7 +320,7 @@ def load_training(
             raise ConfigError(f"training file {path}: cannot be read: not UTF-8 text") from None
         name, place = path.stem, str(path)
     else:
-        texts = _texts()
+        texts = shipped_texts("train")
         if name_or_path not in texts:
             raise UnknownNameError("training configuration", name_or_path, list(texts))
         text, name, place = texts[name_or_path], name_or_path, name_or_path
@@ -398,9 +397,3 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [found for inside in get_args(annotation) for found in _models_in(inside)]
-
-
-@functools.lru_cache(maxsize=1)
-def _texts() -> dict[str, str]:
-    folder = resources.files("kvgym.configs").joinpath("train")
-    return {f.name[:-5]: f.read_text("utf-8") for f in folder.iterdir() if f.name.endswith(".yaml")}

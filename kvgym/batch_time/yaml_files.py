@@ -1,8 +1,10 @@
-"""Reading the YAML files of this package: hardware and recipes, with errors that name file and field."""
+"""Reading YAML files, those that come with kvgym and others, with errors that name file and field."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +14,15 @@ from pydantic import BaseModel, ValidationError
 from kvgym.errors import ConfigError
 
 M = TypeVar("M", bound=BaseModel)
+
+
+@functools.lru_cache
+def shipped_texts(folder: str) -> dict[str, str]:
+    """Return the YAML files that come with kvgym in a folder of ``configs``, text by name without the ending."""
+    found = resources.files("kvgym.configs").joinpath(folder)
+    return {
+        file.name[:-5]: file.read_text("utf-8") for file in found.iterdir() if file.name.endswith(".yaml")
+    }
 
 
 def read_text(path: Path, what: str) -> str:

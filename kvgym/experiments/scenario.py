@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -13,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from kvgym.batch_time import BatchTimeModel, make_batch_time
 from kvgym.batch_time.hardware import load_hardware
-from kvgym.batch_time.yaml_files import read_text
+from kvgym.batch_time.yaml_files import read_text, shipped_texts
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.system import System, Worker
@@ -237,7 +236,7 @@ def _stands_alone(group: WorkerGroup) -> bool:
 
 def scenario_names() -> dict[str, str]:
     """Return the scenarios that come with kvgym, with a line each; the default one first."""
-    names = sorted(_texts(), key=lambda name: (name != DEFAULT_SCENARIO, name))
+    names = sorted(shipped_texts("scenario"), key=lambda name: (name != DEFAULT_SCENARIO, name))
     return {name: _load_name(name).summary for name in names}
 
 
@@ -254,17 +253,11 @@ def load_scenario(name_or_path: str | Path) -> Scenario:
     return _load_name(name_or_path)
 
 
-@functools.lru_cache(maxsize=1)
-def _texts() -> dict[str, str]:
-    folder = resources.files("kvgym.configs").joinpath("scenario")
-    return {f.name[:-5]: f.read_text("utf-8") for f in folder.iterdir() if f.name.endswith(".yaml")}
-
-
 @functools.lru_cache(maxsize=64)
 def _load_name(name: str) -> Scenario:
-    if name not in _texts():
-        raise UnknownNameError("scenario", name, _texts())
-    return _parse(_texts()[name], f"{name}.yaml", name)
+    if name not in shipped_texts("scenario"):
+        raise UnknownNameError("scenario", name, shipped_texts("scenario"))
+    return _parse(shipped_texts("scenario")[name], f"{name}.yaml", name)
 
 
 def _parse(text: str, origin: str, name: str) -> Scenario:

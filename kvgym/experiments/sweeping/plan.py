@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
+import math
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from kvgym.batch_time.yaml_files import parse_fields, read_text
+from kvgym.batch_time.yaml_files import parse_fields, read_text, shipped_texts
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.experiments.sweeping.fields import TEXTS, check_fields, parse_values
@@ -119,7 +118,7 @@ class SweepPlan(BaseModel):
         if several or not self.points:
             count = max([1, *map(len, several.values())])
             if self.combine == "grid":
-                count = functools.reduce(lambda a, b: a * len(b), several.values(), 1)
+                count = math.prod(map(len, several.values()))
             if count > MOST_POINTS:
                 raise ConfigError(f"a grid of {count:,} points; expected at most {MOST_POINTS:,}")
             rows = zip(*several.values(), strict=True) if self.combine == "zip" else None
@@ -195,7 +194,7 @@ def _first(error: ValidationError, origin: str, model: type[BaseModel]) -> str:
 
 def plan_names() -> dict[str, str]:
     """Return the sweeps that come with kvgym, with a line each."""
-    return {name: load_plan(name).summary for name in sorted(_texts())}
+    return {name: load_plan(name).summary for name in sorted(shipped_texts("experiment"))}
 
 
 def load_plan(name_or_path: str | Path) -> SweepPlan:
@@ -208,15 +207,9 @@ def load_plan(name_or_path: str | Path) -> SweepPlan:
     if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
         return _parse(read_text(path, "sweep file"), str(path), path.stem)
-    if name_or_path not in _texts():
-        raise UnknownNameError("sweep", name_or_path, _texts())
-    return _parse(_texts()[name_or_path], f"{name_or_path}.yaml", name_or_path)
-
-
-@functools.lru_cache(maxsize=1)
-def _texts() -> dict[str, str]:
-    folder = resources.files("kvgym.configs").joinpath("experiment")
-    return {f.name[:-5]: f.read_text("utf-8") for f in folder.iterdir() if f.name.endswith(".yaml")}
+    if name_or_path not in shipped_texts("experiment"):
+        raise UnknownNameError("sweep", name_or_path, shipped_texts("experiment"))
+    return _parse(shipped_texts("experiment")[name_or_path], f"{name_or_path}.yaml", name_or_path)
 
 
 def _parse(text: str, origin: str, name: str) -> SweepPlan:
