@@ -1,0 +1,1 @@
+"""What any scheduler could have done with the requests of a run: optima in hindsight, and bounds on them."""

@@ -1,0 +1,110 @@
+"""What an experiment is: what a paper says, the code that checks it, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from harness.scale import Scale
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Verdict(Enum):
+    """What became of a claim."""
+
+    REPRODUCED = "reproduced"
+    CONDITIONS = "with conditions"  # the reason names them
+    NOT_REPRODUCED = "not reproduced"
+    REFUTED = "refuted"  # with a certificate: an instance, a schedule or a proof that anyone can check
+    NOT_RUN = "not run"  # the reason says what is missing
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row of the matrix: a claim, what came out, and what to make of it.
+
+    Attributes:
+        claim: what is claimed, in a few words.
+        published: the published figure or statement.
+        ours: what came out, with its interval where it is an estimate.
+        verdict: what became of the claim.
+        reason: why, or under which conditions; one or two sentences.
+    """
+
+    claim: str
+    published: str
+    ours: str
+    verdict: Verdict
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a page; cells are texts (Markdown)."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an experiment gives.
+
+    Attributes:
+        findings: rows of the matrix, at least one.
+        tables: for the page of the paper.
+        data: what the figure is drawn from: JSON values by name.
+    """
+
+    findings: Sequence[Finding]
+    tables: Sequence[Table] = ()
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment of a paper.
+
+    Attributes:
+        name: within the paper, in kebab-case: ``table-1``, ``figure-3``, ``theorem-4-1``.
+        title: a headline for people.
+        source: where in the paper.
+        run: does it, at a scale.
+        draw: draws its figure from the data of the outcome; ``None`` where nothing is drawn.
+        covers: the paper's figures and tables that it answers, for example ``("Figure 2", "Table 1")``.
+        cheap: takes seconds in full, so that a test compares the page with what comes out.
+        needs: an extra that it needs (``optimum``), or empty.
+    """
+
+    name: str
+    title: str
+    source: str
+    run: Callable[[Scale], Outcome]
+    draw: Callable[[Mapping[str, Any]], Figure] | None = None
+    covers: Sequence[str] = ()
+    cheap: bool = False
+    needs: str = ""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper and its experiments.
+
+    Attributes:
+        name: on the command line: ``mc_sf``.
+        title: author and title, as in the list of references.
+        page: the file in docs/reproductions.
+        experiments: in the order of the page.
+        figures: every figure and table of results in the paper; each must be covered by an experiment.
+    """
+
+    name: str
+    title: str
+    page: str
+    experiments: Sequence[Experiment]
+    figures: Sequence[str] = ()
