@@ -110,7 +110,7 @@ def bound_slotted(
     cost = int(requests.output.sum()) + 10 * len(requests)
     tries = int(min(TRIES * amount, WORK * amount / cost))
     schedule = local_search(requests, chosen.goal, rng=rng, tries=tries, best=best)
-    reached = chosen.goal.value(requests, schedule)
+    reached = chosen.goal.reached_by(requests, schedule)
     low, how = _lower(requests, chosen.goal, schedule, interruptions, metric, amount)
     assert low <= reached or interruptions
     method = f"below: {how}; above: local search"

@@ -41,12 +41,12 @@ class SlottedRequests:
 
     @property
     def peak(self) -> Ints:
-        """s + o: what each holds in its last slot, tokens, int64 (n,)."""
+        """What each holds in its last slot, s + o, tokens, int64 (n,)."""
         return self.prompt + self.output
 
     @property
     def volume(self) -> Ints:
-        """s·o + o(o + 1)/2: memory of each summed over its slots, tokens × slots, int64 (n,)."""
+        """Memory of each summed over its slots, s·o + o(o + 1)/2, tokens × slots, int64 (n,)."""
         return self.prompt * self.output + self.output * (self.output + 1) // 2
 
     @property

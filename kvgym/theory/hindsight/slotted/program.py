@@ -7,9 +7,9 @@ request i starts at moment k; each starts once (2), and no slot needs more than 
 A schedule is known, so only better ones are looked for: the objective is cut off below it, and starts are left out that
 no better schedule has, because the request alone would be too late, because the others have latencies too, or
 because the prices of memory say so (reduced costs of the relaxation, see
-:mod:`kvgym.theory.hindsight.slotted.prices`). If nothing is left, the schedule known is optimal. Rows are added that the
-relaxation does not know: large requests, s + o > M/2, complete at distances that add up, so that they are intervals
-of one machine (:mod:`kvgym.theory.hindsight.slotted.distances`), at most one of which covers any moment.
+:mod:`kvgym.theory.hindsight.slotted.prices`). If nothing is left, the schedule known is optimal. Rows are added that
+the relaxation does not know: large requests, s + o > M/2, complete at distances that add up, so that they are
+intervals of one machine (:mod:`kvgym.theory.hindsight.slotted.distances`), at most one of which covers any moment.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def solve(requests: SlottedRequests, goal: Goal, known: Ints, low: int, *, secon
     from scipy.optimize import milp
 
     known = requests.check(known)
-    reached = goal.value(requests, known)
+    reached = goal.reached_by(requests, known)
     if low >= reached:
         return Solved(reached, reached, known, 0, "the bound is reached")
     starts = _useful_starts(requests, goal, known, reached)
@@ -88,7 +88,7 @@ def solve(requests: SlottedRequests, goal: Goal, known: Ints, low: int, *, secon
     schedule = known
     if answer.x is not None:
         schedule = requests.check(_read(requests, starts, answer.x))
-        reached = goal.value(requests, schedule)
+        reached = goal.reached_by(requests, schedule)
     proved = answer.mip_dual_bound
     if answer.status == 0:
         low = reached

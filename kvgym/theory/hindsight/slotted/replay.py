@@ -6,9 +6,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from kvgym.batch_time.unit import UnitBatchTime
-from kvgym.policy import Decision, Policy, PolicyInfo, SystemView
+from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.runner import SimulationResult, simulate
 from kvgym.simulator.system import System
+from kvgym.simulator.view import SystemView
 from kvgym.theory.hindsight.slotted.instance import slotted_requests
 from kvgym.workloads.table import RequestTable
 

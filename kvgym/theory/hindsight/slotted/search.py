@@ -20,7 +20,7 @@ class Goal(IntEnum):
     END = END  # the last completion
     LONGEST = LONGEST  # the longest latency
 
-    def value(self, requests: SlottedRequests, starts: ArrayLike) -> int:
+    def reached_by(self, requests: SlottedRequests, starts: ArrayLike) -> int:
         """Return what a schedule reaches."""
         done = np.asarray(starts, np.int64) + requests.output
         if self is Goal.END:
@@ -38,7 +38,8 @@ def insert_in_order(requests: SlottedRequests, order: ArrayLike, goal: Goal = Go
         goal: of no consequence for the schedule.
     """
     starts = np.zeros(len(requests), np.int64)
-    place(np.ascontiguousarray(order, np.int64), *_columns(requests), int(goal), _scratch(requests), starts)
+    ids, delay = np.array(order, np.int64), np.zeros(len(requests), np.int64)
+    place(ids, *_columns(requests, delay), int(goal), _scratch(requests), starts)
     return starts
 
 
@@ -50,12 +51,12 @@ def local_search(
     tries: int = 50_000,
     best: ArrayLike | None = None,
 ) -> Ints:
-    """Return the best schedule found by simulated annealing over orders of insertion, int64 (n,).
+    """Return the best schedule found by simulated annealing over orders of insertion and delays, int64 (n,).
 
     Begins with the best of: the order of a schedule that is given, outputs, peaks and volumes ascending, arrivals.
     A temperature falls from a quarter of the mean latency (one slot, for the other goals) to a hundredth of
-    that. Not every schedule is one of insertion at the first fit (a request may wait so that another one fits
-    later), hence an optimum can be missed however many the tries.
+    that. Not every schedule is one of insertion at the first fit: a request may have to wait though there is room,
+    so that its memory is small where another one needs more. Hence the delays.
 
     Args:
         requests: the requests, at least one.
@@ -74,21 +75,22 @@ def local_search(
         found.append(given)
         orders.append(np.lexsort((requests.output, given)))
         found.append(insert_in_order(requests, orders[-1]))
-    schedule = min(found, key=lambda starts: goal.value(requests, starts))
-    inserted = [goal.value(requests, insert_in_order(requests, order)) for order in orders]
+    schedule = min(found, key=lambda starts: goal.reached_by(requests, starts))
+    inserted = [goal.reached_by(requests, insert_in_order(requests, order)) for order in orders]
     order = np.ascontiguousarray(orders[int(np.argmin(inserted))], np.int64)
     if len(requests) < 2:
         return schedule
-    n, columns, scratch = len(requests), _columns(requests), _scratch(requests)
+    n, scratch = len(requests), _scratch(requests)
+    columns = _columns(requests, np.zeros(n, np.int64))
     arrays = (np.zeros(n, np.int64), np.zeros(n, np.int64))
-    hot = goal.value(requests, schedule) / (4 * n) if goal is Goal.TOTAL else 1.0
+    hot = goal.reached_by(requests, schedule) / (4 * n) if goal is Goal.TOTAL else 1.0
     for begin in range(0, tries, CHUNK):
         end = min(begin + CHUNK, tries)
         heat = [hot * 0.01 ** (at / tries) for at in (begin, end)]
         better = np.zeros(n, np.int64)
         uniforms = rng.random((end - begin, 4))
         anneal(order, *columns, int(goal), scratch, *arrays, better, uniforms, *heat)
-        schedule = min(schedule, better, key=lambda starts: goal.value(requests, starts))
+        schedule = min(schedule, better, key=lambda starts: goal.reached_by(requests, starts))
     return schedule
 
 
@@ -96,9 +98,9 @@ def _keys(requests: SlottedRequests) -> tuple[Ints, ...]:
     return (requests.output, requests.peak, requests.volume, requests.arrival)
 
 
-def _columns(requests: SlottedRequests) -> tuple[Ints, Ints, Ints, int]:
-    return requests.arrival, requests.prompt, requests.output, requests.memory
+def _columns(requests: SlottedRequests, delay: Ints) -> tuple[Ints, Ints, Ints, Ints, int]:
+    return requests.arrival, delay, requests.prompt, requests.output, requests.memory
 
 
 def _scratch(requests: SlottedRequests) -> Ints:
-    return np.zeros(requests.end_of_any + int(requests.output.max(initial=0)) + 2, np.int64)
+    return np.zeros(requests.end_of_any + 3 * int(requests.output.max(initial=0)) + 2, np.int64)

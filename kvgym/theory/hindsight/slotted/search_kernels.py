@@ -31,6 +31,7 @@ def first_fit(i: Any, begin: Any, prompt: Any, output: Any, memory: Any, used: A
 def insert_all(
     order: Any,
     arrival: Any,
+    delay: Any,
     prompt: Any,
     output: Any,
     memory: Any,
@@ -38,12 +39,12 @@ def insert_all(
     used: Any,
     starts: Any,
 ) -> Any:
-    """Put requests one after the other where each fits first; return what is to be small."""
+    """Put requests one after the other where each fits first after its delay; return what is to be small."""
     for u in range(len(used)):
         used[u] = 0
     total, end, longest = 0, 0, 0
     for i in order:
-        k = first_fit(i, arrival[i], prompt, output, memory, used)
+        k = first_fit(i, arrival[i] + delay[i], prompt, output, memory, used)
         starts[i] = k
         for j in range(1, output[i] + 1):
             used[k + j] += prompt[i] + j
@@ -56,15 +57,26 @@ def insert_all(
     return (end if goal == END else longest) + TIE * total
 
 
-@kernel("float64(int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64[::1])")
+@kernel(
+    "float64(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64[::1])"
+)
 def place(
-    order: Any, arrival: Any, prompt: Any, output: Any, memory: Any, goal: Any, used: Any, starts: Any
+    order: Any,
+    arrival: Any,
+    delay: Any,
+    prompt: Any,
+    output: Any,
+    memory: Any,
+    goal: Any,
+    used: Any,
+    starts: Any,
 ) -> Any:
     """Fill ``starts`` with the schedule of an order and return its value.
 
     Args:
         order: int64 (n,), ids.
         arrival: int64 (n,).
+        delay: int64 (n,), slots after its arrival before which a request does not start.
         prompt: int64 (n,).
         output: int64 (n,).
         memory: M.
@@ -72,16 +84,17 @@ def place(
         used: scratch, int64 (longest schedule + 1,).
         starts: filled, int64 (n,).
     """
-    return insert_all(order, arrival, prompt, output, memory, goal, used, starts)
+    return insert_all(order, arrival, delay, prompt, output, memory, goal, used, starts)
 
 
 @kernel(
-    "float64(int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64[::1], "
+    "float64(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64[::1], "
     "int64[::1], int64[::1], float64[:, ::1], float64, float64)"
 )
 def anneal(
     order: Any,
     arrival: Any,
+    delay: Any,
     prompt: Any,
     output: Any,
     memory: Any,
@@ -94,16 +107,17 @@ def anneal(
     hot: Any,
     cold: Any,
 ) -> Any:
-    """Change the order by swaps and moves of one request, keeping worse ones ever more rarely.
+    """Swap and move requests in the order and change delays, keeping what is worse ever more rarely.
 
     Args:
         order: where it begins, and ends, int64 (n,).
         arrival: int64 (n,).
+        delay: where it begins, and ends, int64 (n,).
         prompt: int64 (n,).
         output: int64 (n,).
         memory: M.
         goal: what is to be small.
-        used: scratch, as for :func:`place`.
+        used: scratch, as for :func:`place`, with room for delays of twice the longest output.
         starts: scratch, int64 (n,).
         trial: scratch, int64 (n,).
         best_starts: filled with the best schedule, int64 (n,).
@@ -115,27 +129,27 @@ def anneal(
         The best value.
     """
     n, tries = len(order), len(uniforms)
-    current = insert_all(order, arrival, prompt, output, memory, goal, used, starts)
+    current = insert_all(order, arrival, delay, prompt, output, memory, goal, used, starts)
     best = current
     for i in range(n):
         best_starts[i] = starts[i]
     for t in range(tries):
-        p, q = int(uniforms[t, 0] * n), int(uniforms[t, 1] * n)
-        if p == q:
-            continue
+        p, q, kind = int(uniforms[t, 0] * n), int(uniforms[t, 1] * n), uniforms[t, 2]
+        one, kept = order[p], delay[order[p]]
         for r in range(n):
             trial[r] = order[r]
-        moved = trial[p]
-        if uniforms[t, 2] < 0.5:
-            trial[p] = trial[q]
-        elif p < q:
-            for r in range(p, q):
-                trial[r] = trial[r + 1]
+        if kind >= 0.8:  # the rest of this random number says how long it waits
+            delay[one] = 0 if kept > 0 else 1 + int((kind - 0.8) * 10 * output[order[q]])
+        elif p == q:
+            continue
+        elif kind < 0.4:
+            trial[p], trial[q] = trial[q], one
         else:
-            for r in range(p, q, -1):
-                trial[r] = trial[r - 1]
-        trial[q] = moved
-        value = insert_all(trial, arrival, prompt, output, memory, goal, used, starts)
+            step = 1 if p < q else -1
+            for r in range(p, q, step):
+                trial[r] = trial[r + step]
+            trial[q] = one
+        value = insert_all(trial, arrival, delay, prompt, output, memory, goal, used, starts)
         temperature = hot * (cold / hot) ** (t / tries)
         if value <= current or uniforms[t, 3] < math.exp((current - value) / temperature):
             current = value
@@ -145,4 +159,6 @@ def anneal(
                 best = value
                 for i in range(n):
                     best_starts[i] = starts[i]
+        else:
+            delay[one] = kept
     return best
