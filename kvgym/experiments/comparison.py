@@ -206,10 +206,10 @@ def compare(
     sizes: list[int] = []
     notes: list[tuple[int, str]] = []
     for seed in numbers:
-        _, table = player.requests(chosen, seed)
+        own, table = player.requests(chosen, seed)
         for policy in made:
             check_needs(policy, table)
-        system.check_fits(table)
+        own.check_fits(table)
         sizes.append(len(table))
         notes += [(seed, note) for note in table.notes]
     runs = [
