@@ -94,7 +94,7 @@ def test_no_policy_beats_the_bound(name):
         table = table_of(*zip(arrival.tolist(), prompt.tolist(), output.tolist(), strict=True)).replace(
             class_id=np.zeros(10), predicted_low=np.ones(10), predicted_high=np.full(10, 14)
         )
-        system = System(kv_capacity=20, batch_time=UnitBatchTime())
+        system = System(kv_capacity=20, batch_time=UnitBatchTime(), stall_limit=100)
         try:
             metrics = compute_metrics(simulate(system, table, name, compiled=False), ANY)
         except KVGymError:  # it needs what these requests do not have, or it makes no progress
