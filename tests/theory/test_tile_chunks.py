@@ -140,7 +140,7 @@ def test_the_printed_mean_is_no_bound_on_an_a100():
         tile_batch_time(A100, decodes=[i] * A100.t_col) for i in range(prompt + 1, prompt + output + 1)
     )
     printed = A100.t_col * float(request_time(prompt, output, A100))
-    assert batches < printed * (1 - 1e-3)
+    assert batches < printed * (1 - 5e-4)
     assert batches == pytest.approx(A100.t_col * float(least_request_time(prompt, output, A100)), rel=1e-9)
 
 
