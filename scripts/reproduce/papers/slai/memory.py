@@ -118,9 +118,10 @@ def _watermark(data: Measurements, rate: float) -> list[Finding]:
     )
     return [
         Finding(
-            f"evictions under the dynamic offset at {rate:g}/s, without and with the watermark of 1 % that vLLM has",
-            "none mentioned",
-            f"{mean_text(without, 1)} → {mean_text(with_one, 1)}; Sarathi SPF {mean_text(evictions(SPF, 0.0), 1)} → "
+            f"a cap on active requests keeps all KV in memory without evictions (6.1.2), dynamic offset at {rate:g}/s",
+            "without eviction",
+            f"{mean_text(without, 1)} evictions, with a watermark of 1 % {mean_text(with_one, 1)}; Sarathi SPF "
+            f"{mean_text(evictions(SPF, 0.0), 1)} → "
             f"{mean_text(evictions(SPF, 0.01), 1)}; vLLM {mean_text(evictions(VLLM, 0.0), 1)} → "
             f"{mean_text(evictions(VLLM, 0.01), 1)}",
             Verdict.CONDITIONS if explained else Verdict.NOT_REPRODUCED,
