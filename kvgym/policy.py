@@ -345,6 +345,15 @@ def require_count(name: str, value: Any, least: int = 1) -> None:
     require(name, value, isinstance(value, int) and value >= least, f"a whole number ≥ {least}")
 
 
+def require_fraction(name: str, value: Any) -> None:
+    """Check a hyperparameter that is a share of something and leaves some of it.
+
+    Raises:
+        ConfigError: it is not a number in [0, 1).
+    """
+    require(name, value, isinstance(value, int | float) and 0 <= value < 1, "a fraction in [0, 1)")
+
+
 def require_flag(name: str, value: Any) -> None:
     """Check a hyperparameter that is on or off.
 

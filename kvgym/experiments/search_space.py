@@ -96,6 +96,7 @@ SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
         "memory_threshold": (0.8, 0.96),  # counts with a low_offset
         "paying_first": (False, True),
         "token_budget": (256, 512, 2048),
+        "watermark": (0.0, 0.01, 0.05),
     },
     "work_conserving_fcfs": _CHUNKS,
     "work_conserving_sjf": _CHUNKS,
