@@ -98,7 +98,7 @@ SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
         "token_budget": (256, 512, 2048),
     },
     "work_conserving_fcfs": _CHUNKS,
-    "work_conserving_sjf": _CHUNKS,
+    "work_conserving_sjf": _CHUNKS | {"resume": ("first", "by_work")},
     "work_conserving_fcfs_lookahead": _CHUNKS,
     "work_conserving_sjf_lookahead": _CHUNKS,
 }
