@@ -2,6 +2,7 @@
 
 from harness import Paper
 from papers.stab.batch_times import FIGURE_1, FIGURE_5, FIGURE_7
+from papers.stab.drift import DRIFT
 from papers.stab.equation import EQUATION_1
 from papers.stab.measured import LONGBENCH, MEASURED
 from papers.stab.provisioning import PROVISIONING
@@ -15,6 +16,7 @@ PAPER = Paper(
     experiments=(
         EQUATION_1,
         THEOREMS,
+        DRIFT,
         ORDER,
         FIGURE_2,
         FIGURE_4,

@@ -95,22 +95,28 @@ def curve(batches: Floats) -> list[float]:
 
 
 def draw_panels(data: Mapping[str, Any]) -> Figure:
-    """Draw CDFs of batch times; published points, where the text has some, are crosses."""
+    """Draw CDFs of batch times, without the longest half per cent.
+
+    What the text has of the paper's curve is black: its median, and the share of batches that it calls alike.
+    """
     panels = data["panels"]
     columns = 3 if len(panels) == 3 else 2
     figure, axes = new_figure(columns=columns, rows=len(panels) // columns, panel=(4.0, 2.4))
     for ax, panel in zip(axes, panels, strict=True):
         for colour, (label, durations) in zip(palette(len(panel["lines"])), panel["lines"], strict=True):
-            share = np.linspace(0, panel.get("up to", 1.0), len(durations))
-            ax.plot(durations, share, color=colour, linewidth=1.2, label=label)
+            ax.plot(durations, np.linspace(0, 1, len(durations)), color=colour, linewidth=1.2, label=label)
         if "published" in panel:
             median, share = panel["published"]
             published(ax, [median], [share], "published median")
+        if "alike" in panel:
+            ax.axhline(
+                panel["alike"], color="black", linestyle=":", linewidth=1, label="published: alike up to here"
+            )
         ax.set(
             title=panel["title"],
             xlabel="batch time (ms)",
             ylabel="share of batches",
-            xlim=(0, None),
+            xlim=(0, 1.05 * max(durations[-2] for _, durations in panel["lines"])),
             ylim=(0, 1.02),
         )
         ax.legend(fontsize=8, loc="lower right")
@@ -174,6 +180,7 @@ def run_figure_1(scale: Scale) -> Outcome:
                 "title": "1:1 at 5 requests/s, by engine",
                 "lines": lines,
                 "published": [1000 * BATCH_TIME, 0.5],
+                "alike": 0.8,
             },
             {"title": "1:1 by arrival rate, chunks of 512", "lines": rates},
         ]
@@ -282,8 +289,8 @@ FIGURE_5 = Experiment(
 def run_figure_7(scale: Scale) -> Outcome:
     """Take the batches of 8:1 at 20 per second, whole and without the longest 5 and 10 %.
 
-    Reproduced if the largest group of batches alike within 10 % holds between 60 and 80 % of them, and the longest 30 %
-    have a heavy tail: their 99th percentile is at least twice the median.
+    Reproduced if under every engine the largest group of batches alike within 10 % holds between 60 and 80 % of them,
+    and the 99th percentile is at least twice the median; with conditions, if under one it holds 50 to 90 %.
     """
     found = play_all(scale, [("stab-8-1", HIGH, engine) for engine in ENGINES])
     shares = {engine: alike(batches) for (_, _, engine), batches in found.items()}
@@ -310,7 +317,13 @@ def run_figure_7(scale: Scale) -> Outcome:
                 f"{shares[engine]:.0%} alike within 10 %, 99 % over median {tails[engine]:.1f} ({engine})"
                 for engine in ENGINES
             ),
-            _all_or_some([0.6 <= shares[engine] <= 0.8 and tails[engine] >= 2 for engine in ENGINES]),
+            Verdict.REPRODUCED
+            if all(0.6 <= shares[engine] <= 0.8 and tails[engine] >= 2 for engine in ENGINES)
+            else Verdict.CONDITIONS
+            if any(0.5 <= shares[engine] <= 0.9 and tails[engine] >= 2 for engine in ENGINES)
+            else Verdict.NOT_REPRODUCED,
+            "The shape is there under the paper's engine, with more of a tail; lengths at 8:1 are not printed. "
+            "A budget of 512 tokens fills every batch with prompt, so that they are all alike, but longer.",
         ),
         Finding(
             "8:1: neither median nor mean is a robust estimate of b̄",
@@ -326,7 +339,7 @@ def run_figure_7(scale: Scale) -> Outcome:
         ),
     ]
     full = [[engine, curve(batches)] for (_, _, engine), batches in found.items()]
-    panels: list[dict[str, Any]] = [{"title": "8:1 at 20 requests/s (Figure 7)", "lines": full}]
+    panels: list[dict[str, Any]] = [{"title": "8:1 at 20 requests/s (Figure 7)", "lines": full, "alike": 0.7}]
     for cut in (5, 10):
         lines = [
             [engine, curve(batches[: len(batches) - len(batches) * cut // 100])]

@@ -81,7 +81,11 @@ def run_figure(workers: int, scale: Scale) -> Outcome:
         _above(high, found, service),
         _calibrated(workers, found, runs),
     ]
-    data = {"panels": [_panel(engine, group, runs) for engine in ENGINES for group in (low[:2], high)]}
+    panels = [_panel(engine, group, runs) for engine in ENGINES for group in (low[:2], high)]
+    panels[1]["slopes"] = [case.rate - service for case in high]
+    for panel in panels[::2]:
+        panel["published"] = MOST_PRINTED[workers]
+    data = {"panels": panels}
     return Outcome(findings, [Table(head, rows, caption)], data)
 
 
@@ -154,11 +158,21 @@ def _panel(engine: str, group: Sequence[Case], runs: Mapping[Case, list[Queue]])
 
 
 def draw_queues(data: Mapping[str, Any]) -> Figure:
-    """Draw the number waiting over time: below and above the rate, by kind of batches."""
+    """Draw the number waiting over time, below and above the rate, by kind of batches.
+
+    Dotted: the published bound, and the slopes λ − μ.
+    """
     figure, panels = new_figure(columns=2, rows=2, panel=(4.0, 2.3))
     for axes, panel in zip(panels, data["panels"], strict=True):
         for colour, (label, times, waiting) in zip(palette(len(panel["lines"])), panel["lines"], strict=True):
             axes.plot(times, waiting, color=colour, linewidth=1, label=label)
+        if "published" in panel:
+            axes.axhline(
+                panel["published"], color="black", linestyle=":", linewidth=1, label="published: at most"
+            )
+        for place, slope in enumerate(panel.get("slopes", ())):
+            end, label = panel["lines"][place][1][-1], "" if place else "slope λ − μ"
+            axes.plot((0, end), (0, slope * end), "k:", linewidth=1, label=label)
         axes.set(
             title=panel["title"], xlim=(0, None), ylim=(0, None), xlabel="time (s)", ylabel="requests waiting"
         )
