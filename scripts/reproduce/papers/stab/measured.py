@@ -106,7 +106,9 @@ def run(scale: Scale) -> Outcome:
             if case.engine == "chunks of 512" and case.name in PUBLISHED
         ),
         _eight(eight, found[eight], found[one[0]]),
+        _medians(one, found),
         *(_gap(engine, [case for case in one if case.engine == engine], found) for engine in ENGINES),
+        _trimmed(one, found),
         _estimators(one, found),
         _converges([converging[0], one[0], converging[1]], found),
     ]
@@ -169,18 +171,45 @@ def _eight(case: Case, e: Mapping[str, Estimate], alone: Mapping[str, Estimate])
 def _gap(engine: str, cases: Sequence[Case], found: Mapping[Case, dict[str, Estimate]]) -> Finding:
     printed = [case for case in cases if case.name in PUBLISHED]
     median = {case.label: gap(found[case], "median") for case in printed if case.name in PRINTED}
-    trimmed = max(gap(found[case], e) for case in printed for e in ("trimmed_5", "trimmed_10"))
     holds = [g <= 0.1 for g in median.values()]
     some = Verdict.CONDITIONS if any(holds) else Verdict.NOT_REPRODUCED
     return Finding(
         f"(1) with the median is within 10 % of what is measured ({engine})",
         "4.75, 10.00, 1.45 %",
-        ", ".join(f"{100 * g:.1f}" for g in median.values())
-        + f" % at {', '.join(median)}; trimmed means at most "
-        f"{trimmed:.1%} off, 8:1 included",
+        ", ".join(f"{100 * g:.1f}" for g in median.values()) + f" % at {', '.join(median)}",
         Verdict.REPRODUCED if all(holds) else some,
         f"Mean KV use {min(found[case]['kv use'].value for case in printed):.2f} … "
         f"{max(found[case]['kv use'].value for case in printed):.2f} of M: (1) supposes 1.",
+    )
+
+
+def _medians(cases: Sequence[Case], found: Mapping[Case, dict[str, Estimate]]) -> Finding:
+    off = {case: found[case]["b̄"].value / PRINTED[case.name][0] - 1 for case in cases if case.name in PRINTED}
+    texts = [
+        ", ".join(f"{found[case]['b̄'].value:.4f} ({off[case]:+.0%})" for case in off if case.engine == engine)
+        + f" s ({engine})"
+        for engine in ENGINES
+    ]
+    return Finding(
+        "median batch times at 1:1, 2:1, 1:2",
+        ", ".join(f"{batch_time:.4f}" for batch_time, _, _ in PRINTED.values()) + " s",
+        "; ".join(texts),
+        _within(list(off.values())),
+        "Ours hardly depend on the ratio: the median batch is one of decodes, whose memory is always about M.",
+    )
+
+
+def _trimmed(cases: Sequence[Case], found: Mapping[Case, dict[str, Estimate]]) -> Finding:
+    own = {case.engine: found[case] for case in cases if case.name == "stab-8-1"}
+    gaps = {engine: (gap(e, "trimmed_5"), gap(e, "trimmed_10")) for engine, e in own.items()}
+    holds = [max(pair) <= 0.1 for pair in gaps.values()]
+    some = any(min(pair) <= 0.1 for pair in gaps.values())
+    return Finding(
+        "8:1: (1) with means trimmed by 5 and 10 %",
+        "9.0 and 7.2 % off",
+        "; ".join(f"{a:.1%} and {b:.1%} ({engine})" for engine, (a, b) in gaps.items()),
+        Verdict.REPRODUCED if all(holds) else Verdict.CONDITIONS if some else Verdict.NOT_REPRODUCED,
+        "What is trimmed are prefills, which take their time: the rate comes out too high, and more so the more is cut.",
     )
 
 
