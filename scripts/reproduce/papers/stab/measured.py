@@ -209,7 +209,7 @@ def _trimmed(cases: Sequence[Case], found: Mapping[Case, dict[str, Estimate]]) -
         "9.0 and 7.2 % off",
         "; ".join(f"{a:.1%} and {b:.1%} ({engine})" for engine, (a, b) in gaps.items()),
         Verdict.REPRODUCED if all(holds) else Verdict.CONDITIONS if some else Verdict.NOT_REPRODUCED,
-        "What is trimmed are prefills, which take their time: the rate comes out too high, and more so the more is cut.",
+        "What is trimmed are prefills, which take their time: the rate comes out too high, more so the more is cut.",
     )
 
 
