@@ -45,7 +45,7 @@ SPACES: dict[str, Space] = {
     "rad": {"cycle": (50, 200), "decodes": (32, 64, 128), "chunk": (256, 512)},
     "rad_batched": {"cycle": (50, 200), "decodes": (32, 64, 128), "chunk": (256, 512)},
     "work_conserving_fcfs": _CHUNKS,
-    "work_conserving_sjf": _CHUNKS,
+    "work_conserving_sjf": _CHUNKS | {"resume": ("first", "by_work")},
     "work_conserving_fcfs_lookahead": _CHUNKS,
     "work_conserving_sjf_lookahead": _CHUNKS,
 }  # fmt: skip

@@ -99,7 +99,7 @@ SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
         "watermark": (0.0, 0.01, 0.05),
     },
     "work_conserving_fcfs": _CHUNKS,
-    "work_conserving_sjf": _CHUNKS,
+    "work_conserving_sjf": _CHUNKS | {"resume": ("first", "by_work")},
     "work_conserving_fcfs_lookahead": _CHUNKS,
     "work_conserving_sjf_lookahead": _CHUNKS,
 }
