@@ -38,7 +38,7 @@ def best_chunks(prompt_len: int, node: TiledNode, *, overhead: float = 0.0) -> N
     Args:
         prompt_len: L^P ≥ 1, tokens.
         node: the figures of the node.
-        overhead: seconds of every batch besides (7); with 0 the chunks have t_col tokens, the first the rest.
+        overhead: seconds of every batch besides (7); with 0 chunks of t_col tokens, the first the rest, are best.
 
     Returns:
         int64 array of tokens, in order; they add up to ``prompt_len``. Of equally good ones the fewest.
@@ -56,7 +56,7 @@ def best_chunks(prompt_len: int, node: TiledNode, *, overhead: float = 0.0) -> N
     for k in range(1, count + 1):
         n = np.arange(1, k + 1)
         costs = least[k - n] + n * column[k - 1] + overhead
-        best = int(np.flatnonzero(costs <= costs.min() * (1 + 1e-15))[-1])
+        best = int(np.flatnonzero(costs <= costs.min() * (1 + 1e-12))[-1])
         least[k], widths[k] = costs[best], n[best]
     borders, k = [count], count
     while k > 0:

@@ -131,10 +131,12 @@ def test_stability_runs_meet_the_assumptions(reproduce):
         (setup.cycle - 1) <= 127 * worst / (0.1 * setup.mean) * (1 + 1e-9) < setup.cycle + 1e-6 * setup.cycle
     )
     for nodes in (1, 2):
-        count, work = setup.pending(("rad", 0.9, nodes, 0))
+        count, work, arrived, arrived_work = setup.pending(("rad", 0.9, nodes, 0))
         table = setup.sample(0.9 * nodes / setup.mean, 0)
         times = request_time(table.prompt_len, table.output_len, setup.node)
         assert count[0] == work[0] == 0
+        assert arrived[-1] == len(table)
+        assert arrived_work[-1] == pytest.approx(times.sum())
         assert 0 < count[-1] < len(table)
         assert count[-1] * times.min() < work[-1] < min(count[-1] * times.max(), times.sum())
 
