@@ -16,8 +16,9 @@ Readings, where the paper leaves a choice:
 - SJF orders by prompt plus predicted output. The paper names no measure of a job; its lifetime memory g(s, o)
   grows with both lengths. Swapped-out requests are ongoing, so that they return before anybody new starts, the
   least work first (``resume="first"``); with ``"by_work"`` they queue among the others, and shorter newcomers
-  overtake them: above the service rate for hours. The look-ahead swaps out only after a prediction that was too
-  short, and keeps the order by work. ``requeue``, which decides the place in the FCFS order, does not matter here.
+  overtake them: above the service rate, until nobody comes any more. The look-ahead swaps out only after a
+  prediction that was too short, and keeps the order by work. ``requeue``, which decides the place in the FCFS order,
+  does not matter here.
 - The paper assumes that chunks divide prompts; here the last chunk of a prompt may be shorter.
 - The look-ahead knows predicted lengths. A request that has reached its prediction is expected to need one
   more token. One predicted to outgrow the memory is expected to end when it fills it, as every request fits
