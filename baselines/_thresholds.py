@@ -74,11 +74,11 @@ def rest(memory: RuleMemory) -> int:
 @jit_inline
 def reached(memory: RuleMemory, q: int) -> bool:
     """Return whether as many wait in queue ``q`` as its first threshold asks for."""
-    return length_of(memory, q) >= memory.state[IN_FORCE + first_of(memory, q)]
+    return length_of(memory, q) >= int(memory.state[IN_FORCE + first_of(memory, q)])
 
 
 @jit
-def num_stages(view: RuleView) -> int:
+def num_stages(view: RuleView) -> Any:
     """Return a number above every stage that a request can reach."""
     return view.problem.kv_capacity + 2
 

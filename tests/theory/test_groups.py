@@ -11,6 +11,7 @@ from kvgym.batch_time import AffineBatchTime
 from kvgym.errors import ConfigError
 from kvgym.theory.buffers import memory_bound
 from kvgym.theory.groups import (
+    SLACKS,
     SegmentGroup,
     group_batch_time,
     group_memory,
@@ -100,11 +101,16 @@ def test_merged_classes() -> None:
     assert merged([a, other]).profile == RateProfile((0.0,), (8.0,))
 
 
-def test_safest_thresholds() -> None:
-    g = group(10, (20, 40, 80, 160), (5.0, 10.0, 20.0, 40.0))
-    n, bound = safest_thresholds([g], TIME, 1e6, 0.1)
-    assert bound == group_memory_bound([g], n, 1e6, 0.1)
-    assert bound < group_memory_bound([g], group_thresholds([g], TIME), 1e6, 0.1)
+@pytest.mark.parametrize("d0", [0.05, 1.0, 20.0])
+def test_safest_thresholds(d0: float) -> None:
+    g, time = group(10, (20, 40, 80, 160), (5.0, 5.0, 5.0, 5.0)), AffineBatchTime.from_wait(d0, 1e-9)
+    n, bound = safest_thresholds([g], time, 1e6, 0.1)
+    tried = {x: group_thresholds([g], time, slack=x) for x in SLACKS}
+    bounds = {x: group_memory_bound([g], tried[x], 1e6, 0.1) for x in SLACKS}
+    best = min(bounds, key=lambda x: bounds[x])
+    assert bound == bounds[best]
+    assert n.tolist() == tried[best].tolist()
+    assert (best > 0) == (d0 == 20.0)  # a large batch of small drift: queues between segments are what counts
 
 
 def test_what_is_checked() -> None:
