@@ -87,7 +87,7 @@ def run(name: str, scale: Scale) -> Outcome:
                 Finding(
                     f"{setting.what}, {where}",
                     setting.claim,
-                    f"{best}: {ratio:.3f} times the better baseline's throughput, {latency:.2f} times the "
+                    f"{best}: {ratio:.3f} times the better baseline's throughput, {number(latency)} times the "
                     "least latency",
                     Verdict.REPRODUCED if wins else Verdict.NOT_REPRODUCED,
                     f"{rate:,.0f} requests/s, {rate / sustained:.2g} times what the GPU sustains. Latency is of those "
@@ -152,7 +152,8 @@ def conversations(scale: Scale) -> Outcome:
     finding = Finding(
         "conversations: Nested WAIT's throughput and latency",
         "Figure 14: higher throughput, about 0.5 s more latency per prompt",
-        f"best of three choices of thresholds ({best}): {ratio:.3f} times the better baseline's throughput, mean "
+        f"best of three choices of thresholds ({best.rpartition(',')[2]}): {ratio:.3f} times the better "
+        f"baseline's throughput, mean "
         f"latency "
         f"{interval(outcome.estimate(label(policies[best]), 'e2e_latency_mean'))} s, {number(latency)} times the least",
         Verdict.REPRODUCED if ratio > 1 and latency < 2 else Verdict.NOT_REPRODUCED,
