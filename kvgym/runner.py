@@ -106,9 +106,7 @@ def system_info(
         seed=first if worker == 0 else np.random.SeedSequence(seed, spawn_key=(*first.spawn_key, worker)),
         batch_time=described.batch_time,
         first_token=system.first_token,
-        classes=tuple(replace(c, rate=c.rate / sharing) for c in table.classes)
-        if "class_rates" in needs
-        else (),
+        classes=tuple(c.at_rate(1 / sharing) for c in table.classes) if "class_rates" in needs else (),
         block_size=system.block_size,
     )
 
