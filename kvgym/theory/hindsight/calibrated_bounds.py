@@ -2,8 +2,8 @@
 
 The bounds hold for every schedule that the engine can carry out: batches of any prefill chunks and decodes, pauses,
 evictions with progress lost, kept or recomputed, blocks of any size, waiting, and on a cluster any routing; with true
-lengths and arrivals known or not. Nothing but arrivals, lengths, memory and batch-time models goes in. They ask that all
-requests are served: with a horizon a scheduler could leave out the long ones.
+lengths and arrivals known or not. Nothing but arrivals, lengths, memory and batch-time models goes in. They ask that
+all requests are served: with a horizon a scheduler could leave out the long ones.
 
 **Alone** (per request). Request i arrives at a_i and its prefill and decodes take d_i seconds at least, one after the
 other (:mod:`kvgym.theory.hindsight.calibrated_work`). So it ends at C_i ≥ a_i + d_i.
@@ -25,9 +25,9 @@ take equally long for all requests, and a piece costs what the cheapest takes. H
 
 Prefill and decode workers apart are two machines: each gives a bound, in which the other's part counts as time only.
 
-A batch-time model has many floors, and each gives other works: the best of several is taken, all of which hold. How far
-constants are shared, F k_i / M, is what makes the bound tight where memory is scarce, and loose where batches stay small
-for want of requests; the first bound is tight there.
+A batch-time model has many floors, and each gives other works: the best of several is taken, all of which hold. How
+far constants are shared, F k_i / M, is what makes the bound tight where memory is scarce, and loose where batches stay
+small for want of requests; the first bound is tight there.
 
 The mean times of a machine with releases as a bound: Goemans, Queyranne, Schulz, Skutella, Wang, "Single machine
 scheduling with release dates", 2002; here with lags, and with work released token by token.
@@ -35,6 +35,7 @@ scheduling with release dates", 2002; here with lags, and with work released tok
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -90,24 +91,39 @@ class Bound:
 
 
 def bound_calibrated(table: RequestTable, system: System, metric: str = "e2e_latency_mean") -> Bound:
-    """Return a bound on what any scheduler reaches.
+    """Return a bound on what any scheduler reaches, see :func:`bounds_calibrated`."""
+    return bounds_calibrated(table, system, [metric])[metric]
+
+
+def bounds_calibrated(
+    table: RequestTable, system: System, metrics: Iterable[str] = tuple(METRICS)
+) -> dict[str, Bound]:
+    """Return bounds on what any scheduler reaches, by metric.
 
     Args:
         table: the requests.
         system: worker or cluster that serves them.
-        metric: one of :data:`METRICS`.
+        metrics: some of :data:`METRICS`.
 
     Raises:
-        ConfigError: there is no bound on the metric, there are no requests, or the system has a horizon.
+        ConfigError: there is no bound on a metric, there are no requests, or the system has a horizon.
         WorkloadError: a request can never be served.
     """
-    check_boundable(table, system, metric)
-    costs = Pools(table, system, METRICS[metric])
-    coarse = [(_bound_on(costs.demand(*case, FEW), metric), case) for case in costs.cases()]
+    names = list(metrics)
+    for metric in names:
+        check_boundable(table, system, metric)
+    alone: AloneByKind = {}
+    pools = {until: Pools(table, system, until, alone) for until in {METRICS[metric] for metric in names}}
+    return {metric: _best_bound(pools[METRICS[metric]], metric) for metric in names}
+
+
+def _best_bound(pools: Pools, metric: str) -> Bound:
+    table = pools.table
+    coarse = [(_bound_on(pools.demand(*case, FEW), metric), case) for case in pools.cases()]
     best, case = max(coarse, key=lambda found: found[0].value)
     fine = int(np.clip(PIECES // len(table), FEW, MANY))
     if fine > FEW:
-        best = max(best, _bound_on(costs.demand(*case, fine), metric), key=lambda b: b.value)
+        best = max(best, _bound_on(pools.demand(*case, fine), metric), key=lambda b: b.value)
     alone = max(b.alone for b, _ in coarse)
     if metric.endswith("throughput"):
         amount = len(table) if metric == "request_throughput" else int(table.output_len.sum())
@@ -167,6 +183,10 @@ def _mean_times(needs: Demand) -> float:
     return least + float(needs.lag[some].sum()) + float((needs.release + needs.least)[~some].sum())
 
 
+AloneByKind = dict[tuple[int, int], AloneTimes]
+"""What batches with one request take, by memory of the worker and identity of its batch-time model."""
+
+
 class Pools:
     """The machines that requests need, and what they cost there: workers that share requests are one machine.
 
@@ -174,9 +194,10 @@ class Pools:
         table: the requests.
         system: worker or cluster that serves them.
         until: ``"finish"``, or ``"first"`` for the first token only.
+        alone: what batches with one request take, by kind of worker, as far as known; added to.
     """
 
-    def __init__(self, table: RequestTable, system: System, until: str) -> None:
+    def __init__(self, table: RequestTable, system: System, until: str, alone: AloneByKind) -> None:
         emits = system.first_token == "counted"
         self.table, self.system = table, system
         self.rules = Rules(emits, system.progress_on_evict == "recompute", system.block_size)
@@ -189,7 +210,7 @@ class Pools:
         self.pools = [range(apart), range(apart, count)] if apart else [range(count)]
         moving = system.transfer_latency + system.transfer_time * self.first
         self.handover = np.where(self.decodes > 0, moving, 0.0) if apart else np.zeros(len(table))
-        self._alone: dict[tuple[int, int], AloneTimes] = {}
+        self._alone = alone
         self._costs: dict[tuple[int, float], Costs] = {}
 
     def cases(self) -> list[tuple[int, float]]:

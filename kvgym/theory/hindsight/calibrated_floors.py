@@ -15,11 +15,11 @@ Why they hold, by kind of model:
   n and KV tokens S or in n and S / n; so is its difference from the plane, and a bilinear function has its least value
   at a corner.
 - prefill attention of ``profile``: A f(B / A) with sums A, B over the chunks is superadditive where f is concave, since
-  it is then concave and homogeneous; so the batch pays no less than its chunks do alone. Tables are concave up to their
-  rounding: with h the least concave function above f, and f ≥ θ h, the batch pays θ times what its chunks would with h.
-  Over the chunks c of a prompt of L tokens, h lies above its chords, h(c) ≥ h(1) + σ (c - 1) for what a chunk attends to
-  itself and h(c) ≥ γ c for each token cached before it; together h(1) L + σ (Σ c² - L) + γ (L² - Σ c²) / 2 at least,
-  which is linear in Σ c² and therefore least at L² (one chunk) or at L (a token each).
+  it is then concave and homogeneous; so the batch pays no less than its chunks do alone. Tables are concave up to
+  their rounding: with h the least concave function above f, and f ≥ θ h, the batch pays θ times what its chunks would
+  with h. Over the chunks c of a prompt of L tokens, h lies above its chords, h(c) ≥ h(1) + σ (c - 1) for what a chunk
+  attends to itself and h(c) ≥ γ c for each token cached before it; together h(1) L + σ (Σ c² - L) + γ (L² - Σ c²) / 2
+  at least, which is linear in Σ c² and therefore least at L² (one chunk) or at L (a token each).
 - ``tile``: a product in tiles of a by b takes no less than its area over a b, and that is a sum over the chunks.
 - compositions ``homogeneous`` and ``vidur`` of ``profile`` may fall when a batch gets more: their floors hold, but a
   batch with a request need not take as long as that request alone (:func:`alone_is_least`).
@@ -32,7 +32,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,7 +201,7 @@ def _(model: RooflineBatchTime, capacity: int, longest: int, at: Composition) ->
 
     def attention(lengths: Floats) -> Floats:
         # Products with the cache and within chunks are L (L + 1) / 2 in whatever chunks; each token is read once.
-        return np.maximum(p[4] * lengths * (lengths + 1) / 2, p[5] * lengths)
+        return np.asarray(np.maximum(p[4] * lengths * (lengths + 1) / 2, p[5] * lengths))
 
     return BatchFloor(
         batch=p[0] + p[8] + weights + head,

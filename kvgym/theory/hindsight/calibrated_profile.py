@@ -60,6 +60,8 @@ def _head(weights: float, row: float, ends: Floats, at: float) -> tuple[float, f
 
 def _decode_plane(p: Floats, capacity: int, at: Composition, *, by_mean: bool) -> tuple[float, float, float]:
     """Return constant, seconds per decode and per cached token of a plane below the table of decode attention."""
+    if at.decodes <= 0:
+        return 0.0, 0.0, 0.0
     start, rows, columns = int(p[6]), int(p[7]), int(p[8])
     x, y = p[start : start + rows], p[start + rows : start + rows + columns]
     table = p[start + rows + columns :][: rows * columns].reshape(rows, columns)
@@ -117,7 +119,7 @@ class PrefillAttention:
 
 
 def _envelope(table: Floats, count: int, longest: int) -> tuple[tuple[Floats, Floats], float]:
-    """Return the least concave function above a packed curve, from 1 to ``longest``, and the curve's least share of it."""
+    """Return the least concave function above a curve from 1 to ``longest``, and the curve's least share of it."""
     nodes, intercepts, slopes = (
         table[:count],
         table[count : 2 * count - 1],

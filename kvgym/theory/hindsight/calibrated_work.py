@@ -297,5 +297,11 @@ def demand(
         lag = np.where(own > 0, lags / own, 0.0)
     order = np.argsort(np.concatenate(releases), kind="stable")
     return Demand(
-        release, least, own, lag, *(np.concatenate(part)[order] for part in (releases, works, owners))
+        release,
+        least,
+        own,
+        lag,
+        np.concatenate(releases)[order],
+        np.concatenate(works)[order],
+        np.concatenate(owners)[order],
     )
