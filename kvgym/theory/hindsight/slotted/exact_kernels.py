@@ -9,10 +9,10 @@ from kvgym.simulator.compiled import jit, kernel
 
 @jit
 def _fits(i: Any, begin: Any, prompt: Any, output: Any, memory: Any, used: Any) -> Any:
-    for j in range(output[i], 0, -1):
-        if used[begin + j] + prompt[i] + j > memory:
-            return False
-    return True
+    j = output[i]
+    while j > 0 and used[begin + j] + prompt[i] + j <= memory:
+        j -= 1
+    return j == 0
 
 
 @jit

@@ -15,7 +15,7 @@ from kvgym.workloads.table import RequestTable
 
 
 class StartsAsTold(Policy):
-    """Admits each request at a given moment, and lets slots pass where nothing is to be done.
+    """Admits each request at a given moment, and waits where nothing is to be done.
 
     It knows when requests that have not arrived will start, so it is not a scheduler that could be used: it is not
     registered.
@@ -30,9 +30,12 @@ class StartsAsTold(Policy):
         self.starts = np.asarray(starts)
 
     def schedule(self, view: SystemView) -> Decision:
-        """Admit those whose moment has come."""
+        """Admit those whose moment has come; with nothing to do, wait for the next moment or arrival."""
         waiting = view.waiting.request_id
-        return Decision(admit=waiting[self.starts[waiting] <= view.clock].tolist())
+        due = self.starts[waiting] <= view.clock
+        if not due.any() and not view.num_active:
+            return Decision(wait_until=float(self.starts[waiting].min(initial=np.iinfo(np.int64).max)))
+        return Decision(admit=waiting[due].tolist())
 
 
 def replay(table: RequestTable, memory: int, starts: ArrayLike) -> SimulationResult:

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from kvgym.theory.hindsight.slotted.instance import Ints, SlottedRequests
 from kvgym.theory.hindsight.slotted.search_kernels import END, LONGEST, TOTAL, anneal, place
 
+COOLING = 0.02  # last temperature / first
 CHUNK = 50_000  # tries whose random numbers are drawn at once
 
 
@@ -54,7 +55,7 @@ def local_search(
     """Return the best schedule found by simulated annealing over orders of insertion and delays, int64 (n,).
 
     Begins with the best of: the order of a schedule that is given, outputs, peaks and volumes ascending, arrivals.
-    A temperature falls from a quarter of the mean latency (one slot, for the other goals) to a hundredth of
+    A temperature falls from a tenth of the mean latency (one slot, for the other goals) to a fiftieth of
     that. Not every schedule is one of insertion at the first fit: a request may have to wait though there is room,
     so that its memory is small where another one needs more. Hence the delays.
 
@@ -83,10 +84,10 @@ def local_search(
     n, scratch = len(requests), _scratch(requests)
     columns = _columns(requests, np.zeros(n, np.int64))
     arrays = (np.zeros(n, np.int64), np.zeros(n, np.int64))
-    hot = goal.reached_by(requests, schedule) / (4 * n) if goal is Goal.TOTAL else 1.0
+    hot = goal.reached_by(requests, schedule) / (10 * n) if goal is Goal.TOTAL else 1.0
     for begin in range(0, tries, CHUNK):
         end = min(begin + CHUNK, tries)
-        heat = [hot * 0.01 ** (at / tries) for at in (begin, end)]
+        heat = [hot * COOLING ** (at / tries) for at in (begin, end)]
         better = np.zeros(n, np.int64)
         uniforms = rng.random((end - begin, 4))
         anneal(order, *columns, int(goal), scratch, *arrays, better, uniforms, *heat)
