@@ -68,7 +68,7 @@ def run(scale: Scale) -> Outcome:
             f"in {interval(share)} of the seconds in which both have work; in the first half of them in "
             f"{interval(first)}",
             Verdict.REPRODUCED if share.low > 0.5 else Verdict.NOT_REPRODUCED,
-            "Short requests first means many small ones at once; what it leaves for later are long ones.",
+            "By a small margin: both have the same tokens to process, and as many behind them all the time.",
         ),
         Finding(
             "latency is not bought with service rate",
