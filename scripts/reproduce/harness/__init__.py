@@ -1,6 +1,7 @@
 """What the reproductions share: what an experiment is, the command line, pages, the matrix, figures."""
 
 from harness.experiment import Experiment, Finding, Outcome, Paper, Table, Verdict
+from harness.figures import new_figure, palette, published
 from harness.older import (
     HERE,
     Where,
@@ -27,7 +28,10 @@ __all__ = [
     "command_line",
     "do_all",
     "markdown_table",
+    "new_figure",
+    "palette",
     "print_table",
+    "published",
     "save_figure",
     "where",
     "write_json",

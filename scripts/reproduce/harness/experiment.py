@@ -78,7 +78,6 @@ class Experiment:
         draw: draws its figure from the data of the outcome; ``None`` where nothing is drawn.
         covers: the paper's figures and tables that it answers, for example ``("Figure 2", "Table 1")``.
         cheap: takes seconds in full, so that a test compares the page with what comes out.
-        needs: an extra that it needs (``optimum``), or empty.
     """
 
     name: str
@@ -88,7 +87,6 @@ class Experiment:
     draw: Callable[[Mapping[str, Any]], Figure] | None = None
     covers: Sequence[str] = ()
     cheap: bool = False
-    needs: str = ""
 
 
 @dataclass(frozen=True)

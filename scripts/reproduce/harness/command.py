@@ -1,0 +1,123 @@
+"""The command line of the reproductions."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import __main__
+from harness.experiment import Experiment, Outcome, Paper
+from harness.figures import draw_to
+from harness.pages import picture, write_pages
+from harness.scale import Scale
+from harness.store import ROOT, key_of, load, save
+from kvgym.cli.console import err, run_progress
+from kvgym.errors import ConfigError, KVGymError
+
+PAPERS = ("mc_sf", "wait", "slai", "flow", "stab")
+
+
+def load_paper(name: str) -> Paper:
+    """Return a paper by its name.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    if name not in PAPERS:
+        raise ConfigError(f"there is no paper {name!r}: {', '.join(PAPERS)}")
+    paper: Paper = importlib.import_module(f"papers.{name}").PAPER
+    return paper
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line."""
+    args = _parser().parse_args(arguments)
+    try:
+        papers = [load_paper(name) for name in args.papers or PAPERS]
+        chosen = [(paper, experiment) for paper in papers for experiment in _chosen(paper, args.only)]
+        if args.list:
+            for paper, experiment in chosen:
+                print(f"{paper.name:6} {experiment.name:24} {experiment.source}: {experiment.title}")
+            return
+        if not chosen:
+            raise ConfigError(f"no experiment {args.only!r}; --list shows what there is")
+        _run(chosen, args)
+    except KVGymError as error:
+        err.print(f"error: {error}", markup=False)
+        sys.exit(2)
+
+
+def _run(chosen: Sequence[tuple[Paper, Experiment]], args: argparse.Namespace) -> None:
+    """Run experiments one after the other, and write pages after each."""
+    scale = Scale(quick=args.quick, seeds=args.seeds, jobs=args.jobs, ray=args.ray)
+    writes = not (args.quick or args.no_pages)
+    with run_progress(len(chosen), sys.stderr.isatty()) as advance:
+        for paper, experiment in chosen:
+            folder = args.out / ("quick" if args.quick else "") / paper.name
+            file = folder / f"{experiment.name}.json"
+            key = key_of(paper, experiment, scale)
+            outcome = None if args.fresh else load(file, None if args.kept else key)
+            if outcome is None:
+                # Read back, so that pages and figures are the same whether it was kept or not.
+                outcome = save(file, key, experiment.run(scale))
+            _show(paper, experiment, outcome)
+            if experiment.draw is not None:
+                where = args.docs / picture(paper, experiment) if writes else file.with_suffix(".png")
+                draw_to(where, experiment.draw, outcome.data)
+            if writes:
+                write_pages(args.docs, paper, {experiment.name: outcome})
+            advance(f"{paper.name} {experiment.name}")
+
+
+def _chosen(paper: Paper, only: str | None) -> list[Experiment]:
+    """Return a paper's experiments that ``--only`` names."""
+    if only is None:
+        return list(paper.experiments)
+    names = only.split(",")
+    return [experiment for experiment in paper.experiments if experiment.name in names]
+
+
+def _show(paper: Paper, experiment: Experiment, outcome: Outcome) -> None:
+    for row in outcome.findings:
+        print(
+            f"{paper.name} {experiment.name}: {row.claim}: published {row.published}; here {row.ours}: "
+            f"{row.verdict.value}",
+            flush=True,
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python scripts/reproduce",
+        description=__main__.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("papers", nargs="*", metavar="PAPER", help=f"{', '.join(PAPERS)}; all, if none is named")
+    add("--only", metavar="NAMES", help="experiments by name, with commas")
+    add("--list", action="store_true", help="show papers and experiments")
+    add("--quick", action="store_true", help="a second or two each; figures mean nothing, pages stay")
+    add("--seeds", type=_positive, help="seeds instead of each experiment's own number")
+    add(
+        "--jobs",
+        type=int,
+        help="processes; 0 = one for each core; default: cores, where runs take long enough",
+    )
+    add("--ray", help="run on Ray: local, auto, or the address of a cluster")
+    add("--fresh", action="store_true", help="run what has an outcome already")
+    add(
+        "--kept", action="store_true", help="take kept outcomes, whatever code made them, to write pages anew"
+    )
+    add("--no-pages", action="store_true", help="leave the documentation as it is")
+    add("--out", type=Path, default=ROOT / "results" / "reproduce", help="folder of outcomes")
+    add("--docs", type=Path, default=ROOT / "docs", help="folder of the documentation")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError("1 or more")
+    return value

@@ -1,0 +1,69 @@
+"""What came out of experiments, kept as JSON until their code or settings change."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from harness.experiment import Experiment, Finding, Outcome, Paper, Table, Verdict
+from harness.scale import Scale
+from kvgym.experiments.result_files import write_json
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def key_of(paper: Paper, experiment: Experiment, scale: Scale) -> dict[str, Any]:
+    """Return what an outcome depends on: the settings, and the code of the library and of the paper's folder."""
+    return {
+        "experiment": experiment.name,
+        "quick": scale.quick,
+        "seeds": scale.seeds,
+        "code": _digest(paper.name),
+    }
+
+
+@cache
+def _digest(paper: str) -> str:
+    """Return a digest of the files that a paper's experiments are made of."""
+    here = ROOT / "scripts" / "reproduce"
+    folders = (ROOT / "kvgym", ROOT / "baselines", ROOT / "configs", here / "papers" / paper)
+    files = sorted(file for folder in folders for kind in ("*.py", "*.yaml") for file in folder.rglob(kind))
+    files.append(here / "harness" / "scale.py")
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def save(file: Path, key: dict[str, Any], outcome: Outcome) -> Outcome:
+    """Write what came out, and return it as it is read back: JSON values, NaN as ``None``."""
+    found = asdict(outcome)
+    for row in found["findings"]:
+        row["verdict"] = row["verdict"].value
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, {"key": key, **found})
+    return _outcome(json.loads(file.read_text(encoding="utf-8")))
+
+
+def load(file: Path, key: dict[str, Any] | None = None) -> Outcome | None:
+    """Return what was kept; ``None`` where there is nothing, or it is of another ``key``."""
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if key is not None and kept.get("key") != key:
+        return None
+    return _outcome(kept)
+
+
+def _outcome(kept: Mapping[str, Any]) -> Outcome:
+    return Outcome(
+        [Finding(**{**row, "verdict": Verdict(row["verdict"])}) for row in kept["findings"]],
+        [Table(**table) for table in kept["tables"]],
+        kept["data"],
+    )

@@ -1,0 +1,88 @@
+"""Every experiment of every paper: it runs, draws, and stands on its page and in the matrix."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = ROOT / "docs"
+PAPERS = ("mc_sf", "wait", "slai", "flow", "stab")
+
+
+@pytest.fixture(scope="module")
+def load_paper(reproduce):
+    return reproduce("harness.command").load_paper
+
+
+@pytest.fixture(scope="module")
+def pages(reproduce):
+    return reproduce("harness.pages")
+
+
+def run(*arguments, folder):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "reproduce"), *arguments, "--out", str(folder / "out")],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_all_run_quick_and_draw(load_paper, name, tmp_path):
+    pytest.importorskip("matplotlib")
+    text = run(name, "--quick", "--jobs", "1", folder=tmp_path)
+    assert " nan" not in text
+    for experiment in load_paper(name).experiments:
+        assert f"{name} {experiment.name}: " in text
+        made = tmp_path / "out" / "quick" / name / experiment.name
+        assert made.with_suffix(".json").exists()
+        assert made.with_suffix(".png").exists() == (experiment.draw is not None)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_pages_and_matrix_have_every_experiment(load_paper, pages, name):
+    paper = load_paper(name)
+    assert paper.name == name
+    names = [experiment.name for experiment in paper.experiments]
+    assert len(set(names)) == len(names)
+    page = (DOCS / "reproductions" / paper.page).read_text("utf-8")
+    matrix = pages.read_block((DOCS / "reproductions.md").read_text("utf-8"), name)
+    for experiment in paper.experiments:
+        block = pages.read_block(page, experiment.name)
+        assert block.startswith(f"## {experiment.title}\n"), f"run python scripts/reproduce {name}"
+        assert f"| `{experiment.name}` |" in matrix
+        if experiment.draw is not None:
+            assert 1_000 < (DOCS / pages.picture(paper, experiment)).stat().st_size < 200_000
+    # And nothing that is no experiment (any more).
+    assert set(re.findall(r"<!-- begin (\S+) -->", page)) == set(names)
+    assert set(re.findall(r"\| `([\w.-]+)` \|$", matrix, re.MULTILINE)) == set(names)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_figure_of_the_paper_is_answered(load_paper, name):
+    paper = load_paper(name)
+    covered = {figure for experiment in paper.experiments for figure in experiment.covers}
+    assert paper.figures
+    assert set(paper.figures) <= covered
+    assert covered <= set(paper.figures)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_pages_say_what_comes_out(load_paper, pages, name, tmp_path):
+    pytest.importorskip("matplotlib")
+    paper = load_paper(name)
+    cheap = [experiment.name for experiment in paper.experiments if experiment.cheap]
+    assert cheap
+    shutil.copytree(DOCS / "reproductions", tmp_path / "docs" / "reproductions")
+    shutil.copy(DOCS / "reproductions.md", tmp_path / "docs")
+    run(name, "--only", ",".join(cheap), "--docs", str(tmp_path / "docs"), folder=tmp_path)
+    for file in ("reproductions.md", f"reproductions/{paper.page}"):
+        assert (tmp_path / "docs" / file).read_text("utf-8") == (DOCS / file).read_text("utf-8")

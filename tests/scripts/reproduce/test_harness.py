@@ -1,0 +1,189 @@
+"""What the reproductions share: blocks of pages, rows of the matrix, outcomes that are kept, the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+PAGE = "# Page\n\nBefore.\n\n<!-- begin a -->\n\nold\n\n<!-- end a -->\n\nAfter.\n"
+
+
+@pytest.fixture
+def harness(reproduce):
+    return reproduce("harness")
+
+
+@pytest.fixture
+def pages(reproduce):
+    return reproduce("harness.pages")
+
+
+@pytest.fixture
+def command(reproduce):
+    return reproduce("harness.command")
+
+
+class Toy:
+    """A paper with two experiments, one of which counts its runs."""
+
+    def __init__(self, harness):
+        self.harness, self.runs, self.value = harness, 0, "1.0"
+        one = harness.Experiment("one", "First | claim", "Section 1", self.run_one, draw=draw, cheap=True)
+        two = harness.Experiment("two", "Second", "Section 2", self.run_two)
+        self.paper = harness.Paper("toy", "A toy paper", "toy.md", (one, two))
+
+    def run_one(self, scale):
+        self.runs += 1
+        seeds = scale.number_of_seeds(full=9)
+        row = self.harness.Finding(
+            "mean", "1.1", f"{self.value} ({seeds} seeds)", self.harness.Verdict.REPRODUCED
+        )
+        table = self.harness.Table(("n", "|x|"), (("1", "2"),), "A table.")
+        return self.harness.Outcome([row], [table], {"y": [1.0, float("nan")]})
+
+    def run_two(self, scale):
+        row = self.harness.Finding("none", "5", "—", self.harness.Verdict.NOT_RUN, "No data.")
+        return self.harness.Outcome([row])
+
+
+def draw(data):
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    figure.subplots().plot([y for y in data["y"] if y is not None])
+    return figure
+
+
+@pytest.fixture
+def toy(harness, command, monkeypatch):
+    made = Toy(harness)
+    monkeypatch.setattr(command, "PAPERS", ("toy",))
+    monkeypatch.setattr(command, "load_paper", lambda name: made.paper)
+    return made
+
+
+@pytest.fixture
+def docs(tmp_path):
+    folder = tmp_path / "docs"
+    (folder / "reproductions").mkdir(parents=True)
+    (folder / "reproductions" / "toy.md").write_text(
+        "# Toy\n\nBy hand.\n\n<!-- begin two -->\n<!-- end two -->\n"
+    )
+    (folder / "reproductions.md").write_text("# All\n\n<!-- begin toy -->\n<!-- end toy -->\n\nThe end.\n")
+    return folder
+
+
+def run(command, docs, *arguments):
+    command.main([*arguments, "--docs", str(docs), "--out", str(docs.parent / "out")])
+
+
+def test_a_block_is_replaced_where_it_stands(pages):
+    text = pages.write_block(PAGE, "a", "new")
+    assert text == PAGE.replace("old", "new")
+    assert pages.read_block(text, "a") == "new"
+    assert pages.write_block(text, "a", "new") == text
+
+
+def test_a_block_that_is_not_there_comes_last(pages):
+    text = pages.write_block(PAGE, "b", "more")
+    assert text.startswith(PAGE.rstrip())
+    assert text.endswith("<!-- begin b -->\n\nmore\n\n<!-- end b -->\n")
+    assert pages.read_block(PAGE, "b") == ""
+
+
+def test_a_marker_without_its_end_is_an_error(pages):
+    with pytest.raises(ValueError, match="no <!-- end a -->"):
+        pages.write_block("<!-- begin a -->", "a", "x")
+
+
+def test_a_full_run_writes_page_picture_and_matrix(toy, command, docs, pages, capsys):
+    pytest.importorskip("matplotlib")
+    run(command, docs)
+    assert "toy one: mean: published 1.1; here 1.0 (9 seeds): reproduced" in capsys.readouterr().out
+    page = (docs / "reproductions" / "toy.md").read_text()
+    assert page.startswith("# Toy\n\nBy hand.\n\n<!-- begin two -->\n\n## Second\n")
+    block = pages.read_block(page, "one")
+    assert "Section 1. `python scripts/reproduce toy --only one`" in block
+    assert "A table.\n\n| n | \\|x\\| |\n| --- | --- |\n| 1 | 2 |" in block
+    assert "](../images/reproductions/toy-one.png)" in block
+    assert (docs / "images" / "reproductions" / "toy-one.png").stat().st_size > 1000
+    matrix = (docs / "reproductions.md").read_text()
+    assert matrix.endswith("<!-- end toy -->\n\nThe end.\n")
+    assert (
+        "| [Section 1](reproductions/toy.md#first--claim) | mean | 1.1 | 1.0 (9 seeds) | reproduced |"
+        in matrix
+    )
+    assert "| none | 5 | — | not run | No data. |  | `two` |" in matrix
+
+
+def test_one_experiment_leaves_the_rows_of_others(toy, command, docs):
+    pytest.importorskip("matplotlib")
+    run(command, docs)
+    before = (docs / "reproductions.md").read_text()
+    toy.value = "2.0"
+    run(command, docs, "toy", "--only", "one", "--fresh")
+    assert (docs / "reproductions.md").read_text() == before.replace("1.0 (9", "2.0 (9")
+
+
+def test_what_came_out_is_kept(toy, command, docs):
+    run(command, docs, "--no-pages")
+    run(command, docs, "--no-pages")
+    assert toy.runs == 1
+    run(command, docs, "--no-pages", "--seeds", "3")
+    assert toy.runs == 2
+    run(command, docs, "--no-pages", "--fresh")
+    assert toy.runs == 3
+    kept = json.loads((docs.parent / "out" / "toy" / "one.json").read_text())
+    assert kept["data"] == {"y": [1.0, None]}
+    assert kept["findings"][0]["verdict"] == "reproduced"
+
+
+def test_changed_code_runs_again_unless_told_not_to(toy, command, docs, reproduce, monkeypatch):
+    run(command, docs, "--no-pages")
+    monkeypatch.setattr(reproduce("harness.store"), "_digest", lambda paper: "other")
+    run(command, docs, "--no-pages", "--kept")
+    assert toy.runs == 1
+    run(command, docs, "--no-pages")
+    assert toy.runs == 2
+
+
+def test_a_quick_run_leaves_the_pages(toy, command, docs):
+    before = {file: file.read_bytes() for file in docs.rglob("*.md")}
+    run(command, docs, "--quick")
+    assert {file: file.read_bytes() for file in docs.rglob("*") if file.is_file()} == before
+    assert (docs.parent / "out" / "quick" / "toy" / "two.json").exists()
+
+
+def test_a_name_that_is_none_is_an_error(toy, command, docs, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run(command, docs, "toy", "--only", "three")
+    assert "no experiment 'three'" in capsys.readouterr().err
+    assert not (docs.parent / "out").exists()
+
+
+def test_there_is_no_such_paper(command, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["nobody", "--list"])
+    assert "there is no paper 'nobody': mc_sf, wait" in capsys.readouterr().err
+
+
+def test_the_list_names_all(toy, command, capsys):
+    command.main(["--list"])
+    assert capsys.readouterr().out.splitlines()[1].split() == ["toy", "two", "Section", "2:", "Second"]
+
+
+def test_scale_does_tasks_in_their_order(harness):
+    scale = harness.Scale(quick=True, jobs=1)
+    assert scale.do_all(str, [3, 1, 2]) == ["3", "1", "2"]
+    assert scale.pick("full", "quick") == "quick"
+    assert scale.number_of_seeds(50) == 2
+    assert harness.Scale(seeds=4).number_of_seeds(50) == 4
+
+
+def test_equal_figures_are_equal_files(reproduce, tmp_path):
+    pytest.importorskip("matplotlib")
+    draw_to = reproduce("harness.figures").draw_to
+    for name in ("a.png", "b.png"):
+        draw_to(tmp_path / "made" / name, draw, {"y": [1, 2, 3]})
+    first, second = (Path(tmp_path / "made" / name).read_bytes() for name in ("a.png", "b.png"))
+    assert first == second
