@@ -95,7 +95,7 @@ def test_no_policy_is_better(crowd, metric):
         "mc_benchmark",
         "flow_control_classes:budgets=2/2",
         "fcfs",
-        "alpha_greedy:alpha=0.5",
+        "request_level:batch=20",
     ):
         reached = compute_metrics(simulate(system, crowd, policy))[metric]
         assert reached <= bound if metric in LARGE else reached >= bound

@@ -1,6 +1,9 @@
 """The flow-control paper, Sections 3 and 4 and Appendices A and B."""
 
 from harness import Paper
+from papers.flow import overflows
+from papers.flow.conversations import FIGURE_2, FIGURE_3
+from papers.flow.optima import FIGURE_4
 from papers.flow.stability import CONDITIONS, THEOREM
 from papers.flow.synthetic import ALPHA, FIGURE_1
 
@@ -8,6 +11,6 @@ PAPER = Paper(
     name="flow",
     title="Flow control for LLM inference (stability by controlled activation)",
     page="flow.md",
-    experiments=(CONDITIONS, THEOREM, FIGURE_1, ALPHA),
+    experiments=(CONDITIONS, THEOREM, overflows.THEOREM, FIGURE_1, ALPHA, FIGURE_2, FIGURE_3, FIGURE_4),
     figures=("Figure 1", "Figure 2", "Figure 3", "Figure 4"),
 )
