@@ -233,9 +233,9 @@ def _on_time(n: int) -> int:
 def _tail_volume(kinds: Kinds, kv_capacity: int) -> int:
     """Return a lower bound on the 95th percentile of latency, whole slots."""
     work, count = np.sort(_work(kinds)[kinds.kind]), _on_time(len(kinds.kind))
-    done = math.ceil(work[:count].sum() / kv_capacity - 1e-9) + int(kinds.slot.min())
-    alone = np.sort(kinds.output[kinds.kind])[count - 1]
-    return max(int(alone), done - int(kinds.slot.max()))
+    done = math.ceil(float(work[:count].sum()) / kv_capacity - 1e-9) + int(kinds.slot.min())
+    alone = int(np.sort(kinds.output[kinds.kind])[count - 1])
+    return max(alone, done - int(kinds.slot.max()))
 
 
 def _span(kinds: Kinds, kv_capacity: int) -> float:
@@ -305,7 +305,7 @@ def _mean(kinds: Kinds, kv_capacity: int, seconds: float) -> tuple[float, NDArra
     wish = kinds.slot.astype(np.float64)
     for memory in (kv_capacity, _less(kinds, kv_capacity)):
         rows, limits = _program(kinds, memory, slots)
-        bounds = np.stack([np.zeros(arrived.size), arrived.ravel()], axis=1)
+        bounds = np.stack([np.zeros(arrived.size), arrived.ravel().astype(np.float64)], axis=1)
         solved = _solve(-np.ones(arrived.size), rows, limits, bounds, seconds)
         if solved is None:
             break
