@@ -33,7 +33,7 @@ What there is:
   :func:`need_of_tokens`, :func:`need_of_decodes`, :func:`held_by`, :func:`kv_growth`, :func:`claim_of`,
   :func:`chunk_that_fits`, :func:`needs_block`, :func:`full_tokens`.
 - Deciding: :func:`has_place`, :func:`admit`, :func:`admit_tokens`, :func:`admit_while_fits`, :func:`room_to_admit`,
-  :func:`evict`, :func:`evict_latest`, :func:`clear_all`, :func:`pause`, :func:`pause_all`; to wait, set
+  :func:`evict`, :func:`evict_latest`, :func:`clear_all`, :func:`put_back`, :func:`pause`, :func:`pause_all`; to wait, set
   ``decision.record.act = WAIT`` and, if not for the next arrival, ``wait_until``.
 - Look-ahead over future memory: :mod:`kvgym.simulator.lookahead`, with :func:`first_tokens`.
 - Heaps in ``memory.state``: :mod:`kvgym.simulator.heap`. Random numbers: :mod:`kvgym.simulator.random`.
@@ -156,6 +156,7 @@ __all__ = [
     "profile_clear",
     "profile_forget",
     "profile_offset",
+    "put_back",
     "ranked_pop",
     "ranked_push",
     "request_key",
@@ -374,6 +375,12 @@ def evict_latest(view: RuleView, decision: RuleDecision, need: int) -> None:
         need -= need_of(view, view.active[k])
         evict(decision, k)
         k -= 1
+
+
+@jit_inline
+def put_back(decision: RuleDecision, count: int) -> None:
+    """Count requests that were picked without a look at memory and stay in the queue as it does not suffice."""
+    decision.record.num_put_back += count
 
 
 @jit
