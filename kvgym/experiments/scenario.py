@@ -144,7 +144,8 @@ class Scenario(BaseModel):
         drawn = draw_capacity(self.kv_capacity, seed)
         changes: dict[str, Any] = {"kv_capacity": drawn}
         if isinstance(self.make_workload().spec.lengths, FillLengths):
-            described = {"preset": self.workload} if isinstance(self.workload, str) else dict(self.workload)
+            source = self.workload
+            described: dict[str, Any] = {"preset": source} if isinstance(source, str) else dict(source)
             lengths = {**(described.get("lengths") or {}), "kv_capacity": drawn}
             changes["workload"] = {**described, "lengths": lengths}
         return self.override(**changes)
