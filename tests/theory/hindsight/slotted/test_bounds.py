@@ -117,7 +117,7 @@ class RandomInSlots(RandomPolicy):
         return dataclasses.replace(decision, wait_until=float(math.ceil(decision.wait_until)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(small(6), st.integers(0, 2**32 - 1), st.sampled_from(["lost", "kept", "recompute"]))
 def test_no_random_decision_beats_the_bounds(instance, seed, progress):
     table, memory = instance
