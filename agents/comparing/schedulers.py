@@ -77,13 +77,7 @@ def eligible(table: RequestTable) -> list[str]:
         cls = POLICIES[name]
         own = cls.__module__.startswith("kvgym.baselines")
         aims = "slo" not in cls.info.needs or table.tbt_slo is not None
-        if (
-            own
-            and aims
-            and "true_length" not in cls.info.needs
-            and name not in NOT_COMPARED
-            and _carried(cls(), table)
-        ):
+        if own and aims and not cls.info.clairvoyant and name not in NOT_COMPARED and _carried(cls(), table):
             found.append(name)
     return found
 
