@@ -373,7 +373,7 @@ class Overtaking(Observer):
 def test_nobody_starts_while_somebody_swapped_out_waits(name: str, overtakes: bool) -> None:
     """Section 3: ongoing requests go before new ones."""
     found = 0
-    for seed, progress in enumerate(PROGRESS_ON_EVICT * 2):
+    for seed, progress in enumerate([*PROGRESS_ON_EVICT] * 2):
         seen = Overtaking()
         rules = system(seed, 25, ("uncounted", progress, "arrival"))
         simulate(rules, workload(seed, 60, 25, rate=0.6), with_chunk(name, 2), observer=seen)
