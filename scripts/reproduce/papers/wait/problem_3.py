@@ -19,7 +19,7 @@ from papers.wait.tables import number
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BOUNDS = (20.0, 25.0, 30.0, 40.0)  # s, on the mean latency; the mean TTFT may be a tenth of it
+BOUNDS = (10.0, 11.0, 12.0, 14.0, 16.0)  # s, on the mean latency; the mean TTFT may be a tenth of it
 SPACES: dict[str, tuple[str, dict[str, list[Any]]]] = {
     "wait": ("wait", {"thresholds": ["6/4/2", "7/5/3", "8/5/3", "8/6/3", "5/4/2", "4/3/2"]}),
     "sarathi": (
