@@ -96,6 +96,7 @@ def system_info(
     columns = (
         table.predicted_output_len if "predicted_length" in needs else None,
         table.predicted_high if "length_interval" in needs else None,
+        table.output_len if "true_length" in needs else None,
     )
     predicted = [c for c in columns if c is not None and len(c)]
     return SystemInfo(

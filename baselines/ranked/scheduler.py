@@ -131,12 +131,18 @@ def rate_all(view: RuleView, memory: RuleMemory) -> None:
             rate_slot(view, memory, k)
 
 
-@policy_kernel
-def ranked_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+@jit_inline
+def rank_all(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Rate, rank, and run the best prefix."""
     rate_all(view, memory)
     tokens = rank(view, decision, memory)
     carry_out(view, decision, memory, tokens)
+
+
+@policy_kernel
+def ranked_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Rate, rank, and run the best prefix."""
+    rank_all(view, decision, memory)
 
 
 @register_policy

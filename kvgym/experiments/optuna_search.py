@@ -13,7 +13,7 @@ from kvgym.experiments.tuning_result import Trial
 from kvgym.metrics import LATENCIES, metric_info
 
 # Metrics that look better when requests are left undone: compared only between runs that finished as many.
-_FLATTERED = ("evictions", "recomputed_tokens", "jain_fairness")
+_FLATTERED = ("evictions", "recomputed_tokens", "put_back", "overflows", "jain_fairness")
 
 
 def import_optuna() -> Any:
