@@ -41,14 +41,13 @@ class Balanced:
     unit: int
     proportions: tuple[int, ...]
     residences: float
-    most_seeds: int = 3
+    most_seeds: int = 2
 
 
 SETTINGS = (
-    Balanced("wait-high", "affine", 2, (3, 2, 1), 10),
-    Balanced("wait-nested", "affine", 1, (1, 2, 4, 8), 10),
-    Balanced("wait-low", "hardware", 5, (1, 1), 150),
-    Balanced("wait-high", "hardware", 1, (3, 2, 1), 10),
+    Balanced("wait-high", "affine", 2, (3, 2, 1), 8),
+    Balanced("wait-nested", "affine", 1, (1, 2, 4, 8), 8),
+    Balanced("wait-low", "hardware", 5, (1, 1), 100),
 )
 
 
