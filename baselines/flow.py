@@ -5,8 +5,8 @@ Algorithm 2 (unknown lengths) and Section 4.1.1 (A_min). A slot of the paper is 
 
 Readings of flow control: requests are picked without looking at memory. If the coming round does not fit,
 requests leave last in, first out until it does: the last picked first, then the latest activated. One that
-was picked at this very boundary was never active: it keeps its place in the queue and is not counted as
-evicted. In Algorithm 1 a class yields while the queue still holds a request of that class. The paper evicts in
+was picked at this very boundary was never active: it keeps its place in the queue and is counted as put back, not
+as evicted. In Algorithm 1 a class yields while the queue still holds a request of that class. The paper evicts in
 Algorithm 2 only; where condition (2) does not hold, Algorithm 1 overflows too and the same rule applies.
 
 The budgets and the conditions on them are the paper's, in which memory is tokens, whatever the block size of the
@@ -52,6 +52,7 @@ from kvgym.kernels import (
     profile_add,
     profile_forget,
     profile_offset,
+    put_back,
     request_key,
     rounds_for,
     rule_memory,
@@ -69,6 +70,8 @@ from kvgym.policy import (
 from kvgym.simulator.view import SystemView
 
 PAPER = "flow control for LLM inference (stability by controlled activation)"
+
+_RANDOM, _MOST, _SHARE, _BUDGETS = 0, 1, 2, 3  # flow control's parameters; the last ones are B_1, B_2, …
 
 _REQUESTS = 1  # A_min's parameters: the memory limit of its look-ahead, then the most requests of a run
 
@@ -93,15 +96,17 @@ def flow_control_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemo
 
     Undoing picks from the last one on leaves the longest sequence of first picks that fits.
     """
-    params = memory.params
-    budget = int(params[0])
-    if params[1] == 1.0:
-        budget = draw_budget(next_uniform(memory.state, 0), int(params[2]), params[3])
+    params, w = memory.params, view.worker
+    if params[_RANDOM] == 1.0:
+        budget = draw_budget(next_uniform(memory.state, 0), int(params[_MOST]), params[_SHARE])
+    else:
+        budget = int(params[_BUDGETS + w.iteration % (params.shape[0] - _BUDGETS)])
     need = need_of_active(view)
     if need > view.problem.kv_capacity:
         evict_latest(view, decision, need)
     else:
         admit_while_fits(view, decision, need, view.problem.kv_capacity, budget)
+    put_back(decision, min(budget, w.num_waiting) - decision.record.num_admit)
 
 
 # Layout of the state of flow_control_classes for n requests: the number of classes seen so far, then four
@@ -158,6 +163,29 @@ def leave_class(state: Any, n: int, row: int) -> None:
         state[1 + 2 * n + row] = UNKNOWN
 
 
+@jit
+def put_back_classes(view: RuleView, decision: RuleDecision, memory: RuleMemory, row: int, left: int) -> None:
+    """Count the picks that an overflow undoes.
+
+    Args:
+        view: what the rule sees.
+        decision: what it decides.
+        memory: its memory, see above.
+        row: the class at which the round no longer fits.
+        left: what is left of its budget.
+    """
+    state, n, last = memory.state, int(memory.params[0]), memory.params.shape[0] - 2
+    while row < state[0]:
+        i = state[1 + n + row]
+        while left > 0 and i != UNKNOWN:
+            i = state[1 + 3 * n + i]
+            left -= 1
+            put_back(decision, 1)
+        row += 1
+        if row < state[0]:
+            left = int(memory.params[1 + min(state[1 + row], last)])
+
+
 @policy_kernel
 def flow_control_classes_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 1: pick up to b_k of each class; what does not fit leaves, last in first out."""
@@ -167,6 +195,7 @@ def flow_control_classes_kernel(view: RuleView, decision: RuleDecision, memory: 
     need = need_of_active(view)
     if need > view.problem.kv_capacity:
         evict_latest(view, decision, need)
+        put_back_classes(view, decision, memory, -1, 0)
         return
     for row in range(state[0]):
         left = int(memory.params[1 + min(state[1 + row], last)])
@@ -174,6 +203,7 @@ def flow_control_classes_kernel(view: RuleView, decision: RuleDecision, memory: 
             i = state[1 + n + row]
             need += need_of(view, view.requests[i])
             if need > view.problem.kv_capacity or not has_place(view, decision):
+                put_back_classes(view, decision, memory, row, left)
                 return
             leave_class(state, n, row)
             admit(decision, i)
@@ -262,31 +292,39 @@ class FlowControl(CompiledPolicy):
     )
     kernel = flow_control_kernel
 
-    def __init__(self, *, budget: float = 4, random: bool = False) -> None:
-        """Set the activation budget.
+    def __init__(self, *, budget: Any = 4, random: bool = False) -> None:
+        """Set the activation budgets.
 
         Args:
-            budget: mean number of activations per iteration, > 0; a whole number unless ``random``. The paper
-                bounds it from below by the arrival rate and from above by (4), and finds it by a grid search
-                in practice; 4 is its budget per class in Section 4.1.
-            random: False: B_t = ``budget``. True: B_t is drawn anew for every iteration, also where nobody
-                waits, uniformly from 0 … 2 · ``budget``. If 2 · ``budget`` = n + f is not whole, n is
-                replaced by n + 1 with probability f, which keeps the mean. The paper asks for independent,
-                bounded whole numbers of mean ``budget`` and leaves their distribution open.
+            budget: B_t of iterations t = 1, 2, …, whole numbers ≥ 0, not all of them 0, in one of the forms
+                ``4``, ``"1/2/1"`` or ``[1, 2, 1]``. A sequence begins anew when it has ended, so that one number
+                holds for every iteration, and ``"1/2"`` has a mean of 1.5 without chance. Iterations are batches
+                of the worker: none pass while it has nothing to do. With ``random`` the mean of B_t, one number
+                > 0, not necessarily whole. The paper bounds the mean from below by the arrival rate and from
+                above by (4), and finds it by a grid search in practice; 4 is its budget per class in Section 4.1.
+            random: True: B_t is drawn anew for every iteration, also where nobody waits, uniformly from
+                0 … 2 · ``budget``. If 2 · ``budget`` = n + f is not whole, n is replaced by n + 1 with
+                probability f, which keeps the mean. The paper asks for independent, bounded whole numbers and
+                leaves their distribution open.
 
         Raises:
-            ConfigError: a budget that is not positive and finite, or not whole without ``random``.
+            ConfigError: budgets out of range, or fractions or a sequence that do not go with ``random``.
         """
         require_flag("random", random)
-        expected = "a number > 0" if random else "a whole number ≥ 1 (fractions need random=True)"
-        number = isinstance(budget, int | float | np.integer | np.floating) and 0 < budget < 2**31
-        require("budget", budget, number and (random or float(budget).is_integer()), expected)
-        self.budget, self.random = budget, random
+        self.budgets = numbers_of("budget", budget, float if random else int)
+        if random:
+            fine, expected = len(self.budgets) == 1 and 0 < self.budgets[0] < 2**31, "one number > 0"
+        else:
+            fine = 0 <= min(self.budgets) <= max(self.budgets) < 2**31 and any(self.budgets)
+            expected = "whole numbers ≥ 0, not all 0 (fractions need random=True)"
+        require("budget", budget, fine, expected)
+        self.random = random
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return B, whether it is random, and the whole and the fractional part of 2B."""
-        most = math.floor(2 * self.budget)
-        return np.array([self.budget, self.random, most, 2 * self.budget - most], dtype=np.float64)
+        """Return whether B_t is random, the whole and the fractional part of twice the first, and all of them."""
+        twice = 2 * self.budgets[0]
+        most = math.floor(twice)
+        return np.array([self.random, most, twice - most, *self.budgets], dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the state of the policy's coins."""

@@ -32,9 +32,9 @@ What there is:
 - Memory of the coming iteration: :func:`need_of`, :func:`need_of_active`; if not everybody runs in full
   :func:`need_of_tokens`, :func:`need_of_decodes`, :func:`held_by`, :func:`kv_growth`, :func:`claim_of`,
   :func:`chunk_that_fits`, :func:`needs_block`, :func:`full_tokens`.
-- Deciding: :func:`has_place`, :func:`admit`, :func:`admit_tokens`, :func:`admit_while_fits`, :func:`evict`,
-  :func:`evict_latest`, :func:`clear_all`, :func:`pause`, :func:`pause_all`; to wait, set ``decision.record.act =
-  WAIT`` and, if not for the next arrival, ``wait_until``.
+- Deciding: :func:`has_place`, :func:`admit`, :func:`admit_tokens`, :func:`admit_while_fits`, :func:`room_to_admit`,
+  :func:`evict`, :func:`evict_latest`, :func:`clear_all`, :func:`put_back`, :func:`pause`, :func:`pause_all`; to wait, set
+  ``decision.record.act = WAIT`` and, if not for the next arrival, ``wait_until``.
 - Look-ahead over future memory: :mod:`kvgym.simulator.lookahead`, with :func:`first_tokens`.
 - Heaps in ``memory.state``: :mod:`kvgym.simulator.heap`. Random numbers: :mod:`kvgym.simulator.random`.
 - The constants that records hold: :mod:`kvgym.simulator.tables`.
@@ -156,9 +156,11 @@ __all__ = [
     "profile_clear",
     "profile_forget",
     "profile_offset",
+    "put_back",
     "ranked_pop",
     "ranked_push",
     "request_key",
+    "room_to_admit",
     "rounds_for",
     "rule_memory",
     "seed_words",
@@ -341,6 +343,17 @@ def admit_while_fits(
 
 
 @jit_inline
+def room_to_admit(view: RuleView, decision: RuleDecision, limit: int) -> int:
+    """Return how much memory may be in use once one more request has been admitted.
+
+    That is ``limit``, up to the watermark; or all of the memory, if the request would be alone.
+    """
+    d = decision.record
+    alone = view.worker.num_active - d.num_evict + d.num_admit == 0
+    return view.problem.kv_capacity if alone else limit
+
+
+@jit_inline
 def evict(decision: RuleDecision, k: int) -> None:
     """Send the request in slot ``k`` back to the queue."""
     d = decision.record
@@ -362,6 +375,12 @@ def evict_latest(view: RuleView, decision: RuleDecision, need: int) -> None:
         need -= need_of(view, view.active[k])
         evict(decision, k)
         k -= 1
+
+
+@jit_inline
+def put_back(decision: RuleDecision, count: int) -> None:
+    """Count requests that were picked without a look at memory and stay in the queue as it does not suffice."""
+    decision.record.num_put_back += count
 
 
 @jit

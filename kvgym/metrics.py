@@ -21,7 +21,10 @@ included), ``processed_token_throughput`` (prefill and output tokens as processe
 that met all of their SLOs: f - a ≤ TTFT SLO and every gap ≤ TBT SLO). ``slo_attainment`` is the share of
 all requests that had arrived by t1 and did.
 
-Cost and use: ``evictions``, ``recomputed_tokens`` (KV tokens thrown away by evictions), ``kv_utilisation``
+Cost and use: ``evictions``, ``recomputed_tokens`` (KV tokens thrown away by evictions), ``put_back`` (requests
+that a policy picked without a look at memory and left in the queue at the same moment, because it does not suffice:
+policies report it whose rule is to pick first and look afterwards), ``overflows`` (decisions that evicted or put back
+anybody), ``kv_utilisation``
 (time average of memory in use / M, both in whole blocks), ``kv_peak`` (the largest), ``batch_size`` (requests per
 iteration), ``active_requests`` (time average), ``busy_fraction`` (share of span spent in batches),
 ``iterations``, ``makespan`` = span, ``duration`` = t1, ``input_tokens`` and ``output_tokens`` (sums of s and of o
@@ -81,6 +84,8 @@ SCALARS: dict[str, MetricInfo] = {
     "slo_attainment": MetricInfo("1", "share of requests that met all of their SLOs", False),
     "evictions": MetricInfo("1", "requests sent back to the queue", True),
     "recomputed_tokens": MetricInfo("tokens", "KV tokens thrown away by evictions", True),
+    "put_back": MetricInfo("1", "requests picked and put back at once, as memory does not suffice", True),
+    "overflows": MetricInfo("1", "decisions that evicted or put back anybody", True),
     "kv_utilisation": MetricInfo("1", "time average of KV memory in use / capacity, in whole blocks", None),
     "kv_peak": MetricInfo("1", "most KV memory in use / capacity, in whole blocks", None),
     "batch_size": MetricInfo("1", "requests per iteration", None),
@@ -170,6 +175,8 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         "slo_attainment": lambda: _ratio(slo_met(result).sum(), arrived()),
         "evictions": lambda: float(w["total_evicted"].sum()),
         "recomputed_tokens": lambda: float(r["num_recomputed_tokens"].sum()),
+        "put_back": lambda: float(w["total_put_back"].sum()),
+        "overflows": lambda: float(w["total_overflows"].sum()),
         "kv_utilisation": lambda: _ratio(w["kv_time"].sum(), capacity.sum() * span),
         "kv_peak": lambda: float((w["peak_kv_tokens"] / capacity).max()),
         "batch_size": lambda: _ratio(w["total_batch_requests"].sum(), w["iteration"].sum()),

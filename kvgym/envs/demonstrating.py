@@ -125,7 +125,7 @@ def demonstrate_episode(
         if outcome != RUNNING or (asked and report[AT] == observations.shape[0]):
             return outcome
         first = False
-        d.act, d.explicit, d.num_admit, d.num_evict, d.wait_until = RUN, 0, 0, 0, np.inf
+        d.act, d.explicit, d.num_admit, d.num_evict, d.num_put_back, d.wait_until = RUN, 0, 0, 0, 0, np.inf
         policy(open_view(e), decision, memory)
         report[NUM_ADMIT], report[NUM_EVICT], report[NUM_ACTIVE] = d.num_admit, d.num_evict, run.w.num_active
         reason = refused(e, decision)

@@ -18,9 +18,12 @@ class Decision:
         wait_until: do not run a batch, but wait for the next arrival, at the latest until this time
             (seconds; ``math.inf`` = the next arrival). None = run a batch; an empty one stalls the worker
             for the time of an empty batch.
+        put_back: requests that were picked without a look at memory and stay in the queue because it does not
+            suffice: a count for the metrics, which changes nothing.
     """
 
     admit: Sequence[int] = ()
     evict: Sequence[int] = ()
     tokens: Mapping[int, int] = field(default_factory=dict)
     wait_until: float | None = None
+    put_back: int = 0

@@ -39,6 +39,8 @@ def begin(run: Run, batch_time: Any, batch_params: Any) -> int:
     for j in range(d.num_admit):
         activate(run, run.admit[j], run.admit_tokens[j] if d.explicit == 1 else UNKNOWN)
     w.total_admitted += d.num_admit
+    w.total_put_back += d.num_put_back
+    w.total_overflows += 1 if d.num_evict + d.num_put_back > 0 else 0
     if d.act == RUN:
         w.total_idle += 1 if w.num_active == 0 else 0
         return start_batch(run, batch_time, batch_params)
@@ -70,5 +72,5 @@ def carry_out(run: Run, batch_time: Any, batch_params: Any) -> int:
 def clear_decision(run: Run) -> None:
     """Start from the decision to run everything that is active and admit nothing."""
     d = run.decision
-    d.act, d.explicit, d.num_admit, d.num_evict = RUN, 0, 0, 0
+    d.act, d.explicit, d.num_admit, d.num_evict, d.num_put_back = RUN, 0, 0, 0, 0
     d.wait_until = np.inf

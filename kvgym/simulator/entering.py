@@ -79,7 +79,11 @@ def enter_decision(
     until = math.inf if decision.wait_until is None else decision.wait_until
     if not isinstance(until, int | float | np.number):
         raise refuse(f"waits until {until!r}; expected seconds, or None to run a batch")
+    put_back = whole(decision.put_back, "puts back")
+    if put_back < 0:
+        raise refuse(f"puts back {put_back} requests; expected a number >= 0")
     record = into.record
+    record["num_put_back"] = put_back
     record["act"] = RUN if decision.wait_until is None else WAIT
     record["wait_until"] = until
     record["explicit"] = 1 if tokens else 0

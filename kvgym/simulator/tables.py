@@ -140,6 +140,8 @@ WORKER = np.dtype(
         ("total_routed", "i8"),  # requests that joined, by arrival or by transfer
         ("total_admitted", "i8"),
         ("total_evicted", "i8"),
+        ("total_put_back", "i8"),
+        ("total_overflows", "i8"),  # decisions that evicted or put back
         ("total_idle", "i8"),  # batches run with nobody active
         ("total_queue_steps", "i8"),  # steps of returning requests through a sorted queue
         ("total_finished", "i8"),
@@ -164,6 +166,7 @@ DECISION = np.dtype(
         ("explicit", "i8"),  # 0: all active run in full; 1: per-slot and per-admission token counts
         ("num_admit", "i8"),
         ("num_evict", "i8"),
+        ("num_put_back", "i8"),  # picked without a look at memory, which does not suffice
         ("wait_until", "f8"),  # with WAIT: latest time of the next decision (inf = next arrival)
     ],
     align=True,

@@ -247,6 +247,7 @@ class SystemView:
             evict=tuple(int(view.active[k].request_id) for k in evicted),
             tokens={i: count for i, count in tokens.items() if count != UNKNOWN},
             wait_until=None if d.act == RUN else float(d.wait_until),
+            put_back=int(d.num_put_back),
         )
 
 

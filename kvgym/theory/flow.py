@@ -1,4 +1,4 @@
-"""Flow control of admissions: when a load is too much, when budgets suffice, and how rare overflows are.
+"""Flow control of admissions: when a load is too much, when budgets suffice, how long queues are, how rare overflows.
 
 Source throughout: the paper of the "Flow-Controlled LLM Inference Policy" with known and with unknown output
 lengths (its Algorithms 1 and 2; called FLOW here). Time runs in
@@ -80,6 +80,99 @@ def is_overloaded(arriving: float, kv_capacity: float) -> bool:
         kv_capacity: M, tokens.
     """
     return check_number("arriving", arriving, least=0) > check_number("kv_capacity", kv_capacity, least=0)
+
+
+def unfinished_growth(arriving: float, kv_capacity: float, largest_workload: float) -> float:
+    """Return the least by which unfinished requests grow per slot, on average, under any policy; 0 = need not.
+
+    From (5): what T slots hold, MT, is less than what arrives in them by δT, δ = Σ λ_k w_k − M, and a request takes
+    at most max w of it; so E[Q(T)] ≥ δT / max w (Propositions 3.2 and 3.5).
+
+    Args:
+        arriving: KV tokens that arrive per slot, from :func:`class_load` or :func:`load`.
+        kv_capacity: M, tokens.
+        largest_workload: of a request, see :func:`request_workload`; with lengths up to C, (3C² + C) / 2.
+    """
+    check_number("arriving", arriving, least=0)
+    check_number("kv_capacity", kv_capacity, least=0)
+    check_number("largest_workload", largest_workload, above=0)
+    return max(0.0, arriving - kv_capacity) / largest_workload
+
+
+def least_unfinished(workloads: ArrayLike, kv_capacity: float, slots: int) -> int:
+    """Return how many of these requests are unfinished after some slots at least, whatever the policy.
+
+    Inequality (5) for requests that are known, without its last step: the most that can be finished are those of
+    least workload whose sum is within M times the slots.
+
+    Args:
+        workloads: of the requests that arrive in these slots, shape (n,), see :func:`request_workload`.
+        kv_capacity: M, tokens.
+        slots: T.
+    """
+    work = np.sort(check_numbers("workloads", workloads, least=0).ravel())
+    room = check_number("kv_capacity", kv_capacity, least=0) * check_number("slots", slots, least=0)
+    return len(work) - int(np.searchsorted(np.cumsum(work), room, side="right"))
+
+
+def drift_bound(queue: float, rate: float, budget: float, *, variance: float | None = None) -> float:
+    """Return the right side of (8), −ε Q + B / 2: no less than the drift of Q² / 2 from one slot to the next.
+
+    Here ε = b − λ, and B = E[(n − b)²] = Var n + (λ − b)², the least constant that (8) allows for. The queue of a
+    class moves as Q = (Q + n − b)⁺, with n arrivals in a slot.
+
+    Args:
+        queue: Q, waiting requests of a class at the end of a slot.
+        rate: λ, arrivals per slot.
+        budget: b, activations per slot.
+        variance: of the arrivals in a slot; ``None`` = that of a Poisson number, λ.
+    """
+    check_number("queue", queue, least=0)
+    slack, spread = _drift(rate, budget, variance)
+    return -slack * queue + spread / 2
+
+
+def mean_queue_bound(rate: float, budget: float, *, variance: float | None = None) -> float:
+    """Return B / 2ε: the mean queue of a class under Algorithm 1 is no longer, if (2) holds and b > λ.
+
+    In the steady state the drift of Q² / 2 is 0 on average, so that (8) gives ε E[Q] ≤ B / 2. The paper stops at
+    "the queue is positive recurrent"; this is what its inequality says of the length.
+
+    Args:
+        rate: λ, arrivals per slot.
+        budget: b, activations per slot.
+        variance: of the arrivals in a slot; ``None`` = that of a Poisson number, λ.
+
+    Raises:
+        ConfigError: the budget is not above the rate, so that nothing bounds the queue.
+    """
+    slack, spread = _drift(rate, budget, variance)
+    if slack <= 0:
+        raise ConfigError(
+            f"budget = {budget!r} must be above the rate, {rate!r}, for a queue that is bounded"
+        )
+    return spread / (2 * slack)
+
+
+def mean_latency_bound(
+    classes: Sequence[ClassStatistics], budgets: Sequence[int], *, slot: float = 1.0
+) -> float:
+    """Return slots from arrival to completion, at most on average, under Algorithm 1 with Poisson arrivals.
+
+    A request of class k waits E[Q_k] / λ_k slots (Little) and runs o_k; for E[Q_k] see :func:`mean_queue_bound`.
+    It holds if no round overflows, as (2) makes sure.
+
+    Args:
+        classes: the classes; their rates are per second.
+        budgets: b_k, activations per slot and class, each above its rate.
+        slot: seconds per slot.
+
+    Raises:
+        ConfigError: the budgets do not match the classes, or one is not above its rate.
+    """
+    rates, most = _rates(classes, slot), _budgets(classes, budgets)
+    queues = sum(mean_queue_bound(rate, b) for rate, b in zip(rates.tolist(), most.tolist(), strict=True))
+    return float((queues + np.sum(rates * [c.output_len for c in classes])) / np.sum(rates))
 
 
 def peak_memory(classes: Sequence[ClassStatistics], budgets: Sequence[int]) -> float:
@@ -212,6 +305,14 @@ def largest_budget_unknown(workload: float, kv_capacity: float, epsilon: float) 
     check_number("workload", workload, above=0)
     check_number("kv_capacity", kv_capacity, above=0)
     return (1 - epsilon) * kv_capacity / workload
+
+
+def _drift(rate: float, budget: float, variance: float | None) -> tuple[float, float]:
+    """Return ε and the least B of (8)."""
+    check_number("rate", rate, least=0)
+    check_number("budget", budget, least=0)
+    spread = rate if variance is None else check_number("variance", variance, least=0)
+    return budget - rate, spread + (rate - budget) ** 2
 
 
 def _workloads(classes: Sequence[ClassStatistics]) -> NDArray[np.float64]:

@@ -15,11 +15,14 @@ import pytest
 from flow_runs import arrivals, check, requests, run
 
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, InvalidDecisionError
+from kvgym.experiments.scenario import load_scenario
+from kvgym.metrics import compute_metrics
 from kvgym.policy import POLICIES, make_policy
 from kvgym.runner import simulate, system_info
 from kvgym.seeding import stream_seed
 from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.decision import Decision
 from kvgym.simulator.random import next_uniform, seed_words
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
@@ -82,6 +85,11 @@ def test_refuses_requests_without_what_it_needs(policy: str, column: str) -> Non
         ("flow_control", {"budget": float("inf")}, {}),
         ("flow_control", {"budget": "many"}, {}),
         ("flow_control", {"budget": True}, {}),
+        ("flow_control", {"budget": "0/0"}, {}),
+        ("flow_control", {"budget": "1/-1"}, {}),
+        ("flow_control", {"budget": [1, 1.5]}, {}),
+        ("flow_control", {"budget": []}, {}),
+        ("flow_control", {"budget": "1/2"}, {"random": True}),
         ("flow_control", {"budget": 0}, {"random": True}),
         ("flow_control", {"budget": -0.5}, {"random": True}),
         ("flow_control", {"budget": float("nan")}, {"random": True}),
@@ -137,6 +145,9 @@ def test_picks_that_overflow_are_undone_and_are_no_evictions() -> None:
     assert result.log is not None
     assert result.log["num_admitted"].tolist() == [2, 1, 0, 0, 1, 0]
     assert result.log["num_evicted"].tolist() == [0, 0, 1, 0, 0, 0]
+    # Put back: 2 at t=0 and t=3. Overflows: t = 0, 2 (nobody waits, so nobody is picked) and 3.
+    metrics = compute_metrics(result)
+    assert (metrics["evictions"], metrics["put_back"], metrics["overflows"]) == (1, 2, 3)
 
 
 ONE_AT_A_TIME = ("flow_control:budget=1", 10, [0, 0, 2], [3, 3, 1], [4, 3, 1])
@@ -169,6 +180,48 @@ def test_evicts_the_last_activated_until_the_round_fits() -> None:
         decided.append((list(decision.evict), list(decision.admit)))
         running = simulation.step(decision)
     assert decided == [([], [0, 1, 2]), ([], [3, 4]), ([4, 3], []), ([], [])]
+
+
+@pytest.mark.parametrize("budget", ["2/0/1", [2, 0, 1], (2, 0, 1)])
+def test_budgets_may_be_a_sequence_that_begins_anew(budget: Any) -> None:
+    # t=0: 0, 1. t=1: none. t=2: 2. t=3: 3, 4, as at t=0. Then nothing to do until 9: no iteration passes, so that 9 is
+    # the fifth (nobody), 10 the sixth (5) and 11 the first of the sequence again (6).
+    table = requests([0] * 5 + [9] * 2, [1] * 7, [1] * 7)
+    system = System(kv_capacity=99, batch_time=UnitBatchTime())
+    result = simulate(system, table, make_policy("flow_control", budget=budget))
+    assert result.requests["start_time"].tolist() == [0, 0, 2, 3, 3, 10, 11]
+    assert compute_metrics(result)["overflows"] == 0
+
+
+def test_a_sequence_of_budgets_in_a_scenario() -> None:
+    policies = ("flow_control:budget=1/2",)
+    scenario = load_scenario("flow-classes").override(
+        workload={"preset": "flow", "duration": 20}, policies=policies
+    )
+    assert scenario.policies == policies
+    table = scenario.make_workload().sample(0)
+    result = simulate(scenario.make_system(), table, scenario.policies[0], log=True)
+    assert result.log is not None
+    assert result.log["num_admitted"][:8].tolist() == [1, 2] * 4
+
+
+def test_what_is_put_back_is_what_would_have_been_picked() -> None:
+    # M = 8, B = 3. t=0: 3+3 fit, 2 of four is put back. t=1: 4+4, and 2, 3 are put back. t=2: 5+5 = 10: 1 is evicted,
+    # and 2, 3 are put back. A policy in Python says so by its decision.
+    table = requests([0] * 4, [2] * 4, [3, 3, 1, 1])
+    system = System(kv_capacity=8, batch_time=UnitBatchTime())
+    policy = make_policy("flow_control:budget=3")
+    policy.reset(system_info(system, table, 0, policy.info.needs))
+    simulation = Simulation(system, table)
+    simulation.start()
+    for expected in (1, 2, 2):
+        decision = policy.schedule(simulation.view)
+        assert decision.put_back == expected
+        simulation.step(decision)
+    assert simulation.worker["total_put_back"].sum() == 5
+    assert simulation.worker["total_overflows"].sum() == 3
+    with pytest.raises(InvalidDecisionError, match="puts back -1"):
+        simulation.step(Decision(put_back=-1))
 
 
 def test_random_budgets_are_uniform_with_the_mean_given() -> None:
@@ -231,6 +284,8 @@ def test_classes_are_picked_in_turn_and_undone_from_the_last() -> None:
     args = (5, [0] * 6, [1] * 6, [1] * 6)
     result = run("flow_control_classes:budgets=1/2", *args, class_id=[1, 1, 1, 0, 0, 1])
     check(result, start=[0, 1, 2, 0, 1, 2], finish=[1, 2, 3, 1, 2, 3])
+    metrics = compute_metrics(result)
+    assert (metrics["evictions"], metrics["put_back"], metrics["overflows"]) == (0, 2, 2)
 
 
 def test_one_number_is_the_budget_of_every_class() -> None:
@@ -248,6 +303,19 @@ def test_overflow_evicts_the_last_activated_whatever_its_class() -> None:
     # M = 9. t=0: 3. t=1: 4+3. t=2: 5+4. t=3: 6+5 = 11: 1 goes, although its class is served first. t=4: 1 again.
     result = run("flow_control_classes:budgets=1/1", 9, [0, 1], [2, 2], [4, 3], class_id=[1, 0])
     check(result, [0, 1], [4, 7], evictions=[0, 1], kv=[3, 7, 9, 6, 3, 4, 5])
+    # Four more of class 0 (and 3, of class 2) at t=3, where 1 is evicted: one of each is picked and put back, and again
+    # at t=4, with 1 in front of its class: 0 is over, 3+3 of the two classes in front fit, 3+3+3 do, too.
+    crowd = run(
+        "flow_control_classes:budgets=1/1",
+        9,
+        [0, 1, 3, 3, 3],
+        [2] * 5,
+        [4, 3, 1, 1, 1],
+        class_id=[1, 0, 0, 2, 0],
+    )
+    assert crowd.requests["start_time"].tolist() == [0, 1, 5, 4, 6]
+    metrics = compute_metrics(crowd)
+    assert (metrics["evictions"], metrics["put_back"], metrics["overflows"]) == (1, 2, 1)
     # Both at 0: class 0 is activated first, so 0 (class 1) goes: 3+3, 4+4, 5+5 = 10 > 9.
     result = run("flow_control_classes:budgets=1/1", 9, [0, 0], [2, 2], [3, 3], class_id=[1, 0])
     check(result, [0, 0], [6, 3], evictions=[1, 0], kv=[6, 8, 5, 3, 4, 5])

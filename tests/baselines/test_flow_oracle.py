@@ -92,11 +92,11 @@ class Oracle(Policy):
     def __init__(self, like: Policy, **arguments: Any) -> None:
         self.info = like.info  # type: ignore[misc]
         self.arguments = arguments
-        self.undone = 0
+        self.undone = self.decisions = 0
         self.begin()
 
     def reset(self, system: SystemInfo) -> None:
-        self.undone, self.words = 0, seed_words(system.seed)
+        self.undone, self.decisions, self.words = 0, 0, seed_words(system.seed)
         self.begin()
 
     def begin(self) -> None:
@@ -107,8 +107,12 @@ class Oracle(Policy):
 
     def schedule(self, view: SystemView) -> Decision:
         waiting, active = (jobs(rows, view, self.info.needs) for rows in (view.waiting, view.active))
+        before = self.undone
         evict, admit = self.decide(waiting, active, view.kv_capacity)
-        return Decision(admit=[job.id for job in admit], evict=[job.id for job in evict])
+        self.decisions += 1
+        put_back = self.undone - before if isinstance(self, FlowControl | FlowControlClasses) else 0
+        admitted, evicted = ([job.id for job in some] for some in (admit, evict))
+        return Decision(admit=admitted, evict=evicted, put_back=put_back)
 
     def decide(self, waiting: list[Job], active: list[Job], M: int) -> Plan:  # noqa: N803
         raise NotImplementedError
@@ -129,7 +133,8 @@ class FlowControl(Oracle):
     """Algorithm 2."""
 
     def decide(self, waiting: list[Job], active: list[Job], M: int) -> Plan:  # noqa: N803
-        B = self.draw() if self.arguments.get("random") else self.arguments["budget"]
+        b = self.arguments["budget"]
+        B = self.draw() if self.arguments.get("random") else b[self.decisions % len(b)]
         return self.last_in_first_out(active, waiting[:B], M)
 
     def draw(self) -> int:
@@ -232,8 +237,9 @@ class CostAware(Oracle):
 # ---------------------------------------------------------------- comparison
 
 CASES: list[tuple[str, type[Oracle], dict[str, Any]]] = [
-    ("flow_control:budget=1", FlowControl, {"budget": 1}),
-    ("flow_control:budget=3", FlowControl, {"budget": 3}),
+    ("flow_control:budget=1", FlowControl, {"budget": (1,)}),
+    ("flow_control:budget=3", FlowControl, {"budget": (3,)}),
+    ("flow_control:budget=0/3/1/0/4", FlowControl, {"budget": (0, 3, 1, 0, 4)}),
     ("flow_control:budget=2.5,random=true", FlowControl, {"budget": 2.5, "random": True}),
     ("flow_control:budget=0.875,random=true", FlowControl, {"budget": 0.875, "random": True}),
     ("flow_control_classes:budgets=1", FlowControlClasses, {"budgets": (1,)}),
@@ -403,7 +409,7 @@ def test_special_cases_are_known_policies(spec: str, known: str, columns: dict[s
 @pytest.mark.parametrize(
     ("spec", "oracle", "arguments"),
     [
-        ("flow_control:budget=9", FlowControl, {"budget": 9}),
+        ("flow_control:budget=9", FlowControl, {"budget": (9,)}),
         ("flow_control_classes:budgets=9", FlowControlClasses, {"budgets": (9,)}),
         ("a_min", AMin, {}),
         ("ageing:rate=0.01", Ageing, {"rate": 0.01}),

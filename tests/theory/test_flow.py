@@ -5,13 +5,21 @@ import math
 import numpy as np
 import pytest
 
+from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError
+from kvgym.metrics import compute_metrics
+from kvgym.runner import simulate
+from kvgym.simulator.system import System
 from kvgym.theory.flow import (
     class_load,
+    drift_bound,
     is_overloaded,
     largest_budget_unknown,
     largest_budgets,
+    least_unfinished,
     load,
+    mean_latency_bound,
+    mean_queue_bound,
     mean_workload,
     overflow_bound,
     peak_memory,
@@ -19,6 +27,7 @@ from kvgym.theory.flow import (
     smallest_budgets,
     sufficient,
     sufficient_unknown,
+    unfinished_growth,
 )
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
@@ -121,6 +130,81 @@ def test_overflow_bound_is_not_exceeded():
     assert 0 < overflows < overflow_bound(slots, capacity, epsilon, 1, 4) < 0.9 * slots
 
 
+def test_unfinished_grow_by_the_volume_that_does_not_fit():
+    # Section 4.1: (20,300 - 16,492) / 2,430 per slot.
+    assert unfinished_growth(20_300, M, 2430) == pytest.approx(3808 / 2430)
+    assert unfinished_growth(M - 1, M, 2430) == 0
+    # Room for 3 * 10 = 30: 5 + 7 + 8 fit, 11 more do not; 12 + 18 would, but these are fewer.
+    assert least_unfinished([12, 8, 5, 18, 11, 7], 10, 3) == 3
+    assert least_unfinished([5, 5, 5], 5, 3) == 0
+    assert least_unfinished([5, 5, 5], 5, 2) == 1
+    assert least_unfinished([], 5, 2) == 0
+
+
+@pytest.mark.parametrize("policy", ["flow_control_classes", "mc_sf", "fcfs", "request_level:batch=30"])
+def test_no_policy_leaves_fewer_unfinished(policy):
+    """Of requests that a volume cannot hold, over horizons: (5) for known requests, and its mean."""
+    rng, capacity = np.random.default_rng(3), 120
+    for slots in (20, 60, 200):
+        arrival = np.repeat(np.arange(slots), rng.poisson(2.0, slots)).astype(float)
+        kind = rng.integers(0, 2, len(arrival))
+        table = RequestTable.from_columns(
+            arrival_time=arrival, prompt_len=np.full(len(kind), 5), output_len=np.where(kind, 12, 4),
+            predicted_output_len=np.where(kind, 12, 4), class_id=kind,
+        )  # fmt: skip
+        system = System(kv_capacity=capacity, batch_time=UnitBatchTime(), horizon=float(slots))
+        unfinished = compute_metrics(simulate(system, table, policy))["unfinished"]
+        work = request_workload(table.prompt_len, table.output_len)
+        assert least_unfinished(work, capacity, slots) <= unfinished
+        assert (work.sum() - capacity * slots) / work.max() <= least_unfinished(work, capacity, slots)
+
+
+def stationary(rate, budget, states=400):
+    """The steady state of Q = (Q + n - b)+ with Poisson n, and the drift of Q² / 2 in each state."""
+    numbers = np.arange(states + budget)
+    arrivals = np.exp(numbers * math.log(rate) - rate - np.array([math.lgamma(x + 1) for x in numbers]))
+    steps = np.zeros((states, states))
+    for queue in range(states):
+        np.add.at(steps[queue], np.clip(queue + numbers - budget, 0, states - 1), arrivals)
+    steps /= steps.sum(axis=1, keepdims=True)
+    system = np.vstack([steps.T - np.eye(states), np.ones(states)])
+    weights = np.linalg.lstsq(system, np.append(np.zeros(states), 1.0), rcond=None)[0]
+    lengths = np.arange(states)
+    return lengths @ weights, steps @ lengths.astype(float) ** 2 / 2 - lengths.astype(float) ** 2 / 2
+
+
+@pytest.mark.parametrize(("rate", "budget"), [(3.9, 4), (3.5, 4), (0.5, 1), (2.0, 3)])
+def test_queue_bound_against_the_steady_state(rate, budget):
+    mean, drift = stationary(rate, budget)
+    most = [drift_bound(queue, rate, budget) for queue in range(200)]
+    assert np.all(drift[:200] <= np.array(most) + 1e-9)
+    # Where no arrivals can empty the queue the inequality is an equation.
+    np.testing.assert_allclose(drift[budget:200], most[budget:], atol=1e-9)
+    bound = mean_queue_bound(rate, budget)
+    assert bound == pytest.approx((rate + (budget - rate) ** 2) / (2 * (budget - rate)))
+    assert mean < bound
+    if rate == 3.9:
+        assert mean > 0.9 * bound  # tight in heavy traffic
+
+
+def test_latency_bound_against_a_run_of_algorithm_1():
+    classes = experiment(3.9)
+    bound = mean_latency_bound(classes, (4, 4, 4))
+    assert bound == pytest.approx(40 + (3.9 + 0.01) / 0.2 / 3.9)
+    rng, slots = np.random.default_rng(1), 3000
+    counts = rng.poisson(3.9, (slots, 3))
+    kind = np.repeat(np.tile(np.arange(3), slots), counts.ravel())
+    table = RequestTable.from_columns(
+        arrival_time=np.repeat(np.repeat(np.arange(slots), 3), counts.ravel()).astype(float),
+        prompt_len=np.full(len(kind), 10), output_len=20 + 20 * kind, class_id=kind,
+    )  # fmt: skip
+    system = System(kv_capacity=M, batch_time=UnitBatchTime())
+    metrics = compute_metrics(simulate(system, table, "flow_control_classes:budgets=4/4/4"))
+    assert 40 < metrics["e2e_latency_mean"] < bound
+    assert metrics["overflows"] == 0
+    assert metrics["kv_peak"] * M <= peak_memory(classes, (4, 4, 4))
+
+
 def test_errors():
     classes = experiment(1.0)
     for call in (
@@ -131,6 +215,11 @@ def test_errors():
         lambda: sufficient_unknown(1, 0.5, 1, 1, 0),
         lambda: overflow_bound(0, 1, 0.5, 1, 1),
         lambda: largest_budget_unknown(0, 1, 0.5),
+        lambda: mean_queue_bound(4, 4),
+        lambda: mean_queue_bound(1, 4, variance=-1),
+        lambda: drift_bound(-1, 1, 4),
+        lambda: mean_latency_bound(classes, (4, 4)),
+        lambda: unfinished_growth(1, 1, 0),
     ):
         with pytest.raises(ConfigError):
             call()
