@@ -203,7 +203,8 @@ def draw_figure_1(data: Mapping[str, Any]) -> Figure:
             axes.set(title=f"{LABELS[c]}, {row}", ylabel=UNIT[c], xlabel="slots" if r else "")
             if c < 2:
                 axes.set_yscale("log")
-        panels[4 * r].legend(fontsize=4.5)
+        panels[4 * r].set_ylim(bottom=12)  # room for the legend
+        panels[4 * r].legend(fontsize=4.5, loc="lower right")
     return figure
 
 
