@@ -38,6 +38,7 @@ from kvgym.policy import (
     head_of_queue,
     register_policy,
     require,
+    require_fraction,
 )
 
 PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Constraints"
@@ -102,7 +103,7 @@ class FCFS(CompiledPolicy):
         Args:
             protection: fraction of the capacity that admission leaves free, in [0, 1).
         """
-        require("protection", protection, 0 <= protection < 1, "a fraction in [0, 1)")
+        require_fraction("protection", protection)
         self.protection = protection
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:

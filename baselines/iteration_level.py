@@ -50,6 +50,7 @@ from kvgym.kernels import (
     pause_all,
     policy_kernel,
     request_key,
+    room_to_admit,
     rule_memory,
 )
 from kvgym.policy import (
@@ -61,6 +62,7 @@ from kvgym.policy import (
     require,
     require_count,
     require_flag,
+    require_fraction,
 )
 
 # Layout of the parameters: memory that admission may fill, tokens of an iteration, active requests, and a switch.
@@ -87,7 +89,7 @@ def admit_prompts(view: RuleView, decision: RuleDecision, params: Any) -> int:
     i = first_waiting(view)
     while i != UNKNOWN and w.num_active + d.num_admit < max_requests and has_place(view, decision):
         use, left = need_of(view, view.requests[i]), view.requests[i].num_prefill_left
-        room = (view.problem.kv_capacity if w.num_active + d.num_admit == 0 else limit) - used
+        room = room_to_admit(view, decision, limit) - used
         if left == 0 and prefills == 0:
             room -= decodes
         batched = tokens + left
@@ -194,16 +196,16 @@ def sarathi_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -
         budget, reserved = continue_prefills(view, decision, staying, budget, view.problem.kv_capacity - need)
     if d.num_evict > 0:
         return
-    free, max_requests = int(params[_LIMIT]) - need - reserved, int(params[_MAX_REQUESTS])
+    used, limit, max_requests = need + reserved, int(params[_LIMIT]), int(params[_MAX_REQUESTS])
     while budget > 0 and staying + d.num_admit < max_requests and has_place(view, decision):
         i = next_to_admit(view, decision, memory.state, shortest_first)
         if i == UNKNOWN:
             break
         left = view.requests[i].num_prefill_left
         use = claim_of(view, view.requests[i])
-        if use > free and staying + d.num_admit > 0:
+        if use > room_to_admit(view, decision, limit) - used:
             break
-        free -= use
+        used += use
         if left > budget:
             admit_tokens(decision, i, budget)
         else:
@@ -247,7 +249,7 @@ class VLLM(CompiledPolicy):
         require_flag("padded", padded)
         require_count("max_batch_tokens", max_batch_tokens)
         require_count("max_batch_requests", max_batch_requests)
-        require("watermark", watermark, 0 <= watermark < 1, "a fraction in [0, 1)")
+        require_fraction("watermark", watermark)
         self.max_batch_tokens, self.max_batch_requests = max_batch_tokens, max_batch_requests
         self.watermark, self.padded = watermark, padded
 
@@ -298,7 +300,7 @@ class Sarathi(CompiledPolicy):
         require_count("token_budget", token_budget)
         require_count("max_batch_requests", max_batch_requests)
         require("order", order, order in ("fcfs", "spf"), "fcfs or spf")
-        require("watermark", watermark, 0 <= watermark < 1, "a fraction in [0, 1)")
+        require_fraction("watermark", watermark)
         self.token_budget, self.max_batch_requests = token_budget, max_batch_requests
         self.order, self.watermark = order, watermark
 

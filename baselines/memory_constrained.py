@@ -47,7 +47,15 @@ from kvgym.kernels import (
     rounds_for,
     rule_memory,
 )
-from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, fraction_of, register_policy, require
+from kvgym.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    SystemInfo,
+    fraction_of,
+    register_policy,
+    require,
+    require_fraction,
+)
 from kvgym.simulator.view import SystemView
 
 PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Constraints"
@@ -198,7 +206,7 @@ class LookAhead(CompiledPolicy):
                 (5) is printed; ``"extend"``, the memory it needs in the coming iteration. With predictions
                 below the truth the printed rule can admit the same set, overflow and clear it for ever.
         """
-        require("protection", protection, 0 <= protection < 1, "a fraction in [0, 1)")
+        require_fraction("protection", protection)
         require("overrun", overrun, overrun in ("ignore", "extend"), "ignore or extend")
         self.protection, self.overrun = protection, overrun
 

@@ -7,7 +7,14 @@ Readings, beside those of :mod:`kvgym.baselines.wait`: segment k holds stages l'
 text (Algorithm 2's sets are one short), and the waiting queue, stage 0, belongs to segment 1. The entry of a
 later segment is its first stage, l'_{k-1} + 1. A request leaves whenever it finishes, not only at the end of the
 last segment; one that outlives the last boundary stays in the last segment. All classes are taken to have one
-prompt length, the mean over arrivals.
+prompt length, the mean over arrivals, unless there are groups: Section 5.1 says that prompts of other lengths are
+handled as types are by Algorithm 1, with a group of segments for each length (``groups``). Read here: every group has
+a queue, segments and thresholds of its own, meets (12) with its own arrivals and the time of a batch that is full in
+all groups, and takes part in a batch if its first segment has reached its threshold.
+
+Where rates change, ``peak`` takes thresholds from (15) with the worst shares p*_k, and ``overflow`` chooses their drift
+so that the memory bound (14), with theta of (20) or (21), is least. ``adjust`` estimates the rate of each group from
+its arrivals; the shares that go on from segment to segment remain those of the mean rates.
 
 Below the memory that Theorem 2 asks for, paused requests can fill the worker: nothing moves until the drain rule
 sets in, and without it the run ends in the engine's livelock error.
@@ -16,20 +23,29 @@ sets in, and without it the run ends in the engine's livelock error.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines.wait import (
-    NUM_THRESHOLDS,
-    PAPER,
-    QUEUES,
-    THRESHOLDS,
-    ThresholdPolicy,
+from kvgym.baselines._threshold_policy import PAPER, ThresholdPolicy
+from kvgym.baselines._thresholds import (
+    ADJUST,
+    IN_FORCE,
+    NUM_QUEUES,
+    adjust_thresholds,
+    admit_by_queue,
     drain_or_wait,
     evict_newest,
+    fade_counts,
+    first_of,
+    join_queue,
+    leave_queue,
     num_stages,
     plan_all,
+    queues_at,
+    reached,
+    rest,
     start_batch,
     stop_draining,
 )
@@ -38,7 +54,6 @@ from kvgym.kernels import (
     RuleDecision,
     RuleMemory,
     RuleView,
-    admit_while_fits,
     evict_latest,
     held_by,
     jit_inline,
@@ -46,61 +61,109 @@ from kvgym.kernels import (
     need_of_active,
     pause,
     policy_kernel,
-    rule_memory,
 )
 from kvgym.policy import PolicyInfo, SystemInfo, numbers_of, register_policy, require
+from kvgym.workloads.classes import ClassStatistics
 
-# The profile array holds, by output tokens made: how many active requests are there, and their segment.
+if TYPE_CHECKING:
+    from kvgym.theory.groups import SegmentGroup
+
+BATCHES = 1_000_000
+"""Batches over which ``overflow`` is meant; the bound grows with their logarithm."""
+
+# The policy's own parameters: of each group the longest prompt, then of each threshold the end of its segment. The
+# profile holds, by group and output tokens made: how many active requests are there, and their threshold.
+
+
+@jit_inline
+def group_of(memory: RuleMemory, prompt_len: int) -> int:
+    """Return the group of a prompt: the first that is for prompts so long."""
+    q, own = 0, rest(memory)
+    while q < int(memory.params[NUM_QUEUES]) - 1 and prompt_len > memory.params[own + q]:
+        q += 1
+    return q
+
+
+@jit_inline
+def run_to(memory: RuleMemory, q: int) -> int:
+    """Return where in the state it stands up to which threshold group ``q`` runs."""
+    return queues_at(memory) + 3 * int(memory.params[NUM_QUEUES]) + q
+
+
+@jit_inline
+def leave_queues(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Take those admitted, who stood first, out of the queues of their groups."""
+    for j in range(decision.record.num_admit):
+        leave_queue(memory, group_of(memory, view.requests[decision.admit[j]].prompt_len))
 
 
 @jit_inline
 def plan_segments(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tuple[int, int]:
     """Plan min(n_k, count) requests at each stage of the segments that run, and pause all others.
 
-    Segments run up to the largest k such that every segment up to it has reached its threshold at its entry;
-    segment 1 has, or this is not called.
+    Segments of a group run up to the largest k such that every segment up to it has reached its threshold at its
+    entry, in one group at least, or this is not called.
 
     Returns:
         How many active requests run, and the memory needed.
     """
-    params, profile, num_active = memory.params, memory.profile, view.worker.num_active
-    m, segment_of = int(params[NUM_THRESHOLDS]), num_stages(view)
+    state, profile, num_active = memory.state, memory.profile, view.worker.num_active
+    queues, stages = int(memory.params[NUM_QUEUES]), num_stages(view)
+    ends, segment_of = rest(memory) + queues, queues * stages
     for k in range(num_active):
-        profile[view.active[k].num_output_tokens] += 1
-    segments = 1
-    while segments < m and (
-        profile[int(params[THRESHOLDS + m + segments - 1])] >= params[THRESHOLDS + segments]
-    ):
-        segments += 1
+        slot = view.active[k]
+        profile[group_of(memory, slot.prompt_len) * stages + slot.num_output_tokens] += 1
+    for q in range(queues):
+        t = first_of(memory, q)
+        if reached(memory, q):
+            t += 1
+            while t < first_of(memory, q + 1) and (
+                profile[q * stages + int(memory.params[ends + t - 1])] >= state[IN_FORCE + t]
+            ):
+                t += 1
+        state[run_to(memory, q)] = t
     running, need = 0, 0
     for k in range(num_active - 1, -1, -1):  # from the newest: of each stage the surplus is paused
         slot = view.active[k]
-        stage = slot.num_output_tokens
-        segment = profile[segment_of + stage]
-        if segment >= segments or profile[stage] > params[THRESHOLDS + segment]:
-            profile[stage] -= 1
+        q = group_of(memory, slot.prompt_len)
+        at = q * stages + slot.num_output_tokens
+        t = profile[segment_of + at]
+        if t >= state[run_to(memory, q)] or profile[at] > state[IN_FORCE + t]:
+            profile[at] -= 1
             need += held_by(view, slot)
             pause(decision, slot)
         else:
             running += 1
             need += need_of(view, slot)
     for k in range(num_active):
-        profile[view.active[k].num_output_tokens] = 0
+        slot = view.active[k]
+        profile[group_of(memory, slot.prompt_len) * stages + slot.num_output_tokens] = 0
     return running, need
 
 
 @policy_kernel
 def nested_wait_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 2, with the drain rule."""
-    capacity, threshold = view.problem.kv_capacity, int(memory.params[THRESHOLDS])
-    if view.worker.num_waiting >= threshold:
+    capacity = view.problem.kv_capacity
+    if memory.params[ADJUST] > 0:
+        fade_counts(view, memory)
+    for j in range(view.worker.num_queued):
+        i = view.queued[j]
+        join_queue(view, memory, group_of(memory, view.requests[i].prompt_len), i)
+    if memory.params[ADJUST] > 0:
+        adjust_thresholds(view, memory)
+    some = False
+    for q in range(int(memory.params[NUM_QUEUES])):
+        some |= reached(memory, q)
+    if some:
         running, need = plan_segments(view, decision, memory)
         if need > capacity:
             running = evict_newest(view, decision, need, running)
         else:
-            admit_while_fits(view, decision, need, capacity, threshold)
+            admit_by_queue(view, decision, memory, need, False)
         if running + decision.record.num_admit > 0:
             stop_draining(memory)
+            leave_queues(view, decision, memory)
             start_batch(memory)
             return
         plan_all(view, decision)
@@ -109,7 +172,8 @@ def nested_wait_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemor
         if need > capacity:
             evict_latest(view, decision, need)
         else:
-            admit_while_fits(view, decision, need, capacity, threshold)
+            admit_by_queue(view, decision, memory, need, True)
+        leave_queues(view, decision, memory)
         start_batch(memory)
 
 
@@ -127,86 +191,191 @@ class NestedWait(ThresholdPolicy):
         evicts=True,
     )
     kernel = nested_wait_kernel
+    strict = True
 
     def __init__(
         self,
         *,
         thresholds: str | int | Sequence[int] | None = None,
         segments: str | int | Sequence[int] | None = None,
+        groups: str | int | Sequence[int] | None = None,
         rule: str = "fluid",
         batch_limit: int = 128,
         drain: bool = True,
         patience: float | None = None,
+        slack: float = 0.0,
+        overflow: float | None = None,
+        adjust: float | None = None,
     ) -> None:
         """Set segments, thresholds and drain rule.
 
         Args:
-            thresholds: requests per stage, one for each segment as in ``"15/14/12/8"``, or one for all. None =
-                computed by ``rule``.
+            thresholds: requests per stage, one for each segment as in ``"15/14/12/8"``, group by group, or one for
+                all. None = computed by ``rule``.
             segments: ascending output lengths l'_1 < l'_2 < … at which segments end, as in
-                ``"20/40/80/160"``; None = the mean output lengths of the classes, rounded.
-            rule: ``"fluid"``, the least thresholds that satisfy (12) under the run's batch-time model, or
-                ``"practical"``, proportional to the arrivals that reach each segment (Section 6.2).
-            batch_limit: requests that the practical rule shares out over all stages.
+                ``"20/40/80/160"``, the same in all groups; None = the mean output lengths of the classes, rounded.
+            groups: ascending prompt lengths up to which each group of segments but the last is for, as in ``"64"``
+                for two groups; None = one group for all prompts.
+            rule: ``"fluid"``, the least thresholds that satisfy (12) under the run's batch-time model at mean
+                rates; ``"peak"``, those that satisfy (15), where rates are known to change; or ``"practical"``,
+                proportional to the arrivals that reach each segment (Section 6.2).
+            batch_limit: requests that the practical rule shares out over all stages, by the groups' rates.
             drain: as for ``wait``.
             patience: as for ``wait``; what counts towards a threshold are arrivals that reach the segment.
+            slack: as for ``wait``.
+            overflow: delta, the probability that memory may run over within a million batches. ``slack`` is then
+                chosen, from none to 2, so that bound (14) is least, and must fit the memory. None = ``slack``.
+            adjust: as for ``wait``.
         """
         super().__init__(
-            thresholds=thresholds, rule=rule, batch_limit=batch_limit, drain=drain, patience=patience
+            thresholds=thresholds,
+            rule=rule,
+            batch_limit=batch_limit,
+            drain=drain,
+            patience=patience,
+            slack=slack,
+            adjust=adjust,
         )
         self.segments = None if segments is None else numbers_of("segments", segments)
-        ends = np.array(self.segments or (1,))
+        self.groups = () if groups is None else numbers_of("groups", groups)
+        for name, given in (("segments", segments), ("groups", groups)):
+            ends = np.array(numbers_of(name, given) if given is not None else (1,))
+            ascending = bool(ends[0] >= 1 and (np.diff(ends) > 0).all())
+            require(name, given, ascending, "ascending whole numbers >= 1, or None")
         require(
-            "segments",
-            segments,
-            bool(ends[0] >= 1 and (np.diff(ends) > 0).all()),
-            "ascending whole numbers >= 1, or None",
+            "overflow",
+            overflow,
+            overflow is None or 0 < overflow < 1,
+            "a probability between 0 and 1, or None",
         )
+        if overflow is not None and (self.thresholds is not None or rule == "practical" or slack):
+            raise ConfigError(
+                f"overflow = {overflow} chooses the slack of thresholds that rule=fluid or rule=peak computes; leave "
+                "out thresholds and slack"
+            )
+        self.overflow = overflow
 
-    def boundaries(self, system: SystemInfo) -> NDArray[np.int64]:
-        """Return the output lengths at which segments end, int64 (m,)."""
+    def classes_of(self, system: SystemInfo) -> list[list[ClassStatistics]]:
+        """Return the classes of each group, by their mean prompt length."""
+        found: list[list[ClassStatistics]] = [[] for _ in range(len(self.groups) + 1)]
+        for c in system.classes:
+            found[int(np.searchsorted(self.groups, c.prompt_len)) if self.groups else 0].append(c)
+        return found
+
+    def boundaries(self, classes: Sequence[ClassStatistics]) -> NDArray[np.int64]:
+        """Return the output lengths at which the segments of a group end, int64 (m,)."""
         if self.segments is not None:
             return np.array(self.segments, dtype=np.int64)
-        return np.unique([max(1, round(c.output_len)) for c in system.classes]).astype(np.int64)
+        return np.unique([max(1, round(c.output_len)) for c in classes] or [1]).astype(np.int64)
 
-    def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the shared parameters with the threshold of each segment, then the segments' ends.
+    def segment_groups(self, system: SystemInfo) -> list[SegmentGroup]:
+        """Return the groups with the requests that end in each of their segments.
 
         Raises:
-            ConfigError: no thresholds satisfy (12), because more requests arrive than the worker can serve,
-                their number is not that of the segments, or they cannot be computed because no class ends in
-                some segment.
+            ConfigError: no class is in some group, or none ends in some segment, so that thresholds cannot be
+                computed.
         """
-        from kvgym.theory.nested import (
-            nested_thresholds,
-            practical_nested_thresholds,
-        )  # SciPy is slow to load
+        from kvgym.theory.groups import SegmentGroup, merged
 
-        ends = self.boundaries(system)
-        rates = np.array([c.rate for c in system.classes])
-        lengths = np.array([max(1, round(c.output_len)) for c in system.classes])
-        segment = np.minimum(np.searchsorted(ends, lengths), len(ends) - 1)
-        ending = np.zeros(len(ends))
-        np.add.at(ending, segment, rates)
-        reaching = np.cumsum(ending[::-1])[::-1]
-        thresholds = self.given_thresholds(len(ends), "segments")
-        if thresholds is None and not ending.all():
+        made = []
+        for q, classes in enumerate(self.classes_of(system)):
+            ends = self.boundaries(classes)
+            ending: list[list[ClassStatistics]] = [[] for _ in ends]
+            for c in classes:
+                at = np.searchsorted(ends, max(1, round(c.output_len)))
+                ending[min(int(at), len(ends) - 1)].append(c)
+            if not all(ending):
+                empty, where = next(k for k, found in enumerate(ending) if not found), ""
+                if self.groups:
+                    where = f" of group {q + 1} of prompts, {(*self.groups, 'longer')[q]}"
+                raise ConfigError(
+                    f"policy {self.info.name!r}: no class has its mean output in segment {empty + 1} of "
+                    f"{ends.tolist()}{where}, so thresholds cannot be computed; give thresholds, or other segments"
+                )
+            rates = np.array([c.rate for c in classes])
+            prompt_len = float(rates @ [c.prompt_len for c in classes] / rates.sum())
+            made.append(SegmentGroup(prompt_len, tuple(ends.tolist()), tuple(map(merged, ending))))
+        return made
+
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the shared parameters with the threshold of each segment, then groups and the segments' ends.
+
+        Raises:
+            ConfigError: no thresholds satisfy (12), or (15), because more requests arrive than the worker can
+                serve, their number is not that of the segments, they cannot be computed because no class ends in
+                some segment, or no memory as large as this is safe.
+        """
+        from kvgym.theory.groups import segment_loads  # SciPy is slow to load
+
+        ends = [self.boundaries(classes) for classes in self.classes_of(system)]
+        firsts = np.cumsum([0, *map(len, ends)])
+        bounds = [*self.groups, np.inf]
+        thresholds = self.given_thresholds(int(firsts[-1]), "segments")
+        if thresholds is None:
+            groups = self.segment_groups(system)
+            thresholds = self.computed_thresholds(lambda: self.thresholds_for(groups, system))
+            survival = np.concatenate([[0.0, *g.survival(peak=False)] for g in groups])
+            loads, reaching = segment_loads(groups), [_tails([c.rate for c in g.classes]) for g in groups]
+        else:  # nothing is computed, and nothing adjusts
+            survival, loads = np.zeros(firsts[-1]), np.zeros((firsts[-1], 5))
+            reaching = [_reaching(c, e) for c, e in zip(self.classes_of(system), ends, strict=True)]
+        shared = self.shared_params(
+            thresholds, np.concatenate(reaching), loads=loads, firsts=firsts, survival=survival
+        )
+        return np.concatenate([shared, bounds, *ends])
+
+    def thresholds_for(self, groups: list[SegmentGroup], system: SystemInfo) -> NDArray[np.int64]:
+        """Return thresholds by the policy's rule, int64, group by group.
+
+        Raises:
+            ConfigError: there are none.
+        """
+        from kvgym.theory.groups import group_thresholds, safest_thresholds
+        from kvgym.theory.nested import practical_nested_thresholds
+
+        if self.rule == "practical":
+            rates = [[c.rate for c in g.classes] for g in groups]
+            every = sum(map(sum, rates))
+            parts = [
+                practical_nested_thresholds(r, g.output_lens, self.batch_limit * sum(r) / every)
+                for r, g in zip(rates, groups, strict=True)
+            ]
+            return np.concatenate(parts)
+        peak = self.rule == "peak"
+        if self.overflow is None:
+            return group_thresholds(groups, system.batch_time, peak=peak, slack=self.slack)
+        n, bound = safest_thresholds(groups, system.batch_time, BATCHES, self.overflow, peak=peak)
+        if bound > system.kv_capacity:
             raise ConfigError(
-                f"policy {self.info.name!r}: no class has its mean output in segment {int(ending.argmin()) + 1} "
-                f"of {ends.tolist()}, so thresholds cannot be computed; give thresholds, or other segments"
+                f"overflow = {self.overflow} takes {bound:,.0f} KV tokens by (14), the worker has "
+                f"{system.kv_capacity:,}"
             )
-        if thresholds is None and self.rule == "fluid":
-            prompt_len = float(rates @ [c.prompt_len for c in system.classes] / rates.sum())
-            thresholds = self.computed_thresholds(
-                lambda: nested_thresholds(ending, prompt_len, ends, system.batch_time)
-            )
-        elif thresholds is None:
-            thresholds = practical_nested_thresholds(ending, ends, self.batch_limit)
-        return np.concatenate([self.shared_params(thresholds, reaching), ends])
+        return n
 
-    def memory(self, system: SystemInfo) -> RuleMemory:
-        """Return a counter and the segment for each number of output tokens."""
-        ends, stages = self.boundaries(system), system.kv_capacity + 2
-        profile = np.zeros(2 * stages, np.int32)
-        profile[stages:] = np.minimum(np.searchsorted(ends, np.arange(stages), side="right"), len(ends) - 1)
-        return rule_memory(self.params(system), state=np.zeros(QUEUES), profile=profile)
+    def queue_rates(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the mean arrivals per second of each group, float64 (queues,)."""
+        return np.array([sum(c.rate for c in classes) for classes in self.classes_of(system)], dtype=float)
+
+    def profile(self, system: SystemInfo) -> NDArray[np.int32]:
+        """Return for each group a counter and the threshold for each number of output tokens."""
+        stages = system.kv_capacity + 2
+        thresholds, first = [], 0
+        for classes in self.classes_of(system):
+            ends = self.boundaries(classes)
+            segment = np.minimum(np.searchsorted(ends, np.arange(stages), side="right"), len(ends) - 1)
+            thresholds.append(first + segment)
+            first += len(ends)
+        return np.concatenate([np.zeros(len(thresholds) * stages), *thresholds]).astype(np.int32)
+
+
+def _tails(rates: Sequence[float]) -> NDArray[np.float64]:
+    """Return the arrivals per second that reach each segment."""
+    return np.cumsum(np.array(rates, float)[::-1])[::-1]
+
+
+def _reaching(classes: Sequence[ClassStatistics], ends: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the arrivals per second that reach each segment, where some may have none."""
+    ending = np.zeros(len(ends))
+    for c in classes:
+        ending[min(int(np.searchsorted(ends, max(1, round(c.output_len)))), len(ends) - 1)] += c.rate
+    return _tails(ending.tolist())

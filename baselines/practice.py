@@ -48,6 +48,7 @@ from kvgym.policy import (
     head_of_queue,
     register_policy,
     require,
+    require_fraction,
 )
 
 # Layout of the parameters, behind those of MC-SF; the real numbers are a key per request, the rank in the heap.
@@ -210,7 +211,7 @@ class CostAware(CompiledPolicy):
         Raises:
             ConfigError: not such a fraction.
         """
-        require("protection", protection, 0 <= protection < 1, "a fraction in [0, 1)")
+        require_fraction("protection", protection)
         self.protection = protection
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:

@@ -19,8 +19,9 @@ Readings, where the paper is silent:
 Memory (the paper relies on the cap on active requests):
 
 - A new request is admitted only if the whole of what it has left to prefill, and one token more, fits beside
-  the KV at rest, the critical decodes of this iteration, and the same for every prefill under way. Admission
-  stops at the first that does not fit.
+  the KV at rest, the critical decodes of this iteration, and the same for every prefill under way, and leaves
+  the watermark free. Admission stops at the first that does not fit. Into an empty worker the first one is
+  admitted all the same.
 - A chunk is cut to the memory that is free. An ongoing prefill without a chunk ends the prefills of the batch.
 - With blocks of several tokens, decodes that need a new block where none is left are passed over. Critical ones
   never are: where more are critical than may run, the blocks kept free are as many as any choice could need.
@@ -62,6 +63,7 @@ from kvgym.kernels import (
     policy_kernel,
     ranked_pop,
     ranked_push,
+    room_to_admit,
     rule_memory,
 )
 from kvgym.policy import (
@@ -73,10 +75,11 @@ from kvgym.policy import (
     require,
     require_count,
     require_flag,
+    require_fraction,
 )
 
 # Layout of the parameters.
-_SHORTEST, _PAYING, _OFFSET, _LOW_OFFSET, _HIGH_MEMORY, _BUDGET, _MAX_ACTIVE, _MAX_DECODES = range(8)
+_SHORTEST, _PAYING, _OFFSET, _LOW_OFFSET, _HIGH_MEMORY, _BUDGET, _MAX_ACTIVE, _MAX_DECODES, _LIMIT = range(9)
 
 # Layout of the state array: where the heaps begin, how many requests have joined the queue in front of those
 # that wait and behind them, then ranks by request id, the heap of waiting requests, the heap of slots.
@@ -316,12 +319,13 @@ def admit_prefills(
         What is left of the budget, of the decode limit, and of the memory.
     """
     d, places = decision.record, int(memory.params[_MAX_ACTIVE]) - view.worker.num_active
+    limit, used = int(memory.params[_LIMIT]), view.problem.kv_capacity - room
     i = first_in_order(view, memory)
     while i != UNKNOWN and tokens > 0 and d.num_admit < places and has_place(view, decision):
         r = view.requests[i]
         left = r.num_prefill_left
-        room -= claim_of(view, r)
-        if room < 0 or (left == 0 and decodes == 0):
+        used += claim_of(view, r)
+        if used > room_to_admit(view, decision, limit) or (left == 0 and decodes == 0):
             break
         chunk = min(tokens, full_tokens(left))
         tokens -= chunk
@@ -385,8 +389,9 @@ class SLAI(CompiledPolicy):
         token_budget: int = 512,
         max_active: int = 128,
         max_decodes: int = 128,
+        watermark: float = 0.0,
     ) -> None:
-        """Set the order of prefills, the safety margin of deadlines, and the caps.
+        """Set the order of prefills, the safety margin of deadlines, the caps, and the watermark.
 
         Args:
             order: which new request is prefilled first: ``"spf"``, the shortest prefill, or ``"fcfs"``.
@@ -398,6 +403,7 @@ class SLAI(CompiledPolicy):
             token_budget: tokens in a batch at most, τ_budget ≥ 1.
             max_active: active requests at most, α ≥ 1.
             max_decodes: decodes in a batch at most, β ≥ 1.
+            watermark: fraction of the capacity that admission leaves free, in [0, 1).
         """
         require("order", order, order in ("spf", "fcfs"), "spf or fcfs")
         margins = (
@@ -410,17 +416,19 @@ class SLAI(CompiledPolicy):
         caps = (("token_budget", token_budget), ("max_active", max_active), ("max_decodes", max_decodes))
         for name, value in caps:
             require_count(name, value)
+        require_fraction("watermark", watermark)
         self.order, self.paying_first = order, paying_first
         self.offset, self.low_offset, self.memory_threshold = offset, low_offset, memory_threshold
         self.token_budget, self.max_active, self.max_decodes = token_budget, max_active, max_decodes
+        self.watermark = watermark
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the hyperparameters, with the threshold as the least whole number of tokens that reaches it."""
+        """Return the hyperparameters, fractions of the memory as the tokens where they begin to count."""
         low_offset = self.offset if self.low_offset is None else self.low_offset
         high_memory = system.kv_capacity - fraction_of(system.kv_capacity, self.memory_threshold)
         values = (
             self.order == "spf", self.paying_first, self.offset, low_offset, high_memory, self.token_budget,
-            self.max_active, self.max_decodes,
+            self.max_active, self.max_decodes, fraction_of(system.kv_capacity, self.watermark),
         )  # fmt: skip
         return np.array(values, dtype=np.float64)
 

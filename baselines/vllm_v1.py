@@ -78,6 +78,7 @@ from kvgym.policy import (
     require,
     require_count,
     require_flag,
+    require_fraction,
 )
 from kvgym.simulator.view import SystemView
 
@@ -253,7 +254,7 @@ class VLLMV1(CompiledPolicy):
         require("policy", policy, policy in ("fcfs", "priority"), "fcfs or priority")
         require_flag("enable_chunked_prefill", enable_chunked_prefill)
         require_flag("scheduler_reserve_full_isl", scheduler_reserve_full_isl)
-        require("watermark", watermark, 0 <= watermark < 1, "a fraction in [0, 1)")
+        require_fraction("watermark", watermark)
         if max_num_batched_tokens < max_num_seqs:
             raise ConfigError(
                 f"max_num_batched_tokens = {max_num_batched_tokens} is below max_num_seqs = {max_num_seqs}; expected "

@@ -14,8 +14,11 @@ Readings, where the paper leaves a choice:
   an iteration that swaps out, which would only exchange one request for another.
 - Admission stops at the first request that does not fit.
 - SJF orders by prompt plus predicted output. The paper names no measure of a job; its lifetime memory g(s, o)
-  grows with both lengths. A request keeps its key when it is swapped out, so that ``requeue``, which decides
-  its place in the FCFS order, does not matter here.
+  grows with both lengths. Swapped-out requests are ongoing, so that they return before anybody new starts, the
+  least work first (``resume="first"``); with ``"by_work"`` they queue among the others, and shorter newcomers
+  overtake them: above the service rate, until nobody comes any more. The look-ahead swaps out only after a
+  prediction that was too short, and keeps the order by work. ``requeue``, which decides the place in the FCFS order,
+  does not matter here.
 - The paper assumes that chunks divide prompts; here the last chunk of a prompt may be shorter.
 - The look-ahead knows predicted lengths. A request that has reached its prediction is expected to need one
   more token. One predicted to outgrow the memory is expected to end when it fills it, as every request fits
@@ -61,8 +64,13 @@ PAPER = (
     "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory Constraints"
 )
 
-# Layout of the parameters: tokens of a chunk, whether the order is SJF.
-_CHUNK, _BY_WORK = 0, 1
+RESUME = ("first", "by_work")
+"""When SJF takes up again whom it has swapped out: before anybody new, or by work among them."""
+
+# Layout of the parameters: tokens of a chunk, whether the order is SJF, whether the swapped-out go first there.
+_CHUNK, _BY_WORK, _RESUME = 0, 1, 2
+
+_BEFORE_ALL = np.int64(1) << 31  # more tokens than any work; keys of requests hold 32 bits and a sign
 
 # Layout of the state array: origin of the profile, iteration until which the head is known to be blocked, the
 # head it was computed for, then the heap of SJF; from the back, by request id, the iteration after the last
@@ -127,7 +135,10 @@ def note_queued(view: RuleView, memory: RuleMemory) -> None:
         for j in range(view.worker.num_queued):
             i = view.queued[j]
             r = view.requests[i]
-            heap_push(memory.state, _HEAP, request_key(np.int64(r.prompt_len) + r.predicted_len, i))
+            work = np.int64(r.prompt_len) + r.predicted_len
+            if memory.params[_RESUME] == 1.0 and r.num_evictions > 0:
+                work -= _BEFORE_ALL
+            heap_push(memory.state, _HEAP, request_key(work, i))
 
 
 @jit_inline
@@ -299,6 +310,7 @@ class _WorkConserving(CompiledPolicy):
     """What the four share: the chunk, and the heap of SJF."""
 
     by_work = False
+    resume = "by_work"
 
     def __init__(self, *, chunk: int = 512) -> None:
         """Set the chunk.
@@ -311,8 +323,10 @@ class _WorkConserving(CompiledPolicy):
         self.chunk = chunk
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the chunk, tokens, and whether the order is SJF; no prompt exceeds the capacity."""
-        return np.array([min(self.chunk, system.kv_capacity), float(self.by_work)])
+        """Return the scalars of the rule; no prompt exceeds the capacity."""
+        return np.array(
+            [min(self.chunk, system.kv_capacity), float(self.by_work), float(self.resume == "first")]
+        )
 
     def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the heap behind the scalars."""
@@ -365,6 +379,18 @@ class WorkConservingSJF(_WorkConserving):
     )
     kernel = work_conserving_kernel
     by_work = True
+
+    def __init__(self, *, chunk: int = 512, resume: str = "first") -> None:
+        """Set the chunk and the place of those who were swapped out.
+
+        Args:
+            chunk: as above.
+            resume: ``"first"``: who was swapped out returns before anybody new starts, as in Section 3;
+                ``"by_work"``: by work among the new ones.
+        """
+        super().__init__(chunk=chunk)
+        require("resume", resume, resume in RESUME, f"one of {', '.join(RESUME)}")
+        self.resume = resume
 
 
 @register_policy

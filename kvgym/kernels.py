@@ -32,8 +32,8 @@ What there is:
 - Memory of the coming iteration: :func:`need_of`, :func:`need_of_active`; if not everybody runs in full
   :func:`need_of_tokens`, :func:`need_of_decodes`, :func:`held_by`, :func:`kv_growth`, :func:`claim_of`,
   :func:`chunk_that_fits`, :func:`needs_block`, :func:`full_tokens`.
-- Deciding: :func:`has_place`, :func:`admit`, :func:`admit_tokens`, :func:`admit_while_fits`, :func:`evict`,
-  :func:`evict_latest`, :func:`clear_all`, :func:`put_back`, :func:`pause`, :func:`pause_all`; to wait, set
+- Deciding: :func:`has_place`, :func:`admit`, :func:`admit_tokens`, :func:`admit_while_fits`, :func:`room_to_admit`,
+  :func:`evict`, :func:`evict_latest`, :func:`clear_all`, :func:`put_back`, :func:`pause`, :func:`pause_all`; to wait, set
   ``decision.record.act = WAIT`` and, if not for the next arrival, ``wait_until``.
 - Look-ahead over future memory: :mod:`kvgym.simulator.lookahead`, with :func:`first_tokens`.
 - Heaps in ``memory.state``: :mod:`kvgym.simulator.heap`. Random numbers: :mod:`kvgym.simulator.random`.
@@ -160,6 +160,7 @@ __all__ = [
     "ranked_pop",
     "ranked_push",
     "request_key",
+    "room_to_admit",
     "rounds_for",
     "rule_memory",
     "seed_words",
@@ -339,6 +340,17 @@ def admit_while_fits(
         admit(decision, i)
         i = next_waiting(view, i)
     return need
+
+
+@jit_inline
+def room_to_admit(view: RuleView, decision: RuleDecision, limit: int) -> int:
+    """Return how much memory may be in use once one more request has been admitted.
+
+    That is ``limit``, up to the watermark; or all of the memory, if the request would be alone.
+    """
+    d = decision.record
+    alone = view.worker.num_active - d.num_evict + d.num_admit == 0
+    return view.problem.kv_capacity if alone else limit
 
 
 @jit_inline

@@ -34,6 +34,9 @@ from kvgym.workloads.classes import ClassStatistics
 NEEDS = ("predicted_length", "length_interval", "true_length", "class", "class_rates", "slo")
 """What a policy may declare that it needs to know; everything else is hidden from it."""
 
+CLAIRVOYANT = frozenset({"true_length"})
+"""What of it no scheduler of a real server can know: who declares it is clairvoyant."""
+
 
 @dataclass(frozen=True)
 class PolicyInfo:
@@ -61,6 +64,14 @@ class PolicyInfo:
     pauses: bool = False
     evicts: bool = False
 
+    @property
+    def clairvoyant(self) -> bool:
+        """Whether it knows what no scheduler can know: a reference, left out wherever the best scheduler is sought.
+
+        It is so if and only if it needs true lengths, as these are told to nobody else.
+        """
+        return bool(CLAIRVOYANT & (self.needs | self.uses))
+
     def __post_init__(self) -> None:
         """Check ``needs`` and ``uses``.
 
@@ -80,7 +91,8 @@ class SystemInfo:
         kv_capacity: KV memory, tokens of whole blocks.
         prefill_emits: whether the last prefill iteration emits the first counted output token.
         max_requests: most requests the run can hold (sizes buffers; says nothing of arrivals).
-        max_predicted_len: longest predicted output, tokens; 0 where the policy knows of no predictions.
+        max_predicted_len: longest output that is predicted, or known to who may know it, tokens; 0 where the policy
+            knows of neither.
         seed: seed sequence of the policy's own random stream.
         batch_time: the worker's batch-time model.
         first_token: see :class:`~kvgym.simulator.system.System`.
@@ -343,6 +355,15 @@ def require_count(name: str, value: Any, least: int = 1) -> None:
         ConfigError: it is not a whole number ≥ ``least``.
     """
     require(name, value, isinstance(value, int) and value >= least, f"a whole number ≥ {least}")
+
+
+def require_fraction(name: str, value: Any) -> None:
+    """Check a hyperparameter that is a share of something and leaves some of it.
+
+    Raises:
+        ConfigError: it is not a number in [0, 1).
+    """
+    require(name, value, isinstance(value, int | float) and 0 <= value < 1, "a fraction in [0, 1)")
 
 
 def require_flag(name: str, value: Any) -> None:

@@ -96,6 +96,7 @@ def system_info(
     columns = (
         table.predicted_output_len if "predicted_length" in needs else None,
         table.predicted_high if "length_interval" in needs else None,
+        table.output_len if "true_length" in needs else None,
     )
     predicted = [c for c in columns if c is not None and len(c)]
     return SystemInfo(
@@ -106,9 +107,7 @@ def system_info(
         seed=first if worker == 0 else np.random.SeedSequence(seed, spawn_key=(*first.spawn_key, worker)),
         batch_time=described.batch_time,
         first_token=system.first_token,
-        classes=tuple(replace(c, rate=c.rate / sharing) for c in table.classes)
-        if "class_rates" in needs
-        else (),
+        classes=tuple(c.at_rate(1 / sharing) for c in table.classes) if "class_rates" in needs else (),
         block_size=system.block_size,
     )
 

@@ -338,12 +338,9 @@ class RankedBook(Policy):
         return chosen
 
     def room(self) -> float:
-        """Return n / (n + 4), n being how many more requests would fit if each took what the active ones do."""
-        used = self.view.kv_allocated
-        if used == 0:
-            return 1.0
-        more = len(self.running) * (self.view.kv_capacity - used) / used
-        return more / (more + 4)
+        """Return f / (f + 2,048), f being the tokens for which there is memory."""
+        free = self.view.kv_capacity - self.view.kv_allocated
+        return free / (free + 2048)
 
     def best(self, items: Batch, stay: list[Job]) -> tuple[Batch, float]:
         """Return the prefix of the items that is worth most, and its duration."""

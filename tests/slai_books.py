@@ -206,7 +206,9 @@ class Slai(Book):
         token_budget: int = 512,
         max_active: int = 128,
         max_decodes: int = 128,
+        watermark: float = 0.0,
     ) -> None:
+        self.reserved = Fraction(str(watermark))
         self.order, self.paying_first = order, paying_first
         self.offset, self.low_offset, self.threshold = offset, low_offset, memory_threshold
         self.budget, self.alpha, self.beta = token_budget, max_active, max_decodes
@@ -263,7 +265,9 @@ class Slai(Book):
             budget, room = budget - tokens, room - tokens - self.emits * (tokens == job.left)
         for job in self.sorted(waiting) if not evict else []:
             demand = job.kv + job.left + 1
-            if budget == 0 or len(stay) + len(plan.admit) >= self.alpha or demand > spare:
+            beside = len(stay) + len(plan.admit)
+            kept = math.ceil(self.reserved * self.M) if beside else 0
+            if budget == 0 or beside >= self.alpha or demand > spare - kept:
                 break
             if job.decoding and decodes == 0:
                 break

@@ -45,7 +45,7 @@ SPACES: dict[str, Space] = {
     "rad": {"cycle": (50, 200), "decodes": (32, 64, 128), "chunk": (256, 512)},
     "rad_batched": {"cycle": (50, 200), "decodes": (32, 64, 128), "chunk": (256, 512)},
     "work_conserving_fcfs": _CHUNKS,
-    "work_conserving_sjf": _CHUNKS,
+    "work_conserving_sjf": _CHUNKS | {"resume": ("first", "by_work")},
     "work_conserving_fcfs_lookahead": _CHUNKS,
     "work_conserving_sjf_lookahead": _CHUNKS,
 }  # fmt: skip
@@ -77,13 +77,7 @@ def eligible(table: RequestTable) -> list[str]:
         cls = POLICIES[name]
         own = cls.__module__.startswith("kvgym.baselines")
         aims = "slo" not in cls.info.needs or table.tbt_slo is not None
-        if (
-            own
-            and aims
-            and "true_length" not in cls.info.needs
-            and name not in NOT_COMPARED
-            and _carried(cls(), table)
-        ):
+        if own and aims and not cls.info.clairvoyant and name not in NOT_COMPARED and _carried(cls(), table):
             found.append(name)
     return found
 

@@ -50,8 +50,8 @@ MOST_TOKENS = 8192
 MOST_ASIDE = 8
 """Requests kept out at a decision that others may pass."""
 
-HALF_ROOM = 4.0
-"""Requests more for which there is memory, of the active ones' mean size, where ``cost_room`` counts half."""
+HALF_ROOM = 2048.0
+"""Tokens for which there is memory where ``cost_room`` counts half: a few batches of prompts."""
 
 _LEAVES = -2  # in SLOT.planned while a decision is made: this one is evicted
 
@@ -136,12 +136,9 @@ def number_late(view: RuleView, memory: RuleMemory, seconds: float) -> int:
 
 @jit_inline
 def cost_power(view: RuleView, memory: RuleMemory) -> Any:
-    """Return the power of a batch's duration that its worth is divided by: by how many wait, and how many would fit."""
-    p, w, room = memory.params, view.worker, 1.0
-    if w.kv_allocated > 0:
-        more = w.num_active * (view.problem.kv_capacity - w.kv_allocated) / w.kv_allocated
-        room = more / (more + HALF_ROOM)
-    return p[COST] + p[COST_PRESSURE] * memory.reals[PRESSURE] + p[COST_ROOM] * room
+    """Return the power of a batch's duration that its worth is divided by: by who waits, and free memory."""
+    p, free = memory.params, view.problem.kv_capacity - view.worker.kv_allocated
+    return p[COST] + p[COST_PRESSURE] * memory.reals[PRESSURE] + p[COST_ROOM] * (free / (free + HALF_ROOM))
 
 
 @jit

@@ -64,10 +64,10 @@ SCORES = PROMPT_RATIO + 1
 # (inf: no objective, or it cannot be met); 4 n numbers.
 
 # Whole numbers. How many requests have finished, when to learn next, how many have arrived,
-# whether any of these has a deadline, and decisions since the queue was rated.
-SEEN, NEXT, ARRIVED, DEADLINES, UNRATED = range(5)
+# whether any of these has a deadline, decisions since the queue was rated, and whether lengths are known.
+SEEN, NEXT, ARRIVED, DEADLINES, UNRATED, CERTAIN = range(6)
 # Counts by group and bin.
-TOKEN_COUNTS = UNRATED + 1
+TOKEN_COUNTS = CERTAIN + 1
 RATIO_COUNTS = TOKEN_COUNTS + GROUPS * TOKEN_BINS
 TOKEN_CENSORED = RATIO_COUNTS + GROUPS * RATIO_BINS
 RATIO_CENSORED = TOKEN_CENSORED + GROUPS * TOKEN_BINS

@@ -19,6 +19,7 @@ from typing import Any
 
 from kvgym.baselines.ranked.layout import (
     ARRIVED,
+    CERTAIN,
     DEADLINES,
     FIRST_RATIO,
     GROUP_HAZARDS,
@@ -195,9 +196,11 @@ def output_to_come(view: RuleView, memory: RuleMemory, row: Any, request_id: int
     """Return what the output still to come is reckoned at, tokens, at least 1.
 
     The Gittins cost from the most tokens that the request has ever had, those lost by an eviction on top; within
-    the bounds of the length where these are revealed.
+    the bounds of the length where these are revealed. Where lengths are known, what is left.
     """
     reals, have, most, g = memory.reals, row.num_output_tokens, generated(row), group_of(row)
+    if memory.state[CERTAIN] > 0:
+        return max(float(view.requests[request_id].output_len - have), 1.0)
     if row.predicted_len > 0:
         x = most / row.predicted_len
         cost = row.predicted_len * cost_at(

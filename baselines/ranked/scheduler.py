@@ -131,12 +131,18 @@ def rate_all(view: RuleView, memory: RuleMemory) -> None:
             rate_slot(view, memory, k)
 
 
-@policy_kernel
-def ranked_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+@jit_inline
+def rank_all(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Rate, rank, and run the best prefix."""
     rate_all(view, memory)
     tokens = rank(view, decision, memory)
     carry_out(view, decision, memory, tokens)
+
+
+@policy_kernel
+def ranked_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Rate, rank, and run the best prefix."""
+    rank_all(view, decision, memory)
 
 
 @register_policy
@@ -215,8 +221,7 @@ class Ranked(CompiledPolicy):
             prefill_room: the same, times that logarithm and the fraction of the memory that is not allocated.
             cost: power of a batch's duration that its worth is divided by.
             cost_pressure: the same, times log(1 + waiting / (1 + active)).
-            cost_room: the same, times n / (n + 4), n being how many more requests would fit into the free memory if
-                each took as much as the active ones do on average.
+            cost_room: the same, times f / (f + 2,048), f being the tokens for which there is free memory.
             late: how much less a batch is worth per request whose next token it makes late, a logarithm.
             free: fraction of the memory that admission leaves free.
             growth: what admission leaves free beside that, in mean outputs still to come of the active requests.

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from kvgym.cli import console
+from kvgym.cli.bound import bound
 from kvgym.cli.calibrate import calibrate
 from kvgym.cli.capacity import capacity
 from kvgym.cli.compare import compare
@@ -43,6 +44,7 @@ app.command()(evaluate)
 app.command()(tune)
 app.command()(capacity)
 app.command()(provision)
+app.command()(bound)
 app.command()(calibrate)
 app.command()(validate)
 

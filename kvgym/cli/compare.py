@@ -66,6 +66,13 @@ def compare(
     router: RoutersOption = None,
     horizon: HorizonOption = None,
     metrics: Annotated[str | None, typer.Option(help="Comma-separated columns (kvgym list metrics).")] = None,
+    bound: Annotated[
+        bool,
+        typer.Option(
+            "--bound",
+            help="Also show how far each is from what any scheduler could do, and a clairvoyant reference.",
+        ),
+    ] = False,
     jobs: JobsOption = None,
     ray: RayOption = None,
     out: OutOption = None,
@@ -83,6 +90,8 @@ def compare(
     """
     from kvgym.experiments.comparison import compare as run_comparison
     from kvgym.metrics import metric_info
+    from kvgym.policy import make_policy
+    from kvgym.theory.hindsight.bounds import REFERENCE
 
     if output not in ("table", "vllm-bench"):
         raise ConfigError(f"--format {output}: valid are table, vllm-bench")
@@ -105,13 +114,15 @@ def compare(
     count = seeds if seeds is not None else (1 if trace is not None else chosen.seeds)
     numbers = range(first_seed, first_seed + count)
     several = routers if len(routers) > 1 else None
-    with console.run_progress(len(specs) * max(1, len(routers)) * count, progress) as advance:
+    added = bound and all(make_policy(spec).info.name != REFERENCE for spec in specs)
+    with console.run_progress((len(specs) + added) * max(1, len(routers)) * count, progress) as advance:
         comparison = run_comparison(
             chosen,
             specs,
             seeds=numbers,
             routers=several,
             keep_examples=report,
+            bound=bound,
             jobs=jobs,
             ray=ray,
             progress=advance,

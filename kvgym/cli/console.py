@@ -21,7 +21,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from kvgym.experiments.comparison import Comparison
+from kvgym.experiments.comparison import BOUNDED, Comparison
 from kvgym.experiments.statistics import Estimate
 from kvgym.metrics import LATENCIES, SCALARS, STATISTICS, metric_names
 
@@ -77,14 +77,16 @@ def interval(estimate: Estimate) -> str:
 
 
 def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_COLUMNS) -> Table:
-    """Return the table of a comparison: the first metric with intervals and ratios, the others as means."""
+    """Return the table of a comparison: the first metric with intervals and ratios, the others as means.
+
+    Where the comparison has bounds, also how many times the optimum each policy is at most, and the bound itself.
+    """
     many = len(comparison.seeds) > 1
     first, *rest = columns
+    bounded = bool(comparison.bounds)
     table = Table(
         title=escape(f"{comparison.scenario.name}: {comparison.scenario.summary}"),
-        caption=f"means over {len(comparison.seeds)} seeds; × = ratio to the first result, paired by seed"
-        if many
-        else "one seed; × = ratio to the first result",
+        caption=_caption(comparison),
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         title_justify="left",
@@ -95,6 +97,8 @@ def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_CO
     if many:
         table.add_column("95 % interval", justify="right", style="dim", no_wrap=True)
     table.add_column("×", justify="right")
+    if bounded:
+        table.add_column("× optimum", justify="right")
     for name in rest:
         table.add_column(heading(name), justify="right")
     errors = comparison.errors()
@@ -104,14 +108,34 @@ def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_CO
         if policy in errors and math.isnan(estimate.value):
             table.add_row(escape(policy), "[red]failed[/]")
             continue
+        known = policy in comparison.clairvoyant
         table.add_row(
-            escape(policy),
+            escape(f"{policy}*" if known else policy),
             number(estimate.value),
             *([interval(estimate)] if many else []),
             number(comparison.ratio(policy, reference, first).value),
+            *([f"≤ {number(comparison.at_most(policy))}"] if bounded else []),
             *(number(comparison.estimate(policy, name).value) for name in rest),
+            style="dim" if known else None,
+        )
+    if bounded and first == BOUNDED:
+        ratio = comparison.bound().value / comparison.estimate(reference, first).value
+        spans = [interval(comparison.bound())] if many else []
+        table.add_row(
+            "no scheduler below", number(comparison.bound().value), *spans, number(ratio), style="italic"
         )
     return table
+
+
+def _caption(comparison: Comparison) -> str:
+    many = len(comparison.seeds) > 1
+    over = f"means over {len(comparison.seeds)} seeds" if many else "one seed"
+    text = f"{over}; × = ratio to the first result" + (", paired by seed" if many else "")
+    if comparison.bounds:
+        text += "; × optimum: mean E2E over what no scheduler beats"
+    if comparison.clairvoyant:
+        text += "; * clairvoyant: knows the true lengths, a reference only"
+    return text
 
 
 def agent_table(comparison: Comparison, agent: str, metric: str) -> Table:

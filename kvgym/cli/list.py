@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvgym.cli import console
 from kvgym.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from kvgym.policy import PolicyInfo
 
 LISTS = (
     "policies", "agents", "scenarios", "hardware", "workloads", "environments", "routers", "training", "sweeps",
@@ -65,11 +68,17 @@ def policy_rows(full: bool) -> dict[str, tuple[str, ...]]:
         rows[name] = (
             info.summary,
             describe_arguments(POLICIES[name]),
-            ", ".join([*sorted(info.needs), *(f"({name})" for name in sorted(info.uses))]) or "–",
+            known_to(info) or "–",
             *("yes" if able else "–" for able in (info.chunks_prefill, info.pauses, info.evicts)),
             f"{paper}, {info.algorithm}" if paper else "practice",
         )
     return rows
+
+
+def known_to(info: PolicyInfo) -> str:
+    """Return what a policy needs to know and, in brackets, what it uses; who is clairvoyant is called so."""
+    known = ", ".join([*sorted(info.needs), *(f"({name})" for name in sorted(info.uses))])
+    return f"{known}: clairvoyant" if info.clairvoyant else known
 
 
 def hardware_rows(full: bool) -> dict[str, tuple[str, ...]]:

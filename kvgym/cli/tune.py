@@ -38,7 +38,7 @@ from kvgym.experiments.value_ranges import number_range
 from kvgym.specs import parse_value, split_specs
 
 if TYPE_CHECKING:
-    from kvgym.experiments.tuning import TuningResult
+    from kvgym.experiments.tuning import Trial, TuningResult
 
 _SHOWN = 10
 _FORM = "write name=1/2/3, name=low:high:step, or name=4/4/4|8/8/8 where a value is a list"
@@ -77,6 +77,14 @@ def tune(
     metric: Annotated[
         str, typer.Option("--metric", "-m", help="What to optimise (kvgym list metrics).")
     ] = "e2e_latency_mean",
+    subject_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--subject-to",
+            help="Bounds that a trial must meet on the mean over seeds: e2e_latency_mean<10,ttft_p99<1 (seconds; any "
+            "of kvgym list metrics). May be repeated.",
+        ),
+    ] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(
@@ -123,6 +131,7 @@ def tune(
     Shows the best configurations and writes trials.csv, best.json and config.json, of several policies into a
     folder each. The policy as given is always tried, so that the best one is never worse on these seeds.
     """
+    from kvgym.experiments.capacity.targets import parse_targets
     from kvgym.experiments.tuning import plan_search
     from kvgym.experiments.tuning import tune as run_search
 
@@ -134,6 +143,7 @@ def tune(
     )  # fmt: skip
     specs = split_specs(policy)
     space = parse_grid(grid) if grid else None
+    targets = parse_targets(subject_to or ())
     given = [plan_search(spec, space).spec({}) for spec in specs]  # mistakes come up before the first search
     repeated = sorted({spec for spec in given if given.count(spec) > 1})
     if repeated or not given:
@@ -153,8 +163,8 @@ def tune(
                     bar.update(bar.task_ids[0], description=escape(text), completed=done, total=total)
 
             return run_search(
-                spec, chosen, space=space, metric=metric, seeds=numbers, search=search, trials=trials, jobs=jobs,
-                ray=ray, progress=advance,
+                spec, chosen, space=space, metric=metric, subject_to=targets, seeds=numbers, search=search,
+                trials=trials, jobs=jobs, ray=ray, progress=advance,
             )  # fmt: skip
 
     for spec in given:
@@ -193,13 +203,16 @@ def tuning_table(result: TuningResult) -> Table:
     if many:
         table.add_column("95 % interval", justify="right", style="dim", no_wrap=True)
     table.add_column("×", justify="right")
+    bounded = list(result.best.bounded)
+    for name in bounded:
+        table.add_column(console.heading(name), justify="right")
     shown = result.ranking()[:_SHOWN]
     if result.default not in shown:
         shown.append(result.default)
     for trial in shown:
         name = f"{escape(trial.spec)} [dim](default)[/]" if trial is result.default else escape(trial.spec)
         if trial.error:
-            table.add_row(name, "[red]out[/]")
+            table.add_row(name, "[red]out[/]", *([""] * (1 + many)), *_bounded(trial, bounded))
             continue
         estimate = result.estimate(trial)
         table.add_row(
@@ -207,8 +220,13 @@ def tuning_table(result: TuningResult) -> Table:
             console.number(estimate.value),
             *([console.interval(estimate)] if many else []),
             console.number(result.ratio(trial).value),
+            *_bounded(trial, bounded),
         )
     return table
+
+
+def _bounded(trial: Trial, names: list[str]) -> list[str]:
+    return [console.number(trial.bounded[name]) if name in trial.bounded else "" for name in names]
 
 
 def _caption(result: TuningResult) -> str:
@@ -216,6 +234,8 @@ def _caption(result: TuningResult) -> str:
     first, last = result.seeds[0], result.seeds[-1]
     seeds = f"seed {first}" if first == last else f"seeds {first}–{last}"
     return (
-        f"{len(result.ranking()):,} of {len(result.trials):,} trials in the running; training {seeds}; "
+        f"{len(result.ranking()):,} of {len(result.trials):,} trials in the running; "
+        + (f"subject to {', '.join(result.subject_to)}; " if result.subject_to else "")
+        + f"training {seeds}; "
         "× = ratio to the default" + ("" if first == last else ", paired by seed")
     )

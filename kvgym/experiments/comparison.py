@@ -20,8 +20,16 @@ from kvgym.metrics import metric_info, metric_names
 from kvgym.policy import Policy, make_policy, policy_defaults
 from kvgym.routing import Router, make_router
 from kvgym.runner import SimulationResult, check_needs
+from kvgym.theory.hindsight.bounds import REFERENCE, unbeatable
+from kvgym.theory.hindsight.calibrated_bounds import Bound
 
 Progress = Callable[[str], None]
+
+BOUNDED = "e2e_latency_mean"
+"""The metric whose bound a comparison shows."""
+
+BOUND_EFFORT = 0.1
+"""How long prices are sought in slotted time, of the most that is useful: one bound of many seeds."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,8 @@ class Comparison:
         provenance: what the workload was made from.
         hyperparameters: all hyperparameters of each policy, defaults included, by label; where routers are
             compared, names and hyperparameters of ``policy`` and ``router``.
+        clairvoyant: labels of those that know what no scheduler can know: never the best, only a reference.
+        bounds: what no scheduler beats in mean end-to-end latency, by seed; empty unless asked for.
     """
 
     scenario: Scenario
@@ -50,6 +60,8 @@ class Comparison:
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
     hyperparameters: dict[str, dict[str, Any]] = field(default_factory=dict)
+    clairvoyant: frozenset[str] = frozenset()
+    bounds: tuple[Bound, ...] = ()
 
     def values(self, policy: str, metric: str) -> NDArray[np.float64]:
         """Return a metric of a policy by seed, shape (seeds,); NaN where a run failed."""
@@ -63,6 +75,18 @@ class Comparison:
     def ratio(self, policy: str, reference: str, metric: str) -> Estimate:
         """Return the ratio of means of a metric to that of a reference policy, paired by seed."""
         return ratio_interval(self.values(policy, metric), self.values(reference, metric))
+
+    def bound(self) -> Estimate:
+        """Return the mean over seeds of what no scheduler beats, with its confidence interval; NaN where not known."""
+        return mean_interval(np.array([b.value for b in self.bounds] or [np.nan]))
+
+    def at_most(self, policy: str) -> float:
+        """Return how many times the optimum a policy's mean end-to-end latency is at most, over all seeds.
+
+        It is its mean over the mean bound, so that a seed weighs as its latencies do; NaN where no bound is known.
+        """
+        mean = self.estimate(policy, BOUNDED).value
+        return float(mean / self.bound().value) if self.bounds else float("nan")
 
     def improvement(self, policy: str, reference: str, metric: str) -> Estimate:
         """Return by what share a policy is better than another in a metric, paired by seed; below 0: worse.
@@ -78,9 +102,12 @@ class Comparison:
         )
 
     def reference(self, metric: str) -> str:
-        """Return the first policy that has a value of ``metric``: what ratios refer to."""
-        found = (p for p in self.policies if np.isfinite(self.estimate(p, metric).value))
-        return next(found, self.policies[0])
+        """Return what ratios refer to: the first policy that has a value of ``metric`` and is not clairvoyant.
+
+        Where all of these are clairvoyant, the first one of them.
+        """
+        found = [p for p in self.policies if np.isfinite(self.estimate(p, metric).value)]
+        return next((p for p in found if p not in self.clairvoyant), (found or self.policies)[0])
 
     def errors(self) -> dict[str, str]:
         """Return the first error of each policy that has one."""
@@ -143,7 +170,16 @@ class Comparison:
             **run_context(command),
         }
         write_json(path / "config.json", config)
-        write_json(path / "summary.json", {"policies": self.summary(), "errors": self.errors()})
+        summary: dict[str, Any] = {"policies": self.summary(), "errors": self.errors()}
+        summary["clairvoyant"] = sorted(self.clairvoyant)
+        if self.bounds:
+            summary["bound"] = {
+                "metric": BOUNDED,
+                "by_seed": {str(s): b.value for s, b in zip(self.seeds, self.bounds, strict=True)},
+                "methods": sorted({b.method for b in self.bounds}),
+                "at_most": {p: jsonable(self.at_most(p)) for p in self.policies},
+            }
+        write_json(path / "summary.json", summary)
         return path
 
 
@@ -162,6 +198,7 @@ def compare(
     seeds: int | Iterable[int] | None = None,
     routers: Sequence[str | Router] | None = None,
     keep_examples: bool = False,
+    bound: bool = False,
     jobs: int | None = 1,
     ray: str | None = None,
     progress: Progress | None = None,
@@ -175,6 +212,7 @@ def compare(
         routers: routers or specs to compare, each with every policy; None = the scenario's. Results go by the
             label of the router; with several policies by both, ``"fcfs via round_robin"``.
         keep_examples: keep the first seed's results with per-iteration logs.
+        bound: also find what no scheduler beats, and run the clairvoyant reference besides, see docs/bounds.md.
         jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. With
             others than 1, a script calls this under ``if __name__ == "__main__":``.
         ray: run on a Ray cluster instead, see there.
@@ -193,6 +231,8 @@ def compare(
     made = [make_policy(p) for p in (policies if policies is not None else chosen.policies)]
     if not made:
         raise ConfigError("no policies to compare; name at least one")
+    if bound and all(policy.info.name != REFERENCE for policy in made):
+        made.append(make_policy(REFERENCE))
     contenders = _contenders(chosen, made, routers)
     labels = list(contenders)
     numbers = tuple(
@@ -204,6 +244,7 @@ def compare(
         raise ConfigError("no seeds to run; give at least one")
     player = Player()
     sizes: list[int] = []
+    bounds: list[Bound] = []
     notes: list[tuple[int, str]] = []
     for seed in numbers:
         _, table = player.requests(chosen, seed)
@@ -211,6 +252,8 @@ def compare(
             check_needs(policy, table)
         system.check_fits(table)
         sizes.append(len(table))
+        if bound:
+            bounds.append(unbeatable(table, system, BOUNDED, effort=BOUND_EFFORT))
         notes += [(seed, note) for note in table.notes]
     runs = [
         Run(chosen, policy, router, seed, label, log=keep_examples and seed == numbers[0])
@@ -244,6 +287,8 @@ def compare(
             label: _described(policy) if routers is None else _both_described(policy, router)
             for label, (policy, router) in contenders.items()
         },
+        clairvoyant=frozenset(label for label, (policy, _) in contenders.items() if policy.info.clairvoyant),
+        bounds=tuple(bounds),
     )
 
 

@@ -39,9 +39,9 @@ def search_optuna(bench: Bench, trials: int) -> list[Trial]:
     sign = 1.0 if metric_info(bench.metric).lower_is_better else -1.0
 
     def score(trial: Trial) -> float:
-        """Smaller is better; where that counts, first of all to finish more."""
+        """Smaller is better; first of all to meet bounds, and where that counts, to finish more."""
         if trial.error:
-            return math.inf
+            return 1e15 * (1.0 + trial.excess) if trial.excess else math.inf
         undone = bench.num_requests - sum(trial.finished) if counts_finished_only(bench.metric) else 0
         return sign * trial.value + 1e9 * undone
 

@@ -29,6 +29,7 @@ _THRESHOLDS = {
 _TILES = {"cycle": (50, 200, 1000), "decodes": (16, 32, 64, 128, 256), "chunk": (256, 512, 1024, 2048)}
 
 SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "clairvoyant": {"rule": ("ranked", "look_ahead"), "passed": (0, 1, 8)},
     "dist_serve": {"decodes": (None, 8, 16, 32, 64, 128, 256)},
     "fcfs": {"protection": (*_MARGINS, 0.4, 0.5)},
     "cost_aware": {"protection": (*_MARGINS, 0.4, 0.5)},
@@ -96,9 +97,10 @@ SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
         "memory_threshold": (0.8, 0.96),  # counts with a low_offset
         "paying_first": (False, True),
         "token_budget": (256, 512, 2048),
+        "watermark": (0.0, 0.01, 0.05),
     },
     "work_conserving_fcfs": _CHUNKS,
-    "work_conserving_sjf": _CHUNKS,
+    "work_conserving_sjf": _CHUNKS | {"resume": ("first", "by_work")},
     "work_conserving_fcfs_lookahead": _CHUNKS,
     "work_conserving_sjf_lookahead": _CHUNKS,
 }

@@ -12,6 +12,7 @@ import numpy as np
 
 from kvgym.errors import KVGymError
 from kvgym.execution import make_executor
+from kvgym.experiments.capacity.targets import Target
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.search_space import SearchPlan
 from kvgym.experiments.tuning_result import Trial
@@ -26,6 +27,7 @@ class _Outcome(NamedTuple):
     value: float
     finished: int
     error: str
+    bounded: tuple[float, ...] = ()
 
 
 class _Runner:
@@ -38,8 +40,10 @@ class _Runner:
         seeds: tuple[int, ...],
         plan: SearchPlan,
         metric: str,
+        targets: tuple[Target, ...] = (),
     ) -> None:
         self.scenario, self.tables, self.seeds, self.plan, self.metric = scenario, tables, seeds, plan, metric
+        self.targets = targets
         self.system = scenario.make_system()
 
     def __call__(self, task: tuple[dict[str, Any], int], /) -> _Outcome:
@@ -54,7 +58,9 @@ class _Runner:
         metrics = compute_metrics(result)
         value = metrics[self.metric]
         nothing = "" if math.isfinite(value) else f"seed {seed}: the run has no {self.metric}"
-        return _Outcome(value, int(metrics["finished"]), nothing)
+        return _Outcome(
+            value, int(metrics["finished"]), nothing, tuple(metrics[t.metric] for t in self.targets)
+        )
 
 
 class Bench:
@@ -70,11 +76,12 @@ class Bench:
         jobs: int | None,
         ray: str | None,
         progress: Progress | None,
+        targets: tuple[Target, ...] = (),
     ) -> None:
-        self.plan, self.metric = plan, metric
+        self.plan, self.metric, self.targets = plan, metric, targets
         self.num_requests = sum(len(table) for table in tables)
         self._seeds, self._progress, self._done, self._total = len(seeds), progress, 0, 0
-        self._executor = make_executor(_Runner(scenario, tables, seeds, plan, metric), jobs, ray=ray)
+        self._executor = make_executor(_Runner(scenario, tables, seeds, plan, metric, targets), jobs, ray=ray)
 
     def __enter__(self) -> Bench:
         """Return the bench; its processes end with the block."""
@@ -116,7 +123,28 @@ class Bench:
         return [found[place] for place in range(len(tasks))]
 
     def _trial(self, point: dict[str, Any], outcomes: Sequence[_Outcome]) -> Trial:
-        values, finished, errors = zip(*outcomes, strict=True)
+        values, finished, errors = zip(*((o.value, o.finished, o.error) for o in outcomes), strict=True)
         error = next(filter(None, errors), "")
-        mean = math.nan if error else float(np.mean(values))
-        return Trial(self.plan.spec(point), point, mean, values, finished, error)
+        spec = self.plan.spec(point)
+        if error:
+            return Trial(spec, point, math.nan, values, finished, error)
+        means = {
+            t.metric: float(np.mean([o.bounded[k] for o in outcomes])) for k, t in enumerate(self.targets)
+        }
+        missed = [f"{t} ({means[t.metric]:.4g})" for t in self.targets if not t.met(means)]
+        return Trial(
+            spec,
+            point,
+            float(np.mean(values)),
+            values,
+            finished,
+            f"misses {', '.join(missed)}" if missed else "",
+            means,
+            sum(_excess(t, means[t.metric]) for t in self.targets if not t.met(means)),
+        )
+
+
+def _excess(target: Target, value: float) -> float:
+    """Return how far a bound is missed, as a share of it and never zero."""
+    far = abs(value - target.bound) / max(abs(target.bound), 1e-12)
+    return max(far, 1e-12) if math.isfinite(far) else 1.0

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvgym.errors import ConfigError, KVGymError, UnknownNameError
+from kvgym.experiments.capacity.targets import Target, parse_targets
 from kvgym.experiments.comparison import merge_notes
 from kvgym.experiments.optuna_search import counts_finished_only, import_optuna, search_optuna
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
@@ -35,6 +36,7 @@ def tune(
     *,
     space: Space | None = None,
     metric: str = "e2e_latency_mean",
+    subject_to: str | Iterable[str | Target] = (),
     seeds: int | Iterable[int] = 5,
     search: str = "grid",
     trials: int | None = None,
@@ -55,6 +57,10 @@ def tune(
         scenario: a scenario, its name or file; None = the default scenario.
         space: values to search by hyperparameter; None = :data:`SEARCH_SPACES`.
         metric: what to optimise, see :mod:`kvgym.metrics`, which also knows the direction.
+        subject_to: bounds on other metrics, as in ``"e2e_latency_mean<10,ttft_p99<1"``: a trial whose mean over
+            seeds misses one is out of the running. With ``metric="token_throughput"`` this is problem (3) of Ao et al.,
+            "Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory Constraints". Latencies are of the
+            requests that finish, so bound ``unfinished`` as well where runs end at a horizon.
         seeds: number of seeds (from :data:`FIRST_SEED` on) or the seeds; their workloads are sampled once.
         search: ``"grid"``, every point, or ``"optuna"``, a tree of Parzen estimators (TPE, seed 0) on it.
         trials: at most so many configurations besides the policy as given. A larger grid is sampled without
@@ -66,11 +72,12 @@ def tune(
 
     Raises:
         ConfigError: an argument is wrong, or optuna is not installed.
-        KVGymError: the workload cannot be served, or every trial failed.
+        KVGymError: the workload cannot be served, or every trial failed or misses a bound.
     """
     chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario or DEFAULT_SCENARIO)
     plan = plan_search(policy, space)
     _check_metric(metric)
+    targets = parse_targets(subject_to)
     if search not in ("grid", "optuna"):
         raise ConfigError(f"search = {search!r}; expected grid or optuna")
     if trials is not None and (isinstance(trials, bool) or not isinstance(trials, int) or trials < 1):
@@ -95,7 +102,7 @@ def tune(
         notes.append("Every seed replays the same trace: judge the result on another one.")
     if not plan.space:
         notes.append(f"{plan.spec({})} has nothing to search.")
-    with Bench(chosen, tables, numbers, plan, metric, jobs, ray, progress) as bench:
+    with Bench(chosen, tables, numbers, plan, metric, jobs, ray, progress, targets) as bench:
         if search == "grid":
             if trials is not None and trials < plan.size:
                 notes.append(f"{trials:,} of the grid's {plan.size:,} points, drawn at random (seed 0).")
@@ -105,10 +112,18 @@ def tune(
         else:
             found = search_optuna(bench, trials or OPTUNA_TRIALS)
     fair = _fair(found, metric)
+    missing = [t for t in found if t.excess]
+    if all(t.error for t in fair) and missing:
+        near = min(missing, key=lambda t: t.excess)
+        raise KVGymError(
+            f"{plan.spec({})}: no trial meets every bound; the nearest, {near.spec}, {near.error}"
+        )
     if all(t.error for t in fair):
         raise KVGymError(f"{plan.spec({})}: every trial failed; the first, {fair[0].spec}: {fair[0].error}")
     unfair = [new for old, new in zip(found, fair, strict=True) if new.error and not old.error]
-    for out, why in ([t for t in found if t.error], "failed"), (unfair, "left more requests undone"):
+    broken = [t for t in found if t.error and not t.excess]
+    reasons = ((broken, "failed"), (missing, "missed a bound"), (unfair, "left more requests undone"))
+    for out, why in reasons:
         if out:
             what = f"{len(out):,} of {len(found):,} trials {why}"
             notes.append(f"{what}; the first, {out[0].spec}: {out[0].error}")
@@ -123,6 +138,7 @@ def tune(
         num_requests=tuple(len(table) for table in tables),
         notes=tuple(notes),
         provenance=workload.provenance(),
+        subject_to=tuple(map(str, targets)),
     )
     return replace(result, hyperparameters=plan.defaults | plan.fixed | result.best.hyperparameters)
 

@@ -26,6 +26,8 @@ class Trial:
         values: the metric by seed; NaN where the run failed. What fails on the first seed runs on no other.
         finished: requests finished by seed; 0 where the run failed or there was none.
         error: why the configuration is out of the running, or "".
+        bounded: the metrics that are bounded, as means over seeds.
+        excess: how far bounds are missed, the sum of their shares of the bounds; 0 where all are met.
     """
 
     spec: str
@@ -34,6 +36,8 @@ class Trial:
     values: tuple[float, ...]
     finished: tuple[int, ...]
     error: str = ""
+    bounded: dict[str, float] = field(default_factory=dict)
+    excess: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class TuningResult:
         notes: what a reader should know, one sentence each.
         provenance: what the workload was made from.
         hyperparameters: all hyperparameters of the best trial, defaults included.
+        subject_to: the bounds that trials in the running meet, as texts.
     """
 
     policy: str
@@ -65,6 +70,7 @@ class TuningResult:
     notes: tuple[str, ...] = ()
     provenance: dict[str, Any] = field(default_factory=dict)
     hyperparameters: dict[str, Any] = field(default_factory=dict)
+    subject_to: tuple[str, ...] = ()
 
     @property
     def default(self) -> Trial:
@@ -106,6 +112,8 @@ class TuningResult:
         columns[self.metric] = [t.value for t in self.trials]
         for k, seed in enumerate(self.seeds):
             columns[f"seed_{seed}"] = [t.values[k] for t in self.trials]
+        for name in dict.fromkeys(name for t in self.trials for name in t.bounded):
+            columns[name] = [t.bounded.get(name, math.nan) for t in self.trials]
         columns["finished"] = [sum(t.finished) for t in self.trials]
         columns["error"] = [t.error for t in self.trials]
         return pl.DataFrame(columns)
@@ -132,6 +140,8 @@ class TuningResult:
             "value": vars(self.estimate(self.best)),
             "default": {**default, "value": vars(self.estimate(self.default))},
             "ratio_to_default": vars(self.ratio(self.best)),
+            "subject_to": list(self.subject_to),
+            "bounded": self.best.bounded,
             "trials": len(self.trials),
             "out_of_the_running": sum(bool(t.error) for t in self.trials),
             "seeds": list(self.seeds),
@@ -142,6 +152,7 @@ class TuningResult:
         config = {
             "policy": self.policy,
             "metric": self.metric,
+            "subject_to": list(self.subject_to),
             "scenario": self.scenario.resolved().model_dump(mode="json"),
             "seeds": list(self.seeds),
             "num_requests": list(self.num_requests),

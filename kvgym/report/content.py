@@ -81,12 +81,18 @@ def lead(comparison: Comparison) -> str:
     done = {p: e for p, e in means.items() if math.isfinite(e.value)}
     if not done:
         return "No policy completed the comparison; the reasons are below."
+    done = {p: e for p, e in done.items() if p not in comparison.clairvoyant} or done
     best = min(done, key=lambda p: done[p].value)
     seeds = len(comparison.seeds)
     over = f"over {seeds} seeds" if seeds > 1 else f"on seed {comparison.seeds[0]}"
     text = f"Lowest mean end-to-end latency {over}: {best}, {figures(done[best].value)} s"
     span = interval(done[best])
     text += f" (95 % interval {span} s)." if span else "."
+    if comparison.bounds:
+        text += (
+            f" No scheduler could be below {figures(comparison.bound().value)} s, so that this is at most "
+        )
+        text += f"{figures(comparison.at_most(best))} times the optimum."
     others = {p: e for p, e in done.items() if p != best}
     if others:
         second = min(others, key=lambda p: others[p].value)
@@ -120,9 +126,16 @@ def main_table(comparison: Comparison, reference: str) -> dict[str, Any]:
         ratio_cell = {"text": figures(ratio.value), "interval": interval(ratio), "best": False}
         if policy == reference:
             ratio_cell["interval"] = "reference"
-        rows.append({"policy": policy, "cells": [cells[0], ratio_cell, *cells[1:]]})
+        extra = [ratio_cell]
+        if comparison.bounds:
+            extra.append({"text": f"≤ {figures(comparison.at_most(policy))}", "interval": "", "best": False})
+        if policy in comparison.clairvoyant:
+            cells[0]["interval"] = f"{cells[0]['interval']} clairvoyant".strip()
+        rows.append({"policy": policy, "cells": [cells[0], *extra, *cells[1:]]})
     heads = [{"title": c.title, "unit": c.unit} for c in columns]
     heads.insert(1, {"title": f"E2E ratio to {reference}", "unit": ""})
+    if comparison.bounds:
+        heads.insert(2, {"title": "times the optimum", "unit": ""})
     return {"columns": heads, "rows": rows}
 
 
@@ -147,7 +160,10 @@ def full_table(comparison: Comparison) -> list[dict[str, Any]]:
 def _is_best(comparison: Comparison, policy: str, metric: str) -> bool:
     """Whether a policy alone has the best mean of a metric, where there is a better and a worse."""
     lower = metric_info(metric).lower_is_better
-    means = {p: float(comparison.values(p, metric).mean()) for p in comparison.policies}
+    real = [p for p in comparison.policies if p not in comparison.clairvoyant]
+    if policy not in real:
+        return False
+    means = {p: float(comparison.values(p, metric).mean()) for p in real}
     finite = [m for m in means.values() if math.isfinite(m)]
     if lower is None or len(finite) < 2:
         return False
@@ -228,6 +244,8 @@ def policy_rows(comparison: Comparison) -> list[dict[str, str]]:
         paper = ", ".join(filter(None, (info.paper, info.algorithm))) if info else ""
         known = [*sorted(info.needs), *(f"({name})" for name in sorted(info.uses))] if info else []
         needs = ", ".join(known).replace("_", " ")
+        if label in comparison.clairvoyant:
+            needs += " (clairvoyant: a reference, not a scheduler that could be had)"
         summary = info.summary if info else ""
         rows.append(
             {

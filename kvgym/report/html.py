@@ -5,6 +5,7 @@ from __future__ import annotations
 from kvgym.errors import UnknownNameError
 from kvgym.experiments.comparison import Comparison
 from kvgym.report import content, plots
+from kvgym.report.numbers import figures
 from kvgym.report.page import CHART_WIDTH, Page
 
 
@@ -44,6 +45,10 @@ def _add_figures(page: Page, comparison: Comparison) -> None:
         if len(comparison.seeds) > 1
         else "one seed, hence no interval"
     )
+    if comparison.bounds:
+        over += f"; dashed: {figures(comparison.bound().value)} s, which no scheduler can be below"
+    if comparison.clairvoyant:
+        over += "; * clairvoyant: knows the true lengths, a reference and no scheduler that could be had"
     page.add(
         "bars", plots.latency_bars(comparison, width=CHART_WIDTH), f"Mean end-to-end latency by policy: {over}.",
         title="Mean end-to-end latency",

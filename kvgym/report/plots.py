@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from kvgym.errors import ConfigError
-from kvgym.experiments.comparison import Comparison, label_of
+from kvgym.experiments.comparison import BOUNDED, Comparison, label_of
 from kvgym.metrics import metric_info
 from kvgym.report import series
 from kvgym.report.chart import Chart, Quantity
@@ -188,7 +188,10 @@ def token_throughput(runs: Runs, *, width: float = WIDTH, legend: bool = True) -
 
 
 def draw_bars(chart: Chart, ax: Axes, comparison: Comparison, metric: str, *, dots: bool = True) -> None:
-    """Draw the bars of :func:`latency_bars` into axes, the first policy on top."""
+    """Draw the bars of :func:`latency_bars` into axes, the first policy on top, and what no scheduler beats, dashed.
+
+    A star marks who is clairvoyant.
+    """
     styles = policy_styles(comparison.policies)
     failed = comparison.errors()
     quantity = metric_quantity(metric)
@@ -203,7 +206,10 @@ def draw_bars(chart: Chart, ax: Axes, comparison: Comparison, metric: str, *, do
             )
             chart.belong(policy, [nothing])
             continue
-        bar = ax.barh(row, estimate.value, height=0.62, color=color, alpha=0.85, label=text_of(policy))
+        known = policy in comparison.clairvoyant
+        bar = ax.barh(
+            row, estimate.value, height=0.62, color=color, alpha=0.4 if known else 0.85, label=text_of(policy)
+        )
         artists: list[Artist] = list(bar)
         values, right = comparison.values(policy, metric), estimate.value
         if dots and 1 < len(values) <= MAX_DOTS:
@@ -224,8 +230,11 @@ def draw_bars(chart: Chart, ax: Axes, comparison: Comparison, metric: str, *, do
         room = max(room, right)
         values_shown = {"x": estimate.value, "x_low": estimate.low, "x_high": estimate.high, "y": row}
         chart.tell(ax, policy, "bars", values_shown, artists=artists)
-    ax.set_yticks(range(len(comparison.policies)), [text_of(p) for p in comparison.policies])
+    marked = [text_of(p) + " *" * (p in comparison.clairvoyant) for p in comparison.policies]
+    ax.set_yticks(range(len(comparison.policies)), marked)
     ax.set_ylim(len(comparison.policies) - 0.5, -0.5)
+    if comparison.bounds and metric == BOUNDED:
+        ax.axvline(comparison.bound().value, color=INK, linewidth=1.2, linestyle=(0, (4, 2)), label="bound")
     ax.set_xlim(0, room * 1.12 if room > 0 else 1.0)
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="y", visible=False)

@@ -24,7 +24,15 @@ import numba
 import numpy as np
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-_COMPILED_PARTS = ("simulator", "batch_time", "baselines", "envs", "kernels.py", "workloads/layout.py")
+_COMPILED_PARTS = (
+    "simulator",
+    "batch_time",
+    "baselines",
+    "envs",
+    "theory/hindsight/slotted",
+    "kernels.py",
+    "workloads/layout.py",
+)
 _LOCK = threading.RLock()
 _announced = False
 _njit: Any = numba.njit  # untyped: the option _nrt is not in Numba's stubs

@@ -181,9 +181,9 @@ def practical_nested_thresholds(
     low, high = 1, max(1, int(batch_limit // stages[0]))  # the batch does not shrink when n_1 grows
     while low < high:
         middle = (low + high + 1) // 2
-        fits = _chain(middle, p, slack) @ stages <= batch_limit
+        fits = chain(middle, p, slack) @ stages <= batch_limit
         low, high = (middle, high) if fits else (low, middle - 1)
-    return _chain(low, p, slack).astype(np.int64)
+    return chain(low, p, slack).astype(np.int64)
 
 
 def least_chain(
@@ -203,27 +203,28 @@ def least_chain(
 
     def step(n: Floats) -> Floats:
         duration = nested_batch_time(n, prompt_len, ends, batch_time)
-        return _chain(_least_above((1 + slack) * arrivals(duration)), p, slack)
+        return chain(least_above((1 + slack) * arrivals(duration)), p, slack)
 
     return least_thresholds(
         step,
-        _chain(1, p, slack),
+        chain(1, p, slack),
         lambda n: segment_memory(n, prompt_len, ends),
         max_memory,
         condition=condition,
     )
 
 
-def _chain(first: float, p: Floats, slack: float) -> Floats:
+def chain(first: float, p: Floats, slack: float) -> Floats:
     """Return the least thresholds from n_1 on, each above (1 + slack) p times the one before."""
     n = [float(first)]
     for q in p:
-        wanted = min(_least_above((1 + slack) * q * n[-1]), n[-1])  # more than n_k cannot arrive
-        n.append(max(wanted, _least_above(q * n[-1])))
+        wanted = min(least_above((1 + slack) * q * n[-1]), n[-1])  # more than n_k cannot arrive
+        n.append(max(wanted, least_above(q * n[-1])))
     return np.array(n)
 
 
-def _least_above(x: float) -> float:
+def least_above(x: float) -> float:
+    """Return the least whole number above x, up to rounding."""
     return math.floor(x * (1 + ROUNDING)) + 1.0
 
 

@@ -56,6 +56,55 @@ def cumulative_memory(
     return np.asarray(_prefill_memory(prompt, size) + decode)
 
 
+def outstanding_memory(
+    prompt_len: ArrayLike,
+    output_len: ArrayLike,
+    chunk: int,
+    prefilled: ArrayLike,
+    generated: ArrayLike,
+    *,
+    printed: bool = False,
+) -> NDArray[np.int64]:
+    """Return v(t): KV tokens of a request, summed over the iterations that are left of it.
+
+    The sum over all requests that have come, V(t), is the Lyapunov function of Theorem 2: a slot lowers it by the
+    memory that its batch holds, an arrival raises it by g(s, o).
+
+    Args:
+        prompt_len: tokens, whole numbers >= 1, any shape.
+        output_len: tokens, whole numbers >= 1.
+        chunk: prompt tokens per prefill iteration, >= 1.
+        prefilled: prompt tokens processed, a multiple of the chunk or the whole prompt; 0 = still waiting.
+        generated: output tokens that decodes have written (d in the paper); 0 unless the prompt is done.
+        printed: return v as Appendix A has it, which starts its sums at c and d, what has been processed already,
+            instead of one later. It is the above plus the memory held now, so that V follows one slot late; the theorem
+            does not change.
+
+    Returns:
+        int64 array of the broadcast shape; 0 for a request that has finished, printed or not.
+
+    Raises:
+        ConfigError: a length or the chunk is not a whole number >= 1, or the progress is not possible.
+    """
+    prompt, output = _lengths("prompt_len", prompt_len), _lengths("output_len", output_len)
+    size = int(_lengths("chunk", chunk))
+    done = check_numbers("prefilled", prefilled, least=0, whole=True).astype(np.int64)
+    made = check_numbers("generated", generated, least=0, whole=True).astype(np.int64)
+    prompt, output, done, made = np.broadcast_arrays(prompt, output, done, made)
+    if np.any((done > prompt) | ((done % size != 0) & (done < prompt))):
+        raise ConfigError(
+            f"prefilled: expected whole chunks of {size} tokens or the whole prompt, got {prefilled!r}"
+        )
+    if np.any((made > output) | ((made > 0) & (done < prompt))):
+        raise ConfigError(
+            f"generated: expected at most the output, and 0 during the prefill, got {generated!r}"
+        )
+    spent = _prefill_memory(done, size) + made * prompt + made * (made + 1) // 2
+    left = cumulative_memory(prompt, output, size) - spent
+    held = np.where(left > 0, done + made, 0) if printed else 0
+    return np.asarray(left + held, dtype=np.int64)
+
+
 def mean_cumulative_memory(requests: RequestTable, chunk: int) -> float:
     """Return E[g] over the requests of a table: the joint distribution p(s, o) is the empirical one."""
     return float(np.mean(cumulative_memory(requests.prompt_len, requests.output_len, chunk)))

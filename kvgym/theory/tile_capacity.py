@@ -43,18 +43,35 @@ def request_time(
         ConfigError: the chunk is below 1.
     """
     prompt = check_numbers("prompt_len", prompt_len, least=0).astype(np.int64)
-    output = check_numbers("output_len", output_len, least=0).astype(np.int64)
     size = math.lcm(node.t_row, node.t_col, node.t_red) if chunk is None else chunk
     check_number("chunk", size, least=1)
-    tokens = prompt + output
-    weights = tokens / (node.linear_rate * node.t_col)
-    decodes = node.num_layers * (_decode_attention(tokens, node) - _decode_attention(prompt, node))
     volume = node.t_row * node.t_col * node.t_red
     per_pair = node.num_layers * node.width / (node.num_sms * node.gemm_rate * volume)
-    return np.asarray(
-        weights + tokens / node.nonlinear_rate + decodes + per_pair * (prompt * (prompt + size)),
-        dtype=np.float64,
-    )
+    attention = per_pair * (prompt * (prompt + size))
+    return np.asarray(time_besides_prefill_attention(prompt, output_len, node) + attention, dtype=np.float64)
+
+
+def time_besides_prefill_attention(
+    prompt_len: ArrayLike, output_len: ArrayLike, node: TiledNode
+) -> NDArray[np.float64]:
+    """Return all terms of (13) but the last, seconds: weight tiles, non-linear operators, attention of decodes.
+
+    Args:
+        prompt_len: L^P, tokens, any shape.
+        output_len: L^D, decodes, a shape that broadcasts with it.
+        node: the figures of the node.
+
+    Returns:
+        float64 array of the broadcast shape.
+
+    Raises:
+        ConfigError: a length below 0.
+    """
+    prompt = check_numbers("prompt_len", prompt_len, least=0).astype(np.int64)
+    tokens = prompt + check_numbers("output_len", output_len, least=0).astype(np.int64)
+    weights = tokens / (node.linear_rate * node.t_col)
+    decodes = node.num_layers * (_decode_attention(tokens, node) - _decode_attention(prompt, node))
+    return np.asarray(weights + tokens / node.nonlinear_rate + decodes, dtype=np.float64)
 
 
 def mean_request_time(

@@ -1,4 +1,4 @@
-"""Nested WAIT under arrival rates that change over time: condition (15) and thresholds that satisfy it.
+"""WAIT and Nested WAIT under arrival rates that change over time: condition (15) and thresholds that satisfy it.
 
 Source throughout: Ao, Luo, Simchi-Levi and Wang, "Optimizing LLM Inference: Fluid-Guided Online Scheduling
 with Memory Constraints", Section 7.1 and Appendix D. Notation as in :mod:`kvgym.theory.nested`.
@@ -6,12 +6,15 @@ with Memory Constraints", Section 7.1 and Appendix D. Notation as in :mod:`kvgym
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import ConfigError
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.checks import check_number, check_numbers
+from kvgym.theory.fluid import at_least, batch_memory, full_batch_time, least_thresholds
 from kvgym.theory.nested import (
     Floats,
     above,
@@ -21,9 +24,10 @@ from kvgym.theory.nested import (
     same_length,
     thresholds_of,
 )
+from kvgym.workloads.classes import ClassStatistics
 
 
-def worst_arrivals(times: ArrayLike, rates: ArrayLike, window: float) -> float:
+def worst_arrivals(times: ArrayLike, rates: ArrayLike, window: float, period: float | None = None) -> float:
     """Return the most requests expected in any interval of the given length, the supremum in eq. (15).
 
     The accumulated rate of a sliding window is piecewise linear in its start, so it is largest where an
@@ -34,10 +38,17 @@ def worst_arrivals(times: ArrayLike, rates: ArrayLike, window: float) -> float:
             one holds for ever.
         rates: lambda_j on each piece, 1/s, shape (m, t), >= 0.
         window: seconds, >= 0.
+        period: seconds after which the pieces repeat; None = they do not.
     """
     start, rate = _pieces(times, rates)
     check_number("window", window, least=0)
     total = rate.sum(axis=0)
+    if period is not None:
+        check_number("period", period, above=float(start[-1] - start[0]))
+        cycles = window // period
+        cycle = float(total @ np.diff(start, append=start[0] + period))
+        twice = np.concatenate([start, start + period, [start[0] + 2 * period]]), [[*total, *total, 0.0]]
+        return cycles * cycle + worst_arrivals(*twice, window - cycles * period)
     accumulated = np.concatenate([[0.0], np.cumsum(total[:-1] * np.diff(start))])
 
     def until(t: Floats) -> Floats:
@@ -72,6 +83,37 @@ def time_varying_condition(
     same_length(n, p, 1)
     check_number("full_batch_time", full_batch_time, least=0)
     return above(n[0], worst_arrivals(times, rates, full_batch_time)) and drifts_down(n, p)
+
+
+def peak_arrivals(c: ClassStatistics, window: float) -> float:
+    """Return the most requests of a class expected in any ``window`` seconds; at a constant rate all are alike."""
+    p = c.profile
+    return c.rate * window if p is None else worst_arrivals(p.times, [p.rates], window, p.period)
+
+
+def time_varying_wait_thresholds(
+    classes: Sequence[ClassStatistics],
+    batch_time: BatchTimeModel,
+    *,
+    slack: float = 0.0,
+    max_memory: float | None = None,
+) -> NDArray[np.int64]:
+    """Return the least thresholds of WAIT with which no full batch is exceeded at any time, int64, shape (m,).
+
+    The paper states (15) for Nested WAIT. For types known on arrival it reads n_j >= the most arrivals of type j
+    expected in any interval as long as a full batch, (11) with the accumulated rate in place of lambda_j Delta T.
+
+    Args and errors: as :func:`kvgym.theory.fluid.wait_thresholds`; rates are those of the classes' profiles.
+    """
+    share = 1 + check_number("slack", slack, least=0)
+
+    def step(n: Floats) -> Floats:
+        window = full_batch_time(classes, n, batch_time)
+        return np.maximum(1.0, at_least([share * peak_arrivals(c, window) for c in classes]))
+
+    return least_thresholds(
+        step, np.ones(len(classes)), lambda n: batch_memory(classes, n), max_memory, condition="(15)"
+    )
 
 
 def time_varying_thresholds(

@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvgym.workloads.adversarial import theorem_4_1_schedule, theorem_4_1_workload
     from kvgym.workloads.instances import mcsf_instance
     from kvgym.workloads.presets import describe_presets, preset_names
     from kvgym.workloads.spec import RequestClass, WorkloadSpec
@@ -31,6 +32,8 @@ _HOME = {
     "mcsf_instance": "instances",
     "preset_names": "presets",
     "read_trace": "traces",
+    "theorem_4_1_schedule": "adversarial",
+    "theorem_4_1_workload": "adversarial",
     "trace_formats": "traces",
     "write_requests": "traces",
 }
@@ -47,6 +50,8 @@ __all__ = [
     "mcsf_instance",
     "preset_names",
     "read_trace",
+    "theorem_4_1_schedule",
+    "theorem_4_1_workload",
     "trace_formats",
     "write_requests",
 ]

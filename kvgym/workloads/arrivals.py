@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 
 from kvgym.errors import ConfigError
 from kvgym.workloads.base import FloatRange, Spec
+from kvgym.workloads.classes import RateProfile
 
 Times = NDArray[np.float64]
 Rate = Annotated[float, Field(gt=0)]
@@ -47,6 +48,11 @@ class ArrivalProcess(Spec):
     def scaled(self, factor: float) -> ArrivalProcess:
         """Return this process with every rate multiplied by ``factor`` > 0."""
         raise NotImplementedError
+
+    @property
+    def profile(self) -> RateProfile | None:
+        """How the rate changes over time; None where it is constant or nothing is known of it beforehand."""
+        return None
 
     def _gaps(self, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Return ``n`` independent gaps of mean 1, before :meth:`_times` gives them their rate."""
@@ -202,6 +208,11 @@ class PiecewiseArrivals(ArrivalProcess):
             return self.rates[-1]
         return float(np.diff([*self.times, self.period]) @ np.asarray(self.rates)) / self.period
 
+    @property
+    def profile(self) -> RateProfile:
+        """The pieces."""
+        return RateProfile(self.times, self.rates, self.period)
+
     def rate_at(self, time: Times) -> Times:
         """Return the rate at ``time`` (seconds, any shape), arrivals per second."""
         time = np.asarray(time, np.float64) if self.period is None else np.mod(time, self.period)
@@ -247,6 +258,16 @@ class SinusoidArrivals(ArrivalProcess):
     def mean_rate(self) -> float:
         """Mean over a period."""
         return self.rate
+
+    @property
+    def profile(self) -> RateProfile:
+        """Pieces of a 256th of the period, each with the largest rate in it, so that none is too low."""
+        pieces = 256
+        edges = np.arange(pieces + 1) * self.period / pieces
+        rates = np.maximum(*(self.rate_at(e) for e in (edges[:-1], edges[1:])))
+        crest = np.mod((0.25 - self.phase / (2 * np.pi)) * self.period, self.period)
+        rates[int(crest / self.period * pieces) % pieces] = self.rate * (1 + self.amplitude)
+        return RateProfile(tuple(edges[:-1].tolist()), tuple(rates.tolist()), self.period)
 
     def rate_at(self, time: Times) -> Times:
         """Return the rate at ``time`` (seconds, any shape), arrivals per second."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvgym.registry import Registry
+from kvgym.workloads.adversarial import theorem_4_1_workload
 from kvgym.workloads.arrivals import AllAtOnce, PoissonArrivals, SlottedArrivals
 from kvgym.workloads.base import FloatRange, IntRange
 from kvgym.workloads.lengths import (
@@ -77,6 +78,10 @@ _add(
         duration=IntRange(low=40, high=60),
     )
 )
+
+# MC-SF, Theorem 4.1, for the memories of a worst case that can still be looked at; theorem_4_1_workload has the others.
+for _memory in (64, 1024):
+    _add(theorem_4_1_workload(_memory))
 
 
 def _classes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -142,7 +142,7 @@ class RequestTable:
 
     def faster(self, factor: float) -> RequestTable:
         """Return the same requests arriving ``factor`` times as fast; the rates of the classes follow."""
-        classes = tuple(replace(c, rate=c.rate * factor) for c in self.classes)
+        classes = tuple(c.at_rate(factor, speed=factor) for c in self.classes)
         return self.replace(arrival_time=self.arrival_time / factor, classes=classes)
 
     def to_records(self) -> np.ndarray:

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError
 from kvgym.workloads.arrivals import ArrivalProcess, PoissonArrivals, Times
 from kvgym.workloads.base import IntRange, substream
-from kvgym.workloads.classes import ClassStatistics
+from kvgym.workloads.classes import ClassStatistics, RateProfile
 from kvgym.workloads.lengths import Lengths, PairDistribution, draw_index
 from kvgym.workloads.predictions import ClassPrediction, ExactPrediction, Predictor
 from kvgym.workloads.presets import PRESETS
-from kvgym.workloads.spec import TraceLengths, WorkloadSpec
+from kvgym.workloads.spec import RequestClass, TraceLengths, WorkloadSpec
 from kvgym.workloads.table import RequestTable
 
 if TYPE_CHECKING:
@@ -91,8 +91,19 @@ class Workload:
             output = c.output.mean_len if c.output is not None else pair and pair.mean_output_len
             if not prompt or not output or not 0 < rate < np.inf:
                 return ()
-            described.append(ClassStatistics(c.name or str(k), float(rate), float(prompt), float(output)))
+            described.append(
+                ClassStatistics(
+                    c.name or str(k), float(rate), float(prompt), float(output), self._profile(c, rate)
+                )
+            )
         return tuple(described)
+
+    def _profile(self, c: RequestClass, rate: float) -> RateProfile | None:
+        """Return how the rate of a class changes over time: as its own process, or as its share of all arrivals."""
+        if c.arrivals is not None:
+            return c.arrivals.profile
+        whole = None if self.spec.arrivals is None else self.spec.arrivals.profile
+        return None if whole is None else whole.scaled(float(rate) / self.mean_rate)
 
     def sample(self, seed: int) -> RequestTable:
         """Return the requests of ``seed``; equal seeds give equal bits, and no file is read.

@@ -61,12 +61,12 @@ def test_a_batch_stops_before_a_step_that_does_not_pay() -> None:
     check(run(table, 30, {"cost": 0.0}, batch_time=staircase), start=[0], first=[10], finish=[12])
 
 
-@pytest.mark.parametrize(("capacity", "first"), [(24, 11), (1000, 3)])
-def test_a_step_pays_or_not_by_how_many_more_would_fit(capacity: int, first: int) -> None:
-    """The same prompt and steps with a power of 0.48 n / (n + 4), which is 0.48 where nothing is allocated.
+@pytest.mark.parametrize(("capacity", "first"), [(24, 10), (9_931, 10), (9_932, 3), (100_000, 3)])
+def test_a_step_pays_or_not_by_the_memory_that_is_free(capacity: int, first: int) -> None:
+    """The same prompt and steps with a power of 0.48 f / (f + 2,048), f tokens being free.
 
-    Eight tokens are worth 8, twenty 20 / 10^0.48 = 6.6. Eight allocated of 24 leave n = (24 - 8) / 8 = 2, a power of
-    0.16, and the other twelve are worth 12 / 10^0.16 = 8.3; of 1000, n = 124 and the power is 0.465: 4.1.
+    Eight tokens are worth 8, twenty 20 / 10^power: the same where the power is log10(2.5) and f 9,931.6. Where it is
+    larger, the rest does not pay at once either.
     """
     staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
     weights = {"cost": 0.0, "cost_room": 0.48}
@@ -74,23 +74,19 @@ def test_a_step_pays_or_not_by_how_many_more_would_fit(capacity: int, first: int
     check(result, start=[0], first=[first], finish=[first + 2])
 
 
-@pytest.mark.parametrize(("prompts", "first"), [([15], 13), ([3] * 4, 20)])
-def test_how_many_more_would_fit_goes_by_the_mean_size_of_the_active(prompts: list[int], first: int) -> None:
-    """Held by one or by four alike, 16 of 64 tokens leave n = 3 or 12: the power 0.9 - 0.8 n / (n + 4) is 0.56 or 0.3.
+@pytest.mark.parametrize(("capacity", "first"), [(11_710, 15), (11_730, 8)])
+def test_memory_that_others_hold_is_not_free(capacity: int, first: int) -> None:
+    """A prompt token is worth 10 · 9 / 512 · 63 / 9 = 1.23 decodes, and somebody who decodes holds 16 tokens or more.
 
-    A prompt token is worth 10 · 9 / 512 · 63 / 9 = 1.23 decodes. A batch of 8 is worth 1 + 7 · 1.23 = 9.6 beside one
-    decode, all of the prompt 25.6 / 10^0.56 = 7.1: it comes in parts of 7, 7 and 6. Beside four it is 28.6 / 10^0.3 =
-    14.3 against 8.9: all at once.
+    A batch of 8 is worth 1 + 7 · 1.23 = 9.6, all of the prompt 25.6 / 10^power, the power being 0.5 f / (f + 2,048):
+    the same where f is 11,702. The prompt of 20 comes at once, in 10 s, or in parts of 7, 7 and 6.
     """
     staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
-    others = len(prompts)
-    table = RequestTable.from_columns(
-        arrival_time=[0.0] * others + [5.0], prompt_len=[*prompts, 20], output_len=[6] * others + [1]
-    )
-    weights = {"cost": 0.9, "cost_room": -0.8, "growth": 0.0, "gate": 100.0}
+    table = RequestTable.from_columns(arrival_time=[0.0, 5.0], prompt_len=[15, 20], output_len=[6, 1])
+    weights = {"cost": 0.0, "cost_room": 0.5, "growth": 0.0, "gate": 100.0}
     weights |= {"prefill_value": 10.0, "prefill_pressure": 0.0, "prefill_room": 0.0}
-    result = run(table, 64, weights, batch_time=staircase)
-    assert result.requests["first_token_time"].tolist() == [10.0] * others + [first]
+    result = run(table, capacity, weights, batch_time=staircase)
+    assert result.requests["first_token_time"].tolist() == [2.0, first]
 
 
 @pytest.mark.parametrize(

@@ -268,6 +268,18 @@ def test_overflow_evicts_the_newest() -> None:
     np.testing.assert_array_equal(result.log["kv_tokens"], [8, 10, 6, 7, 8, 4, 5, 6])
 
 
+def test_the_watermark_stays_free_beside_others() -> None:
+    # The same with a fifth of M = 10 kept free: 1 (4 + 1) does not fit beside 0 until that is over at 5. No eviction.
+    result = run("slai:watermark=0.2", [0, 0], [4, 4], [4, 2], [1, 1], M=10)
+    check(result, first=[1, 6], finish=[5, 8], start=[0, 5], evictions=[0, 0])
+    assert result.log is not None
+    np.testing.assert_array_equal(result.log["kv_tokens"], [4, 5, 6, 7, 8, 4, 5, 6])
+    # 3 + 1 and 3 + 1 may fill the 8, one token more may not; alone, a request may fill all of M.
+    check(run("slai:watermark=0.2", [0, 0], [3, 3], [1, 1], [1, 1], M=10), first=[1, 1], finish=[2, 2])
+    check(run("slai:watermark=0.2", [0, 0], [3, 4], [1, 1], [1, 1], M=10), first=[1, 3], finish=[2, 4])
+    check(run("slai:watermark=0.2", [0], [7], [3], M=10), first=[1], finish=[4])
+
+
 def test_a_prompt_starts_only_if_it_can_be_completed() -> None:
     # M = 10, budget 4. P 0 (4). 1 needs 7 + 1, with kv 4 and D 0 not even 4 of it: D 0 twice, over at 3. P 1.
     result = run("slai:token_budget=4", [0, 0], [4, 7], [2, 1], M=10)
@@ -363,6 +375,7 @@ def test_defaults() -> None:
         "token_budget": 512,
         "max_active": 128,
         "max_decodes": 128,
+        "watermark": 0.0,
     }
 
 
@@ -372,6 +385,7 @@ def test_defaults() -> None:
     + [("order", "sjf"), ("order", 1), ("order", None)]
     + [(n, v) for n in ("offset", "low_offset") for v in (-1, float("nan"), INF, "much", True)]
     + [("memory_threshold", v) for v in (-0.1, 1.5, "96%", True, float("nan"))]
+    + [("watermark", v) for v in (-0.1, 1, 1.5, "1%", True, float("nan"))]
     + [("paying_first", v) for v in ("maybe", 2, None)],
 )
 def test_values_out_of_range(name: str, value: Any) -> None:

@@ -131,6 +131,7 @@ def draw(name: str, rng: np.random.Generator) -> dict[str, Any]:
             "token_budget": one_of(1, 2, 4, 8, 512),
             "max_active": one_of(1, 3, 5, 128),
             "max_decodes": one_of(1, 2, 4, 128),
+            "watermark": one_of(0.0, 0.0, 0.1, 0.4),
         }
     return {"cycle": one_of(1, 2, 4, 1000), "decodes": one_of(1, 2, 3, 128), "chunk": one_of(1, 2, 4, 256)}
 

@@ -160,6 +160,12 @@ def test_what_each_knows_and_does(name: str) -> None:
     assert make_policy(name, chunk=7).hyperparameters() == {"chunk": 7}
 
 
+@pytest.mark.parametrize("resume", ["last", "", None, True, 1])
+def test_whom_to_resume_first_out_of_range(resume: Any) -> None:
+    with pytest.raises(ConfigError, match=r"resume = .* expected one of first, by_work"):
+        make_policy(SJF, resume=resume)
+
+
 @ALL
 def test_the_default_chunk_is_512(name: str) -> None:
     table = RequestTable.from_columns(
@@ -322,6 +328,24 @@ def test_shortest_job_first_goes_by_the_prediction() -> None:
     check(run(SJF, 9, 4, [0, 0], [2, 2], [2, 2], [2, 1]), [0, 0], [6, 3], [1, 0], kv=[4, 3, 4, 2, 3, 4])
     # First come, first served does not know.
     check(run(FCFS, 9, 4, [0, 0], [2, 2], [2, 2], [2, 1]), [0, 0], [3, 6], [0, 1], kv=[4, 3, 4, 2, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("spec", "start", "finish", "evictions", "kv"),
+    [
+        # t=2: 5; 1 blocks (5+5>). t=3: 5, then 3. t=4: 6+4>: 2 goes with 3; 6. t=5: 4.
+        (SJF, [0, 0, 3], [3, 5, 6], [0, 1, 1], [7, 4, 5, 8, 6, 4]),
+        # t=2: 5, and 2, which is shorter: 3. t=3: 4; 1 blocks (4+5>). t=4: 5. t=5: 6.
+        (f"{SJF}:resume=by_work", [0, 0, 2], [3, 6, 4], [0, 1, 0], [7, 4, 8, 4, 5, 6]),
+    ],
+)
+def test_who_was_swapped_out_goes_before_anybody_new(
+    spec: str, start: list[float], finish: list[float], evictions: list[int], kv: list[int]
+) -> None:
+    # M = 8, c 9. 0 (s 3, o 2): 3, 4, 5; 1 (s 4, o 2): 4, 5, 6; 2 (s 3, o 1) comes at t=2: 3, 4. Total 5, 6, 4.
+    # t=0: 3+4. t=1: 4+5>: 1 goes with 4; 4.
+    result = run(spec, 9, 8, [0, 0, 2], [3, 4, 3], [2, 2, 1], progress_on_evict="kept")
+    check(result, start, finish, evictions, kv)
 
 
 def test_a_newcomer_does_not_displace_the_ongoing() -> None:

@@ -24,13 +24,19 @@ from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, Syst
 from kvgym.simulator.view import RequestColumns, SystemView
 from kvgym.workloads.table import RequestTable
 
-NAMES = tuple(
-    f"work_conserving_{order}{look}" for order, look in itertools.product(("fcfs", "sjf"), ("", "_lookahead"))
-)
+NAMES = (
+    "work_conserving_fcfs", "work_conserving_sjf", "work_conserving_sjf:resume=by_work",
+    "work_conserving_fcfs_lookahead", "work_conserving_sjf_lookahead",
+)  # fmt: skip
 CHUNKS = (1, 2, 3, 7, 512)
 RULES = list(itertools.product(FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE))
 TIMES = (UnitBatchTime(), AffineBatchTime(0.31, 0.017, 0.023, 0.0011))
 EACH = pytest.mark.parametrize("name", NAMES)
+
+
+def with_chunk(name: str, chunk: int) -> str:
+    return f"{name}{',' if ':' in name else ':'}chunk={chunk}"
+
 
 # ---------------------------------------------------------------- the rule
 
@@ -45,6 +51,7 @@ class Job(NamedTuple):
     made: int  # output tokens
     emits: int  # output tokens that the last prefill chunk writes: 0 or 1
     predicted: int
+    swapped: bool  # has been swapped out before
 
     def future(self, chunk: int, output: int) -> list[int]:
         """KV tokens in each round from the coming one until that many output tokens are there."""
@@ -61,9 +68,9 @@ def jobs(rows: RequestColumns, view: SystemView, needs: frozenset[str]) -> list[
     predicted = rows.predicted_output_len if "predicted_length" in needs else np.zeros(len(rows), int)
     columns = (
         rows.request_id, rows.prompt_len, rows.num_kv_tokens, rows.num_prefill_left, rows.num_output_tokens,
-        np.full(len(rows), int(view.prefill_emits)), predicted,
+        np.full(len(rows), int(view.prefill_emits)), predicted, rows.num_evictions,
     )  # fmt: skip
-    return [Job(*(int(value) for value in row)) for row in zip(*columns, strict=True)]
+    return [Job(*map(int, row[:-1]), bool(row[-1])) for row in zip(*columns, strict=True)]
 
 
 class WorkConserving(Policy):
@@ -72,6 +79,7 @@ class WorkConserving(Policy):
     def __init__(self, name: str, chunk: int) -> None:
         self.info = make_policy(name).info  # type: ignore[misc]
         self.shortest_first, self.look_ahead, self.chunk = "sjf" in name, "lookahead" in name, chunk
+        self.swapped_first = name == "work_conserving_sjf"
 
     def memory(self, jobs: Iterable[Job], capacity: int, role: str) -> int:
         """Most KV tokens of any round considered: the coming one, or with look-ahead all of those spent here."""
@@ -86,6 +94,9 @@ class WorkConserving(Policy):
         rounds = list(itertools.zip_longest(*futures, fillvalue=0))
         return max(map(sum, rounds if self.look_ahead else rounds[:1]), default=0)
 
+    def key(self, job: Job) -> tuple[bool, int, int]:
+        return (self.swapped_first and not job.swapped, job.prompt + job.predicted, job.id)
+
     def schedule(self, view: SystemView) -> Decision:
         waiting, active = (jobs(rows, view, self.info.needs) for rows in (view.waiting, view.active))
         capacity, stay, evict, admit = view.kv_capacity, list(active), list[Job](), list[Job]()
@@ -94,7 +105,7 @@ class WorkConserving(Policy):
         if not evict:
             order = waiting
             if self.shortest_first:
-                order = sorted(waiting, key=lambda job: (job.prompt + job.predicted, job.id))
+                order = sorted(waiting, key=self.key)
             for job in order:
                 if self.memory([*stay, *admit, job], capacity, view.role) > capacity:
                     break
@@ -108,13 +119,13 @@ class WorkConserving(Policy):
 
 def test_the_future_of_a_job() -> None:
     # s 5 in chunks of 2, o 3: paper's model 2, 4, 5, then 6, 7, 8; where the last chunk writes token 1: 2, 4, 6, 7, 8.
-    assert Job(0, 5, 0, 5, 0, 0, 3).future(2, 3) == [2, 4, 5, 6, 7, 8]
-    assert Job(0, 5, 0, 5, 0, 1, 3).future(2, 3) == [2, 4, 6, 7, 8]
+    assert Job(0, 5, 0, 5, 0, 0, 3, False).future(2, 3) == [2, 4, 5, 6, 7, 8]
+    assert Job(0, 5, 0, 5, 0, 1, 3, False).future(2, 3) == [2, 4, 6, 7, 8]
     # Half way through the prompt; decoding; with two of its three tokens to be computed again.
-    assert Job(0, 5, 4, 1, 0, 0, 3).future(2, 3) == [5, 6, 7, 8]
-    assert Job(0, 5, 6, 0, 1, 0, 3).future(2, 3) == [7, 8]
-    assert Job(0, 5, 0, 7, 2, 0, 3).future(3, 3) == [3, 6, 7, 8]
-    assert Job(0, 5, 0, 7, 2, 1, 3).future(3, 3) == [3, 6, 8]
+    assert Job(0, 5, 4, 1, 0, 0, 3, False).future(2, 3) == [5, 6, 7, 8]
+    assert Job(0, 5, 6, 0, 1, 0, 3, False).future(2, 3) == [7, 8]
+    assert Job(0, 5, 0, 7, 2, 0, 3, False).future(3, 3) == [3, 6, 7, 8]
+    assert Job(0, 5, 0, 7, 2, 1, 3, False).future(3, 3) == [3, 6, 8]
 
 
 # ---------------------------------------------------------------- comparison
@@ -178,7 +189,7 @@ def test_records_equal_those_of_the_oracle(name: str, chunk: int) -> None:
         where = f"seed {seed}, {rules}"
         one, other = (
             simulate(system(seed, capacity, rules), table, policy, log=True)
-            for policy in (f"{name}:chunk={chunk}", book)
+            for policy in (with_chunk(name, chunk), book)
         )
         assert one.completed
         assert_equal(one, other, where)
@@ -190,7 +201,7 @@ def test_records_equal_those_of_the_oracle(name: str, chunk: int) -> None:
 @pytest.mark.parametrize("chunk", [2, 3])
 def test_decisions_equal_those_of_the_oracle(name: str, chunk: int) -> None:
     """Through the view and one by one."""
-    policy, book = make_policy(name, chunk=chunk), WorkConserving(name, chunk)
+    policy, book = make_policy(with_chunk(name, chunk)), WorkConserving(name, chunk)
     compared = 0
     for seed in range(4):
         table = workload(seed, 24, 21, rate=0.8)
@@ -219,7 +230,7 @@ def test_many_more_requests_than_fit(name: str, chunk: int) -> None:
     rules = System(kv_capacity=40, batch_time=UnitBatchTime(), stall_limit=300, progress_on_evict="kept")
     one, other = (
         simulate(rules, table, policy, log=True)
-        for policy in (f"{name}:chunk={chunk}", WorkConserving(name, chunk))
+        for policy in (with_chunk(name, chunk), WorkConserving(name, chunk))
     )
     assert_equal(one, other, name)
 
@@ -229,7 +240,7 @@ def test_compiled_and_plain_python_agree(name: str) -> None:
     for seed, chunk in enumerate((1, 2, 512)):
         rules, table = system(seed, 21, RULES[seed * 11]), workload(seed, 15, 21)
         one, other = (
-            simulate(rules, table, f"{name}:chunk={chunk}", log=True, compiled=compiled)
+            simulate(rules, table, with_chunk(name, chunk), log=True, compiled=compiled)
             for compiled in (True, False)
         )
         assert_equal(one, other, f"seed {seed}")
@@ -247,7 +258,7 @@ def test_clusters(name: str, roles: str) -> None:
         cluster = dataclasses.replace(one, workers=workers, transfer_latency=0.2, transfer_time=0.03)
         results = [
             simulate(cluster, table, policy, log=True)
-            for policy in (f"{name}:chunk={chunk}", WorkConserving(name, chunk))
+            for policy in (with_chunk(name, chunk), WorkConserving(name, chunk))
         ]
         assert results[0].completed
         assert_equal(*results, f"seed {seed}, {rules}")
@@ -282,7 +293,7 @@ def test_whole_prompts_and_exact_predictions_give_known_policies(
             table = table.replace(prompt_len=np.full(40, 4))
         one, other = (
             simulate(system(seed, 21, rules), table, policy, log=True)
-            for policy in (f"{name}:chunk=21", known)
+            for policy in (with_chunk(name, 21), known)
         )
         assert_same_schedule(one, other, rules)
 
@@ -293,7 +304,7 @@ def test_chunks_longer_than_any_prompt_are_all_alike(name: str, chunk: int) -> N
     # Under "lost": what "recompute" prefills again can be longer than any prompt.
     table = workload(3, 40, 21)
     rules = system(1, 21, ("uncounted", "lost", "arrival"))
-    one, other = (simulate(rules, table, f"{name}:chunk={c}", log=True) for c in (chunk, 512))
+    one, other = (simulate(rules, table, with_chunk(name, c), log=True) for c in (chunk, 512))
     assert_same_schedule(one, other, chunk)
 
 
@@ -303,7 +314,7 @@ def test_look_ahead_never_evicts_unless_a_prediction_is_too_short(name: str, pre
     for seed, rules in enumerate(RULES):
         for chunk in CHUNKS:
             table = workload(seed, 40, 25, predict)
-            result = simulate(system(seed, 25, rules), table, f"{name}:chunk={chunk}", log=True)
+            result = simulate(system(seed, 25, rules), table, with_chunk(name, chunk), log=True)
             assert result.completed
             assert result.requests["num_evictions"].sum() == 0
 
@@ -313,7 +324,7 @@ def test_the_worker_is_never_idle_while_somebody_waits(name: str) -> None:
     """Every iteration processes something, whatever is predicted, and the memory is never exceeded."""
     for seed, rules in enumerate(RULES):
         chunk = CHUNKS[seed % 5]
-        log = simulate(system(seed, 25, rules), workload(seed, 60, 25), f"{name}:chunk={chunk}", log=True).log
+        log = simulate(system(seed, 25, rules), workload(seed, 60, 25), with_chunk(name, chunk), log=True).log
         assert log is not None
         assert (log["num_active"] == log["num_prefills"] + log["num_decodes"]).all()  # nobody is paused
         assert log["num_active"].min() > 0
@@ -322,13 +333,13 @@ def test_the_worker_is_never_idle_while_somebody_waits(name: str) -> None:
         assert (log["num_admitted"][log["num_evicted"] > 0] == 0).all()
 
 
-@pytest.mark.parametrize("name", ["work_conserving_sjf", "work_conserving_sjf_lookahead"])
+@pytest.mark.parametrize("name", [name for name in NAMES if "sjf" in name])
 def test_shortest_first_does_not_depend_on_where_the_evicted_requeue(name: str) -> None:
     evictions = 0
     for seed, progress in enumerate(PROGRESS_ON_EVICT):
         table = workload(seed, 40, 25)
         results = [
-            simulate(system(seed, 25, ("uncounted", progress, requeue)), table, f"{name}:chunk=2", log=True)
+            simulate(system(seed, 25, ("uncounted", progress, requeue)), table, with_chunk(name, 2), log=True)
             for requeue in REQUEUE
         ]
         for other in results[1:]:
@@ -343,7 +354,7 @@ def test_lifetime_memory_is_g(name: str) -> None:
     for seed, (chunk, first_token) in enumerate(itertools.product(CHUNKS, FIRST_TOKEN)):
         table = workload(seed, 40, 25)
         result = simulate(
-            system(seed, 25, (first_token, "kept", "arrival")), table, f"{name}:chunk={chunk}", log=True
+            system(seed, 25, (first_token, "kept", "arrival")), table, with_chunk(name, chunk), log=True
         )
         total = 0
         for s, o in zip(table.prompt_len.tolist(), table.output_len.tolist(), strict=True):
@@ -373,7 +384,7 @@ def test_stability_under_and_over_the_service_rate() -> None:
                 output_len=output,
                 predicted_output_len=output,
             )
-            result = simulate(rules, table, f"{name}:chunk=4", log=True)
+            result = simulate(rules, table, with_chunk(name, 4), log=True)
             assert result.log is not None
             here = result.log["start_time"] < table.arrival_time[-1]
             backlog = (result.log["num_waiting"] + result.log["num_active"])[here]
@@ -382,6 +393,6 @@ def test_stability_under_and_over_the_service_rate() -> None:
                 assert backlog[len(backlog) // 4 :].mean() < 100, name
                 assert last < 200, name
             else:
-                # At least the share 1 - 1/1.2 = 1/6 of what has arrived cannot have been served.
-                assert last > 0.8 * n / 6, name
+                # The share 1 - 1/1.2 = 1/6 of the work that has come is left, in the largest requests at best (g = 81).
+                assert last > 0.9 * n / 6 * 55 / 81, name
                 assert last > 1.5 * middle, name

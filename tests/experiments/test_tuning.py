@@ -117,6 +117,32 @@ def test_latencies_are_compared_between_runs_that_finish_as_many():
     assert not any(t.error for t in unfinished.trials)
 
 
+def test_bounds_by_hand():
+    # As in test_by_hand, mean latencies 8, 8, 6, 5 for default, 4, 2, 1; first tokens at 4 (twice), 3 and 4, and
+    # with one at a time at 1, 3, 5, 7. Token throughput is 1/s for all, largest latency 8.
+    batches = {"batch": [4, 2, 1]}
+    result = tune(
+        "request_level", scenario(), space=batches, seeds=2, subject_to="e2e_latency_mean<=6,unfinished<1"
+    )
+    assert [t.spec for t in result.ranking()] == ["request_level:batch=1", "request_level:batch=2"]
+    assert result.subject_to == ("e2e_latency_mean<=6", "unfinished<1")
+    assert result.trials[2].bounded == {"e2e_latency_mean": 6, "unfinished": 0}
+    assert result.default.error == "misses e2e_latency_mean<=6 (8)"
+    assert result.default.excess == pytest.approx(1 / 3)
+    assert result.default.value == 8
+    assert any("2 of 4 trials missed a bound; the first, request_level" in note for note in result.notes)
+    assert math.isnan(result.ratio(result.best).value)
+    # All serve a token per second: of equals the first, unless a bound says otherwise.
+    throughput = {"space": batches, "seeds": 1, "metric": "token_throughput"}
+    assert tune("request_level", scenario(), **throughput).best.spec == "request_level"
+    bounded = tune("request_level", scenario(), **throughput, subject_to=["e2e_latency_mean<5.5"])
+    assert bounded.best.spec == "request_level:batch=1"
+    with pytest.raises(
+        KVGymError, match=r"no trial meets every bound; the nearest, request_level:batch=1, misses"
+    ):
+        tune("request_level", scenario(), space=batches, seeds=1, subject_to="e2e_latency_mean<4")
+
+
 def test_values_that_do_not_go_together():
     # Fractions of a budget need random=True.
     result = tune("flow_control", scenario(), space={"budget": [0.5, 1], "random": [False, True]}, seeds=1)
@@ -195,6 +221,8 @@ def test_nothing_to_search():
         ({"metric": "e2e_latency"}, "unknown metric 'e2e_latency'. Did you mean 'e2e_latency_"),
         ({"metric": "kv_utilisation"}, "neither more nor less of it is better; choose of e2e_latency_mean"),
         ({"search": "random"}, "expected grid or optuna"),
+        ({"subject_to": "ttft_p99>1"}, "less of ttft_p99 is better"),
+        ({"subject_to": "latency<1"}, "unknown metric 'latency'"),
         ({"trials": 0}, "trials = 0; expected a whole number"),
         ({"jobs": -1}, "jobs = -1; expected a whole number"),
         ({"seeds": []}, "expected at least one"),
@@ -327,6 +355,22 @@ def test_command(command, tmp_path):
     assert best["seeds"] == [7, 8]
     assert "results: res\n" in done.output
     assert {f.name for f in (tmp_path / "res").iterdir()} == {"trials.csv", "best.json", "config.json"}
+
+
+def test_command_with_bounds(command, tmp_path):
+    done = command(
+        "sarathi", "-n", 60, "--seeds", 2, "-m", "token_throughput", "--subject-to", "e2e_latency_mean<1e6",
+        "--subject-to", "ttft_p99<1e6", "-g", "token_budget=256/512", "-o", "res",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert "subject to e2e_latency_mean<1e+06, ttft_p99<1e+06" in done.output
+    best = json.loads((tmp_path / "res" / "best.json").read_text())
+    assert set(best["bounded"]) == {"e2e_latency_mean", "ttft_p99"}
+    assert {"e2e_latency_mean", "ttft_p99"} < set(pl.read_csv(tmp_path / "res" / "trials.csv").columns)
+    done = command(
+        "sarathi", "-n", 60, "--seeds", 1, "--subject-to", "ttft_p99<1us", "-g", "token_budget=256"
+    )
+    assert done.exit_code != 0
 
 
 def test_command_with_several_policies(command, tmp_path):

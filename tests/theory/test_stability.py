@@ -1,5 +1,7 @@
 """Stability under a KV-cache limit: lifetime memory by brute force, the published rates, provisioning."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -16,6 +18,7 @@ from kvgym.theory.stability import (
     mean_cumulative_memory,
     mean_cumulative_memory_uniform,
     memory_slack,
+    outstanding_memory,
     provision,
     service_rate,
     typical_batch_time,
@@ -51,6 +54,49 @@ def test_closed_form_holds_exactly_where_the_chunk_divides_the_prompt():
     assert np.all(closed[3:] < exact[3:])
     # s = 9 in chunks of 8 and 1: 8 + 9 held, printed (1 + 9/8) * 9 / 2 = 9.5625.
     assert exact[3] - closed[3] == 17 - 9.5625
+
+
+def course(prompt, output, chunk):
+    """(prompt tokens processed, output tokens written) before every iteration, and the memory it holds."""
+    done = [*range(0, prompt, chunk), prompt]
+    states = [(tokens, 0) for tokens in done] + [(prompt, j) for j in range(1, output + 1)]
+    return states, [*done[1:], *range(prompt + 1, prompt + output + 1)]
+
+
+@pytest.mark.parametrize(("prompt", "output", "chunk"), [(9, 4, 3), (8, 5, 3), (1, 1, 1), (7, 2, 512)])
+def test_outstanding_memory_falls_by_what_an_iteration_holds(prompt, output, chunk):
+    states, held = course(prompt, output, chunk)
+    left = [int(outstanding_memory(prompt, output, chunk, *state)) for state in states]
+    assert left[0] == brute_force(prompt, output, chunk)
+    assert left[-1] == 0
+    assert [a - b for a, b in pairwise(left)] == held
+
+
+def test_outstanding_memory_as_printed():
+    # s 6, o 3, ŝ 2, so 2, 4, 6, 7, 8, 9. v = (cŝ + s)(s/ŝ - c + 1)/2 + os + (1 + o)o/2 before the prompt is done, else
+    # s(o - d + 1) + (o - d + 1)(o + d)/2, and 0 at the end.
+    states, held = course(6, 3, 2)
+    expected = [36, 36, (4 + 6) * 2 // 2 + 24, 6 * 4 + 4 * 3 // 2, 6 * 3 + 3 * 4 // 2, 6 * 2 + 2 * 5 // 2, 0]
+    done, made = np.array(states).T
+    printed = outstanding_memory(6, 3, 2, done, made, printed=True)
+    np.testing.assert_array_equal(printed, expected)
+    # It falls by what the iteration before held.
+    np.testing.assert_array_equal(-np.diff(printed)[:-1], [0, *held[:-2]])
+
+
+@pytest.mark.parametrize(
+    ("prefilled", "generated", "message"),
+    [
+        (3, 0, "prefilled"),
+        (7, 0, "prefilled"),
+        (4, 1, "generated"),
+        (6, 4, "generated"),
+        (-1, 0, "prefilled"),
+    ],
+)
+def test_outstanding_memory_of_impossible_progress(prefilled, generated, message):
+    with pytest.raises(ConfigError, match=message):
+        outstanding_memory(6, 3, 2, prefilled, generated)
 
 
 @pytest.mark.parametrize("arguments", [(0, 1, 1), (1, 0, 1), (1, 1, 0), (1.5, 1, 1)])

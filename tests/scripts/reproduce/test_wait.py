@@ -1,9 +1,4 @@
-"""The reproduction of the WAIT paper runs, and its scenarios are the paper's."""
-
-import re
-import subprocess
-import sys
-from pathlib import Path
+"""What the experiments of the WAIT paper are built of, and that its scenarios are the paper's."""
 
 import numpy as np
 import pytest
@@ -14,42 +9,61 @@ from kvgym.experiments.scenario import load_scenario
 from kvgym.theory.fluid import batch_memory, fluid_equilibrium, full_batch_time
 from kvgym.workloads.classes import ClassStatistics
 
-ROOT = Path(__file__).resolve().parents[3]
-SCRIPT = ROOT / "scripts" / "reproduce" / "wait.py"
+
+def test_example_2_as_printed(reproduce):
+    found = reproduce("papers.wait.examples").printed_example(2_000)
+    # WAIT keeps the 4 completions of the equilibrium but for the start, FCFS falls a quarter short of them.
+    assert found["wait"][0] == pytest.approx(4, rel=0.01)
+    assert found["wait"][1] == 0
+    assert found["fcfs"] == pytest.approx((3, 3), rel=0.01)
 
 
-def test_a_quick_run_prints_every_section(tmp_path, reproduce):
-    pytest.importorskip("matplotlib")
-    command = [sys.executable, str(SCRIPT), "--quick", "--image", str(tmp_path / "picture.png")]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=_environment(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    for section in reproduce("wait").SECTIONS:
-        assert f"## {section}\n" in done.stdout
-    assert "overflow probability 0.3910" in done.stdout
-    assert "[(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]" in done.stdout
-    assert "m = 4, 15/14/12/8: M^pi = 135,000 tokens, bound (14) ∞" in done.stdout
-    # Ten times the requests on a GPU five times as fast are twice the load.
-    here, faster = (
-        float(re.search(rf"^\| {rate} \| {speed} \| ([\d.]+) \|", done.stdout, re.M)[1])
-        for rate, speed in ((50, 1), (500, 5))
-    )
-    assert faster == pytest.approx(2 * here, abs=0.02)
-    # Example 2: WAIT keeps the 4 completions of the equilibrium, FCFS falls short of them.
-    wait, fcfs = (
-        float(re.search(rf"^\| {policy} \| ([\d.]+) \| [\d.]+ \|$", done.stdout, re.M)[1])
-        for policy in ("wait", "fcfs")
-    )
-    assert wait == pytest.approx(4, rel=0.01)
-    assert 2.5 < fcfs < 3.6
-    assert (tmp_path / "picture.png").stat().st_size > 1000
+def test_theorem_1_in_a_short_run(reproduce):
+    theorem = reproduce("papers.wait.theorem_1")
+    for name in theorem.INSTANCES:
+        lost = {
+            drift: np.mean([theorem.one((name, drift, 400, s))[0] for s in range(24)])
+            for drift in (False, True)
+        }
+        assert 0 < lost[True] < lost[False] < theorem.bound_of(name, False, 400)
+        assert lost[True] < theorem.bound_of(name, True, 400)
 
 
-def _environment():
-    import os
+def test_ten_times_the_requests_on_a_gpu_five_times_as_fast_are_twice_the_load(reproduce):
+    segments = reproduce("papers.wait.segments")
+    found = segments.terms(segments.Panel(50, 1, 200, 0.1))
+    assert min(found, key=lambda count: found[count][3]) == 5
+    assert 1 not in found  # no thresholds exist
+    for batch, queues, buffer, total in found.values():
+        assert total == pytest.approx(batch + queues + buffer)
+        assert batch > max(queues, buffer)
+    faster = segments.terms(segments.Panel(500, 5, 200, 0.1))
+    assert min(faster, key=lambda count: faster[count][3]) == 10
+    assert min(faster) > min(found)
 
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+def test_rates_that_change_violate_15_by_mean_rates_only(reproduce):
+    varying = reproduce("papers.wait.varying")
+    from kvgym.theory.groups import group_batch_time, group_thresholds
+    from kvgym.theory.time_varying import time_varying_condition
+    from kvgym.workloads.workload import make_workload
+
+    classes = make_workload(varying.workload(180.0, 1.0)).class_statistics
+    group, time = varying.group_of(classes), make_batch_time(varying.AFFINE)
+    rates = [c.profile.rates for c in classes]
+    for peak in (False, True):
+        n = group_thresholds([group], time, peak=peak)
+        window = group_batch_time([group], n, time)
+        assert time_varying_condition(n, classes[0].profile.times, rates, window) == peak
+
+
+def test_the_affine_model_is_the_fit(reproduce):
+    setting = reproduce("papers.wait.setting")
+    hardware = load_hardware(setting.HARDWARE)
+    fit_affine = reproduce("papers.wait.equilibrium").fit_affine
+    d0, d1, *_ = fit_affine(hardware.batch_time(engine=setting.ENGINE), hardware.kv_capacity)
+    assert setting.AFFINE["constant"] == pytest.approx(d0, rel=1e-3)
+    assert setting.AFFINE["per_context_token"] == pytest.approx(d1, rel=1e-3)
 
 
 def test_rates_invert_the_equilibrium(reproduce):

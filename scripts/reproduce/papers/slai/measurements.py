@@ -6,48 +6,27 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
-from harness import do_all
+from harness import Scale
 from kvgym import RequestTable, make_policy, simulate
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics import compute_metrics
 from kvgym.simulator.tables import FINISHED
 from papers.slai.gaps import Array, token_gaps
-from papers.slai.setting import Plan
+from papers.slai.setting import Plan, plan_of
 
 
-class Measurements:
-    """Figures of every run, by policy and rate, with one value per seed.
+class Runner:
+    """Runs policies on the requests of a scenario; can be sent to other processes.
 
     Args:
         scenario: hardware and workload; its arrivals are replaced by Poisson arrivals of each rate.
-        policies: what is run.
-        rates: requests per second.
-        seeds: number of seeds; every policy sees the same requests under each.
         plan: the lengths of arrivals and warm-up.
     """
 
-    def __init__(
-        self, scenario: Scenario, policies: Iterable[str], rates: Sequence[float], seeds: int, plan: Plan
-    ) -> None:
+    def __init__(self, scenario: Scenario, plan: Plan) -> None:
         self.scenario, self.plan, self.system = scenario, plan, scenario.make_system()
-        self.rates, self.seeds, self.rows = rates, seeds, list[dict[str, Any]]()
-        policies = list(policies)
-        tasks = [(rate, seed, policies) for rate in rates for seed in range(seeds)]
-        self.rows = [row for rows in do_all(self.measure, tasks, plan.where) for row in rows]
-        self._frame = pl.DataFrame(self.rows)
-
-    def measure(self, task: tuple[float, int, list[str]]) -> list[dict[str, Any]]:
-        """Return the figures of policies at a rate, on a seed."""
-        rate, seed, policies = task
-        table, rows = self.sample(rate, seed), list[dict[str, Any]]()
-        for policy in policies:
-            result = simulate(self.system, table, make_policy(policy), seed=seed)
-            row = {"scenario": self.scenario.name, "policy": policy, "rate": rate, "seed": seed}
-            rows.append(row | measure(result, self.plan))
-        return rows
 
     def sample(self, rate: float, seed: int) -> RequestTable:
         """Return the requests of a rate and a seed."""
@@ -56,23 +35,65 @@ class Measurements:
         made = self.scenario.override(workload=workload).make_workload()
         return self.scenario.sample(made, seed, self.system.kv_capacity)
 
-    def class_tbt(self, policy: str, rate: float) -> Array:
-        """Return the P99 TBT of paying and of free users in the window, shape (2, class_seeds)."""
-        found = []
-        for seed in range(self.plan.class_seeds):
-            table = self.sample(rate, seed)
-            owner, gap = token_gaps(self.system, table, policy, self.plan.class_window)
-            found.append([quantile(gap[table.priority[owner] == priority], 0.99) for priority in (1, 0)])
-        return np.array(found).T
+    def measure(
+        self, task: tuple[float, int, Sequence[str]]
+    ) -> dict[tuple[str, float, int], dict[str, float]]:
+        """Return the figures of policies at a rate, on a seed, by policy, rate and seed."""
+        rate, seed, policies = task
+        table = self.sample(rate, seed)
+        runs = ((p, simulate(self.system, table, make_policy(p), seed=seed)) for p in policies)
+        return {(policy, rate, seed): measure(result, self.plan) for policy, result in runs}
+
+    def class_gaps(self, task: tuple[float, int, str]) -> tuple[float, float]:
+        """Return the P99 TBT of paying and of free users in the window."""
+        rate, seed, policy = task
+        table = self.sample(rate, seed)
+        owner, gap = token_gaps(self.system, table, policy, self.plan.window)
+        paying, free = (quantile(gap[table.priority[owner] == priority], 0.99) for priority in (1, 0))
+        return paying, free
+
+
+class Measurements:
+    """Figures of every run, by policy and rate, with one value per seed.
+
+    Args:
+        scenario: hardware and workload.
+        policies: what is run.
+        rates: requests per second.
+        scale: how much.
+        seeds: in a full run; every policy sees the same requests under each.
+    """
+
+    def __init__(
+        self, scenario: Scenario, policies: Iterable[str], rates: Sequence[float], scale: Scale, seeds: int
+    ) -> None:
+        self.rates, self.seeds = tuple(rates), scale.number_of_seeds(seeds)
+        self._scale, self._runner = scale, Runner(scenario, plan_of(scale))
+        tasks = [(rate, seed, list(policies)) for rate in self.rates for seed in range(self.seeds)]
+        self._runs = {k: v for found in scale.do_all(self._runner.measure, tasks) for k, v in found.items()}
 
     def values(self, policy: str, rate: float, column: str) -> Array:
         """Return a figure by seed, shape (seeds,)."""
-        chosen = self._frame.filter((pl.col("policy") == policy) & (pl.col("rate") == rate))
-        return chosen.sort("seed")[column].to_numpy().astype(np.float64)
+        return np.array([self._runs[policy, rate, seed][column] for seed in range(self.seeds)])
 
     def curve(self, policy: str, column: str) -> Array:
         """Return a figure by rate and seed, shape (rates, seeds)."""
         return np.array([self.values(policy, rate, column) for rate in self.rates])
+
+    def means(self, policy: str, column: str) -> list[float]:
+        """Return a figure's mean over seeds by rate, for a curve."""
+        return [float(value) for value in self.curve(policy, column).mean(axis=1)]
+
+    def class_gaps(self, policies: Sequence[str], rates: Sequence[float]) -> dict[tuple[str, float], Array]:
+        """Return the P99 TBT of paying and of free users by policy and rate, shape (2, seeds) each."""
+        seeds = min(self.seeds, self._runner.plan.window_seeds)
+        tasks = [(rate, seed, policy) for policy in policies for rate in rates for seed in range(seeds)]
+        found = iter(self._scale.do_all(self._runner.class_gaps, tasks))
+        return {
+            (policy, rate): np.array([next(found) for _ in range(seeds)]).T
+            for policy in policies
+            for rate in rates
+        }
 
     def rate_at(self, policy: str, bound: float) -> Array:
         """Return by seed the rate at which the median TTFT first exceeds ``bound``; NaN where it never does.

@@ -1,93 +1,74 @@
-"""Queues in slotted time, below and above the rate."""
+"""The number of waiting requests of a run: its course, its slope, its largest value."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness import do_all, print_table
-from kvgym.experiments.scenario import load_scenario
 from kvgym.experiments.statistics import Estimate, mean_interval
-from kvgym.runner import SimulationResult, simulate
-from kvgym.theory.stability import cumulative_memory, is_overloaded, is_stable
-from papers.stab.setting import CHUNK, PRINTED, SINGLE, SLACK, M, Plan, rate_of
+from kvgym.runner import SimulationResult
+from kvgym.theory.stability import cumulative_memory
+from papers.stab.setting import CHUNK, FCFS, SLACK, M, run_at
 
 Floats = NDArray[np.float64]
+POINTS = 200  # of a course that is drawn
 
 
-def print_queues(plan: Plan) -> dict[str, dict[str, Estimate]]:
-    """Print the growth of the queue at 0.9 μ(1 − δ) and at 1.1 μ."""
-    print("## Queues below and above the rate, batches of constant length\n")
-    rows, found = [], {}
-    for name in (*PRINTED, "stab-8-gpus"):
-        workers = 8 if name == "stab-8-gpus" else 1
-        base = "stab-1-1" if workers == 8 else name
-        service = workers * rate_of(base, PRINTED[base][0])
-        for label, rate in (("0.9 μ(1−δ)", 0.9 * service * (1 - SLACK)), ("1.1 μ", 1.1 * service)):
-            assert is_stable(rate, service, SLACK) != is_overloaded(rate, service)
-            for policy in SINGLE if workers == 1 else SINGLE[:2]:
-                count = plan.requests if workers == 1 else plan.requests_8
-                runs = do_all(QueueRun(name, policy, rate, count), range(plan.seeds), plan.where)
-                e = estimates(runs)
-                found[f"{name} {label} {policy}"] = e
-                # Between Theorem 1 and what the proof of Theorem 2 guarantees of the use of memory.
-                least, most = rate - service, rate - service * (1 - SLACK)
-                growth = f"{least:+.3f} … {most:+.3f}" if rate > service else "0"
-                sizes = (f"{e['mean'].value:.1f}", f"{max(r['max'] for r in runs):.0f}")
-                use = (f"{e['kv use'].value:.3f}", share(e["below"].value))
-                kind = policy.removeprefix("work_conserving_").replace("_", ", ")
-                slopes = (signed(e["slope"]), signed(e["work slope"]), growth)
-                rows.append((name, label, f"{rate:.3f}", kind, *slopes, *sizes, *use))
-    head = (
-        "scenario",
-        "load",
-        "λ, 1/s",
-        "scheduler",
-        "slope of waiting, 1/s",
-        "slope of waiting work, 1/s",
-        "theory",
-        "mean waiting",
-        "most waiting",
-        "KV use",
-        "below (1−δ)M",
-    )
-    print_table(head, rows)
-    return found
+class Queue(NamedTuple):
+    """What is known of the queue of a run.
+
+    Attributes:
+        figures: by name; see :func:`queue_figures`.
+        times: seconds, of the course.
+        waiting: requests waiting then.
+    """
+
+    figures: dict[str, float]
+    times: list[float]
+    waiting: list[int]
 
 
 class QueueRun(NamedTuple):
-    """Runs a scenario at a rate; called with a seed."""
+    """A run whose queue is looked at; :func:`play` does it."""
 
     name: str
-    policy: str
     rate: float
     requests: int
-
-    def __call__(self, seed: int) -> dict[str, float]:
-        """Return the slopes and sizes of the queue."""
-        result = run_queue(self.name, self.policy, self.rate, seed, self.requests)
-        return queue_figures(result, (1 - SLACK) * M)
-
-
-def run_queue(name: str, policy: str, rate: float, seed: int, requests: int) -> SimulationResult:
-    """Run a scenario at an arrival rate."""
-    scenario = load_scenario(name)
-    source: dict[str, Any] = {"preset": "stab-1-1", "rate": rate, "num_requests": requests}
-    if name in PRINTED:
-        source["preset"] = name
-    table = scenario.override(workload=source).make_workload().sample(seed)
-    return simulate(scenario.make_system(), table, policy, router=scenario.make_router(), seed=seed, log=True)
+    seed: int
+    policy: str = FCFS
+    workers: int = 1
+    engine: str = "slotted"
 
 
-def queue_figures(result: SimulationResult, limit: float) -> dict[str, float]:
-    """Return slopes and sizes of the queue while requests arrive, the first fifth left out.
+def play(task: QueueRun) -> Queue:
+    """Run a task until the last request has arrived, and return what its queue did."""
+    result = run_at(
+        task.name,
+        task.rate,
+        task.requests,
+        task.seed,
+        task.policy,
+        workers=task.workers,
+        engine=task.engine,
+        to_the_end=False,
+    )
+    times = np.linspace(0, float(result.table.arrival_time[-1]), POINTS)
+    course = waiting_work(result, times).astype(int)
+    return Queue(queue_figures(result), np.round(times, 2).tolist(), course.tolist())
 
-    Args:
-        result: a run with its log.
-        limit: (1 − δ)M, tokens.
+
+def queue_figures(result: SimulationResult) -> dict[str, float]:
+    """Return slopes and sizes of the queue while requests arrive.
+
+    - ``slope``, ``work slope``: least-squares slopes of the waiting requests, and of their work in units of E[g],
+      per second, without the first fifth of the arrivals; ``r2``: the share of the variance that the first explains;
+    - ``mean``: waiting requests, over the same time;
+    - ``max``, ``up to 5``: most of them when a batch begins, and the share of batches that begin with at most 5;
+    - ``kv use``: of M, mean over the batches; ``below``: share of batches that hold less than (1 − δ)M among those
+      that begin while somebody waits, NaN where none does.
     """
     end = float(result.table.arrival_time[-1])
     times = np.linspace(0.2 * end, end, 2000)
@@ -95,15 +76,21 @@ def queue_figures(result: SimulationResult, limit: float) -> dict[str, float]:
     work = cumulative_memory(result.table.prompt_len, result.table.output_len, CHUNK).astype(np.float64)
     log = result.log
     assert log is not None
+    begins = log["start_time"][log["start_time"] < end]
+    seen = waiting_work(result, np.sort(begins))
     rows = log[(log["start_time"] > 0.2 * end) & (log["start_time"] < end)]
     queued = rows[rows["num_waiting"] > 0]
+    slope, level = np.polyfit(times, count, 1)
+    rest = count - (slope * times + level)
     return {
-        "slope": float(np.polyfit(times, count, 1)[0]),
+        "slope": float(slope),
+        "r2": float(1 - rest.var() / count.var()) if count.var() > 0 else 0.0,
         "work slope": float(np.polyfit(times, waiting_work(result, times, work), 1)[0] / work.mean()),
         "mean": float(count.mean()),
-        "max": float(count.max()),
+        "max": float(seen.max()),
+        "up to 5": float((seen <= 5).mean()),
         "kv use": float(rows["kv_tokens"].mean() / M),
-        "below": float((queued["kv_tokens"] < limit).mean()) if len(queued) else float("nan"),
+        "below": float((queued["kv_tokens"] < (1 - SLACK) * M).mean()) if len(queued) else float("nan"),
     }
 
 
@@ -119,14 +106,15 @@ def waiting_work(result: SimulationResult, times: Floats, work: Floats | None = 
     return total
 
 
-def estimates(runs: Sequence[dict[str, float]]) -> dict[str, Estimate]:
+def estimates(queues: Sequence[Queue]) -> dict[str, Estimate]:
     """Return each figure of the queue with its interval over runs."""
-    return {key: mean_interval([run[key] for run in runs]) for key in runs[0]}
+    names = queues[0].figures
+    return {name: mean_interval([queue.figures[name] for queue in queues]) for name in names}
 
 
-def signed(e: Estimate) -> str:
-    """Return a slope with its 95 % interval over seeds."""
-    return f"{e.value:+.4f} ({e.low:+.4f} – {e.high:+.4f})"
+def most(queues: Sequence[Queue]) -> int:
+    """Return the most requests that wait in any of the runs."""
+    return int(max(queue.figures["max"] for queue in queues))
 
 
 def share(value: float) -> str:

@@ -1,1 +1,41 @@
-"""The WAIT paper, Sections 4.1, 6 and 7; a module per section of the command."""
+"""Ao, Luo, Simchi-Levi, Wang, "Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory Constraints"."""
+
+from harness import Paper
+from papers.wait import (
+    demand,
+    examples,
+    grouped,
+    lengths,
+    limits,
+    low_demand,
+    memory,
+    problem_3,
+    queue_bounds,
+    segments,
+    theorem_1,
+    timeline,
+    varying,
+)
+
+PAPER = Paper(
+    name="wait",
+    title="Ao, Luo, Simchi-Levi, Wang, “Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory "
+    "Constraints”",
+    page="wait.md",
+    experiments=(
+        *lengths.EXPERIMENTS,
+        examples.EXPERIMENT,
+        theorem_1.EXPERIMENT,
+        queue_bounds.EXPERIMENT,
+        *limits.EXPERIMENTS,
+        timeline.EXPERIMENT,
+        *demand.EXPERIMENTS,
+        memory.EXPERIMENT,
+        low_demand.EXPERIMENT,
+        problem_3.EXPERIMENT,
+        varying.EXPERIMENT,
+        *grouped.EXPERIMENTS,
+        *segments.EXPERIMENTS,
+    ),
+    figures=("Figure 3", *(f"Figure {k}" for k in range(6, 19))),
+)

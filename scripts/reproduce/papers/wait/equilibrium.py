@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.fluid import batch_memory, full_batch_time
 from kvgym.workloads.classes import ClassStatistics
 
 
-def fit_affine(batch_time: BatchTimeModel, capacity: int) -> tuple[float, float, float, float, int]:
-    """Return d0, d1 of eq. (1) by least squares over decode batches, median and largest error, and points."""
+def decode_grid(
+    batch_time: BatchTimeModel, capacity: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return requests, KV tokens and seconds of decode batches that fit the memory, shape (points,) each."""
     grid = [
         (n, c) for n in (1, 2, 4, 8, 16, 32, 64, 96, 128) for c in (32, 64, 128, 256, 512, 1024, 2048, 4032)
     ]
@@ -21,11 +24,16 @@ def fit_affine(batch_time: BatchTimeModel, capacity: int) -> tuple[float, float,
         ("num_prefills", "prefill_tokens", "prefill_context", "prefill_squares", "prefill_products"), 0
     )
     seconds = np.array([float(batch_time(**none, num_decodes=n, decode_context=n * c)) for n, c in rows])
-    tokens = np.array([n * (c + 1) for n, c in rows], dtype=float)
-    columns = np.column_stack([np.ones(len(rows)), tokens])
+    return np.array([n for n, _ in rows]), np.array([n * (c + 1) for n, c in rows], dtype=float), seconds
+
+
+def fit_affine(batch_time: BatchTimeModel, capacity: int) -> tuple[float, float, float, float, int]:
+    """Return d0, d1 of eq. (1) by least squares over decode batches, median and largest error, and points."""
+    _, tokens, seconds = decode_grid(batch_time, capacity)
+    columns = np.column_stack([np.ones(len(tokens)), tokens])
     (d0, d1), *_ = np.linalg.lstsq(columns, seconds, rcond=None)
     error = np.abs((d0 + d1 * tokens) / seconds - 1)
-    return float(d0), float(d1), float(np.median(error)), float(error.max()), len(rows)
+    return float(d0), float(d1), float(np.median(error)), float(error.max()), len(tokens)
 
 
 def rate_at(classes: Sequence[ClassStatistics], memory: float, model: BatchTimeModel) -> float:

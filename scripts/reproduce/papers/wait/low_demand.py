@@ -1,49 +1,76 @@
-"""Far below saturation, with the whole memory."""
+"""Far below saturation, with the whole memory: what waiting for thresholds costs."""
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from harness import print_table
-from kvgym import compare, load_hardware, make_workload
-from kvgym.theory.fluid import batch_memory, wait_thresholds
-from kvgym.theory.nested import nested_thresholds, segment_memory
+from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
+from harness.figures import new_figure, palette
+from kvgym import load_hardware, make_workload
 from papers.wait.equilibrium import rate_at
 from papers.wait.setting import ENGINE, HARDWARE, scenario_of
-from papers.wait.tables import HEADS, result_rows, short_names
+from papers.wait.tables import HEADS, label, number, play, result_rows
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHARES = (0.1, 0.5, 0.9)
+POLICIES = {
+    "fcfs": "fcfs",
+    "vllm": "vllm:max_batch_requests=1024",
+    "sarathi": "sarathi:token_budget=2048,max_batch_requests=1024",
+    "wait (11)": "wait",
+    "wait, practical": "wait:rule=practical,batch_limit=1024",
+    "nested_wait (12)": "nested_wait",
+}
 
 
-def low_demand(options: argparse.Namespace) -> None:
-    """Run the three types of the high-demand setting far below saturation, with the whole memory."""
+def run(scale: Scale) -> Outcome:
+    """Run the three types of the high-demand setting far below saturation, until all are done."""
     hardware = load_hardware(HARDWARE)
     classes = make_workload("wait-high").class_statistics
     most = rate_at(classes, hardware.kv_capacity, hardware.batch_time(engine=ENGINE))
-    rows = []
-    for share in (0.5,) if options.quick else (0.1, 0.5, 0.9):
-        horizon = 20 if options.quick else 600
-        workload = {"preset": "wait-high", "rate": share * most, "duration": horizon}
+    findings, rows = [], []
+    curves: dict[str, list[float]] = {name: [] for name in POLICIES}
+    shares = scale.pick(SHARES, (0.5,))
+    for share in shares:
+        workload = {"preset": "wait-high", "rate": share * most, "duration": scale.pick(400, 10)}
         s = scenario_of("low", workload, hardware.kv_capacity, None)
-        policies = short_names(
-            (
-                "fcfs",
-                "vllm:max_batch_requests=1024",
-                "sarathi:token_budget=2048,max_batch_requests=1024",
-                "wait",
-                "wait:rule=practical,batch_limit=1024",
-                "nested_wait",
+        outcome = play(s, POLICIES, scale.number_of_seeds(3, 1), scale)
+        latency = {n: outcome.estimate(label(p), "e2e_latency_mean").value for n, p in POLICIES.items()}
+        for name, value in latency.items():
+            curves[name].append(value)
+        rows += [[f"{share:g}", *row] for row in result_rows(outcome, POLICIES, "vllm")]
+        times = latency["wait (11)"] / latency["fcfs"]
+        findings.append(
+            Finding(
+                f"latency of WAIT at {share:g} of the sustainable rate",
+                "Section 6.1: within acceptable limits",
+                f"WAIT {number(latency['wait (11)'])} s, Nested WAIT {number(latency['nested_wait (12)'])} s, FCFS "
+                f"{number(latency['fcfs'])} s",
+                Verdict.NOT_REPRODUCED if times > 2 else Verdict.REPRODUCED,
+                f"{number(times)} times FCFS's: a type takes one step for every n_j arrivals, however idle the GPU is.",
             )
         )
-        known = wait_thresholds(s.make_workload().class_statistics, hardware.batch_time(engine=ENGINE))
-        nested = nested_thresholds(
-            share * most * np.array([3, 2, 1]) / 6, 20, [100, 200, 300], hardware.batch_time(engine=ENGINE)
-        )
-        print(
-            f"Share {share:g}: thresholds (11) {'/'.join(map(str, known))}, M^pi {batch_memory(classes, known):,.0f}; "
-            f"(12) {'/'.join(map(str, nested))}, M^pi {segment_memory(nested, 20, [100, 200, 300]):,.0f}.\n"
-        )
-        outcome = compare(s, list(policies.values()), seeds=options.seeds, jobs=options.jobs, ray=options.ray)
-        rows += [[f"{share:g}", r[0], *r[1:6], r[7]] for r in result_rows(outcome, policies, "vllm")]
-    print(f"Share of the rate at which M* = C, {most:.1f} requests/s on this hardware; until all are done.\n")
-    print_table(("share", "policy", *HEADS[:5], "throughput / vLLM"), rows)
+    table = Table(("share", "policy", *HEADS, "throughput / vLLM"), rows, f"Shares of {most:.1f} requests/s.")
+    return Outcome(findings, [table], {"shares": list(shares), "curves": curves})
+
+
+def draw(data: Mapping[str, Any]) -> Figure:
+    """Draw mean latency against the share of the sustainable rate."""
+    figure, (axes,) = new_figure()
+    for (name, values), colour in zip(data["curves"].items(), palette(len(POLICIES)), strict=True):
+        axes.plot(data["shares"], values, color=colour, marker="o", markersize=3, label=name)
+    axes.set(yscale="log", xlabel="share of the sustainable rate", ylabel="mean latency, s")
+    axes.legend(fontsize=7)
+    return figure
+
+
+EXPERIMENT = Experiment(
+    name="low-demand",
+    title="Latency far below saturation",
+    source="Section 6.1, right panels of Figures 7 and 8",
+    run=run,
+    draw=draw,
+)

@@ -11,6 +11,9 @@ ENGINE = "none"
 """The paper's experiments run on the Vidur simulator, which counts no work outside the GPU."""
 
 RULES = {"first_token": "decode", "progress_on_evict": "lost", "requeue": "back"}
+AFFINE: dict[str, Any] = {"kind": "affine", "constant": 10.868e-3, "per_context_token": 0.3061e-6}
+"""Eq. (1) fitted to the calibrated hardware, as the experiment ``figure-3`` finds it, rounded."""
+
 BIN_RATES = (23, 11, 8, 7, 6, 4, 3, 2, 1, 1)
 
 

@@ -1,0 +1,149 @@
+"""``clairvoyant``: what a scheduler could do that knows every output length, a reference and no contender.
+
+It knows the true lengths of the requests that have arrived, and nothing of those to come. Two rules, by what a batch
+costs:
+
+- where batches take longer the more they hold: the ranking of :mod:`kvgym.baselines.ranked`, on what is really left to
+  do in time and memory, with its batches (the prefix worth most for its duration), chunks, pauses and evictions;
+- where every batch takes equally long, as in slotted time: nothing is gained by leaving a request out of a batch, and
+  memory is all that is scarce. Requests enter in ascending order of memory × time, Σ (s + j) over their iterations, as
+  far as the look-ahead of MC-SF allows (Jaillet et al., inequality (5)), which is exact here: nothing ever overflows. Who does not fit is
+  waited for; ``passed`` lets those behind pass, which helps throughput and harms the mean latency.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.baselines.ranked.layout import CERTAIN
+from kvgym.baselines.ranked.scheduler import Ranked, rank_all
+from kvgym.kernels import (
+    WAITING,
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit,
+    blocked_for,
+    first_tokens,
+    has_place,
+    jit_inline,
+    policy_kernel,
+    profile_add,
+    profile_offset,
+    ranked_pop,
+    ranked_push,
+    rounds_for,
+    rule_memory,
+)
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
+
+RULES = ("auto", "ranked", "look_ahead")
+
+# What state[CERTAIN] says: lengths are known to the ranking, or the look-ahead is in force.
+RANKING, LOOKING_AHEAD = 1, 2
+
+# The look-ahead has requests that may be passed and its memory limit as parameters; its state is the origin of the
+# profile, then, behind CERTAIN, the heap of waiting requests and those set aside.
+PASSED, LIMIT = 0, 1
+HEAP = CERTAIN + 1
+
+
+@jit_inline
+def least_volume_first(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Admit in ascending order of memory × time while memory suffices at every moment to come."""
+    state, profile, ranks, w = memory.state, memory.profile, memory.reals, view.worker
+    block_size, limit = view.problem.block_size, int(memory.params[LIMIT])
+    for j in range(w.num_queued):
+        i = view.queued[j]
+        r = view.requests[i]
+        first, rounds = first_tokens(view.problem, r), rounds_for(view.problem, r, r.output_len)
+        ranks[i] = rounds * (first + 0.5 * (rounds - 1))
+        ranked_push(state, HEAP, ranks, 0, i)
+    offset = profile_offset(profile, state, w.iteration)
+    aside = HEAP + 1 + view.requests.shape[0]
+    passed = 0
+    while state[HEAP] > 0 and passed <= int(memory.params[PASSED]) and has_place(view, decision):
+        i = ranked_pop(state, HEAP, ranks, 0)
+        r = view.requests[i]
+        if r.status != WAITING:
+            continue
+        first, rounds = first_tokens(view.problem, r), rounds_for(view.problem, r, r.output_len)
+        if blocked_for(profile, offset, first, rounds, limit, block_size) > 0:
+            state[aside + passed] = i
+            passed += 1
+        else:
+            profile_add(profile, offset, first, rounds, 1, block_size)
+            admit(decision, i)
+    for j in range(passed):
+        ranked_push(state, HEAP, ranks, 0, state[aside + j])
+
+
+@policy_kernel
+def clairvoyant_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Look ahead where that is the rule, else rank, and run the best prefix."""
+    if memory.state[CERTAIN] == LOOKING_AHEAD:
+        least_volume_first(view, decision, memory)
+    else:
+        rank_all(view, decision, memory)
+
+
+def equally_long(system: SystemInfo) -> bool:
+    """Return whether every batch takes equally long, whatever is in it."""
+    rough = system.batch_time.rough_figures(system.kv_capacity)
+    return max(rough.decode, rough.context, rough.prefill) <= 0.0
+
+
+@register_policy
+class Clairvoyant(CompiledPolicy):
+    """Knows the true lengths: a reference for what lengths are worth, not a scheduler that could be had."""
+
+    info = PolicyInfo(
+        name="clairvoyant",
+        summary="reference that knows true lengths: least work and memory × time left first, chunks, pauses",
+        paper="kvgym, a reference beside bounds",
+        algorithm="docs/bounds.md",
+        needs=frozenset({"true_length"}),
+        chunks_prefill=True,
+        pauses=True,
+        evicts=True,
+    )
+    kernel = clairvoyant_kernel
+
+    def __init__(self, *, rule: str = "auto", passed: int = 0) -> None:
+        """Choose the rule.
+
+        Args:
+            rule: ``"ranked"``, ``"look_ahead"``, or ``"auto"``: the latter where every batch takes equally long.
+            passed: requests that do not fit and may be passed at a decision, under ``"look_ahead"``.
+
+        Raises:
+            ConfigError: another rule, or a number that is no whole number >= 0.
+        """
+        require("rule", rule, rule in RULES, f"one of {', '.join(RULES)}")
+        require("passed", passed, isinstance(passed, int) and passed >= 0, "a whole number >= 0")
+        self.rule, self.passed = rule, passed
+        self._ranking = Ranked()
+
+    def _looks_ahead(self, system: SystemInfo) -> bool:
+        return self.rule == "look_ahead" or (self.rule == "auto" and equally_long(system))
+
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the weights of the ranking, or how many may be passed and the memory of the look-ahead."""
+        if self._looks_ahead(system):
+            return np.array([self.passed, system.kv_capacity], np.float64)
+        return self._ranking.params(system)
+
+    def memory(self, system: SystemInfo) -> RuleMemory:
+        """Return the memory of the ranking, or the profile of the look-ahead and its heap."""
+        if not self._looks_ahead(system):
+            ranking = self._ranking.memory(system)
+            ranking.state[CERTAIN] = RANKING
+            return ranking
+        state = np.zeros(HEAP + 1 + system.max_requests + self.passed + 1, np.int64)
+        state[CERTAIN] = LOOKING_AHEAD
+        profile = np.zeros(2 * (system.max_predicted_len + 2), np.int32)
+        ranks: Any = np.zeros(max(1, system.max_requests))
+        return rule_memory(self.params(system), state=state, reals=ranks, profile=profile)

@@ -1,0 +1,267 @@
+"""What no scheduler beats on requests with calibrated batch times, whatever it knows of them beforehand.
+
+The bounds hold for every schedule that the engine can carry out: batches of any prefill chunks and decodes, pauses,
+evictions with progress lost, kept or recomputed, blocks of any size, waiting, and on a cluster any routing; with true
+lengths and arrivals known or not. Nothing but arrivals, lengths, memory and batch-time models goes in. They ask that
+all requests are served: with a horizon a scheduler could leave out the long ones.
+
+**Alone** (per request). Request i arrives at a_i and its prefill and decodes take d_i seconds at least, one after the
+other (:mod:`kvgym.theory.hindsight.calibrated_work`). So it ends at C_i ≥ a_i + d_i.
+
+**One machine** (in aggregate). Let the work of a batch for its requests be done evenly over its duration. As it sums
+up to the duration at most, this is a schedule of one machine that works at unit rate, on which request i receives its
+work w_i at least; let more than that be left out. With r workers the machine works at rate r, or, what is the same, all
+work takes 1 / r of the time; with unequal workers work is counted in units of each, which are scaled so that all would
+take equally long for all requests, and a piece costs what the cheapest takes. Hence:
+
+- Σ C_i is at least what the machine reaches with shortest remaining work first (Schrage 1968).
+- No request ends at its work's mean time m_i, but later: the work of a token lies evenly in its batch and the batches
+  of all further tokens follow, each with its least time. So C_i ≥ m_i + l_i, where l_i is the mean over the work of
+  what must still come (its *lag*). And Σ m_i is at least what the machine reaches if it always does what is released of
+  the request with least work in all (:func:`~kvgym.theory.hindsight.calibrated_machine.least_mean_times`); the work of
+  the j-th token is released when the tokens before it can be there at the earliest. This bound holds the first one
+  (Alone) within it up to the coarseness of pieces, and most of the second.
+- The last request ends no sooner than the machine would with all work (makespan), from any arrival on.
+
+Prefill and decode workers apart are two machines: each gives a bound, in which the other's part counts as time only.
+
+A batch-time model has many floors, and each gives other works: the best of several is taken, all of which hold. How
+far constants are shared, F k_i / M, is what makes the bound tight where memory is scarce, and loose where batches stay
+small for want of requests; the first bound is tight there.
+
+The mean times of a machine with releases as a bound: Goemans, Queyranne, Schulz, Skutella, Wang, "Single machine
+scheduling with release dates", 2002; here with lags, and with work released token by token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kvgym.errors import ConfigError
+from kvgym.simulator.system import System
+from kvgym.theory.hindsight.calibrated_machine import last_completion, least_completions, least_mean_times
+from kvgym.theory.hindsight.calibrated_work import (
+    AloneTimes,
+    Costs,
+    Demand,
+    Rules,
+    alone_times,
+    demand,
+    least_costs,
+    least_of,
+    mean_composition,
+    prefix,
+)
+from kvgym.workloads.table import RequestTable
+
+METRICS: dict[str, str] = {
+    "e2e_latency_mean": "finish",
+    "ttft_mean": "first",
+    "makespan": "finish",
+    "token_throughput": "finish",
+    "request_throughput": "finish",
+}
+"""Metrics that there is a bound on, and whether it looks at the last token of requests or at the first."""
+
+FILLINGS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""How full the batches are for which floors are high, relative to the memory; each gives a bound."""
+
+FEW, MANY, PIECES = 4, 32, 100_000
+"""Pieces of a request's decodes: to choose a floor, at most, and of all requests together about."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What no schedule beats.
+
+    Attributes:
+        metric: what of.
+        value: no schedule has less; of a throughput, none has more.
+        method: the argument that gave it.
+        alone: what the first argument gives by itself, each request on its own.
+    """
+
+    metric: str
+    value: float
+    method: str
+    alone: float
+
+
+def bound_calibrated(table: RequestTable, system: System, metric: str = "e2e_latency_mean") -> Bound:
+    """Return a bound on what any scheduler reaches, see :func:`bounds_calibrated`."""
+    return bounds_calibrated(table, system, [metric])[metric]
+
+
+def bounds_calibrated(
+    table: RequestTable, system: System, metrics: Iterable[str] = tuple(METRICS)
+) -> dict[str, Bound]:
+    """Return bounds on what any scheduler reaches, by metric.
+
+    Args:
+        table: the requests.
+        system: worker or cluster that serves them.
+        metrics: some of :data:`METRICS`.
+
+    Raises:
+        ConfigError: there is no bound on a metric, there are no requests, or the system has a horizon.
+        WorkloadError: a request can never be served.
+    """
+    names = list(metrics)
+    for metric in names:
+        check_boundable(table, system, metric)
+    alone: AloneByKind = {}
+    pools = {until: Pools(table, system, until, alone) for until in {METRICS[metric] for metric in names}}
+    return {metric: _best_bound(pools[METRICS[metric]], metric) for metric in names}
+
+
+def _best_bound(pools: Pools, metric: str) -> Bound:
+    table = pools.table
+    coarse = [(_bound_on(pools.demand(*case, FEW), metric), case) for case in pools.cases()]
+    best, case = max(coarse, key=lambda found: found[0].value)
+    fine = int(np.clip(PIECES // len(table), FEW, MANY))
+    if fine > FEW:
+        best = max(best, _bound_on(pools.demand(*case, fine), metric), key=lambda b: b.value)
+    alone = max(b.alone for b, _ in coarse)
+    if metric.endswith("throughput"):
+        amount = len(table) if metric == "request_throughput" else int(table.output_len.sum())
+        return Bound(metric, _per_second(amount, best.value), best.method, _per_second(amount, alone))
+    return replace(best, alone=alone)
+
+
+def check_boundable(table: RequestTable, system: System, metric: str) -> None:
+    """Check that there is a bound on a metric.
+
+    Raises:
+        ConfigError: there is none, there are no requests, or the system has a horizon.
+        WorkloadError: a request can never be served.
+    """
+    if metric not in METRICS:
+        raise ConfigError(f"no bound on metric {metric!r}; there is one on: {', '.join(METRICS)}")
+    if len(table) == 0:
+        raise ConfigError("no requests, so nothing to bound; give at least one")
+    if np.isfinite(system.horizon):
+        raise ConfigError(
+            f"horizon = {system.horizon:g} s: a run that may leave requests out has no bound; bounds need a system "
+            "without horizon"
+        )
+    system.check_fits(table)
+
+
+def _per_second(amount: int, seconds: float) -> float:
+    return amount / seconds if seconds > 0 else float("inf")
+
+
+def _bound_on(needs: Demand, metric: str) -> Bound:
+    count = len(needs.release)
+    if metric in ("e2e_latency_mean", "ttft_mean"):
+        arrivals = float(needs.release.sum())
+        alone = float(needs.least.mean())
+        choices = [(alone, "each request alone")]
+        choices.append(((_mean_times(needs) - arrivals) / count, "mean times of the work on one machine"))
+        completions = least_completions(needs.release, needs.work)
+        choices.append(((completions - arrivals) / count, "shortest remaining work first on one machine"))
+    else:
+        first = float(needs.release[0])
+        alone = float((needs.release + needs.least).max()) - first
+        choices = [(alone, "each request alone")]
+        last = last_completion(needs.piece_release, needs.piece_work) - first
+        choices.append((last, "all work on one machine"))
+    value, method = max(choices)
+    return Bound(metric, value, method, alone)
+
+
+def _mean_times(needs: Demand) -> float:
+    """Return the least sum of completion times by mean times and lags."""
+    some = needs.work > 0
+    weight = np.divide(1.0, needs.work, out=np.zeros_like(needs.work), where=some)
+    rank = np.empty(len(some), np.int64)
+    rank[np.argsort(needs.work, kind="stable")] = np.arange(len(some))
+    least = least_mean_times(needs.piece_release, needs.piece_work, needs.piece_owner, rank, weight)
+    return least + float(needs.lag[some].sum()) + float((needs.release + needs.least)[~some].sum())
+
+
+AloneByKind = dict[tuple[int, int], AloneTimes]
+"""What batches with one request take, by memory of the worker and identity of its batch-time model."""
+
+
+class Pools:
+    """The machines that requests need, and what they cost there: workers that share requests are one machine.
+
+    Args:
+        table: the requests.
+        system: worker or cluster that serves them.
+        until: ``"finish"``, or ``"first"`` for the first token only.
+        alone: what batches with one request take, by kind of worker, as far as known; added to.
+    """
+
+    def __init__(self, table: RequestTable, system: System, until: str, alone: AloneByKind) -> None:
+        emits = system.first_token == "counted"
+        self.table, self.system = table, system
+        self.rules = Rules(emits, system.progress_on_evict == "recompute", system.block_size)
+        self.first = table.prompt_len + int(emits)
+        self.decodes = table.output_len - int(emits)
+        if until == "first":
+            self.decodes = np.full(len(table), int(system.first_token == "decode"), np.int64)
+        self.lengths = int((table.prompt_len + table.output_len).max()) + 2
+        count, apart = len(system.all_workers), system.num_prefill_workers
+        self.pools = [range(apart), range(apart, count)] if apart else [range(count)]
+        moving = system.transfer_latency + system.transfer_time * self.first
+        self.handover = np.where(self.decodes > 0, moving, 0.0) if apart else np.zeros(len(table))
+        self._alone = alone
+        self._costs: dict[tuple[int, float], Costs] = {}
+
+    def cases(self) -> list[tuple[int, float]]:
+        """Return the machines by number, each with several ways to count work."""
+        return [(k, f) for k in range(len(self.pools)) if k == 0 or self.decodes.any() for f in FILLINGS]
+
+    def demand(self, machine: int, filling: float, groups: int) -> Demand:
+        """Return what the requests need of a machine.
+
+        Args:
+            machine: its number.
+            filling: how full batches are for which floors are high, relative to the memory.
+            groups: pieces that decodes are put into, of each request.
+        """
+        prefill, decode = (self.costs(k, filling) for k in (0, len(self.pools) - 1))
+        return demand(
+            self.table,
+            self.decodes,
+            self.first,
+            self.handover,
+            prefill,
+            decode,
+            groups,
+            prefills=machine == 0,
+            generates=machine == len(self.pools) - 1,
+        )
+
+    def costs(self, machine: int, filling: float) -> Costs:
+        """Return the least costs of requests on workers that share them, as if one worked as fast as all."""
+        if (machine, filling) not in self._costs:
+            self._costs[machine, filling] = self._shared_costs(self.pools[machine], filling)
+        return self._costs[machine, filling]
+
+    def _shared_costs(self, workers: range, filling: float) -> Costs:
+        capacities, different = self.system.usable_capacities, dict[tuple[int, int], list[int]]()
+        for k in workers:
+            kind = int(capacities[k]), id(self.system.all_workers[k].batch_time)
+            different.setdefault(kind, []).append(k)
+        costs = []
+        for kind, members in different.items():
+            capacity, model = kind[0], self.system.all_workers[members[0]].batch_time
+            if kind not in self._alone:
+                self._alone[kind] = alone_times(model, capacity, self.lengths)
+            at = mean_composition(self.table.prompt_len, self.first, self.decodes, capacity, filling)
+            costs.append(least_costs(model, self._alone[kind], capacity, self.lengths, self.rules, at))
+        totals = [self._all_work(c) for c in costs]
+        scales = [totals[0] / total if total > 0 else 1.0 for total in totals]
+        speed = float(np.dot(scales, [len(members) for members in different.values()]))
+        return least_of(costs, [scale / speed for scale in scales])
+
+    def _all_work(self, costs: Costs) -> float:
+        work = prefix(costs.decode_work)
+        decodes = work[self.first + self.decodes] - work[self.first]
+        return float((costs.prefill_work[self.table.prompt_len] + decodes).sum())

@@ -1,0 +1,268 @@
+"""Batch times from below: a linear function of the load that no batch is faster than.
+
+A bound on schedules needs to know what a batch costs at least, whatever else is in it. Every batch-time model that
+comes with kvgym has **floors** of one form (:class:`BatchFloor`): a batch takes no less than a constant, plus
+something for each of its requests that depends on that request alone. One model has many floors, as a curve has many
+tangents; :func:`batch_floor` returns the one that is highest where batches have a given composition.
+
+Why they hold, by kind of model:
+
+- ``affine``, ``unit``: the model itself.
+- ``piecewise``, the linear operators of ``profile``, the maxima of ``roofline``, the staircase of ``tile``: a line
+  that touches the curve from below at its nodes, and so everywhere, the curve being linear in between
+  (:func:`line_below`).
+- decode attention of ``profile``: a plane below all nodes of the table. Between nodes the table is bilinear, in decodes
+  n and KV tokens S or in n and S / n; so is its difference from the plane, and a bilinear function has its least value
+  at a corner.
+- prefill attention of ``profile``: A f(B / A) with sums A, B over the chunks is superadditive where f is concave, since
+  it is then concave and homogeneous; so the batch pays no less than its chunks do alone. Tables are concave up to
+  their rounding: with h the least concave function above f, and f ≥ θ h, the batch pays θ times what its chunks would
+  with h. Over the chunks c of a prompt of L tokens, h lies above its chords, h(c) ≥ h(1) + σ (c - 1) for what a chunk
+  attends to itself and h(c) ≥ γ c for each token cached before it; together h(1) L + σ (Σ c² - L) + γ (L² - Σ c²) / 2
+  at least, which is linear in Σ c² and therefore least at L² (one chunk) or at L (a token each).
+- ``tile``: a product in tiles of a by b takes no less than its area over a b, and that is a sum over the chunks.
+- compositions ``homogeneous`` and ``vidur`` of ``profile`` may fall when a batch gets more: their floors hold, but a
+  batch with a request need not take as long as that request alone (:func:`alone_is_least`).
+- any other model: by the contract of batch-time models it does not fall in the load, so no batch with anything in it is
+  faster than one token.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.batch_time import (
+    AffineBatchTime,
+    BatchTimeModel,
+    PiecewiseBatchTime,
+    ProfileBatchTime,
+    RooflineBatchTime,
+    TileBatchTime,
+    UnitBatchTime,
+)
+from kvgym.batch_time.piecewise import QUANTITIES
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Composition:
+    """What batches hold on average; only says where a floor should be high, not where it holds.
+
+    Attributes:
+        tokens: prompt tokens and decodes.
+        requests: requests that the batch processes.
+        decodes: those that decode.
+        context: KV tokens cached before the batch, of decodes.
+    """
+
+    tokens: float
+    requests: float
+    decodes: float
+    context: float
+
+
+def no_attention(lengths: Floats) -> Floats:
+    """Return 0 seconds for prompts of so many tokens."""
+    return np.zeros_like(lengths)
+
+
+@dataclass(frozen=True)
+class BatchFloor:
+    """Seconds that no batch falls below: constants, and a sum over its requests. All are >= 0.
+
+    Attributes:
+        batch: of every batch that holds anything.
+        prefill_batch: more, of a batch with a prefill.
+        decode_batch: more, of a batch with a decode.
+        request: for each request in the batch.
+        prefill_token: for each prompt token.
+        decode: for each decode.
+        context: for each KV token that a decode finds cached.
+        attention: for each request whose prefill ends, over all its batches: from lengths of prefills, float64 (n,),
+            to seconds in whatever chunks, (n,).
+    """
+
+    batch: float = 0.0
+    prefill_batch: float = 0.0
+    decode_batch: float = 0.0
+    request: float = 0.0
+    prefill_token: float = 0.0
+    decode: float = 0.0
+    context: float = 0.0
+    attention: Callable[[Floats], Floats] = no_attention
+
+
+def line_below(x: Floats, y: Floats, at: float) -> tuple[float, float]:
+    """Return intercept and slope, both >= 0, of the line below a curve that is highest at a place.
+
+    Args:
+        x: ascending abscissae >= 0, the ends of the curve's domain among them, shape (n,), n >= 2.
+        y: the curve there, >= 0; in between it lies nowhere below its chords, shape (n,).
+        at: the place, taken to the nearer end where it is outside.
+    """
+    y = np.minimum.accumulate(y[::-1])[::-1]  # no line that rises lies below what falls later
+    corners = hull(x, y)
+    i = int(np.clip(np.searchsorted(x[corners], at, side="right"), 1, len(corners) - 1))
+    left, right = corners[i - 1], corners[i]
+    slope = float((y[right] - y[left]) / (x[right] - x[left]))
+    intercept = float(y[left] - slope * x[left])
+    if intercept < 0:  # then the best is one through the origin
+        some = x > 0
+        return 0.0, float((y[some] / x[some]).min())
+    return intercept, slope
+
+
+def hull(x: Floats, y: Floats) -> list[int]:
+    """Return the corners of the greatest convex function below points, ascending in x."""
+    corners: list[int] = []
+    for i in range(len(x)):
+        while len(corners) > 1:
+            a, b = corners[-2:]
+            if (y[b] - y[a]) * (x[i] - x[a]) < (y[i] - y[a]) * (x[b] - x[a]):
+                break
+            corners.pop()
+        corners.append(i)
+    return corners
+
+
+def alone_is_least(model: BatchTimeModel) -> bool:
+    """Return whether a batch with a request takes no less time than that request alone."""
+    return not (isinstance(model, ProfileBatchTime) and model.composition != "kvgym")
+
+
+@functools.singledispatch
+def batch_floor(model: BatchTimeModel, capacity: int, longest: int, at: Composition) -> BatchFloor:
+    """Return a floor of a batch-time model.
+
+    Args:
+        model: the model.
+        capacity: KV memory of the worker, tokens.
+        longest: most tokens that a prefill may have.
+        at: where the floor should be high.
+    """
+    prefill = model(num_prefills=1, prefill_tokens=1, prefill_squares=1)
+    return BatchFloor(batch=min(prefill, model(num_decodes=1)))
+
+
+@batch_floor.register
+def _(model: UnitBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
+    return BatchFloor(batch=1.0)
+
+
+@batch_floor.register
+def _(model: AffineBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
+    new = model.per_context_token if model.include_new else 0.0
+    return BatchFloor(
+        batch=model.constant,
+        prefill_token=model.per_prefill_token + new,
+        decode=model.per_decode_token + new,
+        context=model.per_context_token,
+    )
+
+
+@batch_floor.register
+def _(model: PiecewiseBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
+    requests, chunk, _, decode, context = QUANTITIES[model.quantity]
+    place = {
+        "requests": at.requests,
+        "tokens": at.tokens,
+        "kv_tokens": at.tokens + at.context,
+        "context": at.context,
+    }
+    least = 0.0 if model.quantity == "context" else 1.0
+    breakpoints, times = np.array(model.breakpoints), np.array(model.times)
+    inside = (breakpoints > least) & (breakpoints < capacity)
+    x = np.array([least, *breakpoints[inside], float(capacity)])
+    y = np.interp(x, breakpoints, times) + model.slope * np.maximum(0.0, x - breakpoints[-1])
+    constant, slope = line_below(x, y, place[model.quantity])
+    by_request = model.quantity == "requests"
+    return BatchFloor(
+        batch=constant,
+        request=slope * requests if by_request else 0.0,
+        prefill_token=slope * chunk,
+        decode=0.0 if by_request else slope * decode,
+        context=slope * context,
+    )
+
+
+@batch_floor.register
+def _(model: RooflineBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
+    p = model.params()
+    ends = np.array([1.0, float(capacity)])
+    weights, token = _larger(ends, (0.0, p[1]), (p[2], p[3]), at.tokens)
+    head, row = _larger(ends, (0.0, p[6]), (p[7], 0.0), at.requests)
+    decode = max(p[4], p[5])
+
+    def attention(lengths: Floats) -> Floats:
+        # Products with the cache and within chunks are L (L + 1) / 2 in whatever chunks; each token is read once.
+        return np.asarray(np.maximum(p[4] * lengths * (lengths + 1) / 2, p[5] * lengths))
+
+    return BatchFloor(
+        batch=p[0] + p[8] + weights + head,
+        request=row,
+        prefill_token=token + p[9],
+        decode=token + p[9] + decode,
+        context=decode,
+        attention=attention,
+    )
+
+
+def _larger(
+    ends: Floats, one: tuple[float, float], other: tuple[float, float], at: float
+) -> tuple[float, float]:
+    """Return the line below the larger of two lines, each an intercept and a slope, that is highest at a place."""
+    crossing = [(other[0] - one[0]) / (one[1] - other[1])] if one[1] != other[1] else []
+    x = np.array([ends[0], *(c for c in crossing if ends[0] < c < ends[1]), ends[1]])
+    return line_below(x, np.maximum(one[0] + one[1] * x, other[0] + other[1] * x), at)
+
+
+@batch_floor.register
+def _(model: TileBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
+    p = model.params()
+    steps = np.array([1.0, p[2], 2 * p[2], float(max(capacity, 3 * p[2]))])
+    columns, per_token = line_below(steps, np.maximum(1.0, steps / p[2]), at.tokens)
+    area = p[6] / (p[4] * p[2]) + p[7] / (p[5] * p[2])  # of chunk c after k cached tokens: c (k + c)
+    floor = BatchFloor(
+        batch=p[0] + p[1] * columns,
+        prefill_token=p[1] * per_token + p[3],
+        decode=p[1] * per_token + p[3],
+        attention=lambda lengths: area * lengths * (lengths + 1) / 2,
+    )
+    for seconds, tile in ((p[10], p[8]), (p[11], p[9])):
+        floor = _with_decode_tiles(floor, seconds, tile, at)
+    return floor
+
+
+def _with_decode_tiles(floor: BatchFloor, seconds: float, tile: float, at: Composition) -> BatchFloor:
+    """Return a floor with the highest of three for the decodes' tiles.
+
+    With several decodes the model counts S / tile + n (tile + 1) / (2 tile) for n of them over S cached tokens, and one
+    each at least; a single one rounds up, which is (tile - 1) / (2 tile) less than the former at most.
+    """
+    half = (tile - 1) / (2 * tile)
+    choices = (
+        (0.0, 1.0, 0.0),
+        (0.0, 1 / tile, 1 / tile),
+        (-half, (tile + 1) / (2 * tile), 1 / tile),
+    )
+    allowed = [c for c in choices if floor.batch + seconds * c[0] >= 0]
+    constant, decode, context = max(allowed, key=lambda c: c[0] + c[1] * at.decodes + c[2] * at.context)
+    return replace(
+        floor,
+        batch=floor.batch + seconds * constant,
+        decode=floor.decode + seconds * decode,
+        context=floor.context + seconds * context,
+    )
+
+
+@batch_floor.register
+def _(model: ProfileBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
+    from kvgym.theory.hindsight.calibrated_profile import profile_floor
+
+    return profile_floor(model, capacity, longest, at)

@@ -1,0 +1,136 @@
+"""Floors of calibrated tables, read from the parameters that their kernels read.
+
+Why they hold is told in :mod:`kvgym.theory.hindsight.calibrated_floors`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import linprog
+
+from kvgym.batch_time import ProfileBatchTime
+from kvgym.batch_time.interpolation import bilinear
+from kvgym.theory.hindsight.calibrated_floors import (
+    BatchFloor,
+    Composition,
+    Floats,
+    hull,
+    line_below,
+    no_attention,
+)
+
+ROUNDING = 8
+"""Tokens to a multiple of which composition "vidur" rounds a batch up."""
+
+
+def profile_floor(model: ProfileBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
+    """Return a floor of a calibrated model; arguments as of ``batch_floor``."""
+    p = model.params()
+    vidur = model.composition == "vidur"
+    weights, token = line_below(*_linear_curve(p, capacity), at.tokens)
+    ends = np.array([1.0, float(capacity)])
+    head, row = (0.0, 0.0) if vidur else _head(p[1], p[2], ends, at.requests)
+    decode_batch, decode, context = _decode_plane(p, capacity, at, by_mean=vidur or p[12] > 0)
+    return BatchFloor(
+        batch=p[0] + weights + head,
+        prefill_batch=0.0 if vidur else p[3],
+        decode_batch=decode_batch,
+        request=row + p[15],
+        prefill_token=token,
+        decode=token + decode,
+        context=context,
+        attention=no_attention if vidur else PrefillAttention(p, longest),
+    )
+
+
+def _linear_curve(p: Floats, capacity: int) -> tuple[Floats, Floats]:
+    """Return the nodes of the operators that depend on the tokens of a batch, from 1 token to all that fit."""
+    start, count = int(p[4]), int(p[5])
+    x, y = p[start : start + count], p[start + count : start + 2 * count]
+    last = float(capacity + ROUNDING)
+    nodes = np.concatenate([[1.0], x[(x > 1) & (x < last)], [last]])
+    return nodes, np.interp(nodes, x, y)
+
+
+def _head(weights: float, row: float, ends: Floats, at: float) -> tuple[float, float]:
+    crossing = [weights / row] if row > 0 and ends[0] < weights / row < ends[1] else []
+    x = np.array([ends[0], *crossing, ends[1]])
+    return line_below(x, np.maximum(weights, row * x), at)
+
+
+def _decode_plane(p: Floats, capacity: int, at: Composition, *, by_mean: bool) -> tuple[float, float, float]:
+    """Return constant, seconds per decode and per cached token of a plane below the table of decode attention."""
+    if at.decodes <= 0:
+        return 0.0, 0.0, 0.0
+    start, rows, columns = int(p[6]), int(p[7]), int(p[8])
+    x, y = p[start : start + rows], p[start + rows : start + rows + columns]
+    table = p[start + rows + columns :][: rows * columns].reshape(rows, columns)
+    n = _inside(x, 1.0, float(capacity))
+    context = _inside(y, 0.0, float(capacity))
+    number, other = (grid.ravel() for grid in np.meshgrid(n, context, indexing="ij"))
+    # Up to the first node the table is constant, as bilinear does; the far nodes are beyond the capacity.
+    values = bilinear(x, y, table, number, other)
+    tokens = number * other if by_mean else other
+    if by_mean:  # a cell matters if its lowest corner fits into the memory
+        lower = np.repeat(np.concatenate([n[:1], n[:-1]]), len(context))
+        left = np.tile(np.concatenate([context[:1], context[:-1]]), len(n))
+        matters = lower * left <= capacity
+        number, tokens, values = number[matters], tokens[matters], values[matters]
+    sides = np.column_stack([np.ones_like(number), number, tokens])
+    place = [1.0, max(at.decodes, 1.0), at.context]
+    # In units of the whole table, so that the solver's tolerance is relative to all three coefficients.
+    scale = np.array([1.0, float(n[-1]), float(capacity)])
+    top = float(values.max()) or 1.0
+    found = linprog(-np.array(place) / scale, A_ub=sides / scale, b_ub=values / top, bounds=[(0, None)] * 3)
+    coefficients = np.maximum(found.x, 0.0) * top / scale
+    made = sides @ coefficients
+    over = made > values  # by the solver's tolerance
+    share = float((values[over] / made[over]).min()) if over.any() else 1.0
+    constant, decode, token = (float(c) for c in coefficients * share)
+    return constant, decode, token
+
+
+def _inside(nodes: Floats, low: float, high: float) -> Floats:
+    return np.concatenate([[low], nodes[(nodes > low) & (nodes < high)], [high]])
+
+
+class PrefillAttention:
+    """Least seconds of prefill attention by the length of the prefill, over all ways to cut it into chunks.
+
+    Args:
+        p: parameters of a profile model, not of composition "vidur".
+        longest: most tokens that a prefill may have.
+    """
+
+    def __init__(self, p: Floats, longest: int) -> None:
+        count = int(p[10])
+        self._own, own = _envelope(p[int(p[9]) :], count, longest)
+        self._cached, cached = _envelope(p[int(p[11]) :], count, longest)
+        self._share = min(own, cached)
+
+    def __call__(self, lengths: Floats) -> Floats:
+        """Return seconds for lengths of 1 token and more, float64 (n,); 0 for none."""
+        length = np.maximum(lengths, 1.0)
+        own, cached = (np.interp(length, *curve) for curve in (self._own, self._cached))
+        whole = own * length
+        per_pair = np.minimum(self._cached[1][0], cached / length)
+        single = self._own[1][0] * length + per_pair * (length**2 - length) / 2
+        return np.asarray(np.where(lengths > 0, self._share * np.minimum(whole, single), 0.0))
+
+
+def _envelope(table: Floats, count: int, longest: int) -> tuple[tuple[Floats, Floats], float]:
+    """Return the least concave function above a curve from 1 to ``longest``, and the curve's least share of it."""
+    nodes, intercepts, slopes = (
+        table[:count],
+        table[count : 2 * count - 1],
+        table[2 * count - 1 : 3 * count - 2],
+    )
+    x = _inside(nodes, 1.0, float(max(longest, 2)))
+    after = np.clip(np.searchsorted(nodes, x, side="right") - 1, 0, count - 2)
+    before = np.clip(np.searchsorted(nodes, x, side="left") - 1, 0, count - 2)
+    sides = np.array([intercepts[i] + slopes[i] * x for i in (before, after)])
+    high, low = sides.max(axis=0), sides.min(axis=0)
+    corners = hull(x, -high)
+    found = x[corners], high[corners]
+    above = np.interp(x, *found)
+    return found, float(np.divide(low, above, out=np.ones_like(above), where=above > 0).min())

@@ -1,0 +1,153 @@
+"""The best that any schedule of given requests reaches in slotted time, between a bound and a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from kvgym.errors import ConfigError, WorkloadError
+from kvgym.theory.checks import check_number
+from kvgym.theory.hindsight.interval import Interval
+from kvgym.theory.hindsight.slotted.distances import earliest_chained_end, least_chained_longest
+from kvgym.theory.hindsight.slotted.instance import Ints, SlottedRequests, slotted_requests
+from kvgym.theory.hindsight.slotted.prices import STEPS, price_bound
+from kvgym.theory.hindsight.slotted.search import Goal, local_search
+from kvgym.theory.hindsight.slotted.volume import (
+    earliest_completions,
+    earliest_end,
+    earliest_first_tokens,
+    least_longest,
+)
+from kvgym.workloads.table import RequestTable
+
+TRIES = 50_000
+WORK = 4e9  # steps of compiled loops that search and prices may each take: some seconds
+
+
+@dataclass(frozen=True)
+class _Metric:
+    """How a metric follows from what is to be small: its value, and whether more of it is better."""
+
+    goal: Goal
+    value: Callable[[SlottedRequests, float], float]
+    more_is_better: bool = False
+
+
+def _span(requests: SlottedRequests, end: float) -> float:
+    return end - float(requests.arrival[0])
+
+
+_METRICS = {
+    "e2e_latency_mean": _Metric(Goal.TOTAL, lambda r, x: x / len(r)),
+    "ttft_mean": _Metric(Goal.TOTAL, lambda r, x: (x - r.output.sum()) / len(r) + 1),
+    "queueing_delay_mean": _Metric(Goal.TOTAL, lambda r, x: (x - r.output.sum()) / len(r)),
+    "e2e_latency_max": _Metric(Goal.LONGEST, lambda r, x: float(x)),
+    "makespan": _Metric(Goal.END, _span),
+    "request_throughput": _Metric(Goal.END, lambda r, x: len(r) / _span(r, x), True),
+    "token_throughput": _Metric(Goal.END, lambda r, x: r.output.sum() / _span(r, x), True),
+    "kv_utilisation": _Metric(Goal.END, lambda r, x: r.volume.sum() / (r.memory * _span(r, x)), True),
+}
+
+SLOTTED_METRICS = tuple(_METRICS)
+"""Metrics of :mod:`kvgym.metrics` that :func:`bound_slotted` knows."""
+
+
+def bound_slotted(
+    table: RequestTable,
+    memory: int,
+    metric: str = "e2e_latency_mean",
+    *,
+    seconds: float = 0.0,
+    seed: int | np.random.Generator = 0,
+    best: ArrayLike | None = None,
+    interruptions: bool = False,
+    effort: float = 1.0,
+) -> Interval:
+    """Return where the best value of a metric lies that schedules of these requests in slotted time reach.
+
+    Slotted is a system of one worker with ``batch_time`` ``unit`` (one slot a second), ``block_size`` 1,
+    ``first_token="counted"`` and no ``swap_time``, with arrivals at whole seconds: a request holds s + 1, …, s + o
+    tokens over its o slots and gets a token in each, the first one in the slot of its whole prompt. The schedule found
+    is one that the engine runs (:func:`~kvgym.theory.hindsight.slotted.replay.replay`).
+
+    The bound on latencies to completion and on the end holds for every policy that runs an active request in every
+    slot, also where it chunks prompts or evicts requests that lose their progress: the last o slots of a request are a
+    place in the sense of the integer program, and what it held before only takes memory. A policy that pauses
+    requests, or evicts them and lets them keep progress, may do better: ``interruptions`` gives the bounds from memory
+    × time alone, which hold for these as well. First tokens, admissions and memory use of evicted requests come
+    before their last start: without ``interruptions``, ``ttft_mean``, ``queueing_delay_mean`` and ``kv_utilisation``
+    are about schedules that evict nobody.
+
+    Means of all three latencies have the same best schedules, and so have the end, both throughputs and memory use.
+
+    Args:
+        table: the requests, at least one, with whole arrival times.
+        memory: M, tokens.
+        metric: one of :data:`SLOTTED_METRICS`.
+        seconds: how long the integer program may be solved where the interval is not one figure yet; 0 leaves it out,
+            and then equal arguments give equal results.
+        seed: of the local search, or a generator.
+        best: a schedule known, the moments at which requests start, (n,): where the search begins.
+        interruptions: whether the bound is to hold for schedulers that pause requests or keep progress.
+        effort: multiplies the work of search and prices; 0 leaves both out but for a few orders of insertion.
+
+    Raises:
+        ConfigError: an unknown metric, arrivals between slots, or ``best`` is no schedule.
+        WorkloadError: no requests, or one that needs more than the memory.
+    """
+    if metric not in _METRICS:
+        raise ConfigError(f"no bound in slotted time for {metric!r}; metrics: {', '.join(SLOTTED_METRICS)}")
+    if not len(table):
+        raise WorkloadError("there are no requests to schedule")
+    if interruptions and metric in ("queueing_delay_mean", "kv_utilisation"):
+        raise ConfigError(f"with interruptions nothing bounds {metric}: a request may be admitted many times")
+    limit, amount = check_number("seconds", seconds, least=0), check_number("effort", effort, least=0)
+    requests, chosen = slotted_requests(table, memory), _METRICS[metric]
+    rng = np.random.default_rng(seed)
+    cost = int(requests.output.sum()) + 10 * len(requests)
+    tries = int(min(TRIES * amount, WORK * amount / cost))
+    schedule = local_search(requests, chosen.goal, rng=rng, tries=tries, best=best)
+    reached = chosen.goal.reached_by(requests, schedule)
+    low, how = _lower(requests, chosen.goal, schedule, interruptions, metric, amount)
+    assert low <= reached or interruptions
+    method = f"below: {how}; above: local search"
+    if limit and low < reached and not interruptions:
+        from kvgym.theory.hindsight.slotted.program import solve  # SciPy's solver is slow to import
+
+        solved = solve(requests, chosen.goal, schedule, low, seconds=limit)
+        if solved.low > low:
+            low, how = solved.low, "integer program"
+        method = f"below: {how}; above: {'integer program' if solved.reached < reached else 'local search'}"
+        schedule, reached = solved.schedule, solved.reached
+    bound, value = chosen.value(requests, low), chosen.value(requests, reached)
+    if metric == "ttft_mean" and interruptions:
+        bound = low / len(requests)
+    if chosen.more_is_better:
+        return Interval(metric, value, bound, schedule, method)
+    return Interval(metric, bound, value, schedule, method)
+
+
+def _lower(
+    requests: SlottedRequests, goal: Goal, schedule: Ints, interruptions: bool, metric: str, effort: float
+) -> tuple[int, str]:
+    """Return the best bound without a solver on what is to be small, and its name."""
+    if goal is Goal.TOTAL and interruptions and metric == "ttft_mean":
+        return int((earliest_first_tokens(requests) - requests.arrival).sum()), "memory of first tokens"
+    if goal is Goal.TOTAL:
+        found = [(int((earliest_completions(requests) - requests.arrival).sum()), "memory × time")]
+        end = int((schedule + requests.output).max())
+        steps = int(min(STEPS * effort, WORK * effort / (4 * len(requests) * end)))
+        if steps >= 50 and not interruptions:
+            found.append((price_bound(requests, schedule, steps=steps).bound, "prices and chains"))
+    elif goal is Goal.END:
+        found = [(earliest_end(requests), "memory × time")]
+        if not interruptions:
+            found.append((earliest_chained_end(requests), "chain of large requests"))
+    else:
+        found = [(least_longest(requests), "memory × time")]
+        if not interruptions:
+            found.append((least_chained_longest(requests), "chain of large requests"))
+    return max(found, key=lambda one: one[0])

@@ -1,0 +1,34 @@
+"""The experiments of "Online Scheduling for LLM Inference with KV Cache Constraints"."""
+
+from harness import Paper
+from papers.mc_sf import (
+    bounds,
+    decisions,
+    demand,
+    lengths,
+    memory,
+    noise,
+    protection,
+    sweeps,
+    table_1,
+    throughput,
+)
+
+PAPER = Paper(
+    name="mc_sf",
+    title='P. Jaillet et al., "Online Scheduling for LLM Inference with KV Cache Constraints"',
+    page="mc-sf.md",
+    experiments=(
+        decisions.EXPERIMENT,
+        bounds.EXPERIMENT,
+        demand.EXPERIMENT,
+        memory.EXPERIMENT,
+        throughput.EXPERIMENT,
+        protection.EXPERIMENT,
+        noise.EXPERIMENT,
+        table_1.EXPERIMENT,
+        lengths.EXPERIMENT,
+        *sweeps.EXPERIMENTS,
+    ),
+    figures=(*(f"Figure {number}" for number in (3, 4, 5, *range(7, 14))), "Table 1"),
+)

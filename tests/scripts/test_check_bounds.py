@@ -1,0 +1,58 @@
+"""No schedule beats a bound: some of the random instances that scripts/check_bounds.py runs by the thousand."""
+
+import importlib.util
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent.parent / "scripts" / "check_bounds.py"
+POLICIES = ["mc_sf", "vllm_v1", "ranked"]
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("check_bounds", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def test_no_bound_is_broken(script):
+    reached = 0
+    for seed in range(200):
+        found = script.check_instance(seed, POLICIES)
+        assert found.broken == [], seed
+        reached += any(ratio < 1 + 1e-9 for ratio in found.ratios.values())
+    assert reached > 10  # bounds that some schedule meets: nothing above them would hold
+
+
+def test_instances_have_everything(script):
+    made = [script.random_instance(seed) for seed in range(300)]
+    systems = [system for system, _, _ in made]
+    for name in ("first_token", "progress_on_evict", "requeue", "block_size"):
+        assert len({getattr(s, name) for s in systems}) >= 3, name
+    models = {(type(s.batch_time).__name__, getattr(s.batch_time, "composition", "")) for s in systems}
+    assert len(models) == 8
+    assert {w.role for s in systems for w in s.workers} == {"mixed", "prefill", "decode"}
+
+
+def test_a_bound_that_is_too_high_is_found(script, monkeypatch, capsys, tmp_path):
+    true = script.bounds_calibrated
+
+    def too_high(table, system):
+        return {
+            metric: replace(bound, value=50 * bound.value) for metric, bound in true(table, system).items()
+        }
+
+    monkeypatch.setattr(script, "bounds_calibrated", too_high)
+    out = tmp_path / "found.json"
+    arguments = ["check_bounds.py", "--instances", "2", "--policies", "mc_sf", "--json", str(out)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert script.main() == 1
+    assert "mc_sf has e2e_latency_mean" in capsys.readouterr().out
+    assert json.loads(out.read_text())["broken"]
