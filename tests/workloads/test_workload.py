@@ -40,7 +40,8 @@ def test_presets(name: str):
     table = workload.sample(3)
     assert len(table) >= 20
     assert same(table, make_workload(name).sample(3))
-    assert not same(table, workload.sample(4), "output_len")
+    drawn = not name.startswith("mcsf-adversarial")  # an adversary leaves nothing to chance
+    assert same(table, workload.sample(4), "output_len") != drawn
     assert same(table, table.replace(), "predicted_output_len")
     np.testing.assert_array_equal(table.predicted_output_len, table.output_len)
     text = json.dumps(workload.provenance())

@@ -231,7 +231,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
         for (policy, values), colour in zip(data["of"].items(), palette(len(NAMES)), strict=True):
             axes.plot(data["rates"], values[column], color=colour, marker=".", label=NAMES[policy])
         axes.set(yscale="log", xlabel="requests per second", ylabel=title)
-    panels[0].legend(fontsize=7)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     return figure
 
 
