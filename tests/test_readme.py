@@ -32,6 +32,7 @@ SMALLER = {
     "kvgym calibrate --recipe my-gpu/recipe.yaml --out my-gpu.yaml": (
         "kvgym calibrate --recipe my-gpu/recipe.yaml --out my-gpu.yaml --max-error 100"
     ),
+    "python scripts/reproduce mc_sf --only table-1": "python scripts/reproduce mc_sf --only table-1 --quick",
     'kvgym capacity --slo "ttft_p99<1,tbt_p99<0.2" --policies mc_sf,sarathi,vllm_v1 --num-requests 2000 --seeds 3': (
         'kvgym capacity --slo "ttft_p99<1,tbt_p99<0.2" --policies mc_sf,vllm_v1 --num-requests 200 --seeds 1'
     ),

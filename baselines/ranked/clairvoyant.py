@@ -7,8 +7,8 @@ costs:
   do in time and memory, with its batches (the prefix worth most for its duration), chunks, pauses and evictions;
 - where every batch takes equally long, as in slotted time: nothing is gained by leaving a request out of a batch, and
   memory is all that is scarce. Requests enter in ascending order of memory × time, Σ (s + j) over their iterations, as
-  far as the look-ahead of MC-SF allows (Jaillet et al., inequality (5)), which is exact here: nothing ever overflows. Who does not fit is
-  waited for; ``passed`` lets those behind pass, which helps throughput and harms the mean latency.
+  far as the look-ahead of MC-SF allows (Jaillet et al., inequality (5)), which is exact here: nothing ever overflows.
+  Who does not fit is waited for; ``passed`` lets those behind pass, which helps throughput and harms the mean latency.
 """
 
 from __future__ import annotations

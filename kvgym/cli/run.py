@@ -101,7 +101,7 @@ def run(
         kv_capacity=kv_capacity, block_size=block_size, workload=workload,
         trace=requests, trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
         predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=horizon,
-    )  # fmt: skip
+    ).of_seed(seed)  # fmt: skip
     source = chosen.make_workload()
     system, made = chosen.make_system(), make_policy(policy)
     folder = make_folder(out or default_folder("run", made.info.name))

@@ -9,6 +9,7 @@ from typing import Any
 from kvgym.errors import ConfigError
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.specs import parse_spec
+from kvgym.workloads.base import IntRange
 
 
 def build_scenario(
@@ -149,4 +150,8 @@ def _describe(scenario: Scenario) -> str:
     count_of = len(system.all_workers)
     cluster = f"{count_of} workers, {scenario.router}: " if count_of > 1 else ""
     blocks = f" in blocks of {system.block_size}" if system.block_size > 1 else ""
-    return f"{cluster}{where} (M = {system.kv_capacity:,}{blocks}{with_engine}), {workload.spec.name}{rate}{count}"
+    memory = scenario.kv_capacity
+    capacity = (
+        f"{memory.low:,} to {memory.high:,}" if isinstance(memory, IntRange) else f"{system.kv_capacity:,}"
+    )
+    return f"{cluster}{where} (M = {capacity}{blocks}{with_engine}), {workload.spec.name}{rate}{count}"

@@ -247,10 +247,10 @@ def compare(
     bounds: list[Bound] = []
     notes: list[tuple[int, str]] = []
     for seed in numbers:
-        _, table = player.requests(chosen, seed)
+        own, table = player.requests(chosen, seed)
         for policy in made:
             check_needs(policy, table)
-        system.check_fits(table)
+        own.check_fits(table)
         sizes.append(len(table))
         if bound:
             bounds.append(unbeatable(table, system, BOUNDED, effort=BOUND_EFFORT))

@@ -119,6 +119,7 @@ class Player:
         Raises:
             KVGymError: the scenario is contradictory, or the workload cannot be sampled.
         """
+        scenario = scenario.of_seed(seed)
         name, system, workload = self._made(scenario)
         return system, self._sampled(name, scenario, workload, seed, system)
 
@@ -142,9 +143,10 @@ class Player:
     def _play(self, run: Run) -> Played:
         started, count = time.perf_counter(), 0
         notes: tuple[str, ...] = ()
-        name, system, workload = self._made(run.scenario)
+        scenario = run.scenario.of_seed(run.seed)
+        name, system, workload = self._made(scenario)
         try:
-            table = self._sampled(name, run.scenario, workload, run.seed, system)
+            table = self._sampled(name, scenario, workload, run.seed, system)
             count, notes = len(table), table.notes
             # A copy, as a policy that has run may hold what cannot be sent to another process.
             policy = make_policy(run.policy) if isinstance(run.policy, str) else copy.copy(run.policy)

@@ -16,6 +16,9 @@ from kvgym.batch_time.yaml_files import read_text, shipped_texts
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.system import System, Worker
+from kvgym.workloads.base import IntRange
+from kvgym.workloads.instances import draw_capacity
+from kvgym.workloads.lengths import FillLengths
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload, make_workload
@@ -76,7 +79,9 @@ class Scenario(BaseModel):
             hardware file's own choice, with composition ``"vidur"`` ``"none"``.
         batch_time: description of a batch-time model that replaces the hardware's, see
             :func:`kvgym.batch_time.make_batch_time`; or, with ``hardware``, its ``composition``.
-        kv_capacity: KV memory in tokens; None = the hardware's.
+        kv_capacity: KV memory in tokens; None = the hardware's. A range, ``{low: 30, high: 50}``, is drawn with every
+            seed (:meth:`of_seed`); what needs one system for all seeds (environments, capacity, tuning) takes its
+            middle.
         workload: preset name or description, see :func:`kvgym.workloads.make_workload`.
         system: rules of the engine.
         workers: a number of equal workers, or groups of workers (prefill workers first); 1 = no cluster.
@@ -94,7 +99,7 @@ class Scenario(BaseModel):
     hardware: str | None = None
     engine: Engine = None
     batch_time: dict[str, Any] = Field(default_factory=dict)
-    kv_capacity: int | None = Field(default=None, ge=2)
+    kv_capacity: Annotated[int, Field(ge=2)] | IntRange | None = None
     workload: str | dict[str, Any]
     system: SystemSettings = SystemSettings()
     workers: Annotated[int, Field(ge=1)] | tuple[WorkerGroup, ...] = 1
@@ -102,6 +107,15 @@ class Scenario(BaseModel):
     policies: tuple[str, ...] = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta")
     too_long: Literal["error", "drop", "clip"] = "error"
     seeds: int = Field(default=5, ge=1)
+
+    @field_validator("kv_capacity", mode="before")
+    @classmethod
+    def _range(cls, value: Any) -> Any:
+        """Read a range first, so that a mistake in it is named."""
+        capacity = IntRange(**value) if isinstance(value, Mapping) else value
+        if isinstance(capacity, IntRange) and capacity.low < 2:
+            raise ValueError(f"a memory has at least 2 tokens, got low = {capacity.low}")
+        return capacity
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -120,6 +134,28 @@ class Scenario(BaseModel):
                 raise ValueError(f"group {k}: {place}: {first['msg']}; fields: {valid}") from None
         return tuple(groups)
 
+    def of_seed(self, seed: int) -> Scenario:
+        """Return the scenario of a seed: with a memory that was drawn, if it is a range; else the scenario itself.
+
+        A workload whose requests fill the memory (lengths of kind ``fill``) is made for that memory.
+        """
+        if not isinstance(self.kv_capacity, IntRange):
+            return self
+        drawn = draw_capacity(self.kv_capacity, seed)
+        changes: dict[str, Any] = {"kv_capacity": drawn}
+        if isinstance(self.make_workload().spec.lengths, FillLengths):
+            source = self.workload
+            described: dict[str, Any] = {"preset": source} if isinstance(source, str) else dict(source)
+            lengths = {**(described.get("lengths") or {}), "kv_capacity": drawn}
+            changes["workload"] = {**described, "lengths": lengths}
+        return self.override(**changes)
+
+    @property
+    def _capacity(self) -> int | None:
+        """The memory, or the middle of its range."""
+        given = self.kv_capacity
+        return (given.low + given.high) // 2 if isinstance(given, IntRange) else given
+
     def make_system(self) -> System:
         """Return the system.
 
@@ -129,7 +165,7 @@ class Scenario(BaseModel):
         settings = {k: v for k, v in self.system.model_dump().items() if v is not None}
         if isinstance(self.workers, int):
             given = (self.hardware, self.engine, self.batch_time)
-            kv_capacity, model = self._worker(*given, self.kv_capacity)
+            kv_capacity, model = self._worker(*given, self._capacity)
             system = System(kv_capacity=kv_capacity, batch_time=model, **settings)
             return system if self.workers == 1 else system.replicate(self.workers)
         for name in ("hardware", "engine"):
@@ -140,7 +176,7 @@ class Scenario(BaseModel):
                 )
         workers: list[Worker] = []
         for group in self.workers:
-            capacity = group.kv_capacity or (self.kv_capacity if group.hardware is None else None)
+            capacity = group.kv_capacity or (self._capacity if group.hardware is None else None)
             workers += [Worker(*self._worker(*self._group(group), capacity), group.role)] * group.count
         return System.cluster(workers, **settings)
 

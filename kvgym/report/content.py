@@ -21,6 +21,7 @@ from kvgym.experiments.statistics import Estimate
 from kvgym.metrics import metric_info, metric_names
 from kvgym.policy import POLICIES, PolicyInfo
 from kvgym.report.numbers import figures, interval
+from kvgym.workloads.base import IntRange
 
 REFERENCE_METRIC = "e2e_latency_mean"
 
@@ -215,11 +216,16 @@ def setting(comparison: Comparison) -> list[tuple[str, str]]:
     if not isinstance(workers, int):
         rows.append(("Workers", "; ".join(map(_group, workers))))
     capacity = scenario.kv_capacity or (hardware.kv_capacity if hardware is not None else None)
-    for example in list(comparison.examples.values())[:1]:
-        capacity = example.system.kv_capacity
-    if capacity is not None:
-        blocks = f", in blocks of {scenario.system.block_size}" if scenario.system.block_size > 1 else ""
-        rows.append(("KV capacity", f"{capacity:,} tokens{blocks}"))
+    blocks = f", in blocks of {scenario.system.block_size}" if scenario.system.block_size > 1 else ""
+    if isinstance(capacity, IntRange):
+        rows.append(
+            ("KV capacity", f"{capacity.low:,} to {capacity.high:,} tokens{blocks}, drawn with each seed")
+        )
+    else:
+        for example in list(comparison.examples.values())[:1]:
+            capacity = example.system.kv_capacity
+        if capacity is not None:
+            rows.append(("KV capacity", f"{capacity:,} tokens{blocks}"))
     spec = comparison.provenance.get("spec") or {}
     trace = comparison.provenance.get("trace")
     rows.append(("Workload", spec.get("description") or spec.get("name") or _flat(scenario.workload)))

@@ -29,9 +29,11 @@ _COMPILED_PARTS = (
     "batch_time",
     "baselines",
     "envs",
-    "theory/hindsight/slotted",
     "kernels.py",
     "workloads/layout.py",
+    "theory/hindsight/slotted/exact_kernels.py",
+    "theory/hindsight/slotted/price_kernels.py",
+    "theory/hindsight/slotted/search_kernels.py",
 )
 _LOCK = threading.RLock()
 _announced = False

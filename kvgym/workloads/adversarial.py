@@ -37,7 +37,7 @@ def theorem_4_1_workload(memory: int, start: int = 0) -> WorkloadSpec:
     one = ConstantLength(value=1)
     return WorkloadSpec(
         name=f"mcsf-adversarial-{memory}",
-        description=f"a long request, and {memory // 2} short ones when it is nearly done, for M = {memory} (MC-SF 4.1)",
+        description=f"a long request, and {memory // 2} short ones when it is nearly done, M = {memory} (MC-SF 4.1)",
         classes=(
             RequestClass(
                 name="long",

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from kvgym.workloads.base import substream
+from kvgym.workloads.base import IntRange, substream
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import make_workload
+
+_CAPACITY = 4  # part of the stream of lengths
+
+
+def draw_capacity(capacity: IntRange, seed: int) -> int:
+    """Return the memory of an instance that draws it, tokens.
+
+    Args:
+        capacity: where it lies.
+        seed: of the instance.
+    """
+    return capacity.draw(substream(seed, "lengths", _CAPACITY))
 
 
 def mcsf_instance(model: int, seed: int) -> tuple[RequestTable, int]:
@@ -14,6 +26,8 @@ def mcsf_instance(model: int, seed: int) -> tuple[RequestTable, int]:
     requests at time 0. Model 2: slots 1 … T, T uniform on 40 … 60, Poisson arrivals of one rate uniform
     in [0.5, 1.5).
 
+    The scenarios ``mc-sf-model-1`` and ``mc-sf-model-2`` run the same instances.
+
     Args:
         model: 1 or 2.
         seed: non-negative integer; trials are consecutive seeds.
@@ -21,6 +35,6 @@ def mcsf_instance(model: int, seed: int) -> tuple[RequestTable, int]:
     Returns:
         The requests, and M in tokens.
     """
-    kv_capacity = int(substream(seed, "lengths", 4).integers(30, 50, endpoint=True))
+    kv_capacity = draw_capacity(IntRange(low=30, high=50), seed)
     workload = make_workload(f"mcsf-model-{model}", lengths={"kv_capacity": kv_capacity})
     return workload.sample(seed), kv_capacity

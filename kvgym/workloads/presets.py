@@ -58,7 +58,7 @@ for _name, _rate, _n, _what in (
         )
     )
 
-# MC-SF, Section 5.1. The paper draws the memory M per trial: see mcsf_instance; 40 is the middle.
+# MC-SF, Section 5.1. The paper draws the memory M per trial, as the scenarios do; 40 is the middle.
 _FILL = FillLengths(prompt=UniformLength(low=1, high=5), kv_capacity=40)
 _add(
     WorkloadSpec(

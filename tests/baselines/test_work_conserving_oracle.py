@@ -19,6 +19,7 @@ import pytest
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.policy import Decision, Policy, make_policy
 from kvgym.runner import SimulationResult, simulate, system_info
+from kvgym.simulator.following import Observer
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System, Worker
 from kvgym.simulator.view import RequestColumns, SystemView
@@ -346,6 +347,38 @@ def test_shortest_first_does_not_depend_on_where_the_evicted_requeue(name: str) 
             assert_same_schedule(results[0], other, progress)
         evictions += int(results[0].requests["num_evictions"].sum())
     assert evictions > 10
+
+
+class Overtaking(Observer):
+    """Counts decisions that start somebody new while somebody who was swapped out goes on waiting."""
+
+    def __init__(self) -> None:
+        self.started, self.out, self.count = set[int](), set[int](), 0
+
+    def decided(self, time: float, worker: int, admitted: Any, evicted: Any) -> None:
+        new = set(admitted.tolist()) - self.started
+        self.started |= new
+        self.out = (self.out | set(evicted.tolist())) - set(admitted.tolist())
+        self.count += bool(new and self.out)
+
+
+@pytest.mark.parametrize(
+    ("name", "overtakes"),
+    [
+        ("work_conserving_fcfs", False),
+        ("work_conserving_sjf", False),
+        ("work_conserving_sjf:resume=by_work", True),
+    ],
+)
+def test_nobody_starts_while_somebody_swapped_out_waits(name: str, overtakes: bool) -> None:
+    """Section 3: ongoing requests go before new ones."""
+    found = 0
+    for seed, progress in enumerate([*PROGRESS_ON_EVICT] * 2):
+        seen = Overtaking()
+        rules = system(seed, 25, ("uncounted", progress, "arrival"))
+        simulate(rules, workload(seed, 60, 25, rate=0.6), with_chunk(name, 2), observer=seen)
+        found += seen.count
+    assert (found > 0) == overtakes
 
 
 @EACH

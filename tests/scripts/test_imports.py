@@ -13,7 +13,7 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
     ("folder", "names"),
     [
         ("benchmark", ("engine", "policies", "envs")),
-        ("reproduce", ("flow", "papers.stab", "wait")),  # slai always draws
+        ("reproduce", tuple(f"papers.{name}" for name in ("mc_sf", "wait", "slai", "flow", "stab"))),
         ("", ("calibrate", "compare_agents", "every_scenario", "profile_gpu", "publish_agent")),
     ],
 )

@@ -21,6 +21,8 @@ take equally long for all requests, and a piece costs what the cheapest takes. H
   the request with least work in all (:func:`~kvgym.theory.hindsight.calibrated_machine.least_mean_times`); the work of
   the j-th token is released when the tokens before it can be there at the earliest. This bound holds the first one
   (Alone) within it up to the coarseness of pieces, and most of the second.
+- A price on the machine's time gives a bound at loads at which batches are neither full nor those of one request
+  (:mod:`~kvgym.theory.hindsight.calibrated_prices`); it is there for workers that all serve whole requests.
 - The last request ends no sooner than the machine would with all work (makespan), from any arrival on.
 
 Prefill and decode workers apart are two machines: each gives a bound, in which the other's part counts as time only.
@@ -37,12 +39,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from kvgym.errors import ConfigError
 from kvgym.simulator.system import System
 from kvgym.theory.hindsight.calibrated_machine import last_completion, least_completions, least_mean_times
+from kvgym.theory.hindsight.calibrated_prices import Steps, groups_of, priced
 from kvgym.theory.hindsight.calibrated_work import (
     AloneTimes,
     Costs,
@@ -68,6 +72,9 @@ METRICS: dict[str, str] = {
 
 FILLINGS = (0.25, 0.5, 1.0, 2.0, 4.0)
 """How full the batches are for which floors are high, relative to the memory; each gives a bound."""
+
+PRICED, SHARES, GROUPS = (0.1, 0.3, 1.0), (0.1, 0.4), 3
+"""How full batches are for which prices are sought, values of β, and groups of each request's decodes."""
 
 FEW, MANY, PIECES = 4, 32, 100_000
 """Pieces of a request's decodes: to choose a floor, at most, and of all requests together about."""
@@ -124,6 +131,11 @@ def _best_bound(pools: Pools, metric: str) -> Bound:
     fine = int(np.clip(PIECES // len(table), FEW, MANY))
     if fine > FEW:
         best = max(best, _bound_on(pools.demand(*case, fine), metric), key=lambda b: b.value)
+    if metric.endswith("latency_mean") or metric == "ttft_mean":
+        end = pools.about_the_end()
+        choices = [pools.steps(filling, end) for filling in PRICED] if len(pools.pools) == 1 else []
+        value = priced(choices, SHARES) / len(table) if choices else 0.0
+        best = max(best, Bound(metric, value, "prices of a worker's time", 0.0), key=lambda b: b.value)
     alone = max(b.alone for b, _ in coarse)
     if metric.endswith("throughput"):
         amount = len(table) if metric == "request_throughput" else int(table.output_len.sum())
@@ -243,6 +255,42 @@ class Pools:
         if (machine, filling) not in self._costs:
             self._costs[machine, filling] = self._shared_costs(self.pools[machine], filling)
         return self._costs[machine, filling]
+
+    def about_the_end(self) -> float:
+        """Return about when all requests could be done, seconds; bounds hold whatever it is."""
+        needs = self.demand(0, 1.0, 1)
+        first = float(needs.release[0])
+        return first + 1.25 * (last_completion(needs.release, needs.work) - first) + float(needs.least.mean())
+
+    def steps(self, filling: float, end: float) -> Steps:
+        """Return the batches that the requests need of the only machine there is.
+
+        Args:
+            filling: as of :meth:`demand`.
+            end: about when all might be done, seconds.
+        """
+        costs, table, first, decodes = self.costs(0, filling), self.table, self.first, self.decodes
+        arrival, number = table.arrival_time, 1.0 + self.decodes
+        time = prefix(costs.decode_time)
+        generating = time[first + decodes] - time[first]
+        ends = prefix(time[1:] - costs.decode_end)
+        tails = costs.prefill_end + generating
+        tails = tails + decodes * time[first + decodes] - (ends[first + decodes] - ends[first])
+        everybody, zeros = np.arange(len(table)), np.zeros(len(table))
+        parts: list[tuple[Any, ...]] = [
+            (everybody, arrival, costs.prefill_own[table.prompt_len], zeros, zeros + 1.0)
+        ]
+        for some, begin, next_ in groups_of(first, decodes, GROUPS):
+            offset = costs.prefill_time[table.prompt_len[some]] + time[begin] - time[first[some]]
+            own, held = (np.minimum(c[begin], c[next_ - 1]) for c in (costs.decode_own, costs.decode_held))
+            parts.append((some, arrival[some] + offset, own, held, (next_ - begin).astype(np.float64)))
+        owner = np.concatenate([part[0] for part in parts])
+        release, own, held, count = (np.concatenate([part[k] for part in parts]) for k in (1, 2, 3, 4))
+        return Steps(
+            release, own, held, count, 1 / number[owner], costs.constant,
+            float(self.system.usable_capacities.max()), float((tails / number - arrival).sum()),
+            len(self.system.all_workers), max(end, float(release.max()) + 1e-6),
+        )  # fmt: skip
 
     def _shared_costs(self, workers: range, filling: float) -> Costs:
         capacities, different = self.system.usable_capacities, dict[tuple[int, int], list[int]]()

@@ -57,14 +57,24 @@ class Costs:
         prefill_end: from the middle of any of its batches to the end of its last.
         prefill_work: share of the batches, summed.
         decode_time: of a batch with such a decode.
+        decode_end: from the mean time of the work to the end.
         decode_work: share of that batch.
+        constant: F, of every batch.
+        prefill_own: of the batches of a prefill without any share of constants.
+        decode_own: of a batch with such a decode, alike.
+        decode_held: tokens that the request holds at its end; 0 where the token may come from several batches.
     """
 
     prefill_time: Floats
     prefill_end: float
     prefill_work: Floats
     decode_time: Floats
+    decode_end: Floats
     decode_work: Floats
+    constant: float
+    prefill_own: Floats
+    decode_own: Floats
+    decode_held: Floats
 
 
 def mean_composition(
@@ -158,12 +168,18 @@ def least_costs(
     prefill_time = np.minimum(np.maximum(prefill_time, alone.prefill), several)
     prefill_end = max(prefill_end, alone.chunk / 2)
     decode_time = np.maximum(decode_time, alone.decode)
+    decode_end = decode_time / 2
     if rules.emits and rules.remakes:
         decode_time, decode_work = (
             np.minimum(decode_time, prefill_time),
             np.minimum(decode_work, prefill_work),
         )
-    return Costs(prefill_time, prefill_end, prefill_work, decode_time, decode_work)
+        decode_end = np.minimum(decode_end, prefill_end)
+        decode_own, held = np.minimum(decode_own, prefill_own), np.zeros(lengths)
+    return Costs(
+        prefill_time, prefill_end, prefill_work, decode_time, decode_end, decode_work,
+        floor.batch, prefill_own, decode_own, held,
+    )  # fmt: skip
 
 
 def _two_chunks(model: BatchTimeModel, capacity: int, lengths: int) -> Floats:
@@ -210,7 +226,12 @@ def least_of(costs: Sequence[Costs], scales: Sequence[float]) -> Costs:
         float(least("prefill_end", ones)),
         least("prefill_work", scales),
         least("decode_time", ones),
+        least("decode_end", ones),
         least("decode_work", scales),
+        float(least("constant", ones)),
+        least("prefill_own", ones),
+        least("decode_own", ones),
+        least("decode_held", ones),
     )
 
 
@@ -270,7 +291,7 @@ def demand(
     release, last = table.arrival_time.astype(np.float64), first + decodes
     prompt = table.prompt_len
     time, work = prefix(decode.decode_time), prefix(decode.decode_work)
-    middle = prefix(decode.decode_work * (time[1:] - decode.decode_time / 2))
+    middle = prefix(decode.decode_work * (time[1:] - decode.decode_end))
     opening = prefill.prefill_time[prompt]
     generating = time[last] - time[first]
     least = opening + handover + generating

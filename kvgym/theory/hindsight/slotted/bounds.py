@@ -73,13 +73,13 @@ def bound_slotted(
     tokens over its o slots and gets a token in each, the first one in the slot of its whole prompt. The schedule found
     is one that the engine runs (:func:`~kvgym.theory.hindsight.slotted.replay.replay`).
 
-    The bound on latencies to completion and on the end holds for every policy that runs an active request in every
-    slot, also where it chunks prompts or evicts requests that lose their progress: the last o slots of a request are a
-    place in the sense of the integer program, and what it held before only takes memory. A policy that pauses
-    requests, or evicts them and lets them keep progress, may do better: ``interruptions`` gives the bounds from memory
-    × time alone, which hold for these as well. First tokens, admissions and memory use of evicted requests come
-    before their last start: without ``interruptions``, ``ttft_mean``, ``queueing_delay_mean`` and ``kv_utilisation``
-    are about schedules that evict nobody.
+    The bounds on latencies to completion and on the end hold for every policy if an evicted request loses its
+    progress: its last life is what counts, and what it held before only takes memory. A request that chunks its
+    prompt or pauses holds, at every moment, at least what it would if it had begun so much later and run through, so
+    its last o slots are a place in the sense of the integer program. Evicted requests that keep their progress may do
+    better, and so may first tokens where requests are interrupted: ``interruptions`` gives the bounds from memory ×
+    time alone, which hold for these as well. Without it, ``ttft_mean``, ``queueing_delay_mean`` and ``kv_utilisation``
+    are about schedules that interrupt nobody. Every policy is taken to decide at whole moments.
 
     Means of all three latencies have the same best schedules, and so have the end, both throughputs and memory use.
 
@@ -91,7 +91,8 @@ def bound_slotted(
             and then equal arguments give equal results.
         seed: of the local search, or a generator.
         best: a schedule known, the moments at which requests start, (n,): where the search begins.
-        interruptions: whether the bound is to hold for schedulers that pause requests or keep progress.
+        interruptions: whether the bound is to hold where evicted requests keep progress, or for first tokens of
+            requests that are interrupted.
         effort: multiplies the work of search and prices; 0 leaves both out but for a few orders of insertion.
 
     Raises:

@@ -183,7 +183,7 @@ def figure_1(scale: Scale) -> Outcome:
 
 def draw_figure_1(data: Mapping[str, Any]) -> Figure:
     """Draw the eight panels: drained as lines, stopped as dots, the bound in black."""
-    figure, panels = new_figure(4, 2, panel=(3.6, 2.8))
+    figure, panels = new_figure(4, 2, panel=(2.9, 2.3))
     for r, (row, readings) in enumerate(data["curves"].items()):
         for c, metric in enumerate(METRICS):
             axes = panels[4 * r + c]
@@ -192,7 +192,7 @@ def draw_figure_1(data: Mapping[str, Any]) -> Figure:
                 for colour, (policy, curve) in zip(palette(len(curves)), curves.items(), strict=True):
                     y = [np.nan if value is None else value for value in curve[metric]]
                     label = policy if reading == "drained" else None
-                    axes.plot(data["slots"], y, style, marker=".", color=colour, label=label)
+                    axes.plot(data["slots"], y, style, linewidth=1.2, color=colour, label=label)
             axes.plot(
                 data["slots"],
                 data["bounds"][metric],
@@ -203,7 +203,8 @@ def draw_figure_1(data: Mapping[str, Any]) -> Figure:
             axes.set(title=f"{LABELS[c]}, {row}", ylabel=UNIT[c], xlabel="slots" if r else "")
             if c < 2:
                 axes.set_yscale("log")
-        panels[4 * r].legend(fontsize=5.5)
+        panels[4 * r].set_ylim(bottom=12)  # room for the legend
+        panels[4 * r].legend(fontsize=4.5, loc="lower right")
     return figure
 
 

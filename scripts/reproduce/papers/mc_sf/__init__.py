@@ -5,6 +5,7 @@ from papers.mc_sf import (
     bounds,
     decisions,
     demand,
+    hindsight,
     lengths,
     memory,
     noise,
@@ -19,6 +20,7 @@ PAPER = Paper(
     title='P. Jaillet et al., "Online Scheduling for LLM Inference with KV Cache Constraints"',
     page="mc-sf.md",
     experiments=(
+        *hindsight.EXPERIMENTS,
         decisions.EXPERIMENT,
         bounds.EXPERIMENT,
         demand.EXPERIMENT,
@@ -30,5 +32,5 @@ PAPER = Paper(
         lengths.EXPERIMENT,
         *sweeps.EXPERIMENTS,
     ),
-    figures=(*(f"Figure {number}" for number in (3, 4, 5, *range(7, 14))), "Table 1"),
+    figures=(*(f"Figure {number}" for number in (2, 3, 4, 5, *range(7, 14))), "Table 1"),
 )

@@ -171,7 +171,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
             )
         axes.set(title=f"{demand} demand, {DEMANDS[demand][1]}", xlabel="requests", ylabel="mean latency (s)")
         axes.set_yscale("log")
-    panels[0].legend(fontsize=7, ncols=2, loc="lower right")
+    figure.legend(*panels[0].get_legend_handles_labels(), fontsize=8, ncols=5, loc="outside lower center")
     return figure
 
 

@@ -70,7 +70,7 @@ def run(scale: Scale) -> Outcome:
         Finding(
             claim="ratio of any deterministic online scheduler to the optimum grows as √n",
             published=f"at least √M / {LEAST}, n = M/2 + 1",
-            ours=f"slope in log n {min(slopes):.2f} – {max(slopes):.2f}; MC-SF {ratios[0][0]:.2f} to {ratios[-1][0]:.2f}",
+            ours=f"slope {min(slopes):.2f} – {max(slopes):.2f}; MC-SF {ratios[0, 0]:.2f} to {ratios[-1, 0]:.2f}",
             verdict=Verdict.REPRODUCED if above and grows else Verdict.NOT_REPRODUCED,
             reason=f"{range_}, {', '.join(POLICIES)}; against the offline schedule, so the optimum is no better known.",
         ),

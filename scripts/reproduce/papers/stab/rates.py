@@ -145,7 +145,7 @@ def _calibrated(
         f"{signed(found[second]['slope'])} /s",
         Verdict.NOT_REPRODUCED if grows else Verdict.REPRODUCED,
         f"Our model of engine and GPU serves less per worker than the {PRINTED[RATIO][2]}/s that the paper measured "
-        f"(see the measured rates below), and {second.rate:g}/s is above it."
+        f"(see the measured rates), and {second.rate:g}/s is above it."
         if grows
         else "",
     )

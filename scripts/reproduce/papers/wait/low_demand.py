@@ -35,9 +35,9 @@ def run(scale: Scale) -> Outcome:
     curves: dict[str, list[float]] = {name: [] for name in POLICIES}
     shares = scale.pick(SHARES, (0.5,))
     for share in shares:
-        workload = {"preset": "wait-high", "rate": share * most, "duration": scale.pick(400, 10)}
+        workload = {"preset": "wait-high", "rate": share * most, "duration": scale.pick(200, 10)}
         s = scenario_of("low", workload, hardware.kv_capacity, None)
-        outcome = play(s, POLICIES, scale.number_of_seeds(3, 1), scale)
+        outcome = play(s, POLICIES, scale.number_of_seeds(2, 1), scale)
         latency = {n: outcome.estimate(label(p), "e2e_latency_mean").value for n, p in POLICIES.items()}
         for name, value in latency.items():
             curves[name].append(value)

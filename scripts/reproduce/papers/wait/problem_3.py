@@ -19,7 +19,7 @@ from papers.wait.tables import number
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BOUNDS = (20.0, 25.0, 30.0, 40.0)  # s, on the mean latency; the mean TTFT may be a tenth of it
+BOUNDS = (8.0, 10.0, 12.0, 15.0)  # s, on the mean latency; the mean TTFT may be a tenth of it
 SPACES: dict[str, tuple[str, dict[str, list[Any]]]] = {
     "wait": ("wait", {"thresholds": ["6/4/2", "7/5/3", "8/5/3", "8/6/3", "5/4/2", "4/3/2"]}),
     "sarathi": (
@@ -35,7 +35,7 @@ def run(scale: Scale) -> Outcome:
     classes = make_workload("wait-high").class_statistics
     n, model = np.array([6, 4, 2]), make_batch_time(AFFINE)
     rate = float(n.sum() / full_batch_time(classes, n, model))
-    duration = scale.pick(200.0, 4.0)
+    duration = scale.pick(60.0, 4.0)
     workload = {"preset": "wait-high", "rate": rate, "duration": duration}
     s = scenario_of("problem-3", workload, int(1.05 * batch_memory(classes, n)), AFFINE)
     bounds, seeds = scale.pick(BOUNDS, (1000.0,)), scale.number_of_seeds(2, 1)

@@ -31,7 +31,7 @@ POLICIES = {
     "Nested WAIT, mean rates (12)": "nested_wait",
     "Nested WAIT, (15)": "nested_wait:rule=peak",
     "Nested WAIT, (15) and (21)": "nested_wait:rule=peak,overflow=0.1",
-    "Nested WAIT, adjusted": "nested_wait:adjust=10,slack=0.05",
+    "Nested WAIT, adjusted": "nested_wait:adjust=10",
     "Sarathi": "sarathi:max_batch_requests=1024,token_budget=4096",
     "FCFS": "fcfs",
 }
@@ -59,7 +59,7 @@ def group_of(classes: tuple[ClassStatistics, ...]) -> SegmentGroup:
 
 def run(scale: Scale) -> Outcome:
     """Compare thresholds at a mean load of 0.5, so that it is 0.79 at the crests."""
-    total, periods = 180.0, scale.pick(4, 1)
+    total, periods = 180.0, scale.pick(3, 1)
     classes = make_workload(workload(total, 1.0)).class_statistics
     group, time = group_of(classes), make_batch_time(AFFINE)
     fluid, peak = (group_thresholds([group], time, peak=p) for p in (False, True))
@@ -69,7 +69,7 @@ def run(scale: Scale) -> Outcome:
     shape = np.array(pieces.rates) / classes[0].rate
     holds = time_varying_condition(fluid, pieces.times, np.outer([c.rate for c in classes], shape), window)
     s = scenario_of("varying", workload(total, periods * PERIOD), CAPACITY, AFFINE)
-    seeds = scale.number_of_seeds(4, 1)
+    seeds = scale.number_of_seeds(2, 1)
     outcome = play(s, POLICIES, seeds, scale)
     latency = {name: outcome.estimate(label(spec), "e2e_latency_mean") for name, spec in POLICIES.items()}
     p95 = {name: outcome.estimate(label(spec), "e2e_latency_p95").value for name, spec in POLICIES.items()}
@@ -94,7 +94,8 @@ def run(scale: Scale) -> Outcome:
                 "; ".join(f"{n.split(', ')[1]}: {interval(latency[n])} s" for n in by),
                 Verdict.CONDITIONS,
                 f"Least with “{best.split(', ')[1]}”. Mean rates build up a queue at each crest and work it off in "
-                "the trough where the load is below 1; larger thresholds wait longer in the trough, where fewer come. "
+                "the trough; larger thresholds wait longer there, where fewer come. Adjusted ones follow the noise of "
+                "the estimate, too, which counts near saturation, where the least thresholds grow without bound. "
                 f"p95: {number(p95[mean])} s by mean rates, {number(p95[by[1]])} s by (15).",
             )
         )

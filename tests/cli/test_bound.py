@@ -1,0 +1,86 @@
+"""``kvgym bound`` and ``kvgym compare --bound``."""
+
+import json
+
+import pytest
+
+from kvgym.experiments.changes import build_scenario
+from kvgym.experiments.comparison import compare
+from kvgym.report import content, plots
+from kvgym.report.html import render
+
+
+def test_bound_shows_both_ends(kvgym):
+    code, out, _ = kvgym("bound", "-n", 30, "-p", "mc_sf")
+    assert code == 0
+    assert "no less than" in out
+    assert "no more than" in out
+    assert "30 requests" in out
+
+
+def test_bound_as_json(kvgym, azure_trace):
+    code, out, _ = kvgym(
+        "bound", "--requests", azure_trace, "--hardware", "llama3-8b-a100-tp1", "-n", 50, "--json",
+        "--metrics", "e2e_latency_mean,makespan",
+    )  # fmt: skip
+    assert code == 0
+    found = json.loads(out)
+    assert found["requests"] == 50
+    assert list(found["bounds"]) == ["e2e_latency_mean", "makespan"]
+    for interval in found["bounds"].values():
+        assert 0 < interval["lower"] <= interval["upper"]
+        assert 0 <= interval["gap"] < 1
+
+
+def test_bound_says_what_has_none(kvgym):
+    code, _, err = kvgym("bound", "-n", 5, "--metrics", "tbt_p99")
+    assert code == 2
+    assert "no bound on metric 'tbt_p99'; there is one on: e2e_latency_mean" in err
+
+
+def test_compare_with_a_bound(kvgym, tmp_path):
+    code, out, _ = kvgym(
+        "compare", "-n", 40, "--seeds", 2, "-p", "fcfs,mc_sf", "--bound", "-o", "res", "--no-report"
+    )
+    assert code == 0
+    assert "clairvoyant*" in out
+    assert "× optimum" in out
+    assert "no scheduler below" in out
+    summary = json.loads((tmp_path / "res" / "summary.json").read_text())
+    assert summary["clairvoyant"] == ["clairvoyant"]
+    assert set(summary["bound"]["by_seed"]) == {"0", "1"}
+    assert all(times >= 1 for times in summary["bound"]["at_most"].values())
+
+
+@pytest.fixture(scope="module")
+def compared():
+    scenario = build_scenario("a100-llama2-70b", num_requests=60)
+    return compare(scenario, ["clairvoyant", "fcfs", "mc_sf"], seeds=2, bound=True)
+
+
+def test_the_clairvoyant_is_never_the_best(compared):
+    assert compared.policies == ("clairvoyant", "fcfs", "mc_sf")
+    assert compared.clairvoyant == {"clairvoyant"}
+    assert compared.reference("e2e_latency_mean") == "fcfs"
+    assert content.lead(compared).partition(": ")[2].startswith(("mc_sf", "fcfs"))
+    rows = {row["policy"]: row["cells"] for row in content.main_table(compared, "fcfs")["rows"]}
+    assert not any(cell["best"] for cell in rows["clairvoyant"])
+    assert rows["clairvoyant"][0]["interval"].endswith("clairvoyant")
+    assert rows["mc_sf"][2]["text"].startswith("≤ ")
+
+
+def test_the_report_shows_the_bound(compared):
+    chart = plots.latency_bars(compared)
+    (line,) = [line for line in chart.axes[0].lines if line.get_label() == "bound"]
+    assert line.get_xdata()[0] == pytest.approx(compared.bound().value)
+    assert chart.axes[0].get_yticklabels()[0].get_text() == "clairvoyant *"
+    page = render(compared)
+    assert "which no scheduler can be below" in page
+    assert "times the optimum" in page
+
+
+def test_without_bounds_nothing_of_it_shows():
+    plain = compare(build_scenario("a100-llama2-70b", num_requests=20), ["fcfs", "mc_sf"], seeds=1)
+    assert plain.bounds == ()
+    assert plain.at_most("fcfs") != plain.at_most("fcfs")
+    assert "optimum" not in render(plain)
