@@ -33,8 +33,8 @@ What there is:
   :func:`need_of_tokens`, :func:`need_of_decodes`, :func:`held_by`, :func:`kv_growth`, :func:`claim_of`,
   :func:`chunk_that_fits`, :func:`needs_block`, :func:`full_tokens`.
 - Deciding: :func:`has_place`, :func:`admit`, :func:`admit_tokens`, :func:`admit_while_fits`, :func:`room_to_admit`,
-  :func:`evict`, :func:`evict_latest`, :func:`clear_all`, :func:`put_back`, :func:`pause`, :func:`pause_all`; to wait, set
-  ``decision.record.act = WAIT`` and, if not for the next arrival, ``wait_until``.
+  :func:`evict`, :func:`evict_latest`, :func:`clear_all`, :func:`put_back`, :func:`pause`, :func:`pause_all`; to wait,
+  set ``decision.record.act = WAIT`` and, if not for the next arrival, ``wait_until``.
 - Look-ahead over future memory: :mod:`kvgym.simulator.lookahead`, with :func:`first_tokens`.
 - Heaps in ``memory.state``: :mod:`kvgym.simulator.heap`. Random numbers: :mod:`kvgym.simulator.random`.
 - The constants that records hold: :mod:`kvgym.simulator.tables`.
