@@ -10,8 +10,11 @@ program of the single requests shrinks to one whose size does not depend on thei
 Its linear relaxation bounds every metric. A schedule comes from the relaxation with Σ (s_k + o_k) tokens less: rounding
 the number of starts until each slot down changes it by less than one per kind, and so the memory in use by less than
 that. Requests that are then left are put where they fit. With hundreds of requests in memory the two ends are close
-together. Requests start at whole slots and are never evicted: an eviction throws work away, which in
-hindsight no schedule needs to do.
+together.
+
+Requests start at whole slots and run through. A schedule that pauses them, or evicts them with the loss of their
+progress, is no better: the last o slots in which such a request ran may be put together before its completion, where
+they hold no more memory. What is evicted and keeps its progress (swapping) is not covered.
 """
 
 from __future__ import annotations
@@ -92,14 +95,17 @@ def bound_classes(
             f"kv_capacity = {kv_capacity} holds no request of {int((kinds.prompt + kinds.output).max())}"
         )
     find = _tail if metric == "e2e_latency_p95" else _mean
-    bound, wish = find(kinds, kv_capacity, seconds)
-    starts = place(kinds, kv_capacity, wish)
-    reached = schedule_metrics(kinds, starts)[metric]
+    bound, wishes = find(kinds, kv_capacity, seconds)
+    large = metric.endswith("throughput")
+    found = [place(kinds, kv_capacity, wish) for wish in wishes]
+    values = [schedule_metrics(kinds, starts)[metric] for starts in found]
+    best = int(np.argmax(values) if large else np.argmin(values))
+    starts, reached = found[best], values[best]
     method = "linear program by kind and slot, and its starts rounded"
     if metric in METRICS[2:]:
         bound = _span(kinds, kv_capacity)
         method = "memory × time of what arrives from each slot on, and starts for the least mean latency"
-    if metric.endswith("throughput"):
+    if large:
         amount = float(len(table) if metric == "request_throughput" else table.output_len.sum())
         return Interval(metric, reached, amount / bound, starts, method)
     return Interval(metric, min(bound, reached), reached, starts, method)
@@ -292,8 +298,8 @@ def _less(kinds: Kinds, kv_capacity: int) -> int:
     )
 
 
-def _mean(kinds: Kinds, kv_capacity: int, seconds: float) -> tuple[float, NDArray[np.float64]]:
-    """Return a lower bound on the mean latency, and when requests would start.
+def _mean(kinds: Kinds, kv_capacity: int, seconds: float) -> tuple[float, list[NDArray[np.float64]]]:
+    """Return a lower bound on the mean latency, and when requests would start, in several ways.
 
     The sum of starts is the sum over slots of those that have not started; who has not by the last slot of the program
     counts as if started after it, without memory: a relaxation, whatever the number of slots.
@@ -302,7 +308,7 @@ def _mean(kinds: Kinds, kv_capacity: int, seconds: float) -> tuple[float, NDArra
     n, arrived = len(kinds.kind), _arrived(kinds, slots)
     fixed = kinds.output[kinds.kind].sum() - kinds.arrival.sum()
     least = max(_one_machine(kinds, kv_capacity).sum() - kinds.arrival.sum(), kinds.slot.sum() + fixed) / n
-    wish = kinds.slot.astype(np.float64)
+    wishes = [kinds.slot.astype(np.float64)]
     for memory in (kv_capacity, _less(kinds, kv_capacity)):
         rows, limits = _program(kinds, memory, slots)
         bounds = np.stack([np.zeros(arrived.size), arrived.ravel().astype(np.float64)], axis=1)
@@ -312,8 +318,8 @@ def _mean(kinds: Kinds, kv_capacity: int, seconds: float) -> tuple[float, NDArra
         if memory == kv_capacity:
             total = arrived[:, -1].sum() * slots + solved[0] + fixed
             least = max(least, float(total) / n * (1 - 1e-7))
-        wish = _wishes(kinds, solved[1].reshape(arrived.shape), np.ones(n, bool), slots)
-    return least, wish
+        wishes.append(_wishes(kinds, solved[1].reshape(arrived.shape), np.ones(n, bool), slots))
+    return least, wishes
 
 
 def _solve(
@@ -331,7 +337,7 @@ def _solve(
     return (float(solved.fun), solved.x) if solved.status == 0 else None
 
 
-def _tail(kinds: Kinds, kv_capacity: int, seconds: float) -> tuple[float, NDArray[np.float64]]:
+def _tail(kinds: Kinds, kv_capacity: int, seconds: float) -> tuple[float, list[NDArray[np.float64]]]:
     """Return a lower bound on the 95th percentile of latency, and when requests would start.
 
     The least whole L for which a program can finish 95 % of the requests within L; by halving, from above.
@@ -340,7 +346,7 @@ def _tail(kinds: Kinds, kv_capacity: int, seconds: float) -> tuple[float, NDArra
     deadline = time.monotonic() + seconds
     paced = [_paced(kinds, share * kv_capacity) for share in (1.0, 0.98, 0.96, 0.94, 0.9)]
     reached = [schedule_metrics(kinds, place(kinds, kv_capacity, wish))["e2e_latency_p95"] for wish in paced]
-    wish, high = paced[int(np.argmin(reached))], math.ceil(min(reached))
+    high = math.ceil(min(reached))
     while low < high:
         middle = (low + high) // 2
         found = _within(kinds, kv_capacity, middle, deadline - time.monotonic())
@@ -355,9 +361,9 @@ def _tail(kinds: Kinds, kv_capacity: int, seconds: float) -> tuple[float, NDArra
         found := _within(kinds, _less(kinds, kv_capacity), latency, deadline - time.monotonic())
     ) is not None:
         if found[0] >= min(need + len(kinds.prompt), len(kinds.kind)) - ROUNDING:
-            return float(low), found[1]
+            return float(low), [*paced, found[1]]
         latency += 1 + latency // 25
-    return float(low), wish
+    return float(low), paced
 
 
 def _paced(kinds: Kinds, speed: float) -> NDArray[np.float64]:
