@@ -1,6 +1,6 @@
 """What a request costs a worker at least: seconds alone, and its share of the batches that it shares with others.
 
-**Work.** Let a batch last D seconds, and let its floor (:class:`~kvgym.theory.hindsight.calibrated_lines.BatchFloor`) be F + G [prefills] + H [decodes] + Σ m_i
+**Work.** Let a batch last D seconds, and let its floor (:class:`BatchFloor`) be F + G [prefills] + H [decodes] + Σ m_i
 over its requests i. At its end these hold k_i tokens in whole blocks, and Σ k_i ≤ M, the memory: what a batch writes
 must fit before it begins. So D ≥ (F + G or H) k_i / M + m_i summed over its requests; these summands are the *work*
 that the batch does for each. Whatever is in a batch, the work in it is at most its duration.
