@@ -1,7 +1,7 @@
 """Batch times from below: a linear function of the load that no batch is faster than.
 
 A bound on schedules needs to know what a batch costs at least, whatever else is in it. Every batch-time model that
-comes with kvgym has **floors** of one form (:class:`~kvgym.theory.hindsight.calibrated_lines.BatchFloor`): a batch takes no less than a constant, plus
+comes with kvgym has **floors** of one form (:class:`BatchFloor`): a batch takes no less than a constant, plus
 something for each of its requests that depends on that request alone. One model has many floors, as a curve has many
 tangents; :func:`batch_floor` returns the one that is highest where batches have a given composition.
 
