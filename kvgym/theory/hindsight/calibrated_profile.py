@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 
 from kvgym.batch_time import ProfileBatchTime
 from kvgym.batch_time.interpolation import bilinear
-from kvgym.theory.hindsight.calibrated_floors import (
+from kvgym.theory.hindsight.calibrated_lines import (
     BatchFloor,
     Composition,
     Floats,

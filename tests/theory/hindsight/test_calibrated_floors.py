@@ -17,7 +17,8 @@ from kvgym.batch_time import (
 )
 from kvgym.batch_time.piecewise import QUANTITIES
 from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
-from kvgym.theory.hindsight.calibrated_floors import Composition, batch_floor, hull, line_below
+from kvgym.theory.hindsight.calibrated_floors import batch_floor
+from kvgym.theory.hindsight.calibrated_lines import Composition, hull, line_below
 
 PLACES = [Composition(150, 60, 58, 15_000), Composition(2, 1, 1, 50), Composition(3_000, 200, 190, 16_000)]
 
