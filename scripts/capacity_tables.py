@@ -6,6 +6,7 @@ python scripts/capacity_tables.py azure_2023_conv.csv
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -92,9 +93,8 @@ def _cells(capacity: Capacity | None) -> list[str]:
     """Return rate, interval and limit of a policy."""
     if capacity is None:
         return ["–", "", "cannot run"]
-    names = [
-        reason if " " in reason else reason.rstrip("<=>.0123456789") for reason, _ in capacity.limits[:2]
-    ]
+    # Of a target its metric, of a failure what it says.
+    names = [reason if " " in reason else re.split("[<>]", reason)[0] for reason, _ in capacity.limits[:2]]
     limit = ", ".join("no progress" if " " in name else name for name in names)
     return [number(capacity.estimate.value), interval(capacity.estimate), limit]
 

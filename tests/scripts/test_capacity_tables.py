@@ -19,3 +19,4 @@ def test_a_table_for_each_workload(azure_trace, capsys):
         assert len(rows) == 3
         assert all(row.count("|") == 8 for row in rows)
     assert "| no progress |" in out
+    assert "tbt_p |" not in out
