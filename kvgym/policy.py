@@ -37,6 +37,9 @@ NEEDS = ("predicted_length", "length_interval", "true_length", "class", "class_r
 CLAIRVOYANT = frozenset({"true_length"})
 """What of it no scheduler of a real server can know: who declares it is clairvoyant."""
 
+REFERENCE_ONLY = "clairvoyant: knows the true lengths, a reference and no scheduler that could be had"
+"""What is said of who is clairvoyant, wherever results stand beside each other."""
+
 
 @dataclass(frozen=True)
 class PolicyInfo:
@@ -275,6 +278,15 @@ def recording(original: Callable[..., None], kind: str = "policy") -> Callable[.
             ) from error
 
     return __init__
+
+
+def clairvoyant_labels(labels: Iterable[str]) -> frozenset[str]:
+    """Return those labels of results that begin with the name of a policy that is clairvoyant."""
+    return frozenset(
+        label
+        for label in labels
+        if (name := label.partition(":")[0]) in POLICIES and POLICIES[name].info.clairvoyant
+    )
 
 
 def policy_defaults(cls: type[Any]) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """Look for a schedule that beats a bound: random small instances, every policy, every rule of the engine.
 
-python scripts/check_bounds.py                        # 10,000 instances, some hours; Ctrl-C ends it with a summary
-python scripts/check_bounds.py --instances 500 --seed 7
+python scripts/check_bounds.py --jobs 2               # 10,000 instances, some 10 minutes; Ctrl-C ends it with a summary
+python scripts/check_bounds.py --first 5000 --instances 500
 python scripts/check_bounds.py --policies mc_sf,ranked --json out.json
+
+In parts: each run takes the instances from --first on, and --json says which ones it did.
 
 Exits with 1 if a bound is broken, naming the instance, which --first and --instances 1 then repeat.
 """
@@ -33,6 +35,7 @@ from kvgym.batch_time import (
 )
 from kvgym.batch_time.piecewise import QUANTITIES
 from kvgym.errors import ConfigError, LivelockError
+from kvgym.execution import make_executor
 from kvgym.metrics import compute_metrics, metric_info
 from kvgym.policy import POLICIES
 from kvgym.routing import ROUTERS
@@ -44,6 +47,9 @@ from kvgym.workloads.table import RequestTable
 
 TOLERANCE = 1e-9
 """Relative; sums of seconds differ by so much with their order."""
+
+PORTION = 20
+"""Instances that a process takes at a time."""
 
 
 def random_model(rng: np.random.Generator) -> BatchTimeModel:
@@ -159,6 +165,21 @@ def check_instance(seed: int, policies: Sequence[str]) -> Check:
     return found
 
 
+class Checks:
+    """Checks instances in one process after the other; see :mod:`kvgym.execution`.
+
+    Args:
+        policies: to run on each.
+    """
+
+    def __init__(self, policies: Sequence[str]) -> None:
+        self.policies = tuple(policies)
+
+    def __call__(self, seeds: Sequence[int], /) -> list[tuple[int, Check]]:
+        """Return what became of each instance."""
+        return [(seed, check_instance(seed, self.policies)) for seed in seeds]
+
+
 def summary(ratios: dict[str, list[float]]) -> list[str]:
     """Return lines that tell how near the best policy of each instance came to the bounds."""
     lines = []
@@ -180,42 +201,40 @@ def main() -> int:
     parser.add_argument("--instances", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first one, which is its seed")
     parser.add_argument("--policies", help="comma-separated; all that are registered by default")
+    parser.add_argument("--jobs", type=int, default=1, help="processes; 0 = as many as there are cores")
     parser.add_argument("--json", type=Path, help="write the outcome to this file")
     options = parser.parse_args()
     policies = options.policies.split(",") if options.policies else list(POLICIES)
-    started, runs, done = time.perf_counter(), 0, 0
-    broken: list[tuple[int, str, str, float, float]] = []
-    ratios: dict[str, list[float]] = {metric: [] for metric in METRICS}
+    started, checked = time.perf_counter(), dict[int, Check]()
+    seeds = range(options.first, options.first + options.instances)
+    portions = [seeds[k : k + PORTION] for k in range(0, len(seeds), PORTION)]
+    told = 0
     try:
-        for seed in range(options.first, options.first + options.instances):
-            found = check_instance(seed, policies)
-            runs, done = runs + found.runs, done + 1
-            for metric, ratio in found.ratios.items():
-                ratios[metric].append(ratio)
-            for policy, metric, bound, figure in found.broken:
-                broken.append((seed, policy, metric, bound, figure))
-                print(
-                    f"instance {seed}: {policy} has {metric} {figure!r} where the bound is {bound!r}",
-                    flush=True,
-                )
-            if done % 100 == 0:
-                rate = done / (time.perf_counter() - started)
-                left = (options.instances - done) / rate
-                print(
-                    f"{done:,} instances, {runs:,} runs, {len(broken)} broken; {left:,.0f} s left", flush=True
-                )
+        with make_executor(Checks(policies), options.jobs) as executor:
+            for _, found in executor.stream(portions):
+                checked.update(found)
+                _tell_broken(found)
+                if len(checked) >= told + 100:
+                    told = len(checked)
+                    left = (options.instances - told) * (time.perf_counter() - started) / told
+                    print(f"{told:,} instances; {left:,.0f} s left", flush=True)
     except KeyboardInterrupt:
         print("stopped")
     seconds = time.perf_counter() - started
+    runs = sum(check.runs for check in checked.values())
+    broken = [(seed, *entry) for seed in sorted(checked) for entry in checked[seed].broken]
     print(
-        f"{done:,} instances x {len(policies)} policies, {runs:,} runs in {seconds:,.0f} s: {len(broken)} broken"
+        f"{len(checked):,} instances x {len(policies)} policies, {runs:,} runs in {seconds:,.0f} s: "
+        f"{len(broken)} broken"
     )
-    print("\n".join(summary({m: v for m, v in ratios.items() if v})))
+    by_metric = {m: [c.ratios[m] for c in checked.values() if m in c.ratios] for m in METRICS}
+    print("\n".join(summary({m: v for m, v in by_metric.items() if v})))
     for policy, count in Counter(entry[1] for entry in broken).most_common():
         print(f"  {policy}: {count}")
     if options.json:
         outcome = {
-            "instances": done,
+            "instances": len(checked),
+            "seeds": _spans(sorted(checked)),
             "runs": runs,
             "seconds": seconds,
             "broken": broken,
@@ -223,6 +242,20 @@ def main() -> int:
         }
         options.json.write_text(json.dumps(outcome, indent=2) + "\n")
     return 1 if broken else 0
+
+
+def _tell_broken(found: list[tuple[int, Check]]) -> None:
+    for seed, check in found:
+        for policy, metric, bound, figure in check.broken:
+            text = f"instance {seed}: {policy} has {metric} {figure!r} where the bound is {bound!r}"
+            print(text, flush=True)
+
+
+def _spans(seeds: list[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of each run of successive numbers."""
+    starts = [s for k, s in enumerate(seeds) if k == 0 or seeds[k - 1] != s - 1]
+    ends = [s for k, s in enumerate(seeds) if k + 1 == len(seeds) or seeds[k + 1] != s + 1]
+    return list(zip(starts, ends, strict=True))
 
 
 if __name__ == "__main__":

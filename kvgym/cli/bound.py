@@ -84,7 +84,9 @@ def bound(
         trace=requests, trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
         predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=None,
     )  # fmt: skip
-    names = split_specs(metrics) if metrics else [m for m in METRICS if m != "request_throughput"]
+    names = [m for m in METRICS if m != "request_throughput"] if metrics is None else split_specs(metrics)
+    if not names:
+        raise ConfigError(f"--metrics {metrics!r} names none; there is a bound on: {', '.join(METRICS)}")
     specs = [REFERENCE, *split_specs(policies or "")]
     system = chosen.make_system()
     table = chosen.sample(chosen.make_workload(), seed, system.usable_capacity)

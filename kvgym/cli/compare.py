@@ -103,7 +103,9 @@ def compare(
         predictions=predictions, too_long=too_long, workers=workers, router=routers[0] if routers else None,
         horizon=horizon,
     )  # fmt: skip
-    columns = tuple(split_specs(metrics)) if metrics else console.DEFAULT_COLUMNS
+    columns = console.DEFAULT_COLUMNS if metrics is None else tuple(split_specs(metrics))
+    if not columns:
+        raise ConfigError(f"--metrics {metrics!r} names none; kvgym list metrics shows them")
     for name in columns:
         try:
             metric_info(name)

@@ -127,15 +127,17 @@ def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_CO
     return table
 
 
+_MARK = "; * clairvoyant: knows the true lengths, a reference only"
+
+
 def _caption(comparison: Comparison) -> str:
     many = len(comparison.seeds) > 1
     over = f"means over {len(comparison.seeds)} seeds" if many else "one seed"
-    text = f"{over}; × = ratio to the first result" + (", paired by seed" if many else "")
+    real = " that is not clairvoyant" * (comparison.policies[0] in comparison.clairvoyant)
+    text = f"{over}; × = ratio to the first result{real}" + (", paired by seed" if many else "")
     if comparison.bounds:
         text += "; × optimum: mean E2E over what no scheduler beats"
-    if comparison.clairvoyant:
-        text += "; * clairvoyant: knows the true lengths, a reference only"
-    return text
+    return text + _MARK * bool(comparison.clairvoyant)
 
 
 def agent_table(comparison: Comparison, agent: str, metric: str) -> Table:
@@ -143,7 +145,7 @@ def agent_table(comparison: Comparison, agent: str, metric: str) -> Table:
     table = Table(
         title=escape(f"{comparison.scenario.name}: {comparison.scenario.summary}"),
         caption=f"means over {len(comparison.seeds)} seeds from {comparison.seeds[0]:,}, 95 % intervals, paired by "
-        "seed; positive = the agent is better",
+        "seed; positive = the agent is better" + _MARK * bool(comparison.clairvoyant),
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         title_justify="left",
@@ -155,9 +157,9 @@ def agent_table(comparison: Comparison, agent: str, metric: str) -> Table:
     for policy in comparison.policies:
         estimate, left = comparison.estimate(policy, metric), comparison.estimate(policy, "unfinished")
         gain = comparison.improvement(agent, policy, metric)
-        own = policy == agent
+        own, known = policy == agent, policy in comparison.clairvoyant
         table.add_row(
-            escape(policy),
+            escape(f"{policy}*" if known else policy),
             number(estimate.value),
             interval(estimate),
             "" if own else percent(gain.value),

@@ -90,7 +90,7 @@ def run(
     from kvgym.export.records import check_format
     from kvgym.export.run_folder import save_run
     from kvgym.export.trace_file import check_ending
-    from kvgym.policy import make_policy
+    from kvgym.policy import REFERENCE_ONLY, make_policy
 
     shown = _output_format(output, as_json)
     check_format(records)
@@ -129,6 +129,8 @@ def run(
         print(json.dumps(figures, indent=2))
         return
     console.out.print(f"{result.policy!r} on {chosen.name}: {chosen.summary}", markup=False)
+    if made.info.clairvoyant:
+        console.out.print(f"note: {made.info.name} is {REFERENCE_ONLY}", markup=False)
     console.out.print(console.metrics_table(summary_metrics(summary)))
     if "workers" in summary:
         console.out.print()

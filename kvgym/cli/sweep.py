@@ -157,8 +157,11 @@ def sweep_table(result: SweepResult) -> Table:
     )
     for name in result.fields:
         table.add_column(escape(name), justify="right")
+    from kvgym.policy import clairvoyant_labels
+
+    known = clairvoyant_labels(result.policies)
     for policy in result.policies:
-        table.add_column(escape(policy), justify="right")
+        table.add_column(escape(f"{policy}*" if policy in known else policy), justify="right")
     for i, point in enumerate(result.points[:_SHOWN]):
         means = [float(result.values(i, policy, metric).mean()) for policy in result.policies]
         table.add_row(

@@ -19,7 +19,7 @@ from kvgym.experiments.search_space import SEARCH_SPACES, SearchPlan, Space, pla
 from kvgym.experiments.trial_runs import Bench, Progress
 from kvgym.experiments.tuning_result import Trial, TuningResult
 from kvgym.metrics import metric_info, metric_names
-from kvgym.policy import Policy
+from kvgym.policy import REFERENCE_ONLY, Policy
 from kvgym.runner import check_needs
 
 __all__ = ["FIRST_SEED", "SEARCH_SPACES", "SearchPlan", "Trial", "TuningResult", "plan_search", "tune"]
@@ -98,6 +98,8 @@ def tune(
             len(numbers),
         )
     ]
+    if plan.make({}).info.clairvoyant:
+        notes.append(f"{plan.spec({})} is {REFERENCE_ONLY}.")
     if workload.spec.replays:
         notes.append("Every seed replays the same trace: judge the result on another one.")
     if not plan.space:

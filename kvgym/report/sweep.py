@@ -7,6 +7,7 @@ from typing import Any
 
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.metrics import metric_info, metric_names
+from kvgym.policy import REFERENCE_ONLY
 from kvgym.report import content
 from kvgym.report.numbers import figures, interval
 from kvgym.report.page import CHART_WIDTH, Page
@@ -146,13 +147,15 @@ def _add_fronts(page: Page, runs: SweepRuns) -> list[dict[str, Any]]:
             f"front-{number}",
             front_figure(runs, x, y, front, width=CHART_WIDTH),
             f"Every policy at every point of the sweep. Ringed and joined: the Pareto front, where no other has both "
-            f"{better[0]} and {better[1]}. It is that of all policies, whichever are shown.",
+            f"{better[0]} and {better[1]}. It is that of all policies, whichever are shown"
+            f"{', but for those that are clairvoyant' if runs.clairvoyant else ''}.",
             title=f"{y} against {x}",
             legend=[p for p in runs.policies if _has_value(runs, p, x) and _has_value(runs, p, y)],
         )
         rows = [
             {
                 "policy": policy,
+                "star": runs.star(policy),
                 "point": [written(v) for v in point],
                 "cells": [_cell(runs, policy, point, m) for m in (x, y)],
             }
@@ -171,7 +174,9 @@ def _setting(runs: SweepRuns, empty: Sequence[str]) -> list[tuple[str, str]]:
         )
         for field in runs.fields
     ]
-    rows.append(("Policies", ", ".join(runs.policies)))
+    rows.append(("Policies", ", ".join(p + runs.star(p) for p in runs.policies)))
+    if runs.clairvoyant:
+        rows.append(("*", f"{REFERENCE_ONLY}; on no front"))
     rows.append(("Seeds", ", ".join(map(str, runs.seeds))))
     fewer = sum(
         len(runs.seeds_of(policy, point)) < len(runs.seeds)
@@ -199,6 +204,7 @@ def _rows(runs: SweepRuns, metrics: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {
             "policy": policy,
+            "star": runs.star(policy),
             "point": [written(v) for v in point],
             "seeds": len(runs.seeds_of(policy, point)),
             "cells": [_cell(runs, policy, point, m) for m in metrics],

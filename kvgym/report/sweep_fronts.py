@@ -41,9 +41,12 @@ def pareto_front(x: Sequence[float], y: Sequence[float], *, lower_x: bool, lower
 
 
 def front_of(runs: SweepRuns, x: str, y: str) -> list[Member]:
-    """Return what is on the front of two metrics, from the smallest x on."""
+    """Return what is on the front of two metrics, from the smallest x on; who is clairvoyant is on none."""
     members = [
-        (policy, point) for policy in runs.policies for point in runs.points if runs.has(policy, point)
+        (policy, point)
+        for policy in runs.policies
+        for point in runs.points
+        if policy not in runs.clairvoyant and runs.has(policy, point)
     ]
     means = [[runs.estimate(*member, metric).value for member in members] for metric in (x, y)]
     lower = [metric_info(metric).lower_is_better is not False for metric in (x, y)]
@@ -78,7 +81,8 @@ def front_figure(runs: SweepRuns, x: str, y: str, front: Sequence[Member], *, wi
         style = styles[policy]
         drawn = ax.errorbar(
             values["x"], values["y"], xerr=_whiskers(values, "x"), yerr=_whiskers(values, "y"), linestyle="none",
-            marker=marker_of(style), ms=5, color=style.color, elinewidth=0.7, alpha=0.85, label=text_of(policy),
+            marker=marker_of(style), ms=5, color=style.color, elinewidth=0.7, alpha=0.85,
+            label=text_of(policy + runs.star(policy)),
         )  # fmt: skip
         text = [runs.remark(policy, p) + ("; on the front" if (policy, p) in front else "") for p in points]
         chart.tell(ax, policy, "points", values, artists=drawn.get_children(), text=text)

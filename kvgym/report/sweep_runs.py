@@ -10,6 +10,7 @@ import numpy as np
 
 from kvgym.errors import ConfigError
 from kvgym.experiments.statistics import Estimate, mean_interval
+from kvgym.policy import clairvoyant_labels
 
 Value = float | str | None
 """Of a swept field; None where the field says nothing about a run."""
@@ -95,6 +96,7 @@ class SweepRuns:
         policies: labels, in the order of their first run.
         points: in the order of the fields' values.
         seeds: in ascending order.
+        clairvoyant: labels of policies that know what no scheduler can know; they are on no front.
 
     Raises:
         ConfigError: columns are missing, of a type that is none of these, or a run is there twice; or no run at all.
@@ -123,7 +125,12 @@ class SweepRuns:
         self.policies = tuple(dict.fromkeys(policy for policy, _ in self._rows))
         self.points = tuple(sorted({point for _, point in self._rows}, key=self._order))
         self.seeds = tuple(sorted({seed for rows in self._rows.values() for seed in rows}))
+        self.clairvoyant = clairvoyant_labels(self.policies)
         self._known: dict[tuple[str, Point, str], Estimate] = {}
+
+    def star(self, policy: str) -> str:
+        """Return what follows a policy's label: a star where it is clairvoyant."""
+        return " *" if policy in self.clairvoyant else ""
 
     def __len__(self) -> int:
         """Return the number of runs."""

@@ -38,6 +38,26 @@ def test_bound_says_what_has_none(kvgym):
     assert "no bound on metric 'tbt_p99'; there is one on: e2e_latency_mean" in err
 
 
+@pytest.mark.parametrize("command", ["bound", "compare"])
+@pytest.mark.parametrize("metrics", ["", ","])
+def test_metrics_must_be_named(kvgym, command, metrics):
+    code, _, err = kvgym(command, "-n", 5, "--metrics", metrics)
+    assert code == 2
+    assert f"--metrics {metrics!r} names none" in err
+
+
+def test_who_is_clairvoyant_is_marked_outside_comparisons(kvgym):
+    for command in (
+        ("run", "clairvoyant", "-n", 5),
+        ("sweep", "rate=1,2", "num_requests=5", "-p", "clairvoyant,fcfs", "--seeds", 1, "--no-report"),
+        ("tune", "clairvoyant", "-n", 5, "--seeds", 1, "--trials", 1),
+        ("capacity", "-n", 20, "-p", "clairvoyant", "--seeds", 1, "--no-figure"),
+    ):
+        code, out, err = kvgym(*command, "-o", command[0])
+        assert code == 0, err
+        assert "knows the true lengths" in " ".join(out.split()), command
+
+
 def test_compare_with_a_bound(kvgym, tmp_path):
     code, out, _ = kvgym(
         "compare", "-n", 40, "--seeds", 2, "-p", "fcfs,mc_sf", "--bound", "-o", "res", "--no-report"

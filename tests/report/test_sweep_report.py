@@ -216,6 +216,17 @@ def test_the_front_of_a_sweep_is_in_the_table(tmp_path):
     assert "on the front" in text
 
 
+def test_who_is_clairvoyant_is_marked_and_on_no_front(tmp_path):
+    known = ("clairvoyant:rule=ranked", "fcfs")  # the first has the lower latency everywhere
+    runs = SweepRuns(frame(RATES, known), ["rate"])
+    assert runs.clairvoyant == {known[0]}
+    assert front_of(runs, "ttft_p99", "tbt_p99") == [("fcfs", (1,))]
+    text = report(tmp_path, frame(RATES, known), ["rate"])
+    assert len(re.findall(r"clairvoyant:rule=ranked\S* \*</th>", text)) == len(RATES)
+    assert "knows the true lengths" in text
+    assert "true lengths" not in report(tmp_path, frame(RATES, ("fcfs", "mc_sf")), ["rate"])
+
+
 def test_bad_input_is_explained(tmp_path):
     runs = frame(RATES)
     with pytest.raises(ConfigError, match="without speed, policy"):

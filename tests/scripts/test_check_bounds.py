@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -56,3 +57,32 @@ def test_a_bound_that_is_too_high_is_found(script, monkeypatch, capsys, tmp_path
     assert script.main() == 1
     assert "mc_sf has e2e_latency_mean" in capsys.readouterr().out
     assert json.loads(out.read_text())["broken"]
+
+
+def test_instances_are_shared_among_processes(script, monkeypatch, capsys, tmp_path):
+    out = tmp_path / "found.json"
+    arguments = [
+        "check_bounds.py",
+        "--first",
+        "3",
+        "--instances",
+        "45",
+        "--policies",
+        "fcfs",
+        "--json",
+        str(out),
+    ]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert script.main() == 0
+    assert "45 instances x 1 policies" in capsys.readouterr().out
+    found = json.loads(out.read_text())
+    assert found["seeds"] == [[3, 47]]
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments[1:], "--jobs", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    again = json.loads(out.read_text())
+    assert {**again, "seconds": 0} == {**found, "seconds": 0}

@@ -9,7 +9,7 @@ from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import Scenario
-from kvgym.policy import POLICIES, Policy, make_policy
+from kvgym.policy import POLICIES, REFERENCE_ONLY, Policy, make_policy
 from kvgym.routing import Router, make_router
 from kvgym.runner import check_needs, prepare_run
 
@@ -75,7 +75,7 @@ def find_policies(
 
     for policy in made:
         prepare(policy)
-    notes: list[str] = []
+    notes = [f"{label_of(policy)} is {REFERENCE_ONLY}." for policy in made if policy.info.clairvoyant]
     if ALL in named:
         for name in sorted(POLICIES):
             if name in {policy.info.name for policy in made}:

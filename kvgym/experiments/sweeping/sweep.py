@@ -23,6 +23,7 @@ from kvgym.experiments.sweeping.identity import run_keys, setting_key
 from kvgym.experiments.sweeping.journal import Journal, has_runs
 from kvgym.experiments.sweeping.plan import SweepPlan, load_plan, make_plan
 from kvgym.metrics import metric_info, metric_names
+from kvgym.policy import REFERENCE_ONLY, clairvoyant_labels
 
 PLAN_FILE = "plan.json"
 
@@ -95,13 +96,17 @@ class SweepResult:
         return found
 
     def notes(self) -> list[str]:
-        """Return what happened to workloads, each sentence once, with the points it holds for unless these are all."""
+        """Return who is clairvoyant, and what happened to workloads.
+
+        Each sentence is there once, with the points it holds for unless these are all.
+        """
         where: dict[str, set[int]] = {}
         for (i, _, _), played in self.runs.items():
             for note in played.notes:
                 where.setdefault(note, set()).add(i)
         total = len(self.points)
-        return [
+        known = [f"{p} is {REFERENCE_ONLY}." for p in self.policies if p in clairvoyant_labels(self.policies)]
+        return known + [
             note if len(points) == total else f"{len(points)} of {total} points: {note}"
             for note, points in where.items()
         ]

@@ -121,7 +121,19 @@ def bounds_calibrated(
         check_boundable(table, system, metric)
     alone: AloneByKind = {}
     pools = {until: Pools(table, system, until, alone) for until in {METRICS[metric] for metric in names}}
-    return {metric: _best_bound(pools[METRICS[metric]], metric) for metric in names}
+    found: dict[str, Bound] = {}
+    for metric in names:
+        least = "makespan" if metric.endswith("throughput") else metric
+        if least not in found:
+            found[least] = _best_bound(pools[METRICS[least]], least)
+        found[metric] = _rate(table, metric, found[least]) if least != metric else found[least]
+    return {metric: found[metric] for metric in names}
+
+
+def _rate(table: RequestTable, metric: str, span: Bound) -> Bound:
+    """Return the bound on a throughput that follows from that on the makespan."""
+    amount = len(table) if metric == "request_throughput" else int(table.output_len.sum())
+    return Bound(metric, _per_second(amount, span.value), span.method, _per_second(amount, span.alone))
 
 
 def _best_bound(pools: Pools, metric: str) -> Bound:
@@ -136,11 +148,7 @@ def _best_bound(pools: Pools, metric: str) -> Bound:
         choices = [pools.steps(filling, end) for filling in PRICED] if len(pools.pools) == 1 else []
         value = priced(choices, SHARES) / len(table) if choices else 0.0
         best = max(best, Bound(metric, value, "prices of a worker's time", 0.0), key=lambda b: b.value)
-    alone = max(b.alone for b, _ in coarse)
-    if metric.endswith("throughput"):
-        amount = len(table) if metric == "request_throughput" else int(table.output_len.sum())
-        return Bound(metric, _per_second(amount, best.value), best.method, _per_second(amount, alone))
-    return replace(best, alone=alone)
+    return replace(best, alone=max(b.alone for b, _ in coarse))
 
 
 def check_boundable(table: RequestTable, system: System, metric: str) -> None:
@@ -224,6 +232,7 @@ class Pools:
         self.handover = np.where(self.decodes > 0, moving, 0.0) if apart else np.zeros(len(table))
         self._alone = alone
         self._costs: dict[tuple[int, float], Costs] = {}
+        self._demands: dict[tuple[int, float, int], Demand] = {}
 
     def cases(self) -> list[tuple[int, float]]:
         """Return the machines by number, each with several ways to count work."""
@@ -237,18 +246,20 @@ class Pools:
             filling: how full batches are for which floors are high, relative to the memory.
             groups: pieces that decodes are put into, of each request.
         """
-        prefill, decode = (self.costs(k, filling) for k in (0, len(self.pools) - 1))
-        return demand(
-            self.table,
-            self.decodes,
-            self.first,
-            self.handover,
-            prefill,
-            decode,
-            groups,
-            prefills=machine == 0,
-            generates=machine == len(self.pools) - 1,
-        )
+        if (machine, filling, groups) not in self._demands:
+            prefill, decode = (self.costs(k, filling) for k in (0, len(self.pools) - 1))
+            self._demands[machine, filling, groups] = demand(
+                self.table,
+                self.decodes,
+                self.first,
+                self.handover,
+                prefill,
+                decode,
+                groups,
+                prefills=machine == 0,
+                generates=machine == len(self.pools) - 1,
+            )
+        return self._demands[machine, filling, groups]
 
     def costs(self, machine: int, filling: float) -> Costs:
         """Return the least costs of requests on workers that share them, as if one worked as fast as all."""

@@ -23,12 +23,16 @@ class Composition:
         requests: requests that the batch processes.
         decodes: those that decode.
         context: KV tokens cached before the batch, of decodes.
+        pairs: of tokens of a prompt, each with itself and with those before it.
+        prefill_tokens: of prompts.
     """
 
     tokens: float
     requests: float
     decodes: float
     context: float
+    pairs: float = 0.0
+    prefill_tokens: float = 0.0
 
 
 def no_attention(lengths: Floats) -> Floats:

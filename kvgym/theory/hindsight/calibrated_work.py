@@ -101,6 +101,8 @@ def mean_composition(
         requests=float((decodes + 1).sum()) / batches,
         decodes=float(decodes.sum()) / batches,
         context=float(context.sum()) / batches,
+        pairs=float((prompt * (prompt + 1) / 2).sum()) / batches,
+        prefill_tokens=float(prompt.sum()) / batches,
     )
 
 
@@ -187,8 +189,9 @@ def _two_chunks(model: BatchTimeModel, capacity: int, lengths: int) -> Floats:
     """Return least seconds of prefills in two batches or more, from floors that are high for halves of them."""
     number = np.arange(lengths, dtype=np.float64)
     best = np.zeros(lengths)
-    for half in np.unique(np.geomspace(1, max(lengths, 2), 6).astype(int)):
-        floor = batch_floor(model, capacity, lengths, Composition(float(half), 1.0, 0.0, 0.0))
+    for half in np.unique(np.geomspace(1, max(lengths, 2), 6).astype(int)).tolist():
+        at = Composition(half, 1.0, 0.0, 0.0, pairs=half * (half + 1) / 2, prefill_tokens=half)
+        floor = batch_floor(model, capacity, lengths, at)
         own = floor.prefill_token * number + floor.attention(number)
         best = np.maximum(best, 2 * (floor.batch + floor.prefill_batch + floor.request) + own)
     return best

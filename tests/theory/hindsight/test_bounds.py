@@ -7,6 +7,7 @@ from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError
 from kvgym.metrics import compute_metrics
 from kvgym.runner import simulate
+from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 from kvgym.simulator.system import System
 from kvgym.theory.hindsight.bounds import bound, is_slotted, unbeatable
 from kvgym.theory.hindsight.calibrated_bounds import bound_calibrated
@@ -85,6 +86,34 @@ def test_of_a_throughput_the_bound_is_above():
     span = bound(table, AFFINE, "makespan")
     assert found.lower <= found.upper
     assert found.upper == pytest.approx(table.output_len.sum() / span.lower)
+
+
+def test_runs_of_other_systems_are_refused():
+    table = requests()
+    alike = System(60, AffineBatchTime(1.0, 0.01, 0.02, 0.001), requeue="back")
+    assert bound(table, AFFINE, runs=[simulate(alike, table, "fcfs")], reference=None).upper < np.inf
+    for other in (System(61, AFFINE.batch_time), System(60, AffineBatchTime(0.5)), AFFINE.replicate(2)):
+        with pytest.raises(ConfigError, match=r"a run of fcfs\(\) is of another system"):
+            bound(table, AFFINE, runs=[simulate(other, table, "fcfs")], reference=None)
+
+
+@batch_time_kernel
+def _falling(load, params):
+    return 1.0 / (load.prefill_tokens + load.num_decodes + 1)
+
+
+class Falling(BatchTimeModel):
+    """Breaks the contract: larger batches are faster."""
+
+    kernel = _falling
+
+    def params(self):
+        return np.zeros(1)
+
+
+def test_a_run_that_beats_the_bound_is_told_and_not_hidden():
+    with pytest.raises(ConfigError, match=r"which no scheduler does .* check the batch-time model"):
+        bound(requests(30).replace(arrival_time=np.zeros(30)), System(400, Falling()))
 
 
 def test_runs_of_other_requests_are_refused():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_runs import RandomPolicy, systems, tables
 
-from kvgym.batch_time import AffineBatchTime, UnitBatchTime, load_hardware
+from kvgym.batch_time import AffineBatchTime, RooflineBatchTime, UnitBatchTime, load_hardware
 from kvgym.errors import ConfigError, LivelockError, WorkloadError
 from kvgym.metrics import compute_metrics
 from kvgym.runner import simulate
@@ -52,6 +52,15 @@ def test_a_memory_for_one_makes_a_queue():
     assert bound_calibrated(table, System(4, UNIT), "token_throughput").value == pytest.approx(1)
     # With room for all, one batch serves them.
     assert bound_calibrated(table, System(12, UNIT)).value == pytest.approx(1)
+
+
+def test_one_batch_of_a_long_prompt_and_short_ones_on_a_roofline():
+    # Reads of the short prompts hide behind the products of the long one; one batch fills the memory, and is all.
+    table = requests((0.0, 2_000, 1), *[(0.0, 20, 1)] * 60)
+    system = System(2_001 + 60 * 21, RooflineBatchTime("a100-80gb", "llama3-8b"))
+    reached = compute_metrics(simulate(system, table, "fcfs"), METRICS)
+    for metric in ("makespan", "token_throughput"):
+        assert bound_calibrated(table, system, metric).value == pytest.approx(reached[metric], rel=1e-12)
 
 
 def test_blocks_take_memory_that_tokens_do_not():

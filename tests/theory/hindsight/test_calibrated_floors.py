@@ -20,7 +20,13 @@ from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 from kvgym.theory.hindsight.calibrated_floors import batch_floor
 from kvgym.theory.hindsight.calibrated_lines import Composition, hull, line_below
 
-PLACES = [Composition(150, 60, 58, 15_000), Composition(2, 1, 1, 50), Composition(3_000, 200, 190, 16_000)]
+PLACES = [
+    Composition(150, 60, 58, 15_000),
+    Composition(2, 1, 1, 50),
+    Composition(3_000, 200, 190, 16_000),
+    Composition(3_000, 9, 0, 0, pairs=2_000_000, prefill_tokens=3_000),
+    Composition(500, 50, 0, 0, pairs=3_000, prefill_tokens=500),
+]
 
 
 @functools.cache
@@ -50,6 +56,8 @@ def test_no_batch_is_faster(name):
         decodes = rng.integers(0, int(rng.choice([3, 300])), int(rng.integers(0, int(rng.choice([3, 90])))))
         # Whole prompts, so that the floor of a prefill is that of its one chunk.
         chunks = rng.integers(1, int(rng.choice([3, 50, 2_000])), int(rng.integers(0, 4)))
+        if rng.random() < 0.3:  # a long one among short ones
+            chunks = np.concatenate([chunks, rng.integers(1, 40, int(rng.integers(1, 60)))])
         if not len(decodes) + len(chunks):
             continue
         seconds = model(
