@@ -203,8 +203,11 @@ def draw_figure_1(data: Mapping[str, Any]) -> Figure:
             axes.set(title=f"{LABELS[c]}, {row}", ylabel=UNIT[c], xlabel="slots" if r else "")
             if c < 2:
                 axes.set_yscale("log")
-        panels[4 * r].set_ylim(bottom=12)  # room for the legend
-        panels[4 * r].legend(fontsize=4.5, loc="lower right")
+        panels[4 * r].plot([], [], ":", color="black", label="dotted: stopped at the horizon")
+        side = "upper" if r == 0 else "lower"
+        figure.legend(
+            *panels[4 * r].get_legend_handles_labels(), loc=f"outside {side} center", ncols=4, fontsize=8
+        )
     return figure
 
 
