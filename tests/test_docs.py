@@ -64,3 +64,19 @@ def test_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def headlines(page: Path) -> list[str]:
+    """Return the anchors of a page's headlines, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^#{1,6} (.*)$", text, re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line) for line in found]
+    return [re.sub(r"[^\w\- ]", "", line.lower().strip()).replace(" ", "-") for line in plain]
+
+
+def test_links_to_headlines_lead_to_one() -> None:
+    for page in [*DOCS.glob("**/*.md"), DOCS.parent / "README.md"]:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text("utf-8")):
+            if not target.startswith("http"):
+                found = headlines(page.parent / target if target else page)
+                assert found.count(anchor) == 1, f"{page.name}: {target}#{anchor}"

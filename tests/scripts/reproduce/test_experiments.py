@@ -66,6 +66,26 @@ def test_pages_and_matrix_have_every_experiment(load_paper, pages, name):
     assert set(re.findall(r"\| `([\w.-]+)` \|$", matrix, re.MULTILINE)) == set(names)
 
 
+def findings(rows, first):
+    """Return claim, published, here, verdict and why of rows in Markdown; the claim is cell ``first``."""
+    cells = [re.split(r" (?<!\\)\| ", row.removeprefix("| ").removesuffix(" |")) for row in rows]
+    return [tuple(row[first : first + 5]) for row in cells]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_page_and_matrix_say_the_same_and_give_reasons(load_paper, pages, name):
+    paper = load_paper(name)
+    page = (DOCS / "reproductions" / paper.page).read_text("utf-8")
+    matrix = pages.read_block((DOCS / "reproductions.md").read_text("utf-8"), name).splitlines()
+    for experiment in paper.experiments:
+        _, _, rest = pages.read_block(page, experiment.name).partition("| --- | --- | --- | --- | --- |\n")
+        on_page = findings(rest.partition("\n\n")[0].splitlines(), 0)
+        assert on_page == findings([row for row in matrix if row.endswith(f"| `{experiment.name}` |")], 1)
+        for claim, published, ours, verdict, why in on_page:
+            assert all((claim, published, ours)), experiment.name
+            assert why.strip() or verdict == "reproduced", f"{experiment.name}: {claim} has no reason"
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_figure_of_the_paper_is_answered(load_paper, name):
     paper = load_paper(name)

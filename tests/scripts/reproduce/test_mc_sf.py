@@ -98,6 +98,7 @@ def test_verdicts_of_sweeps(reproduce):
         ([20.0, 10.0, 10.0, np.inf], "reproduced"),
         ([10.0, 10.0, 10.0, np.inf], "with conditions"),
         ([10.0, 10.0, 12.0, np.inf], "not reproduced"),
+        ([10.0, 10.0, 10.0, 10.0], "not reproduced"),  # β does nothing: no range is better than another
     ):
         assert verdict_of(sweeps._finding_beta("high", 0.1, betas, np.array(latency))) == expected
 
@@ -119,3 +120,21 @@ def test_the_same_requests_meet_other_arrivals(reproduce, setting):
     first = setting.compare(scenario, ["mc_sf"], seeds=[0]).values("mc_sf", setting.LATENCY)[0]
     assert work(0) == first
     assert work(1) != first
+
+
+@pytest.mark.parametrize(
+    ("model", "worse", "optimal", "expected"),
+    [
+        (1, 87, 113, "refuted"),  # 114 cannot be optimal any more
+        (1, 86, 0, "with conditions"),
+        (2, 200, 0, "not reproduced"),  # the best ratio is 1.000
+        (2, 199, 0, "with conditions"),
+    ],
+)
+def test_numbers_of_optimal_instances_are_judged_by_what_is_certain(
+    reproduce, model, worse, optimal, expected
+):
+    trials = reproduce("papers.mc_sf.hindsight_synthetic")
+    found = trials._optimal(model, trials.PUBLISHED[model], worse, optimal, 200)
+    assert verdict_of(found) == expected
+    assert f"certified optimal {optimal}, certified not optimal {worse}, of 200" in found.ours

@@ -178,7 +178,8 @@ def judge(rate: str, found: Mapping[str, Values], own: Sequence[str], plain: Seq
             f"Behind α-protection greedy or FCFS, too, in {', '.join(behind)}.",
         )
     if max(every) > 1.05:
-        reason += " MC-SF and MC-Benchmark, which are told the lengths, are ahead."
+        ahead = [label for label, r in zip(LABELS, every, strict=True) if r > 1.05]
+        reason += f" MC-SF or MC-Benchmark, which are told the lengths, is ahead in {', '.join(ahead)}."
     figures = ", ".join(
         f"{policy} {interval(found[policy][METRICS[0]])} s and {interval(found[policy][METRICS[3]])} tokens/s"
         for policy in (ours, *INFORMED)

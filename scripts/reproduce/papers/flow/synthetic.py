@@ -131,21 +131,7 @@ def figure_1(scale: Scale) -> Outcome:
                 "requests wait and never count.",
             )
         )
-    ours = {metric: mean(found["known", "drained"][BUDGETS, last][metric]) for metric in METRICS}
-    ratios = [ours[metric] / bounds[last][metric] for metric in METRICS]
-    first = mean(found["known", "drained"][BUDGETS, slots[0]]["e2e_latency_mean"])
-    findings.append(
-        Finding(
-            "close to the hindsight optimum of each metric",
-            "curves without numbers",
-            f"drained, {last:,} slots: requests and tokens at least {100 * ratios[2]:.3g} % of the optimum, 95 % "
-            f"latency at most {ratios[1]:.3g} times; mean latency at {slots[0]:,} slots at most "
-            f"{first / bounds[slots[0]]['e2e_latency_mean']:.3g} times",
-            Verdict.REPRODUCED if min(ratios[2:]) > 0.95 and ratios[0] < 1.1 else Verdict.CONDITIONS,
-            "Close in throughput. Mean latency is far from its optimum, which lets the longest class wait: the integer "
-            "program's bound, reached within 3 % (Figure 4), shows it.",
-        )
-    )
+    findings.append(_closeness(found, {row: own for row, (_, own, _) in rows.items()}, bounds, slots))
     tables = []
     for row in rows:
         for reading in READINGS:
@@ -181,6 +167,44 @@ def figure_1(scale: Scale) -> Outcome:
     return Outcome(findings, tables, data)
 
 
+def _closeness(
+    found: Mapping[tuple[str, str], Found],
+    own: Mapping[str, Sequence[str]],
+    bounds: Mapping[int, Mapping[str, float]],
+    slots: Sequence[int],
+) -> Finding:
+    """Return how far flow control is from the bounds, drained; the best of its policies in each metric.
+
+    Reproduced is a throughput within 5 % of the bound and a mean latency within 10 %, lengths known and unknown. The
+    mean latency is that of the shortest horizon, whose bound is nearly reached.
+    """
+    first, last = slots[0], slots[-1]
+    ratios = {}
+    for row, policies in own.items():
+        runs = found[row, "drained"]
+
+        def ratio(metric: str, t: int, policies: Sequence[str] = policies, runs: Found = runs) -> float:
+            best = max if metric.endswith("throughput") else min
+            return best(mean(runs[policy, t][metric]) for policy in policies) / bounds[t][metric]
+
+        served = min(ratio("request_throughput", last), ratio("token_throughput", last))
+        ratios[row] = (served, ratio("e2e_latency_p95", last), ratio("e2e_latency_mean", first))
+    close = all(served > 0.95 and latency < 1.1 for served, _, latency in ratios.values())
+    told = "; ".join(
+        f"lengths {row}: requests and tokens at least {100 * served:.3g} % of the optimum, 95 % latency at most "
+        f"{p95:.3g} times, mean latency at {first:,} slots at most {latency:.3g} times"
+        for row, (served, p95, latency) in ratios.items()
+    )
+    return Finding(
+        "close to the hindsight optimum of each metric",
+        "said of unknown lengths; curves without numbers",
+        f"drained, {last:,} slots; {told}",
+        Verdict.REPRODUCED if close else Verdict.CONDITIONS,
+        "Close in throughput. Mean latency is far from its optimum, which lets the longest class wait: the integer "
+        "program's bound, reached within 3 % (Figure 4), shows it.",
+    )
+
+
 def draw_figure_1(data: Mapping[str, Any]) -> Figure:
     """Draw the eight panels: drained as lines, stopped as dots, the bound in black."""
     figure, panels = new_figure(4, 2, panel=(2.9, 2.3))
@@ -203,8 +227,11 @@ def draw_figure_1(data: Mapping[str, Any]) -> Figure:
             axes.set(title=f"{LABELS[c]}, {row}", ylabel=UNIT[c], xlabel="slots" if r else "")
             if c < 2:
                 axes.set_yscale("log")
-        panels[4 * r].set_ylim(bottom=12)  # room for the legend
-        panels[4 * r].legend(fontsize=4.5, loc="lower right")
+        panels[4 * r].plot([], [], ":", color="black", label="dotted: stopped at the horizon")
+        side = "upper" if r == 0 else "lower"
+        figure.legend(
+            *panels[4 * r].get_legend_handles_labels(), loc=f"outside {side} center", ncols=4, fontsize=8
+        )
     return figure
 
 

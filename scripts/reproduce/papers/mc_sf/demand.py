@@ -118,6 +118,7 @@ def _findings(
             Verdict.REPRODUCED
             if abs(quotient * ours / theirs - 1) <= 0.2 or (demand == "low" and quotient > theirs / ours)
             else Verdict.NOT_REPRODUCED,
+            "" if demand == "high" else "Both are nearly level, and the interval of the smaller one is wide.",
         )
     )
     if demand == "high":

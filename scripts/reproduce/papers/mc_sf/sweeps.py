@@ -114,7 +114,8 @@ def _finding_beta(
     """Return the finding of a line.
 
     It is reproduced where every β in the published range stays within 5 % of the best and both smaller and larger
-    ones do worse by more; with conditions, where the range does well and one side or both do no worse.
+    ones do worse by more; with conditions, where the range does well and one side does no worse. Where neither does
+    worse the range says nothing, and nothing is reproduced.
     """
     low, high = BEST_BETA[demand]
     inside = (betas >= low) & (betas <= high)
@@ -122,7 +123,9 @@ def _finding_beta(
     well = bool((ratio[inside] <= 1.05).all())
     sides = [bool((ratio[side] > 1.05).any()) for side in (betas < low, betas > high)]
     shown = {True: "worse", False: "no worse"}
-    verdict = Verdict.NOT_REPRODUCED if not well else Verdict.REPRODUCED if all(sides) else Verdict.CONDITIONS
+    verdict = Verdict.NOT_REPRODUCED
+    if well and any(sides):
+        verdict = Verdict.REPRODUCED if all(sides) else Verdict.CONDITIONS
     return Finding(
         f"{FIGURES['beta'][demand]}, α = {alpha}: range of β",
         f"good from {low} to {high}, worse on both sides",

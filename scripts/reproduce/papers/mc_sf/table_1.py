@@ -122,7 +122,7 @@ def _findings(found: Comparison, fixed: Mapping[str, float]) -> list[Finding]:
             f"rank correlation {order:+.2f}",
             Verdict.REPRODUCED if order >= 0.8 else Verdict.NOT_REPRODUCED,
             "Overflow is rare here, so that a margin mostly costs concurrency: the smaller α, the better, "
-            "α = 0.1 included, which is among the published last.",
+            "α = 0.1 with β = 0.2 included, the published last.",
         ),
         Finding(
             "standard deviation over runs, MC-SF and MC-Benchmark",

@@ -7,6 +7,7 @@ from papers.slai.memory import MEMORY
 from papers.slai.mixes import FIFTY, FIVE, NINETY_FIVE
 from papers.slai.overheads import SENSITIVITY
 from papers.slai.parameters import PARAMETERS
+from papers.slai.planner import PLANNER
 from papers.slai.principles import PRINCIPLES
 from papers.slai.priority import PRIORITY
 from papers.slai.prompts import PROMPTS
@@ -17,7 +18,7 @@ PAPER = Paper(
     title='Bari, Hegde, de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice"',
     page="slai.md",
     experiments=(
-        CHUNKS, THEOREMS, PRINCIPLES, LENGTHS, PARAMETERS, FIVE, MEMORY, PROMPTS, PRIORITY, FIFTY, NINETY_FIVE,
+        PLANNER, CHUNKS, THEOREMS, PRINCIPLES, LENGTHS, PARAMETERS, FIVE, MEMORY, PROMPTS, PRIORITY, FIFTY, NINETY_FIVE,
         SENSITIVITY,
     ),
     figures=(

@@ -159,6 +159,7 @@ def run_figure_1(scale: Scale) -> Outcome:
             "“in many cases” (Section 5.1)",
             "; ".join(f"the 90th is {over:+.0%} off ({engine})" for engine, over in apart.items()),
             _all_or_some([abs(over) < 0.1 for over in apart.values()]),
+            "It is where an engine puts prompts into few, full batches.",
         ),
         Finding(
             "any overload gives the same b̄",

@@ -225,8 +225,8 @@ def _estimators(cases: Sequence[Case], found: Mapping[Case, dict[str, Estimate]]
     rest = f"; elsewhere the mean is up to {max(gap(e, 'mean') for e in short):.0%} off" if short else ""
     right = bool(full) and max(gap(e, "mean") for e in full) < min(0.03, max(gap(e, "median") for e in full))
     return Finding(
-        "which estimate of b̄ is robust",
-        "the median; at 8:1 trimmed means",
+        "the median, at 8:1 trimmed means, are robust estimates of b̄",
+        "used for all predictions (Section 5.1, Appendix C)",
         best + worst + rest,
         Verdict.REFUTED if right else Verdict.NOT_REPRODUCED,
         "What the batches of a run hold sums to Σ g, so that the rate is mean KV use over mean b̄ times E[g]: an "

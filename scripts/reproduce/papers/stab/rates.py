@@ -241,7 +241,7 @@ def run_waits(scale: Scale) -> Outcome:
 
     At 4 and 5 the figure is reproduced if the CDF is nowhere farther than 0.1 from a straight line; at 2 if fewer than
     1 % wait longer than a batch takes; at the service rate if it bends more than at 4 and 5, and its longest wait is
-    between those.
+    between those, with conditions if it is farther than 0.1 from a straight line.
     """
     service = rate_of(RATIO, BATCH_TIME)
     cases = {"λ = 2": 2.0, f"λ = μ = {service:.3f}": service, "λ = 4": 4.0, "λ = 5": 5.0}
@@ -256,6 +256,9 @@ def run_waits(scale: Scale) -> Outcome:
     straight = max(bends[label].value for label in high)
     spread = [run.quantiles[-1] for run in runs[edge]]
     between = longest[low].value < longest[edge].value < longest[high[0]].value
+    shape = Verdict.NOT_REPRODUCED
+    if between and bends[edge].value > straight:
+        shape = Verdict.REPRODUCED if bends[edge].value < 0.1 else Verdict.CONDITIONS
     findings = [
         Finding(
             "λ = 4 and 5: the CDF of waiting times grows nearly linearly",
@@ -273,8 +276,9 @@ def run_waits(scale: Scale) -> Outcome:
             "λ = μ: linear trend, but not smooth",
             "at λ = 3.387, the measured rate",
             f"{interval(bends[edge])} from a straight line; longest wait {min(spread):.0f} … {max(spread):.0f} s",
-            Verdict.REPRODUCED if between and bends[edge].value > straight else Verdict.NOT_REPRODUCED,
-            "Ours is run at the rate of (1), which is ours for b̄ = 0.0372 s.",
+            shape,
+            "Between stable and overloaded and not smooth, but the trend is linear only roughly. Ours is run at the "
+            "rate of (1), which is ours for b̄ = 0.0372 s.",
         ),
     ]
     head = ("", "wait longer than a batch", "longest wait, s", "largest distance from a straight CDF")

@@ -118,23 +118,24 @@ def _plain(x: float) -> float | None:
 
 
 def draw(data: Mapping[str, Any]) -> Figure:
-    """Draw throughput and latency against the rate; the last point is the printed one."""
-    figure, panels = new_figure(2)
+    """Draw throughput and latency against the rate."""
+    figure, panels = new_figure(2, panel=(4.6, 3.6))
+    rates = sorted(data["rates"])
     curves = [(n, c) for n, c in data["curves"].items() if any(x is not None for x in c[0])]
     for axes, k, what in zip(panels, range(2), ("output tokens/s", "mean latency, s"), strict=True):
         for (name, curve), colour in zip(curves, palette(len(curves)), strict=True):
-            points = [(r, y) for r, y in zip(data["rates"], curve[k], strict=True) if y is not None]
-            short = name if len(name) < 36 else f"{name[:33]}…"
-            axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=3, label=short)
-        axes.axvline(data["sustained"], color="black", linestyle=":", linewidth=0.8)
-        axes.set(xscale="log", xlabel="requests/s (last: printed; dotted: sustainable)", ylabel=what)
-    panels[0].plot(
-        data["rates"], [r * data["tokens"] for r in data["rates"]], color="0.6", linewidth=0.8, label="demand"
-    )
+            points = sorted((r, y) for r, y in zip(data["rates"], curve[k], strict=True) if y is not None)
+            axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=3, label=name)
+        axes.axvline(data["sustained"], color="black", linestyle=":", linewidth=0.8, label="sustainable rate")
+        axes.axvline(data["rates"][-1], color="black", linestyle="-.", linewidth=0.8, label="printed rate")
+        axes.set(xscale="log", xlabel="requests/s", ylabel=what)
+        axes.set_xticks(rates, [f"{rate:,.0f}" for rate in rates], rotation=60, fontsize=7)
+        axes.minorticks_off()
+    panels[0].plot(rates, [r * data["tokens"] for r in rates], color="0.6", linewidth=0.8, label="demand")
     low, high = (f([y for _, c in curves for y in c[0] if y is not None]) for f in (min, max))
     panels[0].set_ylim(0.9 * low, 1.15 * high)
     panels[1].set_yscale("log")
-    panels[0].legend(fontsize=6)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=7)
     return figure
 
 
