@@ -49,7 +49,8 @@ class Demonstrations:
         rewards: float64 (n,), until the next step.
         episode_starts: bool (n,), True at the first step of an episode.
         metrics: float64 (f, number of metrics), of each episode that came to its end, in the order of
-            :func:`~kvgym.metrics.metric_names`; those of :func:`kvgym.simulate` on the same requests.
+            :func:`~kvgym.metrics.metric_names`; those of :func:`kvgym.simulate` on the same requests,
+            except ``put_back`` and ``overflows``: what a policy picks and puts back at once is in no action.
         completed: bool (f,), whether every request of it finished; False where the horizon came first.
         workload_seeds: int64 (number of episodes,), the seeds of their requests.
     """

@@ -94,10 +94,9 @@ SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
         "order": ("spf", "fcfs"),
         "offset": (5.0, 10.0),
         "low_offset": (None, 5.0),
-        "memory_threshold": (0.8, 0.96),  # counts with a low_offset
         "paying_first": (False, True),
         "token_budget": (256, 512, 2048),
-        "watermark": (0.0, 0.01, 0.05),
+        "watermark": (0.0, 0.01),
     },
     "work_conserving_fcfs": _CHUNKS,
     "work_conserving_sjf": _CHUNKS | {"resume": ("first", "by_work")},

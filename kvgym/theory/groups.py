@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.buffers import MemoryBound, memory_bound
-from kvgym.theory.checks import check_number
+from kvgym.theory.checks import check_number, check_numbers
 from kvgym.theory.fluid import least_thresholds, load_time
 from kvgym.theory.nested import Floats, chain, ends_of, least_above, segment_memory, survival_probabilities
 from kvgym.theory.time_varying import peak_arrivals, worst_arrivals, worst_survival
@@ -140,7 +140,8 @@ def group_batch_time(
         thresholds: requests per stage of every segment, one group after the other.
         batch_time: the batch-time model.
     """
-    prefills, tokens, squares, decodes, context = np.asarray(thresholds, float) @ segment_loads(groups)
+    per_stage = check_numbers("thresholds", thresholds, least=0)
+    prefills, tokens, squares, decodes, context = per_stage @ segment_loads(groups)
     return load_time(
         batch_time,
         prefills=prefills,
@@ -271,4 +272,4 @@ def split_thresholds(
     lengths = [len(g.output_lens) for g in groups]
     if np.shape(thresholds) != (sum(lengths),):
         raise ConfigError(f"expected {sum(lengths)} thresholds, one for each segment, got {thresholds!r}")
-    return np.split(np.asarray(thresholds, float), np.cumsum(lengths)[:-1])
+    return np.split(check_numbers("thresholds", thresholds, least=0), np.cumsum(lengths)[:-1])

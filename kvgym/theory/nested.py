@@ -216,8 +216,9 @@ def least_chain(
 
 def chain(first: float, p: Floats, slack: float) -> Floats:
     """Return the least thresholds from n_1 on, each above (1 + slack) p times the one before."""
-    n = [float(first)]
-    for q in p:
+    check_number("slack", slack)
+    n = [float(check_number("first", first))]
+    for q in check_numbers("p", p):
         wanted = min(least_above((1 + slack) * q * n[-1]), n[-1])  # more than n_k cannot arrive
         n.append(max(wanted, least_above(q * n[-1])))
     return np.array(n)
@@ -225,7 +226,7 @@ def chain(first: float, p: Floats, slack: float) -> Floats:
 
 def least_above(x: float) -> float:
     """Return the least whole number above x, up to rounding."""
-    return math.floor(x * (1 + ROUNDING)) + 1.0
+    return math.floor(check_number("x", x) * (1 + ROUNDING)) + 1.0
 
 
 def above(n: float, x: float) -> bool:

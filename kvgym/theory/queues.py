@@ -31,6 +31,7 @@ def poisson_excess(mean: float, level: float) -> float:
         level: any number.
     """
     check_number("mean", mean, above=0)
+    check_number("level", level)
     if level < 0:
         return mean - level
     k = math.floor(level)  # E[X; X > k] = mean P(X >= k)
@@ -120,6 +121,8 @@ def throughput_gap(
     """
     if kind not in ("exact", "printed"):
         raise ConfigError(f"unknown kind of gap {kind!r}; valid: exact, printed")
+    check_number("mean", mean, above=0)
+    check_number("threshold", threshold, above=0)
     if mean > threshold * (1 + 1e-12):
         raise ConfigError(f"no bound: {mean:g} arrive in a full batch, above the threshold {threshold:g}")
     if kind == "exact":

@@ -87,6 +87,7 @@ def time_varying_condition(
 
 def peak_arrivals(c: ClassStatistics, window: float) -> float:
     """Return the most requests of a class expected in any ``window`` seconds; at a constant rate all are alike."""
+    check_number("window", window, least=0)
     p = c.profile
     return c.rate * window if p is None else worst_arrivals(p.times, [p.rates], window, p.period)
 

@@ -238,7 +238,7 @@ def test_lists_in_markdown(kvgym):
         info = POLICIES[name].info
         assert cells[0] == info.summary
         known = [*sorted(info.needs), *(f"({name})" for name in sorted(info.uses))]
-        assert cells[2] == (", ".join(known) or "–")
+        assert cells[2] == (", ".join(known) or "–") + (": clairvoyant" if info.clairvoyant else "")
         assert [cell == "yes" for cell in cells[3:6]] == [info.chunks_prefill, info.pauses, info.evicts]
         assert info.algorithm in cells[6]
 
@@ -305,5 +305,4 @@ def test_nobody_finished_is_not_a_success(kvgym):
     assert "livelock" in out or "no progress" in out
     code, _, err = kvgym("compare", "-n", 5, "-p", "fcfs:protection=none")
     assert code == 2
-    assert "protection=None" in err
-    assert "defaults: protection=0.0" in err
+    assert "protection = None; expected a fraction in [0, 1)" in err

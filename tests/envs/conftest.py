@@ -41,7 +41,9 @@ def _random_arguments(rng: np.random.Generator) -> dict[str, Any]:
     def one(*options: Any) -> Any:
         return options[int(rng.integers(len(options)))]
 
-    scenario = one(*(name for name in scenario_names() if load_scenario(name).workers == 1))
+    # An adversary's requests are a given list: no number or rate of them can be asked for.
+    names = (name for name in scenario_names() if name != "mc-sf-adversarial")
+    scenario = one(*(name for name in names if load_scenario(name).workers == 1))
     arguments: dict[str, Any] = {
         "action": one("admit_evict", "admit_count", "flags", "knobs", "tokens", "rank", "rank_scores"),
         "scenario": scenario,

