@@ -89,7 +89,7 @@ def random_requests(rng: np.random.Generator, second: float) -> RequestTable:
     guess = np.maximum(1, output + (rng.integers(-2, 3, n) if rng.random() < 0.5 else 0))
     gap = second * rng.choice([0.0, 0.3, 2.0, 20.0])
     prompt = rng.integers(1, int(rng.choice([3, 12, most])) + 1, n)
-    if rng.random() < 0.2:
+    if rng.random() < 0.3:
         prompt[: rng.integers(1, 4)] *= int(rng.choice([10, 100]))
     return RequestTable.from_columns(
         arrival_time=np.cumsum(rng.exponential(gap, n)),
@@ -110,13 +110,16 @@ def random_instance(seed: int) -> tuple[System, RequestTable, str | None]:
     rng = np.random.default_rng(seed)
     model = random_model(rng)
     table = random_requests(rng, float(model(num_decodes=1, decode_context=10)))
+    packed = rng.random() < 0.1
+    if packed:  # a batch that takes all memory can serve all
+        table = table.replace(arrival_time=np.zeros(len(table)), output_len=np.ones(len(table), np.int64))
     longest = int((table.prompt_len + table.output_len).max())
     block = int(rng.choice([1, 1, 2, 5, 16]))
     peaks = -(-(table.prompt_len + table.output_len) // block) * block
     least = -(-longest // block) * block
 
     def capacity() -> int:
-        if rng.random() < 0.15:
+        if packed or rng.random() < 0.15:
             return int(peaks.sum())  # filled to the last block by all requests at their last tokens
         return least + int(longest * rng.choice([0.0, 0.3, 1.5, 8.0]) * rng.random()) + 1
 
