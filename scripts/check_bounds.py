@@ -78,14 +78,22 @@ def random_model(rng: np.random.Generator) -> BatchTimeModel:
 
 
 def random_requests(rng: np.random.Generator, second: float) -> RequestTable:
-    """Return up to 20 requests with all columns; ``second`` is about what a batch takes."""
+    """Return up to 20 requests with all columns, at times long prompts among short ones.
+
+    Args:
+        rng: what is drawn from.
+        second: about what a batch takes.
+    """
     n, most = int(rng.integers(1, 21)), int(rng.choice([6, 20, 80]))
     output = np.minimum(rng.geometric(2 / most, n), most)
     guess = np.maximum(1, output + (rng.integers(-2, 3, n) if rng.random() < 0.5 else 0))
     gap = second * rng.choice([0.0, 0.3, 2.0, 20.0])
+    prompt = rng.integers(1, int(rng.choice([3, 12, most])) + 1, n)
+    if rng.random() < 0.3:
+        prompt[: rng.integers(1, 4)] *= int(rng.choice([10, 100]))
     return RequestTable.from_columns(
         arrival_time=np.cumsum(rng.exponential(gap, n)),
-        prompt_len=rng.integers(1, int(rng.choice([3, 12, most])) + 1, n),
+        prompt_len=prompt,
         output_len=output,
         predicted_output_len=guess,
         predicted_low=np.maximum(1, guess - 2),
@@ -102,11 +110,17 @@ def random_instance(seed: int) -> tuple[System, RequestTable, str | None]:
     rng = np.random.default_rng(seed)
     model = random_model(rng)
     table = random_requests(rng, float(model(num_decodes=1, decode_context=10)))
+    packed = rng.random() < 0.1
+    if packed:  # a batch that takes all memory can serve all
+        table = table.replace(arrival_time=np.zeros(len(table)), output_len=np.ones(len(table), np.int64))
     longest = int((table.prompt_len + table.output_len).max())
     block = int(rng.choice([1, 1, 2, 5, 16]))
+    peaks = -(-(table.prompt_len + table.output_len) // block) * block
     least = -(-longest // block) * block
 
     def capacity() -> int:
+        if packed or rng.random() < 0.15:
+            return int(peaks.sum())  # filled to the last block by all requests at their last tokens
         return least + int(longest * rng.choice([0.0, 0.3, 1.5, 8.0]) * rng.random()) + 1
 
     rules: dict[str, Any] = {

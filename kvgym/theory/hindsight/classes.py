@@ -12,9 +12,9 @@ the number of starts until each slot down changes it by less than one per kind, 
 that. Requests that are then left are put where they fit. With hundreds of requests in memory the two ends are close
 together.
 
-Requests start at whole slots and run through. A schedule that pauses them, or evicts them with the loss of their
-progress, is no better: the last o slots in which such a request ran may be put together before its completion, where
-they hold no more memory. What is evicted and keeps its progress (swapping) is not covered.
+Requests arrive and start at whole slots and run through. A schedule that pauses them, or evicts them with the loss of
+their progress, is no better: the last o slots in which such a request ran may be put together before its completion,
+where they hold no more memory. What is evicted and keeps its progress (swapping) is not covered.
 """
 
 from __future__ import annotations
@@ -59,10 +59,22 @@ class Kinds:
 
     @classmethod
     def of(cls, table: RequestTable) -> Kinds:
-        """Return the requests of a table; those that arrive within a slot may start in the next."""
+        """Return the requests of a table.
+
+        Raises:
+            ConfigError: there are none, or some arrive between slots: an idle worker would not wait for the next one.
+        """
+        if len(table) == 0:
+            raise ConfigError("there are no requests")
+        between = table.arrival_time != np.floor(table.arrival_time)
+        if between.any():
+            raise ConfigError(
+                f"request {int(np.argmax(between))} arrives at {table.arrival_time[between][0]:g}, between slots; "
+                "expected whole arrival times"
+            )
         pairs = np.stack([table.prompt_len, table.output_len], axis=1).astype(np.int64)
         kinds, kind = np.unique(pairs, axis=0, return_inverse=True)
-        slot = np.ceil(table.arrival_time).astype(np.int64)
+        slot = table.arrival_time.astype(np.int64)
         arrivals = np.zeros((len(kinds), int(slot.max()) + 1), np.int64)
         np.add.at(arrivals, (kind.ravel(), slot), 1)
         return cls(kinds[:, 0], kinds[:, 1], arrivals, kind.ravel(), slot, table.arrival_time)
@@ -81,12 +93,11 @@ def bound_classes(
         seconds: for each linear program; one that takes longer leaves what needs no program (:func:`volume_bound`).
 
     Raises:
-        ConfigError: no requests, an unknown metric, a request that does not fit, or more than 50 kinds.
+        ConfigError: no requests, arrivals between slots, an unknown metric, a request that does not fit, or more than
+            50 kinds.
     """
     if metric not in METRICS:
         raise ConfigError(f"metric = {metric!r}; expected one of {', '.join(METRICS)}")
-    if len(table) == 0:
-        raise ConfigError("there are no requests")
     kinds = Kinds.of(table)
     if len(kinds.prompt) > 50:
         raise ConfigError(f"{len(kinds.prompt)} different lengths; a program by kind is for at most 50")
@@ -187,7 +198,7 @@ def volume_bound(table: RequestTable, kv_capacity: int, metric: str = "e2e_laten
         metric: one of :data:`METRICS`.
 
     Raises:
-        ConfigError: an unknown metric.
+        ConfigError: no requests, arrivals between slots, or an unknown metric.
     """
     if metric not in METRICS:
         raise ConfigError(f"metric = {metric!r}; expected one of {', '.join(METRICS)}")

@@ -46,11 +46,11 @@ def best(table, capacity, metric, latest):
 
 
 def test_memory_and_metrics_by_hand():
-    # 0: 2, 3 in slots 0, 1. 1: 3, 4, 5, 6 from slot 1 on. Latencies 2 and 5 - 0.5.
-    kinds, starts = Kinds.of(table_of([0, 0.5], [0, 1])), np.array([0, 1])
+    # 0: 2, 3 in slots 0, 1. 1: 3, 4, 5, 6 from slot 1 on. Latencies 2 and 5 - 1.
+    kinds, starts = Kinds.of(table_of([0, 1], [0, 1])), np.array([0, 1])
     assert memory_of(kinds, starts).tolist() == [2, 6, 4, 5, 6]
     metrics = schedule_metrics(kinds, starts)
-    assert (metrics["e2e_latency_mean"], metrics["makespan"]) == (3.25, 5)
+    assert (metrics["e2e_latency_mean"], metrics["makespan"]) == (3, 5)
     assert metrics["token_throughput"] == 6 / 5
     assert kinds.slot.tolist() == [0, 1]
 
@@ -118,6 +118,7 @@ def test_starts_follow_the_wish_where_they_fit():
     [
         (table_of([0], [0]), 9, "kv_peak", "kv_peak"),
         (table_of([], []), 9, "makespan", "no requests"),
+        (table_of([0, 0.5], [0, 0]), 9, "makespan", "request 1 arrives at 0.5, between slots"),
         (table_of([0], [1]), 5, "makespan", "holds no request of 6"),
         (table_of(np.zeros(60), range(60), [(1, 1 + i) for i in range(60)]), 99, "makespan", "60 different"),
     ],

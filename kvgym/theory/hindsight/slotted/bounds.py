@@ -79,7 +79,8 @@ def bound_slotted(
     its last o slots are a place in the sense of the integer program. Evicted requests that keep their progress may do
     better, and so may first tokens where requests are interrupted: ``interruptions`` gives the bounds from memory ×
     time alone, which hold for these as well. Without it, ``ttft_mean``, ``queueing_delay_mean`` and ``kv_utilisation``
-    are about schedules that interrupt nobody. Every policy is taken to decide at whole moments.
+    are about schedules that interrupt nobody. Waiting for a moment between slots gains nothing: batches that begin at t
+    may begin at ⌊t⌋ instead, all of them, as they are a second apart at least and arrivals are whole.
 
     Means of all three latencies have the same best schedules, and so have the end, both throughputs and memory use.
 
