@@ -41,7 +41,7 @@ from kvgym.policy import POLICIES
 from kvgym.routing import ROUTERS
 from kvgym.runner import simulate
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System, Worker
-from kvgym.theory.hindsight.calibrated_bounds import METRICS, bounds_calibrated
+from kvgym.theory.hindsight.calibrated.bounds import METRICS, bounds_calibrated
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
 

@@ -76,7 +76,7 @@ def bound(
     from kvgym.runner import simulate
     from kvgym.theory.hindsight.bounds import REFERENCE
     from kvgym.theory.hindsight.bounds import bound as find_bound
-    from kvgym.theory.hindsight.calibrated_bounds import METRICS, check_boundable
+    from kvgym.theory.hindsight.calibrated.bounds import METRICS, check_boundable
 
     chosen = build_scenario(
         scenario, hardware=hardware, engine=engine, batch_time=batch_time,

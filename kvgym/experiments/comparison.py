@@ -21,7 +21,7 @@ from kvgym.policy import Policy, make_policy, policy_defaults
 from kvgym.routing import Router, make_router
 from kvgym.runner import SimulationResult, check_needs
 from kvgym.theory.hindsight.bounds import REFERENCE, unbeatable
-from kvgym.theory.hindsight.calibrated_bounds import Bound
+from kvgym.theory.hindsight.calibrated.bounds import Bound
 
 Progress = Callable[[str], None]
 

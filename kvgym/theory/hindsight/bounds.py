@@ -2,7 +2,7 @@
 
 Three arguments, of which :func:`bound` takes those that hold for the system:
 
-- batches of any kind of cost, clusters and every rule of the engine: :mod:`~kvgym.theory.hindsight.calibrated_bounds`;
+- batches of any kind of cost, clusters and every rule of the engine: :mod:`~kvgym.theory.hindsight.calibrated.bounds`;
 - slotted time (one worker, a second for every batch, memory in tokens, the prompt's batch emits the first token, whole
   arrival times): :func:`~kvgym.theory.hindsight.slotted.bound_slotted`, which is tighter there;
 - a run: nobody can say that a better one is impossible, so what the best of those given and the clairvoyant reference
@@ -28,7 +28,7 @@ from kvgym.errors import ConfigError
 from kvgym.metrics import compute_metrics, metric_info
 from kvgym.runner import SimulationResult, simulate
 from kvgym.simulator.system import System
-from kvgym.theory.hindsight.calibrated_bounds import Bound, bound_calibrated
+from kvgym.theory.hindsight.calibrated.bounds import Bound, bound_calibrated
 from kvgym.theory.hindsight.interval import TOLERANCE, Interval
 from kvgym.workloads.table import RequestTable
 
@@ -62,7 +62,7 @@ def bound(
     Args:
         table: the requests.
         system: worker or cluster that serves them.
-        metric: one of :data:`~kvgym.theory.hindsight.calibrated_bounds.METRICS`.
+        metric: one of :data:`~kvgym.theory.hindsight.calibrated.bounds.METRICS`.
         runs: runs of these requests on this system; those that did not complete do not count.
         reference: a policy that is run besides; None = nobody.
         seconds: in slotted time, how long an integer program may be solved.
@@ -114,7 +114,7 @@ def unbeatable(
     Args:
         table: the requests.
         system: worker or cluster that serves them.
-        metric: one of :data:`~kvgym.theory.hindsight.calibrated_bounds.METRICS`.
+        metric: one of :data:`~kvgym.theory.hindsight.calibrated.bounds.METRICS`.
         effort: in slotted time, multiplies the work of the search for prices, some seconds at most.
 
     Raises:

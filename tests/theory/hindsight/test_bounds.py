@@ -10,7 +10,7 @@ from kvgym.runner import simulate
 from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 from kvgym.simulator.system import System
 from kvgym.theory.hindsight.bounds import bound, is_slotted, unbeatable
-from kvgym.theory.hindsight.calibrated_bounds import bound_calibrated
+from kvgym.theory.hindsight.calibrated.bounds import bound_calibrated
 from kvgym.workloads.table import RequestTable
 
 SLOTTED = System(20, UnitBatchTime())

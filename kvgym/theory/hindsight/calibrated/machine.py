@@ -1,7 +1,7 @@
 """One preemptive machine that works at unit rate: the relaxation in which batches share nothing but their time.
 
 All functions are exact for that machine; that its optimum is below every schedule of a system is shown in
-:mod:`kvgym.theory.hindsight.calibrated_bounds`.
+:mod:`kvgym.theory.hindsight.calibrated.bounds`.
 """
 
 from __future__ import annotations

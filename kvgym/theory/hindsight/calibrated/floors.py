@@ -45,8 +45,8 @@ from kvgym.batch_time import (
     UnitBatchTime,
 )
 from kvgym.batch_time.piecewise import QUANTITIES
-from kvgym.theory.hindsight.calibrated_lines import BatchFloor, Composition, Floats, line_below
-from kvgym.theory.hindsight.calibrated_profile import profile_floor
+from kvgym.theory.hindsight.calibrated.lines import BatchFloor, Composition, Floats, line_below
+from kvgym.theory.hindsight.calibrated.profile import profile_floor
 
 
 def alone_is_least(model: BatchTimeModel) -> bool:

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.batch_time import BatchTimeModel
-from kvgym.theory.hindsight.calibrated_floors import alone_is_least, batch_floor
-from kvgym.theory.hindsight.calibrated_lines import Composition, Floats
+from kvgym.theory.hindsight.calibrated.floors import alone_is_least, batch_floor
+from kvgym.theory.hindsight.calibrated.lines import Composition, Floats
 from kvgym.workloads.table import RequestTable
 
 GRID = 256

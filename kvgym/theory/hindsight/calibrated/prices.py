@@ -33,7 +33,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.theory.hindsight.calibrated_lines import Floats
+from kvgym.theory.hindsight.calibrated.lines import Floats
 
 Ints = NDArray[np.int64]
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from kvgym.theory.hindsight.calibrated_machine import last_completion, least_completions, least_mean_times
+from kvgym.theory.hindsight.calibrated.machine import last_completion, least_completions, least_mean_times
 
 
 def test_shortest_remaining_work_first_by_hand():

@@ -6,7 +6,7 @@ lengths and arrivals known or not. Nothing but arrivals, lengths, memory and bat
 all requests are served: with a horizon a scheduler could leave out the long ones.
 
 **Alone** (per request). Request i arrives at a_i and its prefill and decodes take d_i seconds at least, one after the
-other (:mod:`kvgym.theory.hindsight.calibrated_work`). So it ends at C_i ≥ a_i + d_i.
+other (:mod:`kvgym.theory.hindsight.calibrated.work`). So it ends at C_i ≥ a_i + d_i.
 
 **One machine** (in aggregate). Let the work of a batch for its requests be done evenly over its duration. As it sums
 up to the duration at most, this is a schedule of one machine that works at unit rate, on which request i receives its
@@ -18,11 +18,11 @@ take equally long for all requests, and a piece costs what the cheapest takes. H
 - No request ends at its work's mean time m_i, but later: the work of a token lies evenly in its batch and the batches
   of all further tokens follow, each with its least time. So C_i ≥ m_i + l_i, where l_i is the mean over the work of
   what must still come (its *lag*). And Σ m_i is at least what the machine reaches if it always does what is released of
-  the request with least work in all (:func:`~kvgym.theory.hindsight.calibrated_machine.least_mean_times`); the work of
+  the request with least work in all (:func:`~kvgym.theory.hindsight.calibrated.machine.least_mean_times`); the work of
   the j-th token is released when the tokens before it can be there at the earliest. This bound holds the first one
   (Alone) within it up to the coarseness of pieces, and most of the second.
 - A price on the machine's time gives a bound at loads at which batches are neither full nor those of one request
-  (:mod:`~kvgym.theory.hindsight.calibrated_prices`); it is there for workers that all serve whole requests.
+  (:mod:`~kvgym.theory.hindsight.calibrated.prices`); it is there for workers that all serve whole requests.
 - The last request ends no sooner than the machine would with all work (makespan), from any arrival on.
 
 Prefill and decode workers apart are two machines: each gives a bound, in which the other's part counts as time only.
@@ -45,9 +45,9 @@ import numpy as np
 
 from kvgym.errors import ConfigError
 from kvgym.simulator.system import System
-from kvgym.theory.hindsight.calibrated_machine import last_completion, least_completions, least_mean_times
-from kvgym.theory.hindsight.calibrated_prices import Steps, groups_of, priced
-from kvgym.theory.hindsight.calibrated_work import (
+from kvgym.theory.hindsight.calibrated.machine import last_completion, least_completions, least_mean_times
+from kvgym.theory.hindsight.calibrated.prices import Steps, groups_of, priced
+from kvgym.theory.hindsight.calibrated.work import (
     AloneTimes,
     Costs,
     Demand,

@@ -17,8 +17,8 @@ from kvgym.batch_time import (
 )
 from kvgym.batch_time.piecewise import QUANTITIES
 from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
-from kvgym.theory.hindsight.calibrated_floors import batch_floor
-from kvgym.theory.hindsight.calibrated_lines import Composition, hull, line_below
+from kvgym.theory.hindsight.calibrated.floors import batch_floor
+from kvgym.theory.hindsight.calibrated.lines import Composition, hull, line_below
 
 PLACES = [
     Composition(150, 60, 58, 15_000),

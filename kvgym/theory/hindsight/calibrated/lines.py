@@ -1,6 +1,6 @@
 """What a floor of batch times is, and lines below curves to make it of.
 
-Why floors hold is told in :mod:`kvgym.theory.hindsight.calibrated_floors`.
+Why floors hold is told in :mod:`kvgym.theory.hindsight.calibrated.floors`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Floors of calibrated tables, read from the parameters that their kernels read.
 
-Why they hold is told in :mod:`kvgym.theory.hindsight.calibrated_floors`.
+Why they hold is told in :mod:`kvgym.theory.hindsight.calibrated.floors`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from scipy.optimize import linprog
 
 from kvgym.batch_time import ProfileBatchTime
 from kvgym.batch_time.interpolation import bilinear
-from kvgym.theory.hindsight.calibrated_lines import (
+from kvgym.theory.hindsight.calibrated.lines import (
     BatchFloor,
     Composition,
     Floats,

@@ -11,7 +11,7 @@ from kvgym.errors import ConfigError, LivelockError, WorkloadError
 from kvgym.metrics import compute_metrics
 from kvgym.runner import simulate
 from kvgym.simulator.system import System, Worker
-from kvgym.theory.hindsight.calibrated_bounds import METRICS, bound_calibrated, bounds_calibrated
+from kvgym.theory.hindsight.calibrated.bounds import METRICS, bound_calibrated, bounds_calibrated
 from kvgym.workloads.table import RequestTable
 
 UNIT = UnitBatchTime()
