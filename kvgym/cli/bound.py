@@ -83,7 +83,7 @@ def bound(
         kv_capacity=kv_capacity, block_size=block_size, workload=workload,
         trace=requests, trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
         predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=None,
-    )  # fmt: skip
+    ).of_seed(seed)  # fmt: skip
     names = [m for m in METRICS if m != "request_throughput"] if metrics is None else split_specs(metrics)
     if not names:
         raise ConfigError(f"--metrics {metrics!r} names none; there is a bound on: {', '.join(METRICS)}")

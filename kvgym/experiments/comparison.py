@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,9 @@ from kvgym.metrics import metric_info, metric_names
 from kvgym.policy import Policy, make_policy, policy_defaults
 from kvgym.routing import Router, make_router
 from kvgym.runner import SimulationResult, check_needs
-from kvgym.theory.hindsight.bounds import REFERENCE, unbeatable
-from kvgym.theory.hindsight.calibrated.bounds import Bound
+
+if TYPE_CHECKING:
+    from kvgym.theory.hindsight.calibrated.bounds import Bound
 
 Progress = Callable[[str], None]
 
@@ -231,8 +232,11 @@ def compare(
     made = [make_policy(p) for p in (policies if policies is not None else chosen.policies)]
     if not made:
         raise ConfigError("no policies to compare; name at least one")
-    if bound and all(policy.info.name != REFERENCE for policy in made):
-        made.append(make_policy(REFERENCE))
+    if bound:  # SciPy's optimisers are loaded with it
+        from kvgym.theory.hindsight.bounds import REFERENCE, unbeatable
+
+        if all(policy.info.name != REFERENCE for policy in made):
+            made.append(make_policy(REFERENCE))
     contenders = _contenders(chosen, made, routers)
     labels = list(contenders)
     numbers = tuple(
@@ -253,7 +257,7 @@ def compare(
         own.check_fits(table)
         sizes.append(len(table))
         if bound:
-            bounds.append(unbeatable(table, system, BOUNDED, effort=BOUND_EFFORT))
+            bounds.append(unbeatable(table, own, BOUNDED, effort=BOUND_EFFORT))
         notes += [(seed, note) for note in table.notes]
     runs = [
         Run(chosen, policy, router, seed, label, log=keep_examples and seed == numbers[0])

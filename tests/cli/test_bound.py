@@ -5,9 +5,12 @@ import json
 import pytest
 
 from kvgym.experiments.changes import build_scenario
-from kvgym.experiments.comparison import compare
+from kvgym.experiments.comparison import BOUND_EFFORT, compare
+from kvgym.experiments.runs import Player
+from kvgym.experiments.scenario import load_scenario
 from kvgym.report import content, plots
 from kvgym.report.html import render
+from kvgym.theory.hindsight.bounds import unbeatable
 
 
 def test_bound_shows_both_ends(kvgym):
@@ -87,6 +90,20 @@ def test_the_clairvoyant_is_never_the_best(compared):
     assert not any(cell["best"] for cell in rows["clairvoyant"])
     assert rows["clairvoyant"][0]["interval"].endswith("clairvoyant")
     assert rows["mc_sf"][2]["text"].startswith("≤ ")
+
+
+def test_a_memory_that_is_drawn_is_bounded_as_drawn(kvgym):
+    """Of seeds 0 … 5 of Arrival Model 1 each has its own memory: a bound of another's would be no bound."""
+    found = compare("mc-sf-model-1", ["mc_sf"], seeds=6, bound=True)
+    model = load_scenario("mc-sf-model-1")
+    assert len({model.of_seed(seed).make_system().kv_capacity for seed in range(6)}) > 3
+    for seed, own in enumerate(found.bounds):
+        system, table = Player().requests(model, seed)
+        assert own == unbeatable(table, system, "e2e_latency_mean", effort=BOUND_EFFORT)
+        code, out, _ = kvgym("bound", "mc-sf-model-1", "--seed", seed, "--metrics", "makespan", "--json")
+        assert code == 0
+        lower = json.loads(out)["bounds"]["makespan"]["lower"]
+        assert lower == unbeatable(table, system, "makespan").value
 
 
 def test_the_report_shows_the_bound(compared):

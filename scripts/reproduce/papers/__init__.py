@@ -1,1 +1,1 @@
-"""The experiments of each paper, a package per paper; the commands are beside this folder."""
+"""The experiments of each paper, a package per paper; the command is ``python scripts/reproduce``."""
