@@ -39,18 +39,22 @@ from kvgym.kernels import (
     evict,
     evict_latest,
     first_tokens,
+    forget_left,
     has_place,
     heap_first,
     heap_pop,
     heap_push,
     jit,
     key_request,
+    left_request,
     need_of,
     need_of_active,
     next_uniform,
     policy_kernel,
     profile_add,
+    profile_clear,
     profile_forget,
+    profile_of,
     profile_offset,
     put_back,
     request_key,
@@ -164,6 +168,24 @@ def leave_class(state: Any, n: int, row: int) -> None:
 
 
 @jit
+def forget_of_class(view: RuleView, state: Any, n: int, i: int) -> None:
+    """Take request ``i``, which a router has taken away, out of the queue of its class if it stands there."""
+    row = class_row(state, n, view.requests[i].class_id)
+    head, tail, following = 1 + n + row, 1 + 2 * n + row, 1 + 3 * n
+    before, at = UNKNOWN, state[head]
+    while at != UNKNOWN and at != i:
+        before, at = at, state[following + at]
+    if at == UNKNOWN:
+        return
+    if before == UNKNOWN:
+        state[head] = state[following + i]
+    else:
+        state[following + before] = state[following + i]
+    if state[tail] == i:
+        state[tail] = before
+
+
+@jit
 def put_back_classes(view: RuleView, decision: RuleDecision, memory: RuleMemory, row: int, left: int) -> None:
     """Count the picks that an overflow undoes.
 
@@ -190,6 +212,8 @@ def put_back_classes(view: RuleView, decision: RuleDecision, memory: RuleMemory,
 def flow_control_classes_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 1: pick up to b_k of each class; what does not fit leaves, last in first out."""
     state, n, last = memory.state, int(memory.params[0]), memory.params.shape[0] - 2
+    for j in range(view.worker.num_left):
+        forget_of_class(view, state, n, left_request(view, j))
     for j in range(view.worker.num_queued):
         join_class(view, state, n, view.queued[j])
     need = need_of_active(view)
@@ -248,13 +272,19 @@ def a_min_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> 
     """
     w, state, profile = view.worker, memory.state, memory.profile
     predictions = HEAP + 1 + int(memory.params[_REQUESTS])
+    forget_left(view, state, HEAP)
     for j in range(w.num_queued):
         i = view.queued[j]
-        if view.requests[i].num_evictions == 0:
-            state[predictions + i] = view.requests[i].predicted_low
+        state[predictions + i] = max(state[predictions + i], view.requests[i].predicted_low)
         heap_push(state, HEAP, request_key(state[predictions + i], i))
     offset = profile_offset(profile, state, w.iteration)
-    for j in range(w.num_finished if w.role != ROLE_PREFILL else 0):
+    if w.num_left > 0:
+        profile_clear(profile)
+        state[BLOCKED_ID] = UNKNOWN
+        for k in range(w.num_active):
+            slot = view.active[k]
+            profile_of(view.problem, profile, offset, slot, state[predictions + slot.request_id])
+    for j in range(w.num_finished if w.role != ROLE_PREFILL and w.num_left == 0 else 0):
         i = view.finished[j]
         predicted_len, made = state[predictions + i], view.requests[i].num_output_tokens
         if predicted_len > made:

@@ -36,6 +36,7 @@ from kvgym.kernels import (
     evict,
     evict_latest,
     first_waiting,
+    forget_left,
     has_place,
     heap_pop,
     heap_push,
@@ -184,6 +185,7 @@ def sarathi_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -
     """Algorithm 4: every decode, then ongoing prefills, then new ones, within the token budget."""
     w, d, params = view.worker, decision.record, memory.params
     shortest_first = params[_SHORTEST_FIRST] == 1.0
+    forget_left(view, memory.state, 0)
     for j in range(w.num_queued if shortest_first else 0):
         i = view.queued[j]
         heap_push(memory.state, 0, request_key(view.requests[i].num_prefill_left, i))

@@ -29,6 +29,7 @@ from kvgym.kernels import (
     clear_all,
     first_tokens,
     first_waiting,
+    forget_left,
     has_place,
     heap_first,
     heap_pop,
@@ -42,6 +43,7 @@ from kvgym.kernels import (
     profile_add,
     profile_clear,
     profile_forget,
+    profile_of,
     profile_offset,
     request_key,
     rounds_for,
@@ -72,13 +74,21 @@ BLOCKED_UNTIL, BLOCKED_ID, HEAP = 1, 2, 3
 def update_profile(view: RuleView, memory: RuleMemory, longest: bool) -> int:
     """Correct the profile where predictions were wrong; returns the offset of now.
 
-    Requests that ended early are taken out (on a prefill worker none does). If overruns extend predictions, each
+    Requests that ended early are taken out (on a prefill worker none does); after a router has taken any away the
+    profile is made anew of those that are left. If overruns extend predictions, each
     that has outlived its own is put back for the coming iteration. The prediction is the longest possible output
     if ``longest``.
     """
     w, profile, block_size = view.worker, memory.profile, view.problem.block_size
     offset = profile_offset(profile, memory.state, w.iteration)
-    for j in range(w.num_finished if w.role != ROLE_PREFILL else 0):
+    if w.num_left > 0:
+        profile_clear(profile)
+        memory.state[BLOCKED_ID] = UNKNOWN
+        for k in range(w.num_active):
+            slot = view.active[k]
+            high = view.requests[slot.request_id].predicted_high
+            profile_of(view.problem, profile, offset, slot, high if longest else slot.predicted_len)
+    for j in range(w.num_finished if w.role != ROLE_PREFILL and w.num_left == 0 else 0):
         r = view.requests[view.finished[j]]
         predicted_len = r.predicted_high if longest else r.predicted_len
         if predicted_len > r.num_output_tokens:
@@ -145,6 +155,7 @@ def push_predicted(view: RuleView, memory: RuleMemory, i: int) -> None:
 @policy_kernel
 def mc_sf_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Algorithm 1: admit in ascending order of predicted output length while (5) holds."""
+    forget_left(view, memory.state, HEAP)
     for j in range(view.worker.num_queued):
         push_predicted(view, memory, view.queued[j])
     offset = update_profile(view, memory, False)

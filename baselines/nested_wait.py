@@ -39,6 +39,7 @@ from kvgym.baselines._thresholds import (
     evict_newest,
     fade_counts,
     first_of,
+    forget_of_queue,
     join_queue,
     leave_queue,
     num_stages,
@@ -57,6 +58,7 @@ from kvgym.kernels import (
     evict_latest,
     held_by,
     jit_inline,
+    left_request,
     need_of,
     need_of_active,
     pause,
@@ -147,6 +149,9 @@ def nested_wait_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemor
     capacity = view.problem.kv_capacity
     if memory.params[ADJUST] > 0:
         fade_counts(view, memory)
+    for j in range(view.worker.num_left):
+        i = left_request(view, j)
+        forget_of_queue(memory, group_of(memory, view.requests[i].prompt_len), i)
     for j in range(view.worker.num_queued):
         i = view.queued[j]
         join_queue(view, memory, group_of(memory, view.requests[i].prompt_len), i)

@@ -24,6 +24,7 @@ from kvgym.kernels import (
     evict,
     evict_latest,
     first_tokens,
+    forget_ranked,
     heap_pop,
     heap_push,
     jit,
@@ -87,6 +88,7 @@ def ageing_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) ->
     length plus the rate times the arrival time.
     """
     state, keys = memory.state, memory.reals
+    forget_ranked(view, state, HEAP, keys, 0)
     for j in range(view.worker.num_queued):
         i = view.queued[j]
         r = view.requests[i]

@@ -50,6 +50,7 @@ from kvgym.kernels import (
     claim_of,
     evict,
     first_waiting,
+    forget_ranked,
     full_tokens,
     has_place,
     held_by,
@@ -100,6 +101,7 @@ def rank_waiting(view: RuleView, memory: RuleMemory) -> None:
     queue: the low 32 bits.
     """
     state, requeue = memory.state, view.problem.requeue
+    forget_ranked(view, state, state[_WAITING_AT], state, _RANKS)
     for j in range(view.worker.num_queued):
         i = view.queued[j]
         r = view.requests[i]

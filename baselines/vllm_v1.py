@@ -55,6 +55,7 @@ from kvgym.kernels import (
     admit,
     admit_tokens,
     evict,
+    forget_left,
     full_tokens,
     has_place,
     heap_pop,
@@ -192,6 +193,7 @@ def start_waiting(view: RuleView, decision: RuleDecision, memory: RuleMemory, bu
 def vllm_v1_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Running requests first; waiting ones only in an iteration that preempts nobody."""
     w = view.worker
+    forget_left(view, memory.state, 0)
     for j in range(w.num_queued if memory.params[_BY_PRIORITY] == 1.0 else 0):
         i = view.queued[j]
         heap_push(memory.state, 0, urgency(view.requests[i], i))

@@ -42,6 +42,7 @@ from kvgym.baselines._thresholds import (
     drain_or_wait,
     evict_newest,
     fade_counts,
+    forget_of_queue,
     join_queue,
     leave_queue,
     num_stages,
@@ -57,6 +58,7 @@ from kvgym.kernels import (
     evict_latest,
     held_by,
     jit_inline,
+    left_request,
     need_of,
     need_of_active,
     pause,
@@ -104,6 +106,9 @@ def wait_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
     capacity = view.problem.kv_capacity
     if memory.params[ADJUST] > 0:
         fade_counts(view, memory)
+    for j in range(view.worker.num_left):
+        i = left_request(view, j)
+        forget_of_queue(memory, view.requests[i].class_id, i)
     for j in range(view.worker.num_queued):
         i = view.queued[j]
         join_queue(view, memory, view.requests[i].class_id, i)

@@ -43,6 +43,7 @@ from kvgym.kernels import (
     evict,
     first_tokens,
     first_waiting,
+    forget_left,
     heap_first,
     heap_pop,
     heap_push,
@@ -54,6 +55,7 @@ from kvgym.kernels import (
     next_waiting,
     policy_kernel,
     profile_add,
+    profile_clear,
     profile_offset,
     request_key,
     rule_memory,
@@ -132,6 +134,7 @@ def plan_chunks(view: RuleView, decision: RuleDecision, chunk: int) -> None:
 def note_queued(view: RuleView, memory: RuleMemory) -> None:
     """Take those that joined the queue into the heap, by prompt plus predicted output (SJF only)."""
     if memory.params[_BY_WORK] == 1.0:
+        forget_left(view, memory.state, _HEAP)
         for j in range(view.worker.num_queued):
             i = view.queued[j]
             r = view.requests[i]
@@ -219,15 +222,24 @@ def end_of(state: Any, i: int) -> int:
 
 
 @jit_inline
-def update_use(view: RuleView, memory: RuleMemory) -> int:
+def update_use(view: RuleView, memory: RuleMemory, chunk: int) -> int:
     """Correct the profile where predictions were wrong; returns the offset of now.
 
-    The rest of requests that ended early is taken out; each that has outlived its prediction is put in for
+    The rest of requests that ended early is taken out; after a router has taken any away the profile is made anew of
+    those that are left. Each that has outlived its prediction is put in for
     the coming iteration. Afterwards the profile of the coming iteration is what the active set needs.
     """
     w, state, profile, block_size = view.worker, memory.state, memory.profile, view.problem.block_size
     offset = profile_offset(profile, state, w.iteration)
-    for j in range(w.num_finished):
+    if w.num_left > 0:
+        profile_clear(profile)
+        state[_BLOCKED_ID] = UNKNOWN
+        for k in range(w.num_active):
+            slot = view.active[k]
+            rest = state[end_of(state, slot.request_id)] - w.iteration
+            if rest > 0:
+                add_use(view, memory, offset, slot, chunk, rest, 1)
+    for j in range(w.num_finished if w.num_left == 0 else 0):
         r = view.requests[view.finished[j]]
         rest = state[end_of(state, view.finished[j])] - w.iteration
         if rest > 0:
@@ -290,7 +302,7 @@ def lookahead_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory)
     """
     state, chunk = memory.state, int(memory.params[_CHUNK])
     note_queued(view, memory)
-    offset = update_use(view, memory)
+    offset = update_use(view, memory, chunk)
     need = need_of_chunks(view, chunk)
     if need > view.problem.kv_capacity:
         swap_out(view, decision, need, chunk)

@@ -29,6 +29,9 @@ with the decorator :func:`jit`, or :func:`jit_inline` where they run at every de
 What there is:
 
 - The queue: :func:`first_waiting`, :func:`next_waiting`, :func:`next_to_admit`; ids are UNKNOWN where there is none.
+- Who has gone: in a cluster a router may take requests away. A rule that keeps any of what waits or is active in its
+  memory forgets ``view.worker.num_left`` of them, :func:`left_request`, before it takes in those of ``view.queued``:
+  from heaps by :func:`forget_left` and :func:`forget_ranked`, from a profile by :func:`profile_of`.
 - Memory of the coming iteration: :func:`need_of`, :func:`need_of_active`; if not everybody runs in full
   :func:`need_of_tokens`, :func:`need_of_decodes`, :func:`held_by`, :func:`kv_growth`, :func:`claim_of`,
   :func:`chunk_that_fits`, :func:`needs_block`, :func:`full_tokens`.
@@ -57,9 +60,11 @@ from kvgym.simulator.blocks import written_tokens
 from kvgym.simulator.compiled import jit as jit
 from kvgym.simulator.compiled import jit_inline as jit_inline
 from kvgym.simulator.heap import heap_first as heap_first
+from kvgym.simulator.heap import heap_forget as heap_forget
 from kvgym.simulator.heap import heap_pop as heap_pop
 from kvgym.simulator.heap import heap_push as heap_push
 from kvgym.simulator.heap import key_request as key_request
+from kvgym.simulator.heap import ranked_forget as ranked_forget
 from kvgym.simulator.heap import ranked_pop as ranked_pop
 from kvgym.simulator.heap import ranked_push as ranked_push
 from kvgym.simulator.heap import request_key as request_key
@@ -70,6 +75,7 @@ from kvgym.simulator.lookahead import predicted_rounds as predicted_rounds
 from kvgym.simulator.lookahead import profile_add as profile_add
 from kvgym.simulator.lookahead import profile_clear as profile_clear
 from kvgym.simulator.lookahead import profile_forget as profile_forget
+from kvgym.simulator.lookahead import profile_of as profile_of
 from kvgym.simulator.lookahead import profile_offset as profile_offset
 from kvgym.simulator.lookahead import rounds_for as rounds_for
 from kvgym.simulator.random import next_uniform as next_uniform
@@ -130,9 +136,12 @@ __all__ = [
     "evict_latest",
     "first_tokens",
     "first_waiting",
+    "forget_left",
+    "forget_ranked",
     "full_tokens",
     "has_place",
     "heap_first",
+    "heap_forget",
     "heap_pop",
     "heap_push",
     "held_by",
@@ -140,6 +149,7 @@ __all__ = [
     "jit_inline",
     "key_request",
     "kv_growth",
+    "left_request",
     "need_of",
     "need_of_active",
     "need_of_decodes",
@@ -155,8 +165,10 @@ __all__ = [
     "profile_add",
     "profile_clear",
     "profile_forget",
+    "profile_of",
     "profile_offset",
     "put_back",
+    "ranked_forget",
     "ranked_pop",
     "ranked_push",
     "request_key",
@@ -181,6 +193,30 @@ def first_waiting(view: RuleView) -> int:
 def next_waiting(view: RuleView, i: int) -> int:
     """Return the request behind ``i`` in the queue, UNKNOWN if there is none."""
     return view.requests[i].queue_next
+
+
+@jit_inline
+def left_request(view: RuleView, j: int) -> int:
+    """Return the j-th request, from 0, that a router has taken away since the last decision, waiting or active.
+
+    It may have come back since, and is among ``view.queued`` then. What its row says may be of another worker.
+    """
+    request: int = view.queued[view.queued.shape[0] - 1 - j]
+    return request
+
+
+@jit_inline
+def forget_left(view: RuleView, heap: Any, at: int) -> None:
+    """Remove those that a router has taken away from a heap of :func:`request_key` at place ``at``."""
+    for j in range(view.worker.num_left):
+        heap_forget(heap, at, left_request(view, j))
+
+
+@jit_inline
+def forget_ranked(view: RuleView, heap: Any, at: int, ranks: Any, base: int) -> None:
+    """Remove those that a router has taken away from a heap of :func:`ranked_push`."""
+    for j in range(view.worker.num_left):
+        ranked_forget(heap, at, ranks, base, left_request(view, j))
 
 
 @jit_inline

@@ -24,7 +24,7 @@ all requests that had arrived by t1 and did.
 Cost and use: ``evictions``, ``recomputed_tokens`` (KV tokens thrown away by evictions), ``put_back`` (requests
 that a policy picked without a look at memory and left in the queue at the same moment, because it does not suffice:
 policies report it whose rule is to pick first and look afterwards), ``overflows`` (decisions that evicted or put back
-anybody), ``kv_utilisation``
+anybody), ``moves`` (requests that the router of a cluster reassigned or migrated), ``kv_utilisation``
 (time average of memory in use / M, both in whole blocks), ``kv_peak`` (the largest), ``batch_size`` (requests per
 iteration), ``active_requests`` (time average), ``busy_fraction`` (share of span spent in batches),
 ``iterations``, ``makespan`` = span, ``duration`` = t1, ``input_tokens`` and ``output_tokens`` (sums of s and of o
@@ -86,6 +86,7 @@ SCALARS: dict[str, MetricInfo] = {
     "recomputed_tokens": MetricInfo("tokens", "KV tokens thrown away by evictions", True),
     "put_back": MetricInfo("1", "requests picked and put back at once, as memory does not suffice", True),
     "overflows": MetricInfo("1", "decisions that evicted or put back anybody", True),
+    "moves": MetricInfo("1", "requests that the router moved from one worker to another", None),
     "kv_utilisation": MetricInfo("1", "time average of KV memory in use / capacity, in whole blocks", None),
     "kv_peak": MetricInfo("1", "most KV memory in use / capacity, in whole blocks", None),
     "batch_size": MetricInfo("1", "requests per iteration", None),
@@ -177,6 +178,7 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         "recomputed_tokens": lambda: float(r["num_recomputed_tokens"].sum()),
         "put_back": lambda: float(w["total_put_back"].sum()),
         "overflows": lambda: float(w["total_overflows"].sum()),
+        "moves": lambda: float(w["total_received"].sum()),
         "kv_utilisation": lambda: _ratio(w["kv_time"].sum(), capacity.sum() * span),
         "kv_peak": lambda: float((w["peak_kv_tokens"] / capacity).max()),
         "batch_size": lambda: _ratio(w["total_batch_requests"].sum(), w["iteration"].sum()),
@@ -202,7 +204,8 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
 
 
 WORKER_METRICS: dict[str, MetricInfo] = {
-    "routed": MetricInfo("1", "requests that came, by arrival or by transfer", None),
+    "routed": MetricInfo("1", "requests that came, by arrival, by transfer or by a move", None),
+    "moved_here": MetricInfo("1", "those of them that the router moved here from another worker", None),
     "finished": MetricInfo("1", "requests that finished here", None),
     "e2e_latency_mean": MetricInfo("s", "of the requests that finished here", True),
     "ttft_mean": MetricInfo("s", "of the requests that finished here", True),
@@ -235,6 +238,7 @@ def worker_metrics(result: SimulationResult) -> list[dict[str, Any]]:
         capacity = capacities[k]
         figures = (
             w["total_routed"],
+            w["total_received"],
             w["total_finished"],
             _ratio(e2e.sum(), len(e2e)),
             _ratio(ttft.sum(), len(ttft)),

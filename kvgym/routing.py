@@ -3,6 +3,13 @@
 A router is asked when a request arrives and, with prefill and decode workers apart, again when its prefill has
 ended. Like a policy it is plain Python (:class:`Router`) or a compiled kernel (:class:`CompiledRouter`). It sees the
 cluster as it is at that moment: what runs has not finished yet.
+
+One that ``reassigns`` is asked again whenever a batch or a wait of a worker has ended, before anybody decides, and may
+*move* requests between workers of one role, one after the other: any that wait, and active ones of a worker that has no
+batch running. What has no KV is at the end of the other queue at once. KV is transferred first, which takes
+``System.transfer_latency`` and ``System.transfer_time`` for each token, during which the request is in no queue; it
+comes back when the other worker's policy admits the request. The policy that loses a request is told
+(:attr:`~kvgym.simulator.view.SystemView.left`).
 """
 
 from __future__ import annotations
@@ -18,8 +25,9 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError
 from kvgym.policy import Weight, construct, policy_defaults, recording
 from kvgym.registry import Registry, Sources
-from kvgym.simulator.cluster_tables import ROUTER_SIGNATURE
-from kvgym.simulator.compiled import Kernel, kernel, uncompiled
+from kvgym.simulator.cluster_tables import REASSIGN_SIGNATURE, ROUTER_SIGNATURE
+from kvgym.simulator.compiled import Kernel, jit, kernel, uncompiled
+from kvgym.simulator.tables import UNKNOWN
 from kvgym.simulator.view import ClusterView
 from kvgym.specs import parse_spec
 
@@ -44,10 +52,12 @@ class Router(ABC):
 
     Attributes:
         info: what it is.
+        reassigns: whether it is asked at boundaries which requests to move.
         label: what results call it; "" = its name and the hyperparameters that were given.
     """
 
     info: ClassVar[RouterInfo]
+    reassigns: bool = False
     label: str = ""
     _hyperparameters: dict[str, Any]
 
@@ -74,8 +84,18 @@ class Router(ABC):
     def route(self, view: ClusterView) -> int:
         """Return the worker for request ``view.request_id``, one of ``view.candidates``."""
 
-    def compiled_rule(self) -> tuple[Kernel, tuple[Any, Any]] | None:
-        """Return kernel, and parameters and state, if the rule runs inside the compiled core; else None."""
+    def reassign(self, view: ClusterView) -> tuple[int, int] | None:
+        """Return a request and the worker it moves to, None if no more is to move.
+
+        Asked if :attr:`reassigns`, about worker ``view.boundary``, and again after every move.
+        """
+        return None
+
+    def compiled_rule(self) -> tuple[Kernel, Kernel | None, tuple[Any, Any]] | None:
+        """Return what runs inside the compiled core: both kernels, and parameters and state; else None.
+
+        The second kernel is that of a router which reassigns, else None.
+        """
         return None
 
     def hyperparameters(self) -> dict[str, Any]:
@@ -93,9 +113,13 @@ class Router(ABC):
 
 
 class CompiledRouter(Router):
-    """A router whose rule is a compiled kernel, see :data:`~kvgym.simulator.cluster_tables.ROUTER_SIGNATURE`."""
+    """A router whose rule is a compiled kernel, see :data:`~kvgym.simulator.cluster_tables.ROUTER_SIGNATURE`.
+
+    One that reassigns has a second, see :data:`~kvgym.simulator.cluster_tables.REASSIGN_SIGNATURE`.
+    """
 
     kernel: ClassVar[Kernel]
+    second_kernel: ClassVar[Kernel | None] = None
 
     def params(self) -> NDArray[np.float64]:
         """Return the hyperparameters the kernel reads, float64 (k,)."""
@@ -114,10 +138,11 @@ class CompiledRouter(Router):
         """Return ``(params, state)`` of the run prepared by :meth:`reset`."""
         return self._params, self._state
 
-    def compiled_rule(self) -> tuple[Kernel, tuple[Any, Any]] | None:
-        """Return the kernel and its arguments, unless a subclass routes in Python."""
-        inside = type(self).route is CompiledRouter.route
-        return (self.kernel, self.arguments()) if inside else None
+    def compiled_rule(self) -> tuple[Kernel, Kernel | None, tuple[Any, Any]] | None:
+        """Return the kernels and their arguments, unless a subclass routes or reassigns in Python."""
+        cls = type(self)
+        inside = cls.route is CompiledRouter.route and cls.reassign is CompiledRouter.reassign
+        return (self.kernel, self.second_kernel, self.arguments()) if inside else None
 
     def route(self, view: ClusterView) -> int:
         """Choose through the uncompiled kernel, as from plain Python."""
@@ -130,10 +155,35 @@ class CompiledRouter(Router):
             )
         )  # fmt: skip
 
+    def reassign(self, view: ClusterView) -> tuple[int, int] | None:
+        """Choose through the uncompiled second kernel, as from plain Python."""
+        if self.second_kernel is None:
+            return None
+        tables = view.simulation.python_tables()
+        move = int(
+            uncompiled(self.second_kernel)(
+                tables["problem"], tables["workers"], tables["requests"], tables["active"], view.boundary,
+                *self.arguments(),
+            )
+        )  # fmt: skip
+        count = len(view.simulation.workers)
+        return None if move == UNKNOWN else (move // count, move % count)
+
 
 def router_kernel(function: Callable[..., int]) -> Kernel:
     """Make a router kernel of a function with the arguments of ``ROUTER_SIGNATURE``."""
     return kernel(ROUTER_SIGNATURE)(function)
+
+
+def reassign_kernel(function: Callable[..., int]) -> Kernel:
+    """Make a router's second kernel of a function with the arguments of ``REASSIGN_SIGNATURE``."""
+    return kernel(REASSIGN_SIGNATURE)(function)
+
+
+@jit
+def move_to(workers: Any, i: int, k: int) -> int:
+    """Return what a second kernel returns to move request ``i`` to worker ``k``."""
+    return int(i * workers.shape[0] + k)
 
 
 def _load_routers() -> None:

@@ -44,6 +44,7 @@ class SimulationResult:
         gap_counts: int64, how many token gaps fell into each bin, see ``tables.GAP_BINS``.
         gap_sums: float64, their sums in seconds.
         completed: whether every request finished; False when the horizon or an error came first.
+        moves: requests that the router moved, in order, dtype MOVE; None unless there is a log and it reassigns.
     """
 
     policy: Policy
@@ -55,6 +56,7 @@ class SimulationResult:
     gap_counts: NDArray[np.int64]
     gap_sums: NDArray[np.float64]
     completed: bool
+    moves: NDArray[Any] | None = None
 
 
 def check_needs(policy: Policy, table: RequestTable) -> None:
@@ -153,7 +155,7 @@ def simulate(
 
     def outcome() -> SimulationResult:
         result = result_of(simulation, policy)
-        return result if log else replace(result, log=None)
+        return result if log else replace(result, log=None, moves=None)
 
     try:
         _run_to_the_end(simulation, policy, copies, observer)
@@ -274,4 +276,13 @@ def result_of(simulation: Simulation, policy: Policy) -> SimulationResult:
         gap_counts=simulation.gap_counts,
         gap_sums=simulation.gap_sums,
         completed=bool((simulation.requests["status"] == FINISHED).all()),
+        moves=_moves_of(simulation),
     )
+
+
+def _moves_of(simulation: Simulation) -> NDArray[Any] | None:
+    tracker = simulation.tracker[0]
+    if not (simulation.problem[0]["keep_log"] and tracker["reassigns"]):
+        return None
+    assert isinstance(simulation, ClusterSimulation)
+    return simulation.moves[: int(tracker["num_moves"])]

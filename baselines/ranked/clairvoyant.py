@@ -28,10 +28,13 @@ from kvgym.kernels import (
     admit,
     blocked_for,
     first_tokens,
+    forget_ranked,
     has_place,
     jit_inline,
     policy_kernel,
     profile_add,
+    profile_clear,
+    profile_of,
     profile_offset,
     ranked_pop,
     ranked_push,
@@ -56,6 +59,7 @@ def least_volume_first(view: RuleView, decision: RuleDecision, memory: RuleMemor
     """Admit in ascending order of memory × time while memory suffices at every moment to come."""
     state, profile, ranks, w = memory.state, memory.profile, memory.reals, view.worker
     block_size, limit = view.problem.block_size, int(memory.params[LIMIT])
+    forget_ranked(view, state, HEAP, ranks, 0)
     for j in range(w.num_queued):
         i = view.queued[j]
         r = view.requests[i]
@@ -63,6 +67,11 @@ def least_volume_first(view: RuleView, decision: RuleDecision, memory: RuleMemor
         ranks[i] = rounds * (first + 0.5 * (rounds - 1))
         ranked_push(state, HEAP, ranks, 0, i)
     offset = profile_offset(profile, state, w.iteration)
+    if w.num_left > 0:
+        profile_clear(profile)
+        for k in range(w.num_active):
+            slot = view.active[k]
+            profile_of(view.problem, profile, offset, slot, view.requests[slot.request_id].output_len)
     aside = HEAP + 1 + view.requests.shape[0]
     passed = 0
     while state[HEAP] > 0 and passed <= int(memory.params[PASSED]) and has_place(view, decision):

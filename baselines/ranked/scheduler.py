@@ -37,6 +37,7 @@ from kvgym.kernels import (
     RuleDecision,
     RuleMemory,
     RuleView,
+    forget_ranked,
     jit_inline,
     policy_kernel,
     ranked_push,
@@ -108,6 +109,7 @@ def rate_all(view: RuleView, memory: RuleMemory) -> None:
     fresh = notice_finished(view, memory)
     if fresh:
         learn(view, memory)
+    forget_ranked(view, state, WAITING_HEAP, memory.reals, SCORES)
     for j in range(w.num_queued):
         i = view.queued[j]
         rate_request(view, memory, i)

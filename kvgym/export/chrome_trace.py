@@ -117,6 +117,13 @@ class ChromeTrace(Observer):
             self._change(i, EVICTED, moment)
         self._queue(worker, len(evicted) - len(admitted), moment)
 
+    def moved(self, time: float, source: int, target: int, request_id: int, was_active: bool) -> None:
+        """Let a request go on to another worker."""
+        moment = nanoseconds(time)
+        if not was_active:
+            self._queue(source, -1, moment)
+        self._transfer(request_id, target, moment)
+
     def waited(self, time: float, worker: int, active: Ids, kv_tokens: int) -> None:
         """Pause everybody."""
         moment = nanoseconds(time)

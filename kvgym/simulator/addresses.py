@@ -7,6 +7,7 @@ a call would need many of them, it gets one array of addresses and opens them it
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import numba
@@ -22,26 +23,42 @@ cgutils: Any = _cgutils  # untyped parts of Numba's extension API
 arrayobj: Any = _arrayobj
 
 
-def view_at(dtype: Any) -> Any:
-    """Return a compiled function ``(address, n) -> array of dtype, shape (n,)`` on memory owned elsewhere."""
+def view_at(dtype: Any, dimensions: int = 1) -> Any:
+    """Return a compiled function that opens a contiguous table of ``dtype`` on memory owned elsewhere.
+
+    Args:
+        dtype: of its elements.
+        dimensions: 1 for ``(address, n) -> array of shape (n,)``, 2 for ``(address, r, n) -> array (r, n)``.
+    """
     element = numba.from_dtype(np.dtype(dtype))
-    array = types.Array(element, 1, "C")
+    array = types.Array(element, dimensions, "C")
 
-    @intrinsic
-    def table_at(typing: Any, address: Any, length: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            where, n = arguments
-            data_type = context.get_data_type(element)
-            size = context.get_constant(types.intp, context.get_abi_sizeof(data_type))
-            out = arrayobj.make_array(array)(context, builder)
-            data = builder.inttoptr(where, data_type.as_pointer())
-            arrayobj.populate_array(out, data=data, shape=[n], strides=[size], itemsize=size, meminfo=None)
-            return out._getvalue()
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        where, *shape = arguments
+        data_type = context.get_data_type(element)
+        size = context.get_constant(types.intp, context.get_abi_sizeof(data_type))
+        strides = [size]
+        for n in reversed(shape[1:]):
+            strides.insert(0, builder.mul(n, strides[0]))
+        out = arrayobj.make_array(array)(context, builder)
+        data = builder.inttoptr(where, data_type.as_pointer())
+        arrayobj.populate_array(out, data=data, shape=shape, strides=strides, itemsize=size, meminfo=None)
+        return out._getvalue()
 
-        return array(types.int64, types.int64), generate
+    found: Any
+    if dimensions == 1:
 
-    found: Any = table_at
-    found.python_twin = lambda address, n: _view_in_python(dtype, int(address), int(n))
+        @intrinsic
+        def found(typing: Any, address: Any, n: Any) -> Any:
+            return array(types.int64, types.int64), generate
+
+    else:
+
+        @intrinsic
+        def found(typing: Any, address: Any, r: Any, n: Any) -> Any:
+            return array(types.int64, types.int64, types.int64), generate
+
+    found.python_twin = lambda address, *shape: _view_in_python(dtype, int(address), tuple(map(int, shape)))
     return found
 
 
@@ -88,9 +105,9 @@ def function_at(signature: Any) -> Any:
     return found
 
 
-def _view_in_python(dtype: Any, address: int, n: int) -> Any:
+def _view_in_python(dtype: Any, address: int, shape: tuple[int, ...]) -> Any:
     """Do the same in plain Python, for uncompiled code."""
-    kind = np.dtype(dtype)
+    kind, n = np.dtype(dtype), math.prod(shape)
     buffer = (ctypes.c_char * (kind.itemsize * n)).from_address(address)
-    table = np.frombuffer(buffer, dtype=kind, count=n)
+    table = np.frombuffer(buffer, dtype=kind, count=n).reshape(shape)
     return as_records(table) if kind.names else table

@@ -2,8 +2,9 @@
 
 At a moment t, first the batches that end at t are finished in the order of the workers, and requests whose
 prefill has just ended leave their prefill worker; then requests arrive that were handed over earlier; then new
-requests, each of which is routed on what the cluster looks like at t; then every worker that is free decides, in
-order. One worker alone goes through exactly the states of :func:`~kvgym.simulator.loop.run_loop`.
+requests, each of which is routed on what the cluster looks like at t; then a router that reassigns is asked about
+every worker whose batch or wait has just ended, in order, until it moves no more; then every worker that is free
+decides, in order. One worker alone goes through exactly the states of :func:`~kvgym.simulator.loop.run_loop`.
 
 The tables come by address, see :mod:`kvgym.simulator.cluster_tables`.
 """
@@ -15,14 +16,10 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from kvgym.simulator.apply_decision import detach
 from kvgym.simulator.batch import finish_batch
 from kvgym.simulator.boundary import (
-    Run,
     advance_clock,
     belong,
-    expected_tokens,
-    join,
     next_arrival_time,
     reveal,
     stalled,
@@ -32,12 +29,13 @@ from kvgym.simulator.cluster_tables import (
     Cluster,
     batch_params_of,
     batch_time_at,
-    i4_at,
     memory_of,
     open_cluster,
     policy_at,
+    reassign_at,
     router_at,
     run_of,
+    slots_at,
 )
 from kvgym.simulator.compiled import jit, jit_inline, kernel
 from kvgym.simulator.engine import begin, clear_decision
@@ -53,96 +51,19 @@ from kvgym.simulator.tables import (
     LOG_FULL,
     OK,
     READY,
+    REASSIGN,
     ROLE_PREFILL,
     ROUTE,
     STALLED,
-    TRANSFERRING,
     UNKNOWN,
 )
+from kvgym.simulator.transfers import deliver_transfers, hand_over, move, place, send
 
 # What is asked of the caller instead of a kernel.
 ASK_POLICY, ASK_ROUTER = 1, 2
 
 # How a call goes on from the last one.
-RESUME_NOTHING, RESUME_DECISION, RESUME_ROUTE = 0, 1, 2
-
-
-@jit
-def hand_over(run: Run) -> None:
-    """Let requests whose prefill has ended leave a prefill worker, in order of activation."""
-    w, t = run.w, run.tracker
-    kept = 0
-    for k in range(w.num_active):
-        slot = run.active[k]
-        if slot.num_prefill_left > 0:
-            if k != kept:
-                run.active[kept] = run.active[k]
-                run.targets[kept] = run.targets[k]
-            kept += 1
-            continue
-        i = slot.request_id
-        r = run.requests[i]
-        detach(run.problem, w, r, slot)
-        w.outstanding_requests -= 1
-        w.outstanding_tokens -= expected_tokens(r)
-        r.status = TRANSFERRING
-        r.queue_next = UNKNOWN
-        if t.handoff_head == UNKNOWN:
-            t.handoff_head = i
-        else:
-            run.requests[t.handoff_tail].queue_next = i
-        t.handoff_tail = i
-    w.num_active = kept
-
-
-@jit
-def send(c: Cluster, k: int) -> None:
-    """Start the transfer of the first request that waits for a decode worker to worker ``k``."""
-    t, requests, p = c.tracker, c.requests, c.problems[0]
-    i = t.handoff_head
-    r = requests[i]
-    t.handoff_head = r.queue_next
-    belong(c.workers[k], r)
-    r.ready_time = t.clock + p.transfer_latency + p.transfer_time * r.num_kv_tokens
-    after = t.transfer_tail  # sorted by ready_time; equal times stay in order
-    while after != UNKNOWN and requests[after].ready_time > r.ready_time:
-        after = requests[after].queue_prev
-    before = t.transfer_head if after == UNKNOWN else requests[after].queue_next
-    r.queue_prev, r.queue_next = after, before
-    if after == UNKNOWN:
-        t.transfer_head = i
-    else:
-        requests[after].queue_next = i
-    if before == UNKNOWN:
-        t.transfer_tail = i
-    else:
-        requests[before].queue_prev = i
-
-
-@jit
-def place(c: Cluster, k: int, i: int) -> None:
-    """Add request ``i`` to the queue of worker ``k`` now; a worker with no batch running is ready to decide."""
-    w = c.workers[k]
-    c.tracker.scan = 0
-    if w.phase != BUSY:
-        w.phase = READY
-        if w.clock < c.tracker.clock:
-            advance_clock(w, c.tracker.clock)
-    join(w, c.requests, i4_at(c.rows[k][4], c.sizes[k][4]), i)
-
-
-@jit
-def deliver_transfers(c: Cluster) -> None:
-    """Add the requests whose KV has arrived to the queues of their decode workers."""
-    t, requests = c.tracker, c.requests
-    while t.transfer_head != UNKNOWN and requests[t.transfer_head].ready_time <= t.clock:
-        i = t.transfer_head
-        t.transfer_head = requests[i].queue_next
-        if t.transfer_head == UNKNOWN:
-            t.transfer_tail = UNKNOWN
-        else:
-            requests[t.transfer_head].queue_prev = UNKNOWN
-        place(c, requests[i].worker, i)
+RESUME_NOTHING, RESUME_DECISION, RESUME_ROUTE, RESUME_REASSIGN = 0, 1, 2, 3
 
 
 @jit
@@ -158,7 +79,7 @@ def settle_route(c: Cluster, k: int) -> int:
     else:
         t.next_arrival += 1
         belong(c.workers[k], c.requests[t.request])
-        place(c, k, t.request)
+        place(c, k, t.request, True)
     return OK
 
 
@@ -209,8 +130,9 @@ def next_event(c: Cluster) -> tuple[float, bool]:
 @jit
 def wake(c: Cluster, time: float) -> None:
     """Go to ``time``: finish batches and waits that end there."""
-    c.tracker.clock = time
-    c.tracker.scan = 0
+    t = c.tracker
+    t.clock = time
+    t.scan = t.asking = 0
     for k in range(c.workers.shape[0]):
         w = c.workers[k]
         if w.phase == READY or w.until > time:
@@ -223,6 +145,7 @@ def wake(c: Cluster, time: float) -> None:
         else:
             w.phase = READY
             advance_clock(w, time)
+        w.at_boundary = t.reassigns
 
 
 @jit
@@ -254,23 +177,54 @@ def nothing_to_come(c: Cluster, w: Any) -> bool:
     t = c.tracker
     if t.next_arrival < c.workload.shape[0]:
         return False
+    for k in range(c.workers.shape[0]):
+        other = c.workers[k]
+        comes = other.role == ROLE_PREFILL and w.role != ROLE_PREFILL
+        moves = t.reassigns == 1 and other.role == w.role and k != w.index
+        if (comes or moves) and other.outstanding_requests > 0:
+            return False
     if w.role == ROLE_PREFILL:
         return True
-    for k in range(t.num_prefill_workers):
-        if c.workers[k].outstanding_requests > 0:
-            return False
     return bool(t.handoff_head == UNKNOWN and t.transfer_head == UNKNOWN)
+
+
+@jit
+def worker_to_ask_about(c: Cluster) -> int:
+    """Return the next worker at a boundary that the router has not looked at, UNKNOWN if there is none."""
+    t = c.tracker
+    if t.clock < c.problems[0].horizon:
+        for k in range(t.asking, c.workers.shape[0]):
+            if c.workers[k].at_boundary == 1:
+                t.asking = k
+                return int(k)
+    t.asking = c.workers.shape[0]
+    return UNKNOWN
+
+
+@jit
+def settle_reassign(c: Cluster, answer: int) -> int:
+    """Carry out what the router says about worker ``tracker.asking``: a move, or UNKNOWN if there is no more."""
+    t, count = c.tracker, c.workers.shape[0]
+    if answer == UNKNOWN:
+        c.workers[t.asking].at_boundary = t.num_asked = 0
+        t.asking += 1
+        return OK
+    return move(c, answer // count, answer % count)
 
 
 @jit_inline
 def next_question(c: Cluster) -> int:
-    """Go on until a worker can decide (DECIDE), a request must be routed (ROUTE), or the run is over."""
+    """Go on until a worker can decide (DECIDE), the router is asked (ROUTE, REASSIGN), or the run is over."""
     t, count = c.tracker, c.workers.shape[0]
     while True:
         i = request_to_route(c)
         if i != UNKNOWN:
             t.request = i
             return ROUTE
+        if t.reassigns == 1 and worker_to_ask_about(c) != UNKNOWN:
+            if c.problems[0].keep_log == 1 and t.num_moves >= c.moves.shape[0]:
+                return LOG_FULL
+            return REASSIGN
         for k in range(t.scan, count):
             w = c.workers[k]
             if (
@@ -304,6 +258,17 @@ def choose_worker(c: Cluster, router: Any) -> int:
     )
 
 
+@jit_inline
+def choose_move(c: Cluster, reassign: Any) -> int:
+    """Ask the router about the worker ``tracker.asking``."""
+    active = slots_at(
+        c.rows[0, 2], c.workers.shape[0], c.sizes[0, 2]
+    )  # those of all workers lie in one block
+    return int(
+        reassign(c.problems, c.workers, c.requests, active, c.tracker.asking, c.router_params, c.router_state)
+    )
+
+
 @kernel(
     types.int64(
         types.int64[::1],
@@ -333,22 +298,26 @@ def run_cluster(
         shared_sizes: int64, their lengths.
         rows: int64 (r, len(ROWS)), addresses of each worker's tables.
         sizes: int64, their lengths.
-        handles: int64 (r, 6), where policy, batch-time model and router lie, two numbers each.
+        handles: int64 (r, 8), where policy, batch-time model, router and its second kernel, which moves requests,
+            lie, two numbers each.
         resume: RESUME_DECISION carries out the decision of ``tracker.worker`` first; RESUME_ROUTE sends
-            ``tracker.request`` to worker ``tracker.route``.
-        ask: ASK_POLICY and ASK_ROUTER, added up: return DECIDE or ROUTE instead of calling the kernel.
+            ``tracker.request`` to worker ``tracker.route``; RESUME_REASSIGN makes the move ``tracker.route``.
+        ask: ASK_POLICY and ASK_ROUTER, added up: return DECIDE, or ROUTE and REASSIGN, instead of calling the
+            kernel.
         budget: value of ``tracker.used``, which counts decisions, at which to return BUDGET.
 
     Returns:
-        DECIDE (with the decision of ``tracker.worker`` reset), ROUTE, or a reason to stop as in
+        DECIDE (with the decision of ``tracker.worker`` reset), ROUTE, REASSIGN, or a reason to stop as in
         :func:`~kvgym.simulator.loop.run_loop`.
     """
     c = open_cluster(shared, shared_sizes, rows, sizes, handles)
     t = c.tracker
-    router = router_at(handles[0, 4], handles[0, 5])
+    router, reassign = router_at(handles[0, 4], handles[0, 5]), reassign_at(handles[0, 6], handles[0, 7])
     status = OK
     if resume == RESUME_ROUTE:
         status = settle_route(c, t.route)
+    elif resume == RESUME_REASSIGN:
+        status = settle_reassign(c, t.route)
     decided = resume == RESUME_DECISION
     while status == OK:
         if decided:
@@ -362,6 +331,10 @@ def run_cluster(
             if ask & ASK_ROUTER:
                 return ROUTE
             status = settle_route(c, choose_worker(c, router))
+        elif question == REASSIGN:
+            if ask & ASK_ROUTER:
+                return REASSIGN
+            status = settle_reassign(c, choose_move(c, reassign))
         elif question == DECIDE:
             if t.used >= budget:
                 return BUDGET

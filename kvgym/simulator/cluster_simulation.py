@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError
+from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError
 from kvgym.simulator.addresses import function_handle
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, RoughFigures
 from kvgym.simulator.cluster import (
@@ -16,16 +16,32 @@ from kvgym.simulator.cluster import (
     ASK_ROUTER,
     RESUME_DECISION,
     RESUME_NOTHING,
+    RESUME_REASSIGN,
     RESUME_ROUTE,
     run_cluster,
 )
-from kvgym.simulator.cluster_tables import ROUTER_SIGNATURE, ROWS, SHARED
+from kvgym.simulator.cluster_tables import REASSIGN_SIGNATURE, ROUTER_SIGNATURE, ROWS, SHARED
 from kvgym.simulator.compiled import Kernel, uncompiled
 from kvgym.simulator.decision import Decision
+from kvgym.simulator.entering import STATUS_NAMES
 from kvgym.simulator.rule import MEMORY_DTYPES, POLICY_SIGNATURE, RuleMemory, rule_memory
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
-from kvgym.simulator.tables import BAD_ROUTE, BUDGET, DECIDE, ITERATION, LOG_FULL, ROUTE, UNKNOWN
+from kvgym.simulator.tables import (
+    ACTIVE,
+    BAD_MOVE,
+    BAD_ROUTE,
+    BUDGET,
+    DECIDE,
+    ENDLESS_MOVES,
+    ITERATION,
+    LOG_FULL,
+    MOVE,
+    REASSIGN,
+    ROUTE,
+    UNKNOWN,
+    WAITING,
+)
 from kvgym.simulator.view import ClusterView
 from kvgym.workloads.table import RequestTable
 
@@ -44,8 +60,17 @@ class RouterRule(Protocol):
         """Return the worker for ``view.request_id``."""
         ...
 
-    def compiled_rule(self) -> tuple[Kernel, tuple[Any, Any]] | None:
-        """Return kernel, and parameters and state, of a router that runs inside the compiled core; else None."""
+    @property
+    def reassigns(self) -> bool:
+        """Whether it is asked at boundaries which requests to move."""
+        ...
+
+    def reassign(self, view: ClusterView) -> tuple[int, int] | None:
+        """Return a request and the worker it moves to, None if no more is to move."""
+        ...
+
+    def compiled_rule(self) -> tuple[Kernel, Kernel | None, tuple[Any, Any]] | None:
+        """Return both kernels, and parameters and state, of a router that runs inside the compiled core; else None."""
         ...
 
 
@@ -82,6 +107,8 @@ class ClusterSimulation(Simulation):
         t = self.tracker[0]
         t["num_prefill_workers"] = system.num_prefill_workers
         t["request"] = UNKNOWN
+        t["reassigns"] = router is not None and router.reassigns
+        self.moves = np.zeros(len(table) if log and t["reassigns"] else 0, MOVE)
         for name in ("handoff_head", "handoff_tail", "transfer_head", "transfer_tail"):
             t[name] = UNKNOWN
         self.worker_params = [
@@ -90,7 +117,7 @@ class ClusterSimulation(Simulation):
         self._memory: list[RuleMemory] = [rule_memory()] * len(self.workers)
         self._router_memory: tuple[Any, Any] = (np.zeros(1), np.zeros(1, np.int64))
         self._functions: list[Any] = []  # keeps alive what the handles point to
-        self._handles = np.zeros((len(self.workers), 6), np.int64)
+        self._handles = np.zeros((len(self.workers), 8), np.int64)
         known: dict[tuple[int, int], RoughFigures] = {}  # equal workers mostly share a model
         for k, worker in enumerate(system.all_workers):
             key = id(worker.batch_time), int(self.problem[k]["kv_capacity"])
@@ -103,8 +130,10 @@ class ClusterSimulation(Simulation):
         rule = None if router is None else router.compiled_rule()
         if rule is not None:
             self._ask_router = 0
-            kernel, self._router_memory = rule
+            kernel, second, self._router_memory = rule
             self._handles[:, 4:6] = self._handle_of(kernel, ROUTER_SIGNATURE)
+            if second is not None:
+                self._handles[:, 6:8] = self._handle_of(second, REASSIGN_SIGNATURE)
         self._addresses: tuple[Any, ...] | None = None
 
     def batch_time_of(self, worker: int) -> tuple[Kernel, NDArray[np.float64]]:
@@ -128,7 +157,8 @@ class ClusterSimulation(Simulation):
         prefill, r = int(self.tracker[0]["num_prefill_workers"]), len(self.workers)
         handed_over = int(self.tracker[0]["handoff_head"]) != UNKNOWN
         candidates = range(prefill, r) if handed_over else range(prefill or r)
-        return ClusterView(self, int(self.tracker[0]["request"]), candidates)
+        request, boundary = int(self.tracker[0]["request"]), int(self.tracker[0]["asking"])
+        return ClusterView(self, request, candidates, boundary if request == UNKNOWN else None)
 
     def _handle_of(self, function: Any, signature: Any) -> tuple[int, int]:
         """Return by which numbers the compiled core finds a kernel, and keep the kernel alive."""
@@ -167,7 +197,7 @@ class ClusterSimulation(Simulation):
         while True:
             if self._addresses is None:
                 self._addresses = self._find_tables()
-            if resume != RESUME_ROUTE:
+            if resume not in (RESUME_ROUTE, RESUME_REASSIGN):
                 self.tracker[0]["request"] = UNKNOWN
             status = int(entry(*self._addresses, resume, ask, budget))
             if status != ROUTE:
@@ -175,6 +205,7 @@ class ClusterSimulation(Simulation):
             if status != LOG_FULL:
                 return status
             self.log = np.concatenate([self.log, np.zeros(max(len(self.log), len(self.workers)), ITERATION)])
+            self.moves = np.concatenate([self.moves, np.zeros(len(self.moves), MOVE)])
             self._addresses, resume = None, RESUME_NOTHING
 
     def run(self, kernel: Any, memory: Any, *, budget: int | None = None) -> bool:
@@ -204,9 +235,8 @@ class ClusterSimulation(Simulation):
         budget = _FOREVER if limit is None else limit
         self.tracker[0]["used"] = 0
         status = self._drive(resume, self._ask_router, budget)
-        while status == ROUTE and self.router is not None:
-            self._choose()
-            status = self._drive(RESUME_ROUTE, self._ask_router, budget)
+        while status in (ROUTE, REASSIGN) and self.router is not None:
+            status = self._drive(self._choose(status), self._ask_router, budget)
         if status == BUDGET and limit is None:
             return self._go_on(RESUME_NOTHING, None)
         if status in (BUDGET, ROUTE):
@@ -232,10 +262,13 @@ class ClusterSimulation(Simulation):
         self.tracker[0]["route"] = worker
         return self._go_on(RESUME_ROUTE, budget)
 
-    def _choose(self) -> None:
-        """Ask the router for the pending request's worker."""
+    def _choose(self, question: int) -> int:
+        """Ask the router for the pending request's worker, or for a move; returns how to go on."""
         assert self.router is not None
         view = self.cluster_view
+        if question == REASSIGN:
+            self.tracker[0]["route"] = self._move(self.router, view)
+            return RESUME_REASSIGN
         chosen = view.candidates[0] if len(view.candidates) == 1 else self.router.route(view)
         try:
             self.tracker[0]["route"] = operator.index(chosen)
@@ -244,6 +277,41 @@ class ClusterSimulation(Simulation):
                 f"router {self.router.info.name!r} returned {chosen!r} for request {view.request_id}; expected the "
                 "index of a worker"
             ) from None
+        return RESUME_ROUTE
+
+    def _move(self, router: RouterRule, view: ClusterView) -> int:
+        """Ask a router about the worker at a boundary; returns a move as compiled routers do."""
+        chosen, count = router.reassign(view), len(self.workers)
+        if chosen is None:
+            return UNKNOWN
+        try:
+            request, worker = map(operator.index, chosen)
+        except (TypeError, ValueError):
+            raise InvalidDecisionError(
+                f"router {router.info.name!r} reassigns {chosen!r}; expected a request and a worker, or None"
+            ) from None
+        if not (0 <= worker < count and 0 <= request < len(self.requests)):
+            raise InvalidDecisionError(self._refused_move(router, request, worker))
+        return request * count + worker
+
+    def _refused_move(self, router: RouterRule, request: int, worker: int) -> str:
+        """Say why a move cannot be made."""
+        roles, text = (
+            self.workers["role"],
+            f"router {router.info.name!r} moves request {request} to worker {worker}",
+        )
+        if not 0 <= worker < len(roles):
+            return f"{text}; valid: 0 … {len(roles) - 1}"
+        if not 0 <= request < len(self.requests):
+            return f"{text}; requests are 0 … {len(self.requests) - 1}"
+        source = int(self.requests["worker"][request])
+        if self.requests["status"][request] not in (WAITING, ACTIVE):
+            return f"{text}, but it is {STATUS_NAMES[int(self.requests['status'][request])]}"
+        if source == worker:
+            return f"{text}, where it is already"
+        if roles[source] != roles[worker]:
+            return f"{text}, which does other work than worker {source}"
+        return f"{text}, but worker {source} has a batch running with it"
 
     def start(self) -> bool:
         """Go to the first moment at which a worker can decide; False if there is none."""
@@ -265,11 +333,10 @@ class ClusterSimulation(Simulation):
     def _ask(self, resume: int) -> bool:
         self.tracker[0]["used"] = 0
         status = self._drive(resume, ASK_POLICY | ASK_ROUTER, _FOREVER)
-        while status == ROUTE:
+        while status in (ROUTE, REASSIGN):
             if self.router is None:
                 raise KVGymError("stepping a cluster needs a router")
-            self._choose()
-            status = self._drive(RESUME_ROUTE, ASK_POLICY | ASK_ROUTER, _FOREVER)
+            status = self._drive(self._choose(status), ASK_POLICY | ASK_ROUTER, _FOREVER)
         return self._settle(status)
 
     def _raise_for(self, status: int) -> None:
@@ -279,6 +346,15 @@ class ClusterSimulation(Simulation):
             raise InvalidDecisionError(
                 f"router {name!r} sends request {int(t['error_request'])} to worker {int(t['error_needed'])}; valid: "
                 f"{self.cluster_view.candidates.start} … {self.cluster_view.candidates.stop - 1}"
+            )
+        if status == BAD_MOVE and self.router is not None:
+            t = self.tracker[0]
+            request, worker = int(t["error_request"]), int(t["error_needed"])
+            raise InvalidDecisionError(self._refused_move(self.router, request, worker))
+        if status == ENDLESS_MOVES and self.router is not None:
+            raise LivelockError(
+                f"router {self.router.info.name!r} has moved more requests than there are at one boundary of worker "
+                f"{int(self.tracker[0]['asking'])} ({self._where()}); it must return None or UNKNOWN when it is done"
             )
         if status == DECIDE:
             return

@@ -18,6 +18,7 @@ from kvgym.simulator.tables import (
     DECISION,
     ITERATION,
     LOAD,
+    MOVE,
     PROBLEM,
     REQUEST,
     SLOT,
@@ -42,9 +43,25 @@ ROUTER_SIGNATURE = types.int64(
 again when its prefill has ended on a prefill worker. It must change nothing but ``state``.
 """
 
+REASSIGN_SIGNATURE = types.int64(
+    table_type(PROBLEM),
+    table_type(WORKER),
+    table_type(REQUEST),
+    table_type(SLOT, 2),  # the active sets
+    types.int64,  # the worker
+    types.float64[::1],  # params
+    types.int64[::1],  # state
+)
+"""Signature of the second kernel of a compiled router that reassigns: it returns a move, or UNKNOWN for none.
+
+``(problems, workers, requests, active, k, params, state) -> move``. Called when a batch or a wait of worker ``k`` has
+ended, before anybody decides, and again after every move that it returns. A move is request times the number of
+workers plus worker, see :func:`kvgym.routing.move_to`. It must change nothing but ``state``.
+"""
+
 SHARED = (
-    "tracker", "problem", "workers", "workload", "requests", "gap_counts", "gap_sums", "log", "router_params",
-    "router_state",
+    "tracker", "problem", "workers", "workload", "requests", "gap_counts", "gap_sums", "log", "moves",
+    "router_params", "router_state",
 )  # fmt: skip
 """Tables of a cluster, in the order of the address array."""
 
@@ -56,9 +73,10 @@ ROWS = (
 
 tracker_at, problem_at, worker_at, workload_at = map(view_at, (TRACKER, PROBLEM, WORKER, WORKLOAD))
 request_at, log_at, decision_at, load_at = map(view_at, (REQUEST, ITERATION, DECISION, LOAD))
-slot_at, i4_at, i8_at, f8_at = map(view_at, (SLOT, "i4", "i8", "f8"))
-policy_at, batch_time_at, router_at = map(
-    function_at, (POLICY_SIGNATURE, BATCH_TIME_SIGNATURE, ROUTER_SIGNATURE)
+slot_at, i4_at, i8_at, f8_at, move_at = map(view_at, (SLOT, "i4", "i8", "f8", MOVE))
+slots_at = view_at(SLOT, 2)
+policy_at, batch_time_at, router_at, reassign_at = map(
+    function_at, (POLICY_SIGNATURE, BATCH_TIME_SIGNATURE, ROUTER_SIGNATURE, REASSIGN_SIGNATURE)
 )
 
 
@@ -73,6 +91,7 @@ class Cluster(NamedTuple):
     gap_counts: Any
     gap_sums: Any
     log: Any
+    moves: Any
     router_params: Any
     router_state: Any
     rows: Any
@@ -93,8 +112,9 @@ def open_cluster(shared: Any, shared_sizes: Any, rows: Any, sizes: Any, handles:
         i8_at(a[5], n[5]),
         f8_at(a[6], n[6]),
         log_at(a[7], n[7]),
-        f8_at(a[8], n[8]),
-        i8_at(a[9], n[9]),
+        move_at(a[8], n[8]),
+        f8_at(a[9], n[9]),
+        i8_at(a[10], n[10]),
         rows,
         sizes,
         handles,

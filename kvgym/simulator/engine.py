@@ -32,7 +32,7 @@ def begin(run: Run, batch_time: Any, batch_params: Any) -> int:
     status = check_decision(run)
     if status != OK:
         return status
-    w.num_queued = w.num_finished = 0
+    w.num_queued = w.num_left = w.num_finished = 0
     w.decisions += 1
     if d.num_evict > 0:
         apply_evictions(run)

@@ -8,6 +8,7 @@ reads, so that a followed run has the bits of any other.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.simulator.tables import BUSY, FINISHED, ITERATION, UNKNOWN
+from kvgym.simulator.tables import BUSY, FINISHED, ITERATION, MOVE, UNKNOWN
 
 Ids = NDArray[np.int64]
 
@@ -45,7 +46,7 @@ class Batch:
         prefill_tokens: int64 (m,), tokens of prompt (or lost output) processed.
         decode_tokens: int64 (m,), 1 for a decode step, else 0.
         finished: int64, the requests that finished.
-        transfers: the requests that leave for a decode worker.
+        transfers: the requests that leave for a decode worker; those that the router moves are told apart.
         kv_tokens: memory in use after it, tokens of whole blocks.
         num_active: active requests after it.
         cut: whether the run ended with an error while it ran; its row then ends there.
@@ -70,7 +71,10 @@ class Observer:
     """
 
     def joined(self, time: float, worker: int, request_id: int) -> None:
-        """Hear that a request has joined the queue of a worker: it has arrived, or been transferred there."""
+        """Hear that a request has joined the queue of a worker: it has arrived, or been transferred or moved there."""
+
+    def moved(self, time: float, source: int, target: int, request_id: int, was_active: bool) -> None:
+        """Hear that the router takes a request away from a worker; that it joins the other's queue is told then."""
 
     def decided(self, time: float, worker: int, admitted: Ids, evicted: Ids) -> None:
         """Hear whom a worker has evicted and admitted, before what it does then."""
@@ -100,14 +104,16 @@ class Follower:
         self._totals = [(0, 0, 0)] * len(simulation.workers)
         self._running: dict[int, tuple[float, Ids]] = {}  # begin and members of the batch of a worker
         self._deciding: tuple[int, float, Ids] | None = None
-        self._rows = self._arrivals = 0
+        self._rows = self._arrivals = self._moves = 0
         self._travelling: list[tuple[float, int, int]] = []
+        self._order = itertools.count()  # of equal times the first to leave arrives first
 
     def look(self) -> None:
         """Tell what has happened; a worker is about to decide."""
         self._catch_up()
         simulation = self._simulation
         k, time = simulation.current, float(simulation.worker["clock"])
+        self._tell_moved(np.nextafter(time, np.inf))
         self._tell_joined(time)
         self._deciding = k, time, self._active(k)
 
@@ -115,6 +121,7 @@ class Follower:
         """Tell what has happened, and that the run is over."""
         self._catch_up()
         clock = float(max(self._simulation.workers["clock"].max(), self._simulation.tracker[0]["clock"]))
+        self._tell_moved(np.inf)
         self._tell_joined(clock)
         for k, (start, members) in sorted(self._running.items()):
             self._observer.ran(self._cut(k, start, members, clock))
@@ -132,9 +139,35 @@ class Follower:
             self._tell_decided(*self._deciding, rows)
             self._deciding = None
         for row in rows:
+            self._tell_moved(float(row["end_time"]))
             self._tell_joined(float(row["end_time"]))
             self._observer.ran(self._batch(row))
         self._rows += len(rows)
+
+    def _untold_moves(self) -> NDArray[Any]:
+        simulation, tracker = self._simulation, self._simulation.tracker[0]
+        if not tracker["reassigns"]:
+            return np.zeros(0, MOVE)
+        moves: NDArray[Any] = simulation.moves[self._moves : int(tracker["num_moves"])]
+        return moves
+
+    def _tell_moved(self, before: float) -> None:
+        """Tell of moves before a moment, and of who joined a queue by then."""
+        for move in self._untold_moves():
+            time, i = float(move["time"]), int(move["request_id"])
+            if time >= before:
+                return
+            self._tell_joined(time)
+            self._observer.moved(time, int(move["source"]), int(move["target"]), i, bool(move["was_active"]))
+            self._moves += 1
+            heapq.heappush(self._travelling, (float(move["ready_time"]), next(self._order), i))
+
+    def _worker_of(self, i: int) -> int:
+        """Return the worker whose queue a request joins, as far as has been told."""
+        for move in self._untold_moves():
+            if move["request_id"] == i:
+                return int(move["source"])
+        return int(self._simulation.requests["worker"][i])
 
     def _tell_joined(self, until: float) -> None:
         """Tell of arrivals and of the ends of transfers up to a moment, in order."""
@@ -149,7 +182,7 @@ class Follower:
                 i = heapq.heappop(self._travelling)[2]
             else:
                 i, self._arrivals = self._arrivals, self._arrivals + 1
-            self._observer.joined(float(min(arrival, ready)), int(simulation.requests["worker"][i]), i)
+            self._observer.joined(float(min(arrival, ready)), self._worker_of(i), i)
 
     def _tell_decided(self, k: int, time: float, before: Ids, rows: Any) -> None:
         """Tell of the decision of worker ``k``, unless it was refused; ``rows`` are new in the log."""
@@ -181,9 +214,13 @@ class Follower:
         left_after, made_after = np.zeros(len(members), np.int64), made + (left == 0)
         left_after[here] = slots["num_prefill_left"]
         made_after[here] = slots["num_output_tokens"]
+        left_after[~here] = np.where(finished, 0, simulation.requests["num_prefill_left"][gone])
         self._left[members], self._made[members] = left_after, made_after
         self._made[gone] = simulation.requests["num_output_tokens"][gone]
-        transfers = tuple(self._transfer(i) for i in gone[~finished].tolist())
+        moves = self._untold_moves()
+        taken = moves["request_id"][moves["source"] == k]
+        end = float(row["end_time"])
+        transfers = tuple(self._transfer(i, end) for i in gone[~finished & ~np.isin(gone, taken)].tolist())
         return Batch(
             row=row,
             request_id=members,
@@ -195,13 +232,14 @@ class Follower:
             num_active=len(slots),
         )
 
-    def _transfer(self, i: int) -> Transfer:
-        r = self._simulation.requests[i]
-        ready = float(r["ready_time"])
-        if math.isnan(ready):
-            return Transfer(i, None, ready)
-        heapq.heappush(self._travelling, (ready, len(self._travelling), i))
-        return Transfer(i, int(r["worker"]), ready)
+    def _transfer(self, i: int, start: float) -> Transfer:
+        r, p = self._simulation.requests[i], self._simulation.problem[0]
+        if math.isnan(r["ready_time"]):
+            return Transfer(i, None, math.nan)
+        # its own ready_time may be that of a move since
+        ready = start + float(p["transfer_latency"]) + float(p["transfer_time"]) * int(r["num_kv_tokens"])
+        heapq.heappush(self._travelling, (ready, next(self._order), i))
+        return Transfer(i, self._worker_of(i), ready)
 
     def _cut(self, k: int, start: float, members: Ids, end: float) -> Batch:
         """Return a batch that was running when the run ended: what its members had been given to do."""

@@ -79,6 +79,16 @@ def heap_remove(state: Any, at: int, key: int) -> bool:
 
 
 @jit
+def heap_forget(state: Any, at: int, i: int) -> bool:
+    """Remove the key of request ``i`` if there is one, in time proportional to the length; returns whether it was."""
+    for k in range(state[at]):
+        key = state[at + 1 + k]
+        if key_request(key) == i:
+            return heap_remove(state, at, key)
+    return False
+
+
+@jit
 def heap_first(state: Any, at: int) -> int:
     """Return the request of the smallest key, UNKNOWN if the heap is empty."""
     return key_request(state[at + 1]) if state[at] > 0 else UNKNOWN
@@ -132,3 +142,23 @@ def ranked_pop(heap: Any, at: int, ranks: Any, base: int) -> int:
         k = child
     heap[first + k] = item
     return top
+
+
+@jit
+def ranked_forget(heap: Any, at: int, ranks: Any, base: int, item: int) -> bool:
+    """Remove an item if it is there, in time proportional to the length; returns whether it was.
+
+    Its rank may have changed: those of the others decide.
+    """
+    first, k, length = at + 1, 0, heap[at]
+    while k < length and heap[first + k] != item:
+        k += 1
+    if k == length:
+        return False
+    while k > 0:  # it rises to the top
+        parent = (k - 1) >> 1
+        heap[first + k] = heap[first + parent]
+        k = parent
+    heap[first] = item
+    ranked_pop(heap, at, ranks, base)
+    return True

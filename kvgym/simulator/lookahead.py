@@ -147,3 +147,15 @@ def profile_forget(
         block_size: tokens of a block.
     """
     profile_add(profile, offset, next_tokens, predicted_len - num_output_tokens, -1, block_size)
+
+
+@jit
+def profile_of(problem: Any, profile: Any, offset: int, slot: Any, predicted_len: int) -> None:
+    """Add what an active request uses from the coming iteration on until its predicted end.
+
+    For who has no part of it in the profile: after :func:`profile_clear` this of all active requests, each with the
+    prediction that it was admitted with, is the profile again.
+    """
+    if predicted_len > slot.num_output_tokens:
+        rounds = rounds_for(problem, slot, predicted_len)
+        profile_add(profile, offset, first_tokens(problem, slot), rounds, 1, problem.block_size)

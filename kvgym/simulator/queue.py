@@ -41,7 +41,8 @@ def queue_return(w: Record, requests: Table, i: int, requeue: int) -> None:
         before = w.queue_head
     elif requeue != REQUEUE_BACK:  # request ids are in arrival order
         before, after = w.queue_head, w.queue_tail
-        in_order = w.role != ROLE_DECODE  # there, requests queue as their KV comes
+        # There requests queue as their KV comes, or as the router moves them.
+        in_order = w.role != ROLE_DECODE and w.total_received == 0
         while before != UNKNOWN and before < i:
             if in_order and after < i:  # reached from the tail: the first that is older
                 before = requests[after].queue_next

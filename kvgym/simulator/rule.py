@@ -40,7 +40,8 @@ class RuleView(NamedTuple):
             in the coming iteration, read where ``decision.record.explicit`` is 1; UNKNOWN = all. It is UNKNOWN
             when the rule is called.
         queued: int32 (2n,), ids of the requests that joined the queue since the last decision, by arrival or by
-            eviction, in order; the first ``worker.num_queued`` entries count.
+            eviction, in order; the first ``worker.num_queued`` entries count. From its end come those that a router
+            has taken away, see :func:`kvgym.kernels.left_request`.
         finished: int32 (A,), ids of the requests that finished since the last decision; the first
             ``worker.num_finished`` entries count.
         load: LOAD record, empty space to describe a batch in; see :func:`kvgym.kernels.batch_seconds`.

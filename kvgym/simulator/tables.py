@@ -21,7 +21,7 @@ from kvgym.workloads.layout import WORKLOAD as WORKLOAD
 FUTURE, WAITING, ACTIVE, FINISHED = 0, 1, 2, 3
 # Marks while a decision is being checked, to find duplicates; never seen by a policy.
 EVICTING, ADMITTING = 4, 5
-# On its way from a prefill worker to a decode worker.
+# On its way from one worker to another.
 TRANSFERRING = 6
 
 # What an evicted request keeps (PROBLEM.progress_on_evict).
@@ -40,9 +40,9 @@ READY, BUSY, SLEEPING = 0, 1, 2
 RUN, WAIT = 0, 1
 
 # Outcome of an engine step. Those from BAD_EVICT on mean that the decision was refused and nothing changed.
-OK, DECIDE, DONE, HORIZON, LOG_FULL, STALLED, DEADLOCK, BUDGET, ROUTE = 0, 1, 2, 3, 4, 5, 6, 7, 8
+OK, DECIDE, DONE, HORIZON, LOG_FULL, STALLED, DEADLOCK, BUDGET, ROUTE, REASSIGN = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
 BAD_EVICT, BAD_ADMIT, BAD_TOKENS, NO_MEMORY, TOO_MANY, BAD_WAIT, BAD_DURATION = 10, 11, 12, 13, 14, 15, 16
-BAD_ROUTE = 17
+BAD_ROUTE, BAD_MOVE, ENDLESS_MOVES = 17, 18, 19
 
 REQUEST = np.dtype(
     [
@@ -80,7 +80,7 @@ REQUEST = np.dtype(
         (
             "ready_time",
             "f8",
-        ),  # when its KV reaches the decode worker it is handed over to; NaN again once evicted
+        ),  # when its KV reaches the worker it is handed over or moved to; NaN again once evicted
     ],
     align=True,
 )
@@ -122,9 +122,11 @@ WORKER = np.dtype(
         ("queue_head", "i8"),
         ("queue_tail", "i8"),
         ("num_queued", "i8"),  # entries of the `queued` event list
+        ("num_left", "i8"),  # entries at the end of that list: requests that the router took away
         ("num_finished", "i8"),  # entries of the `finished` event list
         ("phase", "i8"),  # READY, BUSY or SLEEPING
         ("until", "f8"),  # when the batch ends, or the wait at the latest
+        ("at_boundary", "i8"),  # 1: a batch or a wait has ended, and the router has not looked at it yet
         ("batch_duration", "f8"),  # seconds
         ("batch_kv", "i8"),  # memory in use when the batch began, allocated tokens
         ("batch_active", "i8"),  # active requests when the batch began
@@ -138,6 +140,7 @@ WORKER = np.dtype(
         ("effort_before", "i8"),  # and the effort spent by then, see `boundary.effort`
         # Totals over the run.
         ("total_routed", "i8"),  # requests that joined, by arrival or by transfer
+        ("total_received", "i8"),  # those of them that the router moved here from another worker
         ("total_admitted", "i8"),
         ("total_evicted", "i8"),
         ("total_put_back", "i8"),
@@ -234,6 +237,10 @@ TRACKER = np.dtype(
         ("route", "i8"),  # the answer
         ("scan", "i8"),  # no worker before this one can decide now
         ("num_prefill_workers", "i8"),
+        ("reassigns", "i8"),  # 1: the router is asked at boundaries which requests to move
+        ("asking", "i8"),  # no worker before this one is at a boundary that the router has to look at
+        ("num_asked", "i8"),  # moves at this boundary so far
+        ("num_moves", "i8"),
         ("handoff_head", "i8"),  # prefilled requests that have no decode worker yet, in order
         ("handoff_tail", "i8"),
         ("transfer_head", "i8"),  # requests on their way, by ready_time
@@ -266,6 +273,20 @@ ITERATION = np.dtype(
     align=True,
 )
 """One row of the per-iteration log."""
+
+MOVE = np.dtype(
+    [
+        ("time", "f8"),
+        ("ready_time", "f8"),  # when it joins the queue there
+        ("request_id", "i4"),
+        ("source", "i4"),
+        ("target", "i4"),
+        ("was_active", "i4"),
+        ("num_kv_tokens", "i8"),  # transferred
+    ],
+    align=True,
+)
+"""One row per request that a router has moved from one worker to another, in order."""
 
 GAP_MIN_EXPONENT = -40
 GAP_OCTAVES = 80

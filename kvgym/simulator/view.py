@@ -87,6 +87,23 @@ _ALWAYS = (
 _IN_SLOTS = ("num_output_tokens", "num_prefill_left", "num_kv_tokens")
 
 
+def _waiting(simulation: Any, worker: int) -> RequestColumns:
+    """Return the requests that wait for a worker, in queue order."""
+    ids = np.empty(int(simulation.workers["num_waiting"][worker]), np.int64)
+    following = simulation.requests["queue_next"]
+    i = int(simulation.workers["queue_head"][worker])
+    for j in range(len(ids)):
+        ids[j] = i
+        i = int(following[i])
+    return RequestColumns(simulation, ids, None)
+
+
+def _active(simulation: Any, worker: int) -> RequestColumns:
+    """Return the active requests of a worker, in order of activation."""
+    slots = simulation.active[worker, : int(simulation.workers["num_active"][worker])]
+    return RequestColumns(simulation, slots["request_id"].astype(np.int64), slots)
+
+
 class SystemView:
     """A worker at an iteration boundary, read-only.
 
@@ -182,25 +199,24 @@ class SystemView:
     @property
     def waiting(self) -> RequestColumns:
         """The waiting requests, in queue order."""
-        ids = np.empty(self.num_waiting, np.int64)
-        following = self._simulation.requests["queue_next"]
-        i = int(self._simulation.worker["queue_head"])
-        for j in range(len(ids)):
-            ids[j] = i
-            i = int(following[i])
-        return RequestColumns(self._simulation, ids, None)
+        return _waiting(self._simulation, self._worker)
 
     @property
     def active(self) -> RequestColumns:
         """The active requests, in order of activation."""
-        slots = self._simulation.active[self._worker, : self.num_active]
-        return RequestColumns(self._simulation, slots["request_id"].astype(np.int64), slots)
+        return _active(self._simulation, self._worker)
 
     @property
     def finished(self) -> NDArray[np.int64]:
         """Ids of the requests that finished since the last decision."""
         count = int(self._simulation.worker["num_finished"])
         return self._simulation.finished[self._worker, :count].astype(np.int64)
+
+    @property
+    def left(self) -> NDArray[np.int64]:
+        """Ids of the requests that a router has taken away since the last decision, see :mod:`kvgym.routing`."""
+        count, queued = int(self._simulation.worker["num_left"]), self._simulation.queued[self._worker]
+        return queued[::-1][:count].astype(np.int64)
 
     def rule_view(self, worker: int) -> RuleView:
         """Return what the rule of a worker sees, for uncompiled code (:func:`kvgym.simulator.compiled.uncompiled`).
@@ -252,18 +268,30 @@ class SystemView:
 
 
 class ClusterView:
-    """A cluster at the moment a request must be routed, read-only.
+    """A cluster at the moment a request must be routed, or a router may move others, read-only.
 
     Attributes:
-        request_id: the request.
+        request_id: the request to route; UNKNOWN where requests may be moved.
         candidates: workers it may go to.
+        boundary: the worker whose batch or wait has just ended, where requests may be moved; else None.
     """
 
-    def __init__(self, simulation: Any, request_id: int, candidates: range) -> None:
+    def __init__(
+        self, simulation: Any, request_id: int, candidates: range, boundary: int | None = None
+    ) -> None:
         """Wrap a :class:`~kvgym.simulator.cluster_simulation.ClusterSimulation`."""
         self.simulation = simulation
         self.request_id = request_id
         self.candidates = candidates
+        self.boundary = boundary
+
+    def waiting(self, worker: int) -> RequestColumns:
+        """The requests that wait for a worker, in the order of its queue."""
+        return _waiting(self.simulation, worker)
+
+    def active(self, worker: int) -> RequestColumns:
+        """The active requests of a worker, in order of activation, as before the batch that it may be running."""
+        return _active(self.simulation, worker)
 
     @property
     def clock(self) -> float:

@@ -38,9 +38,15 @@ def router_player(env: Routed, router: str | Router, *, seed: int = 0) -> Act:
         seed: of the router's random numbers.
 
     Raises:
-        ConfigError: when called, if the router chose a worker the request may not go to.
+        ConfigError: the router moves requests later on, for which the environment has no action; or, when called,
+            it chose a worker the request may not go to.
     """
     chosen = make_router(router)
+    if chosen.reassigns:
+        raise ConfigError(
+            f"router {chosen.info.name!r} moves requests after they have been routed, which the environment cannot; "
+            "use it with kvgym compare --router"
+        )
     chosen.reset(len(env.system.all_workers), stream_seed(seed, "routing"))
 
     def act(observation: Any, mask: Any) -> int:

@@ -288,9 +288,14 @@ class EpisodeTables:
         return self._block["problem"]
 
     @property
+    def workers(self) -> Any:
+        """The WORKER records, shape (1,)."""
+        return self._block["workers"]
+
+    @property
     def worker(self) -> Any:
         """The WORKER record."""
-        return self._block["workers"][0]
+        return self.workers[0]
 
     @property
     def requests(self) -> Any:
@@ -301,6 +306,11 @@ class EpisodeTables:
     def active(self) -> Any:
         """The active set, shape (1, A)."""
         return self._block["active"][None]
+
+    @property
+    def queued(self) -> Any:
+        """Requests that joined the queue since the last decision, shape (1, 2n)."""
+        return self._block["queued"][None]
 
     @property
     def finished(self) -> Any:
