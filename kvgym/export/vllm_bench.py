@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.result_files import jsonable
 from kvgym.experiments.scenario import Scenario
-from kvgym.metrics import LATENCIES, SCALARS
+from kvgym.metrics import LATENCIES, SCALARS, has_targets
 from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED
 from kvgym.version import __version__
@@ -99,9 +100,19 @@ class Setup:
             num_prompts=len(table),
             request_rate=workload.mean_rate,
             burstiness=1.0 if isinstance(process, PoissonArrivals) else shape,
-            has_targets=table.ttft_slo is not None or table.tbt_slo is not None,
+            has_targets=has_targets(table),
             metadata={"policy": label, "scenario": scenario.name, "seed": seed, "kvgym": __version__},
         )
+
+
+def check_window(scenario: Scenario) -> None:
+    """Check that whole runs are measured, as vLLM's benchmark does.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    if scenario.window is not None:
+        raise ConfigError("results of vllm-bench are of whole runs; leave out warm_up and cool_down")
 
 
 def table() -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
@@ -130,7 +141,7 @@ def summary(metrics: Mapping[str, float], setup: Setup, *, date: str | None = No
     completed, prompts, outputs = (
         round(metrics[name]) for name in ("finished", "input_tokens", "output_tokens")
     )
-    good = metrics["goodput"] * metrics["makespan"] if metrics["makespan"] > 0 else 0.0
+    good = metrics["goodput"] * metrics["makespan"] if setup.has_targets and metrics["makespan"] > 0 else 0.0
     figures: dict[str, Any] = {
         "duration": duration,
         "completed": completed,
