@@ -24,7 +24,10 @@ Extent = float | str
 _EXTENT = re.compile(r"([0-9.]+(?:e[+-]?\d+)?) *(s|seconds|r|req|requests?|)", re.IGNORECASE)
 
 SHARE = 1 / 8
-"""Share of the decisions left until an end of the window, by the pace so far, after which to look again."""
+"""Share of the decisions left until an end of the window, by the pace so far, after which to look again.
+
+Where batches become much longer between two looks, the next one comes some decisions late.
+"""
 
 
 def parse_extent(value: Extent, name: str) -> tuple[float, bool]:
@@ -185,9 +188,8 @@ class Watch:
             before, then = self._since
             seconds = (clock - then) / max(made - before, 1)
             left = self._ends[len(self._taken)] - clock
-            self._since, self._due = (made, clock), made + 1
-            if seconds > 0:
-                self._due = made + max(1, int(SHARE * left / seconds))
+            likely = min(SHARE * left / seconds, self._before_idle()) if seconds > 0 else 1
+            self._since, self._due = (made, clock), made + max(1, int(likely))
 
     def measured(self) -> Measured:
         """Return the window of the run, so far if it has not ended."""
@@ -195,6 +197,15 @@ class Watch:
         taken = self._taken
         opening, closing = taken if len(taken) == 2 else [*taken, *[Counts.of(self._simulation)] * 2][:2]
         return Measured(start, min(end, max(self._now(), start)), opening, closing)
+
+    def _before_idle(self) -> int:
+        """Return how many decisions it takes at least until nobody is active: a request makes one token in each."""
+        simulation, most = self._simulation, 0
+        for slots, count in zip(simulation.active, simulation.workers["num_active"], strict=True):
+            own = slots[:count]
+            left = simulation.table.output_len[own["request_id"]] - own["num_output_tokens"]
+            most = max(most, int(left.max(initial=0)))
+        return most
 
     def _decisions(self) -> int:
         return int(self._simulation.workers["decisions"].sum())
