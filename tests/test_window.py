@@ -112,7 +112,7 @@ def test_a_horizon_before_the_window_closes():
     assert late["finished"] == 3
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     seed=st.integers(0, 10**6),
     ends=st.tuples(st.floats(0, 0.4), st.floats(0, 0.4)),
