@@ -224,7 +224,7 @@ def load_trace(
         ConfigError: no such column or unit, or names of columns for a format that has its own.
     """
     global _last
-    key = _identity(path, format, columns, time_unit) if tokenizer is count_words else None
+    key = _identity(path, format, columns or {}, time_unit) if tokenizer is count_words else None
     if key is not None and _last is not None and _last[0] == key:
         return _last[1]
     trace = _read(path, _chosen(format, columns or {}, time_unit), tokenizer)
