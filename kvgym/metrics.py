@@ -349,7 +349,8 @@ def check_targets(names: Iterable[str], table: RequestTable) -> None:
         if name in names and not has_targets(table):
             raise ConfigError(
                 f"{name} counts requests within SLOs of their own, and these have none; give them some, e.g. with "
-                "--ttft-slo 1 --tbt-slo 0.2, or take a workload whose classes have them"
+                "--ttft-slo 1 --tbt-slo 0.2, in files ttft_slo and tbt_slo of the workload, or take one whose classes "
+                "have them"
             )
 
 

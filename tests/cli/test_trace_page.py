@@ -35,7 +35,7 @@ def test_every_command_of_the_page_runs(kvgym, line):
 def test_the_python_of_the_page_prints_what_it_says(capsys):
     (code,) = blocks("python")
     exec(compile(code, "docs/traces.md", "exec"), {})
-    assert capsys.readouterr().out.splitlines() == re.findall(r"print\(.*\)  # (.*)", code)
+    assert capsys.readouterr().out.splitlines() == re.findall(r"print\(.*\)(?:  |\n)# (.*)", code)
 
 
 def test_the_page_has_all_known_names():
