@@ -25,7 +25,7 @@ from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.result_files import jsonable
 from kvgym.experiments.scenario import Scenario
-from kvgym.metrics import LATENCIES, SCALARS, has_targets
+from kvgym.metrics import LATENCIES, SCALARS
 from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED
 from kvgym.version import __version__
@@ -77,7 +77,6 @@ class Setup:
         num_prompts: requests.
         request_rate: per second; inf = all at once, NaN = not known.
         burstiness: 1 = Poisson arrivals, the shape of gamma arrivals; None = another process.
-        has_targets: whether the requests have SLOs.
         metadata: further keys.
     """
 
@@ -86,7 +85,6 @@ class Setup:
     num_prompts: int
     request_rate: float
     burstiness: float | None
-    has_targets: bool
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -100,7 +98,6 @@ class Setup:
             num_prompts=len(table),
             request_rate=workload.mean_rate,
             burstiness=1.0 if isinstance(process, PoissonArrivals) else shape,
-            has_targets=has_targets(table),
             metadata={"policy": label, "scenario": scenario.name, "seed": seed, "kvgym": __version__},
         )
 
@@ -141,7 +138,7 @@ def summary(metrics: Mapping[str, float], setup: Setup, *, date: str | None = No
     completed, prompts, outputs = (
         round(metrics[name]) for name in ("finished", "input_tokens", "output_tokens")
     )
-    good = metrics["goodput"] * metrics["makespan"] if setup.has_targets and metrics["makespan"] > 0 else 0.0
+    good = metrics["goodput"] * metrics["makespan"]  # NaN without targets
     figures: dict[str, Any] = {
         "duration": duration,
         "completed": completed,
@@ -149,7 +146,7 @@ def summary(metrics: Mapping[str, float], setup: Setup, *, date: str | None = No
         "total_input_tokens": prompts,
         "total_output_tokens": outputs,
         "request_throughput": _per(completed, duration),
-        "request_goodput": _per(round(good), duration) if setup.has_targets else None,
+        "request_goodput": None if math.isnan(good) else _per(round(good), duration),
         "output_throughput": _per(outputs, duration),
         "total_token_throughput": _per(prompts + outputs, duration),
     }

@@ -80,7 +80,9 @@ def test_a_node_that_dies_costs_nothing(two_nodes):
 
     after = compare(SMALL, policies, seeds=8, ray="auto", progress=kill)
     assert lost
-    np.testing.assert_equal(*([(r.policy, r.seed, r.metrics, r.error) for r in c.runs] for c in (after, before)))
+    np.testing.assert_equal(
+        *([(r.policy, r.seed, r.metrics, r.error) for r in c.runs] for c in (after, before))
+    )
     assert after.num_requests == before.num_requests
 
 
