@@ -22,7 +22,7 @@ def baseline_metrics(config: TrainConfig) -> dict[str, dict[str, float]]:
         config: the training configuration; ``evaluation.baselines`` names the policies.
 
     Raises:
-        KVGymError: a baseline is unknown, or lacks what it needs to know; or the metric counts requests within SLOs, and
+        KVGymError: a baseline is unknown, or lacks what it needs to know; or the metric counts requests within SLOs and
             there are none.
     """
     evaluation, env = config.evaluation, config.evaluation_config()
