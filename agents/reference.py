@@ -10,7 +10,7 @@ from kvgym.agents.config import TrainConfig
 from kvgym.envs.scheduling.episodes import at_load
 from kvgym.errors import KVGymError
 from kvgym.experiments.comparison import label_of
-from kvgym.metrics import compute_metrics, metric_names
+from kvgym.metrics import check_targets, compute_metrics, metric_names
 from kvgym.policy import make_policy
 from kvgym.runner import check_needs, simulate
 
@@ -22,13 +22,16 @@ def baseline_metrics(config: TrainConfig) -> dict[str, dict[str, float]]:
         config: the training configuration; ``evaluation.baselines`` names the policies.
 
     Raises:
-        KVGymError: a baseline is unknown, or lacks what it needs to know.
+        KVGymError: a baseline is unknown, or lacks what it needs to know; or the metric counts requests within SLOs and
+            there are none.
     """
     evaluation, env = config.evaluation, config.evaluation_config()
     scenario = env.make_scenario()
     workload = scenario.make_workload()
     seeds = evaluation.workload_seeds
     tables = [at_load(workload.sample(seed), env.load, seed) for seed in seeds]
+    for table in tables:
+        check_targets([evaluation.metric], table)
     # The horizon of the agent's episodes, but not their limit of steps without a token: it is for idle agents.
     system = replace(env.make_system(scenario, workload, len(tables[0])), stall_limit=None)
     found: dict[str, dict[str, float]] = {}

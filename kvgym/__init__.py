@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kvgym.simulator.simulation import Simulation
     from kvgym.simulator.system import System
     from kvgym.simulator.view import SystemView
+    from kvgym.window import Window
     from kvgym.workloads import RequestTable, make_workload, read_trace
 
 _HOME = {
@@ -38,6 +39,7 @@ _HOME = {
     "SimulationResult": "runner",
     "System": "simulator.system",
     "SystemView": "simulator.view",
+    "Window": "window",
     "compare": "experiments.comparison",
     "compute_metrics": "metrics",
     "load_hardware": "batch_time.hardware",
@@ -63,6 +65,7 @@ __all__ = [
     "SimulationResult",
     "System",
     "SystemView",
+    "Window",
     "__version__",
     "compare",
     "compute_metrics",

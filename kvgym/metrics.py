@@ -19,7 +19,8 @@ Rates, per second of span: ``request_throughput`` (finished), ``token_throughput
 requests, counted at completion), ``generated_token_throughput`` (output tokens as generated, repeats
 included), ``processed_token_throughput`` (prefill and output tokens as processed), ``goodput`` (requests
 that met all of their SLOs: f - a ≤ TTFT SLO and every gap ≤ TBT SLO). ``slo_attainment`` is the share of
-all requests that had arrived by t1 and did.
+all requests that had arrived by t1 and did. A request without a target of a kind meets that one; where none has
+any, both are NaN.
 
 Cost and use: ``evictions``, ``recomputed_tokens`` (KV tokens thrown away by evictions), ``put_back`` (requests
 that a policy picked without a look at memory and left in the queue at the same moment, because it does not suffice:
@@ -32,21 +33,30 @@ over finished requests), ``jain_fairness`` = (Σx)² / (n Σx²) of the finished
 (1 = equal), ``max_wait`` (longest b - a, counting requests not yet admitted as waiting until t1), ``finished``,
 ``unfinished`` (arrived by t1 and not finished).
 
+Of a run with a window [w0, w1) (:class:`kvgym.window.Window`) latencies, ``slo_attainment``, ``jain_fairness`` and
+``max_wait`` are over the requests with w0 ≤ a < w1, however long they take; ``request_throughput``,
+``token_throughput`` and ``goodput`` over those with w0 ≤ c < w1, per second of w1 - w0. ``tbt`` and all other figures
+are of what the engine counted from the first decision at or after w0 to the first at or after w1, per second between
+these two. ``finished``, ``unfinished``, ``input_tokens``, ``output_tokens``, ``makespan``, ``duration`` and ``kv_peak``
+stay those of the whole run.
+
 In a cluster all of these are over all workers, ``busy_fraction`` their mean, ``kv_peak`` the largest;
 :func:`worker_metrics` has the figures of each worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.errors import ConfigError
 from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED, FUTURE, WAITING
+from kvgym.workloads.table import RequestTable
 
 STATISTICS = ("mean", "std", "p50", "p90", "p95", "p99", "max")
 
@@ -133,16 +143,17 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
     Raises:
         KeyError: there is no metric of a name.
     """
-    r, w, table = result.requests, result.worker, result.table
-    done = r["status"] == FINISHED
-    arrival = table.arrival_time
-    end, span = _span(result)
+    r, table, scope = result.requests, result.table, _scope(result)
+    w, span, end = scope.worker, scope.span, _span(result)[0]
+    arrival, counted = table.arrival_time, scope.counted
+    finished = r["status"] == FINISHED
+    done, left = finished & counted, finished & scope.left
 
     def waited() -> NDArray[np.float64]:
-        return np.asarray((r["start_time"] - arrival)[~np.isnan(r["start_time"])])
+        return np.asarray((r["start_time"] - arrival)[counted & ~np.isnan(r["start_time"])])
 
-    def arrived() -> int:
-        return int((arrival <= end).sum())
+    def arrived() -> NDArray[np.bool_]:
+        return np.asarray(arrival <= end)
 
     def tpot() -> NDArray[np.float64]:
         gaps = table.output_len - (result.system.first_token != "uncounted")
@@ -154,45 +165,48 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         return _ratio(rates.sum() ** 2, len(rates) * (rates**2).sum())
 
     def max_wait() -> float:
-        here = np.isin(r["status"], (FUTURE, WAITING)) & (arrival <= end) & np.isnan(r["start_time"])
+        here = counted & np.isin(r["status"], (FUTURE, WAITING)) & arrived() & np.isnan(r["start_time"])
         return float(max(waited().max(initial=0.0), (end - arrival[here]).max(initial=0.0)))
+
+    def good(requests: NDArray[np.bool_]) -> float:
+        return float((slo_met(result) & requests).sum()) if has_targets(table) else float("nan")
 
     capacity = result.system.usable_capacities
     families: dict[str, Callable[[], dict[str, float]]] = {
         "e2e_latency": lambda: _statistics("e2e_latency", (r["finish_time"] - arrival)[done]),
         "ttft": lambda: _statistics("ttft", (r["first_token_time"] - arrival)[done]),
-        "tbt": lambda: _gap_statistics(result),
+        "tbt": lambda: _gap_statistics(scope),
         "tpot": lambda: _statistics("tpot", tpot()),
         "queueing_delay": lambda: _statistics("queueing_delay", waited()),
     }
     scalars: dict[str, Callable[[], float]] = {
-        "request_throughput": lambda: _ratio(done.sum(), span),
-        "token_throughput": lambda: _ratio(table.output_len[done].sum(), span),
-        "generated_token_throughput": lambda: _ratio(w["total_output_tokens"].sum(), span),
+        "request_throughput": lambda: _ratio(left.sum(), span),
+        "token_throughput": lambda: _ratio(table.output_len[left].sum(), span),
+        "generated_token_throughput": lambda: _ratio(w["total_output_tokens"].sum(), scope.counting),
         "processed_token_throughput": lambda: _ratio(
-            w["total_output_tokens"].sum() + w["total_prefill_tokens"].sum(), span
+            w["total_output_tokens"].sum() + w["total_prefill_tokens"].sum(), scope.counting
         ),
-        "goodput": lambda: _ratio(slo_met(result).sum(), span),
-        "slo_attainment": lambda: _ratio(slo_met(result).sum(), arrived()),
+        "goodput": lambda: _ratio(good(left), span),
+        "slo_attainment": lambda: _ratio(good(counted), (arrived() & counted).sum()),
         "evictions": lambda: float(w["total_evicted"].sum()),
-        "recomputed_tokens": lambda: float(r["num_recomputed_tokens"].sum()),
+        "recomputed_tokens": lambda: float(w["total_recomputed_tokens"].sum()),
         "put_back": lambda: float(w["total_put_back"].sum()),
         "overflows": lambda: float(w["total_overflows"].sum()),
         "moves": lambda: float(w["total_received"].sum()),
-        "kv_utilisation": lambda: _ratio(w["kv_time"].sum(), capacity.sum() * span),
-        "kv_peak": lambda: float((w["peak_kv_tokens"] / capacity).max()),
+        "kv_utilisation": lambda: _ratio(w["kv_time"].sum(), capacity.sum() * scope.counting),
+        "kv_peak": lambda: float((result.worker["peak_kv_tokens"] / capacity).max()),
         "batch_size": lambda: _ratio(w["total_batch_requests"].sum(), w["iteration"].sum()),
-        "active_requests": lambda: _ratio(w["active_time"].sum(), span),
-        "busy_fraction": lambda: _ratio(w["busy_time"].sum(), span * len(w)),
+        "active_requests": lambda: _ratio(w["active_time"].sum(), scope.counting),
+        "busy_fraction": lambda: _ratio(w["busy_time"].sum(), scope.counting * len(w)),
         "iterations": lambda: float(w["iteration"].sum()),
-        "makespan": lambda: span,
+        "makespan": lambda: _span(result)[1],
         "duration": lambda: end,
-        "input_tokens": lambda: float(table.prompt_len[done].sum()),
-        "output_tokens": lambda: float(table.output_len[done].sum()),
+        "input_tokens": lambda: float(table.prompt_len[finished].sum()),
+        "output_tokens": lambda: float(table.output_len[finished].sum()),
         "jain_fairness": fairness,
         "max_wait": max_wait,
-        "finished": lambda: float(done.sum()),
-        "unfinished": lambda: float(arrived() - done.sum()),
+        "finished": lambda: float(finished.sum()),
+        "unfinished": lambda: float(arrived().sum() - finished.sum()),
     }
     found: dict[str, float] = {}
     for name in metric_names() if names is None else names:
@@ -224,13 +238,14 @@ WORKER_METRICS: dict[str, MetricInfo] = {
 def worker_metrics(result: SimulationResult) -> list[dict[str, Any]]:
     """Return for each worker its role, its KV capacity and the metrics of :data:`WORKER_METRICS`.
 
-    Rates and shares are over the span of the whole run; NaN where nothing was measured.
+    Rates and shares are over the span of the whole run, or its window; NaN where nothing was measured.
     """
-    r, span = result.requests, _span(result)[1]
-    done = r["status"] == FINISHED
+    r, scope = result.requests, _scope(result)
+    done = (r["status"] == FINISHED) & scope.counted
     capacities = result.system.usable_capacities
     rows: list[dict[str, Any]] = []
-    for k, (worker, w) in enumerate(zip(result.system.all_workers, result.worker, strict=True)):
+    for k, (worker, w) in enumerate(zip(result.system.all_workers, scope.worker, strict=True)):
+        span = scope.by_worker[k]
         mine = done & (r["worker"] == k)
         e2e, ttft = (
             (r[name] - result.table.arrival_time)[mine] for name in ("finish_time", "first_token_time")
@@ -258,6 +273,62 @@ def worker_metrics(result: SimulationResult) -> list[dict[str, Any]]:
     return rows
 
 
+@dataclass(frozen=True)
+class _Scope:
+    """What metrics are of: a whole run, or its window.
+
+    Attributes:
+        worker: totals of the workers.
+        span: seconds of the run, or of the window.
+        counting: seconds in which the totals were counted, the mean over the workers.
+        by_worker: the same of each worker.
+        counted: bool (n,), the requests whose latencies count, or True.
+        left: bool (n,), those that count as finished in the span if they have finished, or True.
+        gap_counts: token gaps by bin.
+        gap_sums: their sums.
+        longest_gap: seconds.
+    """
+
+    worker: NDArray[Any]
+    span: float
+    counting: float
+    by_worker: Sequence[float]
+    counted: Any
+    left: Any
+    gap_counts: NDArray[np.int64]
+    gap_sums: NDArray[np.float64]
+    longest_gap: float
+
+
+def _scope(result: SimulationResult) -> _Scope:
+    r, window = result.requests, result.window
+    if window is None:
+        span, longest = _span(result)[1], float(r["max_token_gap"].max(initial=0.0))
+        spans = [span] * len(result.worker)
+        return _Scope(
+            result.worker, span, span, spans, True, True, result.gap_counts, result.gap_sums, longest
+        )
+    opening, closing, worker = window.opening, window.closing, window.closing.worker.copy()
+    for name in worker.dtype.names or ():
+        if name.startswith("total_") or name in ("iteration", "busy_time", "kv_time", "active_time"):
+            worker[name] -= opening.worker[name]
+    seconds = closing.clock - opening.clock
+    arrival, finish = result.table.arrival_time, r["finish_time"]
+    counts, sums = closing.gap_counts - opening.gap_counts, closing.gap_sums - opening.gap_sums
+    (used,) = np.nonzero(counts)
+    return _Scope(
+        worker=worker,
+        span=window.end - window.start,
+        counting=float(seconds.mean()),
+        by_worker=seconds.tolist(),
+        counted=(arrival >= window.start) & (arrival < window.end),
+        left=(finish >= window.start) & (finish < window.end),
+        gap_counts=counts,
+        gap_sums=sums,
+        longest_gap=float(sums[used[-1]] / counts[used[-1]]) if len(used) else float("nan"),
+    )
+
+
 def _span(result: SimulationResult) -> tuple[float, float]:
     """Return the end of the run and the time since the first arrival, seconds."""
     arrival, r = result.table.arrival_time, result.requests
@@ -265,6 +336,26 @@ def _span(result: SimulationResult) -> tuple[float, float]:
     over = result.completed and len(r)
     end = float(r["finish_time"].max()) if over else float(result.worker["clock"].max())
     return end, max(end - start, 0.0)
+
+
+def has_targets(table: RequestTable) -> bool:
+    """Return whether any of the requests has an SLO."""
+    return any(slo is not None and bool(np.isfinite(slo).any()) for slo in (table.ttft_slo, table.tbt_slo))
+
+
+def check_targets(names: Iterable[str], table: RequestTable) -> None:
+    """Check that requests have SLOs where a metric counts those that met theirs.
+
+    Raises:
+        ConfigError: they have none.
+    """
+    for name in ("goodput", "slo_attainment"):
+        if name in names and not has_targets(table):
+            raise ConfigError(
+                f"{name} counts requests within SLOs of their own, and these have none; give them some, e.g. with "
+                "--ttft-slo 1 --tbt-slo 0.2, in files ttft_slo and tbt_slo of the workload, or take one whose classes "
+                "have them"
+            )
 
 
 def slo_met(result: SimulationResult) -> NDArray[np.bool_]:
@@ -295,10 +386,10 @@ def _statistics(name: str, values: NDArray[np.float64]) -> dict[str, float]:
     return {f"{name}_{s}": float(x) for s, x in zip(STATISTICS, figures, strict=True)}
 
 
-def _gap_statistics(result: SimulationResult) -> dict[str, float]:
+def _gap_statistics(scope: _Scope) -> dict[str, float]:
     """Statistics of the token gaps from their histogram; a bin stands for the mean of its gaps."""
-    used = result.gap_counts > 0
-    counts, sums = result.gap_counts[used], result.gap_sums[used]
+    used = scope.gap_counts > 0
+    counts, sums = scope.gap_counts[used], scope.gap_sums[used]
     if not len(counts):
         return {f"tbt_{s}": float("nan") for s in STATISTICS}
     cumulative, means = np.cumsum(counts), sums / counts
@@ -309,5 +400,5 @@ def _gap_statistics(result: SimulationResult) -> dict[str, float]:
         low, high = np.searchsorted(cumulative, (np.floor(rank), np.ceil(rank)), side="right")
         share = rank - np.floor(rank)
         figures.append((1 - share) * means[low] + share * means[high])
-    figures.append(result.requests["max_token_gap"].max())
+    figures.append(scope.longest_gap)
     return {f"tbt_{s}": float(x) for s, x in zip(STATISTICS, figures, strict=True)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from kvgym.simulator.rule import RuleMemory
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
+from kvgym.window import Measured, Watch, Window
 from kvgym.workloads.table import RequestTable
 
 # Columns of the request table that a need requires.
@@ -45,6 +46,7 @@ class SimulationResult:
         gap_sums: float64, their sums in seconds.
         completed: whether every request finished; False when the horizon or an error came first.
         moves: requests that the router moved, in order, dtype MOVE; None unless there is a log and it reassigns.
+        window: what is measured of it; None = all.
     """
 
     policy: Policy
@@ -57,6 +59,7 @@ class SimulationResult:
     gap_sums: NDArray[np.float64]
     completed: bool
     moves: NDArray[Any] | None = None
+    window: Measured | None = None
 
 
 def check_needs(policy: Policy, table: RequestTable) -> None:
@@ -124,6 +127,7 @@ def simulate(
     log: bool = False,
     compiled: bool = True,
     observer: Observer | None = None,
+    window: Window | None = None,
 ) -> SimulationResult:
     """Run ``policy`` on ``table`` until every request has finished or the horizon is reached.
 
@@ -138,13 +142,14 @@ def simulate(
         compiled: False runs the same engine as plain Python, for reading and debugging.
         observer: is told what every request does, see :class:`~kvgym.simulator.following.Observer`. The run is the
             same, but takes longer.
+        window: the part of the run that metrics are of, see docs/metrics.md; None = all. The run is the same.
 
     Returns:
         Records and totals; equal arguments give equal bits.
 
     Raises:
         WorkloadError: a request can never be served.
-        ConfigError: the requests lack what the policy needs.
+        ConfigError: the requests lack what the policy needs, or the window is empty.
         InvalidDecisionError: the policy decided something impossible.
         LivelockError: the policy makes no progress. Both errors hold the result so far as ``error.result``.
     """
@@ -153,12 +158,15 @@ def simulate(
     keep_log = log or observer is not None
     simulation, copies = prepare_run(system, table, policy, router, seed, keep_log, compiled)
 
+    watch = None if window is None else Watch(simulation, window)
+
     def outcome() -> SimulationResult:
         result = result_of(simulation, policy)
-        return result if log else replace(result, log=None, moves=None)
+        kept = result if log else replace(result, log=None, moves=None)
+        return kept if watch is None else replace(kept, window=watch.measured())
 
     try:
-        _run_to_the_end(simulation, policy, copies, observer)
+        _run_to_the_end(simulation, policy, copies, observer, watch)
     except RunError as error:
         error.result = outcome()
         raise
@@ -166,16 +174,25 @@ def simulate(
 
 
 def _run_to_the_end(
-    simulation: Simulation, policy: Policy, copies: list[Policy], observer: Observer | None
+    simulation: Simulation,
+    policy: Policy,
+    copies: list[Policy],
+    observer: Observer | None,
+    watch: Watch | None,
 ) -> None:
+    def pace() -> int | None:
+        return 1 if observer is not None else None if watch is None else watch.pace()
+
     if isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule:
         arguments = [p.arguments() for p in copies if isinstance(p, CompiledPolicy)]
-        pauses = _run_kernel(simulation, policy.kernel, arguments, pausing=observer is not None)
+        pauses = _run_kernel(simulation, policy.kernel, arguments, pace)
     else:
         pauses = _run_in_python(simulation, copies)
     follower = None if observer is None else Follower(simulation, observer)
     try:
         for _ in pauses:
+            if watch is not None:
+                watch.look()
             if follower is not None:
                 follower.look()
     finally:
@@ -192,20 +209,20 @@ def _run_in_python(simulation: Simulation, copies: list[Policy]) -> Iterator[Non
 
 
 def _run_kernel(
-    simulation: Simulation, kernel: Any, arguments: list[RuleMemory], *, pausing: bool
+    simulation: Simulation, kernel: Any, arguments: list[RuleMemory], pace: Callable[[], int | None]
 ) -> Iterator[None]:
-    """Run a compiled policy to the end, pausing before every decision if told so."""
+    """Run a compiled policy to the end, pausing before a decision after as many as ``pace`` says; None = never."""
     if isinstance(simulation, ClusterSimulation):
-        ended = simulation.run(kernel, arguments, budget=0 if pausing else None)
+        ended = simulation.run(kernel, arguments, budget=None if pace() is None else 0)
         while not ended:
             yield
-            ended = simulation.resume(budget=1)
-    elif pausing:
+            ended = simulation.resume(budget=pace())
+    elif pace() is None:
+        simulation.run(kernel, arguments[0])
+    else:
         while simulation.start():
             yield
-            simulation.run(kernel, arguments[0], budget=1)
-    else:
-        simulation.run(kernel, arguments[0])
+            simulation.run(kernel, arguments[0], budget=pace())
 
 
 def prepare_run(

@@ -87,7 +87,9 @@ def test_one_token_requests_have_no_tpot():
 
 
 def test_horizon_counts_those_still_waiting():
-    table = RequestTable.from_columns(arrival_time=[0, 0, 50], prompt_len=[6, 6, 6], output_len=[4, 4, 4])
+    table = RequestTable.from_columns(
+        arrival_time=[0, 0, 50], prompt_len=[6, 6, 6], output_len=[4, 4, 4], ttft_slo=[9, np.inf, np.inf]
+    )
     result = run(table, kv_capacity=10, horizon=5.0)
     m = compute_metrics(result)
     assert not result.completed
@@ -97,6 +99,16 @@ def test_horizon_counts_those_still_waiting():
     # Request 1 starts when request 0 ends, at 4.
     assert m["max_wait"] == 4
     assert m["slo_attainment"] == 1 / 2
+
+
+@pytest.mark.parametrize("slo", [None, [np.inf, np.inf]])
+def test_without_a_target_there_is_no_goodput(slo):
+    table = RequestTable.from_columns(arrival_time=[0, 1], prompt_len=[3, 5], output_len=[2, 3], ttft_slo=slo)
+    m = compute_metrics(run(table))
+    assert math.isnan(m["goodput"])
+    assert math.isnan(m["slo_attainment"])
+    one = compute_metrics(run(table.replace(tbt_slo=[np.inf, 1.0])))
+    assert one["slo_attainment"] == 1
 
 
 def test_tbt_slo_uses_the_worst_gap():
@@ -137,7 +149,9 @@ def test_every_metric_is_described():
 
 
 def test_some_metrics_are_those_of_all():
-    table = RequestTable.from_columns(arrival_time=[0, 1], prompt_len=[4, 5], output_len=[3, 2])
+    table = RequestTable.from_columns(
+        arrival_time=[0, 1], prompt_len=[4, 5], output_len=[3, 2], ttft_slo=[1, 0.5]
+    )
     result = run(table)
     every = compute_metrics(result)
     names = ("goodput", "ttft_p99", "ttft_mean", "jain_fairness", "max_wait", "tpot_mean")

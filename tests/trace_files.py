@@ -12,6 +12,9 @@ FILES = [
     ("sharegpt", ".json"),
     ("lmsys", ".jsonl"),
     ("lmsys", ".parquet"),
+    ("table", ".csv"),
+    ("table", ".jsonl"),
+    ("table", ".parquet"),
 ]
 
 

@@ -19,7 +19,7 @@ from kvgym.routing import Router
 from kvgym.simulator.system import System
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
-from kvgym.workloads.workload import make_workload
+from kvgym.workloads.workload import describe_workload, make_workload
 
 
 class Family(Part):
@@ -106,10 +106,7 @@ class Family(Part):
         rate = self._rate(typical(self._wanted()), scenario.make_system(), table)
         if rate is None:
             return scenario
-        given = scenario.workload
-        return scenario.override(
-            workload={**({"preset": given} if isinstance(given, str) else given), "rate": rate}
-        )
+        return scenario.override(workload={**describe_workload(scenario.workload), "rate": rate})
 
     def _wanted(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("rate", "load") if getattr(self, name) is not None}

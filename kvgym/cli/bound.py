@@ -14,6 +14,7 @@ from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
     CapacityOption,
+    ColumnsOption,
     EngineOption,
     HardwareOption,
     NumRequestsOption,
@@ -21,6 +22,7 @@ from kvgym.cli.scenario_options import (
     RateOption,
     RateScaleOption,
     RouterOption,
+    TimeUnitOption,
     TooLongOption,
     TraceFormatOption,
     WorkersOption,
@@ -40,6 +42,8 @@ def bound(
         Path | None, typer.Option(help="Requests to serve instead: a trace, or requests.csv of a run.")
     ] = None,
     trace_format: TraceFormatOption = "auto",
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
     rate_scale: RateScaleOption = 1.0,
     workload: WorkloadOption = None,
     rate: RateOption = None,
@@ -79,10 +83,10 @@ def bound(
     from kvgym.theory.hindsight.calibrated.bounds import METRICS, check_boundable
 
     chosen = build_scenario(
-        scenario, hardware=hardware, engine=engine, batch_time=batch_time,
-        kv_capacity=kv_capacity, block_size=block_size, workload=workload,
-        trace=requests, trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
-        predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=None,
+        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
+        block_size=block_size, workload=workload, trace=requests, trace_format=trace_format, columns=columns,
+        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
+        too_long=too_long, workers=workers, router=router, horizon=None,
     ).of_seed(seed)  # fmt: skip
     names = [m for m in METRICS if m != "request_throughput"] if metrics is None else split_specs(metrics)
     if not names:

@@ -20,6 +20,7 @@ from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
     CapacityOption,
+    ColumnsOption,
     EngineOption,
     HardwareOption,
     NumRequestsOption,
@@ -28,18 +29,20 @@ from kvgym.cli.scenario_options import (
     RateScaleOption,
     RoutersOption,
     ScenarioOption,
+    TbtSloOption,
+    TimeUnitOption,
     TooLongOption,
     TraceFormatOption,
     TraceOption,
+    TtftSloOption,
     WorkloadOption,
     build_scenario,
 )
 from kvgym.cli.target_options import (
     PoliciesOption,
-    RequestSloOption,
     SloOption,
+    given_slos,
     parse_counts,
-    parse_request_slos,
 )
 from kvgym.errors import ConfigError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO
@@ -67,9 +70,12 @@ def capacity(
     tolerance: Annotated[
         float, typer.Option(help="Stop when the rate that fails is above the one that holds by this share.")
     ] = 0.02,
-    request_slo: RequestSloOption = None,
+    ttft_slo: TtftSloOption = None,
+    tbt_slo: TbtSloOption = None,
     trace: TraceOption = None,
     trace_format: TraceFormatOption = "auto",
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
     rate_scale: RateScaleOption = 1.0,
     workload: WorkloadOption = None,
     rate: RateOption = None,
@@ -101,11 +107,10 @@ def capacity(
     counts, routers = parse_counts(workers), split_specs(router) if router else None
     chosen = build_scenario(
         scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
-        block_size=block_size, workload=workload, trace=trace, trace_format=trace_format, rate_scale=rate_scale,
-        rate=rate, num_requests=num_requests, predictions=predictions, too_long=too_long, workers=None, router=None,
-        horizon=None,
+        block_size=block_size, workload=workload, trace=trace, trace_format=trace_format, columns=columns,
+        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
+        too_long=too_long, workers=None, router=None, horizon=None,
     )  # fmt: skip
-    slos = parse_request_slos(request_slo)
     folder = make_folder(out or default_folder("capacity", chosen.name))
     started, used = time.perf_counter(), time.process_time()
     with run_spinner(progress) as advance:
@@ -117,7 +122,7 @@ def capacity(
             workers=counts,
             seeds=range(first_seed, first_seed + (seeds or chosen.seeds)) if first_seed else seeds,
             num_requests=num_requests,
-            request_slos=slos,
+            request_slos=given_slos(ttft_slo, tbt_slo),
             tolerance=tolerance,
             jobs=jobs,
             ray=ray,

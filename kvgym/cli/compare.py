@@ -14,6 +14,8 @@ from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
     CapacityOption,
+    ColumnsOption,
+    CoolDownOption,
     EngineOption,
     HardwareOption,
     HorizonOption,
@@ -23,9 +25,13 @@ from kvgym.cli.scenario_options import (
     RateScaleOption,
     RoutersOption,
     ScenarioOption,
+    TbtSloOption,
+    TimeUnitOption,
     TooLongOption,
     TraceFormatOption,
     TraceOption,
+    TtftSloOption,
+    WarmUpOption,
     WorkersOption,
     WorkloadOption,
     build_scenario,
@@ -51,11 +57,15 @@ def compare(
     first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
     trace: TraceOption = None,
     trace_format: TraceFormatOption = "auto",
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
     rate_scale: RateScaleOption = 1.0,
     workload: WorkloadOption = None,
     rate: RateOption = None,
     num_requests: NumRequestsOption = None,
     predictions: PredictionsOption = None,
+    ttft_slo: TtftSloOption = None,
+    tbt_slo: TbtSloOption = None,
     too_long: TooLongOption = "error",
     hardware: HardwareOption = None,
     engine: EngineOption = None,
@@ -65,6 +75,8 @@ def compare(
     workers: WorkersOption = None,
     router: RoutersOption = None,
     horizon: HorizonOption = None,
+    warm_up: WarmUpOption = None,
+    cool_down: CoolDownOption = None,
     metrics: Annotated[str | None, typer.Option(help="Comma-separated columns (kvgym list metrics).")] = None,
     bound: Annotated[
         bool,
@@ -97,16 +109,20 @@ def compare(
         raise ConfigError(f"--format {output}: valid are table, vllm-bench")
     routers = split_specs(router or "")
     chosen = build_scenario(
-        scenario, hardware=hardware, engine=engine, batch_time=batch_time,
-        kv_capacity=kv_capacity, block_size=block_size, workload=workload,
-        trace=trace, trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
-        predictions=predictions, too_long=too_long, workers=workers, router=routers[0] if routers else None,
-        horizon=horizon,
+        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
+        block_size=block_size, workload=workload, trace=trace, trace_format=trace_format, columns=columns,
+        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
+        ttft_slo=ttft_slo, tbt_slo=tbt_slo, too_long=too_long, workers=workers,
+        router=routers[0] if routers else None, horizon=horizon, warm_up=warm_up, cool_down=cool_down,
     )  # fmt: skip
-    columns = console.DEFAULT_COLUMNS if metrics is None else tuple(split_specs(metrics))
-    if not columns:
+    if output == "vllm-bench":
+        from kvgym.export import vllm_bench
+
+        vllm_bench.check_window(chosen)
+    shown = console.DEFAULT_COLUMNS if metrics is None else tuple(split_specs(metrics))
+    if not shown:
         raise ConfigError(f"--metrics {metrics!r} names none; kvgym list metrics shows them")
-    for name in columns:
+    for name in shown:
         try:
             metric_info(name)
         except KeyError:
@@ -129,7 +145,7 @@ def compare(
             ray=ray,
             progress=advance,
         )
-    console.out.print(console.comparison_table(comparison, columns))
+    console.out.print(console.comparison_table(comparison, shown))
     console.print_remarks(comparison)
     total = sum(comparison.num_requests) * len(comparison.policies)
     finished = sum(int(r.metrics["finished"]) for r in comparison.runs if not r.error)
@@ -140,9 +156,7 @@ def compare(
     )
     comparison.save(folder, command=command_line())
     if output == "vllm-bench":
-        from kvgym.export.vllm_bench import write_comparison
-
-        write_comparison(comparison, folder / "vllm-bench")
+        vllm_bench.write_comparison(comparison, folder / "vllm-bench")
     if report:
         _report(comparison, folder)
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)

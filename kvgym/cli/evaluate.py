@@ -13,6 +13,8 @@ from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
     CapacityOption,
+    ColumnsOption,
+    CoolDownOption,
     EngineOption,
     HardwareOption,
     HorizonOption,
@@ -21,9 +23,13 @@ from kvgym.cli.scenario_options import (
     RateOption,
     RateScaleOption,
     RoutersOption,
+    TbtSloOption,
+    TimeUnitOption,
     TooLongOption,
     TraceFormatOption,
     TraceOption,
+    TtftSloOption,
+    WarmUpOption,
     WorkersOption,
     WorkloadOption,
     build_scenario,
@@ -68,11 +74,15 @@ def evaluate(
     first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = FIRST_HELD_OUT,
     trace: TraceOption = None,
     trace_format: TraceFormatOption = "auto",
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
     rate_scale: RateScaleOption = 1.0,
     workload: WorkloadOption = None,
     rate: RateOption = None,
     num_requests: NumRequestsOption = None,
     predictions: PredictionsOption = None,
+    ttft_slo: TtftSloOption = None,
+    tbt_slo: TbtSloOption = None,
     too_long: TooLongOption = "error",
     hardware: HardwareOption = None,
     engine: EngineOption = None,
@@ -82,6 +92,8 @@ def evaluate(
     workers: WorkersOption = None,
     router: RoutersOption = None,
     horizon: HorizonOption = None,
+    warm_up: WarmUpOption = None,
+    cool_down: CoolDownOption = None,
     jobs: JobsOption = None,
     ray: RayOption = None,
     out: OutOption = None,
@@ -112,10 +124,10 @@ def evaluate(
         horizon = trained.horizon
     chosen = build_scenario(
         trained.scenario if scenario is None else scenario, hardware=hardware, engine=engine, batch_time=batch_time,
-        kv_capacity=kv_capacity, block_size=block_size, workload=workload, trace=trace,
-        trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
-        predictions=predictions, too_long=too_long, workers=workers, router=routers[0] if routers else None,
-        horizon=horizon,
+        kv_capacity=kv_capacity, block_size=block_size, workload=workload, trace=trace, trace_format=trace_format,
+        columns=columns, time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
+        predictions=predictions, ttft_slo=ttft_slo, tbt_slo=tbt_slo, too_long=too_long, workers=workers,
+        router=routers[0] if routers else None, horizon=horizon, warm_up=warm_up, cool_down=cool_down,
     )  # fmt: skip
     specs: list[str | Policy] = [*split_specs(",".join(policies or ()))]
     others: list[str | Router] | None = None
@@ -128,7 +140,7 @@ def evaluate(
         others = [agent, *(routers or trained.baselines)]
     else:
         specs = [agent, *(specs or (trained.baselines if scenario is None else ()) or chosen.policies)]
-    count = seeds if seeds is not None else (1 if trace is not None else HELD_OUT)
+    count = seeds if seeds is not None else (1 if trace is not None or chosen.replays else HELD_OUT)
     folder = make_folder(out or default_folder("evaluate", agent.info.name))
     numbers = range(first_seed, first_seed + count)
     with console.run_progress(len(specs) * len(others or (None,)) * count, progress) as advance:

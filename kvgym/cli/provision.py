@@ -18,6 +18,7 @@ from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
     CapacityOption,
+    ColumnsOption,
     EngineOption,
     NumRequestsOption,
     PredictionsOption,
@@ -25,18 +26,20 @@ from kvgym.cli.scenario_options import (
     RateScaleOption,
     RoutersOption,
     ScenarioOption,
+    TbtSloOption,
+    TimeUnitOption,
     TooLongOption,
     TraceFormatOption,
     TraceOption,
+    TtftSloOption,
     WorkloadOption,
     build_scenario,
 )
 from kvgym.cli.target_options import (
     PoliciesOption,
-    RequestSloOption,
     SloOption,
+    given_slos,
     parse_numbers,
-    parse_request_slos,
 )
 from kvgym.experiments.scenario import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
@@ -53,6 +56,8 @@ def provision(
     slo: SloOption = "ttft_p99<1,tbt_p99<0.2",
     trace: TraceOption = None,
     trace_format: TraceFormatOption = "auto",
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
     rate_scale: RateScaleOption = 1.0,
     workload: WorkloadOption = None,
     rate: RateOption = None,
@@ -74,7 +79,8 @@ def provision(
     window: Annotated[
         float | None, typer.Option(help="Also plan windows of so many seconds: peak, 95 %, mean.")
     ] = None,
-    request_slo: RequestSloOption = None,
+    ttft_slo: TtftSloOption = None,
+    tbt_slo: TbtSloOption = None,
     most_workers: Annotated[int, typer.Option(min=1, help="More are not tried.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload, policies and routers.")] = 0,
     jobs: JobsOption = None,
@@ -94,13 +100,12 @@ def provision(
 
     targets = parse_targets(slo)
     prices = parse_numbers(price, "--price") if price else None
-    slos = parse_request_slos(request_slo)
     kinds = split_specs(hardware) if hardware else None
     chosen = build_scenario(
-        scenario, hardware=kinds[0] if kinds else None, engine=engine, batch_time=batch_time,
-        kv_capacity=kv_capacity, block_size=block_size, workload=workload, trace=trace, trace_format=trace_format,
-        rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions, too_long=too_long,
-        workers=None, router=None, horizon=None,
+        scenario, hardware=kinds[0] if kinds else None, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
+        block_size=block_size, workload=workload, trace=trace, trace_format=trace_format, columns=columns,
+        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
+        too_long=too_long, workers=None, router=None, horizon=None,
     )  # fmt: skip
     folder = make_folder(out or default_folder("provision", chosen.name))
     started = time.perf_counter()
@@ -114,7 +119,7 @@ def provision(
             prices=prices,
             window=window,
             seed=seed,
-            request_slos=slos,
+            request_slos=given_slos(ttft_slo, tbt_slo),
             most_workers=most_workers,
             jobs=jobs,
             ray=ray,

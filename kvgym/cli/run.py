@@ -14,6 +14,8 @@ from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
     CapacityOption,
+    ColumnsOption,
+    CoolDownOption,
     EngineOption,
     HardwareOption,
     HorizonOption,
@@ -23,8 +25,12 @@ from kvgym.cli.scenario_options import (
     RateScaleOption,
     RouterOption,
     ScenarioOption,
+    TbtSloOption,
+    TimeUnitOption,
     TooLongOption,
     TraceFormatOption,
+    TtftSloOption,
+    WarmUpOption,
     WorkersOption,
     WorkloadOption,
     build_scenario,
@@ -50,11 +56,15 @@ def run(
         Path | None, typer.Option("--requests", help="File of requests, own format or any trace format.")
     ] = None,
     trace_format: TraceFormatOption = "auto",
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
     rate_scale: RateScaleOption = 1.0,
     workload: WorkloadOption = None,
     rate: RateOption = None,
     num_requests: NumRequestsOption = None,
     predictions: PredictionsOption = None,
+    ttft_slo: TtftSloOption = None,
+    tbt_slo: TbtSloOption = None,
     too_long: TooLongOption = "error",
     hardware: HardwareOption = None,
     engine: EngineOption = None,
@@ -64,6 +74,8 @@ def run(
     workers: WorkersOption = None,
     router: RouterOption = None,
     horizon: HorizonOption = None,
+    warm_up: WarmUpOption = None,
+    cool_down: CoolDownOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload and policy.")] = 0,
     log: Annotated[bool, typer.Option("--log", help="Also write iterations.csv, a row per batch.")] = False,
     out: OutOption = None,
@@ -97,21 +109,33 @@ def run(
     if trace_out is not None:
         check_ending(trace_out)
     chosen = build_scenario(
-        scenario, hardware=hardware, engine=engine, batch_time=batch_time,
-        kv_capacity=kv_capacity, block_size=block_size, workload=workload,
-        trace=requests, trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
-        predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=horizon,
+        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
+        block_size=block_size, workload=workload, trace=requests, trace_format=trace_format, columns=columns,
+        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
+        ttft_slo=ttft_slo, tbt_slo=tbt_slo, too_long=too_long, workers=workers, router=router, horizon=horizon,
+        warm_up=warm_up, cool_down=cool_down,
     ).of_seed(seed)  # fmt: skip
     source = chosen.make_workload()
     system, made = chosen.make_system(), make_policy(policy)
     folder = make_folder(out or default_folder("run", made.info.name))
     table = chosen.sample(source, seed, system.usable_capacity)
+    if shown == "vllm-bench":
+        vllm_bench.check_window(chosen)
     context: dict[str, Any] = {
         "scenario": chosen, "seed": seed, "command": command_line(), "provenance": source.provenance(),
         "records": records,
     }  # fmt: skip
     try:
-        result = _simulate(system, table, made, trace_out, router=chosen.make_router(), seed=seed, log=log)
+        result = _simulate(
+            system,
+            table,
+            made,
+            trace_out,
+            router=chosen.make_router(),
+            seed=seed,
+            log=log,
+            window=chosen.window,
+        )
     except RunError as error:
         if error.result is not None:
             save_run(error.result, folder, error=str(error), **context)
@@ -135,7 +159,7 @@ def run(
     if "workers" in summary:
         console.out.print()
         console.out.print(console.workers_table(summary["workers"]))
-    for note in result.table.notes:
+    for note in chosen.notes(result.table):
         console.out.print(f"note: {note}", markup=False)
     if trace_out is not None:
         console.out.print(f"trace:   {trace_out}", markup=False, soft_wrap=True)

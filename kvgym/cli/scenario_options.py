@@ -39,6 +39,13 @@ TraceOption = Annotated[
     Path | None, typer.Option(help="Replay a request trace: CSV, JSON, JSONL or Parquet, format detected.")
 ]
 TraceFormatOption = Annotated[str, typer.Option(help="Format of the trace (kvgym list traces).")]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(help="Columns of a trace of your own: arrival=timestamp,prompt=input_tokens,output=…"),
+]
+TimeUnitOption = Annotated[
+    str | None, typer.Option(help="Unit of the times in a trace of your own: s, ms, us or ns.")
+]
 RateScaleOption = Annotated[float, typer.Option(help="Multiply the trace's arrival rate.")]
 RateOption = Annotated[float | None, typer.Option(help="Requests per second, instead of the workload's.")]
 NumRequestsOption = Annotated[
@@ -62,6 +69,23 @@ HorizonOption = Annotated[
 ]
 PredictionsOption = Annotated[
     str | None, typer.Option(help="What schedulers know of output lengths: exact, none, noisy:epsilon=0.5, …")
+]
+TtftSloOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Target of every request's time to first token, seconds: goodput counts what meets it."
+    ),
+]
+TbtSloOption = Annotated[
+    float | None, typer.Option(help="The same for every gap between two tokens of a request, seconds.")
+]
+WarmUpOption = Annotated[
+    str | None,
+    typer.Option(help="Measure from so many seconds, or requests (200r), after the first arrival."),
+]
+CoolDownOption = Annotated[
+    str | None,
+    typer.Option(help="Measure up to so many seconds, or requests (200r), before the last arrival."),
 ]
 TooLongOption = Annotated[
     str, typer.Option(help="Requests longer than the KV capacity: error, drop or clip (both reported).")

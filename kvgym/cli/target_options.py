@@ -16,10 +16,6 @@ SloOption = Annotated[
         "share of requests within SLOs of their own; '' for none.",
     ),
 ]
-RequestSloOption = Annotated[
-    str | None,
-    typer.Option("--request-slo", help="SLOs of every request, in seconds, for goodput: ttft=1,tbt=0.2."),
-]
 PoliciesOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -55,13 +51,9 @@ def parse_numbers(text: str, option: str) -> dict[str, float]:
     return found
 
 
-def parse_request_slos(text: str | None) -> dict[str, float] | None:
-    """Read the SLOs of every request.
-
-    Raises:
-        ConfigError: other names than ttft and tbt, or not seconds.
-    """
-    return None if text is None else parse_numbers(text, "--request-slo")
+def given_slos(ttft_slo: float | None, tbt_slo: float | None) -> dict[str, float]:
+    """Return the SLOs of every request that are given, as searches by targets take them."""
+    return {name: s for name, s in (("ttft", ttft_slo), ("tbt", tbt_slo)) if s is not None}
 
 
 def parse_counts(text: str | None) -> list[int] | None:

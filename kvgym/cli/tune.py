@@ -16,6 +16,8 @@ from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
     CapacityOption,
+    ColumnsOption,
+    CoolDownOption,
     EngineOption,
     HardwareOption,
     HorizonOption,
@@ -25,9 +27,13 @@ from kvgym.cli.scenario_options import (
     RateScaleOption,
     RouterOption,
     ScenarioOption,
+    TbtSloOption,
+    TimeUnitOption,
     TooLongOption,
     TraceFormatOption,
     TraceOption,
+    TtftSloOption,
+    WarmUpOption,
     WorkersOption,
     WorkloadOption,
     build_scenario,
@@ -109,11 +115,15 @@ def tune(
     ray: RayOption = None,
     trace: TraceOption = None,
     trace_format: TraceFormatOption = "auto",
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
     rate_scale: RateScaleOption = 1.0,
     workload: WorkloadOption = None,
     rate: RateOption = None,
     num_requests: NumRequestsOption = None,
     predictions: PredictionsOption = None,
+    ttft_slo: TtftSloOption = None,
+    tbt_slo: TbtSloOption = None,
     too_long: TooLongOption = "error",
     hardware: HardwareOption = None,
     engine: EngineOption = None,
@@ -123,6 +133,8 @@ def tune(
     workers: WorkersOption = None,
     router: RouterOption = None,
     horizon: HorizonOption = None,
+    warm_up: WarmUpOption = None,
+    cool_down: CoolDownOption = None,
     out: OutOption = None,
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
 ) -> None:
@@ -136,10 +148,11 @@ def tune(
     from kvgym.experiments.tuning import tune as run_search
 
     chosen = build_scenario(
-        scenario, hardware=hardware, engine=engine, batch_time=batch_time,
-        kv_capacity=kv_capacity, block_size=block_size, workload=workload,
-        trace=trace, trace_format=trace_format, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
-        predictions=predictions, too_long=too_long, workers=workers, router=router, horizon=horizon,
+        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
+        block_size=block_size, workload=workload, trace=trace, trace_format=trace_format, columns=columns,
+        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
+        ttft_slo=ttft_slo, tbt_slo=tbt_slo, too_long=too_long, workers=workers, router=router, horizon=horizon,
+        warm_up=warm_up, cool_down=cool_down,
     )  # fmt: skip
     specs = split_specs(policy)
     space = parse_grid(grid) if grid else None
@@ -150,7 +163,7 @@ def tune(
         raise ConfigError(
             f"policy {repeated[0]} is listed twice" if repeated else "no policy to tune; name one"
         )
-    count = seeds if seeds is not None else (1 if trace is not None else 5)
+    count = seeds if seeds is not None else (1 if trace is not None or chosen.replays else 5)
     numbers = range(first_seed, first_seed + count)
     folder = make_folder(out or default_folder("tune", given[0] if len(given) == 1 else chosen.name))
     failed = False

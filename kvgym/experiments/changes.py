@@ -9,7 +9,9 @@ from typing import Any
 from kvgym.errors import ConfigError
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.specs import parse_spec
+from kvgym.window import Extent
 from kvgym.workloads.base import IntRange
+from kvgym.workloads.workload import describe_workload
 
 
 def build_scenario(
@@ -23,14 +25,20 @@ def build_scenario(
     workload: str | None = None,
     trace: Path | None = None,
     trace_format: str = "auto",
+    columns: str | None = None,
+    time_unit: str | None = None,
     rate_scale: float = 1.0,
     rate: float | None = None,
     num_requests: int | None = None,
     predictions: str | None = None,
+    ttft_slo: float | None = None,
+    tbt_slo: float | None = None,
     too_long: str = "error",
     workers: int | None = None,
     router: str | None = None,
     horizon: float | None = None,
+    warm_up: Extent | None = None,
+    cool_down: Extent | None = None,
 ) -> Scenario:
     """Return a scenario with some things changed; None = as they are.
 
@@ -44,14 +52,20 @@ def build_scenario(
         workload: a preset instead of the scenario's workload.
         trace: file to replay instead.
         trace_format: its format.
-        rate_scale: how many times as fast it is replayed.
+        columns: names of its columns, ``"arrival=ts,prompt=input_tokens,output=output_tokens"``.
+        time_unit: unit of its times, ``"ms"`` for example.
+        rate_scale: how many times as fast it, or the scenario's own trace, is replayed.
         rate: requests per second.
         num_requests: number of requests, of a trace the first ones.
         predictions: spec of what schedulers know of output lengths, ``"noisy:epsilon=0.5"``.
+        ttft_slo: target of the time to first token of every request, seconds.
+        tbt_slo: target of the time between tokens of every request, seconds.
         too_long: see :class:`~kvgym.experiments.scenario.Scenario`; ``"error"`` also where the scenario differs.
         workers: number of equal workers.
         router: which of them serves a request.
         horizon: seconds after which a run stops.
+        warm_up: how much is not measured at the beginning of a run, ``30`` or ``"200r"``.
+        cool_down: the same at its end.
 
     Raises:
         ConfigError: something does not go together or is out of range.
@@ -67,7 +81,8 @@ def build_scenario(
     if workload is not None and trace is not None:
         raise ConfigError("workload and trace exclude each other: a trace is the workload")
     changes: dict[str, Any] = {
-        "hardware": hardware, "kv_capacity": kv_capacity, "workers": workers, "router": router,
+        "hardware": hardware, "kv_capacity": kv_capacity, "workers": workers, "router": router, "warm_up": warm_up,
+        "cool_down": cool_down,
     }  # fmt: skip
     if engine is not None:
         if batch_time is not None:
@@ -91,27 +106,29 @@ def build_scenario(
         updated = updated.model_copy(update={"hardware": None, "engine": None})
     elif hardware is not None and kv_capacity is None:
         updated = updated.model_copy(update={"kv_capacity": None})
-    source: dict[str, Any]
+    told = {"format": None if trace_format == "auto" else trace_format, "time_unit": time_unit}
+    about: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
+    if columns is not None:
+        about["columns"] = parse_columns(columns)
+    source = describe_workload(base.workload if workload is None else workload)
     if trace is not None:
         if not trace.is_file():
             raise ConfigError(f"trace {trace}: no such file")
-        lengths = {"kind": "trace", "path": str(trace), "format": trace_format, "rate_scale": rate_scale}
-        source = {"name": trace.name, "lengths": lengths}
-    else:
-        source = described_workload(base)
-        if workload is not None:
-            source = {"preset": workload}
-        if trace_format != "auto":
-            raise ConfigError("trace_format goes with a trace file")
-        if rate_scale != 1.0:
+        source = describe_workload({"trace": str(trace), **about})
+    elif about:
+        raise ConfigError(f"{', '.join(sorted(about))}: goes with a trace file")
+    if rate_scale != 1.0:
+        lengths = source.get("lengths") or {}
+        if lengths.get("kind") != "trace":
             raise ConfigError("rate_scale is for traces; use rate with other workloads")
+        source["lengths"] = {**lengths, "rate_scale": rate_scale}
     if rate is not None:
-        if trace is None:
-            source["rate"] = rate
-        elif _has_times(trace, trace_format):
-            raise ConfigError(f"{trace.name} has arrival times: speed it up or slow it down with rate_scale")
-        else:
-            source["arrivals"] = {"kind": "poisson", "rate": rate}
+        source["rate"] = rate
+    for name, seconds in (("ttft_slo", ttft_slo), ("tbt_slo", tbt_slo)):
+        if seconds is not None:
+            if not 0 < seconds < math.inf:
+                raise ConfigError(f"{name} = {seconds}: expected seconds > 0")
+            source[name] = seconds
     if num_requests is not None:
         source.pop("duration", None)
         source["num_requests"] = num_requests
@@ -119,7 +136,7 @@ def build_scenario(
         kind, options = parse_spec(predictions, "prediction")
         source["predictions"] = {"kind": kind, **options}
     updated = updated.override(
-        workload=source if source != described_workload(base) else None, too_long=too_long
+        workload=source if source != describe_workload(base.workload) else None, too_long=too_long
     )
     if updated != base:
         name = trace.stem if trace is not None else f"{base.name}-changed"
@@ -127,15 +144,22 @@ def build_scenario(
     return updated
 
 
-def _has_times(trace: Path, trace_format: str) -> bool:
-    from kvgym.workloads import load_trace
+def parse_columns(text: str) -> dict[str, str]:
+    """Read ``arrival=NAME,prompt=NAME``.
 
-    return load_trace(trace, trace_format).has_times
-
-
-def described_workload(scenario: Scenario) -> dict[str, Any]:
-    """Return the workload of a scenario as a mapping, a copy."""
-    return {"preset": scenario.workload} if isinstance(scenario.workload, str) else dict(scenario.workload)
+    Raises:
+        ConfigError: it is not of that form, or a column is named twice.
+    """
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        key, _, name = (piece.strip() for piece in part.partition("="))
+        if not key or not name or key in found:
+            wrong = "is given twice" if key in found else "is not column=name"
+            raise ConfigError(
+                f"columns {text!r}: {part.strip()!r} {wrong}; write arrival=timestamp,prompt=input_tokens,output=…"
+            )
+        found[key] = name
+    return found
 
 
 def _describe(scenario: Scenario) -> str:

@@ -232,6 +232,8 @@ def compare(
     made = [make_policy(p) for p in (policies if policies is not None else chosen.policies)]
     if not made:
         raise ConfigError("no policies to compare; name at least one")
+    if bound and chosen.window is not None:
+        raise ConfigError("bounds are on means over whole runs; leave out warm_up and cool_down")
     if bound:  # SciPy's optimisers are loaded with it
         from kvgym.theory.hindsight.bounds import REFERENCE, unbeatable
 
@@ -258,7 +260,7 @@ def compare(
         sizes.append(len(table))
         if bound:
             bounds.append(unbeatable(table, own, BOUNDED, effort=BOUND_EFFORT))
-        notes += [(seed, note) for note in table.notes]
+        notes += [(seed, note) for note in chosen.notes(table)]
     runs = [
         Run(chosen, policy, router, seed, label, log=keep_examples and seed == numbers[0])
         for seed in numbers

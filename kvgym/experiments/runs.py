@@ -153,7 +153,9 @@ class Player:
             check_needs(policy, table)
             router = run.scenario.make_router() if run.router is None else run.router
             started = time.perf_counter()
-            result = simulate(system, table, policy, router=router, seed=run.seed, log=run.log)
+            result = simulate(
+                system, table, policy, router=router, seed=run.seed, log=run.log, window=scenario.window
+            )
         except KVGymError as error:
             empty = dict.fromkeys(metric_names(), float("nan"))
             elapsed = time.perf_counter() - started

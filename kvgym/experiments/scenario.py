@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from kvgym.batch_time import BatchTimeModel, make_batch_time
 from kvgym.batch_time.hardware import load_hardware
@@ -16,12 +16,13 @@ from kvgym.batch_time.yaml_files import read_text, shipped_texts
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.system import System, Worker
+from kvgym.window import Extent, Window, parse_extent
 from kvgym.workloads.base import IntRange
 from kvgym.workloads.instances import draw_capacity
 from kvgym.workloads.lengths import FillLengths
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
-from kvgym.workloads.workload import Workload, make_workload
+from kvgym.workloads.workload import Workload, describe_workload, make_workload
 
 DEFAULT_SCENARIO = "a100-llama2-70b"
 
@@ -82,7 +83,8 @@ class Scenario(BaseModel):
         kv_capacity: KV memory in tokens; None = the hardware's. A range, ``{low: 30, high: 50}``, is drawn with every
             seed (:meth:`of_seed`); what needs one system for all seeds (environments, capacity, tuning) takes its
             middle.
-        workload: preset name or description, see :func:`kvgym.workloads.make_workload`.
+        workload: preset name, trace file or description, see :func:`kvgym.workloads.make_workload`; in a file the
+            path of a trace is relative to the folder of that file.
         system: rules of the engine.
         workers: a number of equal workers, or groups of workers (prefill workers first); 1 = no cluster.
         router: which worker serves a request, in a cluster (``kvgym list routers``).
@@ -90,6 +92,10 @@ class Scenario(BaseModel):
         too_long: what happens to requests whose prompt + output exceed the KV capacity: ``"error"``,
             ``"drop"`` or ``"clip"`` (the prompt first); both are noted.
         seeds: number of seeds it runs unless told otherwise; seeds are 0, 1, …
+        warm_up: runs are measured from so many seconds, or requests (``"200r"``), after the first arrival, see
+            :class:`kvgym.window.Window`; None with None for ``cool_down`` = whole runs. Capacity, provisioning, bounds
+            and environments are of whole runs.
+        cool_down: they are measured up to so many seconds, or requests, before the last arrival.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -107,6 +113,16 @@ class Scenario(BaseModel):
     policies: tuple[str, ...] = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta")
     too_long: Literal["error", "drop", "clip"] = "error"
     seeds: int = Field(default=5, ge=1)
+    warm_up: Extent | None = None
+    cool_down: Extent | None = None
+
+    @field_validator("warm_up", "cool_down")
+    @classmethod
+    def _extent(cls, value: Extent | None, info: ValidationInfo) -> Extent | None:
+        """Refuse what is neither seconds nor requests."""
+        if value is not None:
+            parse_extent(value, str(info.field_name))
+        return value
 
     @field_validator("kv_capacity", mode="before")
     @classmethod
@@ -144,8 +160,7 @@ class Scenario(BaseModel):
         drawn = draw_capacity(self.kv_capacity, seed)
         changes: dict[str, Any] = {"kv_capacity": drawn}
         if isinstance(self.make_workload().spec.lengths, FillLengths):
-            source = self.workload
-            described: dict[str, Any] = {"preset": source} if isinstance(source, str) else dict(source)
+            described = describe_workload(self.workload)
             lengths = {**(described.get("lengths") or {}), "kv_capacity": drawn}
             changes["workload"] = {**described, "lengths": lengths}
         return self.override(**changes)
@@ -241,9 +256,22 @@ class Scenario(BaseModel):
         """Return the router, None where there is one worker."""
         return None if self.workers == 1 else make_router(self.router)
 
+    @property
+    def window(self) -> Window | None:
+        """The part of a run that is measured; None = all."""
+        if self.warm_up is None and self.cool_down is None:
+            return None
+        return Window(self.warm_up or 0.0, self.cool_down or 0.0)
+
     def make_workload(self) -> Workload:
         """Return the workload."""
         return make_workload(self.workload)
+
+    @property
+    def replays(self) -> bool:
+        """Whether a trace is replayed with its own times: all seeds have the same requests."""
+        spec = self.make_workload().spec
+        return spec.replays and spec.arrivals is None
 
     def sample(self, workload: Workload, seed: int, kv_capacity: int) -> RequestTable:
         """Return the requests of a seed, with those that can never be served dropped or clipped if asked to."""
@@ -251,6 +279,14 @@ class Scenario(BaseModel):
         if self.too_long == "error":
             return table
         return LengthLimits(max_total_len=kv_capacity, policy=self.too_long).apply(table)
+
+    def notes(self, table: RequestTable) -> tuple[str, ...]:
+        """Return what a reader should know of the requests of a seed: their own notes, and what is measured of them.
+
+        Raises:
+            ConfigError: nothing is.
+        """
+        return table.notes if self.window is None else (*table.notes, self.window.note(table))
 
     def override(self, **changes: Any) -> Scenario:
         """Return the scenario with some fields replaced (None = keep).
@@ -285,7 +321,7 @@ def load_scenario(name_or_path: str | Path) -> Scenario:
     """
     if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
-        return _parse(read_text(path, "scenario file"), str(path), path.stem)
+        return _parse(read_text(path, "scenario file"), str(path), path.stem, path.parent)
     return _load_name(name_or_path)
 
 
@@ -296,7 +332,7 @@ def _load_name(name: str) -> Scenario:
     return _parse(shipped_texts("scenario")[name], f"{name}.yaml", name)
 
 
-def _parse(text: str, origin: str, name: str) -> Scenario:
+def _parse(text: str, origin: str, name: str, folder: Path | None = None) -> Scenario:
     try:
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -305,7 +341,31 @@ def _parse(text: str, origin: str, name: str) -> Scenario:
         raise ConfigError(
             f"scenario file {origin}: expected a mapping of fields, got {type(content).__name__}"
         )
-    return _validate({"name": name, **content}, origin)
+    content = {"name": name, **content}
+    return _validate(content if folder is None else located(content, folder), origin)
+
+
+def located(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the fields of a scenario from a file, ready for :class:`Scenario`.
+
+    The path of a trace is relative to the folder of the file. Its requests are the same under every seed, so that one
+    suffices unless more are asked for.
+
+    Args:
+        content: the fields.
+        folder: where the file is.
+
+    Raises:
+        ConfigError: the workload mixes forms.
+    """
+    source = content.get("workload")
+    workload = describe_workload(source) if isinstance(source, str | Mapping) else {}
+    lengths = workload.get("lengths")
+    if not isinstance(lengths, Mapping) or lengths.get("kind") != "trace" or "path" not in lengths:
+        return dict(content)
+    workload["lengths"] = {**lengths, "path": str(folder / str(lengths["path"]))}
+    seeds = {} if "arrivals" in workload or lengths.get("mode") == "resample" else {"seeds": 1}
+    return {**seeds, **content, "workload": workload}
 
 
 def _validate(content: Mapping[str, Any], origin: str) -> Scenario:

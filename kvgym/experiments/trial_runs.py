@@ -52,7 +52,9 @@ class _Runner:
         seed = self.seeds[k]
         try:
             policy, router = self.plan.make(point), self.scenario.make_router()
-            result = simulate(self.system, self.tables[k], policy, router=router, seed=seed)
+            result = simulate(
+                self.system, self.tables[k], policy, router=router, seed=seed, window=self.scenario.window
+            )
         except KVGymError as error:
             return _Outcome(math.nan, 0, f"seed {seed}: {error}")
         metrics = compute_metrics(result)

@@ -18,7 +18,7 @@ from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.experiments.search_space import SEARCH_SPACES, SearchPlan, Space, plan_search
 from kvgym.experiments.trial_runs import Bench, Progress
 from kvgym.experiments.tuning_result import Trial, TuningResult
-from kvgym.metrics import metric_info, metric_names
+from kvgym.metrics import check_targets, metric_info, metric_names
 from kvgym.policy import REFERENCE_ONLY, Policy
 from kvgym.runner import check_needs
 
@@ -92,9 +92,10 @@ def tune(
     for table in tables:
         check_needs(plan.make({}), table)
         system.check_fits(table)
+        check_targets([metric, *(t.metric for t in targets)], table)
     notes = [
         *merge_notes(
-            [(s, note) for s, table in zip(numbers, tables, strict=True) for note in table.notes],
+            [(s, note) for s, table in zip(numbers, tables, strict=True) for note in chosen.notes(table)],
             len(numbers),
         )
     ]

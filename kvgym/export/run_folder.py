@@ -67,6 +67,8 @@ def save_run(
     if result.log is not None:
         write_frame(iteration_frame(result), path, "iterations", records)
     summary = run_summary(result)
+    if scenario is not None:
+        summary["notes"] = list(scenario.notes(result.table))
     if error:
         summary["error"] = error
     summary["config"] = jsonable(

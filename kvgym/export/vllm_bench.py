@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.result_files import jsonable
 from kvgym.experiments.scenario import Scenario
@@ -76,7 +77,6 @@ class Setup:
         num_prompts: requests.
         request_rate: per second; inf = all at once, NaN = not known.
         burstiness: 1 = Poisson arrivals, the shape of gamma arrivals; None = another process.
-        has_targets: whether the requests have SLOs.
         metadata: further keys.
     """
 
@@ -85,7 +85,6 @@ class Setup:
     num_prompts: int
     request_rate: float
     burstiness: float | None
-    has_targets: bool
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -99,9 +98,18 @@ class Setup:
             num_prompts=len(table),
             request_rate=workload.mean_rate,
             burstiness=1.0 if isinstance(process, PoissonArrivals) else shape,
-            has_targets=table.ttft_slo is not None or table.tbt_slo is not None,
             metadata={"policy": label, "scenario": scenario.name, "seed": seed, "kvgym": __version__},
         )
+
+
+def check_window(scenario: Scenario) -> None:
+    """Check that whole runs are measured, as vLLM's benchmark does.
+
+    Raises:
+        ConfigError: they are not.
+    """
+    if scenario.window is not None:
+        raise ConfigError("results of vllm-bench are of whole runs; leave out warm_up and cool_down")
 
 
 def table() -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
@@ -130,7 +138,7 @@ def summary(metrics: Mapping[str, float], setup: Setup, *, date: str | None = No
     completed, prompts, outputs = (
         round(metrics[name]) for name in ("finished", "input_tokens", "output_tokens")
     )
-    good = metrics["goodput"] * metrics["makespan"] if metrics["makespan"] > 0 else 0.0
+    good = metrics["goodput"] * metrics["makespan"]  # NaN without targets
     figures: dict[str, Any] = {
         "duration": duration,
         "completed": completed,
@@ -138,7 +146,7 @@ def summary(metrics: Mapping[str, float], setup: Setup, *, date: str | None = No
         "total_input_tokens": prompts,
         "total_output_tokens": outputs,
         "request_throughput": _per(completed, duration),
-        "request_goodput": _per(round(good), duration) if setup.has_targets else None,
+        "request_goodput": None if math.isnan(good) else _per(round(good), duration),
         "output_throughput": _per(outputs, duration),
         "total_token_throughput": _per(prompts + outputs, duration),
     }

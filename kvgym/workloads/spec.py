@@ -21,6 +21,8 @@ class TraceLengths(Spec):
     Attributes:
         path: the file.
         format: one of :func:`kvgym.workloads.trace_formats`, or ``"auto"``.
+        columns: names of its columns, and
+        time_unit: unit of its times, see :func:`kvgym.workloads.load_trace`.
         mode: ``"replay"`` keeps the rows in order, with their own times where the workload gives no
             arrival process; ``"resample"`` draws (prompt, output) pairs jointly with replacement.
         rate_scale: the recorded rate is multiplied by this.
@@ -32,6 +34,8 @@ class TraceLengths(Spec):
     kind: Literal["trace"] = "trace"
     path: str = Field(min_length=1)
     format: str = "auto"
+    columns: dict[str, str] = Field(default_factory=dict)
+    time_unit: str | None = None
     mode: Literal["replay", "resample"] = "replay"
     rate_scale: Rate = 1.0
     start: float = Field(default=0.0, ge=0)
@@ -97,6 +101,8 @@ class WorkloadSpec(Spec):
         classes: classes of requests; empty for none.
         predictions: what schedulers are told; None keeps a trace's own predictions, else exact lengths.
         limits: bounds on the lengths.
+        ttft_slo: target of the time to first token of every request, seconds; None = those of the classes or the trace.
+        tbt_slo: the same for the time between tokens.
         num_requests: number of requests, or a range to draw it from.
         duration: horizon in seconds (slots for slotted arrivals), or a range to draw it from.
     """
@@ -108,6 +114,8 @@ class WorkloadSpec(Spec):
     classes: tuple[RequestClass, ...] = ()
     predictions: AnyPredictor | None = None
     limits: LengthLimits = LengthLimits()
+    ttft_slo: float | None = Field(default=None, gt=0)
+    tbt_slo: float | None = Field(default=None, gt=0)
     num_requests: Annotated[int, Field(ge=1)] | IntRange | None = None
     duration: Annotated[float, Field(gt=0)] | IntRange | None = None
 
@@ -151,7 +159,7 @@ class WorkloadSpec(Spec):
             ConfigError: the workload has no finite rate of its own.
         """
         if not math.isfinite(self.mean_rate):
-            raise ConfigError("the workload has no rate to change; for a trace use lengths.rate_scale")
+            raise ConfigError("the workload has no rate to change; for a trace use rate_scale")
         factor = rate / self.mean_rate
         if self.arrivals is not None:
             return self.model_copy(update={"arrivals": self.arrivals.scaled(factor)})

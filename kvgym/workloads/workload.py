@@ -55,7 +55,10 @@ class Workload:
             if trace is None:
                 from kvgym.workloads.traces import load_trace
 
-                self.trace = load_trace(spec.lengths.path, spec.lengths.format)
+                source = spec.lengths
+                self.trace = load_trace(
+                    source.path, source.format, columns=source.columns, time_unit=source.time_unit
+                )
         elif trace is not None:
             raise ConfigError("a trace was given, but the workload's lengths are not of kind 'trace'")
 
@@ -121,6 +124,10 @@ class Workload:
                 arrival_time=times, prompt_len=prompt, output_len=output, **self._class_columns(class_id)
             )
         table = spec.limits.apply(table)
+        targets = {"ttft_slo": spec.ttft_slo, "tbt_slo": spec.tbt_slo}
+        given: dict[str, Any] = {name: np.full(len(table), x) for name, x in targets.items() if x is not None}
+        if given:
+            table = table.replace(**given)
         predictor = self._predictor(table)
         return table if predictor is None else predictor.apply(table, substream(seed, "predictions"))
 
@@ -261,34 +268,59 @@ def make_workload(source: str | Path | Mapping[str, Any] | WorkloadSpec, **overr
 
     Args:
         source: name of a preset (:func:`kvgym.workloads.preset_names`), path of a trace file to replay, a
-            :class:`WorkloadSpec`, or its fields as a mapping, which may start from ``{"preset": name}``.
+            :class:`WorkloadSpec`, or its fields as a mapping, which may start from ``{"preset": name}`` or
+            ``{"trace": path}``, see :func:`describe_workload`.
         **overrides: fields to replace, e.g. ``num_requests=500``. Mappings are merged into the fields they
             name unless their ``kind`` differs: ``arrivals={"rate": 10}`` keeps the process. ``rate=10``
-            scales all arrivals to 10 per second.
+            scales all arrivals to 10 per second; a trace without times gets Poisson arrivals.
 
     Raises:
         UnknownNameError: no preset of this name.
         ConfigError: a field is unknown or wrong.
         TraceFormatError: the trace file is malformed.
     """
-    if isinstance(source, WorkloadSpec):
-        fields = _fields(source)
-    elif isinstance(source, Mapping):
-        fields = {str(key): value for key, value in source.items()}
-        preset = fields.pop("preset", None)
-        if preset is not None:
-            fields = _layer(_fields(PRESETS[str(preset)]), fields)
-    elif str(source) not in PRESETS and Path(source).suffix.lower() in TRACE_SUFFIXES:
-        fields = {"name": Path(source).name, "lengths": {"kind": "trace", "path": str(source)}}
-    else:
-        fields = _fields(PRESETS[str(source)])
+    fields = _fields(source) if isinstance(source, WorkloadSpec) else describe_workload(source)
+    preset = fields.pop("preset", None)
+    if preset is not None:
+        fields = _layer(_fields(PRESETS[str(preset)]), fields)
     rate = overrides.pop("rate", fields.pop("rate", None))
     spec = WorkloadSpec(**_layer(fields, overrides))
-    if rate is not None:
-        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < np.inf:
-            raise ConfigError(f"rate must be a number of requests per second > 0, got {rate!r}")
-        spec = spec.at_rate(rate)
-    return Workload(spec)
+    if rate is None:
+        return Workload(spec)
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < np.inf:
+        raise ConfigError(f"rate must be a number of requests per second > 0, got {rate!r}")
+    if spec.arrivals is None and spec.replays:
+        trace = Workload(spec).trace
+        assert trace is not None
+        if trace.has_times:
+            raise ConfigError(f"{spec.name} has arrival times: speed it up or slow it down with rate_scale")
+        return Workload(spec.model_copy(update={"arrivals": PoissonArrivals(rate=rate)}), trace)
+    return Workload(spec.at_rate(rate))
+
+
+def describe_workload(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description that a short form stands for, as :func:`make_workload` takes it; a copy.
+
+    A name is a preset's, or the path of a trace file. In a mapping, ``trace`` is the path of one, and the fields of
+    :class:`TraceLengths` stand beside it: ``{"trace": "mine.csv", "rate_scale": 2}``.
+
+    Raises:
+        ConfigError: a trace beside a preset or lengths.
+    """
+    if not isinstance(source, Mapping):
+        name = str(source)
+        if name in PRESETS or Path(name).suffix.lower() not in TRACE_SUFFIXES:
+            return {"preset": name}
+        source = {"trace": name}
+    fields = {str(key): value for key, value in source.items()}
+    path = fields.pop("trace", None)
+    if path is None:
+        return fields
+    if both := sorted(fields.keys() & {"preset", "lengths"}):
+        raise ConfigError(f"workload: trace and {both[0]} exclude each other: a trace is the workload")
+    of_trace = TraceLengths.model_fields.keys() - {"kind", "path"}
+    given = {name: fields.pop(name) for name in of_trace & fields.keys()}
+    return {"name": Path(str(path)).name, **fields, "lengths": {"kind": "trace", "path": str(path), **given}}
 
 
 def _fields(spec: WorkloadSpec) -> dict[str, Any]:

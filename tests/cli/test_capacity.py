@@ -51,7 +51,7 @@ def test_nothing_held_is_an_exit_code(kvgym):
 
 def test_goodput(kvgym):
     code, out, _ = kvgym(
-        "capacity", "--slo", "goodput>=90%", "--request-slo", "ttft=2,tbt=0.5", *SMALL, "--no-figure"
+        "capacity", "--slo", "goodput>=90%", "--ttft-slo", 2, "--tbt-slo", 0.5, *SMALL, "--no-figure"
     )
     assert code == 0
     assert "slo attainment" in out
@@ -75,11 +75,9 @@ def test_the_first_seed(kvgym, tmp_path):
         (("--slo", "tfft_p99<1"), "Did you mean"),
         (
             ("--slo", "goodput>0.9"),
-            "no SLOs of their own; give them some, e.g. with --request-slo ttft=1,tbt=0.2",
+            "these have none; give them some, e.g. with --ttft-slo 1 --tbt-slo 0.2",
         ),
-        (("--request-slo", "ttft"), "'ttft' is not name=number"),
-        (("--request-slo", "ttft=1,ttft=2"), "ttft is given twice"),
-        (("--request-slo", "speed=1"), "expected ttft or tbt"),
+        (("--ttft-slo", -1), "ttft=-1.0: expected ttft or tbt, and seconds > 0"),
         (("--workers", "1,x"), "expected whole numbers ≥ 1, e.g. 1,2,4,8"),
         (("--workers", "0"), "expected whole numbers ≥ 1"),
         (("--router", "round_robin"), "routers go with a cluster"),

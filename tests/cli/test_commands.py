@@ -1,6 +1,7 @@
 """The command line, run in process; every wrong option names the valid ones."""
 
 import json
+import re
 
 import polars as pl
 import pytest
@@ -35,6 +36,52 @@ def test_compare_replays_a_trace(kvgym, azure_trace):
     assert code == 0
     assert "400 of 400 requests completed, each exactly once." in out
     assert "format azure" in out
+
+
+def test_a_trace_of_ones_own(kvgym, tmp_path):
+    (tmp_path / "log.csv").write_text("at,in,out\n" + "".join(f"{250 * k},3,2\n" for k in range(8)))
+    options = ("--batch-time", "affine:constant=0.1", "--kv-capacity", 100, "--time-unit", "ms", "-o", "out")
+    columns = ("--columns", "arrival=at,prompt=in,output=out")
+    code, out, _ = kvgym("run", "fcfs", "--requests", "log.csv", *columns, *options, "--json")
+    assert code == 0
+    whole = json.loads(out)["metrics"]
+    assert whole["goodput"] is None
+    assert whole["request_throughput"] == pytest.approx(8 / (7 * 0.25 + 0.2))
+    measured = ("--ttft-slo", 0.15, "--tbt-slo", 0.05, "--warm-up", "1r", "--cool-down", 0.5)
+    code, out, _ = kvgym("run", "fcfs", "--requests", "log.csv", *columns, *options, *measured, "--json")
+    assert code == 0
+    summary = json.loads(out)
+    assert (summary["metrics"]["slo_attainment"], summary["metrics"]["goodput"]) == (0, 0)
+    assert summary["metrics"]["request_throughput"] == pytest.approx(4)
+    assert "Measured from 0.25 s to 1.25 s: latencies of the 4 of 8" in summary["notes"][-1]
+    code, out, _ = kvgym(
+        "compare",
+        "--trace",
+        "log.csv",
+        *columns,
+        *options,
+        "-p",
+        "fcfs",
+        "--metrics",
+        "goodput",
+        "--no-report",
+    )
+    assert code == 0
+    assert re.search(r"fcfs +–", out)
+    for wrong, words in (
+        (("--columns", "arrival"), "'arrival' is not column=name; write arrival=timestamp"),
+        (("--columns", "arrival=at,arrival=in"), "'arrival=in' is given twice"),
+        ((), "Name them: --columns"),
+    ):
+        code, _, err = kvgym("run", "fcfs", "--requests", "log.csv", *wrong)
+        assert code == 2
+        assert words in err
+    code, _, err = kvgym("run", "fcfs", "--columns", "arrival=at", "--time-unit", "ms")
+    assert code == 2
+    assert "columns, time_unit: goes with a trace file" in err
+    code, _, err = kvgym("run", "fcfs", "-n", 30, "--warm-up", 0.1, "--format", "vllm-bench")
+    assert code == 2
+    assert "leave out warm_up and cool_down" in err
 
 
 def test_results_go_to_a_new_folder_each_time(kvgym, tmp_path):

@@ -5,6 +5,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 from execution_works import Square, raise_two_parted, refuse_three, where
 
@@ -79,9 +80,9 @@ def test_a_node_that_dies_costs_nothing(two_nodes):
 
     after = compare(SMALL, policies, seeds=8, ray="auto", progress=kill)
     assert lost
-    assert [(r.policy, r.seed, r.metrics, r.error) for r in after.runs] == [
-        (r.policy, r.seed, r.metrics, r.error) for r in before.runs
-    ]
+    np.testing.assert_equal(
+        *([(r.policy, r.seed, r.metrics, r.error) for r in c.runs] for c in (after, before))
+    )
     assert after.num_requests == before.num_requests
 
 

@@ -16,7 +16,7 @@ from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import make_workload
 
 UNIT = make_batch_time({"kind": "unit"})
-SETUP = Setup("fcfs", "a100", 2, 0.5, 1.0, has_targets=True)
+SETUP = Setup("fcfs", "a100", 2, 0.5, 1.0)
 LISTED = {
     "date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate",
     "burstiness", "max_concurrency", "duration", "completed", "failed", "total_input_tokens", "total_output_tokens",
@@ -92,7 +92,7 @@ def test_against_the_definitions_written_out():
         System(kv_capacity=20_000, batch_time=affine), table, "sarathi:token_budget=32", observer=seen
     )
     assert result.worker[0]["total_evicted"] == 0
-    found = summary(compute_metrics(result), Setup("x", "y", n, math.nan, None, has_targets=False))
+    found = summary(compute_metrics(result), Setup("x", "y", n, math.nan, None))
     ttfts = [t[0] - a for t, a in zip(seen.times, table.arrival_time, strict=True)]
     e2els = [t[-1] - a for t, a in zip(seen.times, table.arrival_time, strict=True)]
     itls = np.concatenate([np.diff(t) for t in seen.times])
@@ -118,6 +118,7 @@ def test_a_run_in_which_nothing_finished():
     found = summary(compute_metrics(result), SETUP)
     assert (found["completed"], found["failed"], found["request_throughput"]) == (0, 2, 0)
     assert found["mean_ttft_ms"] is None
+    assert found["request_goodput"] is None
     assert details(result)["ttfts"] == [0, 0]
     assert all(details(result)["errors"])
     json.dumps(found, allow_nan=False)

@@ -16,7 +16,10 @@ MALFORMED = {
     "empty": ("", "the file is empty"),
     "blank": (" \n \n", "the file is empty"),
     "header only": (AZURE, "no rows; expected at least one request"),
-    "unknown header": ("a,b\n1,2\n", r"unknown format; found columns a, b\. Known formats: kvgym"),
+    "unknown header": (
+        "a,b\n1,2\n",
+        r"unknown format; found columns a, b: none is .*\. Known formats: kvgym",
+    ),
     "no header": ("0,1,2\n1,2,3\n", "unknown format"),
     "missing column": ("TIMESTAMP,ContextTokens\n2023-11-16 18:15:46,5\n", "unknown format"),
     "column twice": (

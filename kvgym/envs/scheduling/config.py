@@ -39,7 +39,7 @@ from kvgym.simulator.addresses import function_handle
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, BatchTimeModel
 from kvgym.simulator.compiled import Kernel, uncompiled
 from kvgym.simulator.system import System
-from kvgym.workloads.workload import Workload
+from kvgym.workloads.workload import Workload, describe_workload
 
 ORDERS = {
     "queue": ORDER_QUEUE,
@@ -132,7 +132,7 @@ class EnvConfig(BaseModel):
         batch_time: description of a batch-time model, or options of the hardware's.
         kv_capacity: KV memory, tokens, instead of the scenario's.
         block_size: tokens of a block of memory, instead of the scenario's.
-        workload: preset or description instead of the scenario's.
+        workload: preset, trace file or description instead of the scenario's.
         num_requests: requests per episode, instead of the workload's.
         rate: requests per second, instead of the workload's.
         load: each episode's arrival times are divided by a factor drawn log-uniformly between these two, from the
@@ -259,8 +259,7 @@ class EnvConfig(BaseModel):
         if self.batch_time is not None and "kind" in self.batch_time:
             capacity = self.kv_capacity or base.make_system().kv_capacity
             scenario = scenario.model_copy(update={"hardware": None, "kv_capacity": capacity})
-        source = self.workload if self.workload is not None else scenario.workload
-        described: dict[str, Any] = {"preset": source} if isinstance(source, str) else dict(source)
+        described = describe_workload(self.workload if self.workload is not None else scenario.workload)
         if self.num_requests is not None:
             described.pop("duration", None)
             described["num_requests"] = self.num_requests

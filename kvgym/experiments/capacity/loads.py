@@ -20,7 +20,8 @@ class Load:
     its own times is compressed or stretched (``rate_scale``).
 
     Args:
-        scenario: the scenario. Its horizon is left out: a rate is held by runs that finish.
+        scenario: the scenario. Its horizon is left out: a rate is held by runs that finish. So is its window: a
+            backlog that grows shows in all of a run.
         num_requests: so many requests a run; None = as the scenario says, where it gives a duration as many as that
             has on average.
         request_slos: SLOs of every request, in seconds, by ``"ttft"`` and ``"tbt"``, instead of the workload's.
@@ -50,6 +51,9 @@ class Load:
             )
             settings = scenario.system.model_copy(update={"horizon": None})
             scenario = scenario.model_copy(update={"system": settings})
+        if scenario.window is not None:
+            notes.append("Runs are judged as wholes: warm_up and cool_down are left out.")
+            scenario = scenario.model_copy(update={"warm_up": None, "cool_down": None})
         workload = scenario.make_workload()
         self.rate = float(workload.mean_rate)
         if not math.isfinite(self.rate) or self.rate <= 0:
@@ -187,7 +191,7 @@ def _with_slos(spec: WorkloadSpec, slos: dict[str, float]) -> WorkloadSpec:
             raise ConfigError(f"SLO {name}={seconds}: expected ttft or tbt, and seconds > 0")
     given: dict[str, Any] = {f"{name}_slo": seconds for name, seconds in slos.items()}
     classes = spec.classes or (RequestClass(),)
-    return spec.model_copy(update={"classes": tuple(c.model_copy(update=given) for c in classes)})
+    return spec.model_copy(update={**given, "classes": tuple(c.model_copy(update=given) for c in classes)})
 
 
 def _validated(fields: dict[str, Any]) -> WorkloadSpec:

@@ -25,8 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvgym.errors import ConfigError
-from kvgym.experiments.capacity.targets import SHARE, Target
+from kvgym.experiments.capacity.targets import Target
 from kvgym.experiments.runs import Played
+from kvgym.metrics import check_targets
 from kvgym.runner import SimulationResult
 from kvgym.workloads.table import RequestTable
 
@@ -101,11 +102,7 @@ def check_requests(table: RequestTable, targets: Sequence[Target]) -> tuple[str,
         raise ConfigError(
             f"{n} requests are too few to tell whether a load is held; run at least {LEAST_REQUESTS}"
         )
-    if table.ttft_slo is None and table.tbt_slo is None and any(t.metric == SHARE for t in targets):
-        raise ConfigError(
-            f"{SHARE} (goodput) is a target, but the requests have no SLOs of their own; give them some, e.g. with "
-            "--request-slo ttft=1,tbt=0.2, or take a workload whose classes have them"
-        )
+    check_targets([t.metric for t in targets], table)
     beyond = {"p90": 0.1, "p95": 0.05, "p99": 0.01}
     thin = [t for t in targets if t.metric.startswith(("ttft", "e2e", "queueing", "tpot"))]
     return tuple(

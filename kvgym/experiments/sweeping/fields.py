@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.experiments.changes import build_scenario, described_workload
+from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario import Scenario, SystemSettings
 from kvgym.experiments.value_ranges import RANGE_FORMS, is_range, number_range
 from kvgym.policy import POLICIES, Policy, make_policy
 from kvgym.specs import parse_spec, parse_value, split_specs
-from kvgym.workloads.workload import make_workload
+from kvgym.workloads.workload import describe_workload, make_workload
 
 DIRECT = tuple(name for name in inspect.signature(build_scenario).parameters if name != "scenario")
 """Fields that are set by their name alone, see :func:`~kvgym.experiments.changes.build_scenario`."""
 
 TEXTS = (
-    "hardware", "engine", "batch_time", "workload", "trace_format", "predictions", "too_long", "router",
+    "hardware", "engine", "batch_time", "workload", "trace_format", "columns", "time_unit", "predictions", "too_long",
+    "router",
 )  # fmt: skip
 """Those of them that are text; ``none`` among their values is a word."""
 
@@ -104,7 +105,7 @@ def set_fields(base: Scenario, point: Mapping[str, Any]) -> Scenario:
     if whole is not None:  # complete only with the fields inside, maybe
         kind, options = parse_spec(whole, "prediction")
         options |= {rest: value for rest, value in inner.items() if "." not in rest}
-        changes["workload"] = {**described_workload(chosen), "predictions": {"kind": kind, **options}}
+        changes["workload"] = {**describe_workload(chosen.workload), "predictions": {"kind": kind, **options}}
     for name, value in point.items():
         part, _, rest = parts[name]
         if _part(part) == "system" and rest:
@@ -113,7 +114,7 @@ def set_fields(base: Scenario, point: Mapping[str, Any]) -> Scenario:
             changes["system"] = {**changes.get("system", chosen.system.model_dump()), rest: value}
         elif _part(part) in PREFIXES and rest:
             inside = rest if part == "workload" else f"predictions.{rest}"
-            described = changes.get("workload", described_workload(chosen))
+            described = changes.get("workload", describe_workload(chosen.workload))
             changes["workload"] = _set_inside(described, inside.split("."), value, name)
     if not changes:
         return chosen.model_copy(update={"name": base.name, "summary": base.summary})
@@ -150,6 +151,8 @@ def _typed(name: str, value: Any) -> Any:
     """Return a value as :func:`build_scenario` takes it."""
     if name == "trace":
         return Path(str(value))
+    if name in ("warm_up", "cool_down"):
+        return value
     if name in TEXTS:
         return "none" if value is None else str(value)
     whole = name in ("kv_capacity", "block_size", "num_requests", "workers")

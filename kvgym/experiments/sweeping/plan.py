@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from kvgym.batch_time.yaml_files import parse_fields, read_text, shipped_texts
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
+from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario, located
 from kvgym.experiments.sweeping.fields import TEXTS, check_fields, parse_values
 from kvgym.metrics import metric_info
 from kvgym.specs import split_specs
@@ -206,12 +206,15 @@ def load_plan(name_or_path: str | Path) -> SweepPlan:
     """
     if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
-        return _parse(read_text(path, "sweep file"), str(path), path.stem)
+        return _parse(read_text(path, "sweep file"), str(path), path.stem, path.parent)
     if name_or_path not in shipped_texts("experiment"):
         raise UnknownNameError("sweep", name_or_path, shipped_texts("experiment"))
     return _parse(shipped_texts("experiment")[name_or_path], f"{name_or_path}.yaml", name_or_path)
 
 
-def _parse(text: str, origin: str, name: str) -> SweepPlan:
+def _parse(text: str, origin: str, name: str, folder: Path | None = None) -> SweepPlan:
     where = f"sweep file {origin}"
-    return make_plan({"name": name, **parse_fields(text, where)}, where)
+    fields = parse_fields(text, where)
+    if folder is not None and isinstance(fields.get("scenario"), dict):
+        fields["scenario"] = located(fields["scenario"], folder)
+    return make_plan({"name": name, **fields}, where)

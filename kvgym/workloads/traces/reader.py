@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from kvgym.errors import TraceFormatError
+from kvgym.errors import ConfigError, TraceFormatError
 from kvgym.registry import Registry
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
+from kvgym.workloads.traces.own_table import OWN_COLUMNS, OwnTable
 from kvgym.workloads.traces.source import PARQUET_ERRORS, SourceFile
 from kvgym.workloads.traces.trace import NO_TIMES, Trace
-from kvgym.workloads.traces.values import Column, Columns
+from kvgym.workloads.traces.values import Column, Columns, to_seconds
 
 Tokenizer = Callable[[str], "int | Sized"]
 """Text to a number of tokens, or to the tokens themselves."""
@@ -56,11 +57,8 @@ class TableFormat:
         """Return the columns in file order, times in seconds, and notes."""
         data = source.columns(self.columns)
         kinds = {c.target: c.kind for c in self.columns}
-        if "arrival_time" in data and kinds["arrival_time"] == "datetime" and len(data["arrival_time"]):
-            times = data["arrival_time"]
-            data["arrival_time"] = (times - times.min()) / 1e9
-        elif "arrival_time" in data and kinds["arrival_time"] == "milliseconds":
-            data["arrival_time"] = data["arrival_time"] / 1e3
+        if "arrival_time" in data:
+            data["arrival_time"] = to_seconds(data["arrival_time"], kinds["arrival_time"])
         known = {c.source for c in self.columns}
         ignored = [name for name in source.names if name not in known] if self.own_clock else []
         return data, [f"Ignored columns: {', '.join(ignored)}."] if ignored else []
@@ -125,25 +123,16 @@ class ConversationFormat:
         return None
 
 
-FORMATS: Registry[TableFormat | ConversationFormat] = Registry("trace format")
+Format: TypeAlias = TableFormat | ConversationFormat | OwnTable
+
+FORMATS: Registry[Format] = Registry("trace format")
 """All formats, in the order in which detection tries them."""
 
 for _format in (
     TableFormat(
         "kvgym",
         "own format, CSV, JSONL or Parquet: arrival_time (s), prompt_len, output_len, optional columns",
-        (
-            Column("arrival_time", "arrival_time", "seconds"),
-            Column("prompt_len", "prompt_len", "tokens"),
-            Column("output_len", "output_len", "tokens"),
-            Column("predicted_output_len", "predicted_output_len", "positive", required=False),
-            Column("predicted_low", "predicted_low", "positive", required=False),
-            Column("predicted_high", "predicted_high", "positive", required=False),
-            Column("class_id", "class_id", "index", required=False),
-            Column("priority", "priority", "integer", required=False),
-            Column("ttft_slo", "ttft_slo", "slo", required=False),
-            Column("tbt_slo", "tbt_slo", "slo", required=False),
-        ),
+        OWN_COLUMNS,
         own_clock=True,
     ),
     TableFormat(
@@ -198,6 +187,7 @@ for _format in (
         role="role",
         text="content",
     ),
+    OwnTable(),
 ):
     FORMATS.add(_format.name, _format)
 
@@ -207,7 +197,14 @@ def trace_formats() -> dict[str, str]:
     return {name: FORMATS[name].description for name in FORMATS}
 
 
-def load_trace(path: str | Path, format: str = "auto", *, tokenizer: Tokenizer = count_words) -> Trace:  # noqa: A002
+def load_trace(
+    path: str | Path,
+    format: str = "auto",  # noqa: A002
+    *,
+    columns: Mapping[str, str] | None = None,
+    time_unit: str | None = None,
+    tokenizer: Tokenizer = count_words,
+) -> Trace:
     """Read a trace file, or return the trace read last if it is this one and the file has not changed since.
 
     A scenario makes its workload anew whenever it is asked, to be described and to be run; its file is read once.
@@ -216,17 +213,21 @@ def load_trace(path: str | Path, format: str = "auto", *, tokenizer: Tokenizer =
     Args:
         path: the file.
         format: a name of :func:`trace_formats`, or ``"auto"`` to tell it by content and column names.
+        columns: the names that a table of your own has for ``"arrival"``, ``"prompt"`` and ``"output"``, and for
+            optional columns, see docs/traces.md.
+        time_unit: of its times where they are numbers: ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``.
         tokenizer: for formats of texts; the default counts words.
 
     Raises:
         TraceFormatError: the file is malformed, with line, column and what was expected.
         UnknownNameError: no format of this name.
+        ConfigError: no such column or unit, or names of columns for a format that has its own.
     """
     global _last
-    key = _identity(path, format) if tokenizer is count_words else None
+    key = _identity(path, format, columns or {}, time_unit) if tokenizer is count_words else None
     if key is not None and _last is not None and _last[0] == key:
         return _last[1]
-    trace = _read(path, format, tokenizer)
+    trace = _read(path, _chosen(format, columns or {}, time_unit), tokenizer)
     for column in (trace.arrival_time, trace.prompt_len, trace.output_len, *trace.extra.values()):
         column.setflags(write=False)
     if key is not None:
@@ -237,18 +238,26 @@ def load_trace(path: str | Path, format: str = "auto", *, tokenizer: Tokenizer =
 _last: tuple[tuple[Any, ...], Trace] | None = None  # one trace only: they may be large
 
 
-def _identity(path: str | Path, format: str) -> tuple[Any, ...] | None:  # noqa: A002
+def _chosen(format: str, columns: Mapping[str, str], time_unit: str | None) -> Format | None:  # noqa: A002
+    """Return the format to read a file as, None where it is to be detected."""
+    if not columns and time_unit is None:
+        return FORMATS[format] if format != "auto" else None
+    if format not in ("auto", "table"):
+        raise ConfigError(f"columns and time_unit are for tables of your own; format {format} has its own")
+    return OwnTable(columns, time_unit)
+
+
+def _identity(path: str | Path, *way: Any) -> tuple[Any, ...] | None:
     """Return what tells a file and the way to read it from all others, None if there is no such file."""
     try:
         found = Path(path).stat()
     except OSError:
         return None
     state = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-    return str(path), format, *state
+    return str(path), repr(way), *state
 
 
-def _read(path: str | Path, format: str, tokenizer: Tokenizer) -> Trace:  # noqa: A002
-    chosen = FORMATS[format] if format != "auto" else None
+def _read(path: str | Path, chosen: Format | None, tokenizer: Tokenizer) -> Trace:
     source = SourceFile.open(path)
     how = "told" if chosen is not None else "detected"
     if chosen is None:
@@ -296,6 +305,8 @@ def read_trace(
     path: str | Path,
     format: str = "auto",  # noqa: A002
     *,
+    columns: Mapping[str, str] | None = None,
+    time_unit: str | None = None,
     tokenizer: Tokenizer = count_words,
     rate_scale: float = 1.0,
     max_requests: int | None = None,
@@ -309,8 +320,10 @@ def read_trace(
 
     Args:
         path: the file.
-        format: a name of :func:`trace_formats`, or ``"auto"``.
-        tokenizer: for formats of texts; the default counts words.
+        format: as of :func:`load_trace`, and so the next three.
+        columns: names of columns.
+        time_unit: of times that are numbers.
+        tokenizer: for formats of texts.
         rate_scale: factor on the arrival rate.
         max_requests: keep at most this many requests of the window.
         start: seconds of the trace at which the window opens; it becomes time 0.
@@ -322,7 +335,8 @@ def read_trace(
     Raises:
         TraceFormatError: the file is malformed, with line, column and what was expected.
     """
-    table = load_trace(path, format, tokenizer=tokenizer).to_table(
+    trace = load_trace(path, format, columns=columns, time_unit=time_unit, tokenizer=tokenizer)
+    table = trace.to_table(
         rate_scale=rate_scale,
         max_requests=max_requests,
         start=start,
@@ -333,14 +347,16 @@ def read_trace(
     return table if limits is None else limits.apply(table)
 
 
-def _detect(source: SourceFile) -> TableFormat | ConversationFormat:
+def _detect(source: SourceFile) -> Format:
     """Return the first format whose columns the file has."""
     for name in FORMATS:
         if FORMATS[name].matches(source.names):
             return FORMATS[name]
-    known = "; ".join(f"{name}: {text}" for name, text in trace_formats().items())
-    found = ", ".join(source.names[:12])
-    raise TraceFormatError(f"{source.path}: unknown format; found columns {found}. Known formats: {known}")
+    known = ", ".join(FORMATS)
+    what = OwnTable().complaint(source.names)
+    raise TraceFormatError(
+        f"{source.path}: unknown format; {what}. Known formats: {known} (kvgym list traces)"
+    )
 
 
 def _to_int(name: str, column: NDArray[Any]) -> NDArray[Any]:

@@ -144,6 +144,14 @@ def _lmsys(table: RequestTable) -> Rows:
     ]
 
 
+def _table(table: RequestTable) -> Rows:
+    first = datetime(2024, 5, 10, 8, 30, tzinfo=timezone(timedelta(hours=2)))
+    return [
+        {"timestamp": (first + timedelta(seconds=a)).isoformat(), "input_tokens": p, "output_tokens": o}
+        for a, p, o in _tuples(table)
+    ]
+
+
 _ROWS: dict[str, Callable[[RequestTable], Rows]] = {
     "azure": _azure,
     "burstgpt": _burstgpt,
@@ -151,4 +159,5 @@ _ROWS: dict[str, Callable[[RequestTable], Rows]] = {
     "vidur": _vidur,
     "sharegpt": _sharegpt,
     "lmsys": _lmsys,
+    "table": _table,
 }

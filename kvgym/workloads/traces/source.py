@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -120,6 +120,16 @@ class SourceFile:
             return fast if fast is not None else self._checked_columns(present, self._csv_rows())
         return self._checked_columns(present, self._complete_records(absent))
 
+    def first_row(self) -> Mapping[str, Any]:
+        """Return the first row, or record, by name; empty where there is none."""
+        if self.container == "csv":
+            found = next(self._csv_rows(), None)
+            return {} if found is None else found[1]
+        if self.container == "parquet":
+            rows = _parquet_frame(self.path, n_rows=1).rows(named=True)
+            return rows[0] if rows else {}
+        return next(self.records(), ("", {}))[1]
+
     def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (place, record) for every record of a JSON, JSONL or Parquet file."""
         if self.container == "json":
@@ -162,10 +172,7 @@ class SourceFile:
 
     def _parquet_columns(self, columns: Sequence[Column]) -> Columns:
         """Read a Parquet file; a wrong value is named by its row."""
-        try:
-            frame = pl.read_parquet(self.path, columns=[c.source for c in columns])
-        except PARQUET_ERRORS as error:
-            raise TraceFormatError(f"{self.path}: damaged Parquet file: {_first_line(error)}") from None
+        frame = _parquet_frame(self.path, columns=[c.source for c in columns])
         numbers = {}
         for c in columns:
             series = frame[c.source]
@@ -244,6 +251,13 @@ def _datetime(name: str, sample: str | None) -> pl.Expr:
         layout += "%z"
     parsed = pl.col(name).str.to_datetime(layout, time_unit="ns", strict=False)
     return pl.when(strict).then(parsed.to_physical()).alias(name)
+
+
+def _parquet_frame(path: Path, **options: Any) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(path, **options)
+    except PARQUET_ERRORS as error:
+        raise TraceFormatError(f"{path}: damaged Parquet file: {_first_line(error)}") from None
 
 
 def _parquet_names(path: Path) -> tuple[str, ...]:

@@ -18,8 +18,17 @@ Columns = dict[str, NDArray[Any]]
 DATE = r"(?:19[7-9]\d|20\d\d|21\d\d)-\d{2}-\d{2}"
 """Pattern of the dates that traces may hold, 1970 to 2199: nanoseconds since 1970 fit 64 bits."""
 
-_TIME = r"(\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?\s*(Z|[+-]\d{2}:?\d{2})?"
+_TIME = r"(\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?\s*(Z|UTC|[+-]\d{2}(?::?\d{2})?)?"
 _DATETIME = re.compile(rf"({DATE})[ T]{_TIME}")
+
+
+PER_SECOND: Mapping[str, float] = {
+    "seconds": 1.0,
+    "milliseconds": 1e3,
+    "microseconds": 1e6,
+    "nanoseconds": 1e9,
+}
+"""Kinds of columns that hold times as numbers, and how many of their unit a second has."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +72,23 @@ KINDS: Mapping[str, Kind] = {
     "positive": Kind("a whole number of tokens ≥ 1", _whole(1)),
     "index": Kind("a whole number ≥ 0", _whole(0)),
     "integer": Kind("a whole number", _whole(-math.inf)),
-    "seconds": Kind("a number of seconds ≥ 0", lambda x: (x >= 0) & (x < math.inf)),
-    "milliseconds": Kind("a number of milliseconds ≥ 0", lambda x: (x >= 0) & (x < math.inf)),
+    **{unit: Kind(f"a number of {unit} ≥ 0", lambda x: (x >= 0) & (x < math.inf)) for unit in PER_SECOND},
     "slo": Kind("a number of seconds ≥ 0, or nothing for no target", lambda x: x >= 0, missing=math.inf),
     "datetime": Kind("a time such as 2023-11-16 18:15:46.6805900 or 2024-05-10 00:00:00+00:00", bool),
 }
 """All kinds of columns by name."""
+
+
+def to_seconds(times: NDArray[Any], kind: str) -> NDArray[np.float64]:
+    """Return a column of times in seconds, datetimes since the earliest of them.
+
+    Args:
+        times: as read: int64 nanoseconds of kind ``datetime``, else float64; (n,).
+        kind: ``datetime`` or a key of :data:`PER_SECOND`.
+    """
+    if kind == "datetime":
+        return np.asarray((times - times.min()) / 1e9 if len(times) else times, np.float64)
+    return np.asarray(times / PER_SECOND[kind], np.float64)
 
 
 def parse_value(value: Any, kind: str) -> float | int:
@@ -103,14 +123,17 @@ def parse_value(value: Any, kind: str) -> float | int:
 
 def _nanoseconds(value: Any) -> int:
     """Parse a timestamp to nanoseconds since 1970."""
+    if isinstance(value, datetime):  # of a Parquet file
+        since = value.replace(tzinfo=value.tzinfo or timezone.utc) - datetime(1970, 1, 1, tzinfo=timezone.utc)
+        return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
     match = _DATETIME.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         raise ValueError("not a time")
     date, clock, fraction, zone = match.groups()
     moment = datetime.fromisoformat(f"{date}T{clock}").replace(tzinfo=timezone.utc)
     seconds = round(moment.timestamp())
-    if zone and zone != "Z":
-        digits = zone[1:].replace(":", "")
+    if zone and zone not in ("Z", "UTC"):
+        digits = zone[1:].replace(":", "").ljust(4, "0")
         offset = 3600 * int(digits[:2]) + 60 * int(digits[2:])
         seconds -= offset if zone[0] == "+" else -offset
     return seconds * 10**9 + int((fraction or "0").ljust(9, "0"))

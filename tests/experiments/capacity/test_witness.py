@@ -64,7 +64,7 @@ def table(n, **columns):
 def test_what_cannot_be_judged_is_refused():
     with pytest.raises(ConfigError, match="19 requests are too few"):
         check_requests(table(19), ())
-    with pytest.raises(ConfigError, match="no SLOs of their own; give them some"):
+    with pytest.raises(ConfigError, match="SLOs of their own, and these have none; give them some"):
         check_requests(table(100), parse_targets("goodput>=0.9"))
     assert check_requests(table(100, ttft_slo=np.ones(100)), parse_targets("goodput>=0.9")) == ()
 

@@ -1,0 +1,215 @@
+"""The steady part of a run: from when to when it is measured, and what the engine had counted at both ends.
+
+docs/metrics.md defines what is measured in a window. May import :mod:`kvgym.simulator`, :mod:`kvgym.workloads` and
+:mod:`kvgym.errors`; may be imported from :mod:`kvgym.runner` and above.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import ConfigError
+from kvgym.simulator.tables import BUSY
+from kvgym.workloads.table import RequestTable
+
+Extent = float | str
+"""Seconds, as a number or ``"30"`` or ``"30s"``, or requests, as ``"200r"`` or ``"200 requests"``."""
+
+_EXTENT = re.compile(r"([0-9.]+(?:e[+-]?\d+)?) *(s|seconds|r|req|requests?|)", re.IGNORECASE)
+
+SHARE = 1 / 8
+"""Share of the decisions left until an end of the window, by the pace so far, after which to look again.
+
+Where batches become much longer between two looks, the next one comes some decisions late.
+"""
+
+
+def parse_extent(value: Extent, name: str) -> tuple[float, bool]:
+    """Return how much is left out at an end of a run, and whether that is requests.
+
+    Args:
+        value: see :data:`Extent`.
+        name: what it is, for messages.
+
+    Raises:
+        ConfigError: it is of another form, negative, or not a whole number of requests.
+    """
+    match = _EXTENT.fullmatch(str(value).strip()) if not isinstance(value, bool) else None
+    try:
+        amount = float(match[1]) if match else math.nan
+    except ValueError:
+        amount = math.nan
+    requests = bool(match and match[2].lower().startswith("r"))
+    if not 0 <= amount < math.inf or (requests and amount != int(amount)):
+        raise ConfigError(f"{name} = {value!r}: expected seconds ≥ 0, as in 30, or requests, as in 200r")
+    return amount, requests
+
+
+@dataclass(frozen=True)
+class Window:
+    """What is left out at the ends of a run, counted from its first and its last arrival.
+
+    Attributes:
+        warm_up: the window opens so many seconds, or requests, after the first arrival.
+        cool_down: it closes so many seconds, or requests, before the last arrival.
+
+    Raises:
+        ConfigError: one of them is neither.
+    """
+
+    warm_up: Extent = 0.0
+    cool_down: Extent = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the extents."""
+        parse_extent(self.warm_up, "warm_up")
+        parse_extent(self.cool_down, "cool_down")
+
+    def span(self, table: RequestTable) -> tuple[float, float]:
+        """Return from when to when a run of some requests is measured, seconds.
+
+        Raises:
+            ConfigError: nothing is left between the ends.
+        """
+        times = table.arrival_time
+        amount, requests = parse_extent(self.warm_up, "warm_up")
+        count = len(times)
+        if requests:
+            start = float(times[int(amount)]) if amount < count else math.inf
+        else:
+            start = float(times[0]) + amount if count else math.inf
+        amount, requests = parse_extent(self.cool_down, "cool_down")
+        if requests:
+            end = float(times[count - max(int(amount), 1)]) if amount <= count else -math.inf
+        else:
+            end = float(times[-1]) - amount if count else -math.inf
+        if not start < end:
+            arrivals = f"between {times[0]:.4g} s and {times[-1]:.4g} s" if count else "never"
+            raise ConfigError(
+                f"warm_up = {self.warm_up} and cool_down = {self.cool_down} leave nothing to measure of {count:,} "
+                f"requests, which arrive {arrivals}"
+            )
+        return start, end
+
+    def note(self, table: RequestTable) -> str:
+        """Return a sentence on what is measured of some requests."""
+        start, end = self.span(table)
+        inside = int(((table.arrival_time >= start) & (table.arrival_time < end)).sum())
+        return (
+            f"Measured from {start:,.2f} s to {end:,.2f} s: latencies of the {inside:,} of {len(table):,} requests "
+            "that arrive then."
+        )
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the engine had counted at a moment of a run.
+
+    Attributes:
+        worker: totals of the workers, dtype WORKER, (r,).
+        clock: up to when each of them has counted, seconds, float64 (r,).
+        gap_counts: int64, token gaps by bin.
+        gap_sums: float64, their sums in seconds.
+    """
+
+    worker: NDArray[Any]
+    clock: NDArray[np.float64]
+    gap_counts: NDArray[np.int64]
+    gap_sums: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, simulation: Any, moment: float = math.inf) -> Counts:
+        """Return a copy of what a simulation has counted.
+
+        Args:
+            simulation: at a decision, or at its end.
+            moment: what is wanted is up to here, seconds. A worker with nobody active counts nothing, and so has
+                counted up to any time since its last batch.
+        """
+        worker = simulation.workers.copy()
+        now = max(float(simulation.tracker[0]["clock"]), float(worker["clock"].max()))
+        idle = (worker["phase"] != BUSY) & (worker["num_active"] == 0)
+        clock = np.where(idle, np.clip(moment, worker["last_batch_end"], now), worker["clock"])
+        return cls(worker, clock, simulation.gap_counts.copy(), simulation.gap_sums.copy())
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The window of a run.
+
+    Attributes:
+        start: when it opens, seconds.
+        end: when it closes, at the latest when the run ends.
+        opening: counted by the first decision from ``start`` on.
+        closing: counted by the first decision from ``end`` on.
+    """
+
+    start: float
+    end: float
+    opening: Counts
+    closing: Counts
+
+
+class Watch:
+    """Looks at a simulation where its window opens and closes; the run is that of any other.
+
+    Args:
+        simulation: not started.
+        window: of the run.
+
+    Raises:
+        ConfigError: the window is empty.
+    """
+
+    def __init__(self, simulation: Any, window: Window) -> None:
+        self._simulation, self._ends = simulation, window.span(simulation.table)
+        self._taken: list[Counts] = []
+        self._since, self._due = (0, 0.0), 0
+
+    def pace(self) -> int | None:
+        """Return how many decisions to make before the next look; None = all that are left."""
+        return None if len(self._taken) == 2 else max(1, self._due - self._decisions())
+
+    def look(self) -> None:
+        """Take what has been counted, if an end of the window has come; a look before its time is none."""
+        made = self._decisions()
+        if made < self._due or len(self._taken) == 2:
+            return
+        clock = self._now()
+        while len(self._taken) < 2 and clock >= self._ends[len(self._taken)]:
+            self._taken.append(Counts.of(self._simulation, self._ends[len(self._taken)]))
+        if len(self._taken) < 2:
+            before, then = self._since
+            seconds = (clock - then) / max(made - before, 1)
+            left = self._ends[len(self._taken)] - clock
+            likely = min(SHARE * left / seconds, self._before_idle()) if seconds > 0 else 1
+            self._since, self._due = (made, clock), made + max(1, int(likely))
+
+    def measured(self) -> Measured:
+        """Return the window of the run, so far if it has not ended."""
+        start, end = self._ends
+        taken = self._taken
+        opening, closing = taken if len(taken) == 2 else [*taken, *[Counts.of(self._simulation)] * 2][:2]
+        return Measured(start, min(end, max(self._now(), start)), opening, closing)
+
+    def _before_idle(self) -> int:
+        """Return how many decisions it takes at least until nobody is active: a request makes one token in each."""
+        simulation, most = self._simulation, 0
+        for slots, count in zip(simulation.active, simulation.workers["num_active"], strict=True):
+            own = slots[:count]
+            left = simulation.table.output_len[own["request_id"]] - own["num_output_tokens"]
+            most = max(most, int(left.max(initial=0)))
+        return most
+
+    def _decisions(self) -> int:
+        return int(self._simulation.workers["decisions"].sum())
+
+    def _now(self) -> float:
+        simulation = self._simulation
+        return max(float(simulation.tracker[0]["clock"]), float(simulation.workers["clock"].min()))

@@ -1,0 +1,152 @@
+"""Tables with names of their own: which column is what, and in which unit times are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trace_files import write
+
+from kvgym.errors import ConfigError, TraceFormatError
+from kvgym.workloads import load_trace, make_workload, read_trace
+from kvgym.workloads.traces.own_table import ALIASES, OwnTable, plain_name
+
+TABLE = "when,in,out,tier\n10,5,6,1\n11.5,7,8,2\n"
+MAPPING = {"arrival": "when", "prompt": "in", "output": "out"}
+
+
+def test_a_mapping_by_hand(tmp_path: Path) -> None:
+    path = write(tmp_path, TABLE)
+    table = read_trace(path, columns={**MAPPING, "priority": "tier"})
+    assert table.arrival_time.tolist() == [0, 1.5]
+    assert (table.prompt_len.tolist(), table.output_len.tolist()) == ([5, 7], [6, 8])
+    assert table.priority is not None
+    assert table.priority.tolist() == [1, 2]
+    assert table.notes[1] == "Columns: arrival = when, prompt = in, output = out, priority = tier."
+    assert "ignored: tier." in load_trace(path, columns=MAPPING).notes[1]
+    full = {"arrival_time": "when", "prompt_len": "in", "output_len": "out"}
+    assert load_trace(path, "table", columns=full).prompt_len.tolist() == [5, 7]
+
+
+def test_containers_agree(tmp_path: Path) -> None:
+    rows = [{"startTime": "2024-05-10T00:00:00Z", "usage.prompt_tokens": 5, "usage.completion_tokens": 6}]
+    rows.append({**rows[0], "startTime": "2024-05-10T02:00:01.5+02:00"})
+    columns = {"prompt": "usage.prompt_tokens", "output": "usage.completion_tokens"}
+    lines = write(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "a.jsonl")
+    listed = write(tmp_path, json.dumps(rows), "a.json")
+    pl.DataFrame(rows).write_parquet(tmp_path / "a.parquet")
+    pl.DataFrame(rows).write_csv(tmp_path / "a.csv")
+    for path in (lines, listed, tmp_path / "a.parquet", tmp_path / "a.csv"):
+        assert read_trace(path, columns=columns).arrival_time.tolist() == [0, 1.5]
+
+
+def test_every_known_name_is_known() -> None:
+    for arrival in ALIASES["arrival_time"]:
+        assert OwnTable().matches((arrival, "prompt_tokens", "completion_tokens"))
+        assert OwnTable().matches((f"{arrival.upper()} (ms)", "Input Tokens", "outputTokens"))
+    for prompt in ALIASES["prompt_len"]:
+        assert OwnTable().matches(("ts", prompt, "output-length"))
+    for output in ALIASES["output_len"]:
+        assert OwnTable().matches(("ts", "num.prompt.tokens", output, "user"))
+    names = [name for known in ALIASES.values() for name in known]
+    assert len(names) == len(set(names))
+    assert all(plain_name(name) == name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "unit", "gap", "said"),
+    [
+        ("ts", ("5", "6.5"), None, 1.5, "read as seconds: nothing says otherwise"),
+        ("ts", ("5", "6.5"), "ms", 0.0015, "in milliseconds, as told"),
+        ("ts", ("5", "6.5"), "us", 1.5e-6, "in microseconds, as told"),
+        ("arrival_ms", ("5", "1505"), None, 1.5, "in milliseconds, as arrival_ms says"),
+        ("time (us)", ("5", "1500005"), None, 1.5, "in microseconds, as time (us) says"),
+        ("arrival_ms", ("5", "6.5"), "s", 1.5, "in seconds, as told"),
+        ("startTimeUnixNano", ("1715328000000000000", "1715328001500000000"), None, 1.5, "in nanoseconds, as"),
+        ("ts", ("1715328000", "1715328001.5"), None, 1.5, "seconds since 1970, counted from the first, of 2024-05-10"),
+        ("ts", ("1715328000000", "1715328001500"), None, 1.5, "milliseconds since 1970"),
+        ("ts", ("1715328000000000", "1715328001500000"), None, 1.5, "microseconds since 1970"),
+        ("ts", ("1715328000000000000", "1715328001500000000"), None, 1.5, "nanoseconds since 1970"),
+        ("ts", ("2024-05-10 08:00:00 UTC", "2024-05-10 10:00:01.5+02"), None, 1.5, "dates"),
+        ("ts", ("2024-05-10T08:00:00+0530", "2024-05-10T02:30:01.5Z"), None, 1.5, "dates"),
+    ],
+)  # fmt: skip
+def test_units(name, values, unit, gap, said, tmp_path):
+    path = write(tmp_path, f"{name},input_tokens,output_tokens\n" + "".join(f"{v},1,2\n" for v in values))
+    trace = load_trace(path, time_unit=unit)
+    np.testing.assert_allclose(trace.arrival_time, [0, gap], rtol=1e-6, atol=3e-7 if gap > 1 else 0)
+    assert any(said in note for note in trace.notes)
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Paris"])
+@pytest.mark.parametrize("texts", [False, True])  # a text column is read value by value
+def test_columns_of_dates_in_parquet(zone, texts, tmp_path):
+    frame = pl.DataFrame(
+        {"created_at": ["2024-05-10 08:00:00", "2024-05-10 08:00:01.5"], "input_len": [1, 2]}
+    )
+    dates = pl.col("created_at").str.to_datetime(time_unit="us").dt.replace_time_zone(zone)
+    lengths = pl.Series("output_len", ["3", "4"] if texts else [3, 4])
+    frame.with_columns(dates, lengths).write_parquet(tmp_path / "a.parquet")
+    assert read_trace(tmp_path / "a.parquet").arrival_time.tolist() == [0, 1.5]
+
+
+def test_without_times(tmp_path):
+    path = write(tmp_path, "input_tokens,output_tokens\n5,6\n7,8\n")
+    with pytest.raises(TraceFormatError, match="none is known as the arrival"):
+        load_trace(path)
+    trace = load_trace(path, columns={"arrival": "none"})
+    assert not trace.has_times
+    workload = make_workload({"trace": str(path), "columns": {"arrival": "none"}, "rate": 2.0})
+    assert workload.mean_rate == 2
+    assert (np.diff(workload.sample(0).arrival_time, prepend=0) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "says"),
+    [
+        (TABLE, {}, 'found columns when, in, out, tier: none is known as the arrival; none is known as the prompt; '
+         'none is known as the output. Name them: --columns "arrival=NAME,prompt=NAME,output=NAME"'),
+        ("ts,when,input_tokens,out\n1,1,1,1\n", {},
+         'none is known as the output. Name them: --columns "arrival=ts,prompt=input_tokens,output=NAME"'),
+        ("ts,created_at,input_tokens,output_len\n1,1,1,1\n", {}, "ts and created_at may each be the arrival"),
+        (TABLE, {"columns": {**MAPPING, "arrival": "time"}}, "there is no 'time'"),
+        (TABLE, {"columns": {**MAPPING, "arival": "when"}}, "'arival' is no column of a request; valid: arrival, "),
+        (TABLE, {"columns": MAPPING, "time_unit": "min"}, "time_unit = 'min'; valid: s, ms, us, ns"),
+        (TABLE, {"columns": MAPPING, "format": "azure"}, "for tables of your own; format azure has its own"),
+        (TABLE, {"columns": {**MAPPING, "prompt": "tier", "output": "when"}}, "line 3, column 'when': '11.5'"),
+        (TABLE.replace("11.5", "-1"), {"columns": MAPPING}, "line 3, column 'when': '-1'; expected a number of sec"),
+        (TABLE.replace("10,", "10/05/24,"), {"columns": MAPPING}, "line 2, column 'when': '10/05/24'; expected a time"),
+        (TABLE.replace("10,", "2024-05-10,"), {"columns": MAPPING}, "expected a time such as"),
+        (TABLE.replace("10,", "2024-05-10 08:00:00Z,"), {"columns": MAPPING}, "line 3, column 'when': '11.5'; expect"),
+    ],
+)  # fmt: skip
+def test_mistakes(text, options, says, tmp_path):
+    with pytest.raises((TraceFormatError, ConfigError)) as caught:
+        load_trace(write(tmp_path, text), **options)
+    assert says in str(caught.value)
+
+
+def test_ambiguity_ends_with_a_mapping(tmp_path):
+    path = write(tmp_path, "ts,created_at,input_tokens,output_len\n1,7,1,1\n3,8,1,1\n")
+    assert load_trace(path, columns={"arrival": "ts"}).arrival_time.tolist() == [0, 2]
+    assert load_trace(path, columns={"arrival": "created_at"}).arrival_time.tolist() == [0, 1]
+
+
+MILLISECONDS = st.lists(st.integers(0, 10**9), min_size=1, max_size=20).map(sorted)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(times=MILLISECONDS, unit=st.sampled_from([("s", 1e3), ("ms", 1.0), ("us", 1e-3)]))
+def test_every_unit_gives_the_same_seconds(times, unit, tmp_path):
+    name, per = unit
+    rows = "".join(f"{t / per!r},1,1\n" for t in times)
+    path = write(tmp_path, "ts,input_tokens,output_tokens\n" + rows)
+    found = load_trace(path, time_unit=name).arrival_time
+    np.testing.assert_allclose(
+        found, (np.array(times) - times[0]) / 1e3, rtol=1e-9, atol=1e-9 * times[-1] + 1e-12
+    )
