@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from kvgym.batch_time import BatchTimeModel, make_batch_time
 from kvgym.batch_time.hardware import load_hardware
 from kvgym.batch_time.yaml_files import read_text, shipped_texts
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, field_errors
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.system import System, Worker
 from kvgym.workloads.base import IntRange
@@ -128,10 +128,9 @@ class Scenario(BaseModel):
             try:
                 groups.append(WorkerGroup.model_validate(group))
             except ValidationError as error:
-                first = error.errors()[0]
-                place = ".".join(str(part) for part in first["loc"]) or "(group)"
                 valid = ", ".join(WorkerGroup.model_fields)
-                raise ValueError(f"group {k}: {place}: {first['msg']}; fields: {valid}") from None
+                wrong = field_errors(error, WorkerGroup, group)[0]
+                raise ValueError(f"group {k}: {wrong}; fields: {valid}") from None
         return tuple(groups)
 
     def of_seed(self, seed: int) -> Scenario:
@@ -312,9 +311,6 @@ def _validate(content: Mapping[str, Any], origin: str) -> Scenario:
     try:
         return Scenario.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "(whole file)"
         valid = ", ".join(Scenario.model_fields)
-        raise ConfigError(
-            f"scenario {origin}: field {place}: {first['msg']} (got {first['input']!r}); fields: {valid}"
-        ) from None
+        wrong = field_errors(error, Scenario, content, "field ")[0]
+        raise ConfigError(f"scenario {origin}: {wrong}; fields: {valid}") from None
