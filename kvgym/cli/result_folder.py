@@ -16,6 +16,14 @@ OutOption = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder for results (default: results/…).")
 ]
 
+TABLES = ("runs", "requests", "iterations", "workers", "trials", "probes", "estimates", "windows")
+RESULTS = (
+    *(f"{name}.{ending}" for name in TABLES for ending in ("csv", "parquet")),
+    *(f"{name}.json" for name in ("config", "summary", "best", "capacity", "provision", "vllm-bench")),
+    "report.html", "capacity.svg", "validation.png",
+)  # fmt: skip
+"""Files that commands write into the folder of their results."""
+
 
 def default_folder(kind: str, name: str) -> Path:
     """Return a new folder under ``results/``."""
@@ -41,6 +49,17 @@ def make_folder(folder: Path) -> Path:
             f"results cannot be written to {folder}: {error.strerror}; choose another with --out"
         ) from None
     return folder
+
+
+def clear_folder(folder: Path) -> None:
+    """Remove the results of an earlier command, right before new ones are written.
+
+    A table of an earlier run would look like a part of the new one. Only files that kvgym writes are removed.
+    """
+    for name in RESULTS:
+        (folder / name).unlink(missing_ok=True)
+    for path in folder.glob("vllm-bench/*.json"):
+        path.unlink()
 
 
 def command_line() -> str:

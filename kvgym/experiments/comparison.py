@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
 from kvgym.execution import make_executor
+from kvgym.experiments.notes import merge_notes, rule_notes
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
 from kvgym.experiments.runs import Played, Player, Run, RunRecord, play_runs
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
@@ -285,7 +286,7 @@ def compare(
         runs=tuple(played[label, seed].record for label in labels for seed in numbers),
         num_requests=tuple(sizes),
         examples=examples,
-        notes=merge_notes(notes, len(numbers)),
+        notes=(*merge_notes(notes, len(numbers)), *rule_notes((policy.info for policy in made), system)),
         provenance=workload.provenance(),
         hyperparameters={
             label: _described(policy) if routers is None else _both_described(policy, router)
@@ -331,16 +332,3 @@ def _both_described(policy: Policy, router: Router | None) -> dict[str, Any]:
     """Return names and hyperparameters of a policy and a router."""
     both = {"policy": policy, "router": router}
     return {what: {"name": made.info.name, **_described(made)} for what, made in both.items() if made}
-
-
-def merge_notes(notes: list[tuple[int, str]], seeds: int) -> tuple[str, ...]:
-    """Return each note once, with the seeds it holds for unless these are all."""
-    by_text: dict[str, list[int]] = {}
-    for seed, text in notes:
-        by_text.setdefault(text, []).append(seed)
-    return tuple(
-        text
-        if len(where) == seeds
-        else f"Seed{'s' if len(where) > 1 else ''} {', '.join(map(str, where))}: {text}"
-        for text, where in by_text.items()
-    )

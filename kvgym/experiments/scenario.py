@@ -25,6 +25,9 @@ from kvgym.workloads.workload import Workload, make_workload
 
 DEFAULT_SCENARIO = "a100-llama2-70b"
 
+COMPARED = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta", "sarathi", "vllm_v1")
+"""What a scenario compares unless it says otherwise: the schedulers of its paper, and what runs in production."""
+
 Engine: TypeAlias = str | dict[str, Any] | None
 """An engine by name or by its figures; None = not said."""
 
@@ -104,7 +107,7 @@ class Scenario(BaseModel):
     system: SystemSettings = SystemSettings()
     workers: Annotated[int, Field(ge=1)] | tuple[WorkerGroup, ...] = 1
     router: str = DEFAULT_ROUTER
-    policies: tuple[str, ...] = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta")
+    policies: tuple[str, ...] = COMPARED
     too_long: Literal["error", "drop", "clip"] = "error"
     seeds: int = Field(default=5, ge=1)
 
