@@ -62,7 +62,7 @@ def class_distributions(runs: Runs, name: str, *, width: float = WIDTH, legend: 
         chart.panel(ax, LATENCIES[name], share, title=title)
         curves = {}
         for policy, result in results.items():
-            values = series.latencies(result, name, result.table.class_id == number)
+            values = series.latencies(result, name, np.asarray(result.table.class_id == number))
             curves[policy] = series.distribution(values, len(values))
         draw_distributions(chart, ax, curves, styles)
         ax.set_title(text_of(title), pad=3)
@@ -86,7 +86,9 @@ def worker_points(comparison: Comparison, *, width: float = WIDTH, legend: bool 
     means = {p: found for p in comparison.policies if (found := comparison.worker_means(p))}
     chart = Chart(comparison.policies, figsize=(width, 0.5 + 1.6 * len(WORKER_PANELS)), layout="constrained")
     axes = chart.subplots(len(WORKER_PANELS), 1, sharex=True, squeeze=False)[:, 0]
-    worker = Quantity("Worker")
+    longest = max(means.values(), key=len, default=[])
+    names = tuple(f"{own['worker']}" + f" ({own['role']})" * (own["role"] != "mixed") for own in longest)
+    worker = Quantity("Worker", names=names)
     for ax, (name, label) in zip(axes, WORKER_PANELS.items(), strict=True):
         unit = WORKER_METRICS[name].unit
         quantity = Quantity(label, "" if unit == "1" else unit)
@@ -97,8 +99,7 @@ def worker_points(comparison: Comparison, *, width: float = WIDTH, legend: bool 
             x = np.arange(len(y)) + 0.6 * ((i + 0.5) / len(means) - 0.5)  # beside each other
             style = styles[policy]
             lines = ax.plot(x, y, style.marker.name, ms=5, color=style.color, label=text_of(policy))
-            roles = [f"worker {own['worker']} ({own['role']})" for own in workers]
-            chart.tell(ax, policy, "points", {"x": np.arange(len(y)), "y": y}, artists=lines, text=roles)
+            chart.tell(ax, policy, "points", {"x": x, "y": y}, artists=lines)
             shown += y[np.isfinite(y)].tolist()
         if far_apart(shown):
             ax.set_yscale("log")
@@ -106,8 +107,7 @@ def worker_points(comparison: Comparison, *, width: float = WIDTH, legend: bool 
         else:
             ax.set_ylim(0, 1.1 * max(shown, default=1.0) or 1.0)
         ax.set_title(axis_label(quantity), pad=3)
-    count = max((len(workers) for workers in means.values()), default=1)
-    axes[-1].set_xticks(range(0, count, -(-count // 16)))
+    axes[-1].set_xticks(range(0, len(names), -(-len(names) // 16) or 1))
     axes[-1].set_xlabel(worker.label)
     if legend:
         draw_legend(chart, means, styles)

@@ -97,7 +97,7 @@ def lead(comparison: Comparison) -> str:
     if len(leaders) == 1:
         text = f"Lowest mean end-to-end latency {over}: {best}, {_mean(done[best])}."
     else:
-        names = [f"{p}, {_mean(done[p])}" for p in leaders]
+        names = [f"{p}, {figures(done[p].value)} s" for p in leaders]
         text = f"Lowest mean end-to-end latency {over}: {'; '.join(names[:-1])}; and {names[-1]}."
         text += " These cannot be told apart"
         text += " (paired 95 % intervals of the ratios to the first include 1)." if seeds > 1 else "."

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import Any, TypeVar
+from typing import Any
 
 from markupsafe import Markup
-
-V = TypeVar("V")
 
 _FOLDERS = re.compile(r"(?<![\w./:~\\-])(?:~|[A-Za-z]:)?(?:[/\\][\w.@+~-]+)+[/\\](?=[\w.@+~-])")
 """The folders of an absolute path within a text; no part of a relative path or of an address."""
@@ -16,13 +14,13 @@ _QUOTED = re.compile(r"(?<=['\"])(?:~|[A-Za-z]:)?[/\\][^'\"\n]*[/\\](?=[^'\"\n/\
 """The same in quotation marks, where names may have spaces."""
 
 
-def without_folders(value: V) -> V:
+def without_folders(value: Any) -> Any:
     """Return a value with absolute paths in its texts, at any depth, as the names of their files alone.
 
     Args:
         value: a text, or mappings, lists and tuples of such; all else stays as it is, ready markup too.
     """
-    shown: Any = value
+    shown = value
     if isinstance(value, dict):
         shown = {without_folders(key): without_folders(inside) for key, inside in value.items()}
     elif isinstance(value, list | tuple) and not hasattr(value, "_fields"):

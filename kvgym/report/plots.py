@@ -313,7 +313,7 @@ def draw_bars(chart: Chart, ax: Axes, comparison: Comparison, metric: str, *, do
     ax.grid(axis="y", visible=False)
     for policy, label in zip(comparison.policies, ax.get_yticklabels(), strict=True):
         chart.belong(policy, [label])
-    ax.set_xlabel(axis_label(quantity))
+    ax.set_xlabel(axis_label(quantity) + ", logarithmic" * log)
 
 
 def draw_memory(chart: Chart, ax: Axes, result: SimulationResult, policy: str, style: LineStyle) -> None:
