@@ -137,7 +137,7 @@ def capacity(
         f"{len(result.probes):,} runs in {time.perf_counter() - started:.1f} s; simulation {simulated:.1f} s in all, "
         f"processor time of this process {time.process_time() - used:.1f} s."
     )
-    clear_folder(folder)
+    clear_folder(folder, trace)
     result.save(folder, command=command_line())
     if figure:
         _figure(result, folder)

@@ -138,7 +138,7 @@ def compare(
         f"{finished:,} of {total:,} requests completed"
         + (", each exactly once." if once else "; see the notes for the others.")
     )
-    clear_folder(folder)
+    clear_folder(folder, trace)
     comparison.save(folder, command=command_line())
     if output == "vllm-bench":
         from kvgym.export.vllm_bench import write_comparison

@@ -137,7 +137,7 @@ def evaluate(
         )
     console.out.print(console.agent_table(comparison, agent.info.name, by))
     console.print_remarks(comparison)
-    clear_folder(folder)
+    clear_folder(folder, trace)
     comparison.save(folder, command=command_line())
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
     if agent.info.name in comparison.errors():

@@ -142,7 +142,7 @@ def provision(
     for plan in result.plans:
         for note in plan.notes:
             console.out.print(f"{plan.policy} via {plan.router}: {note}", markup=False)
-    clear_folder(folder)
+    clear_folder(folder, trace)
     result.save(folder, command=command_line())
     console.out.print(f"{time.perf_counter() - started:.1f} s")
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)

@@ -51,15 +51,20 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
-def clear_folder(folder: Path) -> None:
+def clear_folder(folder: Path, given: Path | None = None) -> None:
     """Remove the results of an earlier command, right before new ones are written.
 
-    A table of an earlier run would look like a part of the new one. Only files that kvgym writes are removed.
+    A table of an earlier run would look like a part of the new one.
+
+    Args:
+        folder: without a ``config.json`` or ``summary.json``, which every command writes, nothing in it is a result.
+        given: file that the user gave, which stays.
     """
-    for name in RESULTS:
-        (folder / name).unlink(missing_ok=True)
-    for path in folder.glob("vllm-bench/*.json"):
-        path.unlink()
+    if not any((folder / name).exists() for name in ("config.json", "summary.json")):
+        return
+    for path in [*(folder / name for name in RESULTS), *folder.glob("vllm-bench/*.json")]:
+        if path.exists() and not (given is not None and path.samefile(given)):
+            path.unlink()
 
 
 def command_line() -> str:

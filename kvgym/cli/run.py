@@ -115,12 +115,12 @@ def run(
         result = _simulate(system, table, made, trace_out, router=chosen.make_router(), seed=seed, log=log)
     except RunError as error:
         if error.result is not None:
-            clear_folder(folder)
+            clear_folder(folder, requests)
             save_run(error.result, folder, error=str(error), **context)
             if shown == "table":
                 console.out.print(f"results so far: {folder}", markup=False, soft_wrap=True)
         raise
-    clear_folder(folder)
+    clear_folder(folder, requests)
     summary = save_run(result, folder, **context)
     if shown == "json":
         print(json.dumps(summary, indent=2))

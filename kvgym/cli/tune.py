@@ -187,7 +187,7 @@ def tune(
             if len(given) == 1
             else folder / "".join(c if c.isalnum() or c in "_." else "-" for c in spec)
         )
-        clear_folder(place)
+        clear_folder(place, trace)
         result.save(place, command=command_line())
         console.out.print(f"best: {result.best.spec}", markup=False, soft_wrap=True)
         console.out.print(f"results: {place}", markup=False, soft_wrap=True)

@@ -100,7 +100,7 @@ def validate(
         print_fit(fit)
     for note in log.notes:
         console.out.print(f"note: {note}", markup=False)
-    clear_folder(folder)
+    clear_folder(folder, requests)
     save_replay(replay, folder, fit=fit, seed=seed, command=command_line())
     if picture:
         _picture(replay, folder / "validation.png", fit)

@@ -58,6 +58,17 @@ def test_nothing_of_an_earlier_command_stays_beside_new_results(kvgym, tmp_path)
     assert left - {"vllm-bench"} == results
 
 
+def test_what_a_user_gave_is_not_taken_for_a_result(kvgym, tmp_path):
+    text = "arrival_time,prompt_len,output_len\n0,3,2\n1,5,3\n"
+    for name in ("iterations.csv", "windows.csv"):  # names that results have as well
+        (tmp_path / name).write_text(text)
+    small = ("compare", "-p", "fcfs", "--no-report", "-o", ".", "--trace")
+    for _ in range(2):
+        assert kvgym(*small, "iterations.csv")[0] == 0
+        assert (tmp_path / "iterations.csv").read_text() == text
+    assert not (tmp_path / "windows.csv").exists()  # beside results it looks like one of them
+
+
 def test_rules_of_an_engine_are_said_to_be_others(kvgym):
     """Where evicted requests lose their output, vllm is not that engine; in scenario vllm-v1 it is."""
     options = ("compare", "-p", "vllm_v1,fcfs,vllm", "-n", 5, "--seeds", 1, "--no-report")
