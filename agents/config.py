@@ -15,7 +15,7 @@ from kvgym.agents.kinds import kind_of
 from kvgym.agents.overrides import number, pair, put
 from kvgym.batch_time.yaml_files import shipped_texts
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, field_errors
 from kvgym.metrics import metric_info
 
 DEFAULT_TRAINING = "default"
@@ -354,11 +354,9 @@ def make_training(
         made: TrainingConfig = cls(**(fields if length is None else {**fields, cls.LENGTH: length}))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
         valid = ", ".join(_model_at(cls, first["loc"]).model_fields)
-        raise ConfigError(
-            f"training {place}: {where}: {first['msg']} (got {first['input']!r}); valid keys there: {valid}"
-        ) from None
+        wrong = field_errors(error, cls, fields)[0]
+        raise ConfigError(f"training {place}: {wrong}; valid keys there: {valid}") from None
     except (TypeError, UnknownNameError) as error:
         raise ConfigError(f"training {place}: {error}") from None
     return made.check()

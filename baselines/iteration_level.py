@@ -66,6 +66,9 @@ from kvgym.policy import (
     require_fraction,
 )
 
+VLLM_RULES = (("first_token", "counted"), ("progress_on_evict", "recompute"), ("requeue", "front"))
+"""Rules of vLLM: an evicted request keeps its output tokens, which are prefilled again, and goes to the front."""
+
 # Layout of the parameters: memory that admission may fill, tokens of an iteration, active requests, and a switch.
 _LIMIT, _MAX_TOKENS, _MAX_REQUESTS = range(3)
 _PADDED = 3  # of vLLM: every prompt counts as long as the longest
@@ -228,6 +231,7 @@ class VLLM(CompiledPolicy):
         algorithm="Section 4.5",
         pauses=True,
         evicts=True,
+        rules=VLLM_RULES,
     )
     kernel = vllm_kernel
 

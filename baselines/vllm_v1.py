@@ -46,6 +46,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.baselines.iteration_level import VLLM_RULES
 from kvgym.errors import ConfigError
 from kvgym.kernels import (
     UNKNOWN,
@@ -214,6 +215,7 @@ class VLLMV1(CompiledPolicy):
         chunks_prefill=True,
         pauses=True,
         evicts=True,
+        rules=VLLM_RULES,
     )
     kernel = vllm_v1_kernel
 

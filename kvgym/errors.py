@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import difflib
 import pickle
-from collections.abc import Iterable
-from typing import Any
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
 
 
 class KVGymError(Exception):
@@ -84,3 +88,94 @@ class InformationError(KVGymError):
 
 class LivelockError(RunError):
     """A run cannot end: the policy makes no progress any more; see :class:`RunError` for the result so far."""
+
+
+def field_errors(
+    error: ValidationError, model: type[BaseModel], given: Mapping[str, Any], word: str = ""
+) -> list[str]:
+    """Return what is wrong with the fields of a description, a sentence for each wrong field.
+
+    Where a field takes several forms, the sentence names them all.
+
+    Args:
+        error: what validation said.
+        model: what was described.
+        given: the description.
+        word: what stands before the name of a field.
+
+    Returns:
+        ``field: what is wrong (got value)``, fields within others as ``outer.inner``; without a field where it is the
+        description as a whole.
+    """
+    by_place: dict[tuple[Any, ...], list[Any]] = {}
+    for item in error.errors():
+        by_place.setdefault(_place(item, given), []).append(item)
+    messages = {place: _message(place, items, model) for place, items in by_place.items()}
+    return [
+        f"{word}{'.'.join(map(str, place))}: {message}" if place else message
+        for place, message in messages.items()
+    ]
+
+
+def _place(item: Any, given: Any) -> tuple[Any, ...]:
+    """Return where an error lies, without the names that pydantic gives to the forms of a field."""
+    place = []
+    for part in item["loc"]:
+        inside = isinstance(given, Mapping) and part in given
+        if inside or (isinstance(given, list | tuple) and isinstance(part, int)):
+            place.append(part)
+            given = given[part]
+        elif item["type"] == "missing" and part == item["loc"][-1]:
+            place.append(part)
+    return tuple(place)
+
+
+def _message(place: Sequence[Any], items: list[Any], model: type[BaseModel]) -> str:
+    """Return what is wrong with one field."""
+    own = [item for item in items if item["type"] == "value_error"]  # sentences of our own validators
+    forms = [] if own else _forms(_annotation(place, model))
+    if own:
+        return str(own[0]["msg"]).removeprefix("Value error, ")
+    first = items[0]
+    if first["type"] == "union_tag_invalid":
+        told = first["ctx"]
+        return f"{told['discriminator']} is {told['tag']!r}, valid are: {told['expected_tags']}"
+    message = f"expected {' or '.join(forms)}" if len(items) > 1 and forms else first["msg"]
+    return message if first["type"] == "missing" else f"{message} (got {first['input']!r})"
+
+
+def _annotation(place: Sequence[Any], model: Any) -> Any:
+    """Return the type of the field at a place, None where it is not a plain field."""
+    for part in place:
+        field = getattr(model, "model_fields", {}).get(part)
+        if field is None:
+            return None
+        model = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+    return model
+
+
+def _forms(kind: Any) -> list[str]:
+    """Return the forms that a type takes, in words."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return [form for argument in arguments for form in _forms(argument)]
+    if origin is Annotated:
+        rules = [rule for meta in arguments[1:] for rule in getattr(meta, "metadata", [meta])]
+        signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+        bounds = [f"{sign} {getattr(r, n):g}" for r in rules for n, sign in signs.items() if hasattr(r, n)]
+        return [" ".join([form, " and ".join(bounds)]).strip() for form in _forms(arguments[0])]
+    if origin is Literal:
+        return [f"one of {', '.join(map(repr, arguments))}"]
+    if hasattr(kind, "model_fields"):
+        return [f"a mapping of {', '.join(kind.model_fields)}"]
+    if origin in (tuple, list):
+        return [f"a list, each {form}" for form in _forms(arguments[0])[:1]] or ["a list"]
+    words = {
+        int: "a whole number",
+        float: "a number",
+        str: "a text",
+        bool: "true or false",
+        dict: "a mapping",
+    }
+    named = words.get(origin or kind)
+    return [named] if named else []

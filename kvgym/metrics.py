@@ -155,11 +155,6 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
     def arrived() -> NDArray[np.bool_]:
         return np.asarray(arrival <= end)
 
-    def tpot() -> NDArray[np.float64]:
-        gaps = table.output_len - (result.system.first_token != "uncounted")
-        timed = done & (gaps > 0)
-        return np.asarray((r["finish_time"] - r["first_token_time"])[timed] / gaps[timed])
-
     def fairness() -> float:
         rates = table.output_len[done] / np.maximum((r["finish_time"] - arrival)[done], 1e-12)
         return _ratio(rates.sum() ** 2, len(rates) * (rates**2).sum())
@@ -176,7 +171,7 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         "e2e_latency": lambda: _statistics("e2e_latency", (r["finish_time"] - arrival)[done]),
         "ttft": lambda: _statistics("ttft", (r["first_token_time"] - arrival)[done]),
         "tbt": lambda: _gap_statistics(scope),
-        "tpot": lambda: _statistics("tpot", tpot()),
+        "tpot": lambda: _statistics("tpot", tpot_of(result)[done & (gaps_of(result) > 0)]),
         "queueing_delay": lambda: _statistics("queueing_delay", waited()),
     }
     scalars: dict[str, Callable[[], float]] = {
@@ -356,6 +351,17 @@ def check_targets(names: Iterable[str], table: RequestTable) -> None:
                 "--ttft-slo 1 --tbt-slo 0.2, in files ttft_slo and tbt_slo of the workload, or take one whose classes "
                 "have them"
             )
+
+
+def gaps_of(result: SimulationResult) -> NDArray[np.int64]:
+    """Return the number of gaps between the output tokens of each request, shape (n,)."""
+    return np.asarray(result.table.output_len - (result.system.first_token != "uncounted"), dtype=np.int64)
+
+
+def tpot_of(result: SimulationResult) -> NDArray[np.float64]:
+    """Return the time per output token of each request in seconds, shape (n,); NaN where it has none."""
+    r, gaps = result.requests, gaps_of(result)
+    return np.asarray((r["finish_time"] - r["first_token_time"]) / np.where(gaps > 0, gaps, np.nan))
 
 
 def slo_met(result: SimulationResult) -> NDArray[np.bool_]:

@@ -55,6 +55,8 @@ class PolicyInfo:
         chunks_prefill: whether prompts may be processed in several iterations.
         pauses: whether active requests may be left out of an iteration.
         evicts: whether active requests may be sent back to the queue.
+        rules: pairs of a setting of :class:`~kvgym.simulator.system.System` and the value under which the policy does
+            what the engine does that it is taken from; runs under others say so.
     """
 
     name: str
@@ -66,6 +68,7 @@ class PolicyInfo:
     chunks_prefill: bool = False
     pauses: bool = False
     evicts: bool = False
+    rules: tuple[tuple[str, str], ...] = ()
 
     @property
     def clairvoyant(self) -> bool:

@@ -27,7 +27,7 @@ from kvgym.batch_time.shapes import GPU, GPUS, MODELS, ModelShape
 from kvgym.batch_time.tables import ProfileTables
 from kvgym.batch_time.tile import TileBatchTime
 from kvgym.batch_time.unit import UnitBatchTime
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, field_errors
 from kvgym.registry import Registry
 from kvgym.simulator.batch_time import LOAD_FIELDS, BatchTimeModel, batch_time_kernel
 
@@ -153,9 +153,7 @@ def _validated(kind: type[BaseModel], name: str, value: Mapping[str, Any]) -> An
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join([name, *(str(part) for part in first["loc"])])
-        raise ConfigError(f"batch time: {place}: {first['msg']}") from None
+        raise ConfigError(f"batch time: {name}.{field_errors(error, kind, value)[0]}") from None
 
 
 def make_batch_time(spec: Mapping[str, Any]) -> BatchTimeModel:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, field_errors
 
 NO_ENGINE = "none"
 """Name of the engine that adds nothing: GPU kernels only."""
@@ -67,8 +67,7 @@ def parse_overhead(value: Mapping[str, Any]) -> EngineOverhead:
     try:
         return EngineOverhead.model_validate(dict(value))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "(whole)"
+        wrong = field_errors(error, EngineOverhead, value)[0]
         raise ConfigError(
-            f"engine overhead: {place}: {first['msg']}; fields: {', '.join(EngineOverhead.model_fields)}"
+            f"engine overhead: {wrong}; fields: {', '.join(EngineOverhead.model_fields)}"
         ) from None

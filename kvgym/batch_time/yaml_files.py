@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, field_errors
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -76,6 +76,4 @@ def validate_fields(kind: type[M], fields: Mapping[str, Any], origin: str) -> M:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "(whole file)"
-        raise ConfigError(f"{origin}: field {place}: {first['msg']}") from None
+        raise ConfigError(f"{origin}: {field_errors(error, kind, fields, 'field ')[0]}") from None

@@ -29,7 +29,6 @@ app = typer.Typer(
     name="kvgym",
     help="Compare schedulers of LLM inference under a limited KV cache, on calibrated hardware.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
@@ -67,7 +66,7 @@ def _root(
 def main() -> None:
     """Run the command line; errors a user can cause end in one line on standard error and exit code 2."""
     try:
-        app()
+        app(prog_name="kvgym")
         return
     except KVGymError as error:
         message = str(error)

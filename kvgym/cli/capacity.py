@@ -15,7 +15,7 @@ from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.execution_options import JobsOption, RayOption
-from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
+from kvgym.cli.result_folder import OutOption, clear_folder, command_line, default_folder, make_folder
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
@@ -90,7 +90,7 @@ def capacity(
     jobs: JobsOption = None,
     ray: RayOption = None,
     out: OutOption = None,
-    figure: Annotated[bool, typer.Option(help="Write capacity.svg, curves (needs kvgym[report]).")] = True,
+    figure: Annotated[bool, typer.Option(help="Write capacity.svg, curves (needs kvgym\\[report]).")] = True,
     markdown: Annotated[bool, typer.Option(help="Print a Markdown table.")] = False,
     progress: Annotated[bool, typer.Option(help="Show what is being run.")] = True,
 ) -> None:
@@ -142,6 +142,7 @@ def capacity(
         f"{len(result.probes):,} runs in {time.perf_counter() - started:.1f} s; simulation {simulated:.1f} s in all, "
         f"processor time of this process {time.process_time() - used:.1f} s."
     )
+    clear_folder(folder, trace)
     result.save(folder, command=command_line())
     if figure:
         _figure(result, folder)

@@ -9,7 +9,7 @@ import typer
 
 from kvgym.cli import console
 from kvgym.cli.execution_options import JobsOption, RayOption
-from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
+from kvgym.cli.result_folder import OutOption, clear_folder, command_line, default_folder, make_folder
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
@@ -92,7 +92,7 @@ def compare(
         str,
         typer.Option("--format", help="table, or vllm-bench: also a file per policy and seed in its format."),
     ] = "table",
-    report: Annotated[bool, typer.Option(help="Write report.html (needs kvgym[report]).")] = True,
+    report: Annotated[bool, typer.Option(help="Write report.html (needs kvgym\\[report]).")] = True,
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
 ) -> None:
     """Run schedulers, or routers of a cluster, on identical workloads and compare them.
@@ -154,6 +154,7 @@ def compare(
         f"{finished:,} of {total:,} requests completed"
         + (", each exactly once." if once else "; see the notes for the others.")
     )
+    clear_folder(folder, trace)
     comparison.save(folder, command=command_line())
     if output == "vllm-bench":
         vllm_bench.write_comparison(comparison, folder / "vllm-bench")

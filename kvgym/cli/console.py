@@ -51,11 +51,12 @@ _HEADINGS = {
 
 
 def heading(metric: str) -> str:
-    """Return a short column heading; times are in seconds."""
+    """Return a short column heading, with the unit where that is seconds."""
     family, _, statistic = metric.rpartition("_")
     if statistic in STATISTICS and family in LATENCIES:
         return f"{_HEADINGS[family]} {statistic} (s)"
-    return _HEADINGS.get(metric, metric.replace("_", " "))
+    seconds = metric in SCALARS and SCALARS[metric].unit == "s"
+    return _HEADINGS.get(metric, metric.replace("_", " ")) + " (s)" * seconds
 
 
 def number(value: float) -> str:
@@ -175,13 +176,25 @@ def percent(share: float) -> str:
     return "–" if math.isnan(share) else f"{100 * share:+.1f} %"
 
 
-def mapping_table(title: str, rows: Mapping[str, Sequence[str]], headings: Sequence[str]) -> Table:
-    """Return a table with a name and some texts a row."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    for i, text in enumerate(headings):
-        table.add_column(text, style="bold" if i == 0 else None, no_wrap=i == 0)
+def mapping_table(
+    title: str, rows: Mapping[str, Sequence[str]], headings: Sequence[str], *, one_line: bool = False
+) -> Table:
+    """Return a table with a name and some texts a row; nothing in them is markup.
+
+    Args:
+        title: above it.
+        rows: texts by name.
+        headings: of name and texts.
+        one_line: cut texts rather than wrap them.
+    """
+    table = Table(title=escape(title), title_justify="left", box=None, pad_edge=False)
+    table.add_column(
+        escape(headings[0]), style="bold", no_wrap=True, min_width=max(map(len, rows), default=0)
+    )
+    for text in headings[1:]:
+        table.add_column(escape(text), no_wrap=one_line)
     for name, texts in rows.items():
-        table.add_row(name, *texts)
+        table.add_row(*map(escape, (name, *texts)))
     return table
 
 
@@ -223,7 +236,7 @@ def workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
     for name in ("worker", "role"):
         table.add_column(name)
     for name in names:
-        table.add_column(heading(name) if name != "ttft_mean" else "TTFT mean (s)", justify="right")
+        table.add_column(heading(name), justify="right")
     for row in workers:
         figures = (float("nan") if row[name] is None else float(row[name]) for name in names)
         table.add_row(str(row["worker"]), row["role"], *(number(x) for x in figures))

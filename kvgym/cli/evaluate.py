@@ -8,7 +8,7 @@ import typer
 
 from kvgym.cli import console
 from kvgym.cli.execution_options import JobsOption, RayOption
-from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
+from kvgym.cli.result_folder import OutOption, clear_folder, command_line, default_folder, make_folder
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
@@ -149,6 +149,7 @@ def evaluate(
         )
     console.out.print(console.agent_table(comparison, agent.info.name, by))
     console.print_remarks(comparison)
+    clear_folder(folder, trace)
     comparison.save(folder, command=command_line())
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
     if agent.info.name in comparison.errors():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -24,8 +26,9 @@ SHOWN = 6
 """Lists shown when none is asked for."""
 
 
+OPTIONS = "hyperparameters"
 POLICY_HEADINGS = (
-    "name", "what it does", "hyperparameters", "needs to know", "chunks", "pauses", "evicts", "source",
+    "name", "what it does", OPTIONS, "needs to know", "chunks", "pauses", "evicts", "source",
 )  # fmt: skip
 
 
@@ -39,38 +42,86 @@ def list_(
     what: Annotated[
         str | None, typer.Argument(help=f"One of {', '.join(LISTS)}; nothing lists the first six.")
     ] = None,
-    markdown: Annotated[bool, typer.Option(help="Print Markdown tables.")] = False,
+    name: Annotated[str | None, typer.Argument(help="One of these: all that is known of it.")] = None,
+    markdown: Annotated[bool, typer.Option(help="Print Markdown tables, with all columns.")] = False,
 ) -> None:
-    """List policies, agents, scenarios, hardware, workloads, environments and more."""
+    """List policies, agents, scenarios, hardware, workloads, environments and more.
+
+    One of them in detail, of schedulers and routers with their options: kvgym list policies mc_sf.
+    """
     if what is not None and what not in LISTS:
         raise UnknownNameError("list", what, LISTS)
-    for name in LISTS[:SHOWN] if what is None else (what,):
-        headings, rows = listing(name, full=markdown)
-        if markdown:
-            print(console.markdown_table(headings, rows))
-        else:
-            console.out.print(console.mapping_table(name.capitalize(), rows, headings))
-        console.out.print()
+    for chosen in LISTS[:SHOWN] if what is None else (what,):
+        tables = (
+            [(chosen.capitalize(), *listing(chosen, full=markdown))]
+            if name is None
+            else details(chosen, name)
+        )
+        for title, headings, rows in tables:
+            if markdown:
+                print(console.markdown_table(headings, rows))
+            else:
+                short = name is None and len(headings) == 2 and console.out.is_terminal
+                console.out.print(console.mapping_table(title, rows, headings, one_line=short))
+            console.out.print()
+    if what is not None and name is None and not markdown:
+        console.out.print(f"all that is known of one of them: kvgym list {what} NAME", style="dim")
 
 
-def policy_rows(full: bool) -> dict[str, tuple[str, ...]]:
-    """Return what is known of each policy, by name and sorted by paper, under ``POLICY_HEADINGS``.
+Listing: TypeAlias = tuple[str, Sequence[str], Mapping[str, Sequence[str]]]
+"""A title, headings and rows by name."""
 
-    Args:
-        full: give the paper's title, not only its first author.
+
+def details(what: str, name: str) -> list[Listing]:
+    """Return what is known of one entry of a list; of schedulers and routers also options and their meaning.
+
+    Raises:
+        UnknownNameError: the list has no such entry.
     """
+    headings, rows = listing(what, full=True)
+    if name not in rows:
+        raise UnknownNameError(f"entry of {what}", name, rows)
+    facts = {head: (text,) for head, text in zip(headings[1:], rows[name], strict=True) if head != OPTIONS}
+    found: list[Listing] = [("", (name, ""), facts)]
+    if what in ("policies", "routers"):
+        from kvgym.policy import POLICIES
+        from kvgym.routing import ROUTERS
+
+        options = option_rows(POLICIES[name] if what == "policies" else ROUTERS[name])
+        if options:
+            found.append(
+                (f"Options, as in {name}:{next(iter(options))}=…", ("option", "default", "meaning"), options)
+            )
+    return found
+
+
+def option_rows(cls: type[Any]) -> dict[str, tuple[str, str]]:
+    """Return default and meaning of each hyperparameter, by name.
+
+    The meaning is what the constructor's docstring says, or a list in that of the module.
+    """
+    from kvgym.policy import policy_defaults
+
+    entries = re.findall(
+        r"^- ``(\w+)``: (.*(?:\n {2}.*)*)", inspect.getdoc(inspect.getmodule(cls)) or "", re.MULTILINE
+    ) + re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", inspect.getdoc(cls.__init__) or "", re.MULTILINE)
+    meaning = {name: " ".join(lines.split()).replace("``", "") for name, lines in entries}
+    return {name: (str(value), meaning.get(name, "")) for name, value in policy_defaults(cls).items()}
+
+
+def policy_rows() -> dict[str, tuple[str, ...]]:
+    """Return what is known of each policy, by name and sorted by paper, under ``POLICY_HEADINGS``."""
     from kvgym.policy import POLICIES, describe_arguments
 
     rows: dict[str, tuple[str, ...]] = {}
     for name in sorted(POLICIES, key=lambda name: POLICIES[name].info.paper or "~"):
         info = POLICIES[name].info
-        paper = info.paper if full else info.paper.partition(",")[0].partition(" for ")[0]
         rows[name] = (
             info.summary,
             describe_arguments(POLICIES[name]),
             known_to(info) or "–",
             *("yes" if able else "–" for able in (info.chunks_prefill, info.pauses, info.evicts)),
-            f"{paper}, {info.algorithm}" if paper else "practice",
+            f"{info.paper}, {info.algorithm}" if info.paper else "practice",
         )
     return rows
 
@@ -109,7 +160,9 @@ def hardware_rows(full: bool) -> dict[str, tuple[str, ...]]:
 def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
     """Return headings and rows of one list; ``full`` spells out what a terminal has no room for."""
     if what == "policies":
-        return POLICY_HEADINGS, policy_rows(full)
+        rows = policy_rows()
+        shown = len(POLICY_HEADINGS) if full else 2
+        return POLICY_HEADINGS[:shown], {name: row[: shown - 1] for name, row in rows.items()}
     if what == "hardware":
         return HARDWARE_HEADINGS, hardware_rows(full)
     if what == "metrics":

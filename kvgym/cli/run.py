@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
+from kvgym.cli.result_folder import OutOption, clear_folder, command_line, default_folder, make_folder
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
@@ -37,6 +37,7 @@ from kvgym.cli.scenario_options import (
 )
 from kvgym.errors import ConfigError, RunError
 from kvgym.experiments.comparison import label_of
+from kvgym.experiments.notes import rule_notes
 from kvgym.experiments.scenario import DEFAULT_SCENARIO
 from kvgym.version import __version__
 
@@ -138,10 +139,12 @@ def run(
         )
     except RunError as error:
         if error.result is not None:
+            clear_folder(folder, requests)
             save_run(error.result, folder, error=str(error), **context)
             if shown == "table":
                 console.out.print(f"results so far: {folder}", markup=False, soft_wrap=True)
         raise
+    clear_folder(folder, requests)
     summary = save_run(result, folder, **context)
     if shown == "json":
         print(json.dumps(summary, indent=2))
@@ -159,7 +162,7 @@ def run(
     if "workers" in summary:
         console.out.print()
         console.out.print(console.workers_table(summary["workers"]))
-    for note in chosen.notes(result.table):
+    for note in (*chosen.notes(result.table), *rule_notes([made.info], system)):
         console.out.print(f"note: {note}", markup=False)
     if trace_out is not None:
         console.out.print(f"trace:   {trace_out}", markup=False, soft_wrap=True)

@@ -59,7 +59,7 @@ def sweep(
     ] = False,
     jobs: JobsOption = None,
     ray: RayOption = None,
-    report: Annotated[bool, typer.Option(help="Write report.html (needs kvgym[report]).")] = True,
+    report: Annotated[bool, typer.Option(help="Write report.html (needs kvgym\\[report]).")] = True,
     progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
 ) -> None:
     """Run schedulers at every point of a grid over fields of the scenario and hyperparameters of policies.

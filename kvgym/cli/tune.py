@@ -11,7 +11,7 @@ from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.execution_options import JobsOption, RayOption
-from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
+from kvgym.cli.result_folder import OutOption, clear_folder, command_line, default_folder, make_folder
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
@@ -200,6 +200,7 @@ def tune(
             if len(given) == 1
             else folder / "".join(c if c.isalnum() or c in "_." else "-" for c in spec)
         )
+        clear_folder(place, trace)
         result.save(place, command=command_line())
         console.out.print(f"best: {result.best.spec}", markup=False, soft_wrap=True)
         console.out.print(f"results: {place}", markup=False, soft_wrap=True)

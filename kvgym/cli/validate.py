@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvgym.cli import console
-from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
+from kvgym.cli.result_folder import OutOption, clear_folder, command_line, default_folder, make_folder
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
@@ -65,7 +65,7 @@ def validate(
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of policy and router.")] = 0,
     out: OutOption = None,
-    picture: Annotated[bool, typer.Option(help="Write validation.png (needs kvgym[report]).")] = True,
+    picture: Annotated[bool, typer.Option(help="Write validation.png (needs kvgym\\[report]).")] = True,
     progress: Annotated[bool, typer.Option(help="Show a progress bar while fitting.")] = True,
 ) -> None:
     """Replay what a real server has served and show how far the simulator is off.
@@ -100,6 +100,7 @@ def validate(
         print_fit(fit)
     for note in log.notes:
         console.out.print(f"note: {note}", markup=False)
+    clear_folder(folder, requests)
     save_replay(replay, folder, fit=fit, seed=seed, command=command_line())
     if picture:
         _picture(replay, folder / "validation.png", fit)

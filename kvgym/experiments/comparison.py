@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
 from kvgym.execution import make_executor
+from kvgym.experiments.notes import merge_notes, rule_notes
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
 from kvgym.experiments.runs import Played, Player, Run, RunRecord, play_runs
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.experiments.statistics import Estimate, improvement_interval, mean_interval, ratio_interval
-from kvgym.metrics import metric_info, metric_names
+from kvgym.metrics import WORKER_METRICS, metric_info, metric_names
 from kvgym.policy import Policy, make_policy, policy_defaults
 from kvgym.routing import Router, make_router
 from kvgym.runner import SimulationResult, check_needs
@@ -102,6 +103,33 @@ class Comparison:
             self.values(policy, metric), self.values(reference, metric), lower_is_better=lower
         )
 
+    def leaders(self, metric: str) -> tuple[str, ...]:
+        """Return who is best in a metric, and next those that cannot be told apart from it; nobody clairvoyant.
+
+        Two cannot be told apart where the 95 % interval of the ratio of their means, paired by seed, includes 1. One
+        seed has no intervals: it tells all means apart that differ.
+
+        Raises:
+            ConfigError: the metric has no better or worse.
+        """
+        lower = metric_info(metric).lower_is_better
+        if lower is None:
+            raise ConfigError(f"{metric} has no better or worse; choose another metric")
+        means = {p: float(self.values(p, metric).mean()) for p in self.policies if p not in self.clairvoyant}
+        order = sorted(
+            (p for p, mean in means.items() if np.isfinite(mean)),
+            key=lambda p: means[p] if lower else -means[p],
+        )
+
+        def tied(policy: str) -> bool:
+            if means[policy] == means[order[0]]:
+                return True
+            small, large = (order[0], policy) if lower else (policy, order[0])
+            ratio = self.ratio(small, large, metric)
+            return len(self.seeds) > 1 and not ratio.high < 1
+
+        return tuple(p for p in order if p == order[0] or tied(p))
+
     def reference(self, metric: str) -> str:
         """Return what ratios refer to: the first policy that has a value of ``metric`` and is not clairvoyant.
 
@@ -137,6 +165,18 @@ class Comparison:
         return pl.DataFrame(
             [{"policy": r.policy, "seed": r.seed} | worker for r in self.runs for worker in r.workers]
         )
+
+    def worker_means(self, policy: str) -> list[dict[str, Any]]:
+        """Return for each worker of a cluster what it is and means over seeds; empty for a single worker.
+
+        Worker, role and the names of :data:`kvgym.metrics.WORKER_METRICS`; NaN where a seed has no value.
+        """
+        runs = [run.workers for run in self.runs if run.policy == policy and run.workers]
+        return [
+            {"worker": same[0]["worker"], "role": same[0]["role"]}
+            | {name: float(np.mean([worker[name] for worker in same])) for name in WORKER_METRICS}
+            for same in zip(*runs, strict=True)
+        ]
 
     def summary(self) -> dict[str, Any]:
         """Return means and intervals of all metrics by policy, JSON-able (NaN as None)."""
@@ -287,7 +327,7 @@ def compare(
         runs=tuple(played[label, seed].record for label in labels for seed in numbers),
         num_requests=tuple(sizes),
         examples=examples,
-        notes=merge_notes(notes, len(numbers)),
+        notes=(*merge_notes(notes, len(numbers)), *rule_notes((policy.info for policy in made), system)),
         provenance=workload.provenance(),
         hyperparameters={
             label: _described(policy) if routers is None else _both_described(policy, router)
@@ -333,16 +373,3 @@ def _both_described(policy: Policy, router: Router | None) -> dict[str, Any]:
     """Return names and hyperparameters of a policy and a router."""
     both = {"policy": policy, "router": router}
     return {what: {"name": made.info.name, **_described(made)} for what, made in both.items() if made}
-
-
-def merge_notes(notes: list[tuple[int, str]], seeds: int) -> tuple[str, ...]:
-    """Return each note once, with the seeds it holds for unless these are all."""
-    by_text: dict[str, list[int]] = {}
-    for seed, text in notes:
-        by_text.setdefault(text, []).append(seed)
-    return tuple(
-        text
-        if len(where) == seeds
-        else f"Seed{'s' if len(where) > 1 else ''} {', '.join(map(str, where))}: {text}"
-        for text, where in by_text.items()
-    )

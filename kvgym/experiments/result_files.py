@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ def run_context(command: str = "") -> dict[str, Any]:
 
     return {
         "kvgym": __version__,
-        "command": command or " ".join(sys.argv),
+        "command": command or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "libraries": {name: version(name) for name in ("numpy", "numba", "gymnasium", "scipy", "polars")},

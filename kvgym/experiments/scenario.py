@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from kvgym.batch_time import BatchTimeModel, make_batch_time
 from kvgym.batch_time.hardware import load_hardware
 from kvgym.batch_time.yaml_files import read_text, shipped_texts
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, field_errors
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.system import System, Worker
 from kvgym.window import Extent, Window, parse_extent
@@ -25,6 +25,9 @@ from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload, describe_workload, make_workload
 
 DEFAULT_SCENARIO = "a100-llama2-70b"
+
+COMPARED = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta", "sarathi", "vllm_v1")
+"""What a scenario compares unless it says otherwise: the schedulers of its paper, and what runs in production."""
 
 Engine: TypeAlias = str | dict[str, Any] | None
 """An engine by name or by its figures; None = not said."""
@@ -110,7 +113,7 @@ class Scenario(BaseModel):
     system: SystemSettings = SystemSettings()
     workers: Annotated[int, Field(ge=1)] | tuple[WorkerGroup, ...] = 1
     router: str = DEFAULT_ROUTER
-    policies: tuple[str, ...] = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta")
+    policies: tuple[str, ...] = COMPARED
     too_long: Literal["error", "drop", "clip"] = "error"
     seeds: int = Field(default=5, ge=1)
     warm_up: Extent | None = None
@@ -144,10 +147,9 @@ class Scenario(BaseModel):
             try:
                 groups.append(WorkerGroup.model_validate(group))
             except ValidationError as error:
-                first = error.errors()[0]
-                place = ".".join(str(part) for part in first["loc"]) or "(group)"
                 valid = ", ".join(WorkerGroup.model_fields)
-                raise ValueError(f"group {k}: {place}: {first['msg']}; fields: {valid}") from None
+                wrong = field_errors(error, WorkerGroup, group)[0]
+                raise ValueError(f"group {k}: {wrong}; fields: {valid}") from None
         return tuple(groups)
 
     def of_seed(self, seed: int) -> Scenario:
@@ -372,9 +374,6 @@ def _validate(content: Mapping[str, Any], origin: str) -> Scenario:
     try:
         return Scenario.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "(whole file)"
         valid = ", ".join(Scenario.model_fields)
-        raise ConfigError(
-            f"scenario {origin}: field {place}: {first['msg']} (got {first['input']!r}); fields: {valid}"
-        ) from None
+        wrong = field_errors(error, Scenario, content, "field ")[0]
+        raise ConfigError(f"scenario {origin}: {wrong}; fields: {valid}") from None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kvgym.errors import ConfigError, KVGymError, UnknownNameError
 from kvgym.experiments.capacity.targets import Target, parse_targets
-from kvgym.experiments.comparison import merge_notes
+from kvgym.experiments.notes import merge_notes
 from kvgym.experiments.optuna_search import counts_finished_only, import_optuna, search_optuna
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.experiments.search_space import SEARCH_SPACES, SearchPlan, Space, plan_search

@@ -42,9 +42,9 @@ def capacity_curves(result: CapacityResult) -> Figure:
     for ax, target in zip(axes, panels, strict=True):
         for capacity in result.capacities:
             rates, values = _curve(result, capacity.label, target)
-            color, dashes = styles[capacity.label]
-            ax.plot(rates, values, color=color, linestyle=dashes, label=text_of(capacity.label))
-            _mark(ax, capacity, target, color)
+            style = styles[capacity.label]
+            ax.plot(rates, values, color=style.color, linestyle=style.dashes, label=text_of(capacity.label))
+            _mark(ax, capacity, target, style.color)
         _dress(ax, target, _range(result))
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8.5)

@@ -18,8 +18,9 @@ from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.result_files import jsonable, run_context
 from kvgym.experiments.scenario import WorkerGroup
 from kvgym.experiments.statistics import Estimate
-from kvgym.metrics import metric_info, metric_names
+from kvgym.metrics import WORKER_METRICS, MetricInfo, metric_info, metric_names
 from kvgym.policy import POLICIES, PolicyInfo
+from kvgym.report.folders import without_folders
 from kvgym.report.numbers import figures, interval
 from kvgym.workloads.base import IntRange
 
@@ -32,32 +33,33 @@ class Column:
 
     Attributes:
         title: heading.
-        unit: unit as shown, "" for none.
-        metrics: one metric, or several shown as ``a / b``.
-        scale: factor from the metric's unit to the one shown.
+        metrics: one metric, or several of one unit shown as ``a / b``.
         with_interval: whether the interval is shown below.
     """
 
     title: str
-    unit: str
     metrics: tuple[str, ...]
-    scale: float = 1.0
     with_interval: bool = False
 
 
 COLUMNS = (
-    Column("Mean E2E latency", "s", ("e2e_latency_mean",), with_interval=True),
-    Column("TTFT p50 / p99", "s", ("ttft_p50", "ttft_p99")),
-    Column("TBT p50 / p99", "ms", ("tbt_p50", "tbt_p99"), scale=1e3),
-    Column("Requests finished", "1/s", ("request_throughput",)),
-    Column("Output tokens", "1/s", ("token_throughput",)),
-    Column("Evictions", "", ("evictions",)),
-    Column("Recomputed tokens", "", ("recomputed_tokens",)),
-    Column("KV utilisation", "%", ("kv_utilisation",), scale=100.0),
-    Column("Longest wait", "s", ("max_wait",)),
-    Column("Fairness (Jain)", "", ("jain_fairness",)),
+    Column("Mean E2E latency", ("e2e_latency_mean",), with_interval=True),
+    Column("TTFT p50 / p99", ("ttft_p50", "ttft_p99")),
+    Column("TBT p50 / p99", ("tbt_p50", "tbt_p99")),
+    Column("Requests finished", ("request_throughput",)),
+    Column("Output tokens", ("token_throughput",)),
+    Column("Evictions", ("evictions",)),
+    Column("Recomputed tokens", ("recomputed_tokens",)),
+    Column("KV utilisation", ("kv_utilisation",)),
+    Column("Longest wait", ("max_wait",)),
+    Column("Fairness (Jain)", ("jain_fairness",)),
 )
-UNFINISHED = Column("Unfinished requests", "", ("unfinished",))
+UNFINISHED = Column("Unfinished requests", ("unfinished",))
+
+
+def unit_of(info: MetricInfo) -> str:
+    """Return the unit of a metric as readers see it, "" for none."""
+    return "" if info.unit == "1" else info.unit
 
 
 class Remembering(Comparison):
@@ -77,33 +79,46 @@ def remember(comparison: Comparison) -> Comparison:
 
 
 def lead(comparison: Comparison) -> str:
-    """Return the outcome in a sentence or two."""
+    """Return the outcome in a sentence or two; it names no winner where the seeds tell of none."""
     means = {p: comparison.estimate(p, REFERENCE_METRIC) for p in comparison.policies}
     done = {p: e for p, e in means.items() if math.isfinite(e.value)}
     if not done:
         return "No policy completed the comparison; the reasons are below."
-    done = {p: e for p, e in done.items() if p not in comparison.clairvoyant} or done
-    best = min(done, key=lambda p: done[p].value)
     seeds = len(comparison.seeds)
     over = f"over {seeds} seeds" if seeds > 1 else f"on seed {comparison.seeds[0]}"
-    text = f"Lowest mean end-to-end latency {over}: {best}, {figures(done[best].value)} s"
-    span = interval(done[best])
-    text += f" (95 % interval {span} s)." if span else "."
+    leaders = comparison.leaders(REFERENCE_METRIC)
+    if not leaders:
+        known = ", ".join(f"{p} {_mean(e)}" for p, e in done.items())
+        return (
+            "Nothing was compared that could be had: only what knows the true lengths completed. Its mean end-to-end "
+            f"latency {over}: {known}."
+        )
+    best = leaders[0]
+    if len(leaders) == 1:
+        text = f"Lowest mean end-to-end latency {over}: {best}, {_mean(done[best])}."
+    else:
+        names = [f"{p}, {figures(done[p].value)} s" for p in leaders]
+        text = f"Lowest mean end-to-end latency {over}: {'; '.join(names[:-1])}; and {names[-1]}."
+        text += " These cannot be told apart"
+        text += " (paired 95 % intervals of the ratios to the first include 1)." if seeds > 1 else "."
     if comparison.bounds:
         text += (
-            f" No scheduler could be below {figures(comparison.bound().value)} s, so that this is at most "
+            f" No scheduler could be below {figures(comparison.bound().value)} s, so that {best} is at most "
+            f"{figures(comparison.at_most(best))} times the optimum."
         )
-        text += f"{figures(comparison.at_most(best))} times the optimum."
-    others = {p: e for p, e in done.items() if p != best}
+    others = {p: e for p, e in done.items() if p not in comparison.clairvoyant and p not in leaders}
     if others:
         second = min(others, key=lambda p: others[p].value)
         ratio = comparison.ratio(best, second, REFERENCE_METRIC)
-        if ratio.value == 1.0:
-            return f"{text} {second} has the same mean."
         span = interval(ratio)
-        text += f" That is {figures(ratio.value)} times the mean of the next, {second}"
+        text += f" {best} has {figures(ratio.value)} times the mean of the next, {second}"
         text += f" (paired 95 % interval {span})." if span else "."
     return text
+
+
+def _mean(estimate: Estimate) -> str:
+    span = interval(estimate)
+    return f"{figures(estimate.value)} s" + (f" (95 % interval {span} s)" if span else "")
 
 
 def main_table(comparison: Comparison, reference: str) -> dict[str, Any]:
@@ -111,16 +126,17 @@ def main_table(comparison: Comparison, reference: str) -> dict[str, Any]:
     columns = list(COLUMNS)
     if unfinished_policies(comparison):
         columns.append(UNFINISHED)
+    best = [_best(comparison, column.metrics[0]) for column in columns]
     rows = []
     for policy in comparison.policies:
         cells = []
-        for column in columns:
+        for column, leaders in zip(columns, best, strict=True):
             estimates = [comparison.estimate(policy, m) for m in column.metrics]
             cells.append(
                 {
-                    "text": " / ".join(figures(e.value * column.scale) for e in estimates),
-                    "interval": interval(estimates[0], column.scale) if column.with_interval else "",
-                    "best": any(_is_best(comparison, policy, m) for m in column.metrics[:1]),
+                    "text": " / ".join(figures(e.value) for e in estimates),
+                    "interval": interval(estimates[0]) if column.with_interval else "",
+                    "best": policy in leaders,
                 }
             )
         ratio = comparison.ratio(policy, reference, REFERENCE_METRIC)
@@ -133,7 +149,7 @@ def main_table(comparison: Comparison, reference: str) -> dict[str, Any]:
         if policy in comparison.clairvoyant:
             cells[0]["interval"] = f"{cells[0]['interval']} clairvoyant".strip()
         rows.append({"policy": policy, "cells": [cells[0], *extra, *cells[1:]]})
-    heads = [{"title": c.title, "unit": c.unit} for c in columns]
+    heads = [{"title": c.title, "unit": unit_of(metric_info(c.metrics[0]))} for c in columns]
     heads.insert(1, {"title": f"E2E ratio to {reference}", "unit": ""})
     if comparison.bounds:
         heads.insert(2, {"title": "times the optimum", "unit": ""})
@@ -149,7 +165,7 @@ def full_table(comparison: Comparison) -> list[dict[str, Any]]:
         rows.append(
             {
                 "name": name,
-                "unit": "" if info.unit == "1" else info.unit,
+                "unit": unit_of(info),
                 "summary": info.summary,
                 "better": {True: "lower", False: "higher", None: ""}[info.lower_is_better],
                 "cells": [{"text": figures(e.value, 4), "interval": interval(e)} for e in estimates],
@@ -158,18 +174,34 @@ def full_table(comparison: Comparison) -> list[dict[str, Any]]:
     return rows
 
 
-def _is_best(comparison: Comparison, policy: str, metric: str) -> bool:
-    """Whether a policy alone has the best mean of a metric, where there is a better and a worse."""
-    lower = metric_info(metric).lower_is_better
-    real = [p for p in comparison.policies if p not in comparison.clairvoyant]
-    if policy not in real:
-        return False
-    means = {p: float(comparison.values(p, metric).mean()) for p in real}
-    finite = [m for m in means.values() if math.isfinite(m)]
-    if lower is None or len(finite) < 2:
-        return False
-    best = min(finite) if lower else max(finite)
-    return means[policy] == best and finite.count(best) == 1
+def _best(comparison: Comparison, metric: str) -> tuple[str, ...]:
+    """Return who is best and who cannot be told apart from it; nobody where that is all or there is no better."""
+    if metric_info(metric).lower_is_better is None:
+        return ()
+    leaders = comparison.leaders(metric)
+    finite = [
+        p
+        for p in comparison.policies
+        if p not in comparison.clairvoyant and math.isfinite(comparison.estimate(p, metric).value)
+    ]
+    return leaders if len(leaders) < len(finite) else ()
+
+
+def worker_table(comparison: Comparison) -> dict[str, Any]:
+    """Return means over seeds of each worker of a cluster: ``columns`` (title, unit) and ``rows``; none elsewhere."""
+    columns = [
+        {"title": name.replace("_", " "), "unit": unit_of(info)} for name, info in WORKER_METRICS.items()
+    ]
+    rows = [
+        {
+            "policy": policy,
+            "worker": f"{worker['worker']}" + f" ({worker['role']})" * (worker["role"] != "mixed"),
+            "cells": [figures(worker[name]) for name in WORKER_METRICS],
+        }
+        for policy in comparison.policies
+        for worker in comparison.worker_means(policy)
+    ]
+    return {"columns": columns, "rows": rows}
 
 
 def unfinished_policies(comparison: Comparison) -> dict[str, int]:
@@ -326,7 +358,12 @@ def configuration(comparison: Comparison, command: str) -> list[tuple[str, str]]
 def as_yaml(blocks: Iterable[tuple[str, Any]], command: str) -> list[tuple[str, str]]:
     """Return titled contents as YAML, without empty ones, and the software that they ran on."""
     return [
-        (title, yaml.safe_dump(jsonable(content), sort_keys=False, allow_unicode=True, width=100))
+        (
+            title,
+            yaml.safe_dump(
+                without_folders(jsonable(content)), sort_keys=False, allow_unicode=True, width=100
+            ),
+        )
         for title, content in (*blocks, ("Software", run_context(command)))
         if content
     ]
@@ -334,10 +371,9 @@ def as_yaml(blocks: Iterable[tuple[str, Any]], command: str) -> list[tuple[str, 
 
 def repeat_code(comparison: Comparison) -> str:
     """Return Python that runs the comparison again."""
-    scenario = pformat(
-        comparison.scenario.model_dump(mode="json", exclude_defaults=True), width=96, sort_dicts=False
-    )
-    policies = pformat(list(comparison.policies), width=96)
+    described = comparison.scenario.model_dump(mode="json", exclude_defaults=True)
+    scenario = pformat(without_folders(described), width=96, sort_dicts=False)
+    policies = pformat(without_folders(list(comparison.policies)), width=96)
     return (
         "from kvgym import Scenario, compare\n"
         "from kvgym.report import write_report\n\n"

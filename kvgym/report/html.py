@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kvgym.errors import UnknownNameError
 from kvgym.experiments.comparison import Comparison
-from kvgym.report import content, plots
+from kvgym.report import breakdown, content, plots
 from kvgym.report.numbers import figures
 from kvgym.report.page import CHART_WIDTH, Page
+from kvgym.report.style import marked_lines
 
 
 def render(comparison: Comparison, *, command: str = "", reference: str | None = None) -> str:
@@ -15,7 +18,7 @@ def render(comparison: Comparison, *, command: str = "", reference: str | None =
         raise UnknownNameError("policy of this comparison", reference, comparison.policies)
     comparison = content.remember(comparison)
     chosen = reference or comparison.reference(content.REFERENCE_METRIC)
-    page = Page(comparison.policies)
+    page = Page(comparison.policies, markers=marked_lines(comparison.policies))
     _add_figures(page, comparison)
     return page.render(
         "comparison.html",
@@ -31,6 +34,7 @@ def render(comparison: Comparison, *, command: str = "", reference: str | None =
         num_seeds=len(comparison.seeds),
         no_examples=not comparison.examples,
         metrics=content.full_table(comparison),
+        workers=content.worker_table(comparison),
         definitions=content.definitions(),
         configuration=content.configuration(comparison, command),
         command=command,
@@ -53,43 +57,65 @@ def _add_figures(page: Page, comparison: Comparison) -> None:
         "bars", plots.latency_bars(comparison, width=CHART_WIDTH), f"Mean end-to-end latency by policy: {over}.",
         title="Mean end-to-end latency",
     )  # fmt: skip
+    if any(run.workers for run in comparison.runs):
+        page.add(
+            "workers",
+            breakdown.worker_points(comparison, legend=False, width=CHART_WIDTH),
+            "Figures of each worker, means over seeds; the table by worker is under Details.",
+            title="By worker",
+            legend=[p for p in comparison.policies if comparison.worker_means(p)],
+        )
     if not comparison.examples:
         return
+    _add_single_runs(page, comparison)
+
+
+def _add_single_runs(page: Page, comparison: Comparison) -> None:
+    """Add what the runs of the first seed show: distributions, by class too, and what happened over time."""
     first = f"seed {comparison.seeds[0]}"
     ran = [p for p in comparison.policies if p in comparison.examples]
     absent = [p for p in comparison.policies if p not in comparison.examples]
     without = f" Not shown, as the run failed: {', '.join(absent)}." if absent else ""
-    lines = (
-        (
-            "e2e",
-            "End-to-end latency",
-            plots.latency_distribution(comparison, "e2e_latency", legend=False, width=CHART_WIDTH),
-            f"Share of requests completed within a given end-to-end latency, {first}.",
-        ),
-        (
-            "ttft",
-            "Time to first token",
-            plots.latency_distribution(comparison, "ttft", legend=False, width=CHART_WIDTH),
-            f"Share of requests whose first token came within a given time, {first}.",
-        ),
-        (
-            "queue",
-            "Requests waiting",
-            plots.waiting_queue(comparison, legend=False, width=CHART_WIDTH),
-            f"Requests waiting over time, {first}.",
-        ),
+    long = plots.cut_off(comparison.examples)
+    cut = f" Cut off, as it takes far longer: {', '.join(long)}." if long else ""
+    options: dict[str, Any] = {"legend": False, "width": CHART_WIDTH}
+    distributions = {
+        "e2e_latency": "requests completed within a given end-to-end latency",
+        "ttft": "requests whose first token came within a given time",
+        "tpot": "requests finished whose output tokens took at most a given time on average",
+        "tbt": "gaps between consecutive tokens, over all requests, that were at most so long",
+    }
+    for name, what in distributions.items():
+        page.add(
+            name.replace("_", ""),
+            plots.latency_distribution(comparison, name, **options),
+            f"Share of {what}, {first}.{without}",
+            title=f"{plots.LATENCIES[name].label}, distribution",
+            legend=ran,
+        )
+    over_time = (
+        ("queue", "Requests waiting", plots.waiting_queue, f"Requests waiting over time, {first}."),
         (
             "tokens",
             "Work over time",
-            plots.token_throughput(comparison, legend=False, width=CHART_WIDTH),
+            plots.token_throughput,
             f"Work arriving and output tokens generated over time, {first}. The generated ones include tokens "
             "that were lost in an eviction and generated again.",
         ),
     )
-    for name, title, chart, caption in lines:
-        page.add(name, chart, caption + without, title=title, legend=ran)
+    for name, title, draw, caption in over_time:
+        page.add(name, draw(comparison, **options), caption + without + cut, title=title, legend=ran)
+    if breakdown.class_names(next(iter(comparison.examples.values())).table):
+        for name in ("e2e_latency", "ttft", "tpot", "longest_gap"):
+            page.add(
+                f"class{name.replace('_', '')}",
+                breakdown.class_distributions(comparison, name, **options),
+                f"Share of the class's finished requests within a given time, {first}.{without}",
+                title=f"{plots.LATENCIES[name].label}, by class",
+                legend=ran,
+            )
     strips = [(plots.kv_memory(comparison, policies=[p], width=CHART_WIDTH), p) for p in ran]
     page.add(
-        "memory", strips, f"KV memory in use over time, {first}; dashed: capacity.{without}",
+        "memory", strips, f"KV memory in use over time, {first}; dashed: capacity.{without}{cut}",
         title="KV memory in use", wide=True,
     )  # fmt: skip

@@ -19,7 +19,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from kvgym.report.chart import Chart
-from kvgym.report.style import DASHES, MARKERS, policy_styles
+from kvgym.report.folders import without_folders
+from kvgym.report.style import policy_styles
 from kvgym.report.svg import inline_svg
 from kvgym.version import __version__
 
@@ -141,7 +142,7 @@ class Page:
             style.color, Markup(' stroke-dasharray="{}"').format(dashes) if dashes else ""
         )
         if self._markers:
-            shape = MARKERS[DASHES.index(style.dashes)].path
+            shape = style.marker.path
             drawn += Markup('<path d="{}" fill="{}"/>').format(shape, style.color)
         return Markup('<svg class="swatch" viewBox="0 0 26 10" aria-hidden="true">{}</svg>').format(drawn)
 
@@ -159,6 +160,7 @@ class Page:
             lstrip_blocks=True,
             loader=FunctionLoader(_asset),
         )
+        values = without_folders(values)
         shared = {"page": self, "key": self.key, "mark": self.mark, "inline": _inline, "version": __version__}
         return environment.get_template(template).render(**shared, **values)
 

@@ -7,6 +7,7 @@ figure says which line is which policy's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -20,7 +21,7 @@ from kvgym.metrics import metric_info
 from kvgym.report import series
 from kvgym.report.chart import Chart, Quantity
 from kvgym.report.numbers import figures
-from kvgym.report.style import GRID, INK, LineStyle, policy_styles, styled, text_of
+from kvgym.report.style import GRID, INK, LineStyle, log_ticks, marked_lines, policy_styles, styled, text_of
 from kvgym.runner import SimulationResult
 
 Runs = Comparison | SimulationResult | Mapping[str, SimulationResult]
@@ -28,12 +29,23 @@ Runs = Comparison | SimulationResult | Mapping[str, SimulationResult]
 
 THROUGHPUT_BINS = 60
 MAX_DOTS = 50
+MARKS_APART = 0.15
+"""Between the markers of a line, of the axes' diagonal."""
 WIDTH = 8.0
 TIME = Quantity("Time", "s")
 LATENCIES = {
     "e2e_latency": Quantity("End-to-end latency", "s"),
     "ttft": Quantity("Time to first token", "s"),
+    "tpot": Quantity("Time per output token", "s"),
+    "tbt": Quantity("Time between tokens", "s"),
+    "longest_gap": Quantity("Longest time between tokens of a request", "s"),
 }
+FAR = 20.0
+"""An axis is logarithmic where policies are so many times apart, or cut where they run for so many times as long."""
+TAIL = 100.0
+"""An axis of a distribution is logarithmic where the largest value is so many times a median."""
+CUT = 5.0
+"""A time axis that is cut ends at so many times the shortest run."""
 
 
 def examples_of(runs: Runs) -> tuple[dict[str, SimulationResult], dict[str, LineStyle]]:
@@ -54,9 +66,26 @@ def examples_of(runs: Runs) -> tuple[dict[str, SimulationResult], dict[str, Line
 
 
 def end_of(results: Mapping[str, SimulationResult]) -> float:
-    """Return when the last iteration of all runs ended, in seconds; 1 where there is none."""
+    """Return where the time axis ends, in seconds; 1 where nothing was run.
+
+    That is when the last iteration of all runs ended; where one ran far longer than another, see :data:`FAR`, the
+    axis is cut, so that the others can be seen.
+    """
     ends = [float(series.iteration_log(r)["end_time"].max(initial=0.0)) for r in results.values()]
-    return max(ends, default=0.0) or 1.0
+    run = [end for end in ends if end > 0]
+    return (CUT * min(run) if far_apart(run) else max(run)) if run else 1.0
+
+
+def cut_off(results: Mapping[str, SimulationResult]) -> list[str]:
+    """Return the policies that ran longer than the time axis reaches."""
+    end = end_of(results)
+    return [p for p, r in results.items() if series.iteration_log(r)["end_time"].max(initial=0.0) > end]
+
+
+def far_apart(values: Iterable[float], ratio: float = FAR) -> bool:
+    """Whether the largest of some values is at least ``ratio`` times the smallest that is positive."""
+    positive = [value for value in values if 0 < value < np.inf]
+    return bool(positive) and max(positive) >= ratio * min(positive)
 
 
 @styled
@@ -85,21 +114,43 @@ def latency_distribution(
 
     Args:
         runs: what to draw.
-        name: ``"e2e_latency"`` or ``"ttft"``.
+        name: of :data:`LATENCIES`; ``"tbt"`` is over all tokens, the others are over requests.
         width: in inches.
         legend: whether to draw one.
     """
     results, styles = examples_of(runs)
-    chart, ax = _single(styles, width, LATENCIES[name], Quantity("Share of requests"))
-    for policy, result in results.items():
-        x, y = series.distribution(series.latencies(result, name), len(result.table))
-        if len(x):
-            _steps(chart, ax, np.insert(x, 0, x[0]), np.insert(y, 0, 0.0), policy, styles)
-    ax.set_ylim(0, 1.02)
-    ax.set_xlim(left=0)
+    what = "tokens" if name == "tbt" else "requests"
+    chart, ax = _single(styles, width, LATENCIES[name], Quantity(f"Share of {what}"))
+    draw_distributions(chart, ax, {p: _distribution(result, name) for p, result in results.items()}, styles)
     if legend:
         draw_legend(chart, results, styles)
     return chart
+
+
+def _distribution(result: SimulationResult, name: str) -> tuple[series.Floats, series.Floats]:
+    if name == "tbt":
+        return series.token_gaps(result)
+    values = series.latencies(result, name)
+    return series.distribution(values, len(result.table) if name in series.LATENCY_COLUMNS else len(values))
+
+
+def draw_distributions(
+    chart: Chart,
+    ax: Axes,
+    curves: Mapping[str, tuple[series.Floats, series.Floats]],
+    styles: Mapping[str, LineStyle],
+) -> None:
+    """Draw distribution functions, values and shares by policy, on a logarithmic axis where they are far apart."""
+    shown = {policy: (x, y) for policy, (x, y) in curves.items() if len(x)}
+    for policy, (x, y) in shown.items():
+        _steps(chart, ax, np.insert(x, 0, x[0]), np.insert(y, 0, 0.0), policy, styles)
+    ax.set_ylim(0, 1.02)
+    medians = [float(x[np.searchsorted(y, 0.5 * y[-1])]) for x, y in shown.values()]
+    if far_apart(medians) or far_apart([*medians, *(x[-1] for x, _ in shown.values())], TAIL):
+        ax.set_xscale("log")
+        log_ticks(ax.xaxis)
+    else:
+        ax.set_xlim(left=0)
 
 
 @styled
@@ -140,12 +191,20 @@ def waiting_queue(runs: Runs, *, width: float = WIDTH, legend: bool = True) -> C
     """
     results, styles = examples_of(runs)
     chart, ax = _single(styles, width, TIME, Quantity("Waiting requests"))
+    longest = []
     for policy, result in results.items():
         x, y = series.thin_steps(*series.step_series(series.iteration_log(result), "num_waiting"))
         _steps(chart, ax, x, y, policy, styles)
-    ax.set_ylim(bottom=0)
+        longest.append(float(y.max(initial=0.0)))
+    if far_apart(longest):
+        ax.set_yscale("log", nonpositive="clip")
+        log_ticks(ax.yaxis)
+        ax.set_ylim(bottom=0.8)
+        ax.set_ylabel(f"{ax.get_ylabel()} (none: below)")
+    else:
+        ax.set_ylim(bottom=0)
+        _thousands(ax)
     ax.set_xlim(0, end_of(results))
-    _thousands(ax)
     if legend:
         draw_legend(chart, results, styles)
     return chart
@@ -196,7 +255,8 @@ def draw_bars(chart: Chart, ax: Axes, comparison: Comparison, metric: str, *, do
     failed = comparison.errors()
     quantity = metric_quantity(metric)
     chart.panel(ax, quantity, Quantity("Policy", names=comparison.policies))
-    room = 0.0
+    log = far_apart(comparison.estimate(policy, metric).value for policy in comparison.policies)
+    room, least = 0.0, np.inf
     for row, policy in enumerate(comparison.policies):
         estimate, color = comparison.estimate(policy, metric), styles[policy].color
         if not np.isfinite(estimate.value):
@@ -206,11 +266,16 @@ def draw_bars(chart: Chart, ax: Axes, comparison: Comparison, metric: str, *, do
             )
             chart.belong(policy, [nothing])
             continue
-        known = policy in comparison.clairvoyant
-        bar = ax.barh(
-            row, estimate.value, height=0.62, color=color, alpha=0.4 if known else 0.85, label=text_of(policy)
-        )
-        artists: list[Artist] = list(bar)
+        alpha = 0.4 if policy in comparison.clairvoyant else 0.85
+        artists: list[Artist]
+        if log:  # which has no zero for a bar to begin at
+            artists = [
+                *ax.plot(estimate.value, row, "o", ms=8, color=color, alpha=alpha, label=text_of(policy))
+            ]
+        else:
+            artists = [
+                *ax.barh(row, estimate.value, height=0.62, color=color, alpha=alpha, label=text_of(policy))
+            ]
         values, right = comparison.values(policy, metric), estimate.value
         if dots and 1 < len(values) <= MAX_DOTS:
             artists += ax.plot(
@@ -228,6 +293,8 @@ def draw_bars(chart: Chart, ax: Axes, comparison: Comparison, metric: str, *, do
             )
         )
         room = max(room, right)
+        if estimate.value > 0:
+            least = min(least, estimate.value, estimate.low if estimate.low > 0 else np.inf)
         values_shown = {"x": estimate.value, "x_low": estimate.low, "x_high": estimate.high, "y": row}
         chart.tell(ax, policy, "bars", values_shown, artists=artists)
     marked = [text_of(p) + " *" * (p in comparison.clairvoyant) for p in comparison.policies]
@@ -235,12 +302,18 @@ def draw_bars(chart: Chart, ax: Axes, comparison: Comparison, metric: str, *, do
     ax.set_ylim(len(comparison.policies) - 0.5, -0.5)
     if comparison.bounds and metric == BOUNDED:
         ax.axvline(comparison.bound().value, color=INK, linewidth=1.2, linestyle=(0, (4, 2)), label="bound")
-    ax.set_xlim(0, room * 1.12 if room > 0 else 1.0)
+        least = min(least, comparison.bound().value)
+    if log:
+        ax.set_xscale("log")
+        ax.set_xlim(least / 1.5, room * (room / least) ** 0.15)
+        log_ticks(ax.xaxis)
+    else:
+        ax.set_xlim(0, room * 1.12 if room > 0 else 1.0)
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="y", visible=False)
     for policy, label in zip(comparison.policies, ax.get_yticklabels(), strict=True):
         chart.belong(policy, [label])
-    ax.set_xlabel(axis_label(quantity))
+    ax.set_xlabel(axis_label(quantity) + ", logarithmic" * log)
 
 
 def draw_memory(chart: Chart, ax: Axes, result: SimulationResult, policy: str, style: LineStyle) -> None:
@@ -263,9 +336,14 @@ def draw_memory(chart: Chart, ax: Axes, result: SimulationResult, policy: str, s
 def draw_legend(chart: Chart, policies: Iterable[str], styles: Mapping[str, LineStyle]) -> None:
     """Put one legend above the axes, in as many columns as fit."""
     names = [text_of(policy) for policy in policies]
+    marked = marked_lines(styles)
     lines = [
-        Line2D([], [], color=styles[p].color, linestyle=styles[p].dashes, linewidth=2.2) for p in policies
-    ]
+        Line2D(
+            [], [], color=styles[p].color, linestyle=styles[p].dashes, linewidth=2.2,
+            marker=styles[p].marker.name if marked else "",
+        )
+        for p in policies
+    ]  # fmt: skip
     room = 13.1 * chart.get_figwidth()  # letters that fit beside each other
     columns = max(1, min(len(names), int(room / (max(map(len, names), default=1) + 7))))
     chart.legend(lines, names, loc="outside upper left", ncols=columns, handlelength=2.2)
@@ -297,8 +375,18 @@ def _steps(
 ) -> None:
     """Draw a policy's step function."""
     style = styles[policy]
+    marks: dict[str, Any] = {}
+    if marked_lines(styles):
+        start = list(styles).index(policy) / len(styles)  # not all in the same places
+        marks = {"marker": style.marker.name, "markevery": (start * MARKS_APART, MARKS_APART), "ms": 4.5}
     lines = ax.plot(
-        x, y, drawstyle="steps-post", label=text_of(policy), color=style.color, linestyle=style.dashes
+        x,
+        y,
+        drawstyle="steps-post",
+        label=text_of(policy),
+        color=style.color,
+        linestyle=style.dashes,
+        **marks,
     )
     chart.tell(ax, policy, "steps", {"x": x, "y": y}, artists=lines)
 

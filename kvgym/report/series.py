@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
+from kvgym.metrics import gaps_of, tpot_of
 from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED
 
@@ -92,16 +93,40 @@ def thin_steps(times: Floats, values: Floats, limit: int = MAX_POINTS) -> tuple[
     return times[chosen], values[chosen]
 
 
-def latencies(result: SimulationResult, name: str) -> Floats:
-    """Return the latencies of the finished requests in seconds, sorted.
+def latencies(result: SimulationResult, name: str, chosen: NDArray[np.bool_] | None = None) -> Floats:
+    """Return figures of the finished requests in seconds, sorted; without those that have no such figure.
 
     Args:
         result: the run.
-        name: ``"e2e_latency"`` or ``"ttft"``.
+        name: ``"e2e_latency"``, ``"ttft"``, ``"tpot"``, or ``"longest_gap"`` between two tokens.
+        chosen: which requests, bool (n,); None = all.
     """
     r = result.requests
-    values = (r[LATENCY_COLUMNS[name]] - result.table.arrival_time)[r["status"] == FINISHED]
-    return np.sort(np.asarray(values, dtype=np.float64))
+    done = r["status"] == FINISHED
+    if chosen is not None:
+        done = done & chosen
+    if name == "tpot":
+        values = tpot_of(result)[done]
+    elif name == "longest_gap":
+        values = r["max_token_gap"][done & (gaps_of(result) > 0)]
+    else:
+        values = (r[LATENCY_COLUMNS[name]] - result.table.arrival_time)[done]
+    return np.sort(np.asarray(values[np.isfinite(values)], dtype=np.float64))
+
+
+def token_gaps(result: SimulationResult) -> tuple[Floats, Floats]:
+    """Return the distribution of the gaps between tokens, over all tokens of a run: seconds, and share up to each.
+
+    A gap is known to a relative 0.1 %.
+    """
+    used = result.gap_counts > 0
+    counts, sums = result.gap_counts[used], result.gap_sums[used]
+    values, share = sums / counts, np.cumsum(counts) / max(counts.sum(), 1)
+    if len(values) > MAX_POINTS:
+        places = np.searchsorted(share, np.linspace(share[0], 1.0, MAX_POINTS))
+        chosen = np.unique(np.minimum(places, len(values) - 1))
+        return values[chosen], share[chosen]
+    return values, share
 
 
 def distribution(values: Floats, total: int, limit: int = MAX_POINTS) -> tuple[Floats, Floats]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 INK = "#1f2328"
 """Colour of text and axes."""
@@ -62,15 +63,19 @@ STYLE: Any = {
     "svg.hashsalt": "kvgym",
 }
 
+PLAIN = FuncFormatter(lambda value, _: f"{value:,.10g}")
+"""Numbers at an axis: no exponents, commas between thousands."""
+
 P = ParamSpec("P")
 F = TypeVar("F", bound=Figure)
 
 
 class LineStyle(NamedTuple):
-    """How a policy is drawn, everywhere."""
+    """How a policy is drawn, everywhere; the marker is that of points, and of lines where colours do not suffice."""
 
     color: str
     dashes: Any
+    marker: Marker = MARKERS[0]
 
 
 def styled(function: Callable[P, F]) -> Callable[P, F]:
@@ -85,14 +90,28 @@ def styled(function: Callable[P, F]) -> Callable[P, F]:
 
 
 def policy_styles(policies: Sequence[str]) -> dict[str, LineStyle]:
-    """Return a colour and dashes for each policy by its place in the list; no two alike up to 28."""
-    count = len(PALETTE)
+    """Return colour, dashes and marker for each policy by its place in the list; no two alike up to 28."""
+    turns = [divmod(i, len(PALETTE)) for i in range(len(policies))]
     return {
-        p: LineStyle(PALETTE[i % count], DASHES[i // count % len(DASHES)]) for i, p in enumerate(policies)
+        p: LineStyle(PALETTE[i], DASHES[turn % len(DASHES)], MARKERS[turn % len(MARKERS)])
+        for p, (turn, i) in zip(policies, turns, strict=True)
     }
+
+
+def marked_lines(policies: Collection[str]) -> bool:
+    """Whether lines of so many policies have markers, as colours alone do not tell them apart."""
+    return len(policies) > len(PALETTE)
 
 
 def text_of(label: str) -> str:
     """Return a label to be drawn as it is: no formulas, and not wider than the figure can bear."""
     short = label if len(label) <= MAX_LABEL else label[: MAX_LABEL - 1] + "…"
     return short.replace("$", r"\$")
+
+
+def log_ticks(axis: Any) -> None:
+    """Put plain numbers at a logarithmic axis, whose limits are set."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 500 else (1.0,)))
+    axis.set_major_formatter(PLAIN)
+    axis.set_minor_formatter(NullFormatter())

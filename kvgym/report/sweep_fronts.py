@@ -11,7 +11,7 @@ from kvgym.metrics import metric_info
 from kvgym.report.chart import Chart
 from kvgym.report.plots import axis_label, metric_quantity
 from kvgym.report.style import INK, policy_styles, styled, text_of
-from kvgym.report.sweep_plots import marker_of, value_axis
+from kvgym.report.sweep_plots import value_axis
 from kvgym.report.sweep_runs import Point, SweepRuns
 
 Member = tuple[str, Point]
@@ -81,7 +81,7 @@ def front_figure(runs: SweepRuns, x: str, y: str, front: Sequence[Member], *, wi
         style = styles[policy]
         drawn = ax.errorbar(
             values["x"], values["y"], xerr=_whiskers(values, "x"), yerr=_whiskers(values, "y"), linestyle="none",
-            marker=marker_of(style), ms=5, color=style.color, elinewidth=0.7, alpha=0.85,
+            marker=style.marker.name, ms=5, color=style.color, elinewidth=0.7, alpha=0.85,
             label=text_of(policy + runs.star(policy)),
         )  # fmt: skip
         text = [runs.remark(policy, p) + ("; on the front" if (policy, p) in front else "") for p in points]

@@ -13,8 +13,8 @@ from kvgym.experiments.statistics import Estimate
 from kvgym.report.chart import Chart, Quantity
 from kvgym.report.numbers import figures
 from kvgym.report.plots import axis_label, metric_quantity
-from kvgym.report.style import styled, text_of
-from kvgym.report.sweep_plots import log_ticks, name_ticks
+from kvgym.report.style import log_ticks, styled, text_of
+from kvgym.report.sweep_plots import name_ticks
 from kvgym.report.sweep_runs import Point, SweepRuns, spans_decades, written
 from kvgym.report.sweep_slices import Slice
 

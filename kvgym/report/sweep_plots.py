@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from kvgym.report.chart import Chart, Quantity
 from kvgym.report.plots import axis_label, metric_quantity
-from kvgym.report.style import DASHES, MARKERS, LineStyle, policy_styles, styled, text_of
+from kvgym.report.style import PLAIN, LineStyle, log_ticks, policy_styles, styled, text_of
 from kvgym.report.sweep_runs import Point, SweepRuns, SweptField, spans_decades, written
 from kvgym.report.sweep_slices import Slice
 
@@ -19,8 +18,6 @@ LETTERS_PER_INCH = 11.0
 MARGIN = 0.6
 """Inches beside the axes of a panel."""
 MAX_TICKS = 7
-PLAIN = FuncFormatter(lambda value, _: written(float(f"{value:.10g}")))
-"""Numbers at an axis: no exponents, commas between thousands."""
 
 
 @styled
@@ -85,17 +82,12 @@ def _line(
     y, low, high = (np.array([getattr(e, name) for e in estimates]) for name in ("value", "low", "high"))
     drawn = ax.errorbar(
         x, y, yerr=np.nan_to_num(np.abs([y - low, high - y])), color=style.color, elinewidth=0.9, ms=4.5,
-        linestyle=style.dashes if field.numeric else "none", marker=marker_of(style), label=text_of(policy),
+        linestyle=style.dashes if field.numeric else "none", marker=style.marker.name, label=text_of(policy),
     )  # fmt: skip
     text = [runs.remark(policy, p) for p in mine]
     values = {"x": x, "y": y, "y_low": low, "y_high": high}
     chart.tell(ax, policy, "points", values, artists=drawn.get_children(), text=text)
     return [v for v in (*y, *low, *high) if np.isfinite(v)]
-
-
-def marker_of(style: LineStyle) -> str:
-    """Return the marker that goes with a policy's dashes."""
-    return MARKERS[DASHES.index(style.dashes)].name
 
 
 def value_axis(ax: Axes, which: str, values: Sequence[float]) -> None:
@@ -117,14 +109,6 @@ def value_axis(ax: Axes, which: str, values: Sequence[float]) -> None:
     low, high = min(low, 0.0), max(high, 0.0)
     ax.set(**{f"{which}lim": (low * 1.06, high * 1.06 if high > low else 1.0)})
     axis.set_major_formatter(PLAIN)
-
-
-def log_ticks(axis: Any) -> None:
-    """Put plain numbers at a logarithmic axis, whose limits are set."""
-    low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 500 else (1.0,)))
-    axis.set_major_formatter(PLAIN)
-    axis.set_minor_formatter(NullFormatter())
 
 
 def _field_axis(ax: Axes, field: SweptField, room: float) -> None:

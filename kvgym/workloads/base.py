@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, field_errors
 from kvgym.seeding import stream_seed
 
 MAX_TOKENS = 2**31 - 1
@@ -28,16 +28,7 @@ class Spec(BaseModel):
         try:
             super().__init__(**data)
         except ValidationError as error:
-            raise ConfigError("; ".join(_sentence(dict(item)) for item in error.errors())) from None
-
-
-def _sentence(item: dict[str, Any]) -> str:
-    """Turn one pydantic error into ``field: message (got value)``."""
-    where = ".".join(str(part) for part in item["loc"])
-    message = str(item["msg"]).removeprefix("Value error, ")
-    if item["type"] == "value_error":  # already a full sentence, of a nested description or of a validator
-        return f"{where}: {message}" if where else message
-    return f"{where}: {message} (got {item['input']!r})"
+            raise ConfigError("; ".join(field_errors(error, type(self), data))) from None
 
 
 class IntRange(Spec):

@@ -8,7 +8,8 @@ import pytest
 
 from kvgym import compare
 from kvgym.errors import ConfigError
-from kvgym.experiments.comparison import label_of
+from kvgym.experiments.comparison import Comparison, label_of
+from kvgym.experiments.runs import RunRecord
 from kvgym.experiments.scenario import load_scenario
 from kvgym.metrics import metric_names
 from kvgym.policy import make_policy
@@ -34,6 +35,34 @@ def test_every_policy_sees_the_same_requests(comparison):
         for p in comparison.policies
     ]
     assert np.allclose(spans[0], spans[1])
+
+
+def made_up(clairvoyant=(), **latencies):
+    """A comparison with the mean latencies of each policy by seed, and the negative as goodput."""
+    runs = [
+        RunRecord(policy, seed, {"e2e_latency_mean": x, "goodput": 100 - x}, "", True, 0.0)
+        for policy, values in latencies.items()
+        for seed, x in enumerate(values)
+    ]
+    seeds = tuple(range(len(runs) // len(latencies)))
+    return Comparison(SMALL, tuple(latencies), seeds, tuple(runs), (80,), clairvoyant=frozenset(clairvoyant))
+
+
+def test_leaders_are_those_that_pairs_do_not_tell_apart():
+    """b has other means than a, but is above it by as much as below; c is above it on every seed, though by little."""
+    base = np.array([10.0, 20, 30, 40, 50, 60])
+    swing = np.array([1.0, -1, 1, -1, 1.2, -1])
+    found = made_up(c=base + 0.1, a=base, b=base + swing, d=base - 5, clairvoyant={"d"})
+    for metric in ("e2e_latency_mean", "goodput"):
+        assert found.leaders(metric) == ("a", "b")
+    assert made_up(a=base, c=base + 0.1).leaders("e2e_latency_mean") == ("a",)
+    assert made_up(a=base, c=base).leaders("e2e_latency_mean") == ("a", "c")
+    assert made_up(a=[3.0], b=[2.9], c=[2.9]).leaders("e2e_latency_mean") == ("b", "c")
+    assert made_up(a=[np.nan, 1], b=[5.0, 6]).leaders("e2e_latency_mean") == ("b",)
+    assert made_up(a=base, clairvoyant={"a"}).leaders("e2e_latency_mean") == ()
+    assert made_up(a=[0.0, 0], b=[0.0, 3]).leaders("e2e_latency_mean") == ("a", "b")
+    with pytest.raises(ConfigError, match="no better or worse"):
+        found.leaders("batch_size")
 
 
 def test_runs_are_reproducible(comparison):

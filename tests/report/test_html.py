@@ -92,7 +92,7 @@ def test_report_says_what_was_run(text, comparison):
         assert part in page
     for name in metric_names():
         assert f"<code>{name}</code>" in text
-    assert text.count("data-chart=") == 5 + len(comparison.policies)
+    assert text.count("data-chart=") == 7 + len(comparison.policies)
 
 
 def test_main_table_holds_the_estimates(comparison):
@@ -105,8 +105,27 @@ def test_main_table_holds_the_estimates(comparison):
         assert row["cells"][0]["interval"] == interval(mean)
         assert row["cells"][1]["text"] == figures(ratio.value)
     best = min(comparison.policies, key=lambda p: comparison.estimate(p, "e2e_latency_mean").value)
+    assert comparison.leaders("e2e_latency_mean") == (best,)
     assert [r["policy"] for r in table["rows"] if r["cells"][0]["best"]] == [best]
     assert content.lead(comparison).startswith(f"Lowest mean end-to-end latency over 3 seeds: {best},")
+    assert f"{best} has" in content.lead(comparison)
+
+
+def test_units_are_those_of_the_table_of_the_command_line(comparison):
+    units = {c["title"]: c["unit"] for c in content.main_table(comparison, "fcfs")["columns"]}
+    assert (units["TBT p50 / p99"], units["KV utilisation"], units["Output tokens"]) == ("s", "", "tokens/s")
+    row = content.main_table(comparison, "fcfs")["rows"][0]
+    place = list(units).index("KV utilisation")
+    assert row["cells"][place]["text"] == figures(comparison.estimate("fcfs", "kv_utilisation").value)
+
+
+def test_a_reference_is_no_winner():
+    """Where nobody else is compared, the first sentence names nobody; else it names the best of the others."""
+    alone = content.lead(compare(scenario(), ["clairvoyant"], seeds=2))
+    first, _, rest = alone.partition(". ")
+    assert "clairvoyant" not in first
+    assert rest.startswith("Its mean end-to-end latency over 2 seeds: clairvoyant")
+    assert "clairvoyant" not in content.lead(compare(scenario(), ["clairvoyant", "fcfs"], seeds=2))
 
 
 def test_reference_can_be_chosen(comparison):
@@ -158,7 +177,8 @@ def test_one_seed_has_no_intervals(single):
 
 def test_equal_policies_are_called_equal():
     result = compare(scenario(kv_capacity=2000), ["fcfs", "mc_sf"])
-    assert content.lead(result).endswith("mc_sf has the same mean.")
+    assert result.leaders("e2e_latency_mean") == ("fcfs", "mc_sf")
+    assert "These cannot be told apart (paired" in content.lead(result)
     assert not any(c["best"] for row in content.main_table(result, "fcfs")["rows"] for c in row["cells"])
 
 

@@ -101,6 +101,58 @@ def test_no_two_of_many_policies_look_alike():
     assert len(set(plots.policy_styles([str(i) for i in range(28)]).values())) == 28
 
 
+def test_lines_of_many_policies_have_markers_too(comparison):
+    few = lines_of(plots.waiting_queue(comparison).axes[0])
+    assert {line.get_marker() for line in few.values()} == {"None"}
+    result = comparison.examples["fcfs"]
+    many = lines_of(plots.waiting_queue({f"p{i}": result for i in range(12)}).axes[0])
+    assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in many.values()}) == 12
+    assert {line.get_marker() for line in many.values()} == {"o", "s"}
+
+
+@pytest.fixture(scope="module")
+def far():
+    """One request at a time, or as many as fit, which is far better."""
+    crowd = {**scenario().workload, "num_requests": 500}
+    return compare(
+        scenario(workload=crowd, kv_capacity=3000), ["fcfs", "request_level:batch=1"], seeds=2,
+        keep_examples=True,
+    )  # fmt: skip
+
+
+def test_policies_far_apart_get_logarithmic_axes(far, comparison):
+    ax = plots.latency_bars(far).axes[0]
+    assert ax.get_xscale() == "log"
+    assert len(ax.patches) == 0  # bars would need a zero
+    means = [far.estimate(p, "e2e_latency_mean").value for p in far.policies]
+    assert means[1] > plots.FAR * means[0]
+    assert [line.get_xdata()[0] for line in lines_of(ax).values()] == means
+    low, high = ax.get_xlim()
+    assert low < means[0] < means[1] < high
+    assert plots.latency_distribution(far, "ttft").axes[0].get_xscale() == "log"
+    assert plots.latency_bars(comparison).axes[0].get_xscale() == "linear"
+    assert plots.latency_distribution(comparison, "ttft").axes[0].get_xscale() == "linear"
+
+
+def test_a_queue_far_longer_than_another_is_on_a_logarithmic_axis(far, comparison):
+    chart = plots.waiting_queue(
+        {"a": far.examples["request_level:batch=1"], "b": comparison.examples["fcfs"]}
+    )
+    longest = [r.log["num_waiting"].max() for r in (*far.examples.values(), comparison.examples["fcfs"])]
+    assert longest[1] > plots.FAR * longest[2] > 0
+    assert chart.axes[0].get_yscale() == "log"
+    assert plots.waiting_queue(comparison).axes[0].get_yscale() == "linear"
+
+
+def test_time_is_cut_where_one_runs_far_longer(far, comparison):
+    runs = {"long": far.examples["request_level:batch=1"], "short": comparison.examples["fcfs"]}
+    ends = {name: result.log["end_time"].max() for name, result in runs.items()}
+    assert ends["long"] > plots.FAR * ends["short"]
+    assert plots.end_of(runs) == plots.CUT * ends["short"]
+    assert plots.cut_off(runs) == ["long"]
+    assert plots.cut_off(comparison.examples) == []
+
+
 def test_single_results_and_mappings_are_accepted(comparison):
     result = comparison.examples["mc_sf"]
     assert list(lines_of(plots.waiting_queue(result).axes[0])) == ["mc_sf"]

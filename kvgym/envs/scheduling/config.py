@@ -32,7 +32,7 @@ from kvgym.envs.scheduling.tables import (
     REWARD_TERMS,
     SETTINGS,
 )
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, field_errors
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.policy import NEEDS
 from kvgym.simulator.addresses import function_handle
@@ -63,12 +63,8 @@ def validated(cls: type[M], arguments: Mapping[str, Any]) -> M:
     try:
         return cls(**arguments)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(
-            f"environment argument {place}: {first['msg']} (got {first['input']!r}); "
-            f"arguments: {', '.join(cls.model_fields)}"
-        ) from None
+        wrong = field_errors(error, cls, arguments)[0]
+        raise ConfigError(f"environment argument {wrong}; arguments: {', '.join(cls.model_fields)}") from None
 
 
 def check_names(kind: str, given: Iterable[str], valid: Iterable[str]) -> None:

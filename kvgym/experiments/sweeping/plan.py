@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from kvgym.batch_time.yaml_files import parse_fields, read_text, shipped_texts
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, field_errors
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario, located
 from kvgym.experiments.sweeping.fields import TEXTS, check_fields, parse_values
 from kvgym.metrics import metric_info
@@ -141,7 +141,7 @@ class SweepPlan(BaseModel):
         try:
             return Scenario.model_validate(content)
         except ValidationError as error:
-            raise ConfigError(_first(error, "scenario", Scenario)) from None
+            raise ConfigError(_first(error, "scenario", Scenario, content)) from None
 
     def check(self) -> None:
         """Check that the fields exist.
@@ -182,14 +182,12 @@ def make_plan(content: Mapping[str, Any] | SweepPlan, origin: str = "sweep") -> 
     try:
         return SweepPlan.model_validate(content)
     except ValidationError as error:
-        raise ConfigError(_first(error, origin, SweepPlan)) from None
+        raise ConfigError(_first(error, origin, SweepPlan, content)) from None
 
 
-def _first(error: ValidationError, origin: str, model: type[BaseModel]) -> str:
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"]) or "(whole)"
-    valid = ", ".join(model.model_fields)
-    return f"{origin}: field {place}: {first['msg'].removeprefix('Value error, ')}; fields: {valid}"
+def _first(error: ValidationError, origin: str, model: type[BaseModel], content: Mapping[str, Any]) -> str:
+    wrong = field_errors(error, model, content, "field ")[0]
+    return f"{origin}: {wrong}; fields: {', '.join(model.model_fields)}"
 
 
 def plan_names() -> dict[str, str]:

@@ -45,7 +45,8 @@
   }
   function place(panel, x, y) {
     const [left, top, right, bottom] = panel.box;
-    return [left + share(panel.x, x) * (right - left), bottom - share(panel.y, y) * (bottom - top)];
+    const inside = (axis, value) => Math.max(-9, Math.min(9, share(axis, value))); // log axes have no place for 0
+    return [left + inside(panel.x, x) * (right - left), bottom - inside(panel.y, y) * (bottom - top)];
   }
 
   const isShown = (series) => series.policy === null || !boxes[series.policy] || boxes[series.policy].checked;

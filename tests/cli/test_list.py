@@ -1,0 +1,104 @@
+"""Lists, the details of their entries, help and completion."""
+
+import re
+
+import pytest
+import typer
+
+from kvgym.cli import console
+from kvgym.cli.app import app
+from kvgym.cli.list import LISTS, details, option_rows
+from kvgym.policy import POLICIES, policy_defaults
+from kvgym.routing import ROUTERS
+
+
+def test_list(kvgym):
+    code, out, _ = kvgym("list")
+    assert code == 0
+    for word in ("mc_sf", "a100-llama2-70b", "llama3-8b-a100-tp1", "lmsys"):
+        assert word in out
+    assert "azure" in kvgym("list", "traces")[1]
+    assert "jain_fairness" in kvgym("list", "metrics")[1]
+    assert "kvgym 0" in kvgym("--version")[1]
+
+
+def test_policies_take_a_line_each(kvgym):
+    out = kvgym("list", "policies")[1]
+    lines = [line for line in out.splitlines() if line.strip()]
+    assert len(lines) == len(POLICIES) + 3  # a title, headings, and how to get details
+    assert "kvgym list policies NAME" in lines[-1]
+    for name in POLICIES:
+        (line,) = (line for line in lines if line.startswith(f"{name} "))
+        assert line.split(maxsplit=1)[1].strip() == POLICIES[name].info.summary
+
+
+def test_the_details_of_a_policy(kvgym):
+    out = kvgym("list", "policies", "alpha_beta")[1]
+    assert re.search(r"^alpha +0\.2 +protected fraction of memory, in \(0, 1\)", out, re.MULTILINE)
+    assert re.search(r"^source +Jaillet et al., .*, Section 5.2", out, re.MULTILINE)
+    assert "as in alpha_beta:alpha=…" in out
+    assert "| `alpha` | 0.2 |" in kvgym("list", "policies", "alpha_beta", "--markdown")[1]
+    assert "4,096 tokens" in kvgym("list", "hardware", "llama2-70b-a100-tp2")[1]
+
+
+@pytest.mark.parametrize("cls", [*(POLICIES[n] for n in POLICIES), *(ROUTERS[n] for n in ROUTERS)])
+def test_every_option_has_a_meaning(cls):
+    rows = option_rows(cls)
+    assert list(rows) == list(policy_defaults(cls))
+    assert all(len(meaning.split()) > 1 for _, meaning in rows.values()), rows
+
+
+@pytest.mark.parametrize("what", [name for name in LISTS if name != "environments"])
+def test_all_entries_have_details(what):
+    from kvgym.cli.list import listing
+
+    first = next(iter(listing(what)[1]))
+    assert details(what, first)[0][1] == (first, "")
+
+
+def test_lists_in_markdown(kvgym):
+    code, out, _ = kvgym("list", "policies", "--markdown")
+    assert code == 0
+    for name in POLICIES:
+        (line,) = (line for line in out.splitlines() if line.startswith(f"| `{name}` "))
+        cells = [cell.strip() for cell in line.split("|")][2:-1]
+        info = POLICIES[name].info
+        assert cells[0] == info.summary
+        known = [*sorted(info.needs), *(f"({name})" for name in sorted(info.uses))]
+        assert cells[2] == (", ".join(known) or "–") + (": clairvoyant" if info.clairvoyant else "")
+        assert [cell == "yes" for cell in cells[3:6]] == [info.chunks_prefill, info.pauses, info.evicts]
+        assert info.algorithm in cells[6]
+
+
+def test_names_are_not_markup(capsys):
+    table = console.mapping_table("[b]title[/b]", {"[red]x": ("[link]", "y")}, ("[i]name", "1", "2"))
+    console.out.print(table)
+    shown = capsys.readouterr().out
+    for text in ("[b]title[/b]", "[red]x", "[link]", "[i]name"):
+        assert text in shown
+
+
+def test_help_shows_brackets(kvgym):
+    """Help texts are markup: a bracket that is not escaped vanishes, with what is in it."""
+    root = typer.main.get_command(app)
+    commands = [root.get_command(None, name) for name in root.list_commands(None)]
+    texts = [text for c in commands for text in (c.help, *(getattr(p, "help", "") for p in c.params)) if text]
+    assert [text for text in texts if re.search(r"(?<!\\)\[", text)] == []
+    assert "(needs kvgym[report])" in " ".join(kvgym("compare", "--help")[1].replace("│", "").split())
+
+
+def test_completion_of_the_shell(kvgym, monkeypatch):
+    assert "--install-completion" in kvgym("--help")[1]
+    for name, value in (
+        ("_KVGYM_COMPLETE", "complete_bash"),
+        ("COMP_WORDS", "kvgym comp"),
+        ("COMP_CWORD", "1"),
+    ):
+        monkeypatch.setenv(name, value)
+    assert kvgym()[1].split() == ["compare"]
+
+
+def test_headings_name_seconds():
+    assert [console.heading(m) for m in ("ttft_mean", "max_wait", "kv_utilisation", "token_throughput")] == [
+        "TTFT mean (s)", "max wait (s)", "KV use", "tokens/s",
+    ]  # fmt: skip

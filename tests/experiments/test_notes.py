@@ -1,0 +1,39 @@
+"""Notes of many seeds take a line; those of schedulers of engines say which rules are others."""
+
+import pytest
+
+from kvgym.baselines.iteration_level import VLLM_RULES
+from kvgym.batch_time.unit import UnitBatchTime
+from kvgym.experiments.notes import merge_notes, rule_notes
+from kvgym.policy import POLICIES
+from kvgym.simulator.system import System
+
+
+@pytest.mark.parametrize(
+    ("notes", "expected"),
+    [
+        ([(0, "clipped."), (1, "clipped.")], ["clipped."]),
+        ([(0, "clipped."), (2, "clipped.")], ["Seeds 0, 2: clipped."]),
+        ([(s, f"{3 * s + 2} of 1,000 were cut.") for s in (0, 1, 2)], ["Seeds 0–2: 2 to 8 of 1,000 were cut."]),
+        ([(s, f"{900 * s + 500:,} left.") for s in range(4)], ["500 to 3,200 left."]),
+        ([(0, "a:x=1 left 3."), (0, "a:x=2 left 4.")], ["Seed 0: a:x=1 left 3.", "Seed 0: a:x=2 left 4."]),
+        ([(0, "1 left."), (0, "2 left."), (1, "2 left.")], ["Seed 0: 1 left.", "2 left."]),
+        ([(s, "cut.") for s in (0, 1, 2, 4, 6, 7)], ["Seeds 0–2, 4, 6, 7: cut."]),
+        ([], []),
+    ],
+)  # fmt: skip
+def test_one_line(notes: list[tuple[int, str]], expected: list[str]) -> None:
+    seeds = 2 if notes and notes[-1][0] == 1 else 4
+    assert list(merge_notes(notes, seeds)) == expected
+
+
+def test_rules() -> None:
+    infos = [POLICIES[name].info for name in ("vllm", "fcfs", "vllm_v1")]
+    lost = System(kv_capacity=10, batch_time=UnitBatchTime())
+    assert rule_notes(infos, lost) == [
+        "vllm and vllm_v1 run under progress_on_evict = lost, requeue = arrival; its engine has recompute, front, as "
+        "scenario vllm-v1."
+    ]
+    own = System(kv_capacity=10, batch_time=UnitBatchTime(), **dict(VLLM_RULES))
+    assert rule_notes(infos, own) == []
+    assert rule_notes(infos[1:2], lost) == []

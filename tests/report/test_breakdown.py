@@ -1,0 +1,99 @@
+"""Figures by class and by worker show what the runs were."""
+
+import numpy as np
+import pytest
+
+from kvgym.experiments.comparison import compare
+from kvgym.metrics import WORKER_METRICS, compute_metrics
+from kvgym.report import breakdown, content, plots, series
+from kvgym.report.html import render
+from kvgym.workloads.table import RequestTable
+
+from .conftest import scenario
+
+CLASSES = {
+    "arrivals": {"kind": "poisson", "rate": 2.0},
+    "classes": [
+        {
+            "name": name,
+            "prompt": {"kind": "constant", "value": size},
+            "output": {"kind": "constant", "value": 2 * size},
+        }
+        for name, size in (("<i>short", 2), ("long", 5))
+    ],
+    "num_requests": 30,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    return compare(scenario(workload=CLASSES, workers=3), ["fcfs", "mc_sf"], keep_examples=True)
+
+
+def test_classes_are_named_with_their_sizes(cluster):
+    table = cluster.examples["fcfs"].table
+    sizes = np.bincount(table.class_id)
+    assert breakdown.class_names(table) == {
+        0: f"class <i>short: {sizes[0]} requests",
+        1: f"class long: {sizes[1]} requests",
+    }
+    one = RequestTable.from_columns(arrival_time=[0.0], prompt_len=[1], output_len=[1], class_id=[0])
+    assert breakdown.class_names(one) == {}
+    many = RequestTable.from_columns(
+        arrival_time=np.zeros(9), prompt_len=np.ones(9, int), output_len=np.ones(9, int), class_id=range(9)
+    )
+    assert len(breakdown.class_names(many)) == breakdown.MAX_CLASSES
+
+
+@pytest.mark.parametrize("name", ["e2e_latency", "ttft", "tpot", "longest_gap"])
+def test_distributions_of_classes(cluster, name):
+    figure = breakdown.class_distributions(cluster, name)
+    result = cluster.examples["fcfs"]
+    assert len(figure.axes) == 2
+    parts = []
+    for ax, number in zip(figure.axes, (0, 1), strict=True):
+        (line,) = (line for line in ax.lines if line.get_label() == "fcfs")
+        parts.append(series.latencies(result, name, result.table.class_id == number))
+        assert np.array_equal(line.get_xdata()[1:], parts[-1])
+    assert np.array_equal(np.sort(np.concatenate(parts)), series.latencies(result, name))
+
+
+def test_workers_are_shown_with_their_means(cluster):
+    means = cluster.worker_means("mc_sf")
+    rows = cluster.worker_frame().filter(policy="mc_sf", worker=1)
+    assert means[1]["kv_utilisation"] == pytest.approx(rows["kv_utilisation"].mean())
+    assert sum(own["finished"] for own in means) == pytest.approx(30)
+    figure = breakdown.worker_points(cluster)
+    for ax, name in zip(figure.axes, breakdown.WORKER_PANELS, strict=True):
+        (line,) = (line for line in ax.lines if line.get_label() == "mc_sf")
+        assert line.get_ydata().tolist() == [own[name] for own in means]
+        assert np.round(line.get_xdata()).tolist() == [0, 1, 2]
+
+
+def test_the_report_has_both(cluster):
+    text = render(cluster)
+    table = content.worker_table(cluster)
+    assert len(table["rows"]) == 2 * 3
+    assert [c["title"] for c in table["columns"]] == [name.replace("_", " ") for name in WORKER_METRICS]
+    assert "<summary>By worker</summary>" in text
+    assert text.count("data-chart=") == 8 + 4 + 2  # bars, workers and six lines; by class; memory
+    assert "<i>" not in text
+
+
+def test_without_classes_and_workers_there_is_neither(single):
+    text = render(single)
+    assert "By worker" not in text
+    assert "by class" not in text
+    assert content.worker_table(single)["rows"] == []
+
+
+def test_token_times_have_the_means_of_the_metrics(single):
+    result = single.examples["fcfs"]
+    metrics = compute_metrics(result)
+    assert series.latencies(result, "tpot").mean() == pytest.approx(metrics["tpot_mean"])
+    assert series.latencies(result, "longest_gap").max() == metrics["tbt_max"]
+    gaps, share = series.token_gaps(result)
+    assert (gaps * np.diff(share, prepend=0)).sum() == pytest.approx(metrics["tbt_mean"])
+    for name in ("tpot", "tbt"):
+        (line, *_) = plots.latency_distribution(single, name).axes[0].lines
+        assert line.get_ydata()[-1] == 1

@@ -1,0 +1,60 @@
+"""Wrong fields of descriptions are named, with all the forms that they take, and without pydantic's own names."""
+
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field, ValidationError, field_validator
+
+from kvgym.errors import ConfigError, field_errors
+from kvgym.experiments.changes import build_scenario
+from kvgym.workloads import make_workload
+from kvgym.workloads.base import IntRange
+
+
+class Inner(BaseModel):
+    size: Annotated[int, Field(gt=1, le=8)] | Literal["auto"] = "auto"
+
+
+class Outer(BaseModel, extra="forbid"):
+    inner: Inner = Inner()
+    count: Annotated[int, Field(ge=1)] | IntRange | None = None
+    groups: int | tuple[Inner, ...] = 1
+    share: float = Field(default=0.5, ge=0, lt=1)
+    name: str = "x"
+
+    @field_validator("name")
+    @classmethod
+    def _short(cls, value: str) -> str:
+        if len(value) > 3:
+            raise ValueError(f"{value} is too long")
+        return value
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"count": 0}, ["count: expected a whole number ≥ 1 or a mapping of low, high (got 0)"]),
+        ({"count": {"low": 3, "high": 1}}, ["count: high = 1 lies below low = 3"]),
+        ({"inner": {"size": 9}}, ["inner.size: expected a whole number > 1 and ≤ 8 or one of 'auto' (got 9)"]),
+        ({"groups": "two"}, ["groups: expected a whole number or a list, each a mapping of size (got 'two')"]),
+        ({"share": 1}, ["share: Input should be less than 1 (got 1)"]),
+        ({"name": "long", "shape": 2}, ["name: long is too long", "shape: Extra inputs are not permitted (got 2)"]),
+    ],
+)  # fmt: skip
+def test_fields_and_forms(given: dict[str, Any], expected: list[str]) -> None:
+    with pytest.raises(ValidationError) as found:
+        Outer.model_validate(given)
+    assert field_errors(found.value, Outer, given) == expected
+
+
+def test_of_descriptions() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^num_requests: expected a whole number ≥ 1 or a mapping of low, h"
+    ):
+        build_scenario("a100-llama2-70b", num_requests=0).make_workload()
+    with pytest.raises(ConfigError, match="kv_capacity: expected a whole number ≥ 2 or a mapping"):
+        build_scenario("a100-llama2-70b", kv_capacity=1)
+    with pytest.raises(ConfigError, match=r"arrivals: 'kind' is 'poison', valid are: .*'poisson'"):
+        make_workload("lmsys", arrivals={"kind": "poison", "rate": 1})
+    with pytest.raises(ConfigError, match=r"lengths: path: Field required$"):
+        make_workload("lmsys", lengths={"kind": "trace"})
