@@ -29,8 +29,8 @@ from kvgym.envs.scheduling.actions.expressing import (
     refused,
 )
 from kvgym.envs.scheduling.actions.kind import MORE
-from kvgym.envs.scheduling.actions.reading import ActionReader
-from kvgym.envs.scheduling.config import EnvConfig, use_batch_time
+from kvgym.envs.scheduling.actions.reading import ActionReader, outside
+from kvgym.envs.scheduling.config import EnvConfig, use_action_bounds, use_batch_time
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.memory import Block, Sizes, control_row, rule_tables
 from kvgym.envs.scheduling.observations import observation_size
@@ -228,7 +228,9 @@ class AgentPolicy(Policy):
         self._observations = np.zeros((1, observation_size(config)), np.float32)
         self._masks = np.zeros((1, config.kind.mask_size(config)), np.uint8)
         self._actions = np.zeros((1, config.kind.size(config)))
-        self._reader = ActionReader(config.kind.space(config), self._actions[0])
+        self._space = config.kind.space(config)
+        self._reader = ActionReader(self._space, self._actions[0])
+        self._bounds = use_action_bounds(self._settings, self._space)
         self._outcomes, self._todo = np.zeros(1, np.int64), np.zeros(1, np.uint8)
         self._batch_params = use_batch_time(self._settings, simulation.system.all_workers[k].batch_time)
         self._arguments = (
@@ -239,7 +241,8 @@ class AgentPolicy(Policy):
 
     def _run(self, what: int) -> bool:
         self._todo[0] = what
-        step_envs.compiled(*self._arguments)
+        if step_envs.compiled(*self._arguments) < 0:
+            raise outside(self._space, self._actions[0], f" of {self.info.name!r}")
         return bool(self._outcomes[0])
 
     def schedule(self, view: SystemView) -> Decision:

@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["ACTIONS", "action_kind", "register_action"]
 
 
-def register_action(name: str, id: str, kind: ActionKind | str, summary: str) -> None:  # noqa: A002
+def register_action(
+    name: str,
+    id: str,  # noqa: A002
+    kind: ActionKind | str,
+    summary: str,
+    max_episode_steps: int | None = None,
+) -> None:
     """Register a kind of action, and the environments of it with Gymnasium, scalar and vector.
 
     Args:
@@ -27,13 +33,14 @@ def register_action(name: str, id: str, kind: ActionKind | str, summary: str) ->
         id: Gymnasium id, e.g. ``"mine/Halves-v0"``.
         kind: an :class:`~kvgym.envs.scheduling.actions.kind.ActionKind`, or ``"module:Class"``.
         summary: one line for listings.
+        max_episode_steps: steps after which Gymnasium truncates an episode; None for no limit.
 
     Raises:
         ConfigError: the name or the id is taken.
     """
     if id in gym.registry and gym.registry[id].kwargs.get("action") != name:
         raise ConfigError(f"action {name!r}: the id {id!r} is already registered with Gymnasium")
-    _announce(name, ACTIONS.add(name, ActionEntry(id, kind, summary)))
+    _announce(name, ACTIONS.add(name, ActionEntry(id, kind, summary, max_episode_steps)))
 
 
 def _announce(name: str, entry: ActionEntry) -> None:
@@ -43,6 +50,7 @@ def _announce(name: str, entry: ActionEntry) -> None:
             entry.id,
             entry_point="kvgym.envs.scheduling.environment:ServingEnv",
             vector_entry_point="kvgym.envs.scheduling.vector_environment:ServingVectorEnv",
+            max_episode_steps=entry.max_episode_steps,
             kwargs={"action": name},
         )
 

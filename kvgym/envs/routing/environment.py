@@ -17,6 +17,7 @@ from kvgym.envs.rendering.scene import require_matplotlib
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.observer import Observer, feature_names, observation_space, shortest_queue
 from kvgym.envs.routing.players import router_player
+from kvgym.envs.scheduling.actions.reading import ActionReader, outside, sample_mask
 from kvgym.envs.scheduling.episodes import workload_seed
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, LivelockError, UnknownNameError
@@ -40,7 +41,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     Action Space:
         ``Discrete(r)`` over the r workers. Requests that have only one worker to go to are not asked about. A
         worker outside the mask is no-one's choice: the request goes to the candidate with the fewest unfinished
-        requests (ties: the lowest index), and ``info["ignored"]`` is 1.
+        requests (ties: the lowest index), and ``info["ignored"]`` is 1. An action outside the space is an error.
 
     Observation Space:
         float32 in [0, 1], see :mod:`kvgym.envs.routing.features` for every feature:
@@ -116,6 +117,8 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self._lonely = 1 in (self._prefill, self._count - self._prefill)  # a stage without a choice
         self.observer = Observer(self.config, settings, self._count)
         self.action_space = spaces.Discrete(self._count)
+        self._action = np.zeros(1)
+        self._reader = ActionReader(self.action_space, self._action)
         self.observation_space = observation_space(self.config, self._count)
         self.simulation: ClusterSimulation | None = None
         self._done = self._over = True
@@ -191,14 +194,18 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
         Raises:
             gymnasium.error.ResetNeeded: the episode has ended or was never started.
+            ConfigError: the action is not in the action space; nothing has changed.
             InvalidDecisionError: the workers' scheduler decided something impossible.
         """
         if self._done or self.simulation is None:
             raise gym.error.ResetNeeded("the episode has ended or was never started; call reset() first")
+        self._reader.read(action)
+        if not 0 <= self._action[0] < self._count:
+            raise outside(self.action_space, self._action)
         ignored = 0
         if not self._over:  # an episode that is over when it begins ends with its first step
-            worker = int(action)
-            if not (0 <= worker < self._count and self.observer.mask[worker]):
+            worker = int(self._action[0])
+            if not self.observer.mask[worker]:
                 worker, ignored = shortest_queue(self.view), 1
             self._go_on(worker)
         if self._owed is not None:
@@ -219,7 +226,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     def _info(self, ignored: int) -> dict[str, Any]:
         episode = self.observer.episode
         return {
-            "action_mask": self.observer.mask.astype(np.int8),
+            "action_mask": self.sample_mask(),
             "reward_terms": episode["terms"][0].copy(),
             "ignored": ignored,
             "time": float(episode["since"][0]),
@@ -254,8 +261,9 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return self.observer.mask.astype(bool)
 
     def sample_mask(self) -> NDArray[np.int8]:
-        """Return the mask in the form that ``action_space.sample(mask=...)`` takes."""
-        return self.observer.mask.astype(np.int8)
+        """Return the mask in the form that ``action_space.sample(mask=...)`` takes, as ``info["action_mask"]`` is."""
+        found: NDArray[np.int8] = sample_mask(self.action_space, self.observer.mask)
+        return found
 
     def result(self) -> SimulationResult:
         """Return the records of the present episode, as :func:`kvgym.simulate` does; the arrays are copies."""

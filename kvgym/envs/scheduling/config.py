@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,6 +19,7 @@ from kvgym.envs.scheduling.actions.kind import (
     MASK_SIGNATURE,
     ActionKind,
 )
+from kvgym.envs.scheduling.actions.reading import action_bounds, is_whole
 from kvgym.envs.scheduling.observations import active_features, queue_features
 from kvgym.envs.scheduling.revealed import FEATURES, show_bits
 from kvgym.envs.scheduling.tables import (
@@ -119,6 +121,17 @@ def use_batch_time(
     settings["batch_time_function"] = _handle_of(batch_time.kernel, BATCH_TIME_SIGNATURE, compiled)
     settings["batch_params"] = params.ctypes.data, params.size
     return params
+
+
+def use_action_bounds(settings: np.ndarray, space: spaces.Space[Any]) -> NDArray[np.float64]:
+    """Let the stepping functions refuse actions outside the space of single actions.
+
+    Returns:
+        The bounds, see :func:`action_bounds`; the caller keeps them alive.
+    """
+    bounds = action_bounds(space)
+    settings["action_bounds"], settings["whole_actions"] = bounds.ctypes.data, is_whole(space)
+    return bounds
 
 
 class EnvConfig(BaseModel):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.recordable import RANDOM, Act, Recordable
 from kvgym.envs.scheduling import spaces
-from kvgym.envs.scheduling.actions.reading import ActionReader
+from kvgym.envs.scheduling.actions.reading import ActionReader, sample_mask
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.episodes import (
     RUNNING,
@@ -54,7 +54,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         MultiDiscrete, four knobs, ``kvgym/Rank-v0`` a Box, weights of the rule of ``ranked``, ``kvgym/RankScores-v0``
         Box(Q + W), what is added to its scores, ``kvgym/Tokens-v0`` Box(2 Q + 2 W + 1), all that a policy can
         decide. A choice outside the mask is a no-op: it adds nothing to the decision, and is counted in
-        ``info["ignored"]``.
+        ``info["ignored"]``. An action outside the space is an error, and changes nothing.
 
     Observation Space:
         float32, finite bounds, see :mod:`kvgym.envs.scheduling.observations` for every feature:
@@ -89,8 +89,10 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         a new token for ``stall_limit`` decisions.
 
     Information:
-        Every step: ``action_mask`` int8, ``reward_terms`` float64 (5,) in the order of :attr:`reward_terms`,
-        ``ignored`` int, ``time`` s. On the last step also ``metrics``, float64, in the order of
+        Every step: ``action_mask`` in the form that ``action_space.sample(mask=...)`` takes (int8 of Discrete and
+        MultiBinary, a tuple of int8 of MultiDiscrete, None of a Box, which Gymnasium samples without a mask;
+        :meth:`action_masks` has which of its numbers mean something), ``reward_terms`` float64 (5,) in the order of
+        :attr:`reward_terms`, ``ignored`` int, ``time`` s. On the last step also ``metrics``, float64, in the order of
         :attr:`metric_names`, and ``completed``.
 
     Arguments:
@@ -115,14 +117,12 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self.config = EnvConfig.of(**arguments)
         self._compiled = compiled
         self.episodes = Episodes(self.config, 1, compiled=compiled)
-        self.action_space = self.config.kind.space(self.config)
+        self.action_space = self.episodes.space
         self.observation_space = spaces.observation_space(self.config)
         self.tables = EpisodeTables(self.episodes)
         self.view = SystemView(self.tables)
         self._flat = self.config.observation == "flat"
         self._reader = ActionReader(self.action_space, self.episodes.actions[0])
-        self._discrete = isinstance(self.action_space, gym.spaces.Discrete)
-        self._info_mask = self.config.kind.info_mask
         self._done = True
         self._recorder: Any = None
 
@@ -150,15 +150,12 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
         Raises:
             gymnasium.error.ResetNeeded: the episode has ended or was never started.
-            ConfigError: the action has another shape, or is not made of (whole) numbers.
+            ConfigError: the action is not in the action space; nothing has changed.
         """
         if self._done:
             raise gym.error.ResetNeeded("the episode has ended or was never started; call reset() first")
         episodes = self.episodes
-        if self._discrete and action.__class__ is int:
-            episodes.actions[0, 0] = action
-        else:
-            self._reader.read(action)
+        self._reader.read(action)
         episodes.run()
         outcome = int(episodes.outcomes[0])
         observation = episodes.observations[0].copy() if self._flat else self._observation()
@@ -178,7 +175,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         episodes = self.episodes
         mask = episodes.masks[0]
         return {
-            "action_mask": self._info_mask(self.config, mask),
+            "action_mask": sample_mask(self.action_space, mask),
             "reward_terms": episodes.terms[0].copy(),
             "ignored": int(episodes.ignored[0]),
             "time": float(episodes.times[0]),
@@ -191,8 +188,8 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return self.episodes.masks[0].astype(bool)
 
     def sample_mask(self) -> Any:
-        """Return the mask in the form that ``action_space.sample(mask=...)`` takes."""
-        return self.config.kind.sample_mask(self.config, self.episodes.masks[0])
+        """Return the mask in the form that ``action_space.sample(mask=...)`` takes, as ``info["action_mask"]`` is."""
+        return sample_mask(self.action_space, self.episodes.masks[0])
 
     def result(self) -> SimulationResult:
         """Return the records of the present episode, as :func:`kvgym.simulate` does."""

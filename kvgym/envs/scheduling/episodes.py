@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.envs.scheduling.config import EnvConfig, use_batch_time
+from kvgym.envs.scheduling.actions.reading import outside
+from kvgym.envs.scheduling.config import EnvConfig, use_action_bounds, use_batch_time
 from kvgym.envs.scheduling.memory import Block, Sizes, rule_tables
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.revealed import class_table
@@ -71,6 +72,7 @@ class Episodes:
         workload: where requests come from.
         observations: float32 (N, D), of the latest step.
         kind: the kind of action.
+        space: of single actions.
         control: int64 (N, 2 NUM_TABLES + 1), where the tables of each lie.
         masks: uint8 (N, K), as the kind of action writes them.
         actions: float64 (N, a), of the coming step.
@@ -99,6 +101,8 @@ class Episodes:
             self.system.batch_time, len(first), self.workload.mean_rate, compiled=self.compiled
         )
         self.batch_params = use_batch_time(self.settings, self.system.batch_time, compiled=self.compiled)
+        self.space = self.kind.space(config)
+        self._bounds = use_action_bounds(self.settings, self.space)
         self.slots = [Slot(*self._memory(len(first))) for _ in range(count)]
         self.control = np.stack([slot.block.control for slot in self.slots])
         size = observation_size(config)
@@ -202,6 +206,7 @@ class Episodes:
         """Do what ``todo`` says with ``actions``.
 
         Raises:
+            ConfigError: an action is not in the space; nothing has changed.
             KVGymError: the engine refused a decision, which is a bug of kvgym.
         """
         if self._entry is None:
@@ -211,6 +216,9 @@ class Episodes:
                 self.outcomes, self.ignored, self.times,
             )  # fmt: skip
         failed = self._entry(*self._arguments)
+        if failed < 0:
+            who = f" of environment {-1 - failed}" if len(self.slots) > 1 else ""
+            raise outside(self.space, self.actions[-1 - failed], who)
         if failed:
             index = failed - 1
             status = int(self.slots[index].block["episode"][0]["status"])

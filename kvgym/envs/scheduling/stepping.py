@@ -18,8 +18,9 @@ from kvgym.envs.scheduling.actions.kind import (
     MASK_SIGNATURE,
     MORE,
 )
+from kvgym.envs.scheduling.actions.reading import inside
 from kvgym.envs.scheduling.observations import write_observation
-from kvgym.envs.scheduling.opening import open_environment, open_view
+from kvgym.envs.scheduling.opening import f8_at, open_environment, open_view
 from kvgym.envs.scheduling.window import Env, window_update
 from kvgym.simulator.addresses import function_at
 from kvgym.simulator.boundary import next_boundary
@@ -206,10 +207,15 @@ def step_envs(
         times: float64 (N,), written: the clock, seconds.
 
     Returns:
-        0, or 1 + the index of an environment whose decision the engine refused.
+        0; 1 + the index of an environment whose decision the engine refused; or, with nothing changed, - 1 - the
+        index of an environment whose action is not in the space.
     """
     failed = 0
     s = open_environment(control[0]).settings
+    bounds = f8_at(s.action_bounds, 2 * actions.shape[1])
+    for n in range(control.shape[0]):
+        if (todo[n] == STEP or todo[n] == COMPOSE) and not inside(bounds, s.whole_actions, actions[n]):
+            return -1 - n
     apply = apply_at(s.apply_function[0], s.apply_function[1])
     for n in range(control.shape[0]):
         if todo[n] == 0:

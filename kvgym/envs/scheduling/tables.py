@@ -31,6 +31,8 @@ SETTINGS = np.dtype(
         ("batch_time_function", "i8", (2,)),
         ("batch_params", "i8", (2,)),  # where the parameters of the batch-time kernel lie, and how many
         ("options", "f8", (16,)),  # numbers of the kind of action
+        ("action_bounds", "i8"),  # where the bounds of its numbers lie
+        ("whole_actions", "i8"),  # 1: they are whole
         ("queue_window", "i8"),
         ("active_window", "i8"),
         ("order", "i8"),
