@@ -17,8 +17,9 @@ from kvgym.envs.rendering.scene import require_matplotlib
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.observer import Observer, feature_names, observation_space, shortest_queue
 from kvgym.envs.routing.players import router_player
+from kvgym.envs.routing.state import RoutingState, pack, unpack
 from kvgym.envs.scheduling.actions.reading import ActionReader, outside, sample_mask
-from kvgym.envs.scheduling.episodes import workload_seed
+from kvgym.envs.scheduling.drawing import workload_seed
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, LivelockError, UnknownNameError
 from kvgym.metrics import compute_metrics, metric_names
@@ -27,6 +28,8 @@ from kvgym.routing import DEFAULT_ROUTER, ROUTERS
 from kvgym.runner import SimulationResult, check_needs, known_to, result_of, system_info
 from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
+
+_FLAGS = ("_over", "_done", "_livelock", "_owed", "_request")
 
 
 class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
@@ -126,6 +129,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self._recording: Any = None
         self._owed: Any = None
         self._request = -1
+        self._seed = 0
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -149,6 +153,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     def _start(self, seed: int) -> None:
         """Begin the episode of a workload seed, and go to its first question."""
+        self._seed = seed
         table = self.scenario.sample(self.workload, seed, self.system.usable_capacity)
         needs = known_to(self._policy, table)
         self._policies = [copy.copy(self._policy) for _ in range(self._count)]
@@ -222,6 +227,47 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         info["metrics"] = np.array(list(compute_metrics(result).values()))
         info["completed"] = terminated
         return self.observer.present(), reward, terminated, not terminated, info
+
+    # ------------------------------------------------------------ going back
+
+    def get_state(self) -> RoutingState:
+        """Return the state of the environment, which :meth:`set_state` goes back to, here or in one like it.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there has been no reset.
+        """
+        if self.simulation is None:
+            raise gym.error.ResetNeeded("there is no episode yet; call reset() first")
+        return RoutingState(
+            self.config,
+            self._seed,
+            pack(self.simulation.changing() + self.observer.changing()),
+            self.np_random.bit_generator.state,
+            {name: getattr(self, name) for name in _FLAGS},
+        )
+
+    def set_state(self, state: RoutingState) -> tuple[Any, dict[str, Any]]:
+        """Go on from a state.
+
+        Args:
+            state: of :meth:`get_state` of an environment with the same arguments.
+
+        Returns:
+            Observation and information of that moment, as :meth:`reset` does.
+
+        Raises:
+            ConfigError: the arguments are others.
+        """
+        state.check(self.config)
+        if self.simulation is None or self._seed != state.seed:
+            self._start(state.seed)
+        assert self.simulation is not None
+        unpack(state.memory, self.simulation.changing() + self.observer.changing())
+        self.np_random.bit_generator.state = state.generator
+        for name, value in state.flags.items():
+            setattr(self, name, value)
+        self._recording = None
+        return self.observer.present(), self._info(0)
 
     def _info(self, ignored: int) -> dict[str, Any]:
         episode = self.observer.episode

@@ -13,6 +13,7 @@ from kvgym.envs.recordable import RANDOM, Act, Recordable
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.actions.reading import ActionReader, sample_mask
 from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.drawing import workload_seed
 from kvgym.envs.scheduling.episodes import (
     RUNNING,
     STEP,
@@ -20,8 +21,8 @@ from kvgym.envs.scheduling.episodes import (
     TRUNCATED,
     Episodes,
     EpisodeTables,
-    workload_seed,
 )
+from kvgym.envs.scheduling.state import EnvState
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.metrics import metric_names
@@ -167,6 +168,36 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         if self.render_mode is not None:
             self._record()
         return observation, float(episodes.rewards[0]), outcome == TERMINATED, outcome == TRUNCATED, info
+
+    def get_state(self) -> EnvState:
+        """Return the state of the environment, which :meth:`set_state` goes back to, here or in one like it.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there has been no reset.
+        """
+        episode = self.episodes.save(0)
+        return EnvState(self.config, episode, self.np_random.bit_generator.state, self._done)
+
+    def set_state(self, state: EnvState) -> tuple[Any, dict[str, Any]]:
+        """Go on from a state.
+
+        Args:
+            state: of :meth:`get_state` of an environment with the same arguments, or one of those of a vector.
+
+        Returns:
+            Observation and information of that moment, as :meth:`reset` does.
+
+        Raises:
+            ConfigError: the arguments are others.
+        """
+        state.check(self.config)
+        self.episodes.restore(0, state.episode)
+        self.np_random.bit_generator.state = state.generator
+        self._done = state.ended
+        self.episodes.todo[0] = STEP
+        if self.render_mode is not None:
+            self._record(restart=True)
+        return self._observation(), self._info()
 
     def _observation(self) -> Any:
         return spaces.present(self.config, self.episodes.observations[0], self.episodes.masks[0])

@@ -103,6 +103,7 @@ class Block:
 
     Attributes:
         tables: name -> array, all views of one buffer.
+        memory: uint8, all of it.
         sizes: its sizes.
         control: int64 (2 NUM_TABLES + 1,), see :func:`control_row`.
     """
@@ -117,6 +118,7 @@ class Block:
             total += -(-np.dtype(dtype).itemsize * length // 64) * 64  # start tables on cache lines
         self._buffer: NDArray[np.uint8] = np.zeros(total + 64, np.uint8)
         start = -self._buffer.ctypes.data % 64
+        self.memory = self._buffer[start : start + total]
         self.tables: dict[str, Any] = {}
         for k, (name, dtype, length) in enumerate(layout):
             begin = start + offsets[k]

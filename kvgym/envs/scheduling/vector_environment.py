@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.actions.reading import ActionReader, sample_mask
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.envs.scheduling.episodes import RUNNING, START, STEP, TERMINATED, TRUNCATED, Episodes, whole_seed
+from kvgym.envs.scheduling.drawing import whole_seed
+from kvgym.envs.scheduling.episodes import RUNNING, START, STEP, TERMINATED, TRUNCATED, Episodes
+from kvgym.envs.scheduling.state import EnvState
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError
 from kvgym.metrics import metric_names
@@ -212,6 +214,49 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             out[key], out[f"_{key}"] = array, there
         return out
 
+    # ------------------------------------------------------------ going back
+
+    def get_state(self) -> tuple[EnvState, ...]:
+        """Return the state of every environment.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there has been no reset.
+        """
+        return tuple(
+            EnvState(
+                self.config,
+                self.episodes.save(i),
+                self._generators[i].bit_generator.state,
+                bool(self._ended[i]),
+                int(self._steps[i]),
+            )
+            for i in range(self.num_envs)
+        )
+
+    def set_state(self, states: Sequence[EnvState]) -> tuple[Any, dict[str, Any]]:
+        """Go on from these states, e.g. from that of a single environment in all: ``[env.get_state()] * N``.
+
+        Args:
+            states: one per environment, of any environments with the same arguments.
+
+        Returns:
+            Observations and information of these moments, as :meth:`reset` does.
+
+        Raises:
+            ConfigError: another number of states, or the arguments are others.
+        """
+        if len(states) != self.num_envs:
+            raise ConfigError(f"{len(states)} states for {self.num_envs} environments")
+        for state in states:
+            state.check(self.config)
+        self._seed(None, self._ended)  # makes generators, if there are none yet
+        for i, state in enumerate(states):
+            self.episodes.restore(i, state.episode)
+            self._generators[i].bit_generator.state = state.generator
+            self._ended[i], self._steps[i] = state.ended, state.steps
+        self._started = True
+        return self._observation(), self._info()
+
     # ------------------------------------------------------------ looking
 
     def _observation(self) -> Any:
@@ -252,21 +297,30 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         return tuple(sample_mask(self.single_action_space, self.episodes.masks))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the configuration and the generators; the copy starts with reset()."""
+        """Pickle the configuration, the generators and, once there has been a reset, the states."""
+        try:
+            states = self.get_state()
+        except gym.error.ResetNeeded:
+            states = None
         return {
-            "num_envs": self.num_envs,
-            "autoreset_mode": self.autoreset_mode,
-            "max_episode_steps": self.max_episode_steps,
-            "compiled": self.episodes.compiled,
-            "arguments": self.config.model_dump(),
-            "generators": self._generators,
+            "arguments": {
+                "num_envs": self.num_envs,
+                "autoreset_mode": self.autoreset_mode,
+                "max_episode_steps": self.max_episode_steps,
+                "compiled": self.episodes.compiled,
+                **self.config.model_dump(),
+            },
+            "own": {name: getattr(self, name) for name in ("_generators", "action_space", "spec")},
+            "states": states,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Rebuild the environment in memory of its own."""
-        arguments, generators = state.pop("arguments"), state.pop("generators")
-        self.__init__(**state, **arguments)  # type: ignore[misc]
-        self._generators = generators
+        self.__init__(**state["arguments"])  # type: ignore[misc]
+        for name, value in state["own"].items():
+            setattr(self, name, value)
+        if state["states"] is not None:
+            self.set_state(state["states"])
 
     def close_extras(self, **kwargs: Any) -> None:
         """Nothing to close."""
