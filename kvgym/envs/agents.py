@@ -38,7 +38,7 @@ from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.spaces import present
 from kvgym.envs.scheduling.stepping import BEGIN, COMPOSE, step_envs
-from kvgym.envs.scheduling.tables import EPISODE, REWARD_TERMS
+from kvgym.envs.scheduling.tables import EPISODE
 from kvgym.errors import InvalidDecisionError
 from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.runner import SimulationResult, system_info
@@ -207,6 +207,7 @@ class AgentPolicy(Policy):
             "episode": np.zeros(1, EPISODE),
             "window": np.zeros(config.queue_window, np.int32),
             "heap": np.zeros(n + 2, np.int64),
+            "terms": np.zeros(0),
             **rule,
         }
         own["episode"]["cursor"] = UNKNOWN
@@ -235,7 +236,7 @@ class AgentPolicy(Policy):
         self._batch_params = use_batch_time(self._settings, simulation.system.all_workers[k].batch_time)
         self._arguments = (
             self._control, self._todo, self._actions, self._observations, self._masks, np.zeros(1),
-            np.zeros((1, len(REWARD_TERMS))), self._outcomes, np.zeros(1, np.int64), np.zeros(1),
+            np.zeros((1, len(config.reward_terms))), self._outcomes, np.zeros(1, np.int64), np.zeros(1),
         )  # fmt: skip
         self._simulation = simulation
 

@@ -1,7 +1,8 @@
-"""The ids of the environments that schedule one worker: one for each kind of action.
+"""The ids of the environments that schedule one worker: one for each kind of action; and what can be added to them.
 
-Other distributions add kinds with :func:`register_action`, called from a module that they name in the entry-point
-group ``kvgym.actions``.
+Other distributions add kinds with :func:`register_action`, reward terms with :func:`register_reward` and parts of
+observations with :func:`register_observation`, called from modules that they name in the entry-point groups
+``kvgym.actions``, ``kvgym.rewards`` and ``kvgym.observations``.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from kvgym.errors import ConfigError
 
 if TYPE_CHECKING:
     from kvgym.envs.scheduling.actions.kind import ActionKind
+    from kvgym.envs.scheduling.components import ObservationPart, RewardTerm
 
-__all__ = ["ACTIONS", "action_kind", "register_action"]
+__all__ = ["ACTIONS", "action_kind", "register_action", "register_observation", "register_reward"]
 
 
 def register_action(
@@ -53,6 +55,28 @@ def _announce(name: str, entry: ActionEntry) -> None:
             max_episode_steps=entry.max_episode_steps,
             kwargs={"action": name},
         )
+
+
+def register_reward(term: RewardTerm) -> None:
+    """Register a reward term, for the environment argument ``reward``.
+
+    Raises:
+        ConfigError: the name is taken.
+    """
+    from kvgym.envs.scheduling.components import REWARDS
+
+    REWARDS.add(term.name, term)
+
+
+def register_observation(part: ObservationPart) -> None:
+    """Register a part of observations, for the environment argument ``features``.
+
+    Raises:
+        ConfigError: the name is taken.
+    """
+    from kvgym.envs.scheduling.components import OBSERVATIONS
+
+    OBSERVATIONS.add(part.name, part)
 
 
 for _name, _entry in BUILT_IN.items():

@@ -5,15 +5,19 @@ Each function returns work to give to :func:`microseconds`.
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
+import numba
 import numpy as np
 
 from kvgym.envs.routing.environment import RoutingEnv
+from kvgym.envs.scheduling.actions.reading import action_bounds, inside, is_whole
 from kvgym.envs.scheduling.environment import ServingEnv
 
 
@@ -62,6 +66,66 @@ def play(env: Any, steps: int) -> Callable[[], tuple[int, float]]:
         return len(actions) - 1, time.process_time() - started
 
     return work
+
+
+def check_actions(env: ServingEnv, steps: int) -> Callable[[], tuple[int, float]]:
+    """Return work that takes an action in as ``step`` does, less what writing it into memory takes: the check alone.
+
+    The numbers are checked in the compiled call, by a loop that is timed in Python's stead by a call of its own: a
+    thousand rows at once, less the same loop over rows that are left alone.
+    """
+    env.reset(seed=0)
+    action, out = env.action_space.sample(), env.episodes.actions[0]
+    target = out.reshape(env.action_space.shape)
+    bounds, whole = action_bounds(env.action_space), int(is_whole(env.action_space))
+    reader, rows = env._reader, np.zeros((1000, out.size)) + bounds[: out.size]
+    inside_all(bounds, whole, rows)  # compile
+
+    def work() -> tuple[int, float]:
+        started = time.process_time()
+        for _ in range(steps):
+            reader.read(action)
+        between = time.process_time()
+        for _ in range(steps):
+            target[...] = action
+        read, write = between - started, time.process_time() - between
+        started = time.process_time()
+        for _ in range(10):
+            inside_all(bounds, whole, rows)
+        looked = (time.process_time() - started) / 10_000
+        return steps, read - write + steps * looked
+
+    return work
+
+
+@numba.njit
+def inside_all(bounds: Any, whole: int, rows: Any) -> bool:
+    """Whether all rows are inside."""
+    found = True
+    for n in range(rows.shape[0]):
+        found &= inside(bounds, whole, rows[n])
+    return found
+
+
+def state_costs(env: Any, repeats: int, medians: int) -> dict[str, float]:
+    """Return microseconds of taking a state, going back to it, and copying the environment, in mid-episode."""
+    env.reset(seed=0)
+    for _ in range(20):
+        env.step(env.action_space.sample(mask=env.sample_mask()))
+    state = env.get_state()
+    works: dict[str, tuple[Callable[[], object], int]] = {
+        "get_state": (env.get_state, 20 * repeats),
+        "set_state": (lambda: env.set_state(state), 20 * repeats),
+        "deepcopy": (lambda: copy.deepcopy(env), min(repeats, 5)),
+    }
+
+    def timed(act: Callable[[], object], count: int) -> tuple[int, float]:
+        started = time.process_time()
+        for _ in range(count):
+            act()
+        return count, time.process_time() - started
+
+    return {what: microseconds(partial(timed, act, count), medians) for what, (act, count) in works.items()}
 
 
 def route(steps: int) -> Callable[[], tuple[int, float]]:

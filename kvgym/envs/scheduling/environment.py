@@ -23,7 +23,6 @@ from kvgym.envs.scheduling.episodes import (
     EpisodeTables,
 )
 from kvgym.envs.scheduling.state import EnvState
-from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.metrics import metric_names
 from kvgym.runner import SimulationResult
@@ -76,7 +75,8 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         ``latency`` = - time integral of the requests in the system, exact over skipped time, so that the
         undiscounted return of a completed episode is minus the mean end-to-end latency; ``ttft`` = - TTFT of
         requests that finish; ``tokens`` delivered; ``goodput`` = finished requests that met their SLOs;
-        ``evictions`` = - KV tokens thrown away. All terms are in ``info["reward_terms"]``. With
+        ``evictions`` = - KV tokens thrown away; registered terms, see :mod:`kvgym.envs.scheduling.components`. All
+        terms are in ``info["reward_terms"]``. With
         ``reward_reference`` the reward, not the terms, is relative to that policy's, see
         :mod:`kvgym.envs.scheduling.reward_reference`.
 
@@ -92,7 +92,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     Information:
         Every step: ``action_mask`` in the form that ``action_space.sample(mask=...)`` takes (int8 of Discrete and
         MultiBinary, a tuple of int8 of MultiDiscrete, None of a Box, which Gymnasium samples without a mask;
-        :meth:`action_masks` has which of its numbers mean something), ``reward_terms`` float64 (5,) in the order of
+        :meth:`action_masks` has which of its numbers mean something), ``reward_terms`` float64 in the order of
         :attr:`reward_terms`, ``ignored`` int, ``time`` s. On the last step also ``metrics``, float64, in the order of
         :attr:`metric_names`, and ``completed``.
 
@@ -105,7 +105,6 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}  # noqa: RUF012
-    reward_terms: ClassVar[tuple[str, ...]] = REWARD_TERMS
     metric_names: ClassVar[tuple[str, ...]] = metric_names()
 
     def __init__(self, *, render_mode: str | None = None, compiled: bool = True, **arguments: Any) -> None:
@@ -119,6 +118,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self._compiled = compiled
         self.episodes = Episodes(self.config, 1, compiled=compiled)
         self.action_space = self.episodes.space
+        self.reward_terms = self.config.reward_terms
         self.observation_space = spaces.observation_space(self.config)
         self.tables = EpisodeTables(self.episodes)
         self.view = SystemView(self.tables)

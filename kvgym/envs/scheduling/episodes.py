@@ -22,7 +22,7 @@ from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.reward_reference import ReferenceRewards, reference_policy
 from kvgym.envs.scheduling.state import EpisodeState
 from kvgym.envs.scheduling.stepping import RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
-from kvgym.envs.scheduling.tables import MOST_CLASSES, REWARD_TERMS
+from kvgym.envs.scheduling.tables import MOST_CLASSES
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.metrics import compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
@@ -112,7 +112,7 @@ class Episodes:
         self.observations = np.zeros((count, size), np.float32)
         self.masks = np.zeros((count, self.kind.mask_size(config)), np.uint8)
         self.rewards = np.zeros(count)
-        self.terms = np.zeros((count, len(REWARD_TERMS)))
+        self.terms = np.zeros((count, len(config.reward_terms)))
         self.outcomes = np.zeros(count, np.int64)
         self.ignored = np.zeros(count, np.int64)
         self.times = np.zeros(count)
@@ -145,6 +145,7 @@ class Episodes:
             heap=0 if self.config.queue_order in ("queue", "rank") else n + 2,
             gap_bins=self.gap_bins,
             rule=tuple(table.size for table in rule.values()),
+            terms=int(self.settings["term_memory"].sum()),
         )
         return Block(sizes, self.settings), rule
 

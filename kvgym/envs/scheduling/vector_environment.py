@@ -17,7 +17,6 @@ from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.drawing import whole_seed
 from kvgym.envs.scheduling.episodes import RUNNING, START, STEP, TERMINATED, TRUNCATED, Episodes
 from kvgym.envs.scheduling.state import EnvState
-from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError
 from kvgym.metrics import metric_names
 
@@ -42,7 +41,6 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
-    reward_terms: ClassVar[tuple[str, ...]] = REWARD_TERMS
     metric_names: ClassVar[tuple[str, ...]] = metric_names()
 
     def __init__(
@@ -73,6 +71,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self.config = EnvConfig.of(**arguments)
         self.episodes = Episodes(self.config, num_envs, compiled=compiled)
         self.single_action_space = self.episodes.space
+        self.reward_terms = self.config.reward_terms
         self.single_observation_space = spaces.observation_space(self.config)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._reader = ActionReader(self.single_action_space, self.episodes.actions)

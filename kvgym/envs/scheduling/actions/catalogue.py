@@ -7,11 +7,11 @@ add theirs with :func:`kvgym.envs.registration.register_action`.
 from __future__ import annotations
 
 import importlib
-import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from kvgym.registry import Registry
+from kvgym.registry import Registry, load_plugins
 
 if TYPE_CHECKING:
     from kvgym.envs.scheduling.actions.kind import ActionKind
@@ -42,20 +42,7 @@ class ActionEntry:
         return made
 
 
-def _load_plugins() -> None:
-    from importlib.metadata import entry_points  # takes a while to load
-
-    for entry in entry_points(group="kvgym.actions"):
-        try:
-            entry.load()
-        except Exception as error:
-            origin = entry.dist.name if entry.dist is not None else "?"
-            warnings.warn(
-                f"kinds of action of {origin} ({entry.value}) cannot be loaded: {error!r}", stacklevel=2
-            )
-
-
-ACTIONS: Registry[ActionEntry] = Registry("action", _load_plugins)
+ACTIONS: Registry[ActionEntry] = Registry("action", partial(load_plugins, "kvgym.actions", "kinds of action"))
 """All kinds of action by name, the value of the environment argument ``action``."""
 
 _KINDS: dict[str, ActionKind] = {}
