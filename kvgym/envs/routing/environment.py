@@ -74,7 +74,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     Episode End:
         Terminated when every request has finished. Truncated at the horizon, or when the schedulers make no
-        progress (a livelock).
+        progress (a livelock); by ``gymnasium.make`` also after ``max_episode_steps``.
 
     Information:
         Every step: ``action_mask`` int8, ``reward_terms`` float64 (5,) in the order of :attr:`reward_terms`,

@@ -87,7 +87,8 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     Episode End:
         Terminated when every request has finished. Truncated at the horizon, or when no request has received
-        a new token for ``stall_limit`` decisions.
+        a new token for ``stall_limit`` decisions; by ``gymnasium.make`` also after ``max_episode_steps``, which
+        good play of a default episode stays well below.
 
     Information:
         Every step: ``action_mask`` in the form that ``action_space.sample(mask=...)`` takes (int8 of Discrete and

@@ -53,12 +53,13 @@ def inside(bounds: Any, whole: int, action: Any) -> bool:
         whole: 1 if they must be whole numbers.
         action: float64 (a,).
     """
-    size = action.shape[0]
-    for k in range(size):
-        x = action[k]
-        if not (bounds[k] <= x <= bounds[size + k]) or (whole == 1 and x != math.floor(x)):
-            return False
-    return True
+    size, found = action.shape[0], True
+    for k in range(size):  # without a way out, so that several numbers are compared at once
+        found &= (bounds[k] <= action[k]) & (action[k] <= bounds[size + k])
+    if whole == 1 and found:
+        for k in range(size):
+            found &= action[k] == math.floor(action[k])
+    return found
 
 
 class ActionReader:
