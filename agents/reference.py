@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from kvgym.agents.config import TrainConfig
-from kvgym.envs.scheduling.episodes import at_load
+from kvgym.envs.scheduling.drawing import at_load
 from kvgym.errors import KVGymError
 from kvgym.experiments.comparison import label_of
 from kvgym.metrics import check_targets, compute_metrics, metric_names

@@ -190,7 +190,8 @@ def make_sb3_env(
             ``"admit_count"``.
         num_envs: N.
         seed: environment i starts with seed + i.
-        **arguments: fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`, and ``max_episode_steps``.
+        **arguments: fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`, and ``max_episode_steps``, without
+            which episodes have the limit of the id.
 
     Raises:
         UnknownNameError: no such id or kind of action.

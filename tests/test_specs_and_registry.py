@@ -1,10 +1,12 @@
 """Short specs, registries, seeds: what names are made of."""
 
+import sys
+
 import pytest
 
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.policy import Policy, PolicyInfo, fraction_of, make_policy
-from kvgym.registry import Registry, Sources
+from kvgym.registry import Registry, Sources, load_plugins
 from kvgym.seeding import STREAMS, stream
 from kvgym.specs import parse_spec, split_specs
 
@@ -97,3 +99,16 @@ def test_modules_of_sources_are_imported_when_needed(tmp_path, monkeypatch) -> N
     for _ in range(2):  # an import that fails is tried again, not forgotten
         with pytest.raises(ModuleNotFoundError):
             missing.find("a")
+
+
+def test_plugins_of_other_distributions(tmp_path, monkeypatch):
+    """What a distribution names in the group is imported; what cannot be is told of, and the rest goes on."""
+    folder = tmp_path / "acme-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[kvgym.things]\nbad = acme_absent\ngood = acme_things\n")
+    (tmp_path / "acme_things.py").write_text("loaded = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.warns(UserWarning, match=r"things of acme \(acme_absent\) cannot be loaded: ModuleNotFound"):
+        load_plugins("kvgym.things", "things")
+    assert sys.modules.pop("acme_things").loaded

@@ -21,6 +21,9 @@ ROUTING_IDS = {"kvgym/Route-v0": "route"}
 IDS = {**SCHEDULING_IDS, **ROUTING_IDS}
 """Registered ids and the kind of action behind each."""
 
+ROUTING_STEPS = 25_000
+"""Steps after which Gymnasium truncates an episode: a default one takes a step for each of its requests."""
+
 ROUTE_SUMMARY = "which worker of a cluster serves a request, under a scheduler of the library (Discrete)"
 
 
@@ -34,4 +37,6 @@ def register_all() -> None:
     """Register every id once; those that schedule one worker are registered with their kinds of action."""
     for name in ROUTING_IDS:
         if name not in gym.registry:
-            gym.register(name, entry_point="kvgym.envs.routing.environment:RoutingEnv")
+            gym.register(
+                name, entry_point="kvgym.envs.routing.environment:RoutingEnv", max_episode_steps=ROUTING_STEPS
+            )

@@ -29,8 +29,8 @@ from kvgym.envs.scheduling.actions.expressing import (
     refused,
 )
 from kvgym.envs.scheduling.actions.kind import MORE
-from kvgym.envs.scheduling.actions.reading import ActionReader
-from kvgym.envs.scheduling.config import EnvConfig, use_batch_time
+from kvgym.envs.scheduling.actions.reading import ActionReader, outside
+from kvgym.envs.scheduling.config import EnvConfig, use_action_bounds, use_batch_time
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.memory import Block, Sizes, control_row, rule_tables
 from kvgym.envs.scheduling.observations import observation_size
@@ -38,7 +38,7 @@ from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.spaces import present
 from kvgym.envs.scheduling.stepping import BEGIN, COMPOSE, step_envs
-from kvgym.envs.scheduling.tables import EPISODE, REWARD_TERMS
+from kvgym.envs.scheduling.tables import EPISODE
 from kvgym.errors import InvalidDecisionError
 from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.runner import SimulationResult, system_info
@@ -207,6 +207,7 @@ class AgentPolicy(Policy):
             "episode": np.zeros(1, EPISODE),
             "window": np.zeros(config.queue_window, np.int32),
             "heap": np.zeros(n + 2, np.int64),
+            "terms": np.zeros(0),
             **rule,
         }
         own["episode"]["cursor"] = UNKNOWN
@@ -228,18 +229,21 @@ class AgentPolicy(Policy):
         self._observations = np.zeros((1, observation_size(config)), np.float32)
         self._masks = np.zeros((1, config.kind.mask_size(config)), np.uint8)
         self._actions = np.zeros((1, config.kind.size(config)))
-        self._reader = ActionReader(config.kind.space(config), self._actions[0])
+        self._space = config.kind.space(config)
+        self._reader = ActionReader(self._space, self._actions[0])
+        self._bounds = use_action_bounds(self._settings, self._space)
         self._outcomes, self._todo = np.zeros(1, np.int64), np.zeros(1, np.uint8)
         self._batch_params = use_batch_time(self._settings, simulation.system.all_workers[k].batch_time)
         self._arguments = (
             self._control, self._todo, self._actions, self._observations, self._masks, np.zeros(1),
-            np.zeros((1, len(REWARD_TERMS))), self._outcomes, np.zeros(1, np.int64), np.zeros(1),
+            np.zeros((1, len(config.reward_terms))), self._outcomes, np.zeros(1, np.int64), np.zeros(1),
         )  # fmt: skip
         self._simulation = simulation
 
     def _run(self, what: int) -> bool:
         self._todo[0] = what
-        step_envs.compiled(*self._arguments)
+        if step_envs.compiled(*self._arguments) < 0:
+            raise outside(self._space, self._actions[0], f" of {self.info.name!r}")
         return bool(self._outcomes[0])
 
     def schedule(self, view: SystemView) -> Decision:

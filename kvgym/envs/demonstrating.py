@@ -25,7 +25,7 @@ from kvgym.envs.scheduling.actions.expressing import (
 )
 from kvgym.envs.scheduling.actions.kind import ENCODE_SIGNATURE, MORE
 from kvgym.envs.scheduling.opening import WHERE, open_environment, open_view
-from kvgym.envs.scheduling.stepping import RUNNING, advance, apply_at, observe, total_reward
+from kvgym.envs.scheduling.stepping import RUNNING, advance, apply_at, forget_terms, observe, total_reward
 from kvgym.envs.scheduling.tables import MARKED
 from kvgym.envs.scheduling.window import Env
 from kvgym.simulator.addresses import function_at
@@ -101,7 +101,7 @@ def demonstrate_episode(
         masks: uint8 (n, K).
         actions: float64 (n, a).
         rewards: float64 (n,).
-        terms: float64 (5,), scratch.
+        terms: float64 (5 + registered terms,), scratch.
         report: int64 (5,), written: the next free row, and the request and the numbers an error is about.
 
     Returns:
@@ -148,7 +148,7 @@ def demonstrate_episode(
             observe(e, where, observations[row], masks[row])
             episode.num_ignored = 0
             complete = apply(where, actions[row]) != MORE
-            episode.latency = episode.ttft = episode.tokens = episode.goodput = episode.evictions = 0.0
+            forget_terms(e)
             rewards[row] = total_reward(e, terms)
             pending = row
             report[AT] += 1

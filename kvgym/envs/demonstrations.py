@@ -27,7 +27,6 @@ from kvgym.envs.scheduling.actions.kind import ENCODE_SIGNATURE
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.episodes import Episodes
 from kvgym.envs.scheduling.stepping import RUNNING, TERMINATED, TRUNCATED
-from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError
 from kvgym.metrics import metric_names
 from kvgym.policy import CompiledPolicy, Policy, make_policy
@@ -192,7 +191,7 @@ def _play(
             np.array(handles, np.int64).ravel(), decision if episodes.compiled else as_records(decision),
             np.zeros_like(block["admit"]), np.full_like(block["admit"], UNKNOWN), np.zeros_like(block["evict"]),
             policy.arguments(), found.observations, found.masks.view(np.uint8), found.actions,
-            found.rewards, np.zeros(len(REWARD_TERMS)), report,
+            found.rewards, np.zeros(len(episodes.config.reward_terms)), report,
         )
     )  # fmt: skip
     if outcome <= REFUSED:

@@ -87,7 +87,7 @@ class Recordable(ABC):
 
     @abstractmethod
     def sample_mask(self) -> Any:
-        """Return the mask in the form that ``action_space.sample(mask=...)`` takes."""
+        """Return the mask in the form that ``action_space.sample(mask=...)`` takes, as ``info["action_mask"]`` is."""
 
     def random_player(self, seed: int) -> Act:
         """Return what plays at random inside the mask, without touching the environment's own generators."""

@@ -1,7 +1,8 @@
-"""The ids of the environments that schedule one worker: one for each kind of action.
+"""The ids of the environments that schedule one worker: one for each kind of action; and what can be added to them.
 
-Other distributions add kinds with :func:`register_action`, called from a module that they name in the entry-point
-group ``kvgym.actions``.
+Other distributions add kinds with :func:`register_action`, reward terms with :func:`register_reward` and parts of
+observations with :func:`register_observation`, called from modules that they name in the entry-point groups
+``kvgym.actions``, ``kvgym.rewards`` and ``kvgym.observations``.
 """
 
 from __future__ import annotations
@@ -15,11 +16,18 @@ from kvgym.errors import ConfigError
 
 if TYPE_CHECKING:
     from kvgym.envs.scheduling.actions.kind import ActionKind
+    from kvgym.envs.scheduling.components import ObservationPart, RewardTerm
 
-__all__ = ["ACTIONS", "action_kind", "register_action"]
+__all__ = ["ACTIONS", "action_kind", "register_action", "register_observation", "register_reward"]
 
 
-def register_action(name: str, id: str, kind: ActionKind | str, summary: str) -> None:  # noqa: A002
+def register_action(
+    name: str,
+    id: str,  # noqa: A002
+    kind: ActionKind | str,
+    summary: str,
+    max_episode_steps: int | None = None,
+) -> None:
     """Register a kind of action, and the environments of it with Gymnasium, scalar and vector.
 
     Args:
@@ -27,13 +35,14 @@ def register_action(name: str, id: str, kind: ActionKind | str, summary: str) ->
         id: Gymnasium id, e.g. ``"mine/Halves-v0"``.
         kind: an :class:`~kvgym.envs.scheduling.actions.kind.ActionKind`, or ``"module:Class"``.
         summary: one line for listings.
+        max_episode_steps: steps after which Gymnasium truncates an episode; None for no limit.
 
     Raises:
         ConfigError: the name or the id is taken.
     """
     if id in gym.registry and gym.registry[id].kwargs.get("action") != name:
         raise ConfigError(f"action {name!r}: the id {id!r} is already registered with Gymnasium")
-    _announce(name, ACTIONS.add(name, ActionEntry(id, kind, summary)))
+    _announce(name, ACTIONS.add(name, ActionEntry(id, kind, summary, max_episode_steps)))
 
 
 def _announce(name: str, entry: ActionEntry) -> None:
@@ -43,8 +52,31 @@ def _announce(name: str, entry: ActionEntry) -> None:
             entry.id,
             entry_point="kvgym.envs.scheduling.environment:ServingEnv",
             vector_entry_point="kvgym.envs.scheduling.vector_environment:ServingVectorEnv",
+            max_episode_steps=entry.max_episode_steps,
             kwargs={"action": name},
         )
+
+
+def register_reward(term: RewardTerm) -> None:
+    """Register a reward term, for the environment argument ``reward``.
+
+    Raises:
+        ConfigError: the name is taken.
+    """
+    from kvgym.envs.scheduling.components import REWARDS
+
+    REWARDS.add(term.name, term)
+
+
+def register_observation(part: ObservationPart) -> None:
+    """Register a part of observations, for the environment argument ``features``.
+
+    Raises:
+        ConfigError: the name is taken.
+    """
+    from kvgym.envs.scheduling.components import OBSERVATIONS
+
+    OBSERVATIONS.add(part.name, part)
 
 
 for _name, _entry in BUILT_IN.items():

@@ -140,6 +140,17 @@ class ClusterSimulation(Simulation):
         """Return the batch-time kernel of a worker and its parameters."""
         return self.system.all_workers[worker].batch_time.kernel, self.worker_params[worker]
 
+    def changing(self) -> list[NDArray[Any]]:
+        """Return all arrays that a run under compiled policies changes, those of the policies included.
+
+        With their contents, and with what routes from outside, a run without a log can be gone back to.
+        """
+        names = (
+            "tracker", "workers", "decision", "load", "requests", "active", "targets", "queued", "finished",
+            "admit", "admit_tokens", "evict", "gap_counts", "gap_sums",
+        )  # fmt: skip
+        return [*(getattr(self, name) for name in names), *(part for own in self._memory for part in own)]
+
     @property
     def current(self) -> int:
         """Index of the worker that decides."""

@@ -17,9 +17,10 @@ import gymnasium as gym
 
 from harness import AFFINE, command_line, write_json
 from kvgym.envs import SCHEDULING_IDS
+from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
-from stepping import cartpole, microseconds, play, play_vector, route
+from stepping import cartpole, check_actions, microseconds, play, play_vector, route, state_costs
 from training import train_fps
 
 PROFILE: dict[str, Any] = {"num_requests": 256}
@@ -40,6 +41,24 @@ def single(report: Report, steps: int, repeats: int) -> None:
     calibrated = ServingEnv(action="admit_count", **PROFILE)
     report(f"{name} raw step, profile", microseconds(play(calibrated, steps), repeats))
     report("kvgym/Route-v0 raw step, 4 workers", microseconds(route(steps), repeats))
+
+
+def boundary(report: Report, steps: int, repeats: int) -> None:
+    """Time what is around a step: the check of its action, and states, as microseconds and shares of a raw step."""
+    for name, kind in SCHEDULING_IDS.items():
+        env = ServingEnv(action=kind, **TASK)
+        step = microseconds(play(env, steps), repeats)
+        check = check_actions(env, steps)
+        report(f"{name} check of an action", check)
+        report(f"{name} check / raw step", check / step)
+    for name, env, steps_of in (
+        ("kvgym/AdmitCount-v0", ServingEnv(**PROFILE), lambda env: play(env, 100)),
+        ("kvgym/Route-v0, 4 workers", RoutingEnv(**PROFILE), lambda env: route(100)),
+    ):
+        step = microseconds(steps_of(env), repeats)
+        for what, cost in state_costs(env, max(steps // 50, 1), repeats).items():
+            report(f"{name} {what}, 256 requests", cost)
+            report(f"{name} {what} / raw step", cost / step)
 
 
 def vectors(report: Report, short: int, long: int, repeats: int) -> None:
@@ -67,6 +86,7 @@ def main() -> None:
         print(f"{name}: {value:.3f} us" if isinstance(value, float) else f"{name}: {value}", flush=True)
 
     single(report, steps, repeats)
+    boundary(report, steps, repeats)
     short, long = (2, 3) if options.smoke else (300, 1500)
     vectors(report, short, long, min(repeats, 3))
     if importlib.util.find_spec("sb3_contrib") is not None:

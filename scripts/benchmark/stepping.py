@@ -5,15 +5,20 @@ Each function returns work to give to :func:`microseconds`.
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
+import timeit
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
+import numba
 import numpy as np
 
 from kvgym.envs.routing.environment import RoutingEnv
+from kvgym.envs.scheduling.actions.reading import action_bounds, inside, is_whole
 from kvgym.envs.scheduling.environment import ServingEnv
 
 
@@ -62,6 +67,56 @@ def play(env: Any, steps: int) -> Callable[[], tuple[int, float]]:
         return len(actions) - 1, time.process_time() - started
 
     return work
+
+
+def check_actions(env: ServingEnv, steps: int) -> float:
+    """Return the microseconds that the check of an action takes: all that ``step`` does with it but to write it down.
+
+    The fastest of some repetitions, since the figure is a difference. The numbers are looked at in the compiled call of
+    a step; here by a call of its own, for a thousand actions at once.
+    """
+    action, out = env.action_space.sample(), env.episodes.actions[0]
+    target = out.reshape(env.action_space.shape)
+    bounds, whole = action_bounds(env.action_space), int(is_whole(env.action_space))
+    rows = np.zeros((1000, out.size)) + bounds[: out.size]
+
+    def fastest(act: Callable[[], object], count: int) -> float:
+        return 1e6 * min(timeit.repeat(act, number=count, repeat=15, timer=time.process_time)) / count
+
+    read = fastest(lambda: env._reader.read(action), steps)
+    write = fastest(lambda: target.__setitem__(..., action), steps)
+    inside_all(bounds, whole, rows)  # compile
+    return read - write + fastest(lambda: inside_all(bounds, whole, rows), 20) / len(rows)
+
+
+@numba.njit
+def inside_all(bounds: Any, whole: int, rows: Any) -> bool:
+    """Whether all rows are inside."""
+    found = True
+    for n in range(rows.shape[0]):
+        found &= inside(bounds, whole, rows[n])
+    return found
+
+
+def state_costs(env: Any, repeats: int, medians: int) -> dict[str, float]:
+    """Return microseconds of taking a state, going back to it, and copying the environment, in mid-episode."""
+    env.reset(seed=0)
+    for _ in range(20):
+        env.step(env.action_space.sample(mask=env.sample_mask()))
+    state = env.get_state()
+    works: dict[str, tuple[Callable[[], object], int]] = {
+        "get_state": (env.get_state, 20 * repeats),
+        "set_state": (lambda: env.set_state(state), 20 * repeats),
+        "deepcopy": (lambda: copy.deepcopy(env), min(repeats, 5)),
+    }
+
+    def timed(act: Callable[[], object], count: int) -> tuple[int, float]:
+        started = time.process_time()
+        for _ in range(count):
+            act()
+        return count, time.process_time() - started
+
+    return {what: microseconds(partial(timed, act, count), medians) for what, (act, count) in works.items()}
 
 
 def route(steps: int) -> Callable[[], tuple[int, float]]:

@@ -11,8 +11,8 @@ import kvgym
 from kvgym.envs.agents import NotExpressibleError
 from kvgym.envs.demonstrations import Demonstrations, demonstrate
 from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.drawing import at_load
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.envs.scheduling.episodes import at_load
 from kvgym.errors import ConfigError, InvalidDecisionError, LivelockError
 from kvgym.kernels import RuleDecision, RuleMemory, RuleView, admit, evict, first_waiting, policy_kernel
 from kvgym.metrics import metric_names

@@ -157,32 +157,6 @@ def test_stepping_needs_a_reset(small):
         env.close()
 
 
-@pytest.mark.parametrize("vector", [False, True])
-@pytest.mark.parametrize(
-    ("name", "action"),
-    [
-        ("kvgym/AdmitCount-v0", 99),
-        ("kvgym/AdmitCount-v0", -1),
-        ("kvgym/AdmitEvict-v0", 99),
-        ("kvgym/AdmitEvict-v0", -5),
-        ("kvgym/Knobs-v0", [10_000_000, 1, 0, 0]),
-        ("kvgym/Knobs-v0", [0, -3, 0, 0]),
-        ("kvgym/Knobs-v0", [0, 1, 10, 0]),
-        ("kvgym/Knobs-v0", [0, 1, 0, 5]),
-        ("kvgym/Knobs-v0", [0, 1, 0, -(2**62)]),
-    ],
-)
-def test_actions_outside_the_space_do_no_harm(name, action, vector, small):
-    """They are refused, or are no-ops flagged as ignored; they never reach memory outside the tables."""
-    env = gym.make_vec(name, 1, **small) if vector else gym.make(name, disable_env_checker=True, **small)
-    env.reset(seed=0)
-    try:
-        info = env.step(np.array([action]) if vector else np.asarray(action))[4]
-    except (ConfigError, gym.error.InvalidAction):
-        return
-    assert info["ignored"] > 0
-
-
 @pytest.mark.parametrize("name", SCHEDULING_IDS)
 def test_an_episode_that_is_over_before_it_begins(name, small):
     """No request arrives before the horizon: the first step ends the episode, whatever the action."""

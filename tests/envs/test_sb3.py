@@ -286,7 +286,7 @@ class Valid:
         if isinstance(self.space, gym.spaces.Box):  # a few leave or pause, the batch always runs
             action = np.where(rng.random(self.space.shape) < 0.9, 1.0, rng.uniform(-1, 1, self.space.shape))
             action[-1] = -1.0
-            return action, None
+            return np.clip(action, self.space.low, self.space.high), None
         return np.array([rng.integers(n) for n in self.space.nvec]), None
 
 

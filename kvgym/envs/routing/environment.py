@@ -17,7 +17,9 @@ from kvgym.envs.rendering.scene import require_matplotlib
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.observer import Observer, feature_names, observation_space, shortest_queue
 from kvgym.envs.routing.players import router_player
-from kvgym.envs.scheduling.episodes import workload_seed
+from kvgym.envs.routing.state import RoutingState, pack, unpack
+from kvgym.envs.scheduling.actions.reading import ActionReader, outside, sample_mask
+from kvgym.envs.scheduling.drawing import workload_seed
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, LivelockError, UnknownNameError
 from kvgym.metrics import compute_metrics, metric_names
@@ -26,6 +28,8 @@ from kvgym.routing import DEFAULT_ROUTER, ROUTERS
 from kvgym.runner import SimulationResult, check_needs, known_to, result_of, system_info
 from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
+
+_FLAGS = ("_over", "_done", "_livelock", "_owed", "_request")
 
 
 class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
@@ -40,7 +44,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     Action Space:
         ``Discrete(r)`` over the r workers. Requests that have only one worker to go to are not asked about. A
         worker outside the mask is no-one's choice: the request goes to the candidate with the fewest unfinished
-        requests (ties: the lowest index), and ``info["ignored"]`` is 1.
+        requests (ties: the lowest index), and ``info["ignored"]`` is 1. An action outside the space is an error.
 
     Observation Space:
         float32 in [0, 1], see :mod:`kvgym.envs.routing.features` for every feature:
@@ -70,7 +74,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     Episode End:
         Terminated when every request has finished. Truncated at the horizon, or when the schedulers make no
-        progress (a livelock).
+        progress (a livelock); by ``gymnasium.make`` also after ``max_episode_steps``.
 
     Information:
         Every step: ``action_mask`` int8, ``reward_terms`` float64 (5,) in the order of :attr:`reward_terms`,
@@ -116,6 +120,8 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self._lonely = 1 in (self._prefill, self._count - self._prefill)  # a stage without a choice
         self.observer = Observer(self.config, settings, self._count)
         self.action_space = spaces.Discrete(self._count)
+        self._action = np.zeros(1)
+        self._reader = ActionReader(self.action_space, self._action)
         self.observation_space = observation_space(self.config, self._count)
         self.simulation: ClusterSimulation | None = None
         self._done = self._over = True
@@ -123,6 +129,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self._recording: Any = None
         self._owed: Any = None
         self._request = -1
+        self._seed = 0
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -146,6 +153,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     def _start(self, seed: int) -> None:
         """Begin the episode of a workload seed, and go to its first question."""
+        self._seed = seed
         table = self.scenario.sample(self.workload, seed, self.system.usable_capacity)
         needs = known_to(self._policy, table)
         self._policies = [copy.copy(self._policy) for _ in range(self._count)]
@@ -191,14 +199,18 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
         Raises:
             gymnasium.error.ResetNeeded: the episode has ended or was never started.
+            ConfigError: the action is not in the action space; nothing has changed.
             InvalidDecisionError: the workers' scheduler decided something impossible.
         """
         if self._done or self.simulation is None:
             raise gym.error.ResetNeeded("the episode has ended or was never started; call reset() first")
+        self._reader.read(action)
+        if not 0 <= self._action[0] < self._count:
+            raise outside(self.action_space, self._action)
         ignored = 0
         if not self._over:  # an episode that is over when it begins ends with its first step
-            worker = int(action)
-            if not (0 <= worker < self._count and self.observer.mask[worker]):
+            worker = int(self._action[0])
+            if not self.observer.mask[worker]:
                 worker, ignored = shortest_queue(self.view), 1
             self._go_on(worker)
         if self._owed is not None:
@@ -216,10 +228,51 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         info["completed"] = terminated
         return self.observer.present(), reward, terminated, not terminated, info
 
+    # ------------------------------------------------------------ going back
+
+    def get_state(self) -> RoutingState:
+        """Return the state of the environment, which :meth:`set_state` goes back to, here or in one like it.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there has been no reset.
+        """
+        if self.simulation is None:
+            raise gym.error.ResetNeeded("there is no episode yet; call reset() first")
+        return RoutingState(
+            self.config,
+            self._seed,
+            pack(self.simulation.changing() + self.observer.changing()),
+            self.np_random.bit_generator.state,
+            {name: getattr(self, name) for name in _FLAGS},
+        )
+
+    def set_state(self, state: RoutingState) -> tuple[Any, dict[str, Any]]:
+        """Go on from a state.
+
+        Args:
+            state: of :meth:`get_state` of an environment with the same arguments.
+
+        Returns:
+            Observation and information of that moment, as :meth:`reset` does.
+
+        Raises:
+            ConfigError: the arguments are others.
+        """
+        state.check(self.config)
+        if self.simulation is None or self._seed != state.seed:
+            self._start(state.seed)
+        assert self.simulation is not None
+        unpack(state.memory, self.simulation.changing() + self.observer.changing())
+        self.np_random.bit_generator.state = state.generator
+        for name, value in state.flags.items():
+            setattr(self, name, value)
+        self._recording = None
+        return self.observer.present(), self._info(0)
+
     def _info(self, ignored: int) -> dict[str, Any]:
         episode = self.observer.episode
         return {
-            "action_mask": self.observer.mask.astype(np.int8),
+            "action_mask": self.sample_mask(),
             "reward_terms": episode["terms"][0].copy(),
             "ignored": ignored,
             "time": float(episode["since"][0]),
@@ -254,8 +307,9 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return self.observer.mask.astype(bool)
 
     def sample_mask(self) -> NDArray[np.int8]:
-        """Return the mask in the form that ``action_space.sample(mask=...)`` takes."""
-        return self.observer.mask.astype(np.int8)
+        """Return the mask in the form that ``action_space.sample(mask=...)`` takes, as ``info["action_mask"]`` is."""
+        found: NDArray[np.int8] = sample_mask(self.action_space, self.observer.mask)
+        return found
 
     def result(self) -> SimulationResult:
         """Return the records of the present episode, as :func:`kvgym.simulate` does; the arrays are copies."""

@@ -82,6 +82,10 @@ class Observer:
         self._size = n
         self._entry = look.compiled if simulation.compiled else uncompiled(look)
 
+    def changing(self) -> list[NDArray[Any]]:
+        """Return all arrays that looks change."""
+        return [self.flat, self.mask, self.loads, self.episode, self._present]
+
     def look(self, ended: bool = False) -> int:
         """Bring everything up to date; returns the request to be routed, -1 at the end."""
         return int(self._entry(self._addresses, self._size, self.num_workers, 1 if ended else 0))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,7 +19,16 @@ from kvgym.envs.scheduling.actions.kind import (
     MASK_SIGNATURE,
     ActionKind,
 )
-from kvgym.envs.scheduling.observations import active_features, queue_features
+from kvgym.envs.scheduling.actions.reading import action_bounds, is_whole
+from kvgym.envs.scheduling.components import (
+    OBSERVATIONS,
+    PART_SIGNATURE,
+    REWARDS,
+    TERM_SIGNATURE,
+    chosen_parts,
+    chosen_terms,
+)
+from kvgym.envs.scheduling.observations import active_features, queue_features, usual_size
 from kvgym.envs.scheduling.revealed import FEATURES, show_bits
 from kvgym.envs.scheduling.tables import (
     ORDER_ATTAINED,
@@ -117,6 +127,17 @@ def use_batch_time(
     return params
 
 
+def use_action_bounds(settings: np.ndarray, space: spaces.Space[Any]) -> NDArray[np.float64]:
+    """Let the stepping functions refuse actions outside the space of single actions.
+
+    Returns:
+        The bounds, see :func:`action_bounds`; the caller keeps them alive.
+    """
+    bounds = action_bounds(space)
+    settings["action_bounds"], settings["whole_actions"] = bounds.ctypes.data, is_whole(space)
+    return bounds
+
+
 class EnvConfig(BaseModel):
     """Keyword arguments of every environment id.
 
@@ -148,8 +169,10 @@ class EnvConfig(BaseModel):
             observation.
         features: what else is in it, subset of :data:`kvgym.envs.scheduling.revealed.FEATURES`: ``"priority"``, and
             ``"saved_duration"``, what evicting an active request saves of the coming batch; with rank and
-            rank_scores also ``"rank"``, what their rule makes of each request.
-        reward: weight of each reward term, see :data:`kvgym.envs.scheduling.tables.REWARD_TERMS`.
+            rank_scores also ``"rank"``, what their rule makes of each request. And registered parts, see
+            :data:`kvgym.envs.scheduling.components.OBSERVATIONS`, which come last.
+        reward: weight of each reward term, see :data:`kvgym.envs.scheduling.tables.REWARD_TERMS` and the registered
+            ones of :data:`kvgym.envs.scheduling.components.REWARDS`.
         reward_scale: terms are divided by this; None = requests per episode, so that the undiscounted return
             of the latency term is minus the mean end-to-end latency in seconds.
         reward_reference: a built-in policy whose rewards on the same requests are subtracted, see
@@ -215,8 +238,10 @@ class EnvConfig(BaseModel):
                 f"environment argument action = {config.action!r}; valid: {', '.join(map(repr, ACTIONS))}"
             )
         check_names("information", config.information, NEEDS)
-        check_names("feature", config.features, FEATURES)
-        check_names("reward term", config.reward, REWARD_TERMS)
+        check_names("feature", config.features, (*FEATURES, *OBSERVATIONS))
+        check_names("reward term", config.reward, (*REWARD_TERMS, *REWARDS))
+        chosen_parts(config.features)
+        chosen_terms(list(config.reward))
         if config.queue_order in ("predicted", "volume") and "predicted_length" not in config.information:
             raise ConfigError(f"queue_order {config.queue_order!r} needs 'predicted_length' in information")
         if config.kind.write_features is None:
@@ -232,6 +257,11 @@ class EnvConfig(BaseModel):
         if not 0 < config.load[0] <= config.load[1]:
             raise ConfigError(f"load = {list(config.load)}; expected 0 < low ≤ high, multiples of the rate")
         return config
+
+    @property
+    def reward_terms(self) -> tuple[str, ...]:
+        """Names of the reward terms: the usual ones, then the registered ones that ``reward`` names."""
+        return (*REWARD_TERMS, *(term.name for term in chosen_terms(list(self.reward))))
 
     @property
     def kind(self) -> ActionKind:
@@ -298,6 +328,14 @@ class EnvConfig(BaseModel):
         s["rate_memory"] = self.time_scale
         s["reward_scale"] = self.reward_scale if self.reward_scale is not None else episode_requests
         s["weights"] = [self.reward.get(name, 0.0) for name in REWARD_TERMS]
+        terms, parts = chosen_terms(list(self.reward)), chosen_parts(self.features)
+        s["num_terms"], s["num_parts"], s["usual_size"] = len(terms), len(parts), usual_size(self)
+        for k, term in enumerate(terms):
+            s["term_functions"][2 * k : 2 * k + 2] = _handle_of(term.earn, TERM_SIGNATURE, compiled)
+            s["term_memory"][k], s["term_weights"][k] = term.memory, self.reward[term.name]
+        for k, part in enumerate(parts):
+            s["part_functions"][2 * k : 2 * k + 2] = _handle_of(part.write, PART_SIGNATURE, compiled)
+            s["part_sizes"][k] = len(part.features)
         return settings
 
     def make_system(self, scenario: Scenario, workload: Workload, episode_requests: int) -> System:

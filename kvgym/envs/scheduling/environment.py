@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.recordable import RANDOM, Act, Recordable
 from kvgym.envs.scheduling import spaces
-from kvgym.envs.scheduling.actions.reading import ActionReader
+from kvgym.envs.scheduling.actions.reading import ActionReader, sample_mask
 from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.drawing import workload_seed
 from kvgym.envs.scheduling.episodes import (
     RUNNING,
     STEP,
@@ -20,9 +21,8 @@ from kvgym.envs.scheduling.episodes import (
     TRUNCATED,
     Episodes,
     EpisodeTables,
-    workload_seed,
 )
-from kvgym.envs.scheduling.tables import REWARD_TERMS
+from kvgym.envs.scheduling.state import EnvState
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.metrics import metric_names
 from kvgym.runner import SimulationResult
@@ -54,7 +54,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         MultiDiscrete, four knobs, ``kvgym/Rank-v0`` a Box, weights of the rule of ``ranked``, ``kvgym/RankScores-v0``
         Box(Q + W), what is added to its scores, ``kvgym/Tokens-v0`` Box(2 Q + 2 W + 1), all that a policy can
         decide. A choice outside the mask is a no-op: it adds nothing to the decision, and is counted in
-        ``info["ignored"]``.
+        ``info["ignored"]``. An action outside the space is an error, and changes nothing.
 
     Observation Space:
         float32, finite bounds, see :mod:`kvgym.envs.scheduling.observations` for every feature:
@@ -75,7 +75,8 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         ``latency`` = - time integral of the requests in the system, exact over skipped time, so that the
         undiscounted return of a completed episode is minus the mean end-to-end latency; ``ttft`` = - TTFT of
         requests that finish; ``tokens`` delivered; ``goodput`` = finished requests that met their SLOs;
-        ``evictions`` = - KV tokens thrown away. All terms are in ``info["reward_terms"]``. With
+        ``evictions`` = - KV tokens thrown away; registered terms, see :mod:`kvgym.envs.scheduling.components`. All
+        terms are in ``info["reward_terms"]``. With
         ``reward_reference`` the reward, not the terms, is relative to that policy's, see
         :mod:`kvgym.envs.scheduling.reward_reference`.
 
@@ -86,11 +87,14 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     Episode End:
         Terminated when every request has finished. Truncated at the horizon, or when no request has received
-        a new token for ``stall_limit`` decisions.
+        a new token for ``stall_limit`` decisions; by ``gymnasium.make`` also after ``max_episode_steps``, which
+        good play of a default episode stays well below.
 
     Information:
-        Every step: ``action_mask`` int8, ``reward_terms`` float64 (5,) in the order of :attr:`reward_terms`,
-        ``ignored`` int, ``time`` s. On the last step also ``metrics``, float64, in the order of
+        Every step: ``action_mask`` in the form that ``action_space.sample(mask=...)`` takes (int8 of Discrete and
+        MultiBinary, a tuple of int8 of MultiDiscrete, None of a Box, which Gymnasium samples without a mask;
+        :meth:`action_masks` has which of its numbers mean something), ``reward_terms`` float64 in the order of
+        :attr:`reward_terms`, ``ignored`` int, ``time`` s. On the last step also ``metrics``, float64, in the order of
         :attr:`metric_names`, and ``completed``.
 
     Arguments:
@@ -102,7 +106,6 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}  # noqa: RUF012
-    reward_terms: ClassVar[tuple[str, ...]] = REWARD_TERMS
     metric_names: ClassVar[tuple[str, ...]] = metric_names()
 
     def __init__(self, *, render_mode: str | None = None, compiled: bool = True, **arguments: Any) -> None:
@@ -115,14 +118,13 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self.config = EnvConfig.of(**arguments)
         self._compiled = compiled
         self.episodes = Episodes(self.config, 1, compiled=compiled)
-        self.action_space = self.config.kind.space(self.config)
+        self.action_space = self.episodes.space
+        self.reward_terms = self.config.reward_terms
         self.observation_space = spaces.observation_space(self.config)
         self.tables = EpisodeTables(self.episodes)
         self.view = SystemView(self.tables)
         self._flat = self.config.observation == "flat"
         self._reader = ActionReader(self.action_space, self.episodes.actions[0])
-        self._discrete = isinstance(self.action_space, gym.spaces.Discrete)
-        self._info_mask = self.config.kind.info_mask
         self._done = True
         self._recorder: Any = None
 
@@ -150,15 +152,12 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
         Raises:
             gymnasium.error.ResetNeeded: the episode has ended or was never started.
-            ConfigError: the action has another shape, or is not made of (whole) numbers.
+            ConfigError: the action is not in the action space; nothing has changed.
         """
         if self._done:
             raise gym.error.ResetNeeded("the episode has ended or was never started; call reset() first")
         episodes = self.episodes
-        if self._discrete and action.__class__ is int:
-            episodes.actions[0, 0] = action
-        else:
-            self._reader.read(action)
+        self._reader.read(action)
         episodes.run()
         outcome = int(episodes.outcomes[0])
         observation = episodes.observations[0].copy() if self._flat else self._observation()
@@ -171,6 +170,36 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             self._record()
         return observation, float(episodes.rewards[0]), outcome == TERMINATED, outcome == TRUNCATED, info
 
+    def get_state(self) -> EnvState:
+        """Return the state of the environment, which :meth:`set_state` goes back to, here or in one like it.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there has been no reset.
+        """
+        episode = self.episodes.save(0)
+        return EnvState(self.config, episode, self.np_random.bit_generator.state, self._done)
+
+    def set_state(self, state: EnvState) -> tuple[Any, dict[str, Any]]:
+        """Go on from a state.
+
+        Args:
+            state: of :meth:`get_state` of an environment with the same arguments, or one of those of a vector.
+
+        Returns:
+            Observation and information of that moment, as :meth:`reset` does.
+
+        Raises:
+            ConfigError: the arguments are others.
+        """
+        state.check(self.config)
+        self.episodes.restore(0, state.episode)
+        self.np_random.bit_generator.state = state.generator
+        self._done = state.ended
+        self.episodes.todo[0] = STEP
+        if self.render_mode is not None:
+            self._record(restart=True)
+        return self._observation(), self._info()
+
     def _observation(self) -> Any:
         return spaces.present(self.config, self.episodes.observations[0], self.episodes.masks[0])
 
@@ -178,7 +207,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         episodes = self.episodes
         mask = episodes.masks[0]
         return {
-            "action_mask": self._info_mask(self.config, mask),
+            "action_mask": sample_mask(self.action_space, mask),
             "reward_terms": episodes.terms[0].copy(),
             "ignored": int(episodes.ignored[0]),
             "time": float(episodes.times[0]),
@@ -191,8 +220,8 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return self.episodes.masks[0].astype(bool)
 
     def sample_mask(self) -> Any:
-        """Return the mask in the form that ``action_space.sample(mask=...)`` takes."""
-        return self.config.kind.sample_mask(self.config, self.episodes.masks[0])
+        """Return the mask in the form that ``action_space.sample(mask=...)`` takes, as ``info["action_mask"]`` is."""
+        return sample_mask(self.action_space, self.episodes.masks[0])
 
     def result(self) -> SimulationResult:
         """Return the records of the present episode, as :func:`kvgym.simulate` does."""

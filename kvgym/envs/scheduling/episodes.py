@@ -5,25 +5,28 @@ The scalar and the vector environment are faces of this class, with N = 1 and N 
 
 from __future__ import annotations
 
-import operator
+import copy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.envs.scheduling.config import EnvConfig, use_batch_time
+from kvgym.envs.scheduling.actions.reading import outside
+from kvgym.envs.scheduling.config import EnvConfig, use_action_bounds, use_batch_time
+from kvgym.envs.scheduling.drawing import at_load
 from kvgym.envs.scheduling.memory import Block, Sizes, rule_tables
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.reward_reference import ReferenceRewards, reference_policy
+from kvgym.envs.scheduling.state import EpisodeState
 from kvgym.envs.scheduling.stepping import RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
-from kvgym.envs.scheduling.tables import MOST_CLASSES, REWARD_TERMS
+from kvgym.envs.scheduling.tables import MOST_CLASSES
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.metrics import compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.runner import SimulationResult, check_needs, final_records, simulate
-from kvgym.seeding import stream
 from kvgym.simulator.compiled import Kernel, jit_disabled, uncompiled
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED, GAP_OCTAVES, UNKNOWN, as_records
@@ -71,6 +74,7 @@ class Episodes:
         workload: where requests come from.
         observations: float32 (N, D), of the latest step.
         kind: the kind of action.
+        space: of single actions.
         control: int64 (N, 2 NUM_TABLES + 1), where the tables of each lie.
         masks: uint8 (N, K), as the kind of action writes them.
         actions: float64 (N, a), of the coming step.
@@ -81,6 +85,7 @@ class Episodes:
         times: float64 (N,): clocks, seconds.
         gap_bins: bins of each histogram of token gaps.
         load: range of the factor on arrival rates, for episodes to come, see :class:`EnvConfig`.
+        outputs: all arrays that a step writes.
     """
 
     gap_bins: ClassVar[int] = GAP_BINS
@@ -99,16 +104,21 @@ class Episodes:
             self.system.batch_time, len(first), self.workload.mean_rate, compiled=self.compiled
         )
         self.batch_params = use_batch_time(self.settings, self.system.batch_time, compiled=self.compiled)
+        self.space = self.kind.space(config)
+        self._bounds = use_action_bounds(self.settings, self.space)
         self.slots = [Slot(*self._memory(len(first))) for _ in range(count)]
         self.control = np.stack([slot.block.control for slot in self.slots])
         size = observation_size(config)
         self.observations = np.zeros((count, size), np.float32)
         self.masks = np.zeros((count, self.kind.mask_size(config)), np.uint8)
         self.rewards = np.zeros(count)
-        self.terms = np.zeros((count, len(REWARD_TERMS)))
+        self.terms = np.zeros((count, len(config.reward_terms)))
         self.outcomes = np.zeros(count, np.int64)
         self.ignored = np.zeros(count, np.int64)
         self.times = np.zeros(count)
+        self.outputs: tuple[NDArray[Any], ...] = (
+            self.observations, self.masks, self.rewards, self.terms, self.outcomes, self.ignored, self.times,
+        )  # fmt: skip
         self.actions = np.zeros((count, self.kind.size(config)))
         self.todo = np.zeros(count, np.uint8)
         self.load = config.load
@@ -135,6 +145,7 @@ class Episodes:
             heap=0 if self.config.queue_order in ("queue", "rank") else n + 2,
             gap_bins=self.gap_bins,
             rule=tuple(table.size for table in rule.values()),
+            terms=int(self.settings["term_memory"].sum()),
         )
         return Block(sizes, self.settings), rule
 
@@ -202,15 +213,18 @@ class Episodes:
         """Do what ``todo`` says with ``actions``.
 
         Raises:
+            ConfigError: an action is not in the space; nothing has changed.
             KVGymError: the engine refused a decision, which is a bug of kvgym.
         """
         if self._entry is None:
             self._entry = step_envs.compiled if self.compiled else uncompiled(step_envs)
             self._arguments = (
-                self.control, self.todo, self.actions, self.observations, self.masks, self.rewards, self.terms,
-                self.outcomes, self.ignored, self.times,
+                self.control, self.todo, self.actions, *self.outputs,
             )  # fmt: skip
         failed = self._entry(*self._arguments)
+        if failed < 0:
+            who = f" of environment {-1 - failed}" if len(self.slots) > 1 else ""
+            raise outside(self.space, self.actions[-1 - failed], who)
         if failed:
             index = failed - 1
             status = int(self.slots[index].block["episode"][0]["status"])
@@ -231,6 +245,34 @@ class Episodes:
         self.todo[:] = 0
         self.todo[index] = START
         self.run()
+
+    def save(self, index: int) -> EpisodeState:
+        """Return the present episode of an environment, which later steps do not change.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there is none yet.
+        """
+        slot = self.slots[index]
+        if slot.table is None:
+            raise gym.error.ResetNeeded("there is no episode yet; call reset() first")
+        return EpisodeState(
+            slot.block.sizes.num_requests,
+            slot.block.memory.copy(),
+            tuple(array[index].copy() for array in self.outputs),
+            slot.table,
+            copy.copy(slot.reference),
+        )
+
+    def restore(self, index: int, state: EpisodeState) -> None:
+        """Go on from a saved episode, in environment ``index``."""
+        slot = self.slots[index]
+        if slot.block.sizes.num_requests != state.num_requests:
+            slot.block, slot.rule = self._memory(state.num_requests)
+            self.control[index] = slot.block.control
+        slot.block.memory[:] = state.memory
+        for array, saved in zip(self.outputs, state.outputs, strict=True):
+            array[index] = saved
+        slot.table, slot.reference = state.table, copy.copy(state.reference)
 
     # ------------------------------------------------------------ looking
 
@@ -255,18 +297,6 @@ class Episodes:
     def metrics(self, index: int) -> NDArray[np.float64]:
         """Return the metrics of the present episode, float64, in the order of ``metric_names()``."""
         return np.array(list(compute_metrics(self.result(index)).values()))
-
-
-def at_load(table: RequestTable, load: tuple[float, float], seed: int) -> RequestTable:
-    """Return the requests arriving faster by a factor drawn log-uniformly from the range ``load``.
-
-    The factor has a random stream of its own, so that lengths and the pattern of arrivals stay those of the seed.
-    """
-    if load == (1.0, 1.0):
-        return table
-    drawn = np.exp(stream(seed, "load").uniform(*np.log(load)))
-    factor = float(np.clip(drawn, *load))  # exp(log(x)) may miss x by a rounding
-    return table.faster(factor)
 
 
 class EpisodeTables:
@@ -337,36 +367,6 @@ class EpisodeTables:
         return found
 
 
-def workload_seed(options: dict[str, Any] | None, rng: np.random.Generator) -> int:
-    """Return the seed of an episode's requests: the option ``workload_seed``, else one drawn.
-
-    One is drawn in any case, so that giving the option does not move later episodes.
-
-    Raises:
-        ConfigError: another option, or a seed that is not a whole number ≥ 0.
-    """
-    unknown = set(options or ()) - {"workload_seed"}
-    if unknown:
-        raise ConfigError(f"unknown reset option {sorted(unknown)[0]!r}; valid: workload_seed")
-    drawn = int(rng.integers(2**31))
-    return whole_seed((options or {}).get("workload_seed", drawn))
-
-
-def whole_seed(seed: Any) -> int:
-    """Return a workload seed as an integer.
-
-    Raises:
-        ConfigError: it is not a whole number ≥ 0.
-    """
-    try:
-        value = operator.index(seed)
-    except TypeError:
-        value = -1
-    if value < 0:
-        raise ConfigError(f"workload_seed must be a whole number ≥ 0, got {seed!r}")
-    return value
-
-
 __all__ = [
     "RUNNING",
     "START",
@@ -376,6 +376,4 @@ __all__ = [
     "EpisodeTables",
     "Episodes",
     "Slot",
-    "whole_seed",
-    "workload_seed",
 ]

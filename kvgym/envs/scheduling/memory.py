@@ -42,6 +42,7 @@ class Sizes(NamedTuple):
         heap: room of the heap of waiting requests outside the window, 0 if the window follows the queue.
         gap_bins: bins of the histogram of token gaps, 0 for none.
         rule: lengths of the memory of a kind's rule: parameters, whole numbers, real numbers, profile.
+        terms: numbers that registered reward terms remember.
     """
 
     num_requests: int
@@ -50,6 +51,7 @@ class Sizes(NamedTuple):
     heap: int
     gap_bins: int
     rule: tuple[int, ...] = (0, 0, 0, 0)
+    terms: int = 0
 
     def layout(self) -> tuple[tuple[str, Any, int], ...]:
         """Return (name, dtype, length) of every table, in the order of the address array."""
@@ -76,6 +78,7 @@ class Sizes(NamedTuple):
             ("gap_sums", np.float64, self.gap_bins),
             ("log", ITERATION, 0),
             *zip(RULE_TABLES, MEMORY_DTYPES, self.rule, strict=True),
+            ("terms", np.float64, self.terms),
         )
 
 
@@ -103,6 +106,7 @@ class Block:
 
     Attributes:
         tables: name -> array, all views of one buffer.
+        memory: uint8, all of it.
         sizes: its sizes.
         control: int64 (2 NUM_TABLES + 1,), see :func:`control_row`.
     """
@@ -117,6 +121,7 @@ class Block:
             total += -(-np.dtype(dtype).itemsize * length // 64) * 64  # start tables on cache lines
         self._buffer: NDArray[np.uint8] = np.zeros(total + 64, np.uint8)
         start = -self._buffer.ctypes.data % 64
+        self.memory = self._buffer[start : start + total]
         self.tables: dict[str, Any] = {}
         for k, (name, dtype, length) in enumerate(layout):
             begin = start + offsets[k]

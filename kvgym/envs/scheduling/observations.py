@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from kvgym.envs.scheduling.actions.composing import room_left
+from kvgym.envs.scheduling.components import chosen_parts
 from kvgym.envs.scheduling.revealed import (
     Shown,
     active_columns,
@@ -113,7 +114,12 @@ def active_features(config: Shown) -> tuple[tuple[str, str], ...]:
 
 
 def observation_size(config: Windows) -> int:
-    """Return the length of the flat observation: system, profile, classes, rule, queue and active row by row."""
+    """Return the length of the flat observation: what is usual, then the registered parts."""
+    return usual_size(config) + sum(len(part.features) for part in chosen_parts(config.features))
+
+
+def usual_size(config: Windows) -> int:
+    """Return the length of what is usual: system, profile, classes, rule, queue and active row by row."""
     return (
         len(SYSTEM_FEATURES)
         + PROFILE_BINS

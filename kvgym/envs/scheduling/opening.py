@@ -89,6 +89,12 @@ def open_rule(where: Any) -> RuleMemory:
 
 
 @jit_expand
+def open_term_memory(where: Any, at: int, size: int) -> Any:
+    """Open what a registered reward term remembers, from number ``at`` of all terms on."""
+    return f8_at(where[24] + 8 * at, size)
+
+
+@jit_expand
 def open_view(e: Env) -> RuleView:
     """Return what a rule sees of an environment, the batch-time model of the worker included."""
     s = e.settings

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from kvgym.envs.scheduling.components import chosen_parts
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import (
     PROFILE_FEATURES,
@@ -15,6 +16,7 @@ from kvgym.envs.scheduling.observations import (
     active_features,
     observation_size,
     queue_features,
+    usual_size,
 )
 from kvgym.envs.scheduling.revealed import class_features, moment_features
 
@@ -27,18 +29,23 @@ def feature_names(config: EnvConfig) -> tuple[str, ...]:
     names += [f"rule.{name}" for name, _ in moment_features(config)]
     names += [f"queue.{q}.{name}" for q in range(config.queue_window) for name, _ in queue]
     names += [f"active.{a}.{name}" for a in range(config.active_window) for name, _ in active]
+    names += [f"{part.name}.{name}" for part in chosen_parts(config.features) for name, _ in part.features]
     return tuple(names)
 
 
-def _low(config: EnvConfig) -> NDArray[np.float32]:
+def _bounds(config: EnvConfig) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     signed = ("_slack", ".priority", ".rank_score", ".relative_output")
-    return np.array([-1.0 if name.endswith(signed) else 0.0 for name in feature_names(config)], np.float32)
+    usual = feature_names(config)[: usual_size(config)]
+    low, high = [-1.0 if name.endswith(signed) else 0.0 for name in usual], [1.0] * len(usual)
+    for part in chosen_parts(config.features):
+        low += [part.low] * len(part.features)
+        high += [part.high] * len(part.features)
+    return np.array(low, np.float32), np.array(high, np.float32)
 
 
 def flat_space(config: EnvConfig) -> spaces.Box:
     """Return the space of the flat observation."""
-    low = _low(config)
-    return spaces.Box(low, np.ones_like(low), dtype=np.float32)
+    return spaces.Box(*_bounds(config), dtype=np.float32)
 
 
 def parts(config: EnvConfig) -> dict[str, tuple[int, int]]:
@@ -51,6 +58,7 @@ def parts(config: EnvConfig) -> dict[str, tuple[int, int]]:
         ("rule", len(moment_features(config))),
         ("queue", config.queue_window * len(queue_features(config))),
         ("active", config.active_window * len(active_features(config))),
+        *((part.name, len(part.features)) for part in chosen_parts(config.features)),
     ):
         if length:
             bounds[name] = (at, at + length)
@@ -66,10 +74,8 @@ def observation_space(config: EnvConfig) -> spaces.Space[Any]:
     if config.observation == "rllib":
         mask = spaces.Box(0.0, 1.0, (config.kind.mask_size(config),), np.float32)
         return spaces.Dict({"action_mask": mask, "observations": flat_space(config)})
-    low = _low(config)
-    return spaces.Dict(
-        {name: spaces.Box(low[a:b], np.ones(b - a, np.float32)) for name, (a, b) in parts(config).items()}
-    )
+    low, high = _bounds(config)
+    return spaces.Dict({name: spaces.Box(low[a:b], high[a:b]) for name, (a, b) in parts(config).items()})
 
 
 def present(config: EnvConfig, flat: NDArray[np.float32], mask: NDArray[np.uint8]) -> Any:

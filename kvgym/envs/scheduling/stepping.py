@@ -18,8 +18,10 @@ from kvgym.envs.scheduling.actions.kind import (
     MASK_SIGNATURE,
     MORE,
 )
+from kvgym.envs.scheduling.actions.reading import inside
+from kvgym.envs.scheduling.components import PART_SIGNATURE, TERM_SIGNATURE
 from kvgym.envs.scheduling.observations import write_observation
-from kvgym.envs.scheduling.opening import open_environment, open_view
+from kvgym.envs.scheduling.opening import f8_at, open_environment, open_term_memory, open_view
 from kvgym.envs.scheduling.window import Env, window_update
 from kvgym.simulator.addresses import function_at
 from kvgym.simulator.boundary import next_boundary
@@ -29,6 +31,7 @@ from kvgym.simulator.tables import DECIDE, DONE, HORIZON, OK, STALLED
 
 mask_at, apply_at = function_at(MASK_SIGNATURE), function_at(APPLY_SIGNATURE)
 boundary_at, features_at = function_at(BOUNDARY_SIGNATURE), function_at(FEATURES_SIGNATURE)
+term_at, part_at = function_at(TERM_SIGNATURE), function_at(PART_SIGNATURE)
 
 # What an environment is to do.
 STEP, START, BEGIN, COMPOSE = 1, 2, 3, 4
@@ -67,6 +70,25 @@ def account(
 
 
 @jit_inline
+def earn_terms(e: Env, where: Any, before: float) -> None:
+    """Add what registered terms earn of an iteration that began at ``before``."""
+    s, at = e.settings, 0
+    for k in range(s.num_terms):
+        term = term_at(s.term_functions[2 * k], s.term_functions[2 * k + 1])
+        e.episode.terms[k] += term(where, before, open_term_memory(where, at, s.term_memory[k]))
+        at += s.term_memory[k]
+
+
+@jit_inline
+def forget_terms(e: Env) -> None:
+    """Set all reward terms to 0."""
+    episode = e.episode
+    episode.latency = episode.ttft = episode.tokens = episode.goodput = episode.evictions = 0.0
+    for k in range(e.settings.num_terms):
+        episode.terms[k] = 0.0
+
+
+@jit_inline
 def update_rate(settings: Any, episode: Any, clock: float, arrived: int) -> None:
     """Update the estimate of the arrival rate: arrivals over time, the past fading with ``rate_memory``."""
     memory = settings.rate_memory
@@ -101,6 +123,7 @@ def advance(e: Env, where: Any) -> int:
     after = w.clock
     boundary = next_boundary(run)
     account(e, before, after, present, arrived, delivered, thrown_away)
+    earn_terms(e, where, before)
     begin(e, where)
     if boundary == DONE:
         return TERMINATED
@@ -114,7 +137,7 @@ def advance(e: Env, where: Any) -> int:
 def step_one(e: Env, where: Any, action: Any, apply: Any) -> int:
     """Take one environment step; returns its outcome. Reward terms are those of this step."""
     s, episode = e.settings, e.episode
-    episode.latency = episode.ttft = episode.tokens = episode.goodput = episode.evictions = 0.0
+    forget_terms(e)
     episode.num_ignored = episode.held = 0
     if episode.over != RUNNING:
         return episode.over
@@ -142,7 +165,12 @@ def observe(e: Env, where: Any, observation: Any, mask: Any) -> None:
     write_observation(e, observation, view.batch_time, view.batch_params)
     if s.features_function[0] != 0:
         write_features = features_at(s.features_function[0], s.features_function[1])
-        write_features(where, observation)
+        write_features(where, observation[: s.usual_size])
+    at = s.usual_size
+    for k in range(s.num_parts):
+        write_part = part_at(s.part_functions[2 * k], s.part_functions[2 * k + 1])
+        write_part(where, observation[at : at + s.part_sizes[k]])
+        at += s.part_sizes[k]
     write_mask = mask_at(s.mask_function[0], s.mask_function[1])
     write_mask(where, mask)
 
@@ -159,6 +187,9 @@ def total_reward(e: Env, terms: Any) -> float:
     reward = 0.0
     for k in range(5):
         reward += s.weights[k] * terms[k]
+    for k in range(s.num_terms):
+        terms[5 + k] = episode.terms[k] / s.reward_scale
+        reward += s.term_weights[k] * terms[5 + k]
     return reward
 
 
@@ -199,17 +230,22 @@ def step_envs(
         observations: float32 (N, D), written.
         masks: uint8 (N, K), written.
         rewards: float64 (N,), written.
-        terms: float64 (N, 5), written.
+        terms: float64 (N, 5 + registered terms), written.
         outcomes: int64 (N,), written: RUNNING, TERMINATED, TRUNCATED or FAILED. BEGIN: 1 if there is
             something to decide; COMPOSE: 1 if the decision is complete.
         ignored: int64 (N,), written: parts of the action that were not possible.
         times: float64 (N,), written: the clock, seconds.
 
     Returns:
-        0, or 1 + the index of an environment whose decision the engine refused.
+        0; 1 + the index of an environment whose decision the engine refused; or, with nothing changed, - 1 - the
+        index of an environment whose action is not in the space.
     """
     failed = 0
     s = open_environment(control[0]).settings
+    bounds = f8_at(s.action_bounds, 2 * actions.shape[1])
+    for n in range(control.shape[0]):
+        if (todo[n] == STEP or todo[n] == COMPOSE) and not inside(bounds, s.whole_actions, actions[n]):
+            return -1 - n
     apply = apply_at(s.apply_function[0], s.apply_function[1])
     for n in range(control.shape[0]):
         if todo[n] == 0:

@@ -16,6 +16,9 @@ MARKED = -2
 REWARD_TERMS = ("latency", "ttft", "tokens", "goodput", "evictions")
 """Names of the reward terms, in the order of EPISODE and of ``info["reward_terms"]``."""
 
+MOST_COMPONENTS = 8
+"""Registered reward terms, and parts of observations, that an environment takes."""
+
 PROFILE_BINS = 16
 """Future-memory bins: 1, 2, 4, ... 2^15 iterations ahead."""
 
@@ -31,6 +34,8 @@ SETTINGS = np.dtype(
         ("batch_time_function", "i8", (2,)),
         ("batch_params", "i8", (2,)),  # where the parameters of the batch-time kernel lie, and how many
         ("options", "f8", (16,)),  # numbers of the kind of action
+        ("action_bounds", "i8"),  # where the bounds of its numbers lie
+        ("whole_actions", "i8"),  # 1: they are whole
         ("queue_window", "i8"),
         ("active_window", "i8"),
         ("order", "i8"),
@@ -47,6 +52,14 @@ SETTINGS = np.dtype(
         ("rate_memory", "f8"),  # s, time constant of the estimate of the arrival rate
         ("reward_scale", "f8"),
         ("weights", "f8", (len(REWARD_TERMS),)),
+        ("num_terms", "i8"),  # registered reward terms
+        ("term_functions", "i8", (2 * MOST_COMPONENTS,)),  # where their kernels lie
+        ("term_memory", "i8", (MOST_COMPONENTS,)),  # how many numbers each remembers
+        ("term_weights", "f8", (MOST_COMPONENTS,)),
+        ("usual_size", "i8"),  # numbers of an observation before its registered parts
+        ("num_parts", "i8"),
+        ("part_functions", "i8", (2 * MOST_COMPONENTS,)),
+        ("part_sizes", "i8", (MOST_COMPONENTS,)),
     ],
     align=True,
 )
@@ -68,6 +81,7 @@ EPISODE = np.dtype(
         ("tokens", "f8"),
         ("goodput", "f8"),
         ("evictions", "f8"),
+        ("terms", "f8", (MOST_COMPONENTS,)),  # the registered ones
         ("over", "i8"),  # not 0: the episode was over when it began, with this outcome
         ("status", "i8"),  # outcome of the last engine step
         ("classes", "f8", (3 * MOST_CLASSES,)),  # rate, mean prompt and mean output of each

@@ -12,10 +12,11 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from kvgym.envs.scheduling import spaces
-from kvgym.envs.scheduling.actions.reading import ActionReader
+from kvgym.envs.scheduling.actions.reading import ActionReader, sample_mask
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.envs.scheduling.episodes import RUNNING, START, STEP, TERMINATED, TRUNCATED, Episodes, whole_seed
-from kvgym.envs.scheduling.tables import REWARD_TERMS
+from kvgym.envs.scheduling.drawing import whole_seed
+from kvgym.envs.scheduling.episodes import RUNNING, START, STEP, TERMINATED, TRUNCATED, Episodes
+from kvgym.envs.scheduling.state import EnvState
 from kvgym.errors import ConfigError
 from kvgym.metrics import metric_names
 
@@ -29,7 +30,8 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             and returns the first observation, reward 0), SAME_STEP (the step that ends an episode returns
             the first observation of the next; the last one is in ``info["final_obs"]``, its information in
             ``info["final_info"]``), DISABLED (reset by ``reset(options={"reset_mask": ...})``).
-        max_episode_steps: steps after which an episode is truncated, as by ``TimeLimit``.
+        max_episode_steps: steps after which an episode is truncated, as by ``TimeLimit``; None or -1 for no limit.
+            ``gymnasium.make_vec`` gives what the id declares, unless told otherwise.
         render_mode: not supported in the vector environment; render a single one.
         compiled: False runs plain Python.
         **arguments: fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`.
@@ -39,7 +41,6 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
-    reward_terms: ClassVar[tuple[str, ...]] = REWARD_TERMS
     metric_names: ClassVar[tuple[str, ...]] = metric_names()
 
     def __init__(
@@ -58,17 +59,22 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             raise ConfigError(
                 "the vector environment does not render; use render_mode with a single environment"
             )
+        if max_episode_steps is not None and max_episode_steps != -1 and max_episode_steps < 1:
+            raise ConfigError(
+                f"max_episode_steps = {max_episode_steps!r}; expected a whole number ≥ 1, or -1 for no limit"
+            )
         self.num_envs = num_envs
         self.render_mode = None
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {**type(self).metadata, "autoreset_mode": self.autoreset_mode}
-        self.max_episode_steps = max_episode_steps
+        self.max_episode_steps = None if max_episode_steps == -1 else max_episode_steps
         self.config = EnvConfig.of(**arguments)
         self.episodes = Episodes(self.config, num_envs, compiled=compiled)
-        self.single_action_space = self.config.kind.space(self.config)
+        self.single_action_space = self.episodes.space
+        self.reward_terms = self.config.reward_terms
         self.single_observation_space = spaces.observation_space(self.config)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._reader = ActionReader(self.action_space, self.episodes.actions)
+        self._reader = ActionReader(self.single_action_space, self.episodes.actions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self._generators: list[np.random.Generator] = []
         self._started = False
@@ -148,7 +154,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
 
         Raises:
             gymnasium.error.ResetNeeded: nothing was reset yet, or an ended environment with autoreset disabled.
-            ConfigError: the actions have another shape, or are not made of (whole) numbers.
+            ConfigError: an action is not in the action space; nothing has changed.
         """
         if not self._generators or not self._started:
             raise gym.error.ResetNeeded("call reset() before step()")
@@ -161,13 +167,11 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
                 f"environments {where} have ended; reset them with options reset_mask"
             )
         episodes.todo[:] = STEP
-        if restarting.any():
-            episodes.todo[restarting] = START
-            for i in np.flatnonzero(restarting):
-                episodes.prepare(int(i), int(self._generators[i].integers(2**31)))
-        episodes.run()
+        episodes.todo[restarting] = 0
+        episodes.run()  # before anything else changes: an action may be refused
         self._steps += 1
-        self._steps[restarting] = 0
+        if restarting.any():
+            self._start(np.flatnonzero(restarting))
         rewards = episodes.rewards.copy()
         rewards[restarting] = 0.0
         terminated = episodes.outcomes == TERMINATED
@@ -204,10 +208,53 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             if key.startswith("_"):
                 continue
             there = info[f"_{key}"] & rows
-            array = np.zeros_like(value)
+            array = np.zeros_like(value) if value.dtype != object else np.full_like(value, None)
             array[there] = value[there]
             out[key], out[f"_{key}"] = array, there
         return out
+
+    # ------------------------------------------------------------ going back
+
+    def get_state(self) -> tuple[EnvState, ...]:
+        """Return the state of every environment.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there has been no reset.
+        """
+        return tuple(
+            EnvState(
+                self.config,
+                self.episodes.save(i),
+                self._generators[i].bit_generator.state,
+                bool(self._ended[i]),
+                int(self._steps[i]),
+            )
+            for i in range(self.num_envs)
+        )
+
+    def set_state(self, states: Sequence[EnvState]) -> tuple[Any, dict[str, Any]]:
+        """Go on from these states, e.g. from that of a single environment in all: ``[env.get_state()] * N``.
+
+        Args:
+            states: one per environment, of any environments with the same arguments.
+
+        Returns:
+            Observations and information of these moments, as :meth:`reset` does.
+
+        Raises:
+            ConfigError: another number of states, or the arguments are others.
+        """
+        if len(states) != self.num_envs:
+            raise ConfigError(f"{len(states)} states for {self.num_envs} environments")
+        for state in states:
+            state.check(self.config)
+        self._seed(None, self._ended)  # makes generators, if there are none yet
+        for i, state in enumerate(states):
+            self.episodes.restore(i, state.episode)
+            self._generators[i].bit_generator.state = state.generator
+            self._ended[i], self._steps[i] = state.ended, state.steps
+        self._started = True
+        return self._observation(), self._info()
 
     # ------------------------------------------------------------ looking
 
@@ -217,7 +264,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     def _info(self, ended: NDArray[np.bool_] | None = None) -> dict[str, Any]:
         episodes = self.episodes
         info: dict[str, Any] = {
-            "action_mask": episodes.kind.info_mask(self.config, episodes.masks),
+            "action_mask": sample_mask(self.single_action_space, episodes.masks),
             "reward_terms": episodes.terms.copy(),
             "ignored": episodes.ignored.copy(),
             "time": episodes.times.copy(),
@@ -238,22 +285,41 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         """Return the masks as sb3-contrib reads them, bool (N, K)."""
         return self.episodes.masks.astype(bool)
 
+    def sample_mask(self) -> tuple[NDArray[np.int8], ...] | None:
+        """Return the masks in the form that ``action_space.sample(mask=...)`` takes.
+
+        Gymnasium samples batches with a mask of Discrete actions only; of others None. ``info["action_mask"]`` has
+        the masks of the single environments, for ``single_action_space.sample(mask=...)``.
+        """
+        if not isinstance(self.single_action_space, gym.spaces.Discrete):
+            return None
+        return tuple(sample_mask(self.single_action_space, self.episodes.masks))
+
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the configuration and the generators; the copy starts with reset()."""
+        """Pickle the configuration, the generators and, once there has been a reset, the states."""
+        try:
+            states = self.get_state()
+        except gym.error.ResetNeeded:
+            states = None
         return {
-            "num_envs": self.num_envs,
-            "autoreset_mode": self.autoreset_mode,
-            "max_episode_steps": self.max_episode_steps,
-            "compiled": self.episodes.compiled,
-            "arguments": self.config.model_dump(),
-            "generators": self._generators,
+            "arguments": {
+                "num_envs": self.num_envs,
+                "autoreset_mode": self.autoreset_mode,
+                "max_episode_steps": self.max_episode_steps,
+                "compiled": self.episodes.compiled,
+                **self.config.model_dump(),
+            },
+            "own": {name: getattr(self, name) for name in ("_generators", "action_space", "spec")},
+            "states": states,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Rebuild the environment in memory of its own."""
-        arguments, generators = state.pop("arguments"), state.pop("generators")
-        self.__init__(**state, **arguments)  # type: ignore[misc]
-        self._generators = generators
+        self.__init__(**state["arguments"])  # type: ignore[misc]
+        for name, value in state["own"].items():
+            setattr(self, name, value)
+        if state["states"] is not None:
+            self.set_state(state["states"])
 
     def close_extras(self, **kwargs: Any) -> None:
         """Nothing to close."""

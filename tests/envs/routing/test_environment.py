@@ -247,8 +247,8 @@ def test_masks(cluster):
     assert info["action_mask"].all()
 
 
-@pytest.mark.parametrize("action", [0, 1, -1, 5, 10**12, np.int64(1)])
-def test_an_invalid_action_joins_the_shortest_queue(action):
+@pytest.mark.parametrize("action", [0, 1, np.int64(1)])
+def test_a_masked_out_action_joins_the_shortest_queue(action):
     arguments = {**TIGHT, "workers": APART}
     env, twin = RoutingEnv(**arguments), RoutingEnv(**arguments)
     for one in (env, twin):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from kvgym.agents.vec_env import make_sb3_env
+from kvgym.envs.scheduling.drawing import at_load
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.envs.scheduling.episodes import at_load
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError
 from kvgym.seeding import STREAMS

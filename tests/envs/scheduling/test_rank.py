@@ -84,12 +84,12 @@ def test_scores_by_hand(requests_of):
         ((9, 10, 10), 1),
     ):
         env = ServingEnv(action="rank_scores", **arguments)
-        _, info = env.reset(seed=0)
+        env.reset(seed=0)
         assert env.episodes.slots[0].block["window"].tolist() == [1, 2, 0]
-        assert info["action_mask"].tolist() == [1, 1, 1, 0, 0]
+        assert env.action_masks().tolist() == [1, 1, 1, 0, 0]
         _, _, _, _, info = env.step(np.array([*added, 5.0, 5.0]))
         assert env.view.active.request_id.tolist() == [first]
-        assert info["action_mask"].tolist() == [1, 1, 0, 1, 0]
+        assert env.action_masks().tolist() == [1, 1, 0, 1, 0]
         assert info["ignored"] == 0
         assert scores(env)[1][[1, 2, 0]].tolist() == list(added)  # what was said of nobody means nothing
 

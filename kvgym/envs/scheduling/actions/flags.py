@@ -132,7 +132,3 @@ class Flags(ActionKind):
     def idle(self, config: ActionConfig) -> NDArray[np.int8]:
         """Leave all flags down."""
         return np.zeros(config.queue_window + config.active_window, np.int8)
-
-    def info_mask(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.int8]:
-        """Return what ``MultiBinary.sample(mask=)`` takes: 0 = must be 0, 2 = free."""
-        return (2 * mask[..., 1::2]).astype(np.int8)

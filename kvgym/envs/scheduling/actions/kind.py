@@ -175,11 +175,3 @@ class ActionKind(ABC):
     def size(self, config: ActionConfig) -> int:
         """Return the number of numbers in an action."""
         return max(1, int(np.prod(self.space(config).shape or ())))
-
-    def sample_mask(self, config: ActionConfig, mask: NDArray[np.uint8]) -> Any:
-        """Return the mask (K,) in the form that ``action_space.sample(mask=...)`` takes, None where it takes none."""
-        return self.info_mask(config, mask)
-
-    def info_mask(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.int8]:
-        """Return a mask of shape (K,) or (N, K) for ``info["action_mask"]``, int8, of a fixed shape."""
-        return mask.astype(np.int8)

@@ -210,9 +210,3 @@ class Knobs(ActionKind):
             ConfigError: always.
         """
         raise ConfigError("knobs set a rule, which cannot be told to admit nobody for one decision")
-
-    def sample_mask(self, config: ActionConfig, mask: NDArray[np.uint8]) -> tuple[NDArray[np.int8], ...]:
-        """Return the parts of the mask by knob."""
-        edges = np.cumsum(knob_levels())[:-1]
-        form = self.info_mask(config, mask)
-        return tuple(np.ascontiguousarray(part) for part in np.split(form, edges))

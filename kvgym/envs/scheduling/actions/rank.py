@@ -134,10 +134,6 @@ class _Ranking(ActionKind):
         """
         raise ConfigError(f"{self.name} steers a rule, which cannot be told to admit nobody for one decision")
 
-    def sample_mask(self, config: ActionConfig, mask: NDArray[np.uint8]) -> None:
-        """Return None: a Box is sampled without a mask."""
-        return None
-
 
 class Rank(_Ranking):
     """Weights of the rule of ``ranked`` for the coming iterations."""

@@ -1,7 +1,13 @@
-"""Actions from outside: checked once, where they come in."""
+"""Where an agent and the stepping functions meet: actions come in, masks go out.
+
+Actions are checked once, where they come in: form and dtype here, by identity where they are the usual ones, and the
+numbers by :func:`inside` in the compiled call that takes them
+(:func:`~kvgym.envs.scheduling.stepping.step_envs`), before anything has changed.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,67 +15,147 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
+from kvgym.simulator.compiled import jit
 
-_INT64 = np.dtype(np.int64)
+
+def action_bounds(space: spaces.Space[Any]) -> NDArray[np.float64]:
+    """Return what numbers an action of a space is made of: the least of each, then the largest, float64 (2 a,).
+
+    Raises:
+        ConfigError: the space is not one of numbers.
+    """
+    if isinstance(space, spaces.Discrete):
+        low, high = space.start, space.start + space.n - 1
+    elif isinstance(space, spaces.MultiDiscrete):
+        low, high = space.start, space.start + space.nvec - 1
+    elif isinstance(space, spaces.MultiBinary):
+        low, high = np.zeros(space.shape), np.ones(space.shape)
+    elif isinstance(space, spaces.Box):
+        low, high = space.low, space.high
+    else:
+        raise ConfigError(
+            f"actions of {type(space).__name__}; expected a Discrete, MultiDiscrete, MultiBinary or Box"
+        )
+    return np.concatenate([np.ravel(low), np.ravel(high)]).astype(np.float64)
+
+
+def is_whole(space: spaces.Space[Any]) -> bool:
+    """Whether actions of a space are made of whole numbers."""
+    return not isinstance(space, spaces.Box) or space.dtype.kind in "iu"
+
+
+@jit
+def inside(bounds: Any, whole: int, action: Any) -> bool:
+    """Whether all numbers of an action are in its space; NaN is in none.
+
+    Args:
+        bounds: as of :func:`action_bounds`.
+        whole: 1 if they must be whole numbers.
+        action: float64 (a,).
+    """
+    size, found = action.shape[0], True
+    for k in range(size):  # without a way out, so that several numbers are compared at once
+        found &= (bounds[k] <= action[k]) & (action[k] <= bounds[size + k])
+    if whole == 1 and found:
+        for k in range(size):
+            found &= action[k] == math.floor(action[k])
+    return found
 
 
 class ActionReader:
     """Takes actions of a space, or batches of them, as the stepping functions read them.
 
     Args:
-        space: of the action or of the batch.
-        out: float64, memory of the stepping functions, as many numbers as the space has.
+        space: of single actions.
+        out: float64, memory of the stepping functions: (a,), or (N, a) for batches.
     """
 
     def __init__(self, space: spaces.Space[Any], out: NDArray[np.float64]) -> None:
-        self._space, self._shape, self._out = space, space.shape, out
-        self._box = space if isinstance(space, spaces.Box) and space.dtype.kind == "f" else None
-        self._copied = self._shape if self._box is None and self._shape == out.shape else None
+        self._space, self._shape = space, (*out.shape[:-1], *(space.shape or ()))
+        self._out = out.reshape(self._shape)
+        self._dtype, self._scalar = space.dtype, self._shape == () and is_whole(space)
+        # Gymnasium's MultiBinary takes 0 and 1 of any dtype, which frameworks make use of.
+        self._kinds = "biuf" if isinstance(space, spaces.MultiBinary) else "iu" if is_whole(space) else "iuf"
 
     def read(self, action: Any) -> None:
         """Write an action into the memory of the stepping functions.
 
         Args:
-            action: a number or an array. Of Discrete, MultiDiscrete and MultiBinary spaces whole numbers, of whatever
-                dtype; those outside the space are no-ops. Of a Box finite numbers, which are clipped to it.
+            action: of spaces of whole numbers an integer, or an array or list of integers of any width; of a Box
+                floats or integers. Numbers outside the space are written, for the stepping functions to refuse.
 
         Raises:
-            ConfigError: another shape, no numbers, not finite, or not whole; nothing has been written.
+            ConfigError: another form, or no such numbers; nothing has been written.
         """
-        if action.__class__ is np.ndarray and action.dtype is _INT64 and action.shape == self._copied:
-            self._out[...] = action  # the usual case: whole numbers, which need no look
-            return
+        kind = action.__class__
         try:
+            if kind is np.ndarray:
+                if action.dtype is self._dtype and action.shape == self._shape:
+                    self._out[...] = action
+                    return
+            elif self._scalar and (kind is int or kind is np.int64):
+                self._out[()] = action
+                return
             given = np.asarray(action)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"action {_short(action)} is no array of numbers: {error}") from None
-        if self._box is not None or given.dtype.kind not in "iub":
-            given = self._checked(action, given)
-        if given.shape == self._shape or (given.size == 1 and self._shape == ()):
-            self._out[...] = given.reshape(self._out.shape)
-        else:
-            raise ConfigError(f"actions have shape {given.shape}; expected {self._shape}, of {self._name()}")
-
-    def _checked(self, action: Any, given: NDArray[Any]) -> NDArray[Any]:
-        """Return an action whose numbers may be wrong, clipped if it belongs to a Box."""
-        if given.dtype.kind not in "iubf":
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(f"action {_short(action)} is none of {name_of(self._space)}: {error}") from None
+        if given.shape != self._shape:
             raise ConfigError(
-                f"action {_short(action)} is not made of numbers; expected one of {self._name()}"
+                f"action {_short(action)} has shape {given.shape}; expected {self._shape}, of {name_of(self._space)}"
             )
-        if not np.isfinite(given).all():
-            raise ConfigError(f"action {_short(action)} is not finite; expected one of {self._name()}")
-        if self._box is None and (given != np.floor(given)).any():
-            raise ConfigError(f"action {_short(action)} is not whole; expected one of {self._name()}")
-        fits = self._box is not None and given.shape == self._shape
-        return np.clip(given, self._box.low, self._box.high) if fits and self._box is not None else given
+        if given.dtype.kind not in self._kinds:
+            taken = "numbers" if "f" in self._kinds else "whole numbers, int or an integer array"
+            raise ConfigError(
+                f"action {_short(action)} is of dtype {given.dtype}; {name_of(self._space)} takes {taken}"
+            )
+        self._out[...] = given
 
-    def _name(self) -> str:
-        """Return the space in a few words; a Box would print all of its bounds."""
-        return (
-            f"Box of shape {self._shape}"
-            if self._box is not None
-            else " ".join(str(self._space).split())[:80]
-        )
+
+def outside(space: spaces.Space[Any], action: NDArray[np.float64], who: str = "") -> ConfigError:
+    """Return the error that tells of an action with a number outside its space.
+
+    Args:
+        space: of single actions.
+        action: float64 (a,), as read.
+        who: whose action it is, for the message.
+    """
+    low, high = action_bounds(space).reshape(2, -1)
+    whole = is_whole(space)
+    wrong = ~((low <= action) & (action <= high)) | (whole & (action != np.floor(action)))
+    k = int(np.flatnonzero(wrong)[0])
+    return ConfigError(
+        f"{f'number {k} of the action' if space.shape else 'action'}{who} is {action[k]:.15g}, outside "
+        f"{name_of(space)}; expected {'a whole number' if whole else 'a number'} from {low[k]:.15g} to {high[k]:.15g}"
+    )
+
+
+def sample_mask(space: spaces.Space[Any], mask: NDArray[np.uint8]) -> Any:
+    """Return a mask in the form that ``space.sample(mask=...)`` takes, see Gymnasium's spaces.
+
+    Args:
+        space: of single actions.
+        mask: (K,), laid out as sb3-contrib's; (N, K) of as many environments.
+
+    Returns:
+        int8 (n,) for Discrete(n); for MultiBinary(n) int8 (n,), 0 where a flag must be 0 and 2 where it is free; for
+        MultiDiscrete a tuple of an int8 array each; None for a Box. Of N environments an array of these, as
+        Gymnasium's vector environments put the information of theirs together: int8 (N, n), or object (N,).
+    """
+    if isinstance(space, spaces.Discrete):
+        return mask.astype(np.int8)
+    if isinstance(space, spaces.MultiBinary):
+        return (2 * mask[..., 1::2]).astype(np.int8)
+    if isinstance(space, spaces.Box):
+        return None if mask.ndim == 1 else np.full(len(mask), None)
+    assert isinstance(space, spaces.MultiDiscrete)
+    parts = np.split(mask.astype(np.int8), np.cumsum(space.nvec)[:-1], axis=-1)
+    return tuple(parts) if mask.ndim == 1 else np.fromiter(zip(*parts, strict=True), object, len(mask))
+
+
+def name_of(space: spaces.Space[Any]) -> str:
+    """Return a space in a few words; a Box of many bounds would print them all."""
+    text = " ".join(str(space).split())
+    return text if len(text) <= 80 else f"a {type(space).__name__} of shape {space.shape}"
 
 
 def _short(action: Any) -> str:

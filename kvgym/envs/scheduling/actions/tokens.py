@@ -249,7 +249,3 @@ class Tokens(ActionKind):
     def idle(self, config: ActionConfig) -> NDArray[np.float64]:
         """Leave all waiting requests in the queue."""
         return self._rows(config, -1.0)
-
-    def sample_mask(self, config: ActionConfig, mask: NDArray[np.uint8]) -> None:
-        """Return None: a Box is sampled without a mask."""
-        return None

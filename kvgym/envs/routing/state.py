@@ -1,0 +1,59 @@
+"""The state of a routing environment at a moment, see :mod:`kvgym.envs.scheduling.state` for what it is good for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.envs.routing.config import RoutingConfig
+from kvgym.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class RoutingState:
+    """A routing environment at a moment; it can be pickled, and restored as often as one likes.
+
+    Attributes:
+        config: its configuration.
+        seed: what the requests, and the random numbers of the workers' schedulers, were drawn with.
+        memory: uint8, the contents of all arrays that an episode changes, one after the other.
+        generator: state of the bit generator that seeds of later episodes are drawn with.
+        flags: the rest of the environment by name; nothing of it is written in place.
+    """
+
+    config: RoutingConfig
+    seed: int
+    memory: NDArray[np.uint8]
+    generator: Mapping[str, Any]
+    flags: dict[str, Any]
+
+    def check(self, config: RoutingConfig) -> None:
+        """Check that it can be restored in an environment.
+
+        Raises:
+            ConfigError: that has other arguments.
+        """
+        if self.config is config or self.config == config:
+            return
+        names = RoutingConfig.model_fields
+        other = [name for name in names if getattr(self.config, name) != getattr(config, name)]
+        raise ConfigError(
+            f"the state is of an environment with another {', '.join(other)}; make both with the same arguments"
+        )
+
+
+def pack(arrays: list[NDArray[Any]]) -> NDArray[np.uint8]:
+    """Return the contents of contiguous arrays in one block."""
+    return np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
+
+
+def unpack(memory: NDArray[np.uint8], arrays: list[NDArray[Any]]) -> None:
+    """Write a block back into the arrays it was packed from, or into others of the same shapes."""
+    at = 0
+    for array in arrays:
+        array.reshape(-1).view(np.uint8)[:] = memory[at : at + array.nbytes]
+        at += array.nbytes

@@ -1,0 +1,155 @@
+"""Reward terms and parts of observations beyond the usual ones: registered components, as kinds of action are.
+
+A reward term is a compiled function ``earn(where, before, memory) -> float``, called once for every iteration of the
+worker, when the next boundary has been reached and before anything is decided there; ``before`` is the clock when the
+iteration began, seconds, and ``memory`` float64, the term's own numbers, all zero when an episode begins. A part of an
+observation is a compiled function ``write(where, out)``, called whenever the environment is looked at; it writes all of
+``out``, float32, and remembers nothing. Both find the tables by ``e = open_environment(where)``.
+
+docs/components.md has an example of each. :mod:`~kvgym.envs.scheduling.built_in` has those of the library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from numba import types
+
+from kvgym.envs.scheduling.opening import WHERE
+from kvgym.envs.scheduling.revealed import FEATURES
+from kvgym.envs.scheduling.tables import MOST_COMPONENTS, REWARD_TERMS
+from kvgym.errors import ConfigError
+from kvgym.registry import Registry, load_plugins
+from kvgym.simulator.compiled import Kernel, kernel
+
+TERM_SIGNATURE = types.float64(WHERE, types.float64, types.float64[::1])
+PART_SIGNATURE = types.void(WHERE, types.float32[::1])
+
+KEYS = ("system", "profile", "classes", "rule", "queue", "active")
+"""Keys of Dict observations that no part can have."""
+
+
+def reward_kernel(function: Callable[..., float]) -> Kernel:
+    """Make a kernel ``(where, before: float, memory: float64 (m,)) -> float``, see the module."""
+    return kernel(TERM_SIGNATURE)(function)
+
+
+def observation_kernel(function: Callable[..., None]) -> Kernel:
+    """Make a kernel ``(where, out: float32 (k,)) -> None``, see the module."""
+    return kernel(PART_SIGNATURE)(function)
+
+
+@dataclass(frozen=True)
+class RewardTerm:
+    """A reward term.
+
+    Attributes:
+        name: its name in the environment argument ``reward`` and in ``reward_terms``.
+        earn: made by :func:`reward_kernel`; what an iteration earns, larger is better.
+        summary: one line for listings, with the unit.
+        memory: m, how many numbers it remembers.
+    """
+
+    name: str
+    earn: Kernel
+    summary: str
+    memory: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        _check("reward term", self.name, self.earn, "earn", TERM_SIGNATURE, "reward_kernel", REWARD_TERMS)
+        if self.memory < 0:
+            raise ConfigError(
+                f"reward term {self.name!r}: memory = {self.memory}; expected 0 or more numbers"
+            )
+
+
+@dataclass(frozen=True)
+class ObservationPart:
+    """A part of observations.
+
+    Attributes:
+        name: its name in the environment argument ``features``, and its key in Dict observations.
+        write: made by :func:`observation_kernel`.
+        features: name and meaning of each number it writes.
+        low: no number is less.
+        high: no number is more.
+    """
+
+    name: str
+    write: Kernel
+    features: tuple[tuple[str, str], ...]
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        _check(
+            "observation",
+            self.name,
+            self.write,
+            "write",
+            PART_SIGNATURE,
+            "observation_kernel",
+            KEYS + FEATURES,
+        )
+        if not self.features or not self.low < self.high:
+            raise ConfigError(
+                f"observation {self.name!r}: {len(self.features)} features from {self.low} to {self.high}; expected "
+                "one or more, and low < high"
+            )
+
+
+def _check(
+    what: str, name: str, made: Any, field: str, signature: Any, decorator: str, taken: Sequence[str]
+) -> None:
+    if not name.isidentifier() or name in taken:
+        raise ConfigError(
+            f"{what} {name!r}: expected a name of letters, digits and _ other than {', '.join(taken)}"
+        )
+    if not isinstance(made, Kernel) or made.signature != signature:
+        raise ConfigError(f"{what} {name!r}: {field} must be made by {decorator}, got {made!r}")
+
+
+def _load(group: str, what: str) -> None:
+    importlib.import_module(
+        "kvgym.envs.scheduling.built_in"
+    )  # first: no plugin takes the name of one of these
+    load_plugins(group, what)
+
+
+REWARDS: Registry[RewardTerm] = Registry("reward term", partial(_load, "kvgym.rewards", "reward terms"))
+"""All reward terms but :data:`~kvgym.envs.scheduling.tables.REWARD_TERMS`, by name."""
+
+OBSERVATIONS: Registry[ObservationPart] = Registry(
+    "feature", partial(_load, "kvgym.observations", "features")
+)
+"""All parts of observations beyond the usual ones, by name."""
+
+
+def chosen_terms(names: Sequence[str]) -> tuple[RewardTerm, ...]:
+    """Return those of some reward terms that are registered.
+
+    Raises:
+        ConfigError: there are more than an environment takes.
+    """
+    return tuple(REWARDS[name] for name in _few("reward terms", [n for n in names if n not in REWARD_TERMS]))
+
+
+def chosen_parts(names: Sequence[str]) -> tuple[ObservationPart, ...]:
+    """Return those of some features that are registered parts.
+
+    Raises:
+        ConfigError: there are more than an environment takes.
+    """
+    return tuple(OBSERVATIONS[name] for name in _few("features", [n for n in names if n not in FEATURES]))
+
+
+def _few(what: str, names: list[str]) -> list[str]:
+    if len(names) > MOST_COMPONENTS:
+        raise ConfigError(f"{len(names)} registered {what}; an environment takes {MOST_COMPONENTS} at most")
+    return names

@@ -1,0 +1,74 @@
+"""The state of an environment at a moment, for planners that try what comes of an action and go back.
+
+An episode is one block of memory (:class:`~kvgym.envs.scheduling.memory.Block`), so that saving and restoring it are a
+copy each. The future is part of the state: requests that have not arrived lie in the block, and a copy continues with
+the same ones. A planner that plays copies knows what no scheduler can know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.reward_reference import ReferenceRewards
+from kvgym.errors import ConfigError
+from kvgym.workloads.table import RequestTable
+
+
+@dataclass(frozen=True)
+class EpisodeState:
+    """An episode at a moment; it can be pickled, and restored as often as one likes.
+
+    Attributes:
+        num_requests: requests that its tables have room for.
+        memory: uint8, a copy of its tables.
+        outputs: copies of what the latest step has written, see :attr:`Episodes.outputs`.
+        table: its requests.
+        reference: what the reference policy earns on them; all but its last look is never written.
+    """
+
+    num_requests: int
+    memory: NDArray[np.uint8]
+    outputs: tuple[NDArray[Any], ...]
+    table: RequestTable
+    reference: ReferenceRewards | None
+
+
+@dataclass(frozen=True)
+class EnvState:
+    """An environment at a moment: the episode, and the random numbers that later ones are drawn with.
+
+    Attributes:
+        config: its configuration.
+        episode: the episode.
+        generator: state of the bit generator.
+        ended: whether the episode is over.
+        steps: steps of the episode, where the environment counts them: in a vector. A single one leaves that to its
+            ``TimeLimit``.
+    """
+
+    config: EnvConfig
+    episode: EpisodeState
+    generator: Mapping[str, Any]
+    ended: bool
+    steps: int = 0
+
+    def check(self, config: EnvConfig) -> None:
+        """Check that it can be restored in an environment.
+
+        Raises:
+            ConfigError: that has other arguments.
+        """
+        if self.config is config or self.config == config:
+            return
+        other = [
+            name for name in EnvConfig.model_fields if getattr(self.config, name) != getattr(config, name)
+        ]
+        raise ConfigError(
+            f"the state is of an environment with another {', '.join(other)}; make both with the same arguments"
+        )

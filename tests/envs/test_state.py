@@ -1,0 +1,150 @@
+"""States: gone back to, copied and pickled, at random moments of random play, of every id, bit by bit."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from kvgym.envs import IDS, ROUTING_IDS, SCHEDULING_IDS
+from kvgym.errors import ConfigError
+
+TASK = {"scenario": "mc-sf-model-2", "num_requests": 12}
+HARD = {  # little memory, predictions that err, and a scheduler that draws random numbers
+    "workload": {
+        "preset": "lmsys",
+        "limits": {"max_prompt_len": 60, "max_output_len": 40},
+        "predictions": {"kind": "noisy", "epsilon": 0.5},
+    },
+    "kv_capacity": 250,
+    "num_requests": 20,
+    "rate": 400.0,
+}
+
+
+def make(name, hard=False, **arguments):
+    if hard and name in ROUTING_IDS:
+        arguments |= {"policy": "alpha_beta:beta=0.5", "workers": 3}
+    if hard and name in SCHEDULING_IDS:
+        arguments |= {"reward_reference": "mc_sf", "load": (0.5, 2.0)}
+    return gym.make(
+        name, disable_env_checker=True, max_episode_steps=90, **{**(HARD if hard else TASK), **arguments}
+    )
+
+
+def play(env, steps, seed, reset=False):
+    """Play at random, most of it by the mask, over the ends of episodes; returns all that there was to see."""
+    rng = np.random.default_rng(seed)
+    found = [env.reset(seed=int(rng.integers(1000)))] if reset else []
+    for _ in range(steps):
+        env.action_space.seed(int(rng.integers(2**31)))
+        mask = env.unwrapped.sample_mask() if rng.random() < 0.7 else None
+        found.append(env.step(env.action_space.sample(mask)))
+        if found[-1][2] or found[-1][3]:
+            found += [env.unwrapped.result().requests.copy(), env.reset()]
+    return found
+
+
+def check_moments(name, moments, equal, seed=0):
+    """Go back to, copy and pickle an environment at random moments, and continue each."""
+    rng = np.random.default_rng(seed)
+    env = other = None
+    for k in range(moments):
+        if k % 4 == 0:  # another environment now and then, and one somewhere else in another episode
+            env, other = (make(name, hard=k % 8 == 4) for _ in range(2))
+            play(env, 0, k, reset=True)
+            play(other, 7, k + 1, reset=True)
+        latest = play(env, int(rng.integers(1, 40)), int(rng.integers(2**31)))[-1]
+        state, moment = env.unwrapped.get_state(), (env.unwrapped.sample_mask(), latest[0])
+        steps, ahead = int(rng.integers(1, 40)), int(rng.integers(2**31))
+        limit = env._elapsed_steps
+        expected = play(env, steps, ahead)
+        observation, info = env.unwrapped.set_state(state)
+        assert equal((info["action_mask"], observation), moment)
+        env._elapsed_steps = limit
+        if k % 4 < 2:
+            again = env
+        elif k % 4 == 2:
+            other.unwrapped.set_state(state)
+            other._elapsed_steps = limit
+            again = other
+        else:
+            again = copy.deepcopy(env) if k % 8 < 4 else pickle.loads(pickle.dumps(env))
+        assert equal(play(again, steps, ahead), expected), (name, k)
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_random_moments(name, equal):
+    """Eight moments; KVGYM_MOMENTS=125 makes it a thousand over all ids, in about two minutes."""
+    check_moments(name, int(os.environ.get("KVGYM_MOMENTS", "8")), equal)
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_the_copy_is_the_same_and_its_own(name, equal):
+    """A copy has the random numbers of later episodes and of its spaces, and leaves the original alone."""
+    env = make(name)
+    play(env, 5, 0, reset=True)
+    env.action_space.seed(3)
+    twin = copy.deepcopy(env)
+    assert equal(twin.action_space.sample(), env.action_space.sample())
+    before = env.unwrapped.get_state()
+    play(twin, 30, 1)
+    after = env.unwrapped.get_state()
+    assert equal(getattr(before, "episode", before).memory, getattr(after, "episode", after).memory)
+    assert before.generator == after.generator
+    fresh = copy.deepcopy(make(name))
+    with pytest.raises(gym.error.ResetNeeded, match="reset"):
+        fresh.unwrapped.get_state()
+    assert equal(fresh.reset(seed=2), env.reset(seed=2))
+
+
+@pytest.mark.parametrize("name", SCHEDULING_IDS)
+def test_vector(name, equal):
+    """A vector goes on from its own states, and from that of a single environment in all places."""
+    env = gym.make_vec(name, 3, max_episode_steps=30, **TASK).unwrapped
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    actions = [env.action_space.sample() for _ in range(40)]
+    for action in actions[:11]:
+        env.step(action)
+    states, twin = env.get_state(), copy.deepcopy(env)
+    expected = [env.step(action) for action in actions]
+    assert equal([twin.step(action) for action in actions], expected)
+    env.set_state(states)
+    assert equal([env.step(action) for action in actions], expected)
+    single = make(name)
+    latest = play(single, 4, 0, reset=True)[-1]
+    observations, _ = env.set_state([single.unwrapped.get_state()] * 3)
+    assert equal(observations[2], latest[0])
+    observation, reward, *_ = single.step(actions[0][1])
+    found = env.step(np.stack([actions[0][1]] * 3))
+    assert equal((found[0][0], found[1][0]), (observation, np.float64(reward)))
+    with pytest.raises(ConfigError, match="1 states for 3 environments"):
+        env.set_state([states[0]])
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_states_of_others_are_refused(name):
+    one, other = make(name), make(name, num_requests=5, kv_capacity=80)
+    one.reset(seed=0)
+    with pytest.raises(
+        ConfigError, match="another kv_capacity, num_requests; make both with the same arguments"
+    ):
+        other.unwrapped.set_state(one.unwrapped.get_state())
+
+
+def test_pictures_begin_with_the_copy():
+    env = make("kvgym/AdmitCount-v0", render_mode="ansi")
+    play(env, 5, 0, reset=True)
+    twin = copy.deepcopy(env)
+    assert twin.render() == env.render()
+    play(twin, 5, 1)
+    state = env.unwrapped.get_state()
+    text = env.render()
+    play(env, 3, 2)
+    env.unwrapped.set_state(state)
+    assert env.render() == text
