@@ -78,4 +78,5 @@ def validate_fields(kind: type[M], fields: Mapping[str, Any], origin: str) -> M:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "(whole file)"
-        raise ConfigError(f"{origin}: field {place}: {first['msg']}") from None
+        valid = f"; fields: {', '.join(kind.model_fields)}" if first["type"] == "extra_forbidden" else ""
+        raise ConfigError(f"{origin}: field {place}: {first['msg']}{valid}") from None
