@@ -187,7 +187,7 @@ class CalibratedHardware(Hardware):
 
 
 class RooflineHardware(Hardware):
-    """Hardware of which only data sheets and the model's shape are known; see :mod:`kvgym.batch_time.deployment`.
+    """Hardware of which only data sheets and the model's shape are known; see :mod:`kvgym.batch_time.described`.
 
     Attributes:
         compute_efficiency: attainable share of the peak FLOP/s.
