@@ -2,9 +2,9 @@
 
 import csv
 
+from kvgym.batch_time.presets import GPUS
 from kvgym.batch_time.profile_csv import BLOCK_OPERATORS
 from kvgym.batch_time.recipes import Recipe
-from kvgym.batch_time.presets import GPUS
 from kvgym.batch_time.shapes import ModelShape
 
 SHAPE = ModelShape(name="small", num_layers=4, hidden=1024, num_heads=8, num_kv_heads=4, ffn=2816, vocab=1000)
