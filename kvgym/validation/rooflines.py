@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
@@ -57,6 +58,7 @@ def engine_predictor(deployment: Deployment) -> Predictor:
     return Predictor(deployment, kernels, False, hardware.kv_capacity, hardware.all_engines, hardware.engine)
 
 
+@functools.cache
 def engine_table() -> str:
     """Return rooflines beside a running engine."""
     rows = ["| deployment | rows | token times | prompts of one request |", "| --- " * 4 + "|"]
