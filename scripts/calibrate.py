@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kvgym.batch_time.calibration import calibrate, write_hardware
 from kvgym.batch_time.calibration_report import report
-from kvgym.batch_time.hardware import hardware_names, load_hardware
+from kvgym.batch_time.hardware import hardware_names, load_calibrated
 from kvgym.batch_time.recipes import load_recipe, recipe_names
 
 HARDWARE = Path(__file__).resolve().parent.parent / "configs" / "hardware"
@@ -29,7 +29,7 @@ def main() -> None:
     if args.profiles is not None:
         for name in recipe_names():
             write_hardware(calibrate(args.profiles, load_recipe(name), args.date), HARDWARE / f"{name}.yaml")
-    print(report([load_hardware(name) for name in hardware_names()]))
+    print(report([load_calibrated(name) for name in hardware_names()]))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from kvgym.batch_time.memory import check_tensor_parallel, resolve_gpu, resolve_model
-from kvgym.batch_time.shapes import GPU, MODELS, ModelShape
+from kvgym.batch_time.memory import check_tensor_parallel
+from kvgym.batch_time.presets import GPUS, MODELS
+from kvgym.batch_time.shapes import GPU, ModelShape, require_plain
 from kvgym.errors import ConfigError, KVGymError
 
 TOKENS = (
@@ -315,7 +316,7 @@ def write_recipe(
     folder: Path, model: str | ModelShape, gpu: str | GPU, parts: int, card: str, dtype_bytes: int
 ) -> None:
     """Write a recipe for the files in a folder."""
-    shape = resolve_model(model).model_copy(update={"dtype_bytes": float(dtype_bytes)})
+    shape = MODELS.find(model).model_copy(update={"dtype_bytes": float(dtype_bytes)})
     figures = "the data sheet" if isinstance(gpu, str) else "what a matrix product and a copy attained"
     name = f"{shape.name} {card} tp{parts}".lower().replace(" ", "-")
     content: dict[str, Any] = {
@@ -323,7 +324,7 @@ def write_recipe(
         "description": f"{shape.name} on {parts} x {card}"[:100],
         "source": f"measured by scripts/profile_gpu.py; figures of the GPU: {figures}",
         "profiles": {"linear": "linear.csv", "attention": "attention.csv"},
-        "model": model if isinstance(model, str) and shape == resolve_model(model) else shape.model_dump(),
+        "model": model if isinstance(model, str) and shape == MODELS.find(model) else shape.model_dump(),
         "gpu": gpu if isinstance(gpu, str) else gpu.model_dump(),
         "tensor_parallel": parts,
     }
@@ -335,10 +336,7 @@ def write_recipe(
 
 def _model(text: str) -> str | ModelShape:
     """Return the name of a preset, or the shape in a YAML file."""
-    if text.endswith((".yaml", ".yml")):
-        return ModelShape.model_validate(yaml.safe_load(Path(text).read_text("utf-8")))
-    resolve_model(text)
-    return text
+    return MODELS.find(text) if text.endswith((".yaml", ".yml")) else MODELS.name(text)
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -375,10 +373,11 @@ def profile(options: argparse.Namespace) -> None:
     import torch
 
     model, parts = _model(options.model), options.tensor_parallel
-    shape = resolve_model(model)
+    shape = MODELS.find(model)
+    require_plain(shape, "profiling")
     check_tensor_parallel(shape, parts)
     if options.gpu is not None:
-        resolve_gpu(options.gpu)
+        GPUS.find(options.gpu)
     workers = int(os.environ.get("WORLD_SIZE", "1"))
     if workers != parts:
         raise ConfigError(
@@ -412,7 +411,7 @@ def profile(options: argparse.Namespace) -> None:
     write_csv(options.out / "attention.csv", attention)
     if reduced:
         write_csv(options.out / "all_reduce.csv", reduced)
-    card = resolve_gpu(gpu).name
+    card = GPUS.find(gpu).name
     write_recipe(options.out, model, gpu, parts, card, machine.dtype.itemsize)
     rows = (
         f"{len(linear)} rows of token operators, {len(attention)} of attention, {len(reduced)} of all-reduce"

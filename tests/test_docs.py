@@ -8,20 +8,36 @@ from pathlib import Path
 
 import pytest
 
+from kvgym.batch_time.hardware import load_hardware
 from kvgym.cli.console import markdown_table
 from kvgym.cli.list import listing
 from kvgym.envs.expressible import table
-from kvgym.experiments.scenario import scenario_names
+from kvgym.experiments.scenario import load_scenario, scenario_names
 from kvgym.export import records, vllm_bench
 
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-@pytest.mark.parametrize("what", ["policies", "routers"])
-def test_the_page_of_policies_is_up_to_date(what: str) -> None:
-    page = (DOCS / "policies.md").read_text("utf-8")
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [("policies", "policies"), ("routers", "policies"), ("models", "hardware"), ("gpus", "hardware")],
+)
+def test_pages_with_lists_are_up_to_date(what: str, name: str) -> None:
+    page = (DOCS / f"{name}.md").read_text("utf-8")
     for line in markdown_table(*listing(what, full=True)).splitlines():
-        assert line in page, f"run kvgym list {what} --markdown and put the table into docs/policies.md"
+        assert line in page, f"run kvgym list {what} --markdown and put the table into docs/{name}.md"
+
+
+def test_the_examples_of_hardware_run(tmp_path: Path) -> None:
+    page = (DOCS / "hardware.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(code, "docs/hardware.md", "exec"), {})
+    for name, text in zip(
+        ("scenario", "file"), re.findall(r"```yaml\n(.*?)```", page, re.DOTALL), strict=True
+    ):
+        (tmp_path / f"{name}.yaml").write_text(text)
+    assert load_scenario(tmp_path / "scenario.yaml").make_system().kv_capacity > 0
+    assert load_hardware(tmp_path / "file.yaml").engine == "ours"
 
 
 def test_the_page_of_actions_says_what_they_can_express() -> None:

@@ -17,13 +17,16 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from kvgym.batch_time.affine import AffineBatchTime
-from kvgym.batch_time.hardware import Hardware, hardware_names, load_hardware
+from kvgym.batch_time.described import Roofline
+from kvgym.batch_time.hardware import hardware_names, load_calibrated, load_hardware
 from kvgym.batch_time.memory import kv_capacity
 from kvgym.batch_time.overhead import NO_ENGINE, NONE, EngineOverhead, parse_overhead
 from kvgym.batch_time.piecewise import PiecewiseBatchTime
+from kvgym.batch_time.presets import GPUS, MODELS
 from kvgym.batch_time.profile import COMPOSITIONS, ProfileBatchTime
 from kvgym.batch_time.roofline import RooflineBatchTime
-from kvgym.batch_time.shapes import GPU, GPUS, MODELS, ModelShape
+from kvgym.batch_time.served import CalibratedHardware, Hardware, RooflineHardware
+from kvgym.batch_time.shapes import GPU, ModelShape
 from kvgym.batch_time.tables import ProfileTables
 from kvgym.batch_time.tile import TileBatchTime
 from kvgym.batch_time.unit import UnitBatchTime
@@ -40,18 +43,22 @@ __all__ = [
     "MODELS",
     "AffineBatchTime",
     "BatchTimeModel",
+    "CalibratedHardware",
     "EngineOverhead",
     "Hardware",
     "ModelShape",
     "PiecewiseBatchTime",
     "ProfileBatchTime",
     "ProfileTables",
+    "Roofline",
     "RooflineBatchTime",
+    "RooflineHardware",
     "TileBatchTime",
     "UnitBatchTime",
     "batch_time_kernel",
     "hardware_names",
     "kv_capacity",
+    "load_calibrated",
     "load_hardware",
     "make_batch_time",
 ]
@@ -74,6 +81,7 @@ def _roofline(
     compute_efficiency: float = 0.6,
     memory_efficiency: float = 0.8,
     overhead: float = 0.003,
+    overhead_per_request: float = 0.0,
 ) -> BatchTimeModel:
     return RooflineBatchTime(
         gpu if isinstance(gpu, str) else _validated(GPU, "gpu", gpu),
@@ -82,6 +90,7 @@ def _roofline(
         compute_efficiency=compute_efficiency,
         memory_efficiency=memory_efficiency,
         overhead=overhead,
+        overhead_per_request=overhead_per_request,
     )
 
 
@@ -134,7 +143,7 @@ def _profile(
     if (hardware is None) == (tables is None):
         raise ConfigError("batch time 'profile' needs either hardware (a name or path) or tables, not both")
     if hardware is not None:
-        return load_hardware(hardware).batch_time(composition=composition, engine=engine)
+        return load_calibrated(hardware).batch_time(composition=composition, engine=engine)
     if isinstance(engine, str) and engine != NO_ENGINE:
         raise ConfigError(
             f"batch time 'profile' with tables: engine = {engine!r} names an engine of a hardware file; give its "

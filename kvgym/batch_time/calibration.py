@@ -25,12 +25,12 @@ from kvgym.batch_time.fitting import (
     pool_decodes,
 )
 from kvgym.batch_time.grids import CACHED, CHUNKS, CONTEXTS, batches, grid, resolution, thin
-from kvgym.batch_time.hardware import Hardware
 from kvgym.batch_time.held_out import WAITING_BYTES, FitError
 from kvgym.batch_time.interpolation import Floats, surface_values
 from kvgym.batch_time.profile_csv import Profiles, read_profiles
 from kvgym.batch_time.recipes import Recipe
 from kvgym.batch_time.roofline import RooflineBatchTime
+from kvgym.batch_time.served import CalibratedHardware
 from kvgym.errors import ConfigError
 
 HELD_OUT_SHARE = 0.2
@@ -304,7 +304,7 @@ def calibrate(
         "tables": tables,
         "held_out": held,
     }
-    errors = Hardware.model_validate(content).measured_errors()
+    errors = CalibratedHardware.model_validate(content).measured_errors()
     _refuse(recipe.name, errors, max_error)
     content["fit_error"] = {name: error.model_dump() for name, error in errors.items()}
     return content
@@ -341,7 +341,7 @@ def _refuse(name: str, errors: dict[str, FitError], max_error: float) -> None:
             )
 
 
-def warnings(hardware: Hardware) -> list[str]:
+def warnings(hardware: CalibratedHardware) -> list[str]:
     """Return a line for each operator group whose median error is worth a second look."""
     return [
         f"{group}: median error {hardware.fit_error[group].median:.1%} is beyond {bound:.0%}"

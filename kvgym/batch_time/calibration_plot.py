@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvgym.batch_time.hardware import Hardware
+from kvgym.batch_time.served import CalibratedHardware
 from kvgym.errors import ConfigError
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -25,7 +25,7 @@ def check_plot(path: Path) -> None:
         raise ConfigError('plots need matplotlib: pip install "kvgym[report]"')
 
 
-def draw(hardware: Hardware, path: Path) -> None:
+def draw(hardware: CalibratedHardware, path: Path) -> None:
     """Draw one panel per operator group, on logarithmic axes, with the line of equal times.
 
     Args:

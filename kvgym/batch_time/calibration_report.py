@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kvgym.batch_time.hardware import Hardware
 from kvgym.batch_time.overhead import NO_ENGINE
 from kvgym.batch_time.profile import COMPOSITIONS
 from kvgym.batch_time.roofline import RooflineBatchTime
+from kvgym.batch_time.served import CalibratedHardware
 
 
 class Batch(NamedTuple):
@@ -85,7 +85,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def error_table(files: Sequence[Hardware]) -> str:
+def error_table(files: Sequence[CalibratedHardware]) -> str:
     """Return the errors on held-out rows by hardware file and operator group."""
     rows = [
         [hardware.name, group, f"{e.median:.1%}", f"{e.p95:.1%}", f"{e.rows:,}"]
@@ -95,7 +95,7 @@ def error_table(files: Sequence[Hardware]) -> str:
     return _table(["hardware", "operator group", "median", "95th percentile", "held-out rows"], rows)
 
 
-def batch_table(hardware: Hardware) -> str:
+def batch_table(hardware: CalibratedHardware) -> str:
     """Return milliseconds of GPU kernels for the typical batches, in every composition."""
     models = [hardware.batch_time(composition=name, engine=NO_ENGINE) for name in COMPOSITIONS]
     rows = [
@@ -105,7 +105,7 @@ def batch_table(hardware: Hardware) -> str:
     return _table(["batch", *(f"{name}, ms" for name in COMPOSITIONS)], rows)
 
 
-def vidur_table(hardware: Hardware) -> str:
+def vidur_table(hardware: CalibratedHardware) -> str:
     """Return the composition "vidur" beside what the Vidur simulator predicts."""
     model = hardware.batch_time(composition="vidur")
     rows = []
@@ -115,7 +115,7 @@ def vidur_table(hardware: Hardware) -> str:
     return _table(["batch", "Vidur, ms", "composition vidur, ms", "difference"], rows)
 
 
-def monotone_effect(hardware: Hardware) -> tuple[float, float]:
+def monotone_effect(hardware: CalibratedHardware) -> tuple[float, float]:
     """Return what pooling the decodes does to the kernels of whole batches of equal decodes.
 
     Compares the compositions "kvgym" and "homogeneous" over the measured decode grid, as far as the KV cache
@@ -138,13 +138,13 @@ def monotone_effect(hardware: Hardware) -> tuple[float, float]:
     return float(np.median(difference)), float(difference.max())
 
 
-def effect_table(files: Sequence[Hardware]) -> str:
+def effect_table(files: Sequence[CalibratedHardware]) -> str:
     """Return :func:`monotone_effect` by hardware file."""
     rows = [[hardware.name, *(f"{value:.1%}" for value in monotone_effect(hardware))] for hardware in files]
     return _table(["hardware", "median", "largest"], rows)
 
 
-def roofline_ratios(hardware: Hardware) -> dict[str, float]:
+def roofline_ratios(hardware: CalibratedHardware) -> dict[str, float]:
     """Return the batch time of the tables over that of the roofline with its default efficiencies.
 
     Args:
@@ -164,7 +164,7 @@ def roofline_ratios(hardware: Hardware) -> dict[str, float]:
     }
 
 
-def roofline_table(files: Sequence[Hardware]) -> str:
+def roofline_table(files: Sequence[CalibratedHardware]) -> str:
     """Return the median, least and largest of :func:`roofline_ratios` by hardware file."""
     rows = []
     for hardware in files:
@@ -181,13 +181,13 @@ def roofline_table(files: Sequence[Hardware]) -> str:
     return _table(["hardware", "median", "least", "largest"], rows)
 
 
-def capacity_table(files: Sequence[Hardware]) -> str:
+def capacity_table(files: Sequence[CalibratedHardware]) -> str:
     """Return the tokens of KV cache and their origin by hardware file."""
     rows = [[hardware.name, f"{hardware.kv_capacity:,}", hardware.kv_capacity_origin] for hardware in files]
     return _table(["hardware", "tokens", "origin"], rows)
 
 
-def range_table(files: Sequence[Hardware]) -> str:
+def range_table(files: Sequence[CalibratedHardware]) -> str:
     """Return the largest measured value of each quantity by hardware file."""
     names = ("tokens", "decodes", "decode_context_each", "decode_context_all", "prefill_chunk")
     heads = (
@@ -208,7 +208,7 @@ def range_table(files: Sequence[Hardware]) -> str:
     return _table(["hardware", *heads], rows)
 
 
-def report(files: Sequence[Hardware]) -> str:
+def report(files: Sequence[CalibratedHardware]) -> str:
     """Return the whole report as Markdown.
 
     Args:

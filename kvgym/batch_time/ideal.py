@@ -22,14 +22,14 @@ class IdealTimes:
 
     def __init__(self, gpu: GPU, model: ModelShape, tensor_parallel: int) -> None:
         self.gpu, self.model, self.parts = gpu, model, tensor_parallel
-        hidden, kv, ffn = model.hidden, 2 * model.kv_width, model.ffn
+        hidden, queries, kv, ffn = model.hidden, model.query_width, 2 * model.kv_width, model.ffn
         # Weights, and activations read and written per token: by all GPUs together, and by every GPU.
         self._operators: dict[str, tuple[float, float, float]] = {
-            "attn_pre_proj": (hidden * (hidden + kv), hidden + kv, hidden),
-            "attn_post_proj": (hidden * hidden, hidden, hidden),
+            "attn_pre_proj": (hidden * (queries + kv), queries + kv, hidden),
+            "attn_post_proj": (queries * hidden, queries, hidden),
             "mlp_up_proj": (2 * hidden * ffn, 2 * ffn, hidden),
             "mlp_down_proj": (hidden * ffn, ffn, hidden),
-            "attn_rope": (0, 2 * (hidden + kv / 2), 0),
+            "attn_rope": (0, 2 * (queries + kv / 2), 0),
             "mlp_act": (0, 3 * ffn, 0),
             "input_layernorm": (0, 0, 2 * hidden),
             "post_attention_layernorm": (0, 0, 2 * hidden),
@@ -62,7 +62,7 @@ class IdealTimes:
             context: tokens cached before each, shape (n,).
         """
         pairs = decodes * (context + 1)
-        return self._ms(4 * self.model.hidden / self.parts * pairs, self._keys() * pairs)
+        return self._ms(4 * self.model.query_width / self.parts * pairs, self._keys() * pairs)
 
     def prefill(self, chunk: Floats, cached: Floats) -> Floats:
         """Return milliseconds of prefill attention of one chunk.
@@ -72,12 +72,12 @@ class IdealTimes:
             cached: tokens cached before it, shape (n,).
         """
         pairs = chunk * (cached + (chunk + 1) / 2)
-        entries = self._keys() * (chunk + cached) + 2 * self.model.hidden / self.parts * chunk
-        return self._ms(4 * self.model.hidden / self.parts * pairs, entries)
+        entries = self._keys() * (chunk + cached) + 2 * self.model.query_width / self.parts * chunk
+        return self._ms(4 * self.model.query_width / self.parts * pairs, entries)
 
     def reshape(self, tokens: Floats) -> Floats:
         """Return milliseconds of a copy of queries, keys and values of so many tokens, shape (n,)."""
-        width = (self.model.hidden + 2 * self.model.kv_width) / self.parts
+        width = (self.model.query_width + 2 * self.model.kv_width) / self.parts
         return self._ms(np.zeros_like(tokens), 2 * width * tokens)
 
     def kv_write(self, tokens: Floats) -> Floats:
@@ -86,7 +86,7 @@ class IdealTimes:
 
     def _keys(self) -> float:
         """Return entries of keys and values of one token on one GPU."""
-        return 2 * self.model.kv_width / min(self.parts, self.model.num_kv_heads)
+        return 2 * self.model.kv_width / self.model.kv_parts(self.parts)
 
     def all_reduce(self, size: Floats) -> Floats:
         """Return milliseconds of an all-reduce of so many bytes, shape (n,)."""

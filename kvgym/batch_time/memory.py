@@ -2,46 +2,28 @@
 
 from __future__ import annotations
 
-from kvgym.batch_time.shapes import GPU, GPUS, MODELS, ModelShape
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.batch_time.presets import GPUS, MODELS
+from kvgym.batch_time.shapes import GPU, ModelShape
+from kvgym.errors import ConfigError
 
-
-def resolve_gpu(gpu: GPU | str) -> GPU:
-    """Return a GPU given itself or its preset name.
-
-    Raises:
-        UnknownNameError: no preset has that name.
-    """
-    if isinstance(gpu, GPU):
-        return gpu
-    if gpu not in GPUS:
-        raise UnknownNameError("GPU", gpu, GPUS)
-    return GPUS[gpu]
-
-
-def resolve_model(model: ModelShape | str) -> ModelShape:
-    """Return a model shape given itself or its preset name.
-
-    Raises:
-        UnknownNameError: no preset has that name.
-    """
-    if isinstance(model, ModelShape):
-        return model
-    if model not in MODELS:
-        raise UnknownNameError("model shape", model, MODELS)
-    return MODELS[model]
+_GIB = 2**30
+_MOST_GPUS = 128
 
 
 def check_tensor_parallel(model: ModelShape, tensor_parallel: int) -> None:
     """Check that a model can be split over so many GPUs.
 
     Raises:
-        ConfigError: the number is below 1 or does not divide the query heads.
+        ConfigError: the heads cannot be divided over them.
     """
-    if tensor_parallel < 1 or model.num_heads % tensor_parallel:
+    if not model.splits(tensor_parallel):
+        heads = f"the {model.num_heads} heads"
+        if model.latent is None and model.num_kv_heads < model.num_heads:
+            heads += f" ({model.num_kv_heads} KV heads)"
+        possible = [n for n in range(1, model.num_heads + 1) if model.splits(n)]
         raise ConfigError(
-            f"tensor_parallel must be >= 1 and divide the {model.num_heads} heads of {model.name}, "
-            f"got {tensor_parallel}"
+            f"tensor_parallel = {tensor_parallel} does not divide {heads} of {model.name}; valid: "
+            f"{', '.join(map(str, possible))}"
         )
 
 
@@ -51,18 +33,18 @@ def kv_capacity(
     *,
     tensor_parallel: int = 1,
     memory_fraction: float = 0.9,
-    activation_reserve: float = 2 * 2**30,
+    activation_reserve: float = 2 * _GIB,
     block_size: int = 16,
 ) -> int:
     """Return how many tokens the KV cache of a worker can hold.
 
     Per GPU: ``(memory * memory_fraction - weights / tensor_parallel - activation_reserve) / (KV bytes per
     token / tensor_parallel)``, rounded down to whole blocks. Where there are fewer KV heads than GPUs each
-    GPU stores one copy of a head.
+    GPU stores one copy of a head; of latent attention every GPU stores all.
 
     Args:
-        gpu: the GPU or its preset name.
-        model: the model shape or its preset name.
+        gpu: the GPU, its preset name or file.
+        model: the model shape, its preset name or file.
         tensor_parallel: GPUs that the model is split over.
         memory_fraction: share of the device memory that the engine may use, in (0, 1].
         activation_reserve: bytes per GPU for activations, workspaces and the CUDA context.
@@ -72,9 +54,10 @@ def kv_capacity(
         tokens, a multiple of ``block_size``.
 
     Raises:
-        ConfigError: an argument is out of range, or the weights leave no room for a single block.
+        ConfigError: an argument is out of range, or the weights leave no room for a single block; then the message
+            says how much memory is missing, and how many GPUs would do.
     """
-    gpu, model = resolve_gpu(gpu), resolve_model(model)
+    gpu, model = GPUS.find(gpu), MODELS.find(model)
     check_tensor_parallel(model, tensor_parallel)
     if not 0 < memory_fraction <= 1:
         raise ConfigError(f"memory_fraction must be in (0, 1], got {memory_fraction!r}")
@@ -83,14 +66,25 @@ def kv_capacity(
     if block_size < 1:
         raise ConfigError(f"block_size must be >= 1 token, got {block_size!r}")
     usable = gpu.memory * memory_fraction
-    weights = model.weights * model.dtype_bytes / tensor_parallel
-    per_token = model.kv_bytes_per_token / min(tensor_parallel, model.num_kv_heads)
-    free = usable - weights - activation_reserve
-    if free < per_token * block_size:
-        gib = 2**30
-        raise ConfigError(
-            f"{model.name} does not fit on {tensor_parallel} x {gpu.name}: per GPU {weights / gib:.1f} GiB "
-            f"of weights and {activation_reserve / gib:.1f} GiB of reserve leave no KV block in the "
-            f"{usable / gib:.1f} GiB usable; raise tensor_parallel or memory_fraction, or lower the reserve"
+
+    def free(parts: int) -> float:
+        return usable - model.weight_bytes / parts - activation_reserve
+
+    def block(parts: int) -> float:
+        return model.kv_bytes_per_token / model.kv_parts(parts) * block_size
+
+    if free(tensor_parallel) < block(tensor_parallel):
+        enough = [n for n in range(1, _MOST_GPUS + 1) if model.splits(n) and free(n) >= block(n)]
+        remedy = (
+            f"tensor_parallel (--tp) = {enough[0]} is the least that fits"
+            if enough
+            else "no number of them would do"
         )
-    return int(free // (per_token * block_size)) * block_size
+        raise ConfigError(
+            f"{model.name} does not fit on {tensor_parallel} x {gpu.name}: each GPU lacks "
+            f"{(block(tensor_parallel) - free(tensor_parallel)) / _GIB:.1f} GiB for "
+            f"{model.weight_bytes / tensor_parallel / _GIB:.1f} GiB of weights, {activation_reserve / _GIB:.1f} GiB of "
+            f"reserve and one KV block in the {usable / _GIB:.1f} GiB usable; {remedy}; or raise memory_fraction, "
+            "lower the reserve, or take smaller weights (fp8, int4)"
+        )
+    return int(free(tensor_parallel) // block(tensor_parallel)) * block_size

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from kvgym.batch_time.memory import check_tensor_parallel, kv_capacity, resolve_gpu, resolve_model
+from kvgym.batch_time.memory import check_tensor_parallel, kv_capacity
 from kvgym.batch_time.overhead import NO_ENGINE, EngineOverhead, check_engine
-from kvgym.batch_time.shapes import GPU, ModelShape
+from kvgym.batch_time.presets import GPUS, MODELS
+from kvgym.batch_time.shapes import GPU, ModelShape, require_plain
 from kvgym.batch_time.yaml_files import parse_fields, read_text, validate_fields
 from kvgym.errors import UnknownNameError
 
@@ -110,6 +111,7 @@ class Recipe(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
+        require_plain(self.model, "calibration")
         check_tensor_parallel(self.model, self.tensor_parallel)
         if self.gpu.num_sms is None:
             raise ValueError("gpu.num_sms is needed: on how many multiprocessors kernels run in waves")
@@ -182,7 +184,7 @@ def parse_recipe(text: str, origin: str, name: str) -> Recipe:
     origin = f"recipe {origin}"
     filled = {"name": name, **parse_fields(text, origin)}
     if isinstance(filled.get("model"), str):
-        filled["model"] = resolve_model(filled["model"])
+        filled["model"] = MODELS.find(filled["model"])
     if isinstance(filled.get("gpu"), str):
-        filled["gpu"] = resolve_gpu(filled["gpu"])
+        filled["gpu"] = GPUS.find(filled["gpu"])
     return validate_fields(Recipe, filled, origin)

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.batch_time._checks import non_negative, number, share
-from kvgym.batch_time.memory import check_tensor_parallel, resolve_gpu, resolve_model
-from kvgym.batch_time.shapes import GPU, GPUS, MODELS, ModelShape
+from kvgym.batch_time.memory import check_tensor_parallel
+from kvgym.batch_time.presets import GPUS, MODELS
+from kvgym.batch_time.shapes import GPU, ModelShape, require_plain
 from kvgym.errors import ConfigError
 from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 from kvgym.simulator.compiled import jit
@@ -84,8 +85,8 @@ def weight_pairs(model: ModelShape, t_row: int, t_red: int) -> int:
 
     Each (outputs, inputs) matrix counts ceil(outputs / t_row) * ceil(inputs / t_red).
     """
-    hidden, kv, ffn = model.hidden, model.kv_width, model.ffn
-    layer = [(hidden, hidden), (kv, hidden), (kv, hidden), (hidden, hidden)]
+    hidden, queries, kv, ffn = model.hidden, model.query_width, model.kv_width, model.ffn
+    layer = [(queries, hidden), (kv, hidden), (kv, hidden), (hidden, queries)]
     layer += [(ffn, hidden), (ffn, hidden), (hidden, ffn)]
     pairs = sum(_up(outputs, t_row) * _up(inputs, t_red) for outputs, inputs in layer)
     return model.num_layers * pairs + _up(model.vocab, t_row) * _up(hidden, t_red)
@@ -190,8 +191,8 @@ class TileBatchTime(BatchTimeModel):
     cancels. Nothing is rounded to whole waves of SMs: (2) and (3) do not.
 
     Args:
-        gpu: figures of the GPU, or a preset name.
-        model: shape of the model, or a preset name.
+        gpu: figures of the GPU, a preset name or a file.
+        model: shape of a dense model, a preset name or a file.
         tensor_parallel: GPUs that the model is split over.
         t_row: rows of an output tile. (256, 128, 32) is one of the two best tilings of an A100 according to
             Section 2.3, the one with at most 128 columns (Section 4.3: "typically as small as 64 or 128").
@@ -236,7 +237,8 @@ class TileBatchTime(BatchTimeModel):
         memory_efficiency: float = 0.8,
         overhead: float = 0.003,
     ) -> None:
-        self.gpu, self.model = resolve_gpu(gpu), resolve_model(model)
+        self.gpu, self.model = GPUS.find(gpu), MODELS.find(model)
+        require_plain(self.model, "batch time 'tile'")
         check_tensor_parallel(self.model, tensor_parallel)
         sizes = {"t_row": t_row, "t_col": t_col, "t_red": t_red, "gemv_row": gemv_row, "gemv_col": gemv_col}
         sms = self.gpu.num_sms if num_sms is None else num_sms
@@ -285,7 +287,7 @@ class TileBatchTime(BatchTimeModel):
         return TiledNode(
             **tiles,
             num_layers=model.num_layers,
-            width=model.hidden,
+            width=model.query_width,
             kv_width=model.head_dim * max(tensor_parallel, model.num_kv_heads),
             linear_pairs=weight_pairs(model, tiles["t_row"], tiles["t_red"]),
             num_sms=num_sms * tensor_parallel,
@@ -322,12 +324,10 @@ class TileBatchTime(BatchTimeModel):
 
     def spec(self) -> dict[str, Any]:
         """Return the arguments as a JSON-able dict that :func:`make_batch_time` accepts."""
-        gpu = next((n for n, g in GPUS.items() if g == self.gpu), None)
-        model = next((n for n, m in MODELS.items() if m == self.model), None)
         return {
             "kind": "tile",
-            "gpu": gpu or self.gpu.model_dump(),
-            "model": model or self.model.model_dump(),
+            "gpu": GPUS.name_of(self.gpu) or self.gpu.model_dump(),
+            "model": MODELS.name_of(self.model) or self.model.model_dump(),
             **self._arguments,
         }
 

@@ -28,12 +28,14 @@ from kvgym.cli.scenario_options import (
     WorkersOption,
     WorkloadOption,
     build_scenario,
+    roofline_options,
 )
 from kvgym.errors import ConfigError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
 
+@roofline_options
 def bound(
     scenario: Annotated[
         str, typer.Argument(help="Name (see kvgym list scenarios) or YAML file of a scenario.")

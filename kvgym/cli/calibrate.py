@@ -38,7 +38,7 @@ def calibrate(
     """
     from kvgym.batch_time.calibration import calibrate as fit
     from kvgym.batch_time.calibration import warnings, write_hardware
-    from kvgym.batch_time.hardware import load_hardware
+    from kvgym.batch_time.hardware import load_calibrated
     from kvgym.batch_time.recipes import load_recipe
     from kvgym.errors import ConfigError
 
@@ -55,7 +55,7 @@ def calibrate(
         write_hardware(content, path)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
-    hardware = load_hardware(path)
+    hardware = load_calibrated(path)
     rows = {
         group: (f"{error.median:.1%}", f"{error.p95:.1%}", f"{error.rows:,}")
         for group, error in hardware.fit_error.items()

@@ -37,6 +37,7 @@ from kvgym.cli.scenario_options import (
     TtftSloOption,
     WorkloadOption,
     build_scenario,
+    roofline_options,
 )
 from kvgym.cli.target_options import (
     PoliciesOption,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 LONGEST_REASON = 60
 
 
+@roofline_options
 def capacity(
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     slo: SloOption = "ttft_p99<1,tbt_p99<0.2",

@@ -35,12 +35,14 @@ from kvgym.cli.scenario_options import (
     WorkersOption,
     WorkloadOption,
     build_scenario,
+    roofline_options,
 )
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
 
+@roofline_options
 def compare(
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     policies: Annotated[

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 LISTS = (
     "policies", "agents", "scenarios", "hardware", "workloads", "environments", "routers", "training", "sweeps",
-    "traces", "metrics",
+    "traces", "metrics", "models", "gpus",
 )  # fmt: skip
 SHOWN_ERRORS = ("linear", "attention_decode", "attention_decode_homogeneous", "attention_prefill")
 """Operator groups whose median held-out errors the list of hardware shows."""
@@ -36,6 +36,20 @@ HARDWARE_HEADINGS = (
     "name", "what it is", "KV tokens", "engine", "engine validated", "errors: linear, decode (equal contexts), prefill",
     "measured up to",
 )  # fmt: skip
+
+
+MODEL_HEADINGS = (
+    "name", "weights", "per token", "memory", "KV per token", "layers", "heads / KV heads", "MLP",
+)  # fmt: skip
+GPU_HEADINGS = ("name", "16-bit TFLOP/s", "smaller types", "memory", "bandwidth", "link, one way")
+
+_ROOFLINE = "roofline, not validated: --model NAME --gpu NAME --tp N (docs/hardware.md)"
+ABOUT = {
+    "hardware": "others by a roofline of their data sheets: kvgym list models, kvgym list gpus (docs/hardware.md)",
+    "models": _ROOFLINE,
+    "gpus": _ROOFLINE,
+}
+"""What is said below a list."""
 
 
 def list_(
@@ -63,6 +77,9 @@ def list_(
             else:
                 short = name is None and len(headings) == 2 and console.out.is_terminal
                 console.out.print(console.mapping_table(title, rows, headings, one_line=short))
+            console.out.print()
+        if chosen in ABOUT:
+            console.out.print(ABOUT[chosen], markup=False)
             console.out.print()
     if what is not None and name is None and not markdown:
         console.out.print(f"all that is known of one of them: kvgym list {what} NAME", style="dim")
@@ -138,11 +155,11 @@ def hardware_rows(full: bool) -> dict[str, tuple[str, ...]]:
     Args:
         full: say what the engine was validated on, not only whether.
     """
-    from kvgym.batch_time.hardware import hardware_names, load_hardware
+    from kvgym.batch_time.hardware import hardware_names, load_calibrated
 
     rows: dict[str, tuple[str, ...]] = {}
     for name in hardware_names():
-        hardware = load_hardware(name)
+        hardware = load_calibrated(name)
         validated = hardware.overhead().validated
         errors, most = hardware.fit_error, {k: v[1] for k, v in hardware.valid_range.items()}
         rows[name] = (
@@ -157,6 +174,57 @@ def hardware_rows(full: bool) -> dict[str, tuple[str, ...]]:
     return rows
 
 
+def model_rows(full: bool) -> dict[str, tuple[str, ...]]:
+    """Return what each model preset is, by name, under ``MODEL_HEADINGS``.
+
+    Args:
+        full: say where the figures come from.
+    """
+    from kvgym.batch_time.presets import MODELS
+
+    rows: dict[str, tuple[str, ...]] = {}
+    for name, model in MODELS.items():
+        attention = "latent" if model.latent else f"{model.num_heads} / {model.num_kv_heads}"
+        mixture = model.experts
+        mlp = f"{mixture.per_token} of {mixture.count} experts" if mixture else "dense"
+        figures = (
+            f"{model.weights / 1e9:.1f} B",
+            f"{model.active_weights / 1e9:.1f} B",
+            f"{model.weight_bytes / 2**30:,.1f} GiB",
+            f"{model.kv_bytes_per_token / 1024:.1f} KiB",
+        )
+        rows[name] = (
+            *figures,
+            str(model.num_layers),
+            attention,
+            mlp,
+            *((MODELS.source(name),) if full else ()),
+        )
+    return rows
+
+
+def gpu_rows(full: bool) -> dict[str, tuple[str, ...]]:
+    """Return the figures of each GPU preset, by name, under ``GPU_HEADINGS``.
+
+    Args:
+        full: say where they come from.
+    """
+    from kvgym.batch_time.presets import GPUS
+
+    rows: dict[str, tuple[str, ...]] = {}
+    for name, gpu in GPUS.items():
+        fast = ", ".join(f"{dtype} {flops / 1e12:,.0f}" for dtype, flops in (gpu.fast_flops or {}).items())
+        figures = (
+            f"{gpu.peak_flops / 1e12:,.0f}",
+            fast or "–",
+            f"{gpu.memory / 2**30:,.1f} GiB",
+            f"{gpu.memory_bandwidth / 1e12:.2f} TB/s",
+            f"{gpu.link_bandwidth / 1e9:,.0f} GB/s",
+        )
+        rows[name] = (*figures, *((GPUS.source(name),) if full else ()))
+    return rows
+
+
 def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
     """Return headings and rows of one list; ``full`` spells out what a terminal has no room for."""
     if what == "policies":
@@ -165,6 +233,10 @@ def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[st
         return POLICY_HEADINGS[:shown], {name: row[: shown - 1] for name, row in rows.items()}
     if what == "hardware":
         return HARDWARE_HEADINGS, hardware_rows(full)
+    if what == "models":
+        return (*MODEL_HEADINGS, *(("source",) if full else ())), model_rows(full)
+    if what == "gpus":
+        return (*GPU_HEADINGS, *(("source",) if full else ())), gpu_rows(full)
     if what == "metrics":
         from kvgym.metrics import metric_info, metric_names
 

@@ -10,6 +10,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from kvgym.batch_time.hardware import hardware_label
 from kvgym.cli import console
 from kvgym.cli.capacity import reason, run_spinner
 from kvgym.cli.execution_options import JobsOption, RayOption
@@ -34,6 +35,7 @@ from kvgym.cli.scenario_options import (
     TtftSloOption,
     WorkloadOption,
     build_scenario,
+    roofline_options,
 )
 from kvgym.cli.target_options import (
     PoliciesOption,
@@ -51,6 +53,7 @@ Cells = tuple[list[str], list[list[str]]]
 """Headings and rows of a table."""
 
 
+@roofline_options
 def provision(
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     slo: SloOption = "ttft_p99<1,tbt_p99<0.2",
@@ -143,7 +146,9 @@ def provision(
         if own.error:
             console.out.print(f"{own.policy}: {own.error}", style="red", markup=False)
         elif own.remark:
-            console.out.print(f"{own.hardware} {own.policy}: {own.remark}".strip(), markup=False)
+            console.out.print(
+                f"{hardware_label(own.hardware)} {own.policy}: {own.remark}".strip(), markup=False
+            )
     for plan in result.plans:
         for note in plan.notes:
             console.out.print(f"{plan.policy} via {plan.router}: {note}", markup=False)
@@ -177,7 +182,7 @@ def _estimates(result: Provisioning) -> Cells:
 
     rows = []
     for own in result.workers:
-        who = [own.hardware or "–", own.policy]
+        who = [hardware_label(own.hardware) or "–", own.policy]
         for e in own.estimates:
             what = f"μ, {e.estimator} batch time, {'saturated' if e.run == SOUND[0] else 'trace ' + e.run}"
             if (e.run, e.estimator) in (SOUND, OBVIOUS):
@@ -210,7 +215,7 @@ def _plans(result: Provisioning) -> Cells:
     rows = []
     for plan in result.plans:
         counts = (plan.by_theory, plan.by_targets, plan.simulated)
-        row = [plan.hardware or "–", plan.policy, plan.router, *(_count(n) for n in counts)]
+        row = [hardware_label(plan.hardware) or "–", plan.policy, plan.router, *(_count(n) for n in counts)]
         row += [console.number(plan.values[t.metric]) for t in result.targets]
         row += ["; ".join(map(reason, plan.one_fewer)) or "–"]
         if priced:
@@ -224,7 +229,10 @@ def _windows(result: Provisioning) -> Cells:
     """Return a row per window, and the profile of each plan."""
     rows = []
     for plan in result.plans:
-        who = [f"{plan.hardware}: {plan.policy}" if plan.hardware else plan.policy, plan.router]
+        who = [
+            f"{hardware_label(plan.hardware)}: {plan.policy}" if plan.hardware else plan.policy,
+            plan.router,
+        ]
         windows = result.windows_of(plan)
         for w in windows:
             when = f"{w.start:,.0f} – {w.end:,.0f} s"

@@ -34,6 +34,7 @@ from kvgym.cli.scenario_options import (
     WorkersOption,
     WorkloadOption,
     build_scenario,
+    roofline_options,
 )
 from kvgym.errors import ConfigError, RunError
 from kvgym.experiments.comparison import label_of
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 OUTPUTS = ("table", "json", "vllm-bench")
 
 
+@roofline_options
 def run(
     policy: Annotated[str, typer.Argument(help="Policy, e.g. mc_sf or alpha_greedy:alpha=0.25.")],
     scenario: ScenarioOption = DEFAULT_SCENARIO,

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from kvgym.errors import ConfigError
 from kvgym.experiments.changes import build_scenario as build_scenario
 
 ScenarioOption = Annotated[
     str, typer.Option("--scenario", "-s", help="Name (see kvgym list scenarios) or YAML file of a scenario.")
 ]
 HardwareOption = Annotated[
-    str | None, typer.Option(help="Replace the scenario's hardware: name (kvgym list hardware) or YAML file.")
+    str | None,
+    typer.Option(
+        help="Replace the scenario's hardware: name (kvgym list hardware), YAML file, or roofline:model=…,gpu=…,tp=…"
+    ),
 ]
 EngineOption = Annotated[
     str | None,
@@ -90,3 +97,56 @@ CoolDownOption = Annotated[
 TooLongOption = Annotated[
     str, typer.Option(help="Requests longer than the KV capacity: error, drop or clip (both reported).")
 ]
+
+ROOFLINE_OPTIONS: dict[str, Any] = {
+    "model": Annotated[
+        str | None,
+        typer.Option(
+            help="Serve a model by a roofline, not validated: preset (kvgym list models) or YAML file."
+        ),
+    ],
+    "gpu": Annotated[str | None, typer.Option(help="GPU of it: preset (kvgym list gpus) or YAML file.")],
+    "tp": Annotated[int | None, typer.Option(help="GPUs that it is split over (default: 1).")],
+    "weights": Annotated[
+        str | None,
+        typer.Option(help="Type of its weights: bf16, fp16, fp8, int8, fp4, int4 (default: its own)."),
+    ],
+    "kv_dtype": Annotated[str | None, typer.Option(help="Type of its KV cache (default: 16-bit).")],
+    "memory_fraction": Annotated[
+        float | None, typer.Option(help="Share of the GPUs' memory that the engine may use (default: 0.9).")
+    ],
+}
+"""What options say of a roofline, by the names of :class:`kvgym.batch_time.described.Roofline`."""
+
+
+def roofline_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the :data:`ROOFLINE_OPTIONS`: ``--gpu h200`` is short for ``--hardware roofline:gpu=h200``.
+
+    Args:
+        command: the command; ``hardware`` is one of its options.
+    """
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> None:
+        from kvgym.batch_time.described import roofline_text
+
+        said = {name: given.pop(name) for name in ROOFLINE_OPTIONS}
+        if said := {name: value for name, value in said.items() if value is not None}:
+            if given["hardware"] is not None:
+                names = ", ".join(f"--{name.replace('_', '-')}" for name in said)
+                raise ConfigError(f"--hardware and {names} exclude each other: these describe hardware")
+            given["hardware"] = roofline_text(said)
+        command(**given)
+
+    parameters = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        parameters.append(parameter)
+        if parameter.name == "hardware":
+            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+            parameters += [
+                inspect.Parameter(name, kind, default=None, annotation=option)
+                for name, option in ROOFLINE_OPTIONS.items()
+            ]
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return wrapped

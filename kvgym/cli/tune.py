@@ -37,6 +37,7 @@ from kvgym.cli.scenario_options import (
     WorkersOption,
     WorkloadOption,
     build_scenario,
+    roofline_options,
 )
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO
@@ -75,6 +76,7 @@ def parse_grid(texts: list[str]) -> dict[str, tuple[Any, ...]]:
     return space
 
 
+@roofline_options
 def tune(
     policy: Annotated[
         str, typer.Argument(help="Policies, comma-separated; what is given stays, as in sarathi:order=spf.")

@@ -23,6 +23,7 @@ from kvgym.cli.scenario_options import (
     ScenarioOption,
     WorkersOption,
     build_scenario,
+    roofline_options,
 )
 from kvgym.errors import ConfigError
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from kvgym.validation.replay import Replay
 
 
+@roofline_options
 def validate(
     requests: Annotated[
         Path,

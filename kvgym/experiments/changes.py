@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from kvgym.batch_time.hardware import hardware_label
 from kvgym.errors import ConfigError
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.specs import parse_spec
@@ -44,7 +45,8 @@ def build_scenario(
 
     Args:
         scenario: a scenario, its name or file.
-        hardware: another hardware, with its own engine and KV capacity unless they are given too.
+        hardware: another hardware, with its own engine and KV capacity unless they are given too; or what is different
+            about the scenario's roofline, ``"roofline:tp=8"``.
         engine: name of an engine in the hardware file, ``"none"``, or figures as in ``"base_ms=5"``.
         batch_time: spec of a batch-time model instead of the hardware's, ``"affine:constant=0.02"``.
         kv_capacity: KV memory, tokens.
@@ -165,7 +167,7 @@ def parse_columns(text: str) -> dict[str, str]:
 def _describe(scenario: Scenario) -> str:
     """Return the summary of a scenario that the command line has changed."""
     system, workload = scenario.make_system(), scenario.make_workload()
-    where = scenario.hardware or scenario.batch_time.get("kind", "?")
+    where = hardware_label(scenario.hardware) or scenario.batch_time.get("kind", "?")
     engine = scenario.resolved().engine if scenario.workers == 1 else None
     with_engine = f", engine {engine}" if isinstance(engine, str) else ""
     rate = f", {workload.mean_rate:.3g} requests/s" if math.isfinite(workload.mean_rate) else ""

@@ -8,10 +8,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from kvgym.batch_time import BatchTimeModel, make_batch_time
+from kvgym.batch_time.described import completed, is_roofline, roofline_text
 from kvgym.batch_time.hardware import load_hardware
+from kvgym.batch_time.served import Hardware, RooflineHardware
 from kvgym.batch_time.yaml_files import read_text, shipped_texts
 from kvgym.errors import ConfigError, UnknownNameError, field_errors
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
@@ -31,6 +41,11 @@ COMPARED = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta", "sara
 
 Engine: TypeAlias = str | dict[str, Any] | None
 """An engine by name or by its figures; None = not said."""
+
+HardwareName: TypeAlias = Annotated[
+    str | None, BeforeValidator(lambda given: roofline_text(given) if isinstance(given, Mapping) else given)
+]
+"""Hardware by name or file; a mapping describes a roofline, and becomes ``"roofline:model=…,gpu=…"``."""
 
 
 class SystemSettings(BaseModel):
@@ -55,7 +70,7 @@ class WorkerGroup(BaseModel):
     Attributes:
         count: how many.
         role: ``"mixed"``, ``"prefill"`` or ``"decode"``.
-        hardware: name of a calibrated hardware file or path of one.
+        hardware: as in :class:`Scenario`.
         engine: as in :class:`Scenario`.
         batch_time: as in :class:`Scenario`.
         kv_capacity: KV memory of each, tokens.
@@ -65,7 +80,7 @@ class WorkerGroup(BaseModel):
 
     count: int = Field(default=1, ge=1)
     role: Literal["mixed", "prefill", "decode"] = "mixed"
-    hardware: str | None = None
+    hardware: HardwareName = None
     engine: Engine = None
     batch_time: dict[str, Any] = Field(default_factory=dict)
     kv_capacity: int | None = Field(default=None, ge=2)
@@ -77,7 +92,8 @@ class Scenario(BaseModel):
     Attributes:
         name: id.
         summary: one line.
-        hardware: name of a calibrated hardware file or path of one; None where ``batch_time`` is given.
+        hardware: name or path of a hardware file, or a roofline, ``{model: llama3-70b, gpu: h200, tp: 4}`` with the
+            options of :class:`~kvgym.batch_time.described.Roofline`; None where ``batch_time`` is given.
         engine: what the engine adds to a batch outside the GPU: a name in the hardware file, ``"none"``, or
             figures (``base_ms``, ``per_request_ms``), see :mod:`kvgym.batch_time.overhead`; None = the
             hardware file's own choice, with composition ``"vidur"`` ``"none"``.
@@ -105,7 +121,7 @@ class Scenario(BaseModel):
 
     name: str
     summary: str
-    hardware: str | None = None
+    hardware: HardwareName = None
     engine: Engine = None
     batch_time: dict[str, Any] = Field(default_factory=dict)
     kv_capacity: Annotated[int, Field(ge=2)] | IntRange | None = None
@@ -276,11 +292,22 @@ class Scenario(BaseModel):
         return spec.replays and spec.arrivals is None
 
     def sample(self, workload: Workload, seed: int, kv_capacity: int) -> RequestTable:
-        """Return the requests of a seed, with those that can never be served dropped or clipped if asked to."""
+        """Return the requests of a seed, with those that can never be served dropped or clipped if asked to.
+
+        Notes say so, and which hardware is not validated.
+        """
         table = workload.sample(seed)
-        if self.too_long == "error":
-            return table
-        return LengthLimits(max_total_len=kv_capacity, policy=self.too_long).apply(table)
+        if self.too_long != "error":
+            table = LengthLimits(max_total_len=kv_capacity, policy=self.too_long).apply(table)
+        notes = [f"{hardware.description}: {hardware.kind}." for hardware in self._rooflines()]
+        return table.replace(notes=(*table.notes, *notes)) if notes else table
+
+    def _rooflines(self) -> list[Hardware]:
+        """Return the hardware of the workers that has no measurements."""
+        groups = () if isinstance(self.workers, int) else self.workers
+        worn = [self._group(group) for group in groups] or [(self.hardware, self.engine, self.batch_time)]
+        names = dict.fromkeys(hardware for hardware, _, model in worn if hardware and "kind" not in model)
+        return [found for found in map(load_hardware, names) if isinstance(found, RooflineHardware)]
 
     def notes(self, table: RequestTable) -> tuple[str, ...]:
         """Return what a reader should know of the requests of a seed: their own notes, and what is measured of them.
@@ -293,9 +320,17 @@ class Scenario(BaseModel):
     def override(self, **changes: Any) -> Scenario:
         """Return the scenario with some fields replaced (None = keep).
 
-        Another hardware or composition comes with its own engine, unless one is given.
+        Another hardware or composition comes with its own engine, unless one is given. A roofline that lacks model or
+        GPU takes them, and what else it does not say, from the scenario's, which must be one too.
+
+        Raises:
+            ConfigError: a field is wrong, or the roofline lacks something.
         """
         given = {k: v for k, v in changes.items() if v is not None}
+        if isinstance(hardware := given.get("hardware"), Mapping):
+            hardware = roofline_text(hardware)
+        if is_roofline(hardware):
+            given = {"batch_time": {}, **given, "hardware": completed(hardware, self.hardware)}
         if any(
             given.get(name, getattr(self, name)) != getattr(self, name) for name in ("hardware", "batch_time")
         ):

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.batch_time.hardware import hardware_label
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.result_files import jsonable
@@ -94,7 +95,7 @@ class Setup:
         shape = process.burstiness if isinstance(process, GammaArrivals) else None
         return cls(
             label=label,
-            model_id=scenario.hardware or scenario.name,
+            model_id=hardware_label(scenario.hardware) or scenario.name,
             num_prompts=len(table),
             request_rate=workload.mean_rate,
             burstiness=1.0 if isinstance(process, PoissonArrivals) else shape,

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 import kvgym.metrics
-from kvgym.batch_time.hardware import load_hardware
+from kvgym.batch_time.hardware import hardware_label, load_hardware
 from kvgym.errors import KVGymError
 from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.result_files import jsonable, run_context
@@ -238,7 +238,7 @@ def setting(comparison: Comparison) -> list[tuple[str, str]]:
     hardware = _hardware(comparison)
     if hardware is not None:
         rows.append(("Hardware", f"{hardware.name}: {hardware.description}"))
-        rows.append(("Batch time", f"calibrated; {hardware.source}"))
+        rows.append(("Batch time", f"{hardware.kind}; {hardware.source}"))
         rows.append(("Engine", _engine(comparison, hardware)))
     else:
         model = scenario.hardware or scenario.batch_time
@@ -319,15 +319,14 @@ def _hardware(comparison: Comparison) -> Any:
 def _engine(comparison: Comparison, hardware: Any) -> str:
     """Return what the engine adds to a batch, and what that was compared with."""
     scenario = comparison.scenario.resolved()
-    model = hardware.batch_time(engine=scenario.engine, **scenario.batch_time)
-    name = f"{model.engine}: " if model.engine else ""
-    checked = model.overhead.validated or "not validated against a running engine"
-    return f"{name}{model.overhead.formula()} outside the GPU; {checked}"
+    name, overhead = hardware.chosen_engine(scenario.engine, **scenario.batch_time)
+    checked = overhead.validated or "not validated against a running engine"
+    return f"{f'{name}: ' if name else ''}{overhead.formula()} outside the GPU; {checked}"
 
 
 def _group(group: WorkerGroup) -> str:
     """Return a group of workers in a few words: what it has of its own, and its engine."""
-    model = group.hardware or _flat(group.batch_time)
+    model = hardware_label(group.hardware) or _flat(group.batch_time)
     engine = group.engine if isinstance(group.engine, str) else _flat(group.engine or {})
     parts = (f"{group.count} {group.role}", model, f"engine {engine}" if engine else "")
     return ", ".join(filter(None, parts))

@@ -1,4 +1,4 @@
-"""The tables of docs/validation.md, and how they get into the page."""
+"""The tables of docs/validation.md, and how tables get into pages."""
 
 from __future__ import annotations
 
@@ -207,14 +207,18 @@ TABLES: Mapping[str, Callable[[], str]] = {
 _BLOCK = re.compile(r"(<!-- table: ([\w ]+) -->\n)(?:.*?\n)??(<!-- end -->)", re.DOTALL)
 
 
-def fill(page: str) -> str:
+def fill(page: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> str:
     """Return a page with the tables between ``<!-- table: NAME -->`` and ``<!-- end -->`` as they are now.
+
+    Args:
+        page: its text.
+        tables: all that it shows, by name.
 
     Raises:
         ConfigError: a mark names no table, or a table has no mark.
     """
     names = [name for _, name, _ in _BLOCK.findall(page)]
-    if sorted(names) != sorted(TABLES):
-        wrong = sorted(set(names) ^ set(TABLES)) or sorted(names)
+    if sorted(names) != sorted(tables):
+        wrong = sorted(set(names) ^ set(tables)) or sorted(names)
         raise ConfigError(f"the page must show each table once; look at: {', '.join(wrong)}")
-    return _BLOCK.sub(lambda match: match[1] + TABLES[match[2]]() + "\n" + match[3], page)
+    return _BLOCK.sub(lambda match: match[1] + tables[match[2]]() + "\n" + match[3], page)

@@ -28,6 +28,16 @@ MODELS = {
     "roofline": make_batch_time(
         {"kind": "roofline", "gpu": "a100-80gb", "model": "llama2-70b", "tensor_parallel": 2}
     ),
+    "roofline, experts": make_batch_time({"kind": "roofline", "gpu": "a100-80gb", "model": "mixtral-8x7b"}),
+    "roofline, latent": make_batch_time(
+        {
+            "kind": "roofline",
+            "gpu": "h200",
+            "model": "deepseek-v3",
+            "tensor_parallel": 8,
+            "overhead_per_request": 1e-4,
+        }
+    ),
     "tile": make_batch_time(
         {"kind": "tile", "gpu": "a100-80gb", "model": "llama2-70b", "tensor_parallel": 2}
     ),

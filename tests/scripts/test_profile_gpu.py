@@ -69,7 +69,7 @@ def test_what_cannot_be_measured(tmp_path):
     for arguments, message in (
         (["--tensor-parallel=2"], "processes are 1; start as many: torchrun --nproc-per-node 2"),
         (["--tensor-parallel=3"], "divide the 4 heads"),
-        (["--gpu=h200"], "unknown GPU 'h200'"),
+        (["--gpu=h300"], "unknown GPU 'h300'"),
     ):
         done = _run(tmp_path, *arguments)
         assert done.returncode == 1

@@ -50,10 +50,12 @@ def test_the_script_renews_page_and_figures(tmp_path, monkeypatch, capsys):
     )
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    shutil.copy(ROOT / "docs" / "validation.md", tmp_path / "validation.md")
+    for name in ("validation.md", "hardware.md"):
+        shutil.copy(ROOT / "docs" / name, tmp_path / name)
     monkeypatch.setattr("sys.argv", ["validate_engines.py", "--write", "--docs", str(tmp_path)])
     script.main()
     assert (tmp_path / "validation.md").read_text("utf-8") == PAGE
+    assert (tmp_path / "hardware.md").read_bytes() == (ROOT / "docs" / "hardware.md").read_bytes()
     drawn = {path.name for path in (tmp_path / "images").iterdir()}
     assert len(drawn) == 4
     assert all(f"images/{name}" in PAGE for name in drawn)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.batch_time.described import completed
 from kvgym.batch_time.hardware import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.execution import Executor, make_executor
@@ -168,7 +169,7 @@ def _loads(
     scenario: Scenario, hardware: Sequence[str] | None, request_slos: dict[str, float] | None
 ) -> list[Load]:
     """Return the load on each kind of hardware."""
-    names = [None] if hardware is None else list(hardware)
+    names = [None] if hardware is None else [completed(name, scenario.hardware) for name in hardware]
     if not names or len(set(names)) < len(names):
         raise ConfigError(f"hardware {names}: expected at least one name, all different")
     loads = []

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kvgym.batch_time.described import is_roofline, roofline_options, roofline_text
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario import Scenario, SystemSettings
@@ -25,7 +26,7 @@ TEXTS = (
 )  # fmt: skip
 """Those of them that are text; ``none`` among their values is a word."""
 
-PREFIXES = ("predictions", "workload", "system")
+PREFIXES = ("predictions", "workload", "system", "hardware")
 """Parts of a scenario whose fields are set by ``part.name``, of the workload also deeper."""
 
 FORM = f"write name=1,2,5, {RANGE_FORMS}, or name=a|b where values have commas"
@@ -86,7 +87,8 @@ def set_fields(base: Scenario, point: Mapping[str, Any]) -> Scenario:
     Args:
         base: the scenario.
         point: values by field: those of :data:`DIRECT`, ``system.NAME``, ``predictions.NAME`` (also
-            ``prediction.NAME``) and ``workload.NAME``, as deep as the workload's description goes.
+            ``prediction.NAME``), ``hardware.NAME`` of a roofline and ``workload.NAME``, as deep as the workload's
+            description goes.
 
     Raises:
         ConfigError: a value is out of range, or a field does not go with the scenario.
@@ -96,6 +98,15 @@ def set_fields(base: Scenario, point: Mapping[str, Any]) -> Scenario:
     if direct.get("workers") == 1:
         direct.pop("router", None)  # that of the points with several
     parts = {name: name.partition(".") for name in point}
+    roofline = {rest: point[name] for name, (part, _, rest) in parts.items() if rest and part == "hardware"}
+    if roofline:
+        given = direct.get("hardware", base.hardware)
+        if "hardware" in direct and not is_roofline(given):
+            raise ConfigError(
+                f"hardware.{next(iter(roofline))} is of rooflines; hardware = {given!r} is none"
+            )
+        said = roofline_options(given) if is_roofline(given) else {}
+        direct["hardware"] = roofline_text({**said, **roofline})
     inner = {
         rest: point[name] for name, (part, _, rest) in parts.items() if rest and _part(part) == "predictions"
     }
@@ -112,7 +123,7 @@ def set_fields(base: Scenario, point: Mapping[str, Any]) -> Scenario:
             if rest not in SystemSettings.model_fields:
                 raise UnknownNameError("field of system", rest, SystemSettings.model_fields)
             changes["system"] = {**changes.get("system", chosen.system.model_dump()), rest: value}
-        elif _part(part) in PREFIXES and rest:
+        elif _part(part) in ("predictions", "workload") and rest:
             inside = rest if part == "workload" else f"predictions.{rest}"
             described = changes.get("workload", describe_workload(chosen.workload))
             changes["workload"] = _set_inside(described, inside.split("."), value, name)

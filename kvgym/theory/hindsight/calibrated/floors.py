@@ -20,7 +20,8 @@ Why they hold, by kind of model:
   with h. Over the chunks c of a prompt of L tokens, h lies above its chords, h(c) ≥ h(1) + σ (c - 1) for what a chunk
   attends to itself and h(c) ≥ γ c for each token cached before it; together h(1) L + σ (Σ c² - L) + γ (L² - Σ c²) / 2
   at least, which is linear in Σ c² and therefore least at L² (one chunk) or at L (a token each).
-- prefill attention of ``roofline``: the larger of two sums, of products and of reads, is no less than either.
+- prefill attention of ``roofline``: the larger of two sums, of products and of reads, is no less than either. Reads of
+  its experts are concave in the tokens, and so above their chord from one token to as many as the memory holds.
 - ``tile``: a product in tiles of a by b takes no less than its area over a b, and that is a sum over the chunks.
 - compositions ``homogeneous`` and ``vidur`` of ``profile`` may fall when a batch gets more: their floors hold, but a
   batch with a request need not take as long as that request alone (:func:`alone_is_least`).
@@ -113,9 +114,11 @@ def _(model: PiecewiseBatchTime, capacity: int, longest: int, at: Composition) -
 def _(model: RooflineBatchTime, capacity: int, longest: int, at: Composition) -> BatchFloor:
     p = model.params()
     ends = np.array([1.0, float(capacity)])
-    weights, token = _larger(ends, (0.0, p[1]), (p[2], p[3]), at.tokens)
+    experts = p[10] * (1.0 - p[11] ** ends)
+    rise = (experts[1] - experts[0]) / max(1.0, capacity - 1.0)
+    weights, token = _larger(ends, (0.0, p[1]), (p[2] + experts[0] - rise, p[3] + rise), at.tokens)
     head, row = _larger(ends, (0.0, p[6]), (p[7], 0.0), at.requests)
-    decode = max(p[4], p[5])
+    decode = max(p[12], p[5])
     # The batch takes the larger of two sums over its prompts, which is less than the sum of what is larger for each:
     # so one of the two, the same for all.
     by_pairs = p[4] * at.pairs >= p[5] * at.prefill_tokens
@@ -126,7 +129,7 @@ def _(model: RooflineBatchTime, capacity: int, longest: int, at: Composition) ->
 
     return BatchFloor(
         batch=p[0] + p[8] + weights + head,
-        request=row,
+        request=row + p[14],
         prefill_token=token + p[9],
         decode=token + p[9] + decode,
         context=decode,

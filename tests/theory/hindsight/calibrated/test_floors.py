@@ -36,6 +36,8 @@ def models():
         "affine": AffineBatchTime(0.3, 0.02, 0.05, 0.003),
         "affine, old tokens": AffineBatchTime(0.3, 0.02, 0.05, 0.003, include_new=False),
         "roofline": RooflineBatchTime("a100-80gb", "llama3-8b"),
+        "roofline, experts": RooflineBatchTime("a100-80gb", "mixtral-8x7b", overhead_per_request=1e-4),
+        "roofline, latent": RooflineBatchTime("h200", "deepseek-v3", tensor_parallel=8),
         "tile": TileBatchTime("a100-80gb", "llama3-8b"),
         "small tiles": TileBatchTime("a100-80gb", "llama3-8b", t_col=8, gemv_row=16, gemv_col=32),
     }

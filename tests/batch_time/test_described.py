@@ -1,0 +1,194 @@
+"""Rooflines in a line of text, in files and in scenarios: capacity, times and errors, worked by hand."""
+
+import numpy as np
+import pytest
+
+from kvgym.batch_time import (
+    GPU,
+    ModelShape,
+    RooflineBatchTime,
+    RooflineHardware,
+    load_calibrated,
+    load_hardware,
+    make_batch_time,
+)
+from kvgym.batch_time.described import completed, is_roofline, roofline_text
+from kvgym.batch_time.hardware import hardware_label
+from kvgym.errors import ConfigError, UnknownNameError
+
+GIB = 2**30
+GPU_100 = GPU(
+    name="toy", peak_flops=1000.0, memory_bandwidth=100.0, memory=1e9, fast_flops={"fp8": 4000.0},
+    link_bandwidth=10.0, link_latency=0.5,
+)  # fmt: skip
+SHAPE = {
+    "name": "toy",
+    "num_layers": 2,
+    "hidden": 4,
+    "num_heads": 2,
+    "num_kv_heads": 1,
+    "ffn": 8,
+    "vocab": 10,
+}
+FULL = {"compute_efficiency": 1.0, "memory_efficiency": 1.0, "overhead": 0.0}
+
+
+def test_experts_that_a_batch_reads_by_hand():
+    shape = ModelShape(**SHAPE, experts={"count": 4, "per_token": 1, "ffn": 6})
+    model = RooflineBatchTime(GPU_100, shape, **FULL)
+    # Attention 2 * 16 + 2 * 8, two norms, a router of 4 x 4, two layers of 2 bytes at 100 bytes/s.
+    rest = 2 * (48 + 8 + 16) * 2 / 100
+    experts = 2 * 4 * 3 * 4 * 6 * 2 / 100
+    # Activations per token and layer: 8 * 4 + 2 * 4 + 2 * 2, and 4 * 6 of the one expert.
+    activations = 2 * (44 + 24) * 2 / 100
+    head = 40 * 2 / 100
+    attention = (
+        2 * 2 * 2 * 2 / 100
+    )  # one key and one value of 2 in 2 layers, of 2 bytes, for each token it attends to
+    for decodes, share in ((1, 1 / 4), (2, 1 - (3 / 4) ** 2), (50, 1 - (3 / 4) ** 50)):
+        linear = max(2 * 2 * (72 + 72) * decodes / 1000, rest + experts * share + activations * decodes)
+        keys = attention * decodes * 3
+        expected = linear + keys + max(head, 2 * 40 * decodes / 1000)
+        assert model(num_decodes=decodes, decode_context=2 * decodes) == pytest.approx(expected)
+
+
+def test_latent_attention_by_hand():
+    latent = {"kv_rank": 6, "nope_dim": 3, "rope_dim": 2, "value_dim": 4}
+    params = RooflineBatchTime(GPU_100, ModelShape(**SHAPE, latent=latent), **FULL).params()
+    # Two heads: a pair of a prefill has 3 + 2 + 4 entries, of a decode 6 + 2 + 6; a token is expanded from 6.
+    assert params[4] == pytest.approx(2 * 2 * (3 + 2 + 4) * 2 / 1000)
+    assert params[12] == pytest.approx(2 * 2 * (6 + 2 + 6) * 2 / 1000)
+    assert params[13] == pytest.approx(2 * 6 * 2 * (3 + 4) * 2 / 1000)
+    assert params[5] == pytest.approx(2 * (6 + 2) * 2 / 100)
+    # Four GPUs hold a copy each: what one reads is not divided.
+    two = RooflineBatchTime(GPU_100, ModelShape(**SHAPE, latent=latent), tensor_parallel=2, **FULL).params()
+    assert two[5] == pytest.approx(params[5])
+    np.testing.assert_allclose(two[[4, 12, 13]], params[[4, 12, 13]] / 2)
+
+
+def test_types_of_numbers_and_what_a_request_costs():
+    plain = RooflineBatchTime(GPU_100, ModelShape(**SHAPE), **FULL).params()
+    eight = ModelShape(**SHAPE, weight_dtype="fp8", kv_dtype="fp8")
+    fast = RooflineBatchTime(GPU_100, eight, overhead_per_request=0.25, **FULL).params()
+    np.testing.assert_allclose(fast[[1, 2, 5]], plain[[1, 2, 5]] / [4, 2, 2])
+    np.testing.assert_array_equal(
+        fast[[3, 4, 6, 7]], plain[[3, 4, 6, 7]]
+    )  # activations, pairs and LM head stay
+    assert fast[14] == 0.25
+    four = RooflineBatchTime(GPU_100, ModelShape(**SHAPE, weight_dtype="int4"), **FULL).params()
+    np.testing.assert_allclose(four[[1, 2]], plain[[1, 2]] / [1, 4])
+    loads = {
+        "num_decodes": 2,
+        "decode_context": 4,
+        "num_prefills": 1,
+        "prefill_tokens": 3,
+        "prefill_squares": 9,
+    }
+    model = RooflineBatchTime(GPU_100, ModelShape(**SHAPE), overhead_per_request=0.25, **FULL)
+    assert model(**loads) - RooflineBatchTime(GPU_100, ModelShape(**SHAPE), **FULL)(**loads) == pytest.approx(
+        0.75
+    )
+    assert make_batch_time(model.spec()).spec() == model.spec()
+
+
+def test_capacity_of_a_roofline_by_hand():
+    """H200 of 143,771 MiB, 70,553,706,496 weights of 2 bytes; 327,680 bytes per token; four GPUs."""
+    hardware = load_hardware("roofline:model=llama3-70b,gpu=h200,tp=4")
+    free = 143_771 * 2**20 * 0.9 - 70_553_706_496 * 2 / 4 - 2 * GIB
+    assert hardware.kv_capacity == int(free // (327_680 / 4 * 16)) * 16
+    less = load_hardware(
+        "roofline:model=llama3-70b,gpu=h200,tp=4,memory_fraction=0.5,reserve_gib=1,kv_dtype=fp8"
+    )
+    free = 143_771 * 2**20 * 0.5 - 70_553_706_496 * 2 / 4 - GIB
+    assert less.kv_capacity == int(free // (163_840 / 4 * 16)) * 16
+    # Eight GPUs hold eight copies of the latent cache of DeepSeek-V3, 70,272 bytes per token each.
+    deep = load_hardware("roofline:model=deepseek-v3,gpu=h200,tp=8")
+    free = 143_771 * 2**20 * 0.9 - deep.model.weight_bytes / 8 - 2 * GIB
+    assert deep.kv_capacity == int(free // (70_272 * 16)) * 16
+
+
+def test_a_roofline_is_hardware():
+    hardware = load_hardware("roofline:model=mixtral-8x7b,gpu=h100,tp=2,weights=fp8")
+    assert isinstance(hardware, RooflineHardware)
+    assert (hardware.kind, hardware.engine) == ("roofline, not validated", "assumed")
+    assert hardware.description == "Mixtral-8x7B-v0.1 on 2 x H100 80GB, fp8 weights"
+    assert "config.json of mistralai" in hardware.source
+    assert "NVIDIA H100 data sheet" in hardware.source
+    assert hardware.source.startswith("roofline, not validated")
+    assert "not validated" in hardware.batch_time().source
+    assert hardware.batch_time()() == pytest.approx(0.003)
+    assert hardware.batch_time(engine="none")() == 0.0
+    assert hardware.batch_time(engine={"base_ms": 5, "per_request_ms": 1}).params()[[0, 14]].tolist() == [
+        0.005,
+        0.001,
+    ]
+    with pytest.raises(ConfigError, match="composition = 'vidur'"):
+        hardware.batch_time(composition="vidur")
+    with pytest.raises(UnknownNameError, match="assumed, none"):
+        hardware.batch_time(engine="vllm-2023")
+    with pytest.raises(ConfigError, match="no tables"):
+        load_calibrated("roofline:model=mixtral-8x7b,gpu=h100,tp=2")
+
+
+def test_labels_say_what_is_not_validated(tmp_path):
+    assert hardware_label("llama3-8b-a100-tp1") == "llama3-8b-a100-tp1"
+    assert hardware_label("roofline:model=qwen3-8b,gpu=l4") == "Qwen3-8B on 1 x L4 (roofline, not validated)"
+    path = tmp_path / "mine.yaml"
+    path.write_text("kind: roofline\nmodel: qwen3-8b\ngpu: l4\ndescription: ours\n")
+    assert hardware_label(str(path)) == "ours (roofline, not validated)"
+    path.unlink()
+    assert (hardware_label(str(path)), hardware_label(None)) == (str(path), "")
+
+
+def test_files(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "kind: roofline\nmodel: {name: Mine, num_layers: 16, hidden: 2048, num_heads: 16, num_kv_heads: 4, ffn: 8192, "
+        "vocab: 32000}\ngpu: {name: Ours, peak_flops: 1.0e+14, memory_bandwidth: 1.0e+12, memory: 2.4e+10}\n"
+        "engine: ours\nengines: {ours: {base_ms: 5, per_request_ms: 0.1}}\n"
+    )
+    hardware = load_hardware(path)
+    assert (hardware.name, hardware.description) == (str(path), "Mine on 1 x Ours")
+    assert hardware.overhead().base_ms == 5
+    assert hardware.batch_time()() == pytest.approx(0.005)
+    path.write_text("kind: roofline\nmodel: qwen3-8b\ngpu: l4\ntensor_parallel: 2\n")
+    with pytest.raises(ConfigError, match=r"mine\.yaml: field tensor_parallel: .*fields: model, gpu, tp"):
+        load_hardware(path)
+
+
+def test_texts_have_one_spelling():
+    text = roofline_text({"tp": 2, "gpu": "H200", "model": "Llama-3-70B", "weights": None})
+    assert text == "roofline:model=llama3-70b,gpu=h200,tp=2"
+    assert is_roofline(text)
+    assert not any(map(is_roofline, ("llama3-8b-a100-tp1", "roofline.yaml", None)))
+    assert completed("roofline:tp=4", text) == "roofline:model=llama3-70b,gpu=h200,tp=4"
+    assert (
+        completed("roofline:gpu=b200,weights=fp4", text)
+        == "roofline:model=llama3-70b,gpu=b200,tp=2,weights=fp4"
+    )
+    assert completed("roofline:gpu=l4,model=qwen3-8b", text) == "roofline:model=qwen3-8b,gpu=l4"
+    assert completed("mine.yaml", text) == "mine.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("roofline:gpu=h200", ["model missing", "--model llama3-70b"]),
+        ("roofline:", ["model and gpu missing"]),
+        ("roofline:model=llama3-70b,gpu=h200,speed=2", ["option of a roofline 'speed'", "memory_fraction"]),
+        ("roofline:model=lama3-70b,gpu=h200", ["unknown model", "'llama3-70b'"]),
+        ("roofline:model=llama3-70b,gpu=h20", ["unknown GPU", "'h200'"]),
+        ("roofline:model=llama3-70b,gpu=h200,weights=fp9", ["weights", "'fp8'"]),
+        ("roofline:model=llama3-70b,gpu=h200,memory_fraction=2", ["memory_fraction", "(0, 1]"]),
+        ("roofline:model=qwen2.5-7b,gpu=h200,tp=8", ["28 heads (4 KV heads)", "1, 2, 4, 28"]),
+        # 131.4 GiB of weights and 2 of reserve on 22.5 * 0.9; each of eight: 16.4 + 2 of 20.2.
+        ("roofline:model=llama3-70b,gpu=l4", ["lacks 113.2 GiB", "(--tp) = 8 is the least"]),
+        ("roofline:model=llama3.1-405b,gpu=a10g", ["(--tp) = 64 is the least"]),
+        ("roofline:model=llama3.1-405b,gpu=a10g,memory_fraction=0.1", ["no number of them"]),
+    ],
+)
+def test_errors_say_what_is_wrong_and_what_would_be_right(text, words):
+    with pytest.raises(ConfigError) as caught:
+        load_hardware(text)
+    for word in words:
+        assert word in str(caught.value)

@@ -1,0 +1,81 @@
+"""``--model``, ``--gpu`` and their companions, and the lists of what they take."""
+
+import json
+
+import pytest
+
+from kvgym.cli.scenario_options import ROOFLINE_OPTIONS
+
+NOTE = "Qwen3-30B-A3B on 2 x L40S: roofline, not validated."
+
+
+def test_a_run_says_everywhere_that_it_is_not_validated(kvgym, tmp_path):
+    out = tmp_path / "x"
+    arguments = ("--model", "qwen3-30b-a3b", "--gpu", "l40s", "--tp", 2, "--memory-fraction", 0.85, "-n", 20)
+    code, shown, error = kvgym("run", "fcfs", *arguments, "--out", out)
+    assert code == 0, error
+    assert f"note: {NOTE}" in shown
+    assert "(roofline, not validated)" in shown
+    summary = json.loads((out / "summary.json").read_text())
+    assert NOTE in summary["notes"]
+    told = "roofline:model=qwen3-30b-a3b,gpu=l40s,tp=2,memory_fraction=0.85"
+    assert summary["config"]["scenario"]["hardware"] == told
+    out = tmp_path / "y"
+    code, shown, error = kvgym("compare", *arguments, "-p", "fcfs", "--seeds", 1, "--out", out)
+    assert code == 0, error
+    assert f"note: {NOTE}" in shown
+    page = (out / "report.html").read_text("utf-8")
+    assert NOTE in page
+    assert "roofline, not validated; 60% of the peak FLOP/s" in page
+    assert "config.json of Qwen/Qwen3-30B-A3B" in page
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "tune", "capacity", "provision", "bound", "validate"])
+def test_commands_have_the_same_options(kvgym, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, shown, _ = kvgym(command, "--help")
+    assert code == 0
+    for name in ROOFLINE_OPTIONS:
+        assert f"--{name.replace('_', '-')}" in shown
+    assert "YAML file of a" in shown  # what other options say is kept
+
+
+def test_options_change_a_roofline_of_the_scenario(kvgym, tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "summary: mine\nhardware: {model: qwen3-8b, gpu: l4, weights: fp8}\n"
+        "workload: {preset: lmsys, num_requests: 10, rate: 1}\n"
+    )
+    code, shown, error = kvgym("run", "fcfs", "-s", "mine.yaml", "--tp", 2, "--json", "--out", "x")
+    assert code == 0, error
+    told = json.loads(shown)["config"]["scenario"]["hardware"]
+    assert told == "roofline:model=qwen3-8b,gpu=l4,tp=2,weights=fp8"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--gpu", "h200"], "model missing"),
+        (["--gpu", "h200", "--hardware", "x.yaml"], "--hardware and --gpu exclude each other"),
+        (["--model", "llama3-70b", "--gpu", "l4", "--tp", 2], "(--tp) = 8 is the least that fits"),
+        (["--model", "llama4-70b", "--gpu", "l4"], "Did you mean 'llama"),
+    ],
+)
+def test_errors(kvgym, arguments, words):
+    code, _, error = kvgym("run", "fcfs", *arguments)
+    assert code != 0
+    assert words in error
+
+
+def test_lists(kvgym):
+    code, shown, _ = kvgym("list", "models")
+    assert code == 0
+    [row] = [line for line in shown.splitlines() if line.startswith("deepseek-v3")]
+    cells = " ".join(row.split())
+    assert cells == "deepseek-v3 671.0 B 36.6 B 626.7 GiB 68.6 KiB 61 latent 8 of 256 experts"
+    assert "not validated" in shown
+    code, shown, _ = kvgym("list", "gpus", "--markdown")
+    assert code == 0
+    [row] = [line for line in shown.splitlines() if line.startswith("| `mi300x`")]
+    assert row.startswith(
+        "| `mi300x` | 1,307 | fp8 2,615 | 192.0 GiB | 5.30 TB/s | 448 GB/s | AMD Instinct MI300X data"
+    )

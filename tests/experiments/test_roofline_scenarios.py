@@ -1,0 +1,86 @@
+"""Scenarios on rooflines: as mappings, changed by options and sweeps, and what is said of them."""
+
+import pytest
+
+from kvgym.errors import ConfigError
+from kvgym.experiments.capacity.provisioning import provision
+from kvgym.experiments.changes import build_scenario
+from kvgym.experiments.scenario import Scenario, load_scenario
+from kvgym.experiments.sweeping.fields import set_fields
+
+TEXT = "roofline:model=qwen3-8b,gpu=l40s,tp=2"
+MAPPING = {"model": "Qwen3-8B", "gpu": "L40S", "tp": 2}
+
+
+def scenario(**changes):
+    workload = {"preset": "lmsys", "num_requests": 5, "rate": 5}
+    return Scenario(**{"name": "x", "summary": "", "hardware": MAPPING, "workload": workload, **changes})
+
+
+def test_a_mapping_is_a_line_of_text(tmp_path):
+    assert scenario().hardware == scenario(hardware=TEXT).hardware == TEXT
+    path = tmp_path / "mine.yaml"
+    path.write_text("summary: y\nhardware: {model: qwen3-8b, gpu: l40s, tp: 2}\nworkload: lmsys\n")
+    assert load_scenario(path).hardware == TEXT
+    path.write_text("summary: y\nhardware: {model: qwen3-8c, gpu: l40s}\nworkload: lmsys\n")
+    with pytest.raises(ConfigError, match=r"mine\.yaml: field hardware: .*Did you mean 'qwen3-8b'"):
+        load_scenario(path)
+    path.write_text("summary: y\nhardware: {model: {name: z}, gpu: l40s}\nworkload: lmsys\n")
+    with pytest.raises(ConfigError, match="write it into a YAML file"):
+        load_scenario(path)
+
+
+def test_systems_have_its_capacity_and_engine():
+    system = scenario().make_system()
+    assert system.kv_capacity == build_scenario("a100-llama3-8b", hardware=TEXT).make_system().kv_capacity
+    assert scenario().resolved().engine == "assumed"
+    assert scenario(engine={"base_ms": 7}).make_system().batch_time() == pytest.approx(0.007)
+    assert scenario(kv_capacity=100).make_system().kv_capacity == 100
+
+
+def test_other_hardware_gives_way_to_it():
+    """Engine, capacity and composition of the calibrated file do not stay."""
+    base = load_scenario("a100-llama2-70b").override(batch_time={"composition": "vidur"}, kv_capacity=9_000)
+    changed = build_scenario(base, hardware=TEXT)
+    assert (changed.hardware, changed.engine, changed.batch_time, changed.kv_capacity) == (
+        TEXT,
+        None,
+        {},
+        None,
+    )
+    assert "Qwen3-8B on 2 x L40S (roofline, not validated)" in changed.summary
+    affine = scenario(hardware=None, batch_time={"kind": "affine", "constant": 1.0}, kv_capacity=50)
+    assert build_scenario(affine, hardware=TEXT).batch_time == {}
+
+
+def test_parts_of_it_are_changed():
+    assert build_scenario(scenario(), hardware="roofline:tp=4").hardware == TEXT.replace("tp=2", "tp=4")
+    assert scenario().override(hardware={"gpu": "h200"}).hardware == TEXT.replace("l40s", "h200")
+    with pytest.raises(ConfigError, match="model and gpu missing"):
+        build_scenario("a100-llama3-8b", hardware="roofline:tp=4")
+    point = {"hardware.gpu": "h200", "hardware.tp": 1, "rate": 2.0}
+    assert set_fields(scenario(), point).hardware == "roofline:model=qwen3-8b,gpu=h200,tp=1"
+    assert set_fields(
+        load_scenario("a100-llama3-8b"), {"hardware.gpu": "l4", "hardware.model": "qwen3-8b"}
+    ).hardware
+    with pytest.raises(ConfigError, match=r"hardware\.tp is of rooflines"):
+        set_fields(scenario(), {"hardware": "llama3-8b-a100-tp1", "hardware.tp": 2})
+
+
+def test_requests_carry_the_note():
+    chosen = scenario()
+    table = chosen.sample(chosen.make_workload(), 0, 1000)
+    assert table.notes == ("Qwen3-8B on 2 x L40S: roofline, not validated.",)
+    groups = [{"role": "prefill", "hardware": MAPPING}, {"role": "decode", "hardware": "llama3-8b-a100-tp1"}]
+    cluster = scenario(hardware=None, workers=groups)
+    assert cluster.sample(cluster.make_workload(), 0, 1000).notes == table.notes
+    assert cluster.make_system().workers[0].kv_capacity == chosen.make_system().kv_capacity
+    measured = scenario(hardware="llama3-8b-a100-tp1")
+    assert measured.sample(measured.make_workload(), 0, 1000).notes == ()
+
+
+def test_kinds_of_hardware_that_are_planned_for_may_be_parts():
+    chosen = scenario(workload={"preset": "lmsys", "num_requests": 30, "rate": 2})
+    plan = provision(chosen, "ttft_p99<100", ["fcfs"], hardware=["roofline:tp=1", "roofline:gpu=h200,tp=1"])
+    names = [f"roofline:model=qwen3-8b,gpu={gpu},tp=1" for gpu in ("l40s", "h200")]
+    assert [own.hardware for own in plan.workers] == names

@@ -1,0 +1,51 @@
+"""docs/hardware.md shows what the code says now of rooflines."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kvgym.batch_time import RooflineBatchTime
+from kvgym.batch_time.hardware import load_calibrated
+from kvgym.validation.engines import REFERENCE, token_errors, token_times
+from kvgym.validation.rooflines import (
+    TABLES,
+    engine_predictor,
+    engine_table,
+    kernel_errors,
+    kernel_table,
+    roofline_of,
+)
+from kvgym.validation.tables import fill
+
+PAGE = (Path(__file__).parents[2] / "docs" / "hardware.md").read_text("utf-8")
+
+
+def test_the_page_is_up_to_date():
+    assert fill(PAGE, TABLES) == PAGE, "run python scripts/validate_engines.py --write"
+
+
+def test_errors_of_kernels_by_hand():
+    """Of one decode after 256 tokens, and of a prompt of 128."""
+    hardware = load_calibrated("llama3-8b-a100-tp1")
+    roofline = RooflineBatchTime("a100-80gb", "llama3-8b", overhead=0.0)
+    tables = hardware.batch_time(engine="none")
+    decodes, prompts = kernel_errors(hardware)
+    one = {"num_decodes": 1, "decode_context": 256}
+    prompt = {"num_prefills": 1, "prefill_tokens": 128, "prefill_squares": 128**2}
+    assert decodes[0] == pytest.approx(roofline(**one) / tables(**one) - 1)
+    assert prompts[0] == pytest.approx(roofline(**prompt) / tables(**prompt) - 1)
+    assert (len(decodes), len(prompts)) == (8, 5)
+    assert roofline_of(hardware).kv_capacity == 450_896
+    row = next(line for line in kernel_table().splitlines() if "llama3-8b-a100" in line)
+    assert f"| 131,000 | 450,896 | {100 * (450_896 / 131_000 - 1):+.0f} % |" in row
+
+
+def test_errors_beside_an_engine_count_the_assumed_overhead():
+    source = engine_predictor(REFERENCE)
+    assert (source.engine, source.overhead.base_ms, source.calibrated) == ("assumed", 3.0, False)
+    [row] = [line for line in engine_table().splitlines() if line.startswith(f"| {REFERENCE.label} |")]
+    median, low, high = (int(text) for text in re.findall(r"[+-]\d+", row)[:3])
+    errors = 100 * token_errors(token_times(source), source.overhead)
+    assert (low, high) == (round(errors.min()), round(errors.max()))
+    assert low <= median <= high < 0
