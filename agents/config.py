@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -353,10 +353,7 @@ def make_training(
         cls = kind_of(fields.get("algorithm", "maskable_ppo")).config_class()
         made: TrainingConfig = cls(**(fields if length is None else {**fields, cls.LENGTH: length}))
     except ValidationError as error:
-        first = error.errors()[0]
-        valid = ", ".join(_model_at(cls, first["loc"]).model_fields)
-        wrong = field_errors(error, cls, fields)[0]
-        raise ConfigError(f"training {place}: {wrong}; valid keys there: {valid}") from None
+        raise ConfigError(f"training {place}: {field_errors(error, cls, fields)[0]}") from None
     except (TypeError, UnknownNameError) as error:
         raise ConfigError(f"training {place}: {error}") from None
     return made.check()
@@ -380,18 +377,3 @@ def read_run_config(folder: Path, length: int | None = None) -> TrainingConfig:
     if not isinstance(fields, dict):
         raise ConfigError(f"{path} is damaged: expected a mapping of fields")
     return make_training(fields, str(path), length)
-
-
-def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
-    """Return the part of a configuration whose keys are valid where an error is."""
-    for part in location[:-1]:
-        if isinstance(part, str) and part in model.model_fields:
-            inside = _models_in(model.model_fields[part].annotation)
-            model = inside[0] if inside else model
-    return model
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [found for inside in get_args(annotation) for found in _models_in(inside)]

@@ -140,8 +140,26 @@ def _message(place: Sequence[Any], items: list[Any], model: type[BaseModel]) -> 
     if first["type"] == "union_tag_invalid":
         told = first["ctx"]
         return f"{told['discriminator']} is {told['tag']!r}, valid are: {told['expected_tags']}"
+    if first["type"] == "extra_forbidden":
+        return f"there is no such field; valid there: {', '.join(_fields_at(place, model))}"
     message = f"expected {' or '.join(forms)}" if len(items) > 1 and forms else first["msg"]
     return message if first["type"] == "missing" else f"{message} (got {first['input']!r})"
+
+
+def _fields_at(place: Sequence[Any], model: Any) -> Iterable[str]:
+    """Return the names that are valid beside a field."""
+    for part in place[:-1]:
+        field = model.model_fields.get(part)
+        inside = [] if field is None else _models_in(field.annotation)
+        model = inside[0] if inside else model
+    return model.model_fields  # type: ignore[no-any-return]
+
+
+def _models_in(annotation: Any) -> list[Any]:
+    """Return the classes of descriptions that a type names."""
+    if hasattr(annotation, "model_fields"):
+        return [annotation]
+    return [found for inside in get_args(annotation) for found in _models_in(inside)]
 
 
 def _annotation(place: Sequence[Any], model: Any) -> Any:

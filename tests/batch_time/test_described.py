@@ -152,7 +152,9 @@ def test_files(tmp_path):
     assert hardware.overhead().base_ms == 5
     assert hardware.batch_time()() == pytest.approx(0.005)
     path.write_text("kind: roofline\nmodel: qwen3-8b\ngpu: l4\ntensor_parallel: 2\n")
-    with pytest.raises(ConfigError, match=r"mine\.yaml: field tensor_parallel: .*fields: model, gpu, tp"):
+    with pytest.raises(
+        ConfigError, match=r"mine\.yaml: field tensor_parallel: .*valid there: model, gpu, tp"
+    ):
         load_hardware(path)
 
 

@@ -56,7 +56,7 @@ def test_interrupted(kvgym, config, monkeypatch):
 def test_mistakes(kvgym, config, tmp_path):
     (tmp_path / "agent.json").write_text("{}")
     for arguments, message in (
-        (("train", config, "populaton=3"), "valid keys there: name"),
+        (("train", config, "populaton=3"), "valid there: name"),
         (("train", config, "algorithm=sgd"), "unknown algorithm 'sgd'"),
         (("train", config, "--total-steps", 0), "Invalid value"),
         (("compare", "-p", "agent.json"), "not an evolved agent"),

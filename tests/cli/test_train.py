@@ -62,7 +62,7 @@ def test_mistakes(kvgym, config):
         (("train", "defalt"), "unknown training configuration 'defalt'"),
         (("train", config, "--resume", "run"), "--resume goes on"),
         (("train", "--resume", "nowhere"), "holds no training run"),
-        (("train", config, "total_step=3"), "valid keys there"),
+        (("train", config, "total_step=3"), "valid there"),
         (("evaluate", "nobody"), "unknown agent 'nobody'"),
         (("evaluate", "nobody.npz"), "nobody.npz"),
         (("list", "agent"), "agents"),

@@ -80,13 +80,13 @@ def family(**changes):
     ("changes", "message"),
     [
         ({"algorithm": "cma"}, "unknown algorithm 'cma'. Did you mean"),
-        ({"generation": 3}, "generation: Extra inputs .*valid keys there: name, .*generations"),
-        ({"held_out": {"seeds": 3}}, "held_out.seeds: .*valid keys there: services, first_seed"),
+        ({"generation": 3}, "generation: there is no such field; valid there: name, .*generations"),
+        ({"held_out": {"seeds": 3}}, "held_out.seeds: .*valid there: services, first_seed"),
         (
             {"services": family(burstiness=2)},
-            "services.families.0.burstiness: .*valid keys there: name, weight",
+            "services.families.0.burstiness: .*valid there: name, weight",
         ),
-        ({"weights": {"protection": {"begin": 1}}}, "weights.protection.begin: .*valid keys there: start"),
+        ({"weights": {"protection": {"begin": 1}}}, "weights.protection.begin: .*valid there: start"),
         ({"services": family(workload={"preset": "lmsis"})}, "training 'tiny': services.families.0: .*lmsis"),
         ({"services": {"families": []}}, "services.families"),
         ({"metric": "batch_size"}, "batch_size has no better or worse"),

@@ -184,7 +184,7 @@ def test_mistakes(tiny, tmp_path):
         ({"weights": ["footprint"]}, "is not among the weights that are learned .footprint.; give it units"),
         ({"weights": {"network": {"start": [0.1] * 28}}}, "has numbers to start from already"),
         ({"imitate": {"services": 1}}, "imitate.services: .*greater than or equal to 2"),
-        ({"imitate": {"epochs": 1}}, "imitate.epochs: .*valid keys there: services, every, requests"),
+        ({"imitate": {"epochs": 1}}, "imitate.epochs: .*valid there: services, every, requests"),
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=message):
             tiny(**{**ranked, **changes})
