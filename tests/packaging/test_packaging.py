@@ -60,7 +60,7 @@ def test_content_of_the_wheel(wheel):
 CHECK = """
 import sys
 import kvgym, kvgym.agents, kvgym.baselines, kvgym.configs
-light = ("torch", "stable_baselines3", "ray", "matplotlib", "numba", "polars")
+light = ("torch", "stable_baselines3", "ray", "matplotlib", "numba", "pyarrow")
 assert not [m for m in light if m in sys.modules and m != "numba"], sorted(sys.modules)
 assert "site-packages" in kvgym.__file__, kvgym.__file__
 c = kvgym.compare(policies=["mc_sf", "fcfs"], seeds=1, scenario="mc-sf-model-2")
