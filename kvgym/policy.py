@@ -10,19 +10,17 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal as Exact
-from importlib.metadata import entry_points
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
-from kvgym.registry import Registry, Sources
+from kvgym.registry import Registry, Sources, load_plugins
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.compiled import Kernel
 from kvgym.simulator.decision import Decision as Decision
@@ -229,12 +227,7 @@ def fraction_of(capacity: int, fraction: float) -> int:
 
 def _load_policies() -> None:
     __import__("kvgym.baselines")  # first: no plugin takes the name of a built-in policy
-    for entry in entry_points(group="kvgym.policies"):
-        try:
-            entry.load()
-        except Exception as error:
-            origin = entry.dist.name if entry.dist is not None else "?"
-            warnings.warn(f"policies of {origin} ({entry.value}) cannot be loaded: {error!r}", stacklevel=2)
+    load_plugins("kvgym.policies", "policies")
 
 
 POLICIES: Registry[type[Policy]] = Registry("policy", _load_policies)

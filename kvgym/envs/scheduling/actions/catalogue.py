@@ -7,11 +7,10 @@ add theirs with :func:`kvgym.envs.registration.register_action`.
 from __future__ import annotations
 
 import importlib
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvgym.registry import Registry
+from kvgym.registry import Registry, load_plugins
 
 if TYPE_CHECKING:
     from kvgym.envs.scheduling.actions.kind import ActionKind
@@ -41,16 +40,7 @@ class ActionEntry:
 
 
 def _load_plugins() -> None:
-    from importlib.metadata import entry_points  # takes a while to load
-
-    for entry in entry_points(group="kvgym.actions"):
-        try:
-            entry.load()
-        except Exception as error:
-            origin = entry.dist.name if entry.dist is not None else "?"
-            warnings.warn(
-                f"kinds of action of {origin} ({entry.value}) cannot be loaded: {error!r}", stacklevel=2
-            )
+    load_plugins("kvgym.actions", "kinds of action")
 
 
 ACTIONS: Registry[ActionEntry] = Registry("action", _load_plugins)
