@@ -36,7 +36,7 @@ for module in pkgutil.walk_packages(kvgym.__path__, "kvgym."):
     try:
         importlib.import_module(module.name)
     except ImportError as error:  # of a library of an extra, or an error that names the extra
-        if not absent & {(error.name or "").split(".")[0]} and "kvgym[" not in str(error):
+        if (error.name or "").split(".")[0].lower() not in absent and "kvgym[" not in str(error):
             raise
     except kvgym.errors.ConfigError as error:
         if not any(f"kvgym[{extra}]" in str(error) for extra in sys.argv[2].split(",")):
@@ -165,7 +165,7 @@ def check(which: str, extras: list[str], folder: Path) -> None:
     run([str(python), "-m", "pip", "list", "--format=freeze"], folder)
     print(weigh(next((folder / "env" / "lib").glob("python*/site-packages"))), flush=True)
     others = [(name, extra) for name, _, extra in requirements(wheel) if extra not in ("", *extras, "dev")]
-    absent = ",".join(name.replace("-", "_") for name, _ in others)
+    absent = ",".join(name.replace("-", "_").lower() for name, _ in others)
     named = ",".join(extra for _, extra in others)
     run([str(python), "-c", IMPORTS, absent, named], folder)
     for extra in ("", *extras):
@@ -176,8 +176,8 @@ def check(which: str, extras: list[str], folder: Path) -> None:
 
 def run(command: list[str], folder: Path, *, quiet: bool = False) -> None:
     """Run a command; what it prints is shown if it fails, or unless ``quiet``."""
-    shown = " ".join(Path(part).name if os.sep in part else part.split("\n")[0] for part in command)
-    print(f"+ {shown or command[0]}", flush=True)
+    shown = " ".join("…" if "\n" in part else Path(part).name if os.sep in part else part for part in command)
+    print(f"+ {shown}", flush=True)
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "KVGYM_PLUGINS")}
     done = subprocess.run(
         command, cwd=folder, env={**kept, "KVGYM_CACHE_DIR": str(folder / "cache")},
