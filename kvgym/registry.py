@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
@@ -122,3 +123,25 @@ class Sources(Generic[T]):
             importlib.import_module(self._modules[0])
             self._modules.pop(0)
         return next((made for source in self._sources if (made := source(text)) is not None), None)
+
+
+def load_plugins(group: str, what: str) -> None:
+    """Import the modules that installed distributions name in a group of entry points, so that they register.
+
+    With ``KVGYM_PLUGINS=0`` in the environment nothing is: only what comes with kvgym is known then. One that cannot
+    be imported is a warning.
+
+    Args:
+        group: of entry points, such as ``"kvgym.policies"``.
+        what: what they register, for messages.
+    """
+    if os.environ.get("KVGYM_PLUGINS") == "0":
+        return
+    from importlib.metadata import entry_points  # takes a while to load
+
+    for entry in entry_points(group=group):
+        try:
+            entry.load()
+        except Exception as error:
+            origin = entry.dist.name if entry.dist is not None else "?"
+            warnings.warn(f"{what} of {origin} ({entry.value}) cannot be loaded: {error!r}", stacklevel=2)

@@ -1,9 +1,14 @@
 """Fixtures shared by all tests."""
 
+import os
+
 import pytest
 from hypothesis import settings
 
 from kvgym.workloads.traces import write_sample_trace
+
+# What other distributions register is not what these tests are about; the commands they start inherit this.
+os.environ["KVGYM_PLUGINS"] = "0"
 
 # How long an example takes says nothing on a machine that others use too.
 settings.register_profile("kvgym", deadline=None)

@@ -1,6 +1,6 @@
 """Calibration: fits operator tables to profiles and writes hardware files.
 
-It needs more than the core does (polars, SciPy) and is not imported by it.
+It needs SciPy, which is slow to import, and is not imported by the core.
 """
 
 from __future__ import annotations

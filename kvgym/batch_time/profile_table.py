@@ -5,12 +5,13 @@ Errors name file, line and column. A line is that of the file, the heading being
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
@@ -43,39 +44,50 @@ class ProfileTable:
 
     Args:
         path: the file.
-        frame: the rows; None = read them.
+        cells: the rows: the cells of each column, shape (rows,); None = read them.
 
     Raises:
         ConfigError: the file is missing or no CSV.
     """
 
-    def __init__(self, path: Path, frame: pl.DataFrame | None = None) -> None:
+    def __init__(self, path: Path, cells: Mapping[str, NDArray[Any]] | None = None) -> None:
         self.path = path
-        self.frame = self._read() if frame is None else frame
+        self.cells = self._read() if cells is None else cells
 
-    def _read(self) -> pl.DataFrame:
+    def _read(self) -> dict[str, NDArray[Any]]:
         if not self.path.is_file():
             raise ConfigError(f"profile {self.path}: no such file")
+        lines: list[int] = []
+        rows: list[list[str]] = []
         try:
-            table = pl.read_csv(self.path, infer_schema=False)
-        except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
+            with self.path.open(encoding="utf-8-sig", newline="") as file:
+                reader = csv.reader(file, strict=True)
+                heading = next(reader, [])
+                for row in reader:
+                    if len(row) not in (0, len(heading)):
+                        raise csv.Error(
+                            f"line {reader.line_num} has {len(row)} fields, the heading {len(heading)}"
+                        )
+                    if row:
+                        rows.append(row)
+                        lines.append(reader.line_num)
+        except (csv.Error, UnicodeDecodeError) as error:
             raise ConfigError(f"profile {self.path}: not a CSV file: {error}") from None
-        names: dict[str, str] = {}
-        for column in table.columns:
+        if not heading:
+            raise ConfigError(f"profile {self.path}: not a CSV file: it has no heading")
+        cells: dict[str, NDArray[Any]] = {_LINE: np.array(lines, np.int64)}
+        for i, column in enumerate(heading):
             plain = column.removeprefix("time_stats.").removesuffix(".median").removesuffix("_median_ms")
-            plain = ALIASES.get(plain, plain)
-            if plain not in names.values():
-                names[column] = plain
-        table = table.select(list(names)).rename(names)
-        return table.with_columns(pl.Series(_LINE, np.arange(2, len(table) + 2)))
+            cells.setdefault(ALIASES.get(plain, plain), np.array([row[i] for row in rows], object))
+        return cells
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return len(self.frame)
+        return len(self.cells[_LINE])
 
     def has(self, column: str) -> bool:
         """Return whether there is a column with a value in any row."""
-        return column in self.frame.columns and self.frame[column].null_count() < len(self.frame)
+        return column in self.cells and any(self.cells[column])
 
     def require(self, columns: Iterable[str]) -> None:
         """Check that columns exist.
@@ -83,9 +95,9 @@ class ProfileTable:
         Raises:
             ConfigError: naming those that are missing and those that there are.
         """
-        missing = [name for name in columns if name not in self.frame.columns]
+        missing = [name for name in columns if name not in self.cells]
         if missing:
-            there = ", ".join(name for name in self.frame.columns if name != _LINE)
+            there = ", ".join(name for name in self.cells if name != _LINE)
             raise ConfigError(f"profile {self.path}: missing columns {', '.join(missing)}; has {there}")
 
     def where(self, wanted: Mapping[str, float | str], *, optional: bool = False) -> ProfileTable:
@@ -104,23 +116,22 @@ class ProfileTable:
                 continue
             result.require([column])
             if isinstance(value, str):
-                keep = result.frame[column] == value
+                keep = result.cells[column] == value
             else:
-                keep = pl.Series(result.numbers(column, least=None) == value)
-            left = result.frame.filter(keep)
-            if left.is_empty():
-                there = sorted(result.frame[column].drop_nulls().unique(), key=lambda v: (len(v), v))
+                keep = result.numbers(column, least=None) == value
+            if not keep.any():
+                there = sorted({v for v in result.cells[column] if v}, key=lambda v: (len(v), v))
                 shown = value if isinstance(value, str) else f"{value:g}"
                 raise ConfigError(
                     f"profile {self.path}: no rows with {column} = {shown}; "
                     f"there are {', '.join(there[:12])}{' …' if len(there) > 12 else ''}"
                 )
-            result = ProfileTable(self.path, left)
+            result = result.filter(keep)
         return result
 
     def filter(self, keep: NDArray[np.bool_]) -> ProfileTable:
         """Return the rows chosen by a mask of shape (rows,)."""
-        return ProfileTable(self.path, self.frame.filter(pl.Series(keep)))
+        return ProfileTable(self.path, {name: column[keep] for name, column in self.cells.items()})
 
     def one_value(self, columns: Iterable[str]) -> None:
         """Check that all rows were measured in one way.
@@ -129,8 +140,8 @@ class ProfileTable:
             ConfigError: a column has several values, whose times must not be mixed.
         """
         for column in columns:
-            if column in self.frame.columns:
-                values = self.frame[column].drop_nulls().unique().sort().to_list()
+            if column in self.cells:
+                values = sorted({v for v in self.cells[column] if v})
                 if len(values) > 1:
                     raise ConfigError(
                         f"profile {self.path}: several values of {column}: {', '.join(values)}; choose one in "
@@ -139,7 +150,7 @@ class ProfileTable:
 
     def texts(self, column: str) -> list[str]:
         """Return a column as text, "" where empty."""
-        return self.frame[column].fill_null("").to_list()
+        return list(self.cells[column])
 
     def numbers(self, column: str, *, least: float | None = 0.0, above: bool = False) -> Floats:
         """Return a column as numbers, shape (rows,).
@@ -152,7 +163,7 @@ class ProfileTable:
         Raises:
             ConfigError: a cell is empty, text, not finite or too small.
         """
-        values = self.frame[column].cast(pl.Float64, strict=False).fill_null(math.nan).to_numpy()
+        values = np.array([_number(text) for text in self.cells[column]], np.float64)
         wrong = ~np.isfinite(values)
         if least is not None:
             wrong |= values <= least if above else values < least
@@ -163,11 +174,11 @@ class ProfileTable:
                 f"profile {self.path}: line {self.line(place)}, column {column}: "
                 f"{self.texts(column)[place]!r} is not {need}"
             )
-        return np.asarray(values, np.float64)
+        return values
 
     def line(self, row: int) -> int:
         """Return the line of the file that a row came from."""
-        return int(self.frame[_LINE][row])
+        return int(self.cells[_LINE][row])
 
     def times(
         self, column: str, keys: Sequence[Floats], ideal_ms: Floats, *, faster: float = ROW_FACTOR
@@ -239,7 +250,16 @@ def by_key(keys: Sequence[Floats], values: Sequence[Floats]) -> list[Floats]:
     Returns:
         The keys, then the values, each of shape (n,).
     """
-    names = [f"k{i}" for i in range(len(keys))]
-    columns = dict(zip(names, keys, strict=True)) | {f"v{i}": v for i, v in enumerate(values)}
-    frame = pl.DataFrame(columns).group_by(names).agg(pl.all().median()).sort(names)
-    return [frame[name].to_numpy() for name in columns]
+    order = np.lexsort(keys[::-1])
+    table = np.stack(keys)[:, order]
+    starts = np.flatnonzero(np.any(np.diff(table, axis=1, prepend=np.nan) != 0, axis=0))
+    medians = [[np.median(rows) for rows in np.split(value[order], starts[1:])] for value in values]
+    return [*table[:, starts], *np.array(medians)]
+
+
+def _number(text: str) -> float:
+    """Return a cell as a number, NaN where it is none."""
+    try:
+        return math.nan if "_" in text else float(text)  # float() would take 1_000
+    except ValueError:
+        return math.nan

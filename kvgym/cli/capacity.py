@@ -99,8 +99,8 @@ def capacity(
     """Find up to which arrival rate schedulers hold targets.
 
     Every seed is searched by doubling and bisection on the same requests, closer together. Shows the mean over seeds
-    with a 95 % bootstrap interval and what fails next, and writes probes.csv, probes.parquet, capacity.json,
-    config.json and capacity.svg. docs/capacity.md says what holding means.
+    with a 95 % bootstrap interval and what fails next, and writes probes.csv (with kvgym[parquet] also
+    probes.parquet), capacity.json, config.json and capacity.svg. docs/capacity.md says what holding means.
     """
     from kvgym.experiments.capacity.finding import find_capacity
     from kvgym.experiments.capacity.targets import parse_targets

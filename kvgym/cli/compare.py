@@ -99,8 +99,8 @@ def compare(
 ) -> None:
     """Run schedulers, or routers of a cluster, on identical workloads and compare them.
 
-    Shows a table with 95 % bootstrap intervals and writes runs.csv, runs.parquet, summary.json, config.json
-    and report.html.
+    Shows a table with 95 % bootstrap intervals and writes runs.csv, summary.json, config.json and
+    report.html; with kvgym[parquet] also runs.parquet.
     """
     from kvgym.experiments.comparison import compare as run_comparison
     from kvgym.metrics import metric_info

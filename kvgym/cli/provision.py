@@ -96,7 +96,7 @@ def provision(
 
     Shows what one worker can serve by every estimate beside what it does serve, the smallest number of workers that
     holds the targets, and by --window how that changes over time. Writes provision.json, estimates.csv, windows.csv,
-    probes.csv, probes.parquet and config.json. docs/capacity.md has the definitions.
+    probes.csv (with kvgym[parquet] also probes.parquet) and config.json. docs/capacity.md has the definitions.
     """
     from kvgym.experiments.capacity.provisioning import provision as plan_workers
     from kvgym.experiments.capacity.targets import parse_targets

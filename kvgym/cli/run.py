@@ -82,7 +82,9 @@ def run(
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload and policy.")] = 0,
     log: Annotated[bool, typer.Option("--log", help="Also write iterations.csv, a row per batch.")] = False,
     out: OutOption = None,
-    records: Annotated[str, typer.Option(help="Format of the tables: csv or parquet.")] = "csv",
+    records: Annotated[
+        str, typer.Option(help="Format of the tables: csv, or parquet (needs kvgym[parquet]).")
+    ] = "csv",
     trace_out: Annotated[
         Path | None,
         typer.Option(help="Also write a trace for ui.perfetto.dev: a file ending in .json or .json.gz."),

@@ -65,7 +65,7 @@ def sweep(
     """Run schedulers at every point of a grid over fields of the scenario and hyperparameters of policies.
 
     Every run is kept as soon as it is there: Ctrl-C loses none, and --resume goes on. Shows a table and writes
-    runs.csv, runs.parquet, summary.json, config.json and report.html.
+    runs.csv, summary.json, config.json and report.html; with kvgym[parquet] also runs.parquet.
     """
     from kvgym.experiments.sweeping.plan import make_plan
     from kvgym.experiments.sweeping.sweep import plan_of

@@ -17,6 +17,7 @@ from kvgym.experiments.result_files import jsonable, run_context, write_json, wr
 from kvgym.experiments.runs import Played, Player, Run, RunRecord, play_runs
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.experiments.statistics import Estimate, improvement_interval, mean_interval, ratio_interval
+from kvgym.frame import Frame
 from kvgym.metrics import WORKER_METRICS, metric_info, metric_names
 from kvgym.policy import Policy, make_policy, policy_defaults
 from kvgym.routing import Router, make_router
@@ -146,24 +147,18 @@ class Comparison:
                 found.setdefault(run.policy, f"seed {run.seed}: {run.error}")
         return found
 
-    def to_frame(self) -> Any:
-        """Return one row per policy and seed as a polars DataFrame."""
-        import polars as pl
-
-        return pl.DataFrame(
-            [
-                {"policy": r.policy, "seed": r.seed, "error": r.error, "wall_time": r.wall_time}
-                | {name: r.metrics.get(name, float("nan")) for name in metric_names()}
-                for r in self.runs
-            ]
+    def to_frame(self) -> Frame:
+        """Return one row per policy and seed."""
+        return Frame.from_rows(
+            {"policy": r.policy, "seed": r.seed, "error": r.error, "wall_time": r.wall_time}
+            | {name: r.metrics.get(name, float("nan")) for name in metric_names()}
+            for r in self.runs
         )
 
-    def worker_frame(self) -> Any:
-        """Return one row per policy, seed and worker as a polars DataFrame; empty for single workers."""
-        import polars as pl
-
-        return pl.DataFrame(
-            [{"policy": r.policy, "seed": r.seed} | worker for r in self.runs for worker in r.workers]
+    def worker_frame(self) -> Frame:
+        """Return one row per policy, seed and worker; empty for single workers."""
+        return Frame.from_rows(
+            {"policy": r.policy, "seed": r.seed} | worker for r in self.runs for worker in r.workers
         )
 
     def worker_means(self, policy: str) -> list[dict[str, Any]]:
@@ -186,7 +181,7 @@ class Comparison:
         }
 
     def save(self, folder: str | Path, *, command: str = "") -> Path:
-        """Write ``runs.csv``, ``runs.parquet``, ``summary.json`` and ``config.json`` into ``folder``.
+        """Write ``runs.csv``, ``summary.json`` and ``config.json`` into ``folder``; with PyArrow ``runs.parquet``.
 
         Of a cluster also ``workers.csv``, with a row per policy, seed and worker.
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kvgym.errors import KVGymError
+from kvgym.frame import Frame, has_pyarrow
 from kvgym.version import __version__
 
 
@@ -24,7 +25,7 @@ def run_context(command: str = "") -> dict[str, Any]:
         "command": command or shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "libraries": {name: version(name) for name in ("numpy", "numba", "gymnasium", "scipy", "polars")},
+        "libraries": {name: version(name) for name in ("numpy", "numba", "gymnasium", "scipy")},
     }
 
 
@@ -56,10 +57,13 @@ def write_text(path: Path, text: str) -> None:
         raise KVGymError(f"{path}: cannot be written: {error.strerror}") from None
 
 
-def write_table(folder: str | Path, name: str, frame: Any) -> Path:
-    """Write a polars DataFrame as ``NAME.csv`` and ``NAME.parquet``; return the folder, created if missing."""
+def write_table(folder: str | Path, name: str, frame: Frame) -> Path:
+    """Write ``NAME.csv``, with PyArrow also ``NAME.parquet``; return the folder, created if missing."""
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     frame.write_csv(path / f"{name}.csv")
-    frame.write_parquet(path / f"{name}.parquet")
+    if has_pyarrow():
+        frame.write_parquet(path / f"{name}.parquet")
+    else:
+        (path / f"{name}.parquet").unlink(missing_ok=True)  # of an earlier run
     return path

@@ -12,6 +12,7 @@ from typing import Any
 from kvgym.experiments.result_files import jsonable, run_context
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate, mean_interval, ratio_interval
+from kvgym.frame import Frame
 from kvgym.metrics import metric_info
 
 
@@ -99,16 +100,14 @@ class TuningResult:
         nothing = (math.nan,) * len(self.seeds)
         return ratio_interval(trial.values, nothing if self.default.error else self.default.values)
 
-    def to_frame(self) -> Any:
-        """Return one row per trial as a polars DataFrame: hyperparameters, mean, values by seed, error."""
-        import polars as pl
-
+    def to_frame(self) -> Frame:
+        """Return one row per trial: hyperparameters, mean, values by seed, error."""
         columns: dict[str, list[Any]] = {
             "trial": list(range(len(self.trials))),
             "spec": [t.spec for t in self.trials],
         }
         for name in self.space:
-            columns[name] = _column([t.hyperparameters[name] for t in self.trials])
+            columns[name] = [t.hyperparameters[name] for t in self.trials]
         columns[self.metric] = [t.value for t in self.trials]
         for k, seed in enumerate(self.seeds):
             columns[f"seed_{seed}"] = [t.values[k] for t in self.trials]
@@ -116,7 +115,7 @@ class TuningResult:
             columns[name] = [t.bounded.get(name, math.nan) for t in self.trials]
         columns["finished"] = [sum(t.finished) for t in self.trials]
         columns["error"] = [t.error for t in self.trials]
-        return pl.DataFrame(columns)
+        return Frame(columns)
 
     def save(self, folder: str | Path, *, command: str = "") -> Path:
         """Write ``trials.csv``, ``best.json`` and ``config.json`` into ``folder``.
@@ -166,13 +165,3 @@ class TuningResult:
             text = json.dumps(jsonable(content), indent=2, allow_nan=False)
             (path / name).write_text(text + "\n", encoding="utf-8")
         return path
-
-
-def _column(values: list[Any]) -> list[Any]:
-    """Return values of one type: whole numbers, numbers, or texts; None stays where these are numbers."""
-    kinds = {type(v) for v in values if v is not None}
-    if kinds <= {int} or kinds <= {bool}:
-        return values
-    if kinds <= {int, float}:
-        return [None if v is None else float(v) for v in values]
-    return [str(v) for v in values]

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
+from kvgym.frame import Frame, pyarrow
 from kvgym.metrics import slo_met
 from kvgym.runner import SimulationResult
 
@@ -25,7 +27,7 @@ class Field:
     """A column of a table.
 
     Attributes:
-        dtype: its type in Polars; CSV has the same values as text.
+        dtype: its type; CSV has the same values as text.
         unit: unit, "" where there is none.
         meaning: what it is, and when it is null.
         present: when the column is there.
@@ -84,8 +86,8 @@ def schema_table(fields: Mapping[str, Field]) -> tuple[Sequence[str], Mapping[st
     return ("column", "type", "unit", "meaning", "there"), rows
 
 
-def request_frame(result: SimulationResult) -> Any:
-    """Return one row per request as a polars DataFrame with the columns of :data:`REQUESTS`."""
+def request_frame(result: SimulationResult) -> Frame:
+    """Return one row per request with the columns of :data:`REQUESTS`."""
     r, table = result.requests, result.table
     columns: dict[str, Any] = {"request_id": np.arange(len(table))}
     columns |= table.columns()
@@ -100,8 +102,8 @@ def request_frame(result: SimulationResult) -> Any:
     return _frame(columns, REQUESTS)
 
 
-def iteration_frame(result: SimulationResult) -> Any:
-    """Return the per-iteration log as a polars DataFrame with the columns of :data:`ITERATIONS`.
+def iteration_frame(result: SimulationResult) -> Frame:
+    """Return the per-iteration log with the columns of :data:`ITERATIONS`.
 
     Raises:
         ValueError: the run kept no log.
@@ -111,11 +113,11 @@ def iteration_frame(result: SimulationResult) -> Any:
     return _frame({name: result.log[name] for name in ITERATIONS}, ITERATIONS)
 
 
-def write_frame(frame: Any, folder: Path, name: str, file_format: str) -> Path:
+def write_frame(frame: Frame, folder: Path, name: str, file_format: str) -> Path:
     """Write a table as ``name.csv`` or ``name.parquet``.
 
     Raises:
-        ConfigError: another format.
+        ConfigError: another format, or Parquet without PyArrow.
     """
     path = folder / f"{name}.{check_format(file_format)}"
     if file_format == "csv":
@@ -129,16 +131,24 @@ def check_format(file_format: str) -> str:
     """Return a format of tables.
 
     Raises:
-        ConfigError: there is none of this name.
+        ConfigError: there is none of this name, or it is Parquet and PyArrow is missing.
     """
     if file_format not in FILE_FORMATS:
         raise ConfigError(f"records as {file_format!r}: valid are {', '.join(FILE_FORMATS)}")
+    if file_format == "parquet":
+        pyarrow()
     return file_format
 
 
-def _frame(columns: Mapping[str, Any], fields: Mapping[str, Field]) -> Any:
-    """Return columns as a DataFrame, NaN as null, in the types of their fields."""
-    import polars as pl
+def _frame(columns: Mapping[str, Any], fields: Mapping[str, Field]) -> Frame:
+    """Return columns as a table, NaN as a missing value, in the types of their fields."""
+    return Frame({name: _typed(np.asarray(column), fields[name].dtype) for name, column in columns.items()})
 
-    types: Any = {name: getattr(pl, fields[name].dtype) for name in columns}
-    return pl.DataFrame(dict(columns)).fill_nan(None).cast(types)
+
+def _typed(column: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Return a column as int64, float64 or bool, masked where it is NaN."""
+    missing = np.isnan(column) if column.dtype.kind == "f" else np.zeros(len(column), bool)
+    kind = {"Int64": np.int64, "Float64": np.float64, "Boolean": np.bool_}[dtype]
+    if not missing.any():
+        return column.astype(kind)
+    return np.ma.MaskedArray(np.where(missing, 0, column).astype(kind), missing)

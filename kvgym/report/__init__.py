@@ -64,7 +64,7 @@ def write_sweep_report(
     value, and said.
 
     Args:
-        frame: polars DataFrame, a row per run: a column for each swept field (numbers, strings or booleans; null
+        frame: a row per run: a column for each swept field (numbers, strings or booleans; missing
             where a field says nothing about a run), ``policy`` (str), ``seed`` (int), ``error`` (str, "" if fine),
             and a column per metric of :func:`kvgym.metrics.metric_names`.
         fields: names of the swept columns, in order; the first ones get the most room.

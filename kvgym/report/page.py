@@ -22,7 +22,7 @@ from kvgym.report.chart import Chart
 from kvgym.report.folders import without_folders
 from kvgym.report.style import policy_styles
 from kvgym.report.svg import inline_svg
-from kvgym.version import __version__
+from kvgym.version import __version__, install_command
 
 CHART_WIDTH = 5.6
 """Inches: as wide as a figure may be so that its text can be read on a phone and beside another one on a screen."""
@@ -161,8 +161,9 @@ class Page:
             loader=FunctionLoader(_asset),
         )
         values = without_folders(values)
-        shared = {"page": self, "key": self.key, "mark": self.mark, "inline": _inline, "version": __version__}
-        return environment.get_template(template).render(**shared, **values)
+        shared = {"page": self, "key": self.key, "mark": self.mark, "inline": _inline}
+        about = {"version": __version__, "install": install_command("report")}
+        return environment.get_template(template).render(**shared, **about, **values)
 
 
 def write_text(text: str, path: str | Path) -> Path:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
 from kvgym.experiments.statistics import Estimate, mean_interval
+from kvgym.frame import Frame
 from kvgym.policy import clairvoyant_labels
 
 Value = float | str | None
@@ -87,7 +89,7 @@ class SweepRuns:
     """The runs of a sweep.
 
     Args:
-        frame: polars DataFrame, a row per run: a column for each swept field (numbers, strings or booleans),
+        frame: a row per run: a column for each swept field (numbers, strings or booleans),
             ``policy``, ``seed``, ``error`` ("" if fine) and one per metric.
         fields: names of the swept fields.
 
@@ -102,7 +104,7 @@ class SweepRuns:
         ConfigError: columns are missing, of a type that is none of these, or a run is there twice; or no run at all.
     """
 
-    def __init__(self, frame: Any, fields: Sequence[str]) -> None:
+    def __init__(self, frame: Frame, fields: Sequence[str]) -> None:
         absent = [name for name in (*fields, "policy", "seed", "error") if name not in frame.columns]
         if absent:
             raise ConfigError(
@@ -112,11 +114,11 @@ class SweepRuns:
             raise ConfigError("a sweep without runs; a report needs at least one")
         if not fields:
             raise ConfigError("a sweep without fields; name the columns that were swept")
-        columns = {name: _values(frame[name]) for name in fields}
+        columns = {name: _values(name, frame[name]) for name in fields}
         self.fields = tuple(_field(name, values) for name, values in columns.items())
         self._rows: dict[tuple[str, Point], dict[int, dict[str, Any]]] = {}
         keys = zip(*columns.values(), strict=True)
-        for point, row in zip(keys, frame.iter_rows(named=True), strict=True):
+        for point, row in zip(keys, frame.rows(), strict=True):
             of_seed = self._rows.setdefault((row["policy"], point), {})
             if row["seed"] in of_seed:
                 where = ", ".join(map(SweptField.label, self.fields, point))
@@ -189,18 +191,17 @@ class SweepRuns:
         return found
 
 
-def _values(column: Any) -> list[Value]:
+def _values(name: str, column: NDArray[Any]) -> list[Value]:
     """Return a column's values: numbers as such, booleans as words, NaN as None."""
-    kind = column.dtype
-    if kind.is_numeric():
-        return [
-            None if v is None or v != v else (int(v) if float(v).is_integer() else float(v)) for v in column
-        ]
-    if str(kind) == "Boolean":
-        return [None if v is None else str(v).lower() for v in column]
-    if str(kind) in ("String", "Utf8", "Categorical", "Null") or str(kind).startswith("Enum"):
-        return [None if v is None else str(v) for v in column]
-    raise ConfigError(f"swept field {column.name} holds {kind}; expected numbers, strings or booleans")
+    values = column.tolist()
+    kind = column.dtype.kind
+    if kind in "iuf":
+        return [None if v is None or v != v else (int(v) if float(v).is_integer() else v) for v in values]
+    if kind == "b":
+        return [None if v is None else str(v).lower() for v in values]
+    if kind in "OU":
+        return [None if v is None else str(v) for v in values]
+    raise ConfigError(f"swept field {name} holds {column.dtype}; expected numbers, strings or booleans")
 
 
 def _field(name: str, values: list[Value]) -> SweptField:

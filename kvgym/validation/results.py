@@ -10,6 +10,7 @@ import numpy as np
 
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.result_files import jsonable, run_context
+from kvgym.frame import Frame
 from kvgym.report import require
 from kvgym.validation.overhead_fit import OverheadFit
 from kvgym.validation.replay import METRICS, Replay, has_token_times, loss
@@ -40,19 +41,17 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
     }
 
 
-def request_frame(replay: Replay) -> Any:
-    """Return one row per request as a polars DataFrame: observed and simulated seconds of every metric."""
-    import polars as pl
-
+def request_frame(replay: Replay) -> Frame:
+    """Return one row per request: observed and simulated seconds of every metric, missing where there is none."""
     log = replay.log
     columns: dict[str, Any] = {
         name: getattr(log, name) for name in ("arrival_time", "prompt_len", "output_len")
     }
     for metric in METRICS:
-        columns[f"{metric}_observed"] = replay.observed(metric)
-        columns[f"{metric}_simulated"] = replay.simulated(metric)
+        columns[f"{metric}_observed"] = np.ma.masked_invalid(replay.observed(metric))
+        columns[f"{metric}_simulated"] = np.ma.masked_invalid(replay.simulated(metric))
     columns["num_evictions"] = replay.result.requests["num_evictions"]
-    return pl.DataFrame({"request_id": np.arange(len(log)), **columns}).fill_nan(None)
+    return Frame({"request_id": np.arange(len(log)), **columns})
 
 
 def save_replay(

@@ -84,7 +84,12 @@ def run(tmp_path_factory):
     for name, text in METADATA.items():
         (info / name).write_text(text)
     (base / "site" / "halves.py").write_text(MODULE)
-    environment = {**os.environ, "KVGYM_CACHE_DIR": str(base / "cache"), "COLUMNS": "200"}
+    environment = {
+        **os.environ,
+        "KVGYM_PLUGINS": "1",
+        "KVGYM_CACHE_DIR": str(base / "cache"),
+        "COLUMNS": "200",
+    }
     environment["PYTHONPATH"] = os.pathsep.join([str(base / "site"), str(ROOT)])
 
     def call(program: str, *arguments: str) -> str:

@@ -1,12 +1,16 @@
 """The wheel: complete, importable away from the repository, no generic top-level names, light."""
 
+import re
 import subprocess
 import sys
 import venv
 import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
+
+import kvgym
 
 tomllib = pytest.importorskip("tomllib")  # Python 3.11 or later
 
@@ -52,15 +56,33 @@ def test_content_of_the_wheel(wheel):
         "kvgym/configs/hardware/llama2-70b-a100-tp2.yaml",
         "kvgym/configs/recipe/llama2-70b-a100-tp2.yaml",
         "kvgym/configs/scenario/a100-llama2-70b.yaml",
+        "kvgym/configs/train/zoo/ppo.yml",
     ):
         assert needed in names
+    assert {n.removeprefix("kvgym/") for n in names if n.startswith("kvgym/configs/") and "__" not in n} == {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.*") if "__" not in str(path)
+    }
     assert not [n for n in names if n.startswith("kvgym/tests") or n.endswith(".csv")]
+
+
+def test_what_a_package_index_shows(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        metadata = Parser().parsestr(archive.read(name).decode())
+    assert metadata["Version"] == kvgym.__version__
+    page = metadata.get_payload()
+    assert page == (ROOT / "PACKAGE.md").read_text("utf-8")
+    assert not re.findall(r"\]\((?!https?://)", page)  # a relative link leads nowhere there
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(example, "PACKAGE.md", "exec"), {})
+    extras = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert extras == set(metadata.get_all("Provides-Extra")) - {"dev", "docs"}
 
 
 CHECK = """
 import sys
 import kvgym, kvgym.agents, kvgym.baselines, kvgym.configs
-light = ("torch", "stable_baselines3", "ray", "matplotlib", "numba", "polars")
+light = ("torch", "stable_baselines3", "ray", "matplotlib", "numba", "pyarrow")
 assert not [m for m in light if m in sys.modules and m != "numba"], sorted(sys.modules)
 assert "site-packages" in kvgym.__file__, kvgym.__file__
 c = kvgym.compare(policies=["mc_sf", "fcfs"], seeds=1, scenario="mc-sf-model-2")

@@ -81,7 +81,12 @@ def run(tmp_path_factory):
         (info / name).write_text(text)
     (package / "__init__.py").write_text('"""Schedulers of Acme."""\n')
     (package / "policies.py").write_text(EXAMPLES[0])
-    environment = {**os.environ, "KVGYM_CACHE_DIR": str(base / "cache"), "COLUMNS": "200"}
+    environment = {
+        **os.environ,
+        "KVGYM_PLUGINS": "1",
+        "KVGYM_CACHE_DIR": str(base / "cache"),
+        "COLUMNS": "200",
+    }
 
     def go(*arguments: str, installed: bool = True) -> subprocess.CompletedProcess[str]:
         path = [str(base / "site"), str(ROOT)] if installed else [str(ROOT)]
@@ -109,6 +114,14 @@ def test_it_is_listed(run) -> None:
         "shortest prompt first, evicts the newest"
         in run("-c", KVGYM, "list", "policies", "--markdown").stdout
     )
+
+
+def test_without_plugins_it_is_not_known(run) -> None:
+    """So the tests of kvgym do not fail because somebody has installed a plugin: tests/conftest.py."""
+    known = "from kvgym.policy import POLICIES; print('shortest_prompt' in POLICIES, 'fcfs' in POLICIES)"
+    without = f"import os; os.environ['KVGYM_PLUGINS'] = '0'; {known}"
+    assert run("-c", known).stdout == "True True\n"
+    assert run("-c", without).stdout == "False True\n"
 
 
 def test_it_runs_in_a_comparison(run) -> None:

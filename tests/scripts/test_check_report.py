@@ -6,10 +6,10 @@ import shutil
 import sys
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 from kvgym.experiments.comparison import compare
+from kvgym.frame import Frame
 from kvgym.metrics import metric_names
 from kvgym.report import write_report, write_sweep_report
 
@@ -51,7 +51,7 @@ def sweep_frame():
                         point = {"rate": rate, "capacity": capacity, "hardware": hardware}
                         metrics = dict.fromkeys(metric_names(), value)
                         rows.append({**point, "policy": policy, "seed": seed, "error": "", **metrics})
-    return pl.DataFrame(rows)
+    return Frame.from_rows(rows)
 
 
 def test_a_comparison_works_in_a_browser(script, browser, comparison_report, tmp_path):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from datetime import datetime
 
 import numpy as np
 import polars as pl
@@ -16,7 +17,7 @@ from kvgym.workloads import RequestTable, load_trace, read_trace, trace_formats,
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.traces import write_sample_trace
 from kvgym.workloads.traces.trace import spread_ties
-from kvgym.workloads.traces.values import parse_value
+from kvgym.workloads.traces.values import parse_times, parse_value
 
 
 @pytest.mark.parametrize(("name", "suffix"), FILES)
@@ -75,6 +76,37 @@ def test_both_ways_of_reading_times_agree(tmp_path):
     lines[1] = lines[1].replace(" 18:", "T18:")  # one value that the fast way does not take
     slow = read_trace(write(tmp_path, "".join(lines), "b.csv"))
     np.testing.assert_array_equal(fast.arrival_time, slow.arrival_time)
+
+
+DIGITS = st.integers(0, 99).map(lambda x: f"{x:02d}")
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(
+                "{}-{}-{}{}{}:{}:{}{}".format,
+                st.sampled_from(["1969", "1970", "2023", "2199", "2200", "23"]),
+                DIGITS, DIGITS, st.sampled_from([" ", "T", "", "_"]), DIGITS, DIGITS, DIGITS,
+                st.sampled_from(["", ".", ".5", ".123456789", ".1234567891", ".-5"]),
+            ),
+            st.datetimes(datetime(1970, 1, 1), datetime(2199, 12, 31)).map(str),
+        ),
+        min_size=1, max_size=3,
+    ),
+    st.sampled_from(["", "Z", "+00:00", "-05:30", "+0100", "x"]),
+    st.booleans(),
+)  # fmt: skip
+def test_times_all_at_once_are_those_one_by_one(texts, zone, one_zone):
+    texts = [f" {text}{zone if one_zone or i % 2 else ''}" for i, text in enumerate(texts)]
+    times = parse_times(np.array(texts, "S60"))
+    if times is not None:
+        assert times.tolist() == [parse_value(text, "datetime") for text in texts]
+
+
+def test_plain_times_need_no_closer_look():
+    texts = np.array(["2023-11-16 18:15:46.6805900+02:00", "2023-11-16T18:15:46+02:00"], "S40")
+    assert parse_times(texts).tolist() == [parse_value(text.decode(), "datetime") for text in texts]
 
 
 def test_parquet_times(tmp_path):

@@ -13,6 +13,7 @@ from kvgym.experiments.capacity.targets import Target
 from kvgym.experiments.capacity.windows import Profile, WindowPlan
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
 from kvgym.experiments.scenario import Scenario
+from kvgym.frame import Frame
 from kvgym.theory.stability import provision
 
 
@@ -149,9 +150,9 @@ class Provisioning:
         }
 
     def save(self, folder: str | Path, *, command: str = "") -> Path:
-        """Write ``provision.json``, ``estimates.csv``, ``probes.csv``, ``probes.parquet`` and ``config.json``.
+        """Write ``provision.json``, ``estimates.csv``, ``probes.csv`` and ``config.json``.
 
-        With windows also ``windows.csv``.
+        With windows also ``windows.csv``, with PyArrow ``probes.parquet``.
 
         Args:
             folder: created if missing.
@@ -160,15 +161,11 @@ class Provisioning:
         Returns:
             The folder.
         """
-        import polars as pl
-
-        probes = pl.DataFrame([{"hardware": hardware} | probe.row() for hardware, probe in self.probes])
+        probes = Frame.from_rows({"hardware": hardware} | probe.row() for hardware, probe in self.probes)
         path = write_table(folder, "probes", probes)
-        pl.DataFrame([row for own in self.workers for row in own.rows()]).write_csv(path / "estimates.csv")
+        Frame.from_rows(row for own in self.workers for row in own.rows()).write_csv(path / "estimates.csv")
         if self.windows:
-            pl.DataFrame([vars(w) for w in self.windows], infer_schema_length=None).write_csv(
-                path / "windows.csv"
-            )
+            Frame.from_rows(vars(w) for w in self.windows).write_csv(path / "windows.csv")
         config = {"scenario": self.scenario.model_dump(mode="json"), **run_context(command)}
         write_json(path / "provision.json", self.summary())
         write_json(path / "config.json", config)

@@ -16,6 +16,7 @@ from kvgym.experiments.capacity.targets import Target
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import CONFIDENCE, Estimate, mean_interval
+from kvgym.frame import Frame
 
 
 @dataclass(frozen=True)
@@ -127,11 +128,9 @@ class CapacityResult:
         per_worker = base.estimate.value / base.workers
         return capacity.estimate.value / capacity.workers / per_worker if per_worker > 0 else float("nan")
 
-    def to_frame(self) -> Any:
-        """Return one row per run as a polars DataFrame, sorted by contender, seed and rate."""
-        import polars as pl
-
-        return pl.DataFrame([probe.row() for probe in self.probes])
+    def to_frame(self) -> Frame:
+        """Return one row per run, sorted by contender, seed and rate."""
+        return Frame.from_rows(probe.row() for probe in self.probes)
 
     def summary(self) -> dict[str, Any]:
         """Return capacities with intervals, JSON-able."""
@@ -157,7 +156,7 @@ class CapacityResult:
         }  # fmt: skip
 
     def save(self, folder: str | Path, *, command: str = "") -> Path:
-        """Write ``probes.csv``, ``probes.parquet``, ``capacity.json`` and ``config.json`` into ``folder``.
+        """Write ``probes.csv``, ``capacity.json`` and ``config.json`` into ``folder``; with PyArrow ``probes.parquet``.
 
         Args:
             folder: created if missing.

@@ -22,6 +22,7 @@ from kvgym.experiments.sweeping.fields import set_fields, with_hyperparameters
 from kvgym.experiments.sweeping.identity import run_keys, setting_key
 from kvgym.experiments.sweeping.journal import Journal, has_runs
 from kvgym.experiments.sweeping.plan import SweepPlan, load_plan, make_plan
+from kvgym.frame import Frame
 from kvgym.metrics import metric_info, metric_names
 from kvgym.policy import REFERENCE_ONLY, clairvoyant_labels
 
@@ -111,10 +112,8 @@ class SweepResult:
             for note, points in where.items()
         ]
 
-    def to_frame(self) -> Any:
-        """Return one row per point, policy and seed as a polars DataFrame: fields, what failed, all metrics."""
-        import polars as pl
-
+    def to_frame(self) -> Frame:
+        """Return one row per point, policy and seed: fields, what failed, all metrics."""
         order = sorted(self.runs)
         swept = {name: [self.points[i][name] for i, _, _ in order] for name in self.fields}
         columns: dict[str, Any] = {
@@ -127,10 +126,10 @@ class SweepResult:
         for name in metric_names():
             columns[name] = [self.runs[place].record.metrics[name] for place in order]
         columns |= swept  # a number of requests that was asked for, also where none could be drawn
-        return pl.DataFrame(columns, strict=False)
+        return Frame(columns)
 
     def save(self, folder: str | Path, *, command: str = "") -> Path:
-        """Write ``runs.csv``, ``runs.parquet``, ``summary.json`` and ``config.json`` into a folder.
+        """Write ``runs.csv``, ``summary.json`` and ``config.json`` into a folder; with PyArrow ``runs.parquet``.
 
         Args:
             folder: created if missing.

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, TraceFormatError
@@ -16,7 +15,7 @@ from kvgym.registry import Registry
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.traces.own_table import OWN_COLUMNS, OwnTable
-from kvgym.workloads.traces.source import PARQUET_ERRORS, SourceFile
+from kvgym.workloads.traces.source import SourceFile
 from kvgym.workloads.traces.trace import NO_TIMES, Trace
 from kvgym.workloads.traces.values import Column, Columns, to_seconds
 
@@ -96,8 +95,7 @@ class ConversationFormat:
                 f"{source.path}: key {self.turns!r} is missing; found {', '.join(source.names) or 'none'}"
             )
         lengths: list[tuple[int, int]] = []
-        records = _parquet_turns(source, self.turns) if source.container == "parquet" else source.records()
-        for place, record in records:
+        for place, record in source.records(self.turns):
             pair = self._first_exchange(source.path, place, record.get(self.turns))
             lengths.append((_count(tokenizer, pair[0]), _count(tokenizer, pair[1])) if pair else (0, 0))
         table = np.array(lengths, np.float64).reshape(-1, 2)
@@ -368,13 +366,3 @@ def _count(tokenizer: Tokenizer, text: str) -> int:
     """Return the number of tokens of a text."""
     tokens = tokenizer(text)
     return tokens if isinstance(tokens, int) else len(tokens)
-
-
-def _parquet_turns(source: SourceFile, turns: str) -> Any:
-    """Yield (place, record) with the turns only."""
-    try:
-        column = pl.read_parquet(source.path, columns=[turns])[turns]
-    except PARQUET_ERRORS as error:
-        raise TraceFormatError(f"{source.path}: damaged Parquet file: {str(error).splitlines()[0]}") from None
-    for i, value in enumerate(column):
-        yield f"row {i}", {turns: value.to_list() if isinstance(value, pl.Series) else value}

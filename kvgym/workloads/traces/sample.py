@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.frame import pyarrow
 from kvgym.workloads.base import substream
 from kvgym.workloads.lengths import LogNormalLength
 from kvgym.workloads.table import RequestTable
@@ -66,7 +66,8 @@ def write_sample_trace(
     elif path.suffix == ".json":
         path.write_text(json.dumps(rows), encoding="utf-8")
     elif path.suffix == ".parquet":
-        pl.DataFrame(rows).write_parquet(path)
+        pa = pyarrow()
+        pa.parquet.write_table(pa.Table.from_pylist(rows), path)
     else:
         raise ConfigError(f"{path}: unknown ending; valid: .csv, .jsonl, .json, .parquet")
     return table

@@ -1,9 +1,8 @@
 """The file under a trace: container, header, checksum, and columns read with exact error locations.
 
-CSV and Parquet are read by Polars, column-wise and fast. Polars is lenient (it fills short lines and guesses
-at odd dates), so that way is only taken for plain CSV files without quotes, and only where every value
-passes the checks. Any other CSV file is read line by line, which copes or names the line and column that are
-wrong.
+CSV is read by NumPy, column-wise and fast. That way is only taken for plain files without quotes, and only where
+every value passes the checks. Any other CSV file is read line by line, which copes or names the line and column that
+are wrong.
 """
 
 from __future__ import annotations
@@ -11,24 +10,23 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
-import polars as pl
+from numpy.typing import NDArray
 
 from kvgym.errors import TraceFormatError
-from kvgym.workloads.traces.values import DATE, KINDS, Column, Columns, parse_value
+from kvgym.workloads.traces.parquet import parquet_names, parquet_numbers, parquet_rows
+from kvgym.workloads.traces.values import KINDS, Column, Columns, parse_times, parse_value
 
 _SNIFF = 1 << 16
 
-_COMPLETE = "\x00complete"  # cannot be a column of a plain file
-
-PARQUET_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
-"""What Polars raises on damaged Parquet files."""
+_TEXT_TYPES = {"datetime": "S40", None: "S1"}  # of columns that are not read, the first letter
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class SourceFile:
         if not head.strip():
             raise TraceFormatError(f"{path}: the file is empty; expected a trace with at least one request")
         if head.startswith(b"PAR1"):
-            return cls(path, "parquet", _parquet_names(path))
+            return cls(path, "parquet", parquet_names(path))
         if path.suffix.lower() == ".parquet":
             raise TraceFormatError(f"{path}: not a Parquet file (it does not begin with PAR1)")
         if head.startswith((b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")):
@@ -122,20 +120,17 @@ class SourceFile:
 
     def first_row(self) -> Mapping[str, Any]:
         """Return the first row, or record, by name; empty where there is none."""
-        if self.container == "csv":
-            found = next(self._csv_rows(), None)
-            return {} if found is None else found[1]
-        if self.container == "parquet":
-            rows = _parquet_frame(self.path, n_rows=1).rows(named=True)
-            return rows[0] if rows else {}
-        return next(self.records(), ("", {}))[1]
+        rows = self._csv_rows() if self.container == "csv" else self.records(*self.names)
+        return next(rows, ("", {}))[1]
 
-    def records(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield (place, record) for every record of a JSON, JSONL or Parquet file."""
+    def records(self, *keys: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield (place, record) for every record of a JSON, JSONL or Parquet file, of Parquet with these keys only."""
         if self.container == "json":
             return _list_records(self.path)
         if self.container == "jsonl":
             return _line_records(self.path)
+        if self.container == "parquet":
+            return ((f"row {i}", row) for i, row in enumerate(parquet_rows(self.path, keys)))
         raise TraceFormatError(f"{self.path}: expected JSON, JSONL or Parquet, found {self.container}")
 
     def _complete_records(self, absent: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -150,42 +145,39 @@ class SourceFile:
 
     def _fast_columns(self, columns: Sequence[Column]) -> Columns | None:
         """Read a CSV file column-wise; None where any value needs a closer look."""
-        kinds = {c.source: pl.String if c.kind == "datetime" else pl.Float64 for c in columns}
+        kinds = {c.source: c.kind for c in columns}
+        types: Any = [(name, _TEXT_TYPES.get(kinds.get(name), "f8")) for name in self.names]
+        empty: Any = {
+            i: partial(parse_value, kind=kinds[name])
+            for i, name in enumerate(self.names)
+            if name in kinds and KINDS[kinds[name]].missing is not None
+        }
         try:
-            frame = pl.scan_csv(self.path, infer_schema=False, quote_char=None)
-            frame = frame.rename(str.strip, strict=False)
-            frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))  # empty lines
-            complete = pl.col(self.names[-1]).is_not_null().alias(_COMPLETE)  # short lines end in nulls
-            sample = frame.select(list(kinds)).head(1).collect()
-            selected = [
-                _datetime(c.source, sample[c.source][0] if len(sample) else None)
-                if c.kind == "datetime"
-                else pl.col(c.source).str.strip_chars().replace("", None).cast(pl.Float64, strict=True)
-                for c in columns
-            ]
-            data = frame.select(*selected, complete).collect(engine="streaming")
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+            with warnings.catch_warnings(), self.path.open(encoding="utf-8-sig") as file:
+                warnings.simplefilter("error")  # of a file without rows
+                data = np.loadtxt(
+                    file, types, delimiter=",", skiprows=1, comments=None, encoding="utf-8",
+                    converters=empty, ndmin=1,
+                )  # fmt: skip
+        except (ValueError, UserWarning):
             return None
-        if not len(data) or not data[_COMPLETE].all():
-            return None
-        return _validated(data, columns)
+        arrays = {c.source: data[c.source] for c in columns}
+        for c in columns:
+            if c.kind == "datetime":
+                times = parse_times(arrays[c.source])
+                if times is None:
+                    return None
+                arrays[c.source] = times
+        return _validated(arrays, columns)
 
     def _parquet_columns(self, columns: Sequence[Column]) -> Columns:
         """Read a Parquet file; a wrong value is named by its row."""
-        frame = _parquet_frame(self.path, columns=[c.source for c in columns])
-        numbers = {}
-        for c in columns:
-            series = frame[c.source]
-            if c.kind == "datetime" and series.dtype.is_temporal():
-                numbers[c.source] = series.cast(pl.Datetime("ns")).to_physical()
-            elif c.kind != "datetime" and series.dtype.is_numeric():
-                numbers[c.source] = series.cast(pl.Float64)
-        if len(numbers) == len(columns):
-            fast = _validated(pl.DataFrame(numbers), columns)
-            if fast is not None:
-                return fast
-        rows = ((f"row {i}", row) for i, row in enumerate(frame.iter_rows(named=True)))
-        return self._checked_columns(columns, rows)
+        names = [c.source for c in columns]
+        arrays = parquet_numbers(self.path, names)
+        fast = None if arrays is None else _validated(arrays, columns)
+        if fast is not None:
+            return fast
+        return self._checked_columns(columns, self.records(*names))
 
     def _csv_rows(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield (place, fields) for every line of a CSV file."""
@@ -224,47 +216,21 @@ class SourceFile:
         return {target: np.array(values, types[target]) for target, values in lists.items()}
 
 
-def _validated(frame: pl.DataFrame, columns: Sequence[Column]) -> Columns | None:
-    """Return the columns as arrays, None where a value is missing or out of range."""
-    arrays: Columns = {}
+def _validated(arrays: Mapping[str, NDArray[Any]], columns: Sequence[Column]) -> Columns | None:
+    """Return the columns by target name, None where a value is missing or out of range."""
+    found: Columns = {}
     for c in columns:
-        series, rule = frame[c.source], KINDS[c.kind]
-        if rule.missing is not None:
-            series = series.fill_null(rule.missing)
-        if series.null_count():
+        values, rule = arrays[c.source], KINDS[c.kind]
+        if isinstance(values, np.ma.MaskedArray):
+            if rule.missing is None:
+                return None
+            values = values.filled(rule.missing)
+        if (c.kind == "datetime") != (values.dtype == np.int64):
             return None
-        values = series.to_numpy()
         if c.kind != "datetime" and not np.all(rule.valid(values)):
             return None
-        arrays[c.target] = values
-    return arrays
-
-
-def _datetime(name: str, sample: str | None) -> pl.Expr:
-    """Return the expression that parses times of the sample's layout to nanoseconds, null where it fails."""
-    strict = pl.col(name).str.contains(rf"^{DATE}[ T]\d{{2}}:\d{{2}}:\d{{2}}")  # Polars takes 23-1-6 8:5:1
-    layout = "%Y-%m-%d %H:%M:%S%.f"
-    text = (sample or "").strip()
-    if "T" in text:
-        layout = layout.replace(" ", "T")
-    if text[-6:-5] in ("+", "-") and text[-3:-2] == ":":
-        layout += "%z"
-    parsed = pl.col(name).str.to_datetime(layout, time_unit="ns", strict=False)
-    return pl.when(strict).then(parsed.to_physical()).alias(name)
-
-
-def _parquet_frame(path: Path, **options: Any) -> pl.DataFrame:
-    try:
-        return pl.read_parquet(path, **options)
-    except PARQUET_ERRORS as error:
-        raise TraceFormatError(f"{path}: damaged Parquet file: {_first_line(error)}") from None
-
-
-def _parquet_names(path: Path) -> tuple[str, ...]:
-    try:
-        return tuple(pl.read_parquet_schema(path))
-    except PARQUET_ERRORS as error:
-        raise TraceFormatError(f"{path}: damaged Parquet file: {_first_line(error)}") from None
+        found[c.target] = values
+    return found
 
 
 def _check_text(path: Path, head: bytes) -> None:

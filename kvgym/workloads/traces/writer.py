@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import polars as pl
 
 from kvgym.errors import ConfigError
+from kvgym.frame import Frame
 from kvgym.workloads.table import RequestTable
 
 
@@ -24,16 +23,16 @@ def write_requests(table: RequestTable, path: str | Path) -> None:
         path: ends in ``.csv``, ``.jsonl`` or ``.parquet``, which decides the container.
 
     Raises:
-        ConfigError: another ending, or no such folder.
+        ConfigError: another ending, no such folder, or Parquet without PyArrow.
     """
     path = Path(path)
     columns = table.columns()
     if not path.parent.is_dir():
         raise ConfigError(f"{path}: the folder {path.parent} does not exist")
     suffix = path.suffix.lower()
-    frame = pl.DataFrame(
+    frame = Frame(
         {
-            name: pl.Series(values).replace(np.inf, None) if name.endswith("_slo") else pl.Series(values)
+            name: np.ma.masked_equal(values, np.inf) if name.endswith("_slo") else values
             for name, values in columns.items()
         }
     )
@@ -43,11 +42,6 @@ def write_requests(table: RequestTable, path: str | Path) -> None:
         frame.write_parquet(path)
     elif suffix == ".jsonl":
         with path.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(json.dumps(row) + "\n" for row in _rows(frame))
+            file.writelines(json.dumps(row) + "\n" for row in frame.rows())
     else:
         raise ConfigError(f"{path}: unknown ending {suffix!r}; valid: .csv, .jsonl, .parquet")
-
-
-def _rows(frame: pl.DataFrame) -> Any:
-    """Yield the rows as mappings."""
-    return frame.iter_rows(named=True)

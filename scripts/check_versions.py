@@ -1,0 +1,192 @@
+"""Checks that the declared versions of dependencies are true: installs the lowest, or the highest, and uses kvgym.
+
+Builds the wheel, reads from it what it asks for, and makes a fresh environment with it, of the Python that runs this:
+
+    python scripts/check_versions.py lowest
+    python scripts/check_versions.py lowest --extras parquet,report,train,tune,video
+    python scripts/check_versions.py highest
+
+Then runs, away from the repository: the import of every module, a comparison, an environment, a trace, and
+something of every extra that was asked for. What constraints.txt pins is held at that version, and said. Prints what
+the environment weighs. Needs a package index; two to ten minutes, most of them compilation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import tempfile
+import venv
+import zipfile
+from email.parser import Parser
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+REQUIREMENT = re.compile(r"([\w.-]+)(?:\[[\w,-]+\])?\s*([^;]*)(?:;\s*extra\s*==\s*[\"'](.+?)[\"'])?\s*")
+MEGABYTE = 1e6
+
+IMPORTS = """
+import importlib, pkgutil, sys, kvgym
+absent = set(sys.argv[1].split(","))
+for module in pkgutil.walk_packages(kvgym.__path__, "kvgym."):
+    if module.name.rsplit(".")[-1] == "__main__":
+        continue
+    try:
+        importlib.import_module(module.name)
+    except ImportError as error:  # of a library of an extra, or an error that names the extra
+        if (error.name or "").split(".")[0].lower() not in absent and "kvgym[" not in str(error):
+            raise
+    except kvgym.errors.ConfigError as error:
+        if not any(f"kvgym[{extra}]" in str(error) for extra in sys.argv[2].split(",")):
+            raise
+"""
+ENVIRONMENT = """
+import gymnasium as gym, kvgym
+for name in ("kvgym/AdmitCount-v0", "kvgym/Route-v0"):
+    env = gym.make(name, num_requests=20)
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    for _ in range(5):
+        env.step(env.action_space.sample())
+envs = gym.make_vec("kvgym/AdmitCount-v0", num_envs=2, num_requests=20)
+envs.reset(seed=0)
+envs.step(envs.action_space.sample())
+"""
+SAMPLE = """
+from kvgym.workloads.traces import write_sample_trace
+import sys
+write_sample_trace(sys.argv[1], sys.argv[2], 30)
+"""
+PYTHON, KVGYM = "python", "kvgym"
+COMPARE = "compare --scenario mc-sf-model-2 --seeds 3 --no-progress"
+CHECKS: dict[str, list[list[str]]] = {
+    "": [
+        [KVGYM, "--version"],
+        [KVGYM, "list", "policies"],
+        [KVGYM, *COMPARE.split(), "--no-report", "--out", "compared"],
+        [PYTHON, "-c", ENVIRONMENT],
+        [PYTHON, "-c", SAMPLE, "azure.csv", "azure"],
+        [KVGYM, "run", "fcfs", "--requests", "azure.csv", "--out", "run"],
+    ],
+    "parquet": [
+        [PYTHON, "-c", SAMPLE, "azure.parquet", "azure"],
+        [KVGYM, "run", "fcfs", "--requests", "azure.parquet", "--records", "parquet", "--out", "parquet"],
+        [KVGYM, "run", "fcfs", "--requests", "parquet/requests.parquet", "--out", "again"],
+    ],
+    "report": [[KVGYM, *COMPARE.split(), "--out", "reported"]],
+    "video": [
+        [KVGYM, "render", "kvgym/AdmitCount-v0", "-n", "6", "--max-frames", "4", "--out", "film.mp4"],
+    ],
+    "tune": [
+        [KVGYM, "tune", "fcfs", "--scenario", "mc-sf-model-2", "--seeds", "1", "--search", "optuna",
+         "--trials", "2", "--out", "tuned"],
+    ],
+    "train": [
+        [KVGYM, "train", "noisy", "total_steps=128", "num_envs=2", "hyperparameters.n_steps=16",
+         "hyperparameters.batch_size=16", "hyperparameters.n_epochs=1", "env.workload.num_requests=20",
+         "evaluation.seeds=1", "evaluation.interval=128", "--no-progress", "--out", "trained"],
+    ],
+    "ray": [[KVGYM, *COMPARE.split(), "--no-report", "--ray", "local", "--out", "cluster"]],
+}  # fmt: skip
+"""What is run of the core and of every extra: arguments of ``python`` or ``kvgym``."""
+
+
+def requirements(wheel: Path) -> list[tuple[str, str, str]]:
+    """Return name, versions and extra ("" = always) of all that a wheel asks for."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist", [])
+    matches = [REQUIREMENT.fullmatch(line) for line in lines]
+    return [(m[1], m[2].strip(), m[3] or "") for m in matches if m is not None]
+
+
+def lowest(name: str, versions: str) -> str:
+    """Return the requirement of the lowest version, such as ``numpy==1.26``."""
+    found = re.search(r">=\s*([\w.]+)", versions)
+    if found is None:
+        raise SystemExit(f"{name}{versions}: no lowest version is declared")
+    return f"{name}=={found[1]}"
+
+
+def pinned() -> dict[str, str]:
+    """Return what constraints.txt holds, by name."""
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    return {line.split("==")[0]: line for line in lines if "==" in line and not line.startswith("#")}
+
+
+def weigh(site: Path) -> str:
+    """Return the megabytes of an environment's packages, the heaviest first."""
+    sizes: dict[str, int] = {}
+    for path in site.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            top = path.relative_to(site).parts[0].removesuffix(".libs")
+            sizes[top] = sizes.get(top, 0) + path.stat().st_size
+    heaviest = sorted(sizes.items(), key=lambda item: -item[1])[:8]
+    shown = ", ".join(f"{name} {size / MEGABYTE:.0f}" for name, size in heaviest)
+    return f"{sum(sizes.values()) / MEGABYTE:.0f} MB: {shown}"
+
+
+def main() -> None:
+    """Check one set of versions."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("which", choices=["lowest", "highest"])
+    parser.add_argument(
+        "--extras", default="", help=f"some of {', '.join(filter(None, CHECKS))}; with commas"
+    )
+    options = parser.parse_args()
+    extras = [extra for extra in options.extras.split(",") if extra]
+    if unknown := set(extras) - set(CHECKS):
+        parser.error(
+            f"unknown extras {', '.join(sorted(unknown))}; there are {', '.join(filter(None, CHECKS))}"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        check(options.which, extras, Path(folder))
+
+
+def check(which: str, extras: list[str], folder: Path) -> None:
+    """Install the wheel with one set of versions into a folder, and run everything."""
+    venv.create(folder / "env", with_pip=True)
+    python = folder / "env" / "bin" / "python"
+    build = [str(python), "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    run(build, folder, quiet=True)
+    wheel = next(folder.glob("*.whl"))
+    wanted = [(name, versions) for name, versions, extra in requirements(wheel) if extra in ("", *extras)]
+    held = pinned()
+    for name, versions in wanted:
+        if name in held:
+            print(f"{held[name]}: held by constraints.txt; {name}{versions} is declared", flush=True)
+    pins = [lowest(*item) for item in wanted if item[0] not in held] if which == "lowest" else []
+    target = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
+    constraints = ["-c", str(ROOT / "constraints.txt")]
+    run([str(python), "-m", "pip", "install", "-q", *constraints, target, *pins], folder)
+    run([str(python), "-m", "pip", "check"], folder)
+    run([str(python), "-m", "pip", "list", "--format=freeze"], folder)
+    print(weigh(next((folder / "env" / "lib").glob("python*/site-packages"))), flush=True)
+    others = [(name, extra) for name, _, extra in requirements(wheel) if extra not in ("", *extras, "dev")]
+    absent = ",".join(name.replace("-", "_").lower() for name, _ in others)
+    named = ",".join(extra for _, extra in others)
+    run([str(python), "-c", IMPORTS, absent, named], folder)
+    for extra in ("", *extras):
+        for program, *arguments in CHECKS[extra]:
+            run([str(python.with_name(program)), *arguments], folder, quiet=True)
+    print(f"the {which} versions work: {', '.join(['core', *extras])}")
+
+
+def run(command: list[str], folder: Path, *, quiet: bool = False) -> None:
+    """Run a command; what it prints is shown if it fails, or unless ``quiet``."""
+    shown = " ".join("…" if "\n" in part else Path(part).name if os.sep in part else part for part in command)
+    print(f"+ {shown}", flush=True)
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "KVGYM_PLUGINS")}
+    done = subprocess.run(
+        command, cwd=folder, env={**kept, "KVGYM_CACHE_DIR": str(folder / "cache")},
+        stdout=subprocess.PIPE if quiet else None, stderr=subprocess.STDOUT if quiet else None,
+        text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(f"{done.stdout or ''}\nfailed with {done.returncode}: {shown}")
+
+
+if __name__ == "__main__":
+    main()
