@@ -83,23 +83,6 @@ class Registry(Generic[T]):
         return len(self._items)
 
 
-def load_plugins(group: str, what: str) -> None:
-    """Import what other distributions name in an entry-point group; one that fails is warned of and left out.
-
-    Args:
-        group: e.g. ``"kvgym.policies"``.
-        what: what they register, for the message.
-    """
-    from importlib.metadata import entry_points  # takes a while to load
-
-    for entry in entry_points(group=group):
-        try:
-            entry.load()
-        except Exception as error:
-            origin = entry.dist.name if entry.dist is not None else "?"
-            warnings.warn(f"{what} of {origin} ({entry.value}) cannot be loaded: {error!r}", stacklevel=3)
-
-
 class Sources(Generic[T]):
     """What makes objects of texts that are no registered names, such as files.
 
