@@ -32,7 +32,6 @@ from kvgym.cli.scenario_options import (
     TraceFormatOption,
     TraceOption,
     WorkloadOption,
-    build_scenario,
 )
 from kvgym.cli.target_options import (
     PoliciesOption,
@@ -42,7 +41,7 @@ from kvgym.cli.target_options import (
     parse_request_slos,
 )
 from kvgym.errors import ConfigError
-from kvgym.experiments.scenario import DEFAULT_SCENARIO
+from kvgym.experiments import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
 if TYPE_CHECKING:
@@ -96,6 +95,7 @@ def capacity(
     """
     from kvgym.experiments.capacity.finding import find_capacity
     from kvgym.experiments.capacity.targets import parse_targets
+    from kvgym.experiments.changes import build_scenario
 
     targets = parse_targets(slo) if slo.strip() else ()
     counts, routers = parse_counts(workers), split_specs(router) if router else None

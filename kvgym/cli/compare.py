@@ -28,10 +28,9 @@ from kvgym.cli.scenario_options import (
     TraceOption,
     WorkersOption,
     WorkloadOption,
-    build_scenario,
 )
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.experiments.scenario import DEFAULT_SCENARIO
+from kvgym.experiments import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
 
@@ -88,6 +87,7 @@ def compare(
     Shows a table with 95 % bootstrap intervals and writes runs.csv, runs.parquet, summary.json, config.json
     and report.html.
     """
+    from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import compare as run_comparison
     from kvgym.metrics import metric_info
     from kvgym.policy import make_policy

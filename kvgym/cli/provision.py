@@ -29,7 +29,6 @@ from kvgym.cli.scenario_options import (
     TraceFormatOption,
     TraceOption,
     WorkloadOption,
-    build_scenario,
 )
 from kvgym.cli.target_options import (
     PoliciesOption,
@@ -38,7 +37,7 @@ from kvgym.cli.target_options import (
     parse_numbers,
     parse_request_slos,
 )
-from kvgym.experiments.scenario import DEFAULT_SCENARIO
+from kvgym.experiments import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
 if TYPE_CHECKING:
@@ -91,6 +90,7 @@ def provision(
     """
     from kvgym.experiments.capacity.provisioning import provision as plan_workers
     from kvgym.experiments.capacity.targets import parse_targets
+    from kvgym.experiments.changes import build_scenario
 
     targets = parse_targets(slo)
     prices = parse_numbers(price, "--price") if price else None

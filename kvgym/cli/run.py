@@ -27,11 +27,9 @@ from kvgym.cli.scenario_options import (
     TraceFormatOption,
     WorkersOption,
     WorkloadOption,
-    build_scenario,
 )
 from kvgym.errors import ConfigError, RunError
-from kvgym.experiments.comparison import label_of
-from kvgym.experiments.scenario import DEFAULT_SCENARIO
+from kvgym.experiments import DEFAULT_SCENARIO
 from kvgym.version import __version__
 
 if TYPE_CHECKING:
@@ -86,6 +84,8 @@ def run(
     iterations.csv. They are also written, up to that moment, where the run ends with an error.
     With --format vllm-bench also vllm-bench.json: what vllm bench serve would save, under its names.
     """
+    from kvgym.experiments.changes import build_scenario
+    from kvgym.experiments.comparison import label_of
     from kvgym.export import vllm_bench
     from kvgym.export.records import check_format
     from kvgym.export.run_folder import save_run

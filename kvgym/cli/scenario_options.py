@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from kvgym.experiments.changes import build_scenario as build_scenario
-
 ScenarioOption = Annotated[
     str, typer.Option("--scenario", "-s", help="Name (see kvgym list scenarios) or YAML file of a scenario.")
 ]

@@ -14,6 +14,7 @@ from kvgym.batch_time import BatchTimeModel, make_batch_time
 from kvgym.batch_time.hardware import load_hardware
 from kvgym.batch_time.yaml_files import read_text, shipped_texts
 from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.experiments import DEFAULT_SCENARIO as DEFAULT_SCENARIO
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.system import System, Worker
 from kvgym.workloads.base import IntRange
@@ -22,8 +23,6 @@ from kvgym.workloads.lengths import FillLengths
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload, make_workload
-
-DEFAULT_SCENARIO = "a100-llama2-70b"
 
 Engine: TypeAlias = str | dict[str, Any] | None
 """An engine by name or by its figures; None = not said."""
