@@ -29,6 +29,7 @@ COMMANDS = {
     "bound": "Find between what ends the best value lies that any scheduler reaches, clairvoyant ones included.",
     "calibrate": "Fit operator tables to profiles, write a hardware file and say how far off it is.",
     "validate": "Replay what a real server has served and show how far the simulator is off.",
+    "warm-up": "Compile everything that would be compiled on first use: for images and CI.",
 }
 """What each command does, by name. It is the function of that name in the module of that name (with a "_" where Python
 has the name already), which is loaded when it is called; so the list costs nothing."""

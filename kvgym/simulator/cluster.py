@@ -314,7 +314,8 @@ def choose_worker(c: Cluster, router: Any) -> int:
         types.int64,
         types.int64,
         types.int64,
-    )
+    ),
+    "simulator",
 )
 def run_cluster(
     shared: Any,

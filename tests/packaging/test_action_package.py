@@ -31,7 +31,7 @@ RUNS = """
     from kvgym.envs.agents import AgentPolicy
     from kvgym.envs.scheduling.environment import ServingEnv
     from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
-    from kvgym.simulator.compiled import cache_dir
+    from kvgym.simulator.code_cache import cache_dir
 
     arguments = {"action": "halves", "num_requests": 40, "rate": 60.0, "kv_capacity": 4200}
 

@@ -30,7 +30,7 @@ RUNS = """
     import numpy as np
     import kvgym
     from kvgym.envs.agents import play
-    from kvgym.simulator.compiled import cache_dir
+    from kvgym.simulator.code_cache import cache_dir
 
     class StepByStep(kvgym.Policy):
         def __init__(self, inner):
