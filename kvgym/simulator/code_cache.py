@@ -61,12 +61,13 @@ def _target() -> str:
 
 @functools.lru_cache(maxsize=1)
 def cache_dir() -> Path:
-    """Return the folder for machine code, named by a hash of the sources, the tool versions and the processor.
+    """Return the folder for machine code, named by a hash of the sources, the tools and the processor.
 
     The root is ``KVGYM_CACHE_DIR``, else ``XDG_CACHE_HOME/kvgym``, else ``~/.cache/kvgym``; where that
     cannot be written, a folder in the system's temporary directory.
     """
-    digest = hashlib.sha256(f"{sys.version}|{numba.__version__}|{np.__version__}|{_target()}".encode())
+    used = (PACKAGE, sys.version, numba.__version__, np.__version__, _target())  # Numba looks at the path, too
+    digest = hashlib.sha256(repr(used).encode())
     for source in compiled_sources():
         digest.update(source.name.encode())
         digest.update(source.read_bytes())
@@ -137,7 +138,7 @@ def _held(path: Path, what: str) -> Iterator[None]:
 
 # Seconds to compile a bytecode instruction that a kernel reaches, and one of a helper that no kernel of the process
 # reached before, by `python scripts/benchmark/compilation.py`; _LOOP is what the loop of pace() took there.
-_PER_INSTRUCTION, _PER_NEW_INSTRUCTION, _LOOP = 0.7e-3, 0.7e-3, 3e-3
+_PER_INSTRUCTION, _PER_NEW_INSTRUCTION, _LOOP = 0.3e-3, 1.3e-3, 2.4e-3
 
 
 def expected_seconds(instructions: int, new: int) -> float:
