@@ -1,7 +1,8 @@
 """Where machine code is kept, and that of all processes one compiles it while the others wait.
 
 Numba's cache looks only at the file that holds an entry point and would run stale code after an edit to a
-helper in another file. The cache folder is therefore named by a hash of all sources that can be compiled.
+helper in another file. The cache folder is therefore named by a hash of all sources that can be compiled, and is
+shared by all copies of these sources, wherever they are installed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import filelock
 import numba
 import numpy as np
 from llvmlite import binding as _llvm
+from numba.core import caching as _caching
 
 PACKAGE = Path(__file__).resolve().parent.parent
 _COMPILED_PARTS = (
@@ -66,7 +68,13 @@ def cache_dir() -> Path:
     The root is ``KVGYM_CACHE_DIR``, else ``XDG_CACHE_HOME/kvgym``, else ``~/.cache/kvgym``; where that
     cannot be written, a folder in the system's temporary directory.
     """
-    used = (PACKAGE, sys.version, numba.__version__, np.__version__, _target())  # Numba looks at the path, too
+    used = (
+        PACKAGE,
+        sys.version,
+        numba.__version__,
+        np.__version__,
+        _target(),
+    )  # Numba looks at the path, too
     digest = hashlib.sha256(repr(used).encode())
     for source in compiled_sources():
         digest.update(source.name.encode())
@@ -99,6 +107,35 @@ def _prune(root: Path, current: Path, days: float = 30.0) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
+class Locator(_caching._CacheLocator):  # type: ignore[misc]
+    """Tells Numba where the code of kvgym's own kernels is kept: by module, in a folder that is named by all else."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._path = str(cache_dir() / function.__module__)
+        self._line = function.__code__.co_firstlineno
+
+    def get_cache_path(self) -> str:
+        """Return the folder, made by Numba."""
+        return self._path
+
+    def get_source_stamp(self) -> str:
+        """Return what tells sources apart: nothing is left to tell apart within the folder."""
+        return ""
+
+    def get_disambiguator(self) -> str:
+        """Return what tells functions of the same name apart."""
+        return str(self._line)
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> Locator | None:
+        """Return the locator of a function of kvgym; Numba asks others where there is none."""
+        return cls(py_func) if py_func.__module__.startswith("kvgym.") else None
+
+
+_cached: Any = _caching.CompileResultCacheImpl
+_cached._locator_classes = [Locator, *_cached._locator_classes]
+
+
 @contextlib.contextmanager
 def compiled_once(marker: Path, what: str, seconds: Callable[[], float]) -> Iterator[None]:
     """Let one process compile something in the block; others that come here meanwhile wait, and find it done.
@@ -108,14 +145,15 @@ def compiled_once(marker: Path, what: str, seconds: Callable[[], float]) -> Iter
         what: what is compiled, for notices.
         seconds: called for how long that takes about; the notice is left out below one second.
     """
-    if marker.exists():
-        yield
-        return
-    with _held(marker.with_suffix(".lock"), what):
-        if not marker.exists() and (expected := seconds()) >= 1:
-            _tell(f"compiling {what} for this machine, about {expected:.0f} s, once", _HINT)
-        yield
-        marker.touch()
+    if not marker.exists():
+        with _held(marker.with_suffix(".lock"), what):
+            if not marker.exists():
+                if (expected := seconds()) >= 1:
+                    _tell(f"compiling {what} for this machine, about {expected:.0f} s, once", _HINT)
+                yield
+                marker.touch()
+                return
+    yield
 
 
 @contextlib.contextmanager

@@ -19,6 +19,8 @@ from harness import command_line, write_json
 FIRST = "import kvgym; kvgym.compare(policies=['fcfs'], scenario='mc-sf-model-2', seeds=1, jobs=1)"
 """A short run: what it costs beyond importing is compiling or loading."""
 
+SMOKE = "from kvgym.batch_time import UnitBatchTime; _ = UnitBatchTime.kernel.compiled"
+
 WARM_UP = "from kvgym.warming import warm_up; warm_up(jobs=1)"
 
 

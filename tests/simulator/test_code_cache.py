@@ -6,8 +6,9 @@ import sys
 import filelock
 import pytest
 
+from kvgym.batch_time import UnitBatchTime
 from kvgym.simulator import code_cache
-from kvgym.simulator.code_cache import compiled_once, silence
+from kvgym.simulator.code_cache import Locator, compiled_once, silence
 
 PROCESSES = 3
 
@@ -112,3 +113,14 @@ def test_other_processors_have_another_folder(tmp_path, monkeypatch):
     assert here == code_cache.cache_dir.__wrapped__()
     monkeypatch.setattr(code_cache._config, "CPU_NAME", "generic")
     assert code_cache.cache_dir.__wrapped__() != here
+
+
+def test_copies_of_the_same_sources_share_their_code():
+    """Where a checkout lies, or when it was made, is nothing that code depends on; of others it may be."""
+    function = UnitBatchTime.kernel.function
+    path = UnitBatchTime.kernel.compiled.stats.cache_path
+    assert path == str(code_cache.cache_dir() / function.__module__)
+    here, there = (Locator.from_function(function, file) for file in (__file__, "/another/copy.py"))
+    assert here.get_cache_path() == there.get_cache_path() == path
+    assert here.get_source_stamp() == there.get_source_stamp()
+    assert Locator.from_function(test_copies_of_the_same_sources_share_their_code, __file__) is None
