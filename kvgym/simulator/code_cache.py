@@ -107,7 +107,7 @@ def _prune(root: Path, current: Path, days: float = 30.0) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-class Locator(_caching._CacheLocator):  # type: ignore[misc]
+class Locator(_caching._CacheLocator):
     """Tells Numba where the code of kvgym's own kernels is kept: by module, in a folder that is named by all else."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
