@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import filelock
 import numba
 import numpy as np
 from llvmlite import binding as _llvm
@@ -159,6 +158,8 @@ def compiled_once(marker: Path, what: str, seconds: Callable[[], float]) -> Iter
 @contextlib.contextmanager
 def _held(path: Path, what: str) -> Iterator[None]:
     """Hold a lock that ends with this process; go on without it where that takes too long or is not possible."""
+    import filelock  # takes a while to load
+
     lock = filelock.FileLock(path)
     try:
         lock.acquire(timeout=0)
