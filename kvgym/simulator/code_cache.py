@@ -67,13 +67,7 @@ def cache_dir() -> Path:
     The root is ``KVGYM_CACHE_DIR``, else ``XDG_CACHE_HOME/kvgym``, else ``~/.cache/kvgym``; where that
     cannot be written, a folder in the system's temporary directory.
     """
-    used = (
-        PACKAGE,
-        sys.version,
-        numba.__version__,
-        np.__version__,
-        _target(),
-    )  # Numba looks at the path, too
+    used = (sys.version, numba.__version__, np.__version__, _target())
     digest = hashlib.sha256(repr(used).encode())
     for source in compiled_sources():
         digest.update(source.name.encode())

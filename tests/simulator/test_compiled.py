@@ -82,7 +82,11 @@ def test_an_edit_of_any_source_that_is_compiled_moves_the_machine_code(tmp_path,
     shutil.copytree(code_cache.PACKAGE, tmp_path / "kvgym", symlinks=False)
     monkeypatch.setattr(code_cache, "PACKAGE", tmp_path / "kvgym")
     monkeypatch.setenv("KVGYM_CACHE_DIR", str(tmp_path / "cache"))
-    folders = []
+    folders = [code_cache.cache_dir.__wrapped__()]
+    monkeypatch.undo()
+    monkeypatch.setenv("KVGYM_CACHE_DIR", str(tmp_path / "cache"))
+    assert code_cache.cache_dir.__wrapped__() == folders.pop()  # a copy shares the code
+    monkeypatch.setattr(code_cache, "PACKAGE", tmp_path / "kvgym")
     for part in (None, "kernels.py", "simulator/rule.py", "baselines/first_come.py", "workloads/layout.py"):
         if part is not None:
             with open(tmp_path / "kvgym" / part, "a") as source:
