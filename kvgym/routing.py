@@ -172,7 +172,7 @@ class CompiledRouter(Router):
 
 def router_kernel(function: Callable[..., int]) -> Kernel:
     """Make a router kernel of a function with the arguments of ``ROUTER_SIGNATURE``."""
-    return kernel(ROUTER_SIGNATURE)(function)
+    return kernel(ROUTER_SIGNATURE, "router")(function)
 
 
 def reassign_kernel(function: Callable[..., int]) -> Kernel:

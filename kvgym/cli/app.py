@@ -4,48 +4,73 @@ from __future__ import annotations
 
 import errno
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from kvgym.cli import console
-from kvgym.cli.bound import bound
-from kvgym.cli.calibrate import calibrate
-from kvgym.cli.capacity import capacity
-from kvgym.cli.compare import compare
-from kvgym.cli.evaluate import evaluate
-from kvgym.cli.list import list_
-from kvgym.cli.provision import provision
-from kvgym.cli.render import render
-from kvgym.cli.run import run
-from kvgym.cli.sweep import sweep
-from kvgym.cli.train import train
-from kvgym.cli.tune import tune
-from kvgym.cli.validate import validate
 from kvgym.errors import KVGymError
 from kvgym.version import __version__
 
+COMMANDS = {
+    "compare": "Run schedulers, or routers of a cluster, on identical workloads and compare them.",
+    "run": "Run one scheduler once and write what happened to every request.",
+    "sweep": "Run schedulers at every point of a grid over fields of the scenario and hyperparameters of policies.",
+    "list": "List policies, agents, scenarios, hardware, workloads, environments and more.",
+    "render": "Play an episode of an environment and write it as a GIF or MP4, and a PNG of the whole.",
+    "train": "Train an agent; watch it with tensorboard --logdir FOLDER.",
+    "evaluate": "Evaluate a learned agent on held-out seeds beside baselines, paired by seed.",
+    "tune": "Search hyperparameters of schedulers on training seeds.",
+    "capacity": "Find up to which arrival rate schedulers hold targets.",
+    "provision": "Find how many workers a load needs, by theory and by simulation, and what that costs.",
+    "bound": "Find between what ends the best value lies that any scheduler reaches, clairvoyant ones included.",
+    "calibrate": "Fit operator tables to profiles, write a hardware file and say how far off it is.",
+    "validate": "Replay what a real server has served and show how far the simulator is off.",
+    "warm-up": "Compile everything that would be compiled on first use: for images and CI.",
+}
+"""What each command does, by name. It is the function of that name in the module of that name (with a "_" where Python
+has the name already), which is loaded when it is called; so the list costs nothing."""
+
+_STYLE: dict[str, Any] = {
+    "pretty_exceptions_enable": False,
+    "rich_markup_mode": "rich",
+}
+
+
+def load_command(name: str) -> Any:
+    """Return a command with its options, from the module that holds it."""
+    plain = name.replace("-", "_")
+    module = import_module(f"kvgym.cli.{plain}")
+    alone = typer.Typer(**_STYLE)
+    alone.command(name)(getattr(module, plain, None) or getattr(module, f"{plain}_"))
+    return get_command(alone)
+
+
+class Commands(TyperGroup):
+    """The commands, of which only those are loaded that are called."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, summary in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=summary))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the first argument names, as any group does, but loaded."""
+        if args and args[0] in COMMANDS:
+            self.add_command(load_command(args[0]))
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="kvgym",
+    cls=Commands,
     help="Compare schedulers of LLM inference under a limited KV cache, on calibrated hardware.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    **_STYLE,
 )
-
-app.command()(compare)
-app.command()(run)
-app.command()(sweep)
-app.command("list")(list_)
-app.command()(render)
-app.command()(train)
-app.command()(evaluate)
-app.command()(tune)
-app.command()(capacity)
-app.command()(provision)
-app.command()(bound)
-app.command()(calibrate)
-app.command()(validate)
 
 
 def _version(value: bool) -> None:

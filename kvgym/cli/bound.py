@@ -27,11 +27,10 @@ from kvgym.cli.scenario_options import (
     TraceFormatOption,
     WorkersOption,
     WorkloadOption,
-    build_scenario,
     roofline_options,
 )
 from kvgym.errors import ConfigError
-from kvgym.experiments.scenario import DEFAULT_SCENARIO
+from kvgym.experiments import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
 
@@ -78,6 +77,7 @@ def bound(
     One end is a proof, the other the best run: of the clairvoyant reference, or of --policies. docs/bounds.md says what
     is assumed and how tight the bounds are.
     """
+    from kvgym.experiments.changes import build_scenario
     from kvgym.metrics import metric_info
     from kvgym.runner import simulate
     from kvgym.theory.hindsight.bounds import REFERENCE

@@ -36,7 +36,6 @@ from kvgym.cli.scenario_options import (
     TraceOption,
     TtftSloOption,
     WorkloadOption,
-    build_scenario,
     roofline_options,
 )
 from kvgym.cli.target_options import (
@@ -46,7 +45,7 @@ from kvgym.cli.target_options import (
     parse_counts,
 )
 from kvgym.errors import ConfigError
-from kvgym.experiments.scenario import DEFAULT_SCENARIO
+from kvgym.experiments import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
 if TYPE_CHECKING:
@@ -104,6 +103,7 @@ def capacity(
     """
     from kvgym.experiments.capacity.finding import find_capacity
     from kvgym.experiments.capacity.targets import parse_targets
+    from kvgym.experiments.changes import build_scenario
 
     targets = parse_targets(slo) if slo.strip() else ()
     counts, routers = parse_counts(workers), split_specs(router) if router else None

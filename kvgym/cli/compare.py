@@ -34,11 +34,10 @@ from kvgym.cli.scenario_options import (
     WarmUpOption,
     WorkersOption,
     WorkloadOption,
-    build_scenario,
     roofline_options,
 )
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.experiments.scenario import DEFAULT_SCENARIO
+from kvgym.experiments import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
 
@@ -102,6 +101,7 @@ def compare(
     Shows a table with 95 % bootstrap intervals and writes runs.csv, summary.json, config.json and
     report.html; with kvgym[parquet] also runs.parquet.
     """
+    from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import compare as run_comparison
     from kvgym.metrics import metric_info
     from kvgym.policy import make_policy

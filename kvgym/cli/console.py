@@ -6,24 +6,18 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
-from kvgym.experiments.comparison import BOUNDED, Comparison
-from kvgym.experiments.statistics import Estimate
-from kvgym.metrics import LATENCIES, SCALARS, STATISTICS, metric_names
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from kvgym.experiments.comparison import Comparison
+    from kvgym.experiments.statistics import Estimate
 
 # Piped output is not bound to a terminal's width; 140 columns hold every table.
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
@@ -52,6 +46,8 @@ _HEADINGS = {
 
 def heading(metric: str) -> str:
     """Return a short column heading, with the unit where that is seconds."""
+    from kvgym.metrics import LATENCIES, SCALARS, STATISTICS
+
     family, _, statistic = metric.rpartition("_")
     if statistic in STATISTICS and family in LATENCIES:
         return f"{_HEADINGS[family]} {statistic} (s)"
@@ -82,6 +78,8 @@ def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_CO
 
     Where the comparison has bounds, also how many times the optimum each policy is at most, and the bound itself.
     """
+    from kvgym.experiments.comparison import BOUNDED
+
     many = len(comparison.seeds) > 1
     first, *rest = columns
     bounded = bool(comparison.bounds)
@@ -209,6 +207,8 @@ def markdown_table(headings: Sequence[str], rows: Mapping[str, Sequence[str]]) -
 
 def metrics_table(metrics: Mapping[str, float]) -> Table:
     """Return a table of one run's metrics: latencies by statistic, then the others."""
+    from kvgym.metrics import LATENCIES, SCALARS, STATISTICS
+
     table = Table(box=None, pad_edge=False)
     table.add_column("seconds")
     for statistic in STATISTICS:
@@ -245,6 +245,8 @@ def workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
 
 def valid_metrics() -> str:
     """Return the names of all metrics for messages."""
+    from kvgym.metrics import metric_names
+
     return ", ".join(metric_names())
 
 
@@ -254,6 +256,15 @@ def progress_bar(total: int, enabled: bool) -> Iterator[Progress | None]:
     if not enabled:
         yield None
         return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     with Progress(
         TextColumn("[progress.description]{task.description}"),
         BarColumn(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,12 +32,12 @@ from kvgym.cli.scenario_options import (
     WarmUpOption,
     WorkersOption,
     WorkloadOption,
-    build_scenario,
 )
 from kvgym.errors import ConfigError
-from kvgym.policy import Policy
-from kvgym.routing import Router
 from kvgym.specs import split_specs
+
+if TYPE_CHECKING:
+    from kvgym.policy import Policy
 
 HELD_OUT = 30
 """Seeds that ``kvgym evaluate`` runs unless told otherwise."""
@@ -107,8 +107,10 @@ def evaluate(
     paired interval. Writes the files that kvgym compare writes.
     """
     from kvgym.agents.library import background, is_router, load_agent, load_router
+    from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import compare
     from kvgym.metrics import metric_info
+    from kvgym.routing import Router
 
     agent = load_router(model) if is_router(model) else load_agent(model)
     trained = background(model, agent)

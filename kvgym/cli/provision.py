@@ -34,7 +34,6 @@ from kvgym.cli.scenario_options import (
     TraceOption,
     TtftSloOption,
     WorkloadOption,
-    build_scenario,
     roofline_options,
 )
 from kvgym.cli.target_options import (
@@ -43,7 +42,7 @@ from kvgym.cli.target_options import (
     given_slos,
     parse_numbers,
 )
-from kvgym.experiments.scenario import DEFAULT_SCENARIO
+from kvgym.experiments import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
 if TYPE_CHECKING:
@@ -100,6 +99,7 @@ def provision(
     """
     from kvgym.experiments.capacity.provisioning import provision as plan_workers
     from kvgym.experiments.capacity.targets import parse_targets
+    from kvgym.experiments.changes import build_scenario
 
     targets = parse_targets(slo)
     prices = parse_numbers(price, "--price") if price else None

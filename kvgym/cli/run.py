@@ -33,13 +33,10 @@ from kvgym.cli.scenario_options import (
     WarmUpOption,
     WorkersOption,
     WorkloadOption,
-    build_scenario,
     roofline_options,
 )
 from kvgym.errors import ConfigError, RunError
-from kvgym.experiments.comparison import label_of
-from kvgym.experiments.notes import rule_notes
-from kvgym.experiments.scenario import DEFAULT_SCENARIO
+from kvgym.experiments import DEFAULT_SCENARIO
 from kvgym.version import __version__
 
 if TYPE_CHECKING:
@@ -103,6 +100,9 @@ def run(
     iterations.csv. They are also written, up to that moment, where the run ends with an error.
     With --format vllm-bench also vllm-bench.json: what vllm bench serve would save, under its names.
     """
+    from kvgym.experiments.changes import build_scenario
+    from kvgym.experiments.comparison import label_of
+    from kvgym.experiments.notes import rule_notes
     from kvgym.export import vllm_bench
     from kvgym.export.records import check_format
     from kvgym.export.run_folder import save_run

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from kvgym.errors import ConfigError
-from kvgym.experiments.changes import build_scenario as build_scenario
 
 ScenarioOption = Annotated[
     str, typer.Option("--scenario", "-s", help="Name (see kvgym list scenarios) or YAML file of a scenario.")

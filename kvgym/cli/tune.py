@@ -36,11 +36,10 @@ from kvgym.cli.scenario_options import (
     WarmUpOption,
     WorkersOption,
     WorkloadOption,
-    build_scenario,
     roofline_options,
 )
 from kvgym.errors import ConfigError, KVGymError
-from kvgym.experiments.scenario import DEFAULT_SCENARIO
+from kvgym.experiments import DEFAULT_SCENARIO
 from kvgym.experiments.value_ranges import number_range
 from kvgym.specs import parse_value, split_specs
 
@@ -146,6 +145,7 @@ def tune(
     folder each. The policy as given is always tried, so that the best one is never worse on these seeds.
     """
     from kvgym.experiments.capacity.targets import parse_targets
+    from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.tuning import plan_search
     from kvgym.experiments.tuning import tune as run_search
 

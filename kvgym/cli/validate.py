@@ -22,7 +22,6 @@ from kvgym.cli.scenario_options import (
     RouterOption,
     ScenarioOption,
     WorkersOption,
-    build_scenario,
     roofline_options,
 )
 from kvgym.errors import ConfigError
@@ -76,6 +75,7 @@ def validate(
     intervals, and writes config.json, requests.csv (observed and simulated, by request), summary.json and
     validation.png. docs/validation.md says what to log.
     """
+    from kvgym.experiments.changes import build_scenario
     from kvgym.validation.overhead_fit import MOST_REPLAYS
     from kvgym.validation.overhead_fit import fit_overhead as fit_to
     from kvgym.validation.replay import replay_log, without_long

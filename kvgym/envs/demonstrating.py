@@ -69,7 +69,8 @@ _DECISION = types.Array(numba.from_dtype(DECISION), 1, "C")
 @kernel(
     types.int64(
         WHERE, _I8, _DECISION, _I4, _I4, _I4, MEMORY, _F4_2D, _U8_2D, _F8_2D, _F8, _F8, _I8
-    )
+    ),
+    "demonstrations",
 )  # fmt: skip
 def demonstrate_episode(
     where: Any,

@@ -24,6 +24,7 @@ from kvgym.batch_time.hardware import load_hardware
 from kvgym.batch_time.served import Hardware, RooflineHardware
 from kvgym.batch_time.yaml_files import read_text, shipped_texts
 from kvgym.errors import ConfigError, UnknownNameError, field_errors
+from kvgym.experiments import DEFAULT_SCENARIO as DEFAULT_SCENARIO
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.system import System, Worker
 from kvgym.window import Extent, Window, parse_extent
@@ -33,8 +34,6 @@ from kvgym.workloads.lengths import FillLengths
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload, describe_workload, make_workload
-
-DEFAULT_SCENARIO = "a100-llama2-70b"
 
 COMPARED = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta", "sarathi", "vllm_v1")
 """What a scenario compares unless it says otherwise: the schedulers of its paper, and what runs in production."""

@@ -21,7 +21,7 @@ LOAD_FIELDS: tuple[str, ...] = tuple(LOAD.names or ())
 
 def batch_time_kernel(function: Any) -> Kernel:
     """Make a batch-time kernel: ``function(load, params) -> seconds`` in Numba's subset of Python."""
-    return kernel(BATCH_TIME_SIGNATURE)(function)
+    return kernel(BATCH_TIME_SIGNATURE, "batch times")(function)
 
 
 class RoughFigures(NamedTuple):

@@ -279,7 +279,8 @@ def choose_move(c: Cluster, reassign: Any) -> int:
         types.int64,
         types.int64,
         types.int64,
-    )
+    ),
+    "simulator",
 )
 def run_cluster(
     shared: Any,

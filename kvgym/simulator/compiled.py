@@ -1,85 +1,25 @@
-"""Compilation: which functions are compiled, where the machine code is kept, and the uncompiled twin.
-
-Numba's cache looks only at the file that holds an entry point and would run stale code after an edit to a
-helper in another file. The cache folder is therefore named by a hash of all sources that can be compiled.
-"""
+"""Compilation: which functions are compiled, and the uncompiled twin."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
-import os
-import shutil
 import sys
-import tempfile
 import threading
-import time
 import types as pytypes
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 
-_PACKAGE = Path(__file__).resolve().parent.parent
-_COMPILED_PARTS = (
-    "simulator",
-    "batch_time",
-    "baselines",
-    "envs",
-    "kernels.py",
-    "workloads/layout.py",
-    "theory/hindsight/slotted/exact_kernels.py",
-    "theory/hindsight/slotted/price_kernels.py",
-    "theory/hindsight/slotted/search_kernels.py",
-)
+from kvgym.simulator.code_cache import cache_dir, compiled_once, expected_seconds
+
 _LOCK = threading.RLock()
-_announced = False
 _njit: Any = numba.njit  # untyped: the option _nrt is not in Numba's stubs
 _config: Any = numba.config
-
-
-@functools.lru_cache(maxsize=1)
-def cache_dir() -> Path:
-    """Return the folder for machine code, named by a hash of the sources and of the tool versions.
-
-    The root is ``KVGYM_CACHE_DIR``, else ``XDG_CACHE_HOME/kvgym``, else ``~/.cache/kvgym``; where that
-    cannot be written, a folder in the system's temporary directory.
-    """
-    digest = hashlib.sha256(f"{sys.version}|{numba.__version__}|{np.__version__}".encode())
-    for part in _COMPILED_PARTS:
-        path = _PACKAGE / part
-        for source in [path] if path.is_file() else sorted(path.glob("**/*.py")):
-            digest.update(source.name.encode())
-            digest.update(source.read_bytes())
-    name = f"code-{digest.hexdigest()[:20]}"
-    chosen = os.environ.get("KVGYM_CACHE_DIR")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    root = Path(chosen).absolute() if chosen else base / "kvgym"
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    for candidate in (root, Path(tempfile.gettempdir()) / f"kvgym-{user}"):
-        folder = candidate / name
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if candidate is not root and candidate.stat().st_uid != user:
-                continue  # machine code from a folder of somebody else is not to be trusted
-            with tempfile.TemporaryFile(dir=folder):
-                _prune(candidate, folder)
-                return folder
-        except OSError:
-            continue
-    raise OSError(f"no writable folder for compiled code: tried {root} and the temporary directory")
-
-
-def _prune(root: Path, current: Path, days: float = 30.0) -> None:
-    """Remove machine code of other versions that has not been used for a month."""
-    os.utime(current)
-    for folder in root.glob("code-*"):
-        with contextlib.suppress(OSError):
-            if folder != current and time.time() - folder.stat().st_mtime > days * 86_400:
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 # Compiled functions only use arrays that the caller owns and allocate nothing. Numba's reference counting
@@ -115,14 +55,26 @@ def _reached(function: Callable[..., Any]) -> list[tuple[str, Any]]:
     return found
 
 
-def fingerprint(function: Callable[..., Any]) -> str:
-    """Return a hash of a function's code and of all functions and constants it reaches."""
-    digest, seen, todo = hashlib.sha256(), set(), [function]
+def _source_of(item: Any) -> Callable[..., Any] | None:
+    """Return the Python function of a kernel or of a compiled helper, None for anything else."""
+    return item.function if isinstance(item, Kernel) else getattr(item, "py_func", None)
+
+
+def _all_reached(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """Go through a function and all compiled helpers that it reaches, each once."""
+    seen, todo = set(), [function]
     while todo:
         source = todo.pop()
-        if source in seen:
-            continue
-        seen.add(source)
+        if source not in seen:
+            seen.add(source)
+            yield source
+            todo += [inner for _, item in _reached(source) if (inner := _source_of(item)) is not None]
+
+
+def fingerprint(function: Callable[..., Any]) -> str:
+    """Return a hash of a function's code and of all functions and constants it reaches."""
+    digest = hashlib.sha256()
+    for source in _all_reached(function):
         codes = [source.__code__]
         while codes:
             code = codes.pop()
@@ -130,14 +82,20 @@ def fingerprint(function: Callable[..., Any]) -> str:
             plain = [c for c in code.co_consts if not isinstance(c, pytypes.CodeType)]
             digest.update(code.co_code + repr((code.co_names, plain)).encode())
         for name, item in _reached(source):
-            inner = item.function if isinstance(item, Kernel) else getattr(item, "py_func", None)
-            if inner is not None:
-                todo.append(inner)
-            elif isinstance(item, bool | int | float | str | tuple | np.ndarray):
+            if _source_of(item) is None and isinstance(item, bool | int | float | str | tuple | np.ndarray):
                 digest.update(
                     repr((name, item if not isinstance(item, np.ndarray) else item.tolist())).encode()
                 )
     return digest.hexdigest()[:20]
+
+
+def _length(functions: Iterable[Callable[..., Any]]) -> int:
+    """Return the number of bytecode instructions of functions."""
+    return sum(len(function.__code__.co_code) // 2 for function in functions)
+
+
+_KERNELS: weakref.WeakSet[Kernel] = weakref.WeakSet()
+_typed: set[Callable[..., Any]] = set()
 
 
 class Kernel:
@@ -149,13 +107,16 @@ class Kernel:
     Args:
         function: the Python function, in Numba's subset of the language.
         signature: its Numba signature.
+        what: what it is, for notices, e.g. ``"scheduler"``.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: Any) -> None:
+    def __init__(self, function: Callable[..., Any], signature: Any, what: str = "code") -> None:
         self.function = function
         self.signature = signature
+        self.title = f"{what} {function.__module__.rpartition('.')[2]}.{function.__qualname__}"
         self._compiled: Any = None
         functools.update_wrapper(self, function)
+        _KERNELS.add(self)
 
     @property
     def compiled(self) -> Any:
@@ -166,29 +127,40 @@ class Kernel:
                     self._compiled = self._compile()
         return self._compiled
 
-    def _compile(self) -> Any:
-        if _config.DISABLE_JIT:
-            return self.function
+    @property
+    def kept(self) -> bool:
+        """Whether its machine code is in the cache."""
+        return self._marker().exists()
+
+    def _marker(self) -> Path:
+        """Return the file that is there once the machine code is kept, which lies in the same folder."""
         folder = cache_dir()
         if not self.function.__module__.startswith("kvgym."):
             folder /= f"user-{fingerprint(self.function)}"  # helpers in other files may have changed
             folder.mkdir(exist_ok=True)
-        name = f"{self.function.__module__}.{self.function.__qualname__}"
-        marker = folder / f"{name}.compiled"
-        if not marker.exists():
-            _announce()
-        previous = _config.CACHE_DIR
-        _config.CACHE_DIR = str(folder)
+        return folder / f"{self.function.__module__}.{self.function.__qualname__}.compiled"
+
+    def _compile(self) -> Any:
+        if _config.DISABLE_JIT:
+            return self.function
+        marker, previous = self._marker(), _config.CACHE_DIR
+        _config.CACHE_DIR = str(marker.parent)
         try:
-            result = _njit(self.signature, cache=True, _nrt=False)(self.function)
+            with compiled_once(marker, self.title, self._seconds):
+                return _njit(self.signature, cache=True, _nrt=False)(self.function)
         except RuntimeError as error:
             if "cannot cache" not in str(error):
                 raise
             return _njit(self.signature, _nrt=False)(self.function)  # typed at a prompt: no file to key by
         finally:
             _config.CACHE_DIR = previous
-        marker.touch()
-        return result
+
+    def _seconds(self) -> float:
+        """Return about how long it takes to compile: helpers are typed once a process, and optimised in each kernel."""
+        sources = set(_all_reached(self.function))
+        new = sources - _typed
+        _typed.update(new)
+        return expected_seconds(_length(sources), _length(new))
 
     def __call__(self, *args: Any) -> Any:
         """Call the compiled function."""
@@ -206,20 +178,15 @@ def _lookup(module: str, name: str) -> Kernel:
     return kernel
 
 
-def kernel(signature: Any) -> Callable[[Callable[..., Any]], Kernel]:
-    """Return a decorator that makes a :class:`Kernel` of the given Numba signature."""
-    return lambda function: Kernel(function, signature)
+def kernel(signature: Any, what: str = "code") -> Callable[[Callable[..., Any]], Kernel]:
+    """Return a decorator that makes a :class:`Kernel` of the given Numba signature; ``what`` is for notices."""
+    return lambda function: Kernel(function, signature, what)
 
 
-def _announce() -> None:
-    global _announced
-    if not _announced:
-        _announced = True
-        print(
-            "kvgym: compiling the simulator for this machine (about 10 s, once) ...",
-            file=sys.stderr,
-            flush=True,
-        )
+def kernels() -> list[Kernel]:
+    """Return the kernels of all modules that have been imported, by module and name."""
+    found = [k for k in _KERNELS if "<locals>" not in k.function.__qualname__]
+    return sorted(found, key=lambda k: (k.function.__module__, k.function.__qualname__))
 
 
 def uncompiled(function: Any) -> Callable[..., Any]:
@@ -247,7 +214,7 @@ class _Twins:
         if isinstance(item, pytypes.ModuleType):
             held = vars(item).values()
             return _ModuleTwin(item) if any(hasattr(x, "py_func") for x in held) else item
-        source = item.function if isinstance(item, Kernel) else getattr(item, "py_func", None)
+        source = _source_of(item)
         if source is None:
             return item
         if source not in self._twins:

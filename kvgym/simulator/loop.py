@@ -92,7 +92,9 @@ def first_worker(t: Tables) -> Run:
     )
 
 
-@kernel(types.int64(_TABLES, types.FunctionType(POLICY_SIGNATURE), MEMORY, *_BATCH_TIME, types.int64))
+@kernel(
+    types.int64(_TABLES, types.FunctionType(POLICY_SIGNATURE), MEMORY, *_BATCH_TIME, types.int64), "simulator"
+)
 def run_loop(
     tables: Tables, policy: Any, memory: Any, batch_time: Any, batch_params: Any, budget: int
 ) -> int:
@@ -123,7 +125,7 @@ def run_loop(
     return BUDGET
 
 
-@kernel(types.int64(_TABLES, *_BATCH_TIME, types.int64))
+@kernel(types.int64(_TABLES, *_BATCH_TIME, types.int64), "simulator")
 def step_worker(tables: Tables, batch_time: Any, batch_params: Any, act: int) -> int:
     """Carry out the decision in the tables if ``act`` is 1, then go to the next boundary.
 

@@ -171,4 +171,4 @@ POLICY_SIGNATURE = types.void(
 
 def policy_kernel(function: Callable[[RuleView, RuleDecision, RuleMemory], None]) -> Kernel:
     """Make the kernel of a compiled policy of a function ``(view, decision, memory)``."""
-    return kernel(POLICY_SIGNATURE)(function)
+    return kernel(POLICY_SIGNATURE, "scheduler")(function)

@@ -1,7 +1,7 @@
 """Time the simulator: full runs per policy, against the same code uncompiled and a textbook engine.
 
 Everything is measured in one process on one core, as process CPU time, the median of some repetitions; the
-ratios are what can be compared between machines. Cold and warm start are wall time of fresh processes.
+ratios are what can be compared between machines.
 
     python scripts/benchmark/engine.py                 # about 6 minutes
     python scripts/benchmark/engine.py --quick         # about 1 minute, smaller sizes
@@ -11,11 +11,7 @@ ratios are what can be compared between machines. Cold and warm start are wall t
 
 from __future__ import annotations
 
-import os
 import platform
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -81,26 +77,6 @@ def slow_twins(system: System, n: int) -> list[dict[str, Any]]:
     return rows
 
 
-START = (
-    "import time; t = time.perf_counter()\n"
-    "import kvgym\n"
-    "kvgym.compare(policies=['mc_sf'], seeds=1)\n"
-    "print(time.perf_counter() - t)\n"
-)
-
-
-def start_times() -> dict[str, float]:
-    """Return wall seconds of import plus a first comparison, with an empty cache and with a full one."""
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "KVGYM_CACHE_DIR": folder}
-        command = [sys.executable, "-c", START]
-        runs = [
-            subprocess.run(command, env=environment, check=True, capture_output=True, text=True) for _ in "cw"
-        ]
-    seconds = [float(run.stdout) for run in runs]
-    return {"cold_s": seconds[0], "warm_s": seconds[1]}
-
-
 def print_row(row: dict[str, Any]) -> None:
     """Print a row of results."""
     print(
@@ -133,9 +109,7 @@ def main() -> None:
     results = {
         "full_runs": full_runs(systems, [(sizes[0], 9), (sizes[1], 3)]),
         "slow_twins": slow_twins(systems["affine"], sizes[2]),
-        "start": start_times(),
     }
-    print_row(results["start"])
     write_json(options.json, results)
 
 

@@ -17,16 +17,18 @@ from stable_baselines3.common.vec_env import VecNormalize
 from kvgym.agents.algorithms import make_environments, make_model, schedule, wrap
 from kvgym.agents.callbacks import SHOWN
 from kvgym.agents.checkpoints import checkpoints, latest_checkpoint, save_checkpoint, write_text
-from kvgym.agents.config import TrainConfig, load_training, make_training, training_names
+from kvgym.agents.config import TrainConfig, load_training, make_training
 from kvgym.agents.library import load_agent, load_model
 from kvgym.agents.numpy_model import NumpyModel
 from kvgym.agents.reference import baseline_metrics
 from kvgym.agents.run import Run
 from kvgym.agents.training import resume, train
+from kvgym.batch_time.yaml_files import shipped_texts
 from kvgym.envs.demonstrations import demonstrate
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import compare
 
+SHIPPED = {name: load_training(name) for name in shipped_texts("train")}
 SMALL = {
     "name": "small",
     "algorithm": "maskable_ppo",
@@ -345,7 +347,7 @@ def test_normalisation_and_counters_are_restored(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in training_names() if isinstance(load_training(name), TrainConfig)]
+    "name", [name for name, config in SHIPPED.items() if isinstance(config, TrainConfig)]
 )
 def test_every_configuration_trains(tmp_path, name):
     """Each configuration that comes with kvgym, on a few small episodes."""
@@ -411,7 +413,7 @@ def test_curriculum_interpolates():
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in training_names() if getattr(load_training(name), "warm_start", None)]
+    "name", [name for name, config in SHIPPED.items() if getattr(config, "warm_start", None)]
 )
 def test_the_windows_of_warm_starts_hold_what_the_policy_admits(name):
     """Full-size episodes, as a run would begin with them."""

@@ -14,7 +14,7 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 import kvgym.envs
-from kvgym.envs import IDS, SCHEDULING_IDS, environment_names
+from kvgym.envs import IDS, ROUTING_IDS, SCHEDULING_IDS, environment_names
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
@@ -40,11 +40,14 @@ def test_make(name, small):
     assert sync.single_observation_space == vector.single_observation_space
 
 
-@pytest.mark.parametrize("name", IDS)
-def test_make_without_importing_kvgym(name, tmp_path):
+@pytest.mark.parametrize("names", [tuple(SCHEDULING_IDS), tuple(ROUTING_IDS)])
+def test_make_without_importing_kvgym(names, tmp_path):
+    """The first id of each kind of environment imports kvgym; the others what is left of it for them."""
     program = (
-        "import sys, gymnasium as gym; assert 'kvgym' not in sys.modules; "
-        f"env = gym.make('kvgym:{name}', scenario='mc-sf-model-2'); env.reset(seed=0); "
+        "import sys, gymnasium as gym; assert 'kvgym' not in sys.modules\n"
+        f"for name in {names}:\n"
+        "    env = gym.make(f'kvgym:{name}', scenario='mc-sf-model-2'); env.reset(seed=0)\n"
+        "    assert env.spec.id == name\n"
         "assert 'torch' not in sys.modules; print('fine')"
     )
     done = subprocess.run(

@@ -24,6 +24,7 @@ METADATA = {
 
 RUNS = """
     import json
+    from pathlib import Path
     import gymnasium as gym
     import numpy as np
     import kvgym
@@ -31,7 +32,7 @@ RUNS = """
     from kvgym.envs.agents import AgentPolicy
     from kvgym.envs.scheduling.environment import ServingEnv
     from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
-    from kvgym.simulator.compiled import cache_dir
+    from kvgym.envs.scheduling.actions.catalogue import action_kind
 
     arguments = {"action": "halves", "num_requests": 40, "rate": 60.0, "kv_capacity": 4200}
 
@@ -65,12 +66,13 @@ RUNS = """
         workload={"preset": "lmsys", "num_requests": 40, "rate": 60}, kv_capacity=4200
     )
     comparison = kvgym.compare(scenario, [agent, "mc_sf"], seeds=1)
+    kept = {Path(k.compiled.stats.cache_path) for k in (action_kind("halves").write_mask, action_kind("halves").apply)}
     print(json.dumps({
         "equal": np.array_equal(compiled, plain), "completed": completed,
         "vector": np.array_equal(first, np.stack(alone)),
         "registered": "acme/Halves-v0" in gym.registry,
         "compared": all(run.completed_once for run in comparison.runs),
-        "code": [(path.name, path.stat().st_mtime_ns) for path in sorted(cache_dir().glob("user-*/**/*.nbc"))],
+        "code": sorted((path.name, path.stat().st_mtime_ns) for folder in kept for path in folder.glob("*.nbc")),
     }))
 """
 
@@ -84,13 +86,8 @@ def run(tmp_path_factory):
     for name, text in METADATA.items():
         (info / name).write_text(text)
     (base / "site" / "halves.py").write_text(MODULE)
-    environment = {
-        **os.environ,
-        "KVGYM_PLUGINS": "1",
-        "KVGYM_CACHE_DIR": str(base / "cache"),
-        "COLUMNS": "200",
-    }
-    environment["PYTHONPATH"] = os.pathsep.join([str(base / "site"), str(ROOT)])
+    path = os.pathsep.join([str(base / "site"), str(ROOT)])
+    environment = {**os.environ, "PYTHONPATH": path, "KVGYM_PLUGINS": "1", "COLUMNS": "200"}
 
     def call(program: str, *arguments: str) -> str:
         done = subprocess.run(

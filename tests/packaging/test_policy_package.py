@@ -26,11 +26,11 @@ KVGYM = "from kvgym.cli.app import main; main()"
 
 RUNS = """
     import json
+    from pathlib import Path
     import gymnasium as gym
     import numpy as np
     import kvgym
     from kvgym.envs.agents import play
-    from kvgym.simulator.compiled import cache_dir
 
     class StepByStep(kvgym.Policy):
         def __init__(self, inner):
@@ -60,7 +60,7 @@ RUNS = """
         records(kvgym.simulate(system, table, StepByStep(policy))),
         records(played),
     ]
-    code = sorted(cache_dir().glob("user-*/**/*.nbc"))
+    code = sorted(Path(policy.kernel.compiled.stats.cache_path).glob("*.nbc"))
     print(json.dumps({
         "equal": [way == ways[0] for way in ways],
         "evictions": sum(ways[0][2]),
@@ -81,12 +81,7 @@ def run(tmp_path_factory):
         (info / name).write_text(text)
     (package / "__init__.py").write_text('"""Schedulers of Acme."""\n')
     (package / "policies.py").write_text(EXAMPLES[0])
-    environment = {
-        **os.environ,
-        "KVGYM_PLUGINS": "1",
-        "KVGYM_CACHE_DIR": str(base / "cache"),
-        "COLUMNS": "200",
-    }
+    environment = {**os.environ, "KVGYM_PLUGINS": "1", "COLUMNS": "200"}
 
     def go(*arguments: str, installed: bool = True) -> subprocess.CompletedProcess[str]:
         path = [str(base / "site"), str(ROOT)] if installed else [str(ROOT)]

@@ -9,7 +9,7 @@ import types
 import numpy as np
 
 from kvgym import RequestTable, System, simulate
-from kvgym.simulator import compiled
+from kvgym.simulator import code_cache
 from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 from kvgym.simulator.compiled import fingerprint, jit, uncompiled
 
@@ -79,15 +79,19 @@ def test_what_is_read_off_a_module_is_seen():
 
 
 def test_an_edit_of_any_source_that_is_compiled_moves_the_machine_code(tmp_path, monkeypatch):
-    shutil.copytree(compiled._PACKAGE, tmp_path / "kvgym", symlinks=False)
-    monkeypatch.setattr(compiled, "_PACKAGE", tmp_path / "kvgym")
+    shutil.copytree(code_cache.PACKAGE, tmp_path / "kvgym", symlinks=False)
+    monkeypatch.setattr(code_cache, "PACKAGE", tmp_path / "kvgym")
     monkeypatch.setenv("KVGYM_CACHE_DIR", str(tmp_path / "cache"))
-    folders = []
+    folders = [code_cache.cache_dir.__wrapped__()]
+    monkeypatch.undo()
+    monkeypatch.setenv("KVGYM_CACHE_DIR", str(tmp_path / "cache"))
+    assert code_cache.cache_dir.__wrapped__() == folders.pop()  # a copy shares the code
+    monkeypatch.setattr(code_cache, "PACKAGE", tmp_path / "kvgym")
     for part in (None, "kernels.py", "simulator/rule.py", "baselines/first_come.py", "workloads/layout.py"):
         if part is not None:
             with open(tmp_path / "kvgym" / part, "a") as source:
                 source.write("\n")
-        folders.append(compiled.cache_dir.__wrapped__())
+        folders.append(code_cache.cache_dir.__wrapped__())
     assert len(set(folders)) == len(folders)
 
 

@@ -307,7 +307,7 @@ def write_workers(x: Look, first: int, last: int, at: int) -> None:
         at += _PER_WORKER
 
 
-@kernel(types.int64(types.int64[::1], types.int64, types.int64, types.int64))
+@kernel(types.int64(types.int64[::1], types.int64, types.int64, types.int64), "environment")
 def look(addresses: Any, n: int, r: int, ended: int) -> int:
     """Account for the time since the last look, and write observation and mask.
 

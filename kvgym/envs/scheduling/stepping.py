@@ -205,7 +205,7 @@ _ENV_SIGNATURE = types.int64(
 )  # fmt: skip
 
 
-@kernel(_ENV_SIGNATURE)
+@kernel(_ENV_SIGNATURE, "environment")
 def step_envs(
     control: Any,
     todo: Any,

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 Columns = dict[str, NDArray[Any]]
 """Raw columns by target name: int64 nanoseconds for ``datetime``, else float64, in file order."""
 
-_DATE = r"(?:19[7-9]\d|20\d\d|21\d\d)-\d{2}-\d{2}"  # 1970 to 2199: nanoseconds since 1970 fit 64 bits
+DATE = r"(?:19[7-9]\d|20\d\d|21\d\d)-\d{2}-\d{2}"
+"""Pattern of the dates that traces may hold, 1970 to 2199: nanoseconds since 1970 fit 64 bits."""
 
 _TIME = r"(\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?\s*(Z|UTC|[+-]\d{2}(?::?\d{2})?)?"
-_DATETIME = re.compile(rf"({_DATE})[ T]{_TIME}")
+_DATETIME = re.compile(rf"({DATE})[ T]{_TIME}")
 _ZONE = re.compile(r"(?<=\d)(?:Z|UTC|[+-]\d{2}(?::?\d{2})?)$")
 
 

@@ -47,22 +47,22 @@ ENCODE_SIGNATURE = types.int64(
 
 def mask_kernel(function: Callable[..., None]) -> Kernel:
     """Make a kernel ``(where, mask: uint8 (K,)) -> None``."""
-    return kernel(MASK_SIGNATURE)(function)
+    return kernel(MASK_SIGNATURE, "action")(function)
 
 
 def apply_kernel(function: Callable[..., int]) -> Kernel:
     """Make a kernel ``(where, action: float64 (a,)) -> MORE or COMPLETE``."""
-    return kernel(APPLY_SIGNATURE)(function)
+    return kernel(APPLY_SIGNATURE, "action")(function)
 
 
 def boundary_kernel(function: Callable[..., None]) -> Kernel:
     """Make a kernel ``(where) -> None``, called at every iteration boundary before anything is decided."""
-    return kernel(BOUNDARY_SIGNATURE)(function)
+    return kernel(BOUNDARY_SIGNATURE, "action")(function)
 
 
 def features_kernel(function: Callable[..., None]) -> Kernel:
     """Make a kernel ``(where, observation: float32 (D,)) -> None`` that adds features to an observation."""
-    return kernel(FEATURES_SIGNATURE)(function)
+    return kernel(FEATURES_SIGNATURE, "action")(function)
 
 
 def encode_kernel(function: Callable[..., int]) -> Kernel:
@@ -71,7 +71,7 @@ def encode_kernel(function: Callable[..., int]) -> Kernel:
     It writes the action that follows ``done`` others in carrying the decision out, or returns one of the reasons in
     :mod:`~kvgym.envs.scheduling.actions.expressing`.
     """
-    return kernel(ENCODE_SIGNATURE)(function)
+    return kernel(ENCODE_SIGNATURE, "action")(function)
 
 
 class ActionConfig(Protocol):

@@ -64,7 +64,8 @@ def _put(i: Any, begin: Any, prompt: Any, output: Any, used: Any, sign: Any) -> 
 
 @kernel(
     "int64(int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64, int64[::1], int64[::1], int64[::1], "
-    "int64[::1], int64[::1], int64[:, ::1], int64[::1])"
+    "int64[::1], int64[::1], int64[:, ::1], int64[::1])",
+    "bounds",
 )
 def search(
     arrival: Any,

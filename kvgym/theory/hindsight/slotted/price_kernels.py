@@ -122,7 +122,8 @@ def best_chain(
 @kernel(
     "float64(int64[::1], int64[::1], int64[::1], int64, int64[::1], int64[::1], int64, float64, int64, float64, "
     "float64[::1], float64[::1], float64[::1], float64[::1], float64[:, ::1], float64[:, ::1], int64[:, ::1], "
-    "int64[::1], int64[::1])"
+    "int64[::1], int64[::1])",
+    "bounds",
 )
 def ascend(
     arrival: Any,

@@ -58,7 +58,8 @@ def insert_all(
 
 
 @kernel(
-    "float64(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64[::1])"
+    "float64(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64[::1])",
+    "bounds",
 )
 def place(
     order: Any,
@@ -89,7 +90,8 @@ def place(
 
 @kernel(
     "float64(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64[::1], "
-    "int64[::1], int64[::1], float64[:, ::1], float64, float64)"
+    "int64[::1], int64[::1], float64[:, ::1], float64, float64)",
+    "bounds",
 )
 def anneal(
     order: Any,

@@ -1,0 +1,214 @@
+"""Where machine code is kept, and that of all processes one compiles it while the others wait.
+
+Numba's cache looks only at the file that holds an entry point and would run stale code after an edit to a
+helper in another file. The cache folder is therefore named by a hash of all sources that can be compiled, and is
+shared by all copies of these sources, wherever they are installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+import timeit
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import binding as _llvm
+from numba.core import caching as _caching
+
+PACKAGE = Path(__file__).resolve().parent.parent
+_COMPILED_PARTS = (
+    "simulator",
+    "batch_time",
+    "baselines",
+    "envs",
+    "kernels.py",
+    "workloads/layout.py",
+    "theory/hindsight/slotted/exact_kernels.py",
+    "theory/hindsight/slotted/price_kernels.py",
+    "theory/hindsight/slotted/search_kernels.py",
+)
+PATIENCE = 600.0
+"""Seconds to wait for another process before compiling beside it; one that has died is not waited for."""
+
+_config: Any = numba.config
+_llvm_untyped: Any = _llvm
+
+
+def compiled_sources() -> list[Path]:
+    """Return the files of kvgym that may hold compiled code, in a fixed order."""
+    parts = (PACKAGE / part for part in _COMPILED_PARTS)
+    return [
+        source for part in parts for source in ([part] if part.is_file() else sorted(part.glob("**/*.py")))
+    ]
+
+
+def _target() -> str:
+    """Return what code is compiled for: this processor, or what Numba's variables name instead."""
+    name, features = _config.CPU_NAME, _config.CPU_FEATURES
+    if not name:
+        name, features = _llvm_untyped.get_host_cpu_name(), _llvm_untyped.get_host_cpu_features().flatten()
+    return f"{name}|{features}"
+
+
+@functools.lru_cache(maxsize=1)
+def cache_dir() -> Path:
+    """Return the folder for machine code, named by a hash of the sources, the tools and the processor.
+
+    The root is ``KVGYM_CACHE_DIR``, else ``XDG_CACHE_HOME/kvgym``, else ``~/.cache/kvgym``; where that
+    cannot be written, a folder in the system's temporary directory.
+    """
+    used = (sys.version, numba.__version__, np.__version__, _target())
+    digest = hashlib.sha256(repr(used).encode())
+    for source in compiled_sources():
+        digest.update(source.name.encode())
+        digest.update(source.read_bytes())
+    name = f"code-{digest.hexdigest()[:20]}"
+    chosen = os.environ.get("KVGYM_CACHE_DIR")
+    base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    root = Path(chosen).absolute() if chosen else base / "kvgym"
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    for candidate in (root, Path(tempfile.gettempdir()) / f"kvgym-{user}"):
+        folder = candidate / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if candidate is not root and candidate.stat().st_uid != user:
+                continue  # machine code from a folder of somebody else is not to be trusted
+            with tempfile.TemporaryFile(dir=folder):
+                _prune(candidate, folder)
+                return folder
+        except OSError:
+            continue
+    raise OSError(f"no writable folder for compiled code: tried {root} and the temporary directory")
+
+
+def _prune(root: Path, current: Path, days: float = 30.0) -> None:
+    """Remove machine code of other versions that has not been used for a month."""
+    os.utime(current)
+    for folder in root.glob("code-*"):
+        with contextlib.suppress(OSError):
+            if folder != current and time.time() - folder.stat().st_mtime > days * 86_400:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+class Locator(_caching._CacheLocator):
+    """Tells Numba where the code of kvgym's own kernels is kept: by module, in a folder that is named by all else."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._path = str(cache_dir() / function.__module__)
+        self._line = function.__code__.co_firstlineno
+
+    def get_cache_path(self) -> str:
+        """Return the folder, made by Numba."""
+        return self._path
+
+    def get_source_stamp(self) -> str:
+        """Return what tells sources apart: nothing is left to tell apart within the folder."""
+        return ""
+
+    def get_disambiguator(self) -> str:
+        """Return what tells functions of the same name apart."""
+        return str(self._line)
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> Locator | None:
+        """Return the locator of a function of kvgym; Numba asks others where there is none."""
+        return cls(py_func) if py_func.__module__.startswith("kvgym.") else None
+
+
+_cached: Any = _caching.CompileResultCacheImpl
+_cached._locator_classes = [Locator, *_cached._locator_classes]
+
+
+@contextlib.contextmanager
+def compiled_once(marker: Path, what: str, seconds: Callable[[], float]) -> Iterator[None]:
+    """Let one process compile something in the block; others that come here meanwhile wait, and find it done.
+
+    Args:
+        marker: file that is there once the machine code is kept; an error in the block leaves it out.
+        what: what is compiled, for notices.
+        seconds: called for how long that takes about; the notice is left out below one second.
+    """
+    if not marker.exists():
+        with _held(marker.with_suffix(".lock"), what):
+            if not marker.exists():
+                if (expected := seconds()) >= 1:
+                    _tell(f"compiling {what} for this machine, about {expected:.0f} s, once", _HINT)
+                yield
+                marker.touch()
+                return
+    yield
+
+
+@contextlib.contextmanager
+def _held(path: Path, what: str) -> Iterator[None]:
+    """Hold a lock that ends with this process; go on without it where that takes too long or is not possible."""
+    import filelock  # takes a while to load
+
+    lock = filelock.FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        _tell(f"waiting for another process to compile {what}")
+        with contextlib.suppress(filelock.Timeout):
+            lock.acquire(timeout=PATIENCE)
+    except (OSError, NotImplementedError):
+        pass  # a file system without locks: processes compile beside each other
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+# Seconds to compile a bytecode instruction that a kernel reaches, and one of a helper that no kernel of the process
+# reached before, by `python scripts/benchmark/compilation.py`; _LOOP is what the loop of pace() took there.
+_PER_INSTRUCTION, _PER_NEW_INSTRUCTION, _LOOP = 0.3e-3, 1.3e-3, 2.4e-3
+
+
+def expected_seconds(instructions: int, new: int) -> float:
+    """Return about how long this machine compiles.
+
+    Args:
+        instructions: bytecode instructions of a kernel and all that it reaches.
+        new: those of them that this process has not compiled before.
+    """
+    return (_PER_INSTRUCTION * instructions + _PER_NEW_INSTRUCTION * new) * pace()
+
+
+@functools.lru_cache(maxsize=1)
+def pace() -> float:
+    """Return how many times as long as on the machine of the figures above something takes here, by a short loop."""
+    loop = "sum(i * i for i in range(50_000))"
+    return min(timeit.repeat(loop, number=1, repeat=3, timer=time.process_time)) / _LOOP
+
+
+_HINT = " (kvgym warm-up compiles everything beforehand)"
+_told: set[str] = set()
+_silent = False
+
+
+def _tell(text: str, hint: str = "") -> None:
+    """Say something on standard error; the hint only once."""
+    if not _silent:
+        print(f"kvgym: {text}{'' if hint in _told else hint} ...", file=sys.stderr, flush=True)
+        _told.add(hint)
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Compile without notices in the block."""
+    global _silent
+    before, _silent = _silent, True
+    try:
+        yield
+    finally:
+        _silent = before

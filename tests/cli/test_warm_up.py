@@ -1,0 +1,30 @@
+"""``kvgym warm-up``."""
+
+import pytest
+
+from kvgym.batch_time import UnitBatchTime
+from kvgym.simulator import compiled
+from kvgym.simulator.compiled import Kernel
+
+
+@pytest.fixture
+def one_kernel(monkeypatch, tmp_path):
+    """One kernel is all there is, and the cache is empty."""
+    unit = UnitBatchTime.kernel
+    monkeypatch.setattr(compiled, "cache_dir", lambda: tmp_path)
+    monkeypatch.setattr(
+        "kvgym.warming.all_kernels", lambda: [Kernel(unit.function, unit.signature, "batch times")]
+    )
+
+
+def test_it_says_what_was_compiled_and_is_done_the_second_time(kvgym, one_kernel):
+    code, out, _ = kvgym("warm-up", "--jobs", 1)
+    assert code == 0
+    assert "batch times" in out
+    assert "1 compiled in" in out
+    assert "0 were there" in out
+    code, out, _ = kvgym("warm-up", "--jobs", 1)
+    assert code == 0
+    assert "batch times" not in out
+    assert "0 compiled in" in out
+    assert "1 were there" in out

@@ -1,0 +1,126 @@
+"""Machine code is compiled by one process while the others wait, and the folder it lies in."""
+
+import subprocess
+import sys
+
+import filelock
+import pytest
+
+from kvgym.batch_time import UnitBatchTime
+from kvgym.simulator import code_cache
+from kvgym.simulator.code_cache import Locator, compiled_once, silence
+
+PROCESSES = 3
+
+TOGETHER = f"""
+import pathlib, sys, time
+from kvgym.batch_time import UnitBatchTime
+
+here = pathlib.Path(sys.argv[1])
+(here / sys.argv[2]).touch()
+while len(list(here.iterdir())) < {PROCESSES}:
+    time.sleep(0.005)
+stats = UnitBatchTime.kernel.compiled.stats
+print(sum(stats.cache_misses.values()), sum(stats.cache_hits.values()))
+"""
+
+
+def test_of_many_processes_one_compiles(tmp_path, monkeypatch):
+    monkeypatch.setenv("KVGYM_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "here").mkdir()
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", TOGETHER, str(tmp_path / "here"), str(i)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(PROCESSES)
+    ]
+    found = sorted(process.communicate()[0].split() for process in running)
+    assert found == [["0", "1"]] * (PROCESSES - 1) + [["1", "0"]]
+
+
+@pytest.fixture
+def once(tmp_path, monkeypatch, capsys):
+    """Return a function that compiles nothing, under a marker, and returns whether it is there, and the notices."""
+    monkeypatch.setattr(code_cache, "_told", set())
+
+    def compile_(name="a", seconds=9.4):
+        with compiled_once(tmp_path / f"{name}.compiled", f"scheduler {name}", lambda: seconds):
+            pass
+        return (tmp_path / f"{name}.compiled").exists(), capsys.readouterr().err
+
+    return compile_
+
+
+def test_notices_say_what_is_compiled_and_for_how_long(once):
+    kept, told = once("a")
+    assert kept
+    assert told == (
+        "kvgym: compiling scheduler a for this machine, about 9 s, once "
+        "(kvgym warm-up compiles everything beforehand) ...\n"
+    )
+    assert once("a") == (True, "")  # it is there
+    assert once("b")[1] == "kvgym: compiling scheduler b for this machine, about 9 s, once ...\n"
+    assert once("short", seconds=0.3) == (True, "")
+    with silence():
+        assert once("silent") == (True, "")
+    assert "compiling scheduler loud" in once("loud")[1]
+
+
+def test_an_error_leaves_nothing_behind_that_others_wait_for(tmp_path, once):
+    with pytest.raises(ValueError, match="typed"), compiled_once(tmp_path / "a.compiled", "a", lambda: 0):
+        raise ValueError("cannot be typed")
+    kept, told = once("a")
+    assert kept
+    assert told.startswith("kvgym: compiling scheduler a")
+
+
+def test_who_is_waited_for_too_long_is_not_waited_for_longer(tmp_path, once, monkeypatch):
+    monkeypatch.setattr(code_cache, "PATIENCE", 0.1)
+    with filelock.FileLock(tmp_path / "a.lock"):
+        kept, told = once("a")
+    assert kept
+    assert told.splitlines()[0] == "kvgym: waiting for another process to compile scheduler a ..."
+    assert "compiling scheduler a" in told.splitlines()[1]
+
+
+def test_a_lock_of_a_process_that_was_killed_is_free(tmp_path, once):
+    code = "import filelock, sys, time; filelock.FileLock(sys.argv[1]).acquire(); print('held'); sys.stdout.flush();"
+    path = str(tmp_path / "a.lock")
+    with subprocess.Popen(
+        [sys.executable, "-c", code + "time.sleep(60)", path], stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        holder.kill()
+    kept, told = once("a")
+    assert kept
+    assert "waiting" not in told
+
+
+@pytest.mark.parametrize("error", [NotImplementedError("flock"), OSError(95, "Operation not supported")])
+def test_where_files_cannot_be_locked_processes_do_without(once, monkeypatch, error):
+    def fail(self, **options):
+        raise error
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", fail)
+    assert once("a")[0]
+
+
+def test_other_processors_have_another_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("KVGYM_CACHE_DIR", str(tmp_path))
+    here = code_cache.cache_dir.__wrapped__()
+    assert here == code_cache.cache_dir.__wrapped__()
+    monkeypatch.setattr(code_cache._config, "CPU_NAME", "generic")
+    assert code_cache.cache_dir.__wrapped__() != here
+
+
+def test_copies_of_the_same_sources_share_their_code():
+    """Where a checkout lies, or when it was made, is nothing that code depends on; of others it may be."""
+    function = UnitBatchTime.kernel.function
+    path = UnitBatchTime.kernel.compiled.stats.cache_path
+    assert path == str(code_cache.cache_dir() / function.__module__)
+    here, there = (Locator.from_function(function, file) for file in (__file__, "/another/copy.py"))
+    assert here.get_cache_path() == there.get_cache_path() == path
+    assert here.get_source_stamp() == there.get_source_stamp()
+    assert Locator.from_function(test_copies_of_the_same_sources_share_their_code, __file__) is None
