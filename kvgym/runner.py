@@ -166,11 +166,7 @@ def simulate(
 def _run_to_the_end(
     simulation: Simulation, policy: Policy, copies: list[Policy], observer: Observer | None
 ) -> None:
-    if isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule:
-        arguments = [p.arguments() for p in copies if isinstance(p, CompiledPolicy)]
-        pauses = _run_kernel(simulation, policy.kernel, arguments, pausing=observer is not None)
-    else:
-        pauses = _run_in_python(simulation, copies)
+    pauses = steps_of(simulation, policy, copies, pausing=observer is not None)
     follower = None if observer is None else Follower(simulation, observer)
     try:
         for _ in pauses:
@@ -179,6 +175,23 @@ def _run_to_the_end(
     finally:
         if follower is not None:
             follower.end()
+
+
+def steps_of(
+    simulation: Simulation, policy: Policy, copies: list[Policy], *, pausing: bool = True
+) -> Iterator[None]:
+    """Return a run that goes on, to its end, as it is iterated over, with a pause before every decision.
+
+    Args:
+        simulation: see :func:`prepare_run`, like ``copies``.
+        policy: of the first worker.
+        copies: the policy of each worker.
+        pausing: False lets compiled policies run to the end without pauses.
+    """
+    if isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule:
+        arguments = [p.arguments() for p in copies if isinstance(p, CompiledPolicy)]
+        return _run_kernel(simulation, policy.kernel, arguments, pausing=pausing)
+    return _run_in_python(simulation, copies)
 
 
 def _run_in_python(simulation: Simulation, copies: list[Policy]) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Time the environments: raw steps, the native vector environment, and training with Stable-Baselines3.
+"""Time the environments: raw steps, pictures, the native vector environment, and training with Stable-Baselines3.
 
 Everything in one process on one core, process CPU time, median of some repetitions. Actions are greedy
 admissions (the most that fits), so that the worker is busy.
@@ -19,7 +19,7 @@ from harness import AFFINE, command_line, write_json
 from kvgym.envs import SCHEDULING_IDS
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
-from stepping import cartpole, microseconds, play, play_vector, route
+from stepping import cartpole, draw, microseconds, play, play_vector, route
 from training import train_fps
 
 PROFILE: dict[str, Any] = {"num_requests": 256}
@@ -67,6 +67,8 @@ def main() -> None:
         print(f"{name}: {value:.3f} us" if isinstance(value, float) else f"{name}: {value}", flush=True)
 
     single(report, steps, repeats)
+    for name in ("kvgym/AdmitCount-v0", "kvgym/Route-v0"):
+        report(f"{name} picture", microseconds(draw(name, 10 if options.smoke else 100), repeats))
     short, long = (2, 3) if options.smoke else (300, 1500)
     vectors(report, short, long, min(repeats, 3))
     if importlib.util.find_spec("sb3_contrib") is not None:
