@@ -13,6 +13,7 @@ from kvgym.cli.bound import bound
 from kvgym.cli.calibrate import calibrate
 from kvgym.cli.capacity import capacity
 from kvgym.cli.compare import compare
+from kvgym.cli.curve import curve
 from kvgym.cli.evaluate import evaluate
 from kvgym.cli.list import list_
 from kvgym.cli.provision import provision
@@ -40,6 +41,7 @@ app.command()(sweep)
 app.command("list")(list_)
 app.command()(render)
 app.command()(train)
+app.command()(curve)
 app.command()(evaluate)
 app.command()(tune)
 app.command()(capacity)
