@@ -34,4 +34,8 @@ def register_all() -> None:
     """Register every id once; those that schedule one worker are registered with their kinds of action."""
     for name in ROUTING_IDS:
         if name not in gym.registry:
-            gym.register(name, entry_point="kvgym.envs.routing.environment:RoutingEnv")
+            gym.register(
+                name,
+                entry_point="kvgym.envs.routing.environment:RoutingEnv",
+                vector_entry_point="kvgym.envs.routing.vector_environment:RoutingVectorEnv",
+            )

@@ -63,10 +63,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {**type(self).metadata, "autoreset_mode": self.autoreset_mode}
         self.max_episode_steps = max_episode_steps
-        self.config = EnvConfig.of(**arguments)
-        self.episodes = Episodes(self.config, num_envs, compiled=compiled)
-        self.single_action_space = self.config.kind.space(self.config)
-        self.single_observation_space = spaces.observation_space(self.config)
+        self._set_up(arguments, compiled)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._reader = ActionReader(self.action_space, self.episodes.actions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -74,6 +71,13 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self._started = False
         self._ended = np.ones(num_envs, bool)
         self._steps = np.zeros(num_envs, np.int64)
+
+    def _set_up(self, arguments: dict[str, Any], compiled: bool) -> None:
+        """Make configuration, episodes and the spaces of one environment."""
+        self.config: Any = EnvConfig.of(**arguments)
+        self.episodes: Any = Episodes(self.config, self.num_envs, compiled=compiled)
+        self.single_action_space = self.config.kind.space(self.config)
+        self.single_observation_space = spaces.observation_space(self.config)
 
     @property
     def load(self) -> tuple[float, float]:
@@ -214,14 +218,19 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     def _observation(self) -> Any:
         return spaces.present(self.config, self.episodes.observations, self.episodes.masks)
 
-    def _info(self, ended: NDArray[np.bool_] | None = None) -> dict[str, Any]:
+    def _every_step(self) -> dict[str, Any]:
+        """Return what every step tells of every environment."""
         episodes = self.episodes
-        info: dict[str, Any] = {
+        return {
             "action_mask": episodes.kind.info_mask(self.config, episodes.masks),
             "reward_terms": episodes.terms.copy(),
             "ignored": episodes.ignored.copy(),
             "time": episodes.times.copy(),
         }
+
+    def _info(self, ended: NDArray[np.bool_] | None = None) -> dict[str, Any]:
+        episodes = self.episodes
+        info = self._every_step()
         for key in list(info):
             info[f"_{key}"] = np.ones(self.num_envs, bool)
         if ended is not None and ended.any():
