@@ -117,16 +117,23 @@ def perform(
     """
     env, served = _environment(env)
     policy = served.players()[0] if policy is None else policy
-    name = policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
+    name = _name_of(policy)
     if isinstance(served, ServingEnv) and isinstance(policy, str) and policy not in served.players():
         policy = _scheduler(policy, served)
     options = None if workload_seed is None else {"workload_seed": workload_seed}
     if isinstance(served, ServingEnv) and isinstance(policy, Policy):
         env.reset(seed=seed, options=options)
-        return Scheduling(str(policy) if name == type(policy).__name__ else name, served, policy, seed)
+        return Scheduling(name, served, policy, seed)
     act = _player(policy, served, seed)
     observation, _ = env.reset(seed=seed, options=options)
     return InEnvironment(name, env, act, observation)
+
+
+def _name_of(policy: Any) -> str:
+    """Return what a picture calls whoever plays."""
+    if isinstance(policy, Policy):
+        return policy.info.name
+    return policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
 
 
 def _environment(env: Any) -> tuple[gym.Env[Any, Any], Recordable]:
