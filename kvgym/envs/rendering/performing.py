@@ -187,7 +187,7 @@ def _player(policy: Any, served: Recordable, seed: int) -> Act:
 
         return predict
     if callable(policy):
-        return policy  # type: ignore[no-any-return]
+        return policy
     raise ConfigError(
         f"policy {policy!r}: give a name ({', '.join(served.players())}), a function (observation, mask) -> "
         "action, or an agent with predict"

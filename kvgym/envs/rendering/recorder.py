@@ -9,9 +9,9 @@ Only :meth:`Recorder.write_summary` needs a plotting library, and imports it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +43,14 @@ MAX_GAPPED = 4096
 GANTT_ROWS = 40
 """Most requests in the Gantt view of a picture."""
 
-Tables = Mapping[str, Any]
-"""``workers``, ``requests`` and ``tracker`` of an episode, as the simulator has them."""
+
+class Tables(Protocol):
+    """``workers``, ``requests`` and ``tracker`` of an episode by name, as the simulator has them."""
+
+    def __getitem__(self, name: str, /) -> Any:
+        """Return a table."""
+        ...
+
 
 _PLACE = {name: k for k, name in enumerate(WORKER.names or ())}
 _CLOCK, _BATCH_END, _ITERATION = _PLACE["clock"], _PLACE["last_batch_end"], _PLACE["iteration"]

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
-from kvgym.envs.routing.observer import observation_size, parts
+from kvgym.envs.routing.features import observation_size
+from kvgym.envs.routing.observer import parts
 from kvgym.envs.scheduling.stepping import RUNNING, START, STEP, TERMINATED, TRUNCATED
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
@@ -40,7 +41,7 @@ class RoutingEpisodes:
         """Set up ``count`` clusters."""
         self.compiled = compiled
         self.envs = [RoutingEnv(compiled=compiled, **config.model_dump()) for _ in range(count)]
-        workers = int(self.envs[0].action_space.n)  # type: ignore[attr-defined]
+        workers = int(self.envs[0].action_space.n)
         self.todo = np.zeros(count, np.uint8)
         self.actions = np.zeros((count, 1))
         self.observations = np.zeros((count, observation_size(workers)), np.float32)
