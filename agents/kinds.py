@@ -19,8 +19,8 @@ class Kind:
     Attributes:
         algorithms: values of ``algorithm`` in a configuration.
         config: ``"module:class"`` of the configuration, a :class:`kvgym.agents.config.TrainingConfig`.
-        runner: module with ``train(config, folder, command=, progress=)`` and
-            ``resume(folder, length=, command=, progress=)``, both of which return a result with ``report()``.
+        runner: module with ``train(config, folder, command=, progress=, tell=)`` and
+            ``resume(folder, length=, command=, progress=, tell=)``, both of which return a result with ``report()``.
     """
 
     algorithms: tuple[str, ...]

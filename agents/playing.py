@@ -29,18 +29,19 @@ class Evaluator:
         self.metric_names = self.envs.metric_names
 
     def play(self, model: NumpyModel) -> dict[str, NDArray[np.float64]]:
-        """Return each metric by seed, float64 (number of seeds,), and ``return``, the undiscounted return."""
+        """Return each metric by seed, float64 (seeds,), and of episodes ``return``, undiscounted, and ``length``."""
         observations, _ = self.envs.reset(seed=0, options={"workload_seed": list(self.seeds)})
         count = len(self.seeds)
         metrics = np.full((count, len(self.metric_names)), np.nan)
-        returns, running = np.zeros(count), np.ones(count, bool)
+        returns, lengths, running = np.zeros(count), np.zeros(count), np.ones(count, bool)
         while running.any():
             actions, _ = model.predict(observations, action_masks=self.envs.action_masks())
             observations, rewards, terminated, truncated, info = self.envs.step(actions)
             returns += np.where(running, rewards, 0.0)
+            lengths += running
             ended = (terminated | truncated) & running
             if ended.any():
                 metrics[ended] = info["final_info"]["metrics"][ended]
                 running &= ~ended
         found = {name: metrics[:, k] for k, name in enumerate(self.metric_names)}
-        return {"return": returns, **found}
+        return {"return": returns, "length": lengths, **found}

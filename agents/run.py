@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from kvgym.agents.export import export
 from kvgym.agents.folder import write_curve
 from kvgym.agents.numpy_model import NumpyModel
 from kvgym.agents.playing import Evaluator
+from kvgym.agents.progress import TrainingLog
 from kvgym.errors import ConfigError
 from kvgym.experiments.result_files import jsonable
 from kvgym.metrics import metric_info
@@ -36,7 +37,7 @@ from kvgym.metrics import metric_info
 try:
     from stable_baselines3.common.base_class import BaseAlgorithm
     from stable_baselines3.common.callbacks import CallbackList
-    from stable_baselines3.common.logger import configure
+    from stable_baselines3.common.logger import HParam, configure
     from stable_baselines3.common.vec_env import VecNormalize
     from torch.utils.tensorboard import SummaryWriter
 except ImportError as error:
@@ -88,9 +89,9 @@ class TrainingResult:
 class Run:
     """A training run in its folder; see :func:`train` and :func:`resume`."""
 
-    def __init__(self, config: TrainConfig, folder: Path) -> None:
+    def __init__(self, config: TrainConfig, folder: Path, log: TrainingLog | None = None) -> None:
         """Prepare what a new run and a resumed one share."""
-        self.config, self.folder = config, folder
+        self.config, self.folder, self.log = config, folder, log
         self.checkpoints = folder / "checkpoints"
         self.evaluator = Evaluator(config.evaluation_config(), config.evaluation.workload_seeds)
         self.baselines: dict[str, dict[str, float]] = {}
@@ -179,8 +180,19 @@ class Run:
         for name in dict.fromkeys((*SHOWN, metric, "return")):
             if not math.isnan(found[name]):
                 logger.record(f"kv/eval/{name}", found[name])
+        # Where Stable-Baselines3's own evaluations are.
+        logger.record("eval/mean_reward", found["return"])
+        logger.record("eval/mean_ep_length", found["length"])
         logger.dump(steps)
         self._log_baselines(steps)
+        if self.log is not None:
+            self.log.evaluated(steps, found[metric])
+
+    def log_hyperparameters(self) -> None:
+        """Give TensorBoard the configuration, and which figures to compare runs by."""
+        metrics = {"eval/mean_reward": 0.0, f"kv/eval/{self.config.evaluation.metric}": 0.0}
+        shown = flat(self.config.model_dump(mode="json", exclude={"name", "summary"}))
+        self.model.logger.record("hparams", HParam(shown, metrics))
 
     def score(self, found: Mapping[str, float]) -> float:
         """Return what the best agent has most of; -inf where requests were left or there is no value."""
@@ -209,11 +221,13 @@ class Run:
         self.save(steps)
         fresh_start(self.model, self.config.seed, steps)
 
-    def learn(self, start: int, progress: Callable[[int], None] | None) -> None:
+    def learn(self, start: int) -> None:
         """Train until the configured number of steps."""
         config = self.config
         curriculum = CurriculumCallback(config)
-        milestones = MilestoneCallback(config.evaluation.interval, start, self.milestone, progress)
+        milestones = MilestoneCallback(
+            config.evaluation.interval, start, self.milestone, None if self.log is None else self.log.passed
+        )
         # The curriculum comes first: new episodes of a milestone already follow it.
         callbacks = CallbackList([curriculum, milestones, MetricsCallback()])
         remaining = config.total_steps - start
@@ -257,6 +271,17 @@ class Run:
             curve=tuple(self.rows),
             metric=metric,
         )
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
+    """Return nested settings as one level, ``{"env": {"rate": 20}}`` as ``{"env.rate": 20}``; None is left out."""
+    found: dict[str, bool | float | str] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            found[prefix + name] = value if isinstance(value, bool | int | float | str) else str(value)
+    return found
 
 
 def _numbers(values: Mapping[str, float | None]) -> dict[str, float]:

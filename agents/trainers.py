@@ -17,6 +17,7 @@ def train(
     *,
     command: str = "",
     progress: Callable[[int], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Any:
     """Train an agent, by whatever algorithm its configuration names.
 
@@ -25,6 +26,7 @@ def train(
         folder: the run folder; must not hold another run.
         command: the command line that led here, kept in ``run.json``.
         progress: called with what is done so far, in environment steps or generations.
+        tell: called with the lines of ``train.log``: how far the run is, once a minute and at evaluations.
 
     Returns:
         What was reached: a :class:`kvgym.agents.run.TrainingResult`, or
@@ -34,7 +36,7 @@ def train(
         ConfigError: the configuration is wrong, or the folder holds a run already.
     """
     runner = importlib.import_module(kind_of(config.algorithm).runner)
-    return runner.train(config, folder, command=command, progress=progress)
+    return runner.train(config, folder, command=command, progress=progress, tell=tell)
 
 
 def resume(
@@ -43,6 +45,7 @@ def resume(
     length: int | None = None,
     command: str = "",
     progress: Callable[[int], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> Any:
     """Go on with a run that was interrupted, from its last checkpoint; without one, from the beginning.
 
@@ -53,10 +56,11 @@ def resume(
         length: environment steps or generations in all, instead of the run's own number.
         command: the command line that led here, added to ``run.json``.
         progress: called with what is done so far.
+        tell: called with the lines of ``train.log``.
 
     Raises:
         ConfigError: the folder holds no run, or a longer one, or the last checkpoint cannot be read.
     """
     config = read_run_config(Path(folder))
     runner = importlib.import_module(kind_of(config.algorithm).runner)
-    return runner.resume(folder, length=length, command=command, progress=progress)
+    return runner.resume(folder, length=length, command=command, progress=progress, tell=tell)

@@ -1,9 +1,9 @@
 """Training: from a configuration to a run folder with checkpoints, curves and the best agent.
 
 A run folder holds ``config.yaml`` (resolved), ``run.json`` (versions, seed, commands), ``tensorboard/``,
-``curve.csv`` (a row per evaluation), ``checkpoints/``, ``best.npz`` (the best agent by the evaluation's metric,
-plain weights) and, at the end, ``final.npz`` and ``model.zip`` (the last agent; plain weights, and for
-Stable-Baselines3).
+``curve.csv`` (a row per evaluation), ``train.log`` (how far it is, a line a minute), ``checkpoints/``, ``best.npz``
+(the best agent by the evaluation's metric, plain weights) and, at the end, ``final.npz`` and ``model.zip`` (the last
+agent; plain weights, and for Stable-Baselines3).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from kvgym.agents.algorithms import make_environments
 from kvgym.agents.checkpoints import checkpoints, latest_checkpoint
 from kvgym.agents.config import TrainConfig, read_run_config
 from kvgym.agents.folder import check_free, context_of, note_resume, write_config, write_start
+from kvgym.agents.progress import Tell, TrainingLog
 from kvgym.agents.reference import baseline_metrics
 from kvgym.agents.run import Run, TrainingResult
 from kvgym.errors import ConfigError
@@ -34,6 +35,7 @@ def train(
     *,
     command: str = "",
     progress: Callable[[int], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> TrainingResult:
     """Train an agent.
 
@@ -42,6 +44,7 @@ def train(
         folder: the run folder; must not hold another run.
         command: the command line that led here, kept in ``run.json``.
         progress: called with the environment steps done, after every rollout.
+        tell: called with the lines of ``train.log``.
 
     Returns:
         What was reached; the agent is in ``best.npz``.
@@ -53,11 +56,11 @@ def train(
     path = Path(folder)
     check_free(path)
     with _threads(config.threads):
-        run = Run(config, path)
+        run = Run(config, path, _log(config, path, progress, tell))
         path.mkdir(parents=True, exist_ok=True)
         _prepare(run)
         write_start(path, config, _context(command))
-        return _begin(run, progress)
+        return _begin(run)
 
 
 def resume(
@@ -66,6 +69,7 @@ def resume(
     length: int | None = None,
     command: str = "",
     progress: Callable[[int], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> TrainingResult:
     """Go on with a run that was interrupted, from its last checkpoint; without one, from the beginning.
 
@@ -76,6 +80,7 @@ def resume(
         length: environment steps in all, instead of the run's own number.
         command: the command line that led here, added to ``run.json``.
         progress: called with the environment steps done, after every rollout.
+        tell: called with the lines of ``train.log``.
 
     Raises:
         ConfigError: the folder holds no run, or one of more steps, or the last checkpoint cannot be read.
@@ -85,7 +90,7 @@ def resume(
     if not isinstance(config, TrainConfig):
         raise ConfigError(f"{path} holds a run of {config.algorithm}; go on with kvgym.agents.resume")
     with _threads(config.threads):
-        run = Run(config, path)
+        run = Run(config, path, _log(config, path, progress, tell))
         steps = 0
         if checkpoints(run.checkpoints):
             checkpoint, state = latest_checkpoint(run.checkpoints)
@@ -101,9 +106,9 @@ def resume(
         if length is not None:
             write_config(path, config)
         if not steps:
-            return _begin(run, progress)
+            return _begin(run)
         if steps < config.total_steps:
-            run.learn(steps, progress)
+            run.learn(steps)
         return run.finish()
 
 
@@ -114,11 +119,12 @@ def _prepare(run: Run) -> None:
     run.baselines = baseline_metrics(run.config)
 
 
-def _begin(run: Run, progress: Callable[[int], None] | None) -> TrainingResult:
+def _begin(run: Run) -> TrainingResult:
     """Train from the beginning."""
+    run.log_hyperparameters()
     run.evaluate(0)
     run.save(0)
-    run.learn(0, progress)
+    run.learn(0)
     return run.finish()
 
 
@@ -139,6 +145,12 @@ def _warm_start(run: Run) -> None:
     assert warm.action is not None
     envs = make_environments(config, config.seed)
     prefer(run.model, warm.action, envs, probability=warm.probability, steps=warm.steps, seed=config.seed)
+
+
+def _log(
+    config: TrainConfig, folder: Path, progress: Callable[[int], None] | None, tell: Tell | None
+) -> TrainingLog:
+    return TrainingLog(folder, config.total_steps, "steps", config.evaluation.metric, progress, tell)
 
 
 def _context(command: str) -> dict[str, Any]:

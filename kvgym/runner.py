@@ -183,11 +183,7 @@ def _run_to_the_end(
     def pace() -> int | None:
         return 1 if observer is not None else None if watch is None else watch.pace()
 
-    if isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule:
-        arguments = [p.arguments() for p in copies if isinstance(p, CompiledPolicy)]
-        pauses = _run_kernel(simulation, policy.kernel, arguments, pace)
-    else:
-        pauses = _run_in_python(simulation, copies)
+    pauses = steps_of(simulation, policy, copies, pace)
     follower = None if observer is None else Follower(simulation, observer)
     try:
         for _ in pauses:
@@ -198,6 +194,23 @@ def _run_to_the_end(
     finally:
         if follower is not None:
             follower.end()
+
+
+def steps_of(
+    simulation: Simulation, policy: Policy, copies: list[Policy], pace: Callable[[], int | None] = lambda: 1
+) -> Iterator[None]:
+    """Return a run that goes on, to its end, as it is iterated over, pausing before decisions.
+
+    Args:
+        simulation: see :func:`prepare_run`, like ``copies``.
+        policy: of the first worker.
+        copies: the policy of each worker.
+        pace: after how many decisions of compiled policies the next pause is, asked at each; None = never.
+    """
+    if isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule:
+        arguments = [p.arguments() for p in copies if isinstance(p, CompiledPolicy)]
+        return _run_kernel(simulation, policy.kernel, arguments, pace)
+    return _run_in_python(simulation, copies)
 
 
 def _run_in_python(simulation: Simulation, copies: list[Policy]) -> Iterator[None]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kvgym.agents.checkpoints import checkpoints, latest_checkpoint
 from kvgym.agents.comparing.writing import number, table
 from kvgym.agents.config import read_run_config
 from kvgym.agents.evolution.objective import improvement
@@ -18,7 +20,7 @@ def read_curve(folder: Path) -> dict[str, Any]:
 
     Of evolution: ``x`` CPU minutes, ``y`` per cent by which the best centre so far is better than the references of
     the services held out, by the objective. Of gradients: ``x`` million environment steps, ``y`` the
-    metric of the evaluations.
+    metric of the evaluations, ``baselines`` its value of each baseline on the same requests.
 
     Args:
         folder: of ``kvgym train``.
@@ -43,10 +45,17 @@ def read_curve(folder: Path) -> dict[str, Any]:
         }  # fmt: skip
     metric = config.evaluation.metric
     return {
-        **found, "x_label": "million environment steps", "y_label": metric,
+        **found, "baselines": _baselines(folder, metric), "x_label": "million environment steps", "y_label": metric,
         "x": [int(row["steps"]) / 1e6 for row in rows], "y": [float(row[metric]) for row in rows],
         "length": int(rows[-1]["steps"]), "unit": "steps",
     }  # fmt: skip
+
+
+def _baselines(folder: Path, metric: str) -> dict[str, float]:
+    """Return what the baselines of a run reached, by its last checkpoint; empty where there is none."""
+    places = checkpoints(folder / "checkpoints")
+    measured = latest_checkpoint(folder / "checkpoints")[1].get("baselines", {}) if places else {}
+    return {label: values[metric] for label, values in measured.items() if values.get(metric) is not None}
 
 
 def draw_curves(curves: Sequence[Mapping[str, Any]], figure: Path) -> None:
@@ -56,13 +65,15 @@ def draw_curves(curves: Sequence[Mapping[str, Any]], figure: Path) -> None:
         ConfigError: there are no curves, or Matplotlib is not installed.
     """
     if not curves:
-        raise ConfigError("no learning curves to draw; give --curves FOLDER ...")
+        raise ConfigError("no learning curves to draw; give folders of kvgym train")
     try:
         import matplotlib
     except ImportError:
         raise ConfigError('drawing curves needs Matplotlib: pip install "kvgym[report]"') from None
     matplotlib.use("agg")
     from matplotlib import pyplot as plt
+
+    from kvgym.report.style import DASHES, GRID
 
     names = list(dict.fromkeys(curve["training"] for curve in curves))
     fig, axes = plt.subplots(
@@ -72,6 +83,11 @@ def draw_curves(curves: Sequence[Mapping[str, Any]], figure: Path) -> None:
         for curve in (curve for curve in curves if curve["training"] == name):
             axis.plot(curve["x"], curve["y"], linewidth=1.2, label=f"training seed {curve['seed']}")
             axis.set(title=name, xlabel=curve["x_label"], ylabel=curve["y_label"])
+        rivals = {
+            label: y for c in curves if c["training"] == name for label, y in c.get("baselines", {}).items()
+        }
+        for (label, value), dashes in zip(rivals.items(), itertools.cycle(DASHES[1:])):
+            axis.axhline(value, color=GRID, linewidth=1.0, linestyle=dashes, label=label)
         axis.legend(fontsize=7)
     fig.savefig(figure, dpi=130)
     plt.close(fig)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from kvgym.agents.evolution.objective import Measurement, best_value, counts, im
 from kvgym.agents.evolution.playing import Players
 from kvgym.agents.evolution.space import SearchSpace, Value
 from kvgym.agents.folder import write_curve
+from kvgym.agents.progress import TrainingLog
 from kvgym.errors import ConfigError
 from kvgym.experiments.result_files import jsonable
 from kvgym.policy import Weight
@@ -85,9 +86,11 @@ class EvolutionResult:
 class Run:
     """A run of evolution in its folder; see :func:`kvgym.agents.evolution.training.train`."""
 
-    def __init__(self, config: EvolutionConfig, folder: Path, players: Players) -> None:
+    def __init__(
+        self, config: EvolutionConfig, folder: Path, players: Players, log: TrainingLog | None = None
+    ) -> None:
         """Prepare what a new run and a resumed one share."""
-        self.config, self.folder, self.players = config, folder, players
+        self.config, self.folder, self.players, self.log = config, folder, players, log
         self.checkpoints = folder / "checkpoints"
         self.generation = 0
         self.rows: list[Row] = []
@@ -162,15 +165,15 @@ class Run:
         """Return what a candidate is made with at a vector of the search."""
         return {**self.config.fixed, **self.space.values(vector)}
 
-    def learn(self, progress: Callable[[int], None] | None) -> None:
+    def learn(self) -> None:
         """Play generations until the configured number, or until patience runs out."""
         config = self.config
         if not self.rows:
             self.milestone()
         while self.generation < config.generations and not self.exhausted:
             self.play()
-            if progress is not None:
-                progress(self.generation)
+            if self.log is not None:
+                self.log.passed(self.generation)
             if self.generation % config.held_out.interval == 0 or self.generation == config.generations:
                 self.milestone()
 
@@ -233,6 +236,8 @@ class Run:
         write_curve(self.folder, self.rows)
         self.curves.write(self.generation, {f"evolution/{k}": x for k, x in row.items() if k != "generation"})
         self.curves.flush()
+        if self.log is not None:
+            self.log.evaluated(self.generation, row[f"improvement_{config.metric}"])
 
     def _objectives(
         self, found: Sequence[Sequence[Measurement]], references: Sequence[Sequence[Measurement]], metric: str

@@ -28,6 +28,7 @@ from kvgym.agents.evolution.playing import Players
 from kvgym.agents.evolution.run import EvolutionResult, Run, read_strategy
 from kvgym.agents.evolution.strategies import STRATEGIES
 from kvgym.agents.folder import check_free, context_of, note_resume, write_config, write_start
+from kvgym.agents.progress import Tell, TrainingLog
 from kvgym.errors import ConfigError
 
 
@@ -37,6 +38,7 @@ def train(
     *,
     command: str = "",
     progress: Callable[[int], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> EvolutionResult:
     """Evolve the weights of a policy or a router.
 
@@ -45,6 +47,7 @@ def train(
         folder: the run folder; must not hold another run.
         command: the command line that led here, kept in ``run.json``.
         progress: called with the generations done, after each.
+        tell: called with the lines of ``train.log``.
 
     Returns:
         What was reached; the agent is in ``best.json``.
@@ -55,11 +58,11 @@ def train(
     config, path = config.check(), Path(folder)
     check_free(path)
     with _players(config) as players:
-        run = Run(config, path, players)
+        run = Run(config, path, players, _log(config, path, progress, tell))
         path.mkdir(parents=True, exist_ok=True)
         run.build(None)
         write_start(path, config, _context(config, command))
-        run.learn(progress)
+        run.learn()
         return run.finish()
 
 
@@ -69,6 +72,7 @@ def resume(
     length: int | None = None,
     command: str = "",
     progress: Callable[[int], None] | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> EvolutionResult:
     """Go on with a run that was interrupted, from its last checkpoint; without one, from the beginning.
 
@@ -79,6 +83,7 @@ def resume(
         length: generations in all, instead of the run's own number.
         command: the command line that led here, added to ``run.json``.
         progress: called with the generations done, after each.
+        tell: called with the lines of ``train.log``.
 
     Raises:
         ConfigError: the folder holds no run, or one of more generations, or the last checkpoint cannot be read.
@@ -96,7 +101,7 @@ def resume(
     if length is not None and length < done:
         raise ConfigError(f"{path} has done {done:,} generations already, more than {length:,}")
     with _players(config) as players:
-        run = Run(config, path, players)
+        run = Run(config, path, players, _log(config, path, progress, tell))
         try:
             run.build(state)
         except (KeyError, TypeError, ValueError) as error:
@@ -106,8 +111,15 @@ def resume(
         note_resume(path, {"generations": done, **_context(config, command)})
         if length is not None:
             write_config(path, config)
-        run.learn(progress)
+        run.learn()
         return run.finish()
+
+
+def _log(
+    config: EvolutionConfig, folder: Path, progress: Callable[[int], None] | None, tell: Tell | None
+) -> TrainingLog:
+    metric = f"{config.metric} better by (%)"
+    return TrainingLog(folder, config.generations, "generations", metric, progress, tell)
 
 
 def _players(config: EvolutionConfig) -> Players:

@@ -22,6 +22,7 @@ COMMANDS = {
     "list": "List policies, agents, scenarios, hardware, workloads, environments and more.",
     "render": "Play an episode of an environment and write it as a GIF or MP4, and a PNG of the whole.",
     "train": "Train an agent; watch it with tensorboard --logdir FOLDER.",
+    "curve": "Show how training went: a table of runs, and with --out a picture of their learning curves.",
     "evaluate": "Evaluate a learned agent on held-out seeds beside baselines, paired by seed.",
     "tune": "Search hyperparameters of schedulers on training seeds.",
     "capacity": "Find up to which arrival rate schedulers hold targets.",

@@ -22,12 +22,13 @@ def render(
         typer.Argument(help=f"Id of an environment: {', '.join(IDS)}; kvgym/ may be left out."),
     ] = DEFAULT_ID,
     policy: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--policy",
             "-p",
-            help="What plays: random (inside the mask); else greedy (admits as much as fits; the default) or, in "
-            f"{', '.join(ROUTING_IDS)}, a router (kvgym list routers).",
+            help="Who plays: greedy (admits as much as fits; the default), random (inside the mask), any policy or "
+            f"agent (kvgym list policies, agents), or in {', '.join(ROUTING_IDS)} a router (kvgym list routers). "
+            "Several are shown side by side, on the same requests.",
         ),
     ] = None,
     scenario: Annotated[
@@ -51,7 +52,9 @@ def render(
         str | None,
         typer.Option(help=f"Policy on every worker, in {', '.join(ROUTING_IDS)} (kvgym list policies)."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of workload and policy.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of requests, as in kvgym compare, and policies.")
+    ] = 0,
     fps: Annotated[int, typer.Option(min=1, help="Frames per second.")] = 10,
     max_frames: Annotated[int, typer.Option(min=4, help="Most frames; longer episodes skip steps.")] = 200,
     out: Annotated[Path, typer.Option("--out", "-o", help="Animation to write, .gif or .mp4.")] = Path(
@@ -65,9 +68,11 @@ def render(
     """Play an episode of an environment and write it as a GIF or MP4, and a PNG of the whole.
 
     Frames show KV memory, queue and active set, and what became of each request; of a cluster, memory and requests
-    of every worker.
+    of every worker. Policies and agents act as in kvgym compare, whatever actions the environment has.
+
+    kvgym render --policy mc_sf --policy fcfs --rate 40 shows two of them side by side.
     """
-    from kvgym.envs.rendering.episode import record_episode
+    from kvgym.envs.rendering.episode import record_episodes
 
     name = id_of(env)
     for option, value in (("--workers", workers), ("--scheduler", scheduler)):
@@ -81,24 +86,28 @@ def render(
     }  # fmt: skip
     given = {key: value for key, value in arguments.items() if value is not None}
     made: Any = gym.make(name, disable_env_checker=True, **given).unwrapped
-    policy = policy or made.players()[0]
-    record = record_episode(
+    records = record_episodes(
         made,
-        policy,
+        policy or [made.players()[0]],
         seed=seed,
+        workload_seed=seed,
         path=out,
         png=png or out.with_suffix(".png"),
         fps=fps,
         max_frames=max_frames,
     )
-    console.out.print(
-        f"{policy} on {scenario}: {record.steps:,} steps, "
-        f"{record.metrics['finished']:,.0f} requests finished"
-        + ("." if record.completed else ", cut short."),
-        markup=False,
-    )
-    console.out.print(f"animation: {record.path} ({record.frames} frames)", markup=False, soft_wrap=True)
-    console.out.print(f"summary:   {record.png}", markup=False, soft_wrap=True)
+    for record in records:
+        figures = record.metrics
+        console.out.print(
+            f"{record.name} on {scenario}: {record.steps:,} steps, {figures['finished']:,.0f} requests finished"
+            + ("" if record.completed else ", cut short")
+            + f", mean latency {console.number(figures['e2e_latency_mean'])} s.",
+            markup=False,
+            soft_wrap=True,
+        )
+    shown = records[0]
+    console.out.print(f"animation: {shown.path} ({shown.frames} frames)", markup=False, soft_wrap=True)
+    console.out.print(f"summary:   {shown.png}", markup=False, soft_wrap=True)
 
 
 def id_of(env: str) -> str:

@@ -47,12 +47,14 @@ def train(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of the run (default: results/…).")
     ] = None,
-    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+    progress: Annotated[
+        bool, typer.Option(help="Show a progress bar; without a terminal, a line a minute.")
+    ] = True,
 ) -> None:
-    """Train an agent; watch it with tensorboard --logdir FOLDER.
+    """Train an agent; watch it with tensorboard --logdir FOLDER, or see kvgym curve FOLDER.
 
-    The run folder keeps the resolved configuration, versions, curves, checkpoints and the best agent as plain
-    weights (best.npz, or best.json of evolution). A run stopped at any moment goes on with --resume FOLDER.
+    The run folder keeps the resolved configuration, versions, curves, train.log, checkpoints and the best agent as
+    plain weights (best.npz, or best.json of evolution). A run stopped at any moment goes on with --resume FOLDER.
 
     With --seeds, or several configurations, runs go side by side, each in a folder of its own, on --jobs processes or
     a Ray cluster; the same command with the same --out goes on with those that were stopped.
@@ -85,7 +87,13 @@ def train(
             )
     console.out.print(f"{chosen.name}: {chosen.summary}", markup=False)
     console.out.print(f"run folder: {folder}", markup=False, soft_wrap=True)
-    bar: Any = console.progress_bar(chosen.length, progress)
+    terminal = console.err.is_terminal
+    bar: Any = console.progress_bar(chosen.length, progress and terminal)
+
+    def tell(line: str) -> None:
+        if progress and not terminal:
+            console.err.print(line, markup=False, soft_wrap=True)
+
     try:
         with bar as shown:
 
@@ -94,9 +102,9 @@ def train(
                     shown.update(shown.task_ids[0], description="training", completed=done)
 
             if resume is not None:
-                result = go_on(folder, length=length, command=command_line(), progress=advance)
+                result = go_on(folder, length=length, command=command_line(), progress=advance, tell=tell)
             else:
-                result = begin(chosen, folder, command=command_line(), progress=advance)
+                result = begin(chosen, folder, command=command_line(), progress=advance, tell=tell)
     except KeyboardInterrupt:
         again = f"go on with kvgym train --resume {folder}" if (folder / "config.yaml").exists() else ""
         console.err.print(f"stopped; {again or 'nothing is trained yet'}", markup=False, soft_wrap=True)

@@ -38,5 +38,8 @@ def register_all() -> None:
     for name in ROUTING_IDS:
         if name not in gym.registry:
             gym.register(
-                name, entry_point="kvgym.envs.routing.environment:RoutingEnv", max_episode_steps=ROUTING_STEPS
+                name,
+                entry_point="kvgym.envs.routing.environment:RoutingEnv",
+                vector_entry_point="kvgym.envs.routing.vector_environment:RoutingVectorEnv",
+                max_episode_steps=ROUTING_STEPS,
             )

@@ -9,7 +9,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import IO, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,19 +33,18 @@ class Recording(Protocol):
         ...
 
     def draw(self, moment: Any) -> NDArray[np.uint8]:
-        """Return a moment as an image, uint8 (600, 800, 3).
-
-        Raises:
-            ConfigError: matplotlib is missing.
-        """
+        """Return a moment as an image, uint8 (600, 800, 3)."""
         ...
 
-    def write_summary(self, title: str, path: Path) -> None:
+    def write_summary(self, title: str, path: Path | IO[bytes]) -> None:
         """Write a picture of the episode so far as a PNG file.
 
         Args:
             title: first line.
-            path: the file, in a folder that exists.
+            path: the file, open for writing, or its name in a folder that exists.
+
+        Raises:
+            MissingLibraryError: matplotlib is missing.
         """
         ...
 

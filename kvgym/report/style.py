@@ -10,12 +10,10 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-INK = "#1f2328"
-"""Colour of text and axes."""
-GRID = "#8c959f"
-# Okabe and Ito's palette, safe for colour-blind readers, without its yellow and black, which vanish on light
-# and on dark pages.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#808080")
+from kvgym.report.colors import GRID as GRID
+from kvgym.report.colors import INK as INK
+from kvgym.report.colors import PALETTE as PALETTE
+
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 MAX_LABEL = 36
 

@@ -1,4 +1,4 @@
-"""Time the environments: raw steps, the native vector environment, and training with Stable-Baselines3.
+"""Time the environments: raw steps, pictures, the native vector environment, and training with Stable-Baselines3.
 
 Everything in one process on one core, process CPU time, median of some repetitions. Actions are greedy
 admissions (the most that fits), so that the worker is busy.
@@ -20,7 +20,7 @@ from kvgym.envs import SCHEDULING_IDS
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
-from stepping import cartpole, check_actions, microseconds, play, play_vector, route, state_costs
+from stepping import cartpole, check_actions, draw, microseconds, play, play_vector, route, state_costs
 from training import train_fps
 
 PROFILE: dict[str, Any] = {"num_requests": 256}
@@ -87,6 +87,8 @@ def main() -> None:
 
     single(report, steps, repeats)
     boundary(report, steps, repeats)
+    for name in ("kvgym/AdmitCount-v0", "kvgym/Route-v0"):
+        report(f"{name} picture", microseconds(draw(name, 10 if options.smoke else 100), repeats))
     short, long = (2, 3) if options.smoke else (300, 1500)
     vectors(report, short, long, min(repeats, 3))
     if importlib.util.find_spec("sb3_contrib") is not None:

@@ -135,6 +135,26 @@ def route(steps: int) -> Callable[[], tuple[int, float]]:
     return work
 
 
+def draw(name: str, count: int) -> Callable[[], tuple[int, float]]:
+    """Return work that draws pictures of an environment, a step apart; the steps are not timed."""
+    env: Any = gym.make(name, render_mode="rgb_array", num_requests=200, rate=40, kv_capacity=8000).unwrapped
+    act = env.player(env.players()[0], 0)
+
+    def work() -> tuple[int, float]:
+        observation, _ = env.reset(seed=0)
+        for _ in range(50):  # something to see
+            observation = env.step(act(observation, env.action_masks()))[0]
+        seconds = 0.0
+        for _ in range(count):
+            observation = env.step(act(observation, env.action_masks()))[0]
+            started = time.process_time()
+            env.render()
+            seconds += time.process_time() - started
+        return count, seconds
+
+    return work
+
+
 def play_vector(envs: Any, steps: int, *, restart: bool) -> Callable[[], tuple[int, float]]:
     """Return work that steps a vector environment with admit counts.
 

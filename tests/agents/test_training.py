@@ -110,8 +110,10 @@ def test_the_evaluation_is_that_of_compare(tmp_path):
 def test_tensorboard_has_metrics_and_reference_lines(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    train(small(curriculum=[[0.0, [0.5, 1.0]], [1.0, [1.0, 2.0]]]), tmp_path)
-    own = EventAccumulator(str(tmp_path / "tensorboard")).Reload().Tags()["scalars"]
+    said = []
+    result = train(small(curriculum=[[0.0, [0.5, 1.0]], [1.0, [1.0, 2.0]]]), tmp_path, tell=said.append)
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    own = events.Tags()["scalars"]
     assert {
         "kv/e2e_latency_mean",
         "kv/ttft_mean",
@@ -120,6 +122,16 @@ def test_tensorboard_has_metrics_and_reference_lines(tmp_path):
         "kv/load_high",
     } <= set(own)
     assert {"kv/eval/e2e_latency_mean", "rollout/ep_rew_mean", "train/loss"} <= set(own)
+    rewards = [(e.step, e.value) for e in events.Scalars("eval/mean_reward")]
+    assert rewards == [(row["steps"], pytest.approx(row["return"], rel=1e-6)) for row in result.curve]
+    lengths = [e.value for e in events.Scalars("eval/mean_ep_length")]
+    assert len(lengths) == 3
+    assert min(lengths) >= 1
+    hparams = {tag for tag in events.summary_metadata if tag.startswith("_hparams_/session_start_info")}
+    assert hparams
+    assert b"hyperparameters.n_steps" in events.summary_metadata[hparams.pop()].plugin_data.content
+    assert [line.split(" of ")[0] for line in said] == ["0", "128", "256"]
+    assert (tmp_path / "train.log").read_text().count("e2e_latency_mean") == 3
     lines = EventAccumulator(str(tmp_path / "tensorboard/baseline-fcfs")).Reload()
     values = [(e.step, e.value) for e in lines.Scalars("kv/eval/e2e_latency_mean")]
     assert [step for step, _ in values] == [0, 128, 256]
@@ -322,7 +334,7 @@ def test_the_curriculum_holds_from_the_first_episode(tmp_path):
     loads = []
     reset = run.model.env.reset
     run.model.env.reset = lambda: loads.append(run.model.env.get_attr("load")[0]) or reset()
-    run.learn(0, None)
+    run.learn(0)
     assert loads == [(3.0, 4.0)]
 
 

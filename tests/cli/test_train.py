@@ -27,10 +27,17 @@ def test_train_resume_evaluate_compare(kvgym, config, tmp_path):
     assert code == 0, err
     assert "fcfs: " in out
     assert "agent: " in out
+    assert "32 of 32 steps" in err  # no terminal: lines instead of a bar
     assert json.loads((tmp_path / "run/run.json").read_text())["seed"] == 3
     code, out, err = kvgym("train", "--resume", "run", "--total-steps", 48, "--no-progress")
     assert code == 0, err
     assert "48" in out or "steps" in out
+    assert "of 48 steps" not in err
+    code, out, err = kvgym("curve", "run", "--out", "pictures/curve.png")
+    assert code == 0, err
+    assert "48 steps" in out
+    assert "run: fcfs" in out
+    assert (tmp_path / "pictures/curve.png").stat().st_size > 5000
     code, out, err = kvgym("evaluate", "run", "--seeds", 3, "--num-requests", 10, "--out", "found")
     assert code == 0, err
     assert "agent better by" in out

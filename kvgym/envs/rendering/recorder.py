@@ -4,18 +4,19 @@ Only what the agent may know is shown: the tables read here hold a request from 
 length once the request has finished, and predictions as far as the information level allows. The number of
 requests still to come is not shown either.
 
-Importing this module needs no plotting library; drawing imports matplotlib on first use.
+Only :meth:`Recorder.write_summary` needs a plotting library, and imports it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.envs.rendering.frame import draw_scene
 from kvgym.envs.rendering.history import History
 from kvgym.envs.rendering.scene import (
     EVICTED,
@@ -26,10 +27,9 @@ from kvgym.envs.rendering.scene import (
     Scene,
     Spans,
     choose_rows,
-    require_matplotlib,
+    require_libraries,
     text_frame,
 )
-from kvgym.envs.scheduling.memory import Block
 from kvgym.errors import ConfigError, InformationError
 from kvgym.simulator.tables import FINISHED, UNKNOWN, WAITING, WORKER
 from kvgym.simulator.view import RequestColumns, SystemView
@@ -42,6 +42,15 @@ MAX_GAPPED = 4096
 
 GANTT_ROWS = 40
 """Most requests in the Gantt view of a picture."""
+
+
+class Tables(Protocol):
+    """``workers``, ``requests`` and ``tracker`` of an episode by name, as the simulator has them."""
+
+    def __getitem__(self, name: str, /) -> Any:
+        """Return a table."""
+        ...
+
 
 _PLACE = {name: k for k, name in enumerate(WORKER.names or ())}
 _CLOCK, _BATCH_END, _ITERATION = _PLACE["clock"], _PLACE["last_batch_end"], _PLACE["iteration"]
@@ -58,12 +67,12 @@ class Recorder:
         history: KV memory, waiting and active requests over time.
     """
 
-    def __init__(self, kv_capacity: int, look: Callable[[], tuple[SystemView, Block]]) -> None:
+    def __init__(self, kv_capacity: int, look: Callable[[], tuple[SystemView, Tables]]) -> None:
         """Start an empty record of one episode."""
         self.kv_capacity, self.look = kv_capacity, look
         self.history = History()
         self._view: SystemView | None = None
-        self._block: Block | None = None
+        self._block: Tables | None = None
         self._workers: Any = None
         self._before: tuple[Any, ...] = ()
         self._evictions: NDArray[np.int32] = np.zeros(0, np.int32)
@@ -219,27 +228,24 @@ class Recorder:
         return Spans(kept[:, 0].astype(np.int64), kept[:, 1].astype(np.int64), kept[:, 2], kept[:, 3])
 
     def draw(self, moment: Scene) -> NDArray[np.uint8]:
-        """Return a moment as an image, uint8 (600, 800, 3).
-
-        Raises:
-            ConfigError: matplotlib is missing.
-        """
-        require_matplotlib()
-        from kvgym.envs.rendering.frame import draw_scene
-
+        """Return a moment as an image, uint8 (600, 800, 3)."""
         return draw_scene(moment)
 
     def picture(self) -> NDArray[np.uint8]:
         """Return the present moment as an image, see :meth:`draw`."""
         return self.draw(self.scene())
 
-    def write_summary(self, title: str, path: Path) -> None:
+    def write_summary(self, title: str, path: Path | IO[bytes]) -> None:
         """Write a picture of the episode so far as a PNG file.
 
         Args:
             title: first line.
-            path: the file, in a folder that exists.
+            path: the file, open for writing, or its name in a folder that exists.
+
+        Raises:
+            MissingLibraryError: matplotlib is missing.
         """
+        require_libraries("matplotlib")
         from kvgym.envs.rendering.picture import write_summary
 
         write_summary(self.scene(rows=None), title, path)

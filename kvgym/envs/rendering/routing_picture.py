@@ -1,4 +1,4 @@
-"""Drawing clusters with matplotlib: the workers at one moment, and the summary of a whole episode."""
+"""Drawing the summary of a whole episode of a cluster, with matplotlib."""
 
 from __future__ import annotations
 
@@ -8,32 +8,16 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from kvgym.envs.rendering.frame import HEIGHT, WIDTH, round_up
-from kvgym.envs.rendering.picture import (
-    BLUE,
-    DPI,
-    GREEN,
-    LOOK,
-    ORANGE,
-    draw_bars,
-    rectangles,
-    rectangles_below,
-)
-from kvgym.envs.rendering.routing import ROLES, RoutingCourse, RoutingScene
+from kvgym.envs.rendering.picture import BLUE, DPI, GREEN, LOOK, ORANGE, draw_bars, rectangles_below
+from kvgym.envs.rendering.routing import RoutingCourse
+from kvgym.envs.rendering.routing_frame import MAX_NAMES, worker_names
 from kvgym.envs.rendering.scene import Floats, Integers
 from kvgym.report.style import GRID, INK
-
-NO_CANDIDATE = "#d0d7de"
-"""Colour of the memory of workers the request may not go to."""
-
-MAX_NAMES = 32
-"""Most workers whose number is written beside their bar."""
 
 LANE = 0.84
 """Height of the lane of a worker, of which there is one in every unit."""
@@ -44,12 +28,11 @@ MAX_LINED = 12
 
 def name_workers(ax: Axes, role: Integers) -> None:
     """Give every worker a row of the axes, with its number and, if it is not mixed, its role."""
-    names = [f"{ROLES[kind]} {k}" if kind else f"{k}" for k, kind in enumerate(role)]
-    step = -(-len(names) // MAX_NAMES)
-    ax.set_yticks(np.arange(len(names))[::step], names[::step])
+    rows, names = zip(*worker_names(role), strict=True)
+    ax.set_yticks(rows, names)
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="y", visible=False)
-    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.set_ylim(len(role) - 0.5, -0.5)
 
 
 def legend_below(ax: Axes, colors: dict[str, str]) -> None:
@@ -59,61 +42,6 @@ def legend_below(ax: Axes, colors: dict[str, str]) -> None:
         bbox_to_anchor=(-0.02, -0.085), ncols=len(colors), borderaxespad=0.0, handlelength=1.0, handleheight=0.7,
         columnspacing=1.2, handletextpad=0.4, fontsize=7.5,
     )  # fmt: skip
-
-
-# ---------------------------------------------------------------- one moment
-
-
-def draw_moment(scene: RoutingScene) -> NDArray[np.uint8]:
-    """Return a scene as an image, uint8 (HEIGHT, WIDTH, 3); the same scene gives the same bytes."""
-    rows = np.arange(len(scene.role))
-    with mpl.rc_context(LOOK):
-        figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI)
-        canvas: Any = FigureCanvasAgg(figure)
-        left = 0.09 if not scene.role.any() else 0.105
-        memory = figure.add_axes((left, 0.13, 0.49 - left, 0.71))
-        queue = figure.add_axes((0.545, 0.13, 0.43, 0.71))
-        figure.text(0.02, 0.955, f"t = {scene.clock:.2f} s", fontsize=12, fontweight="bold")
-        figure.text(0.02, 0.912, scene.headline(), fontsize=9)
-        figure.text(
-            0.975, 0.957, f"{scene.waiting.sum():,} waiting  ·  {scene.active.sum():,} active  ·  "
-            f"{scene.num_finished:,} finished  ·  {scene.num_evictions:,} evictions", ha="right", fontsize=8.5,
-        )  # fmt: skip
-        used = scene.kv_tokens / scene.kv_capacity
-        _draw_rows(memory, used[scene.candidate], rows[scene.candidate], BLUE)
-        _draw_rows(memory, used[~scene.candidate], rows[~scene.candidate], NO_CANDIDATE)
-        memory.set_xlim(0, 1)
-        memory.xaxis.set_major_formatter(PercentFormatter(1.0))
-        memory.set_title("KV memory in use (% of capacity)")
-        name_workers(memory, scene.role)
-        memory.set_ylabel("Worker")
-        others = {} if scene.candidate.all() else {"may not": NO_CANDIDATE}
-        legend_below(memory, {"may take the request": BLUE, **others})
-        parts = {"active": (scene.active, GREEN), "waiting": (scene.waiting, ORANGE)}
-        if scene.role.any():
-            parts["on their way"] = (scene.incoming, GRID)
-        end = np.zeros(len(rows))
-        for count, color in parts.values():
-            _draw_rows(queue, end + count, rows, color, start=end)
-            end = end + count
-        queue.set_xlim(0, round_up(max(1.05 * float(end.max()), 10.0)))
-        queue.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-        queue.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        queue.set_title("Number of requests")
-        name_workers(queue, scene.role)
-        queue.set_yticks([])
-        legend_below(queue, {name: color for name, (_, color) in parts.items()})
-        canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
-
-
-def _draw_rows(ax: Axes, end: Floats, rows: Integers, color: str, start: Floats | None = None) -> None:
-    """Draw a bar in some rows of axes, from 0 or from ``start``."""
-    bars = draw_bars(ax, color)
-    bars.set_verts(rectangles(np.zeros(len(end)) if start is None else start, end, rows, 0.72))  # type: ignore[arg-type]
-
-
-# ---------------------------------------------------------------- the whole episode
 
 
 def course_figure(course: RoutingCourse, title: str) -> Figure:

@@ -1,20 +1,21 @@
 """What the pictures of a routing episode show: a bounded history of every worker, and the moment.
 
-Importing this module needs no plotting library; drawing imports matplotlib on first use.
+Only :meth:`RoutingRecorder.write_summary` needs a plotting library, and imports it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.envs.rendering.history import History
 from kvgym.envs.rendering.routing import RoutingCourse, RoutingScene
-from kvgym.envs.rendering.scene import require_matplotlib
+from kvgym.envs.rendering.routing_frame import draw_moment
+from kvgym.envs.rendering.scene import require_libraries
 from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.tables import FINISHED
 
@@ -92,23 +93,20 @@ class RoutingRecorder:
         )
 
     def draw(self, moment: RoutingScene) -> NDArray[np.uint8]:
-        """Return a moment as an image, uint8 (600, 800, 3).
-
-        Raises:
-            ConfigError: matplotlib is missing.
-        """
-        require_matplotlib()
-        from kvgym.envs.rendering.routing_picture import draw_moment
-
+        """Return a moment as an image, uint8 (600, 800, 3)."""
         return draw_moment(moment)
 
-    def write_summary(self, title: str, path: Path) -> None:
+    def write_summary(self, title: str, path: Path | IO[bytes]) -> None:
         """Write a picture of the episode so far as a PNG file.
 
         Args:
             title: first line.
-            path: the file, in a folder that exists.
+            path: the file, open for writing, or its name in a folder that exists.
+
+        Raises:
+            MissingLibraryError: matplotlib is missing.
         """
+        require_libraries("matplotlib")
         from kvgym.envs.rendering.routing_picture import write_course
 
         write_course(self.course(), title, path)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 import numpy as np
+from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
@@ -27,16 +28,25 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-def require_matplotlib() -> None:
-    """Check that matplotlib is there.
+class MissingLibraryError(ConfigError, DependencyNotInstalled):
+    """A library that is needed only to write files of pictures is not installed."""
+
+
+def require_libraries(*names: str) -> None:
+    """Check that libraries are there.
+
+    Args:
+        *names: as they are imported.
 
     Raises:
-        ConfigError: it is not.
+        MissingLibraryError: one is not; the message says how to install it.
     """
-    if find_spec("matplotlib") is None:
-        raise ConfigError(
-            'pictures of an environment need matplotlib; install with: pip install "kvgym[report]"'
-        )
+    sources = {"matplotlib": '"kvgym[report]"', "PIL": '"kvgym[report]"', "imageio_ffmpeg": '"kvgym[video]"'}
+    for name in names:
+        if find_spec(name) is None:
+            raise MissingLibraryError(
+                f"this file of pictures needs {name}; install it with: pip install {sources[name]}"
+            )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.recordable import RANDOM, Act, Recordable
-from kvgym.envs.rendering.scene import require_matplotlib
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.observer import Observer, feature_names, observation_space, shortest_queue
 from kvgym.envs.routing.players import router_player
@@ -24,7 +23,7 @@ from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, LivelockError, UnknownNameError
 from kvgym.metrics import compute_metrics, metric_names
 from kvgym.policy import CompiledPolicy
-from kvgym.routing import DEFAULT_ROUTER, ROUTERS
+from kvgym.routing import DEFAULT_ROUTER, ROUTERS, make_router
 from kvgym.runner import SimulationResult, check_needs, known_to, result_of, system_info
 from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
@@ -244,6 +243,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             pack(self.simulation.changing() + self.observer.changing()),
             self.np_random.bit_generator.state,
             {name: getattr(self, name) for name in _FLAGS},
+            self._done,
         )
 
     def set_state(self, state: RoutingState) -> tuple[Any, dict[str, Any]]:
@@ -354,7 +354,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return (DEFAULT_ROUTER, *(name for name in ROUTERS if name != DEFAULT_ROUTER), RANDOM)
 
     def player(self, name: str, seed: int) -> Act:
-        """Return what chooses actions, see :meth:`players`; a router's name may have options, ``"name:key=value"``.
+        """Return what chooses actions, see :meth:`players`, or any other router, as in ``"name:key=value"``.
 
         Raises:
             UnknownNameError: nothing of that name plays here.
@@ -362,9 +362,11 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         """
         if name == RANDOM:
             return self.random_player(seed)
-        if name.partition(":")[0] not in ROUTERS:
-            raise UnknownNameError("policy", name, self.players())
-        return router_player(self, name, seed=seed)
+        try:
+            router = make_router(name)
+        except UnknownNameError:
+            raise UnknownNameError("policy", name, self.players()) from None
+        return router_player(self, router, seed=seed)
 
     def _scene(self) -> Any:
         from kvgym.envs.rendering.routing import scene_of
@@ -381,7 +383,6 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             raise gym.error.ResetNeeded("there is nothing to render yet; call reset() first")
         if self.render_mode == "ansi":
             return self._scene().text()
-        require_matplotlib()
-        from kvgym.envs.rendering.routing_picture import draw_moment
+        from kvgym.envs.rendering.routing_frame import draw_moment
 
         return draw_moment(self._scene())

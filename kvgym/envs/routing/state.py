@@ -23,6 +23,9 @@ class RoutingState:
         memory: uint8, the contents of all arrays that an episode changes, one after the other.
         generator: state of the bit generator that seeds of later episodes are drawn with.
         flags: the rest of the environment by name; nothing of it is written in place.
+        ended: whether the episode is over.
+        steps: steps of the episode, where the environment counts them, see
+            :class:`~kvgym.envs.scheduling.state.EnvState`.
     """
 
     config: RoutingConfig
@@ -30,6 +33,8 @@ class RoutingState:
     memory: NDArray[np.uint8]
     generator: Mapping[str, Any]
     flags: dict[str, Any]
+    ended: bool
+    steps: int = 0
 
     def check(self, config: RoutingConfig) -> None:
         """Check that it can be restored in an environment.

@@ -68,11 +68,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {**type(self).metadata, "autoreset_mode": self.autoreset_mode}
         self.max_episode_steps = None if max_episode_steps == -1 else max_episode_steps
-        self.config = EnvConfig.of(**arguments)
-        self.episodes = Episodes(self.config, num_envs, compiled=compiled)
-        self.single_action_space = self.episodes.space
-        self.reward_terms = self.config.reward_terms
-        self.single_observation_space = spaces.observation_space(self.config)
+        self._set_up(arguments, compiled)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._reader = ActionReader(self.single_action_space, self.episodes.actions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
@@ -80,6 +76,14 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self._started = False
         self._ended = np.ones(num_envs, bool)
         self._steps = np.zeros(num_envs, np.int64)
+
+    def _set_up(self, arguments: dict[str, Any], compiled: bool) -> None:
+        """Make configuration, episodes and the spaces of one environment."""
+        self.config: Any = EnvConfig.of(**arguments)
+        self.episodes: Any = Episodes(self.config, self.num_envs, compiled=compiled)
+        self.single_action_space = self.episodes.space
+        self.reward_terms = self.config.reward_terms
+        self.single_observation_space = spaces.observation_space(self.config)
 
     @property
     def load(self) -> tuple[float, float]:
@@ -215,24 +219,24 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
 
     # ------------------------------------------------------------ going back
 
-    def get_state(self) -> tuple[EnvState, ...]:
+    def get_state(self) -> tuple[Any, ...]:
         """Return the state of every environment.
 
         Raises:
             gymnasium.error.ResetNeeded: there has been no reset.
         """
-        return tuple(
-            EnvState(
-                self.config,
-                self.episodes.save(i),
-                self._generators[i].bit_generator.state,
-                bool(self._ended[i]),
-                int(self._steps[i]),
-            )
-            for i in range(self.num_envs)
+        return tuple(self._state_of(i) for i in range(self.num_envs))
+
+    def _state_of(self, i: int) -> Any:
+        return EnvState(
+            self.config,
+            self.episodes.save(i),
+            self._generators[i].bit_generator.state,
+            bool(self._ended[i]),
+            int(self._steps[i]),
         )
 
-    def set_state(self, states: Sequence[EnvState]) -> tuple[Any, dict[str, Any]]:
+    def set_state(self, states: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
         """Go on from these states, e.g. from that of a single environment in all: ``[env.get_state()] * N``.
 
         Args:
@@ -250,25 +254,33 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             state.check(self.config)
         self._seed(None, self._ended)  # makes generators, if there are none yet
         for i, state in enumerate(states):
-            self.episodes.restore(i, state.episode)
+            self._go_back(i, state)
             self._generators[i].bit_generator.state = state.generator
             self._ended[i], self._steps[i] = state.ended, state.steps
         self._started = True
         return self._observation(), self._info()
+
+    def _go_back(self, i: int, state: Any) -> None:
+        self.episodes.restore(i, state.episode)
 
     # ------------------------------------------------------------ looking
 
     def _observation(self) -> Any:
         return spaces.present(self.config, self.episodes.observations, self.episodes.masks)
 
-    def _info(self, ended: NDArray[np.bool_] | None = None) -> dict[str, Any]:
+    def _every_step(self) -> dict[str, Any]:
+        """Return what every step tells of every environment."""
         episodes = self.episodes
-        info: dict[str, Any] = {
+        return {
             "action_mask": sample_mask(self.single_action_space, episodes.masks),
             "reward_terms": episodes.terms.copy(),
             "ignored": episodes.ignored.copy(),
             "time": episodes.times.copy(),
         }
+
+    def _info(self, ended: NDArray[np.bool_] | None = None) -> dict[str, Any]:
+        episodes = self.episodes
+        info = self._every_step()
         for key in list(info):
             info[f"_{key}"] = np.ones(self.num_envs, bool)
         if ended is not None and ended.any():

@@ -1,5 +1,7 @@
 """Recordings of episodes, from Python and on the command line."""
 
+from types import SimpleNamespace
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -11,11 +13,15 @@ from typer.testing import CliRunner
 from kvgym.cli import console
 from kvgym.cli.render import render
 from kvgym.envs import registration
-from kvgym.envs.rendering.episode import record_episode
+from kvgym.envs.rendering.episode import record_episode, record_episodes
+from kvgym.envs.rendering.film import Film, SideBySide
 from kvgym.envs.scheduling.actions import catalogue
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.envs.scheduling.environment import greedy_action
+from kvgym.envs.scheduling.environment import ServingEnv, greedy_action
 from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.metrics import compute_metrics
+from kvgym.policy import Decision, Policy, PolicyInfo
+from kvgym.runner import simulate
 from kvgym.simulator.tables import ACTIVE
 
 # ---------------------------------------------------------------- recordings
@@ -72,8 +78,8 @@ def test_video(tmp_path):
 
 
 def test_video_without_its_library(monkeypatch, tmp_path):
-    monkeypatch.setattr("kvgym.envs.rendering.episode.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="imageio-ffmpeg"):
+    monkeypatch.setattr("kvgym.envs.rendering.scene.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="imageio_ffmpeg"):
         record_episode(TIGHT, path=tmp_path / "a.mp4")
 
 
@@ -120,10 +126,63 @@ def test_functions_agents_and_wrapped_environments():
     assert (stopped.steps, stopped.completed, stopped.metrics) == (5, False, {})
 
 
+@pytest.mark.parametrize("name", ["mc_sf:protection=0.1", "fcfs"])
+def test_schedulers_play_as_they_are_simulated(name):
+    env = ServingEnv(action="knobs", **TIGHT)
+    record = record_episode(env, name, workload_seed=7, seed=7)
+    table = env.episodes.slots[0].table
+    result = simulate(env.episodes.system, table, name, seed=7)
+    assert record.name == name
+    assert record.metrics == pytest.approx(compute_metrics(result), abs=0, nan_ok=True)
+    assert record.steps == result.worker["decisions"][0]
+    assert record.completed
+    assert np.isnan(record.total_reward)
+
+
+def test_a_livelock_is_shown():
+    class Idle(Policy):
+        info = PolicyInfo(name="idle", summary="admits nobody")
+
+        def schedule(self, view):
+            return Decision()
+
+    record = record_episode(TIGHT, Idle())
+    assert (record.name, record.completed) == ("idle", False)
+    assert record.metrics["finished"] == 0
+
+
+def test_side_by_side(tmp_path):
+    path, png = tmp_path / "a.gif", tmp_path / "a.png"
+    both = record_episodes(TIGHT, ["greedy", "mc_sf"], seed=2, path=path, png=png, max_frames=6)
+    alone = [record_episode(TIGHT, policy, seed=2) for policy in ("greedy", "mc_sf")]
+    for record, own in zip(both, alone, strict=True):
+        assert record.metrics == pytest.approx(own.metrics, abs=0, nan_ok=True)
+        assert (record.steps, record.frames) == (own.steps, 6)
+    assert both[0].metrics["e2e_latency_mean"] != both[1].metrics["e2e_latency_mean"]
+    with Image.open(path) as gif:
+        assert gif.size == (1600, 628)
+    with Image.open(png) as summary:
+        assert summary.size == (2000, 800)
+
+
+def test_films_side_by_side_show_the_same_moments():
+    class Recording:
+        def draw(self, scene):
+            return np.full((600, 800, 3), scene.clock, np.uint8)
+
+    films = []
+    for clocks in ([0, 1, 2, 3, 4], [0, 3, 8]):
+        films.append(Film(100, Recording()))
+        films[-1].scenes = [SimpleNamespace(clock=clock) for clock in clocks]
+    frames = SideBySide(films, ["a", "b"], 5)
+    shown = [frames.picture(k)[100, [0, 800], 0].tolist() for k in range(len(frames))]
+    assert shown == [[0, 0], [2, 0], [4, 3], [4, 3], [4, 8]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"policy": "gredy"}, UnknownNameError, "Did you mean 'greedy'.*greedy, random"),
+        ({"policy": "gredy"}, UnknownNameError, "Did you mean 'greedy'.*greedy, .*random"),
         ({"policy": 3}, ConfigError, "predict"),
         ({"path": "a.avi"}, ConfigError, r"\.gif or \.mp4"),
         ({"png": "a.jpg"}, ConfigError, r"\.png"),
@@ -163,7 +222,7 @@ def test_command(command, tmp_path):
         "Knobs-v0", "-n", 20, "--kv-capacity", 1500, "--max-frames", 4, "--fps", 4, "-o", "b.gif"
     )
     assert result.exit_code == 0, result.output
-    assert "20 requests finished." in result.output
+    assert "20 requests finished, mean latency " in result.output
     assert "b.gif" in result.output
     with Image.open(tmp_path / "b.gif") as gif:
         assert 2 <= gif.n_frames <= 4
@@ -172,12 +231,24 @@ def test_command(command, tmp_path):
         png.load()
 
 
+def test_command_shows_policies_and_agents_side_by_side(command):
+    result = command(
+        "-n", 15, "--rate", 40, "--max-frames", 4, "-o", "b.gif", "-p", "mc_sf", "-p", "ppo_noisy"
+    )
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert [line.split()[0] for line in lines] == ["mc_sf", "ppo_noisy", "animation:", "summary:"]
+    assert all("15 requests finished" in line for line in lines[:2])
+    with Image.open("b.png") as png:
+        assert png.size == (2000, 800)
+
+
 @pytest.mark.parametrize("given", [["--workers", 3, "--scheduler", "fcfs"], ["--policy", "random"]])
 def test_command_routes(command, tmp_path, given):
     result = command("Route-v0", "-n", 30, "--rate", 50, "--max-frames", 4, "-o", "b.gif", *given)
     assert result.exit_code == 0, result.output
     player = "random" if "random" in given else "round_robin"
-    assert f"{player} on a100-llama2-70b: 30 steps, 30 requests finished." in result.output
+    assert f"{player} on a100-llama2-70b: 30 steps, 30 requests finished, mean latency " in result.output
     for name in ("b.gif", "b.png"):
         with Image.open(tmp_path / name) as image:
             image.load()
@@ -193,7 +264,7 @@ def test_command_takes_environments_of_plugins(command, monkeypatch):
     finally:
         del gym.registry["mine/Count-v0"]
     assert result.exit_code == 0, result.output
-    assert "5 requests finished." in result.output
+    assert "5 requests finished, mean latency " in result.output
 
 
 @pytest.mark.parametrize(
@@ -205,7 +276,7 @@ def test_command_takes_environments_of_plugins(command, monkeypatch):
         (["Route-v0", "--scheduler", "nothing"], "nothing"),
         (["AdmitCount-v0", "--workers", 4], "--workers goes with kvgym/Route-v0"),
         (["--scheduler", "mc_sf"], "--scheduler goes with kvgym/Route-v0"),
-        (["kvgym/AdmitCount-v0", "--policy", "best"], "greedy, random"),
+        (["kvgym/AdmitCount-v0", "--policy", "best"], "greedy"),
         (["--scenario", "nowhere"], "a100-llama2-70b"),
         (["-o", "a.webm"], ".gif or .mp4"),
         (["--png", "a.svg"], ".png"),

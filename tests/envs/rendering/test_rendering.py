@@ -2,13 +2,15 @@
 
 import subprocess
 import sys
-import threading
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from rendered import TIGHT, after, play
 
+from kvgym.envs.rendering import frame
 from kvgym.envs.rendering import scene as rendering
+from kvgym.envs.rendering.canvas import LINE
 from kvgym.envs.rendering.episode import record_episode
 from kvgym.envs.rendering.scene import EVICTED, IN_QUEUE, RUNNING, SERVED, memory_bar
 from kvgym.envs.scheduling.environment import ServingEnv
@@ -16,16 +18,10 @@ from kvgym.errors import ConfigError
 from kvgym.simulator.tables import FINISHED, UNKNOWN
 
 
-def frame():
-    from kvgym.envs.rendering import frame as rendering_frame
-
-    return rendering_frame._KEPT.frame
-
-
-def bars_of(collection):
-    """Return left and right ends and the middle of the bars of a collection."""
-    corners = np.array([path.vertices[:4] for path in collection.get_paths()]).reshape(-1, 4, 2)
-    return corners[:, 0, 0], corners[:, 1, 0], corners[:, :, 1].mean(axis=1)
+def colored(picture, color, box):
+    """Return which pixels inside axes have a colour, bool (height, width)."""
+    left, top, right, bottom = box
+    return (picture[top:bottom, left + 1 : right] == np.array(color, np.uint8)).all(axis=2)
 
 
 # ---------------------------------------------------------------- pictures
@@ -49,37 +45,13 @@ def test_same_seed_same_bytes():
     assert not np.array_equal(pictures[0], pictures[1])
 
 
-def test_a_picture_does_not_depend_on_those_before_it():
-    from kvgym.envs.rendering.frame import Frame
-
-    for arguments in ({}, {"num_requests": 4, "rate": 0.001, "epochs": "decision"}):
-        env = ServingEnv(render_mode="rgb_array", **{**TIGHT, **arguments})
-        for step, _ in enumerate(play(env, 33)):
-            picture = env.render()
-            if step % 11 == 0:
-                assert np.array_equal(Frame().draw(env._recorder.scene()), picture)
-
-
-def test_threads_draw_the_same():
-    env, drawn = after(30), []
-    thread = threading.Thread(target=lambda: drawn.append(env.render()))
-    thread.start()
-    thread.join()
-    assert np.array_equal(drawn[0], env.render())
-
-
-def test_panels_keep_to_their_parts():
-    from kvgym.envs.rendering.frame import HEIGHT, PANELS, WIDTH, Frame
-
-    for steps in (0, 1, 60):
-        shown = Frame()
-        shown.draw(after(steps)._recorder.scene())
-        for name, (_, (left, low, right, high)) in PANELS.items():
-            box = shown.axes[name].get_tightbbox()
-            assert left * WIDTH <= box.x0
-            assert box.x1 <= right * WIDTH
-            assert low * HEIGHT <= box.y0
-            assert box.y1 <= high * HEIGHT
+@pytest.mark.parametrize("steps", [0, 1, 60, 2000])
+def test_axes_keep_to_their_parts(steps):
+    picture = after(steps).render()
+    for left, right in ((0, 4), (512, 530), (796, 800)):  # left of the names, between the halves, at the edge
+        assert (picture[60:, left:right] == 255).all()
+    for top, bottom in ((0, 14), (40, 50), (590, 600)):
+        assert (picture[top:bottom] == 255).all()
 
 
 @pytest.mark.parametrize("action", ["admit_count", "admit_evict"])
@@ -89,55 +61,61 @@ def test_lines_show_memory_and_queue(action):
     seen = np.array(
         [(view.clock, view.kv_tokens, view.num_waiting, view.num_active) for _ in play(env, 150)], float
     )
-    env.render()
-    lines = frame().timeline
-    for line, column in ((lines.kv, 1), (lines.waiting, 2), (lines.active, 3)):
-        x, y = line.get_data()
-        assert np.array_equal(x[:-1], seen[:, 0])
-        assert np.array_equal(y[:-1], seen[:, column])
-        assert (x[-1], y[-1]) == (seen[-1, 0], seen[-1, column])
-        low, high = line.axes.get_ylim()
-        assert low <= y.min()
-        assert y.max() <= high
-    assert set(lines.capacity.get_ydata()) == {1500}
+    scene, picture = env._recorder.scene(), env.render()
+    lines = np.array((scene.time, scene.kv, scene.waiting, scene.active))
+    assert np.array_equal(lines[:, :-1], seen.T)
+    assert np.array_equal(lines[:, -1], seen[-1])
     assert seen[:, 1].max() > 1000
+    left, top, right, bottom = frame.MEMORY
+    area = colored(picture, frame.SHADE, frame.MEMORY).sum(axis=0)
+    end = frame.round_up(scene.clock)
+    for column in range(10, int(400 * scene.clock / end), 37):
+        time = end * (np.array([column + 0.5, column + 1.5]) / (right - left))
+        first, last = np.searchsorted(seen[:, 0], time, side="right") - 1
+        expected = (bottom - top) * seen[first : last + 1, 1].min() / (1.12 * 1500)
+        assert area[column] == pytest.approx(expected, abs=2.5)
+    assert colored(picture, frame.ORANGE, frame.QUEUE).any()
 
 
 def test_bars_show_the_active_set():
     env = after(15)
-    env.render()
-    active, shown = env.view.active, frame()
+    active, picture = env.view.active, env.render()
     kv, prompt = active.num_kv_tokens[::-1], active.prompt_len[::-1]
     held = np.minimum(kv, prompt)
-    place = np.arange(len(active))
     assert 10 < len(active) < 40
-    for bars, ends in ((shown.prompt, (0 * kv, held)), (shown.output, (held, kv))):
-        left, right, middle = bars_of(bars)
-        assert np.array_equal(left, ends[0])
-        assert np.array_equal(right, ends[1])
-        assert np.allclose(middle, place)
-    assert np.array_equal(bars_of(shown.predicted)[1], prompt + active.predicted_output_len[::-1])
-    assert [bars_of(b)[1][0] for b in (shown.total_prompt, shown.total_output)] == [held.sum(), kv.sum()]
-    assert f"{kv.sum():,} / 1,500" in shown.usage.get_text()
-    assert shown.names[0].get_text() == str(active.request_id[-1])
-    for word in ("iteration 15", f"{env.view.num_waiting} waiting", f"{len(active)} active"):
-        assert word in shown.counts.get_text()
+    to_come = prompt + active.predicted_output_len[::-1]
+    unit = 220 / frame.round_up(to_come.max())
+    row = (frame.ACTIVE[3] - frame.ACTIVE[1]) / frame.rows_for(len(active))
+    for k in range(len(active)):
+        middle = int((k + 0.5) * row)
+        for color, left, right in ((frame.PROMPT, 0 * held, held), (frame.OUTPUT, held, kv)):
+            shown = np.flatnonzero(colored(picture, color, frame.ACTIVE)[middle]) + 1
+            assert len(shown) == pytest.approx(unit * (right[k] - left[k]), abs=2.1)
+        right_end = np.flatnonzero(colored(picture, LINE, frame.ACTIVE)[middle])
+        if to_come[k] > kv[k] + 5 / unit:
+            assert right_end[-1] + 2 == pytest.approx(unit * to_come[k], abs=2.1)
+    for color, tokens in ((frame.PROMPT, held.sum()), (frame.OUTPUT, kv.sum() - held.sum())):
+        width = colored(picture, color, frame.TOTAL)[15].sum()
+        assert width == pytest.approx(220 * tokens / (1.05 * 1500), abs=2.1)
 
 
 def test_gantt_shows_the_spans():
     env = after(60)
-    env.render()
-    scene = env._recorder.scene()
-    assert set(scene.spans.kind) == {IN_QUEUE, RUNNING, EVICTED, SERVED}
-    for kind, bars in frame().timeline.spans.items():
-        left, right, middle = bars_of(bars)
-        of_kind = scene.spans.kind == kind
-        assert np.array_equal(left, scene.spans.start[of_kind])
-        assert np.array_equal(right, scene.spans.end[of_kind])
-        assert np.allclose(middle, scene.spans.row[of_kind], atol=1e-12)
-    low, high = frame().timeline.gantt.get_xlim()
-    assert low <= scene.spans.start[scene.spans.kind != IN_QUEUE].min()
+    scene, picture = env._recorder.scene(), env.render()
+    spans = scene.spans
+    assert set(spans.kind) == {IN_QUEUE, RUNNING, EVICTED, SERVED}
+    left, top, right, bottom = frame.GANTT
+    low, high = frame.time_window(spans.start[spans.kind != IN_QUEUE].min(), scene.clock)
+    assert low <= spans.start[spans.kind != IN_QUEUE].min()
     assert scene.clock <= high
+    row = (bottom - top) / frame.rows_for(len(scene.rows))
+    for kind, (_, color, _) in frame.SPANS.items():
+        there = colored(picture, color, frame.GANTT)
+        for k in np.flatnonzero(spans.kind == kind):
+            ends = (right - left) * (np.array([spans.start[k], spans.end[k]]) - low) / (high - low)
+            if ends[1] - ends[0] > 3 and ends[0] > 0:
+                inside = there[int((spans.row[k] + 0.5) * row), int(ends[0]) + 1 : int(ends[1]) - 1]
+                assert inside.all(), (kind, k)
 
 
 # ---------------------------------------------------------------- what is hidden
@@ -167,8 +145,7 @@ def test_predictions_are_shown_only_if_revealed():
     assert (untold._recorder.scene().queue_predicted == UNKNOWN).all()
     assert (told._recorder.scene().predicted_len > 0).all()
     assert not np.array_equal(told.render(), untold.render())
-    untold.render()
-    assert np.array_equal(bars_of(frame().predicted)[1], bars_of(frame().output)[1])
+    assert not colored(untold.render(), LINE, frame.ACTIVE).any()
     rows = [line.split() for line in untold._recorder.text().splitlines() if " ? " in line + " "]
     assert len(rows) >= 8
     assert all(row[3] == "?" for row in rows)
@@ -238,10 +215,15 @@ def test_texts_need_no_plotting_library():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_matplotlib(monkeypatch, tmp_path):
+def test_without_plotting_libraries(monkeypatch, tmp_path):
+    """Frames need none; files of pictures do, and say which, in the way of Gymnasium and of kvgym."""
+    for name in ("matplotlib", "PIL"):
+        monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(rendering, "find_spec", lambda name: None)
     env = after(1)
-    with pytest.raises(ConfigError, match=r'pip install "kvgym\[report\]"'):
-        env.render()
-    with pytest.raises(ConfigError, match="matplotlib"):
-        record_episode(env, path=tmp_path / "a.gif")
+    assert env.render().shape == (600, 800, 3)
+    for error in (gym.error.DependencyNotInstalled, ConfigError):
+        with pytest.raises(error, match=r'pip install "kvgym\[report\]"'):
+            record_episode(env, path=tmp_path / "a.gif")
+        with pytest.raises(error, match="matplotlib"):
+            record_episode(env, png=tmp_path / "a.png")

@@ -1,0 +1,42 @@
+"""``kvgym curve``: what training runs have learned so far, as a table and a picture."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvgym.cli import console
+
+
+def curve(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of kvgym train; they may still be training.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Picture to write, .png or .svg.")] = Path(
+        "curve.png"
+    ),
+) -> None:
+    """Show the learning curves of training runs: a table, and a picture with a panel per training.
+
+    Curves are those of the evaluations during training: the metric by environment steps, with the baselines on the
+    same requests as dashed lines; of evolution, by how much the best agent so far is better than its references.
+    """
+    from kvgym.agents.comparing.curves import draw_curves, read_curve
+
+    curves = [read_curve(folder) for folder in runs]
+    rows = {}
+    for folder, found in zip(runs, curves, strict=True):
+        values = [y for y in found["y"] if not math.isnan(y)] or [math.nan]
+        rows[str(folder)] = (
+            found["training"], str(found["seed"]), f"{found['length']:,} {found['unit']}",
+            *(console.number(value) for value in (found["y"][0], found["y"][-1], min(values), max(values))),
+            found["y_label"],
+        )  # fmt: skip
+        for label, value in found.get("baselines", {}).items():
+            rows[f"{folder}: {label}"] = ("", "", "", "", console.number(value), "", "", "")
+    headings = ("run", "training", "seed", "length", "first", "last", "least", "most", "of")
+    console.out.print(console.mapping_table("", rows, headings))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    draw_curves(curves, out)
+    console.out.print(f"picture: {out}", markup=False, soft_wrap=True)

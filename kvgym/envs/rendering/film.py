@@ -1,0 +1,171 @@
+"""Films of episodes, one or several side by side, and the files they are written to."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.envs.recordable import Recording
+from kvgym.envs.rendering.canvas import Canvas
+from kvgym.envs.rendering.scene import require_libraries
+from kvgym.errors import ConfigError
+
+LAST_FRAME = 2.0
+"""Seconds for which an animation shows the end."""
+
+STRIP = 28
+"""Height of the line above a film that says who plays, pixels."""
+
+
+class Frames(Protocol):
+    """What is shown, one picture after the other."""
+
+    def __len__(self) -> int:
+        """Return the number of pictures."""
+        ...
+
+    def picture(self, k: int) -> NDArray[np.uint8]:
+        """Draw picture ``k``, uint8 (height, width, 3)."""
+        ...
+
+
+class Film:
+    """Scenes of an episode of unknown length, evenly spread over its steps, in bounded memory.
+
+    Attributes:
+        limit: most scenes.
+        stride: steps from one scene to the next; doubles when the limit is reached.
+        scenes: in order.
+    """
+
+    def __init__(self, limit: int, recording: Recording) -> None:
+        """Start without scenes."""
+        self.limit, self.stride, self._recording = limit, 1, recording
+        self.scenes: list[Any] = []
+
+    def pass_by(self, step: int) -> None:
+        """Film the moment after ``step`` steps, if it is its turn."""
+        if step % self.stride:
+            return
+        self.scenes.append(self._recording.scene())
+        if len(self.scenes) >= self.limit:  # one place stays free for the end
+            del self.scenes[1::2]
+            self.stride *= 2
+
+    def end(self) -> None:
+        """Film the end."""
+        self.scenes.append(self._recording.scene())
+
+    def __len__(self) -> int:
+        """Return the number of scenes."""
+        return len(self.scenes)
+
+    def picture(self, k: int) -> NDArray[np.uint8]:
+        """Draw a scene, uint8 (600, 800, 3)."""
+        return self._recording.draw(self.scenes[k])
+
+
+class SideBySide:
+    """Films of the same requests, each with its name above, at the same moments of simulated time.
+
+    Args:
+        films: what happened under each.
+        names: who played.
+        limit: most pictures.
+    """
+
+    def __init__(self, films: Sequence[Film], names: Sequence[str], limit: int) -> None:
+        self._films, self._names = films, names
+        self._clocks = [np.array([scene.clock for scene in film.scenes]) for film in films]
+        first, last = (f(f(clocks) for clocks in self._clocks) for f in (min, max))
+        self._times = np.linspace(first, last, min(limit, max(map(len, films))))
+
+    def __len__(self) -> int:
+        """Return the number of pictures."""
+        return len(self._times)
+
+    def picture(self, k: int) -> NDArray[np.uint8]:
+        """Draw what each film shows at moment ``k``: its latest scene, its end if it is over."""
+        columns = []
+        for film, name, clocks in zip(self._films, self._names, self._clocks, strict=True):
+            scene = int(np.searchsorted(clocks, self._times[k], side="right")) - 1
+            strip = Canvas(height=STRIP)
+            strip.text(16, 10, name, scale=2)
+            columns.append(np.vstack((strip.pixels, film.picture(max(scene, 0)))))
+        return np.hstack(columns)
+
+
+# ---------------------------------------------------------------- files
+
+
+def check_files(path: Path | None, png: Path | None) -> None:
+    """Check what is to be written before an episode is played for it.
+
+    Raises:
+        ConfigError: another file name ending.
+        MissingLibraryError: a library is missing.
+    """
+    if path is not None and path.suffix.lower() not in WRITERS:
+        raise ConfigError(f"{path}: animations end in {' or '.join(WRITERS)}")
+    if png is not None and png.suffix.lower() != ".png":
+        raise ConfigError(f"{png}: summary pictures end in .png")
+    if path is not None:
+        require_libraries("PIL" if path.suffix.lower() == ".gif" else "imageio_ffmpeg")
+    if png is not None:
+        require_libraries("matplotlib", "PIL")
+
+
+def write_film(frames: Frames, path: Path, fps: int) -> None:
+    """Write an animation, in the format its file name says; see :func:`check_files`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    WRITERS[path.suffix.lower()](frames, path, fps)
+
+
+def _pictures(frames: Frames) -> Iterator[NDArray[np.uint8]]:
+    return map(frames.picture, range(len(frames)))
+
+
+def _write_gif(frames: Frames, path: Path, fps: int) -> None:
+    """Write an animation with one palette for all frames, taken from some of them."""
+    from PIL import Image as Images
+
+    count = len(frames)
+    some = [frames.picture(k) for k in sorted({0, count // 3, 2 * count // 3, count - 1})]
+    colors = np.unique(np.concatenate([picture.reshape(-1, 3) for picture in some]), axis=0)
+    palette = Images.new("P", (1, 1))
+    palette.putpalette(colors.tobytes())
+    shown = (
+        Images.fromarray(f).quantize(palette=palette, dither=Images.Dither.NONE) for f in _pictures(frames)
+    )
+    next_frame = max(round(1000 / fps), 20)  # viewers slow shorter ones down
+    durations = [next_frame] * (count - 1) + [max(next_frame, round(1000 * LAST_FRAME))]
+    first = next(shown)
+    first.save(
+        path, format="GIF", save_all=True, append_images=shown, duration=durations, loop=0, optimize=False
+    )
+
+
+def _write_mp4(frames: Frames, path: Path, fps: int) -> None:
+    """Write an H.264 video that browsers play."""
+    pictures = _pictures(frames)
+    picture = next(pictures)
+    height, width, _ = picture.shape
+    writer = importlib.import_module("imageio_ffmpeg").write_frames(
+        str(path), (width, height), fps=fps, macro_block_size=2, ffmpeg_log_level="error"
+    )
+    writer.send(None)
+    writer.send(picture)
+    for picture in pictures:
+        writer.send(picture)
+    for _ in range(round(fps * LAST_FRAME)):
+        writer.send(picture)
+    writer.close()
+
+
+WRITERS = {".gif": _write_gif, ".mp4": _write_mp4}
+"""How an animation is written, by the ending of its file name."""

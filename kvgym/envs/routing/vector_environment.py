@@ -1,0 +1,139 @@
+"""The vector environment of ``kvgym/Route-v0``: N clusters behind one ``step``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from kvgym.envs.routing.config import RoutingConfig
+from kvgym.envs.routing.environment import RoutingEnv
+from kvgym.envs.routing.features import observation_size
+from kvgym.envs.routing.observer import parts
+from kvgym.envs.routing.state import RoutingState
+from kvgym.envs.scheduling.actions.reading import outside, sample_mask
+from kvgym.envs.scheduling.stepping import RUNNING, START, STEP, TERMINATED, TRUNCATED
+from kvgym.envs.scheduling.tables import REWARD_TERMS
+from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
+
+
+class RoutingEpisodes:
+    """Episodes of N clusters of one configuration, as :class:`~kvgym.envs.scheduling.episodes.Episodes` are of workers.
+
+    Every cluster runs compiled from one question to the next.
+
+    Attributes:
+        envs: the clusters.
+        compiled: whether they run compiled code.
+        todo: uint8 (N,): START, STEP or 0, for :meth:`run`.
+        actions: float64 (N, 1), of the coming step.
+        observations: float32 (N, D), of the latest step.
+        masks: uint8 (N, r).
+        rewards: float64 (N,).
+        terms: float64 (N, number of terms).
+        outcomes: int64 (N,): RUNNING, TERMINATED or TRUNCATED.
+        ignored: int64 (N,).
+        times: float64 (N,), seconds.
+        requests: int64 (N,), the requests to be routed.
+    """
+
+    def __init__(self, config: RoutingConfig, count: int, *, compiled: bool = True) -> None:
+        """Set up ``count`` clusters."""
+        self.compiled = compiled
+        self.envs = [RoutingEnv(compiled=compiled, **config.model_dump()) for _ in range(count)]
+        workers = int(self.envs[0].action_space.n)
+        self.todo = np.zeros(count, np.uint8)
+        self.actions = np.zeros((count, 1))
+        self.observations = np.zeros((count, observation_size(workers)), np.float32)
+        self.masks = np.zeros((count, workers), np.uint8)
+        self.rewards, self.times = np.zeros(count), np.zeros(count)
+        self.terms = np.zeros((count, len(REWARD_TERMS)))
+        self.outcomes, self.ignored = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.requests = np.zeros(count, np.int64)
+        self._seeds = [0] * count
+        self._metrics: list[Any] = [None] * count
+
+    def prepare(self, index: int, seed: int) -> None:
+        """Choose the requests of the next episode of a cluster; :meth:`run` with START begins it."""
+        self._seeds[index] = seed
+
+    def run(self) -> None:
+        """Start, or take one step in, the clusters that have something to do.
+
+        Raises:
+            ConfigError: an action is not in the action space; nothing has changed.
+        """
+        workers = self.masks.shape[1]
+        wrong = (self.todo == STEP) & ~((self.actions[:, 0] >= 0) & (self.actions[:, 0] < workers))
+        if wrong.any():
+            i = int(np.flatnonzero(wrong)[0])
+            raise outside(self.envs[i].action_space, self.actions[i], f" of environment {i}")
+        for i in np.flatnonzero(self.todo).tolist():
+            env = self.envs[i]
+            if self.todo[i] == START:
+                _, info = env.reset(options={"workload_seed": self._seeds[i]})
+                self.rewards[i], self.outcomes[i] = 0.0, RUNNING
+            elif self.todo[i] == STEP:
+                _, self.rewards[i], terminated, truncated, info = env.step(int(self.actions[i, 0]))
+                self.outcomes[i] = TERMINATED if terminated else TRUNCATED if truncated else RUNNING
+            self._note(i, info)
+
+    def _note(self, i: int, info: dict[str, Any]) -> None:
+        observer = self.envs[i].observer
+        self.observations[i], self.masks[i] = observer.flat, observer.mask
+        self.terms[i], self.ignored[i] = info["reward_terms"], info["ignored"]
+        self.times[i], self.requests[i] = info["time"], info["request"]
+        self._metrics[i] = info.get("metrics")
+
+    def restore(self, index: int, state: RoutingState) -> None:
+        """Go back to a state of a cluster."""
+        self._note(index, self.envs[index].set_state(state)[1])
+
+    def metrics(self, index: int) -> NDArray[np.float64]:
+        """Return the metrics of an episode that has just ended."""
+        found: NDArray[np.float64] = self._metrics[index]
+        return found
+
+
+class RoutingVectorEnv(ServingVectorEnv):
+    """N :class:`~kvgym.envs.routing.environment.RoutingEnv` of one configuration, bit-equal to N separate ones.
+
+    Arguments are those of :class:`~kvgym.envs.scheduling.vector_environment.ServingVectorEnv`, with fields of
+    :class:`~kvgym.envs.routing.config.RoutingConfig`; so is the information of every step, and ``request``.
+    """
+
+    def _set_up(self, arguments: dict[str, Any], compiled: bool) -> None:
+        self.config = RoutingConfig.of(**arguments)
+        self.episodes = RoutingEpisodes(self.config, self.num_envs, compiled=compiled)
+        first = self.episodes.envs[0]
+        self.single_action_space, self.single_observation_space = first.action_space, first.observation_space
+        self._parts = parts(self.episodes.masks.shape[1])
+
+    def _state_of(self, i: int) -> RoutingState:
+        generator = self._generators[i].bit_generator.state
+        ended, steps = bool(self._ended[i]), int(self._steps[i])
+        return replace(self.episodes.envs[i].get_state(), generator=generator, ended=ended, steps=steps)
+
+    def _go_back(self, i: int, state: RoutingState) -> None:
+        self.episodes.restore(i, state)
+
+    def _observation(self) -> Any:
+        flat, masks = self.episodes.observations, self.episodes.masks
+        if isinstance(self.single_observation_space, spaces.Box):
+            return flat.copy()
+        if self.config.observation == "rllib":
+            return {"action_mask": masks.astype(np.float32), "observations": flat.copy()}
+        return {name: flat[:, a:b].copy() for name, (a, b) in self._parts.items()}
+
+    def _every_step(self) -> dict[str, Any]:
+        episodes = self.episodes
+        return {
+            "action_mask": sample_mask(self.single_action_space, episodes.masks),
+            "reward_terms": episodes.terms.copy(),
+            "ignored": episodes.ignored.copy(),
+            "time": episodes.times.copy(),
+            "request": episodes.requests.copy(),
+        }

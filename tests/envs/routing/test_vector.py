@@ -1,0 +1,97 @@
+"""The vector environment of clusters does what SyncVectorEnv does with the scalar one, bit for bit."""
+
+import pickle
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from routing_play import APART, SMALL
+
+from kvgym.envs import ROUTING_IDS
+from kvgym.envs.routing.vector_environment import RoutingVectorEnv
+from kvgym.errors import ConfigError
+
+N = 3
+MODES = tuple(AutoresetMode)
+
+
+def pair(name, mode, max_episode_steps=None, **arguments):
+    """Return the vector environment and SyncVectorEnv."""
+    common = {**SMALL, **arguments, "max_episode_steps": max_episode_steps}
+    native = gym.make_vec(name, N, vectorization_mode="vector_entry_point", autoreset_mode=mode, **common)
+    sync = gym.make_vec(name, N, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}, **common)
+    return native, sync
+
+
+def run_both(native, sync, equal, steps=60, **reset):
+    """Drive both with the same random choices, most inside the masks; returns the number of ended episodes."""
+    rng, ended = np.random.default_rng(0), 0
+    assert equal(native.reset(**reset), sync.reset(**reset))
+    for _ in range(steps):
+        masks = native.unwrapped.action_masks()
+        count = masks.shape[1]
+        inside = np.array([rng.choice(np.flatnonzero(mask)) for mask in masks])
+        actions = np.where(rng.random(N) < 0.9, inside, rng.integers(count, size=N))
+        ours, theirs = native.step(actions), sync.step(actions)
+        for name, a, b in zip(
+            ("observation", "reward", "terminated", "truncated"), ours, theirs, strict=False
+        ):
+            assert equal(a, b), name
+        assert ours[4].keys() == theirs[4].keys()
+        for key in ours[4]:
+            assert equal(ours[4][key], theirs[4][key]), key
+        done = ours[2] | ours[3]
+        ended += int(done.sum())
+        if native.metadata["autoreset_mode"] == AutoresetMode.DISABLED and done.any():
+            again = {"reset_mask": done}
+            assert equal(native.reset(options=dict(again)), sync.reset(options=dict(again)))
+    return ended
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("observation", ["flat", "dict", "rllib"])
+@pytest.mark.parametrize("name", ROUTING_IDS)
+def test_equals_sync(name, observation, mode, equal):
+    native, sync = pair(name, mode, observation=observation)
+    assert isinstance(native.unwrapped, RoutingVectorEnv)
+    for space in ("single_action_space", "single_observation_space", "action_space", "observation_space"):
+        assert getattr(native, space) == getattr(sync, space)
+    assert run_both(native, sync, equal, seed=11) >= 3
+    assert run_both(native, sync, equal, steps=20, seed=[5, None, 5]) >= 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_prefill_and_decode_apart_with_a_time_limit(mode, equal):
+    native, sync = pair("kvgym/Route-v0", mode, max_episode_steps=7, workers=APART)
+    assert run_both(native, sync, equal, seed=2) > 9
+
+
+def test_requests_of_given_seeds():
+    env = gym.make_vec("kvgym/Route-v0", N, **SMALL)
+    seeds = [7, 8, 7]
+    observations, info = env.reset(seed=0, options={"workload_seed": seeds})
+    alone = gym.make("kvgym/Route-v0", **SMALL)
+    for i, seed in enumerate(seeds):
+        observation, own = alone.reset(options={"workload_seed": seed})
+        assert np.array_equal(observations[i], observation)
+        assert info["request"][i] == own["request"]
+    assert np.array_equal(observations[0], observations[2])
+    assert not np.array_equal(observations[0], observations[1])
+
+
+def test_copies_start_anew(equal):
+    env = gym.make_vec("kvgym/Route-v0", 2, **SMALL).unwrapped
+    env.reset(seed=3)
+    env.step(np.zeros(2, int))
+    copied = pickle.loads(pickle.dumps(env))
+    with pytest.raises(gym.error.ResetNeeded):
+        copied.step(np.zeros(2, int))
+    assert equal(copied.reset(), env.reset())
+
+
+def test_errors():
+    with pytest.raises(ConfigError, match="does not render"):
+        gym.make_vec("kvgym/Route-v0", 2, render_mode="ansi", vectorization_mode="vector_entry_point")
+    with pytest.raises(ConfigError, match="workers"):
+        gym.make_vec("kvgym/Route-v0", 2, workers=1, vectorization_mode="vector_entry_point")
