@@ -8,6 +8,18 @@ import pickle
 from collections.abc import Iterable
 from typing import Any
 
+__all__ = [
+    "ConfigError",
+    "InformationError",
+    "InvalidDecisionError",
+    "KVGymError",
+    "LivelockError",
+    "RunError",
+    "TraceFormatError",
+    "UnknownNameError",
+    "WorkloadError",
+]
+
 
 class KVGymError(Exception):
     """Base of all errors raised by kvgym."""

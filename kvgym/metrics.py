@@ -48,6 +48,19 @@ from numpy.typing import NDArray
 from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED, FUTURE, WAITING
 
+__all__ = [
+    "LATENCIES",
+    "SCALARS",
+    "STATISTICS",
+    "WORKER_METRICS",
+    "MetricInfo",
+    "compute_metrics",
+    "metric_info",
+    "metric_names",
+    "slo_met",
+    "worker_metrics",
+]
+
 STATISTICS = ("mean", "std", "p50", "p90", "p95", "p99", "max")
 
 
