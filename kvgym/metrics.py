@@ -114,6 +114,7 @@ SCALARS: dict[str, MetricInfo] = {
     "finished": MetricInfo("1", "requests finished", False),
     "unfinished": MetricInfo("1", "requests not finished when the run stopped", True),
 }
+"""Metrics that are one figure per run."""
 
 
 def metric_info(name: str) -> MetricInfo:
