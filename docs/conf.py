@@ -29,6 +29,7 @@ COPIES = {ROOT / name: GENERATED / name.lower() for name in OUTSIDE}
 COPIES |= {
     path: GENERATED / f"agent-{path.name}" for path in sorted((ROOT / "agents" / "models").glob("*.md"))
 }
+written: set[Path] = set()
 LINK = re.compile(r"\]\((?!http|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 project = "kvgym"
@@ -124,6 +125,7 @@ def moved(link: re.Match[str], folder: Path) -> str:
 def write(name: str, text: str) -> None:
     """Write a page unless it is there as it is, so that Sphinx reads what has changed only."""
     path = GENERATED / name
+    written.add(path)
     path.parent.mkdir(exist_ok=True)
     if not path.exists() or path.read_text("utf-8") != text:
         path.write_text(text, "utf-8")
@@ -151,4 +153,6 @@ def setup(app: Any) -> None:
     """Write what is generated, before pages are read."""
     write_reference()
     write_copies()
+    for path in set(GENERATED.iterdir()) - written:  # of a name that is public no longer
+        path.unlink()
     app.connect("source-read", resolve_links)

@@ -24,7 +24,8 @@ PAGES = [page for page in sorted(DOCS.glob("**/*.md")) if "generated" not in pag
 # Pages of findings and of long trainings: their commands are checked, not run.
 MEASURED = {
     "agents.md", "benchmark.md", "bounds.md", "calibration.md", "capacity.md", "evolution.md", "frameworks.md",
-    "ranked.md", "ranked_networks.md", "reproductions.md", "routing.md", "sweeps.md", "train_with_sb3.md", "validation.md",
+    "ranked.md", "ranked_networks.md", "reproductions.md", "routing.md", "sweeps.md", "train_with_sb3.md",
+    "validation.md",
 }  # fmt: skip
 # Pages whose examples are a package, and what runs it.
 ELSEWHERE = {
@@ -98,7 +99,9 @@ def test_commands_can_be_given(page: Path) -> None:
 
 def test_scripts_that_are_shown_exist() -> None:
     for page in PAGES:
-        for name in re.findall(r"^(?:\S*python )(scripts/\S+)", page.read_text("utf-8"), re.MULTILINE):
+        for name in re.findall(
+            r"^(?:\S*python )(scripts/[\w/]+(?:\.py)?)", page.read_text("utf-8"), re.MULTILINE
+        ):
             assert (DOCS.parent / name).exists(), f"{page.name}: {name}"
 
 
