@@ -66,9 +66,9 @@ def reference_page(module: types.ModuleType, homes: dict[int, str]) -> str:
     for name in names:
         value = getattr(module, name)
         if isinstance(value, types.ModuleType):
-            links.append(f"- :doc:`{value.__name__}`")
+            links.append(f"- :doc:`{value.__name__}`: {summary(value)}")
         elif homes[id(value)] != module.__name__:
-            links.append(f"- :py:obj:`{name} <{homes[id(value)]}.{name}>`")
+            links.append(f"- :py:obj:`{name} <{homes[id(value)]}.{name}>`: {summary(value)}")
         elif isinstance(value, type):
             entries += [f".. autoclass:: {name}", "   :members:", ""]
         elif inspect.isroutine(value):
@@ -86,10 +86,15 @@ def reference_page(module: types.ModuleType, homes: dict[int, str]) -> str:
     return "\n".join([*head, *links, "", f".. currentmodule:: {module.__name__}", "", *entries, "```", ""])
 
 
+def summary(value: Any) -> str:
+    """Return the first paragraph of a docstring, on one line."""
+    return str(inspect.getdoc(value)).partition("\n\n")[0].replace("\n", " ")
+
+
 def constant_doc(name: str, value: Any) -> list[str]:
     """Return what stands below a constant or kernel where it is defined."""
     if inspect.getdoc(value) and not isinstance(value, (dict, tuple, list, str, int, float, frozenset)):
-        return [str(inspect.getdoc(value)).partition("\n\n")[0].replace("\n", " ")]
+        return [summary(value)]
     for module in [module for key, module in sys.modules.items() if key.startswith("kvgym.")]:
         if getattr(module, name, None) is value:
             found = ModuleAnalyzer.for_module(module.__name__).find_attr_docs().get(("", name))
