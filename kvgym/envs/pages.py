@@ -45,7 +45,7 @@ def features_table(features: Iterable[Feature]) -> str:
     """Return the table of a group of features."""
     return table(
         ("index", "feature", "meaning", "unit", "min", "max"),
-        ((f.index, f"`{f.name}`", f.meaning, f.unit, f"{f.low:g}", f"{f.high:g}") for f in features),
+        ((f.place, f"`{f.name}`", f.meaning, f.unit, f"{f.low:g}", f"{f.high:g}") for f in features),
     )
 
 
@@ -85,7 +85,7 @@ def scheduling_page(name: str, action: str) -> list[str]:
         f"W = {config.active_window} active requests.",
         table(
             ("index", "meaning", "unit", "min", "max"),
-            ((p.index, p.meaning, p.unit, f"{p.low:g}", f"{p.high:g}") for p in kind.parts(config)),
+            ((p.place, p.meaning, p.unit, f"{p.low:g}", f"{p.high:g}") for p in kind.parts(config)),
         ),
         'A choice outside `info["action_mask"]` adds nothing to the decision and is counted in `info["ignored"]`. '
         "[Kinds of action](../actions.md) has more, and which schedulers these actions can express.",

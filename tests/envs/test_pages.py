@@ -48,7 +48,7 @@ def test_the_parts_of_an_action_are_those_of_its_space(action):
         assert (low, high) == (
             (0, 1) if isinstance(space, spaces.MultiBinary) else (space.low.min(), space.high.max())
         )
-    named = parts[-1].index.rpartition("… ")[2]
+    named = parts[-1].place.rpartition("… ")[2]
     assert int(named) == (space.n if isinstance(space, spaces.Discrete) else config.kind.size(config)) - 1
 
 
@@ -83,7 +83,7 @@ def test_a_kind_that_says_nothing_has_the_parts_of_its_space(space):
     assert part.meaning == "What it does."
     expected = {"Discrete": (0, 3), "MultiBinary": (0, 1), "MultiDiscrete": (0, 4), "Box": (-2, 3)}
     assert (part.low, part.high) == expected[type(space).__name__]
-    assert part.index == f"0 … {(4 if isinstance(space, spaces.Discrete) else int(np.prod(space.shape))) - 1}"
+    assert part.place == f"0 … {(4 if isinstance(space, spaces.Discrete) else int(np.prod(space.shape))) - 1}"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_rows_say_where_each_feature_is(more):
     told = {}
     for key, rows in observation_rows(config).items():
         for row in rows:
-            first, _, step = row.index.partition(" + ")
+            first, _, step = row.place.partition(" + ")
             for position in range(windows.get(key, 1)):
                 at = int(first) + position * int(step.split()[0] if step else 0)
                 place = f"{position}." if step else ""

@@ -32,7 +32,7 @@ class Feature(NamedTuple):
     """A number of the flat observation, or one of each position of a window.
 
     Attributes:
-        index: where it is.
+        place: where it is.
         name: its name.
         meaning: what it is.
         unit: what it is counted in: a flag, a share, or x / (x + scale).
@@ -40,7 +40,7 @@ class Feature(NamedTuple):
         high: its largest.
     """
 
-    index: str
+    place: str
     name: str
     meaning: str
     unit: str
@@ -95,7 +95,7 @@ def introduction(config: EnvConfig, environment: type[Any]) -> str:
     """Return what ``help`` says of an environment: its id, what its actions are, and what all of its kind share."""
     entry, kind = ACTIONS[config.action], config.kind
     actions = "\n".join(
-        f"    {part.index}: {part.meaning}. Unit: {part.unit}; {part.low:g} to {part.high:g}."
+        f"    {part.place}: {part.meaning}. Unit: {part.unit}; {part.low:g} to {part.high:g}."
         for part in kind.parts(config)
     )
     return (

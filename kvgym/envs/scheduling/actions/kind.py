@@ -103,14 +103,14 @@ class ActionPart(NamedTuple):
     """What a value of a Discrete action, or a number of any other, means.
 
     Attributes:
-        index: which values or numbers, e.g. ``"0 … 15"``.
+        place: which values or numbers, e.g. ``"0 … 15"``.
         meaning: what they do.
         unit: of the number, "–" where it has none.
         low: its smallest value.
         high: its largest.
     """
 
-    index: str
+    place: str
     meaning: str
     unit: str
     low: float
