@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from kvgym.envs.scheduling.config import EnvConfig
     from kvgym.envs.scheduling.environment import ServingEnv
     from kvgym.envs.scheduling.opening import open_environment, open_rule
+    from kvgym.envs.scheduling.spaces import feature_names
     from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 else:
     __getattr__, __dir__ = lazy_names(
@@ -67,6 +68,7 @@ else:
             "scheduling.config": "EnvConfig",
             "scheduling.environment": "ServingEnv",
             "scheduling.opening": "open_environment open_rule",
+            "scheduling.spaces": "feature_names",
             "scheduling.vector_environment": "ServingVectorEnv",
         },
     )
@@ -95,6 +97,7 @@ __all__ = [
     "encode_kernel",
     "environment_names",
     "evict_overflow",
+    "feature_names",
     "features_kernel",
     "inexpressible_policies",
     "mask_kernel",
