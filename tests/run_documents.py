@@ -38,8 +38,8 @@ def run_page(page: Path) -> None:
 
 if __name__ == "__main__":
     home = Path.cwd()
-    for argument in sys.argv[1:]:
-        folder = home / Path(argument).stem
+    for k, argument in enumerate(sys.argv[1:]):
+        folder = home / str(k)  # pages of two folders may have one name
         folder.mkdir()
         os.chdir(folder)
         run_page(Path(argument))
