@@ -7,35 +7,40 @@ May import :mod:`kvgym.envs` and what is below it; may be imported from :mod:`kv
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kvgym.lazy import lazy_names
 
 if __name__ != "kvgym.agents":
     raise ImportError("import this package as kvgym.agents, not from the repository's folder")
 
 if TYPE_CHECKING:
+    from kvgym.agents import export
     from kvgym.agents.config import TrainConfig, load_training, training_names
     from kvgym.agents.evolution.config import EvolutionConfig
     from kvgym.agents.evolution.model import EvolvedModel
     from kvgym.agents.library import agent_names, load_agent, load_router
+    from kvgym.agents.networks import policy_for
     from kvgym.agents.numpy_model import NumpyModel
     from kvgym.agents.trainers import resume, train
     from kvgym.agents.training import TrainingResult
-
-_HOME = {
-    "EvolutionConfig": "evolution.config",
-    "EvolvedModel": "evolution.model",
-    "NumpyModel": "numpy_model",
-    "TrainConfig": "config",
-    "TrainingResult": "training",
-    "agent_names": "library",
-    "load_agent": "library",
-    "load_router": "library",
-    "load_training": "config",
-    "resume": "trainers",
-    "train": "trainers",
-    "training_names": "config",
-}
+    from kvgym.agents.vec_env import make_sb3_env
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "config": "TrainConfig load_training training_names",
+            "evolution.config": "EvolutionConfig",
+            "evolution.model": "EvolvedModel",
+            "library": "agent_names load_agent load_router",
+            "networks": "policy_for",
+            "numpy_model": "NumpyModel",
+            "trainers": "resume train",
+            "training": "TrainingResult",
+            "vec_env": "make_sb3_env",
+        },
+        "export",
+    )
 
 __all__ = [
     "EvolutionConfig",
@@ -44,24 +49,13 @@ __all__ = [
     "TrainConfig",
     "TrainingResult",
     "agent_names",
+    "export",
     "load_agent",
     "load_router",
     "load_training",
+    "make_sb3_env",
+    "policy_for",
     "resume",
     "train",
     "training_names",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module on first use."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """List the public names."""
-    return sorted(__all__)

@@ -17,6 +17,10 @@ from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import active_features, queue_features
 from kvgym.errors import ConfigError
 
+__all__ = [
+    "export",
+]
+
 try:
     from stable_baselines3 import DQN
     from stable_baselines3.common.base_class import BaseAlgorithm

@@ -6,92 +6,148 @@ May import every package below; none of them may import it: they take names from
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from kvgym.lazy import lazy_names
 from kvgym.version import __version__
 
 if TYPE_CHECKING:
-    from kvgym.batch_time import make_batch_time
-    from kvgym.batch_time.hardware import load_hardware
-    from kvgym.experiments.comparison import Comparison, compare
-    from kvgym.experiments.scenario import Scenario, load_scenario
+    from kvgym import (
+        agents,
+        batch_time,
+        envs,
+        errors,
+        experiments,
+        export,
+        kernels,
+        metrics,
+        policy,
+        report,
+        routing,
+        theory,
+        validation,
+        workloads,
+    )
+    from kvgym.agents import load_agent, load_router, train
+    from kvgym.batch_time import kv_capacity, load_hardware, make_batch_time
+    from kvgym.envs import AgentPolicy, register_action
+    from kvgym.experiments import (
+        Comparison,
+        Scenario,
+        compare,
+        find_capacity,
+        load_scenario,
+        provision,
+        sweep,
+        tune,
+    )
     from kvgym.metrics import compute_metrics
-    from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo, make_policy, register_policy
+    from kvgym.policy import (
+        CompiledPolicy,
+        Decision,
+        Policy,
+        PolicyInfo,
+        SystemInfo,
+        Weight,
+        make_policy,
+        register_policy,
+    )
+    from kvgym.report import write_report
+    from kvgym.routing import CompiledRouter, Router, RouterInfo, make_router, register_router
     from kvgym.runner import SimulationResult, simulate
     from kvgym.simulator.following import Observer
     from kvgym.simulator.simulation import Simulation
-    from kvgym.simulator.system import System
-    from kvgym.simulator.view import SystemView
+    from kvgym.simulator.system import System, Worker
+    from kvgym.simulator.view import ClusterView, SystemView
+    from kvgym.theory.hindsight import bound
     from kvgym.window import Window
     from kvgym.workloads import RequestTable, make_workload, read_trace
-
-_HOME = {
-    "Comparison": "experiments.comparison",
-    "CompiledPolicy": "policy",
-    "Decision": "simulator.decision",
-    "Observer": "simulator.following",
-    "Policy": "policy",
-    "PolicyInfo": "policy",
-    "RequestTable": "workloads",
-    "Scenario": "experiments.scenario",
-    "Simulation": "simulator.simulation",
-    "SimulationResult": "runner",
-    "System": "simulator.system",
-    "SystemView": "simulator.view",
-    "Window": "window",
-    "compare": "experiments.comparison",
-    "compute_metrics": "metrics",
-    "load_hardware": "batch_time.hardware",
-    "load_scenario": "experiments.scenario",
-    "make_batch_time": "batch_time",
-    "make_policy": "policy",
-    "make_workload": "workloads",
-    "read_trace": "workloads",
-    "register_policy": "policy",
-    "simulate": "runner",
-}
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "agents": "load_agent load_router train",
+            "batch_time": "kv_capacity load_hardware make_batch_time",
+            "envs": "AgentPolicy register_action",
+            "experiments": "Comparison Scenario compare find_capacity load_scenario provision sweep tune",
+            "metrics": "compute_metrics",
+            "policy": "CompiledPolicy Decision Policy PolicyInfo SystemInfo Weight make_policy register_policy",
+            "report": "write_report",
+            "routing": "CompiledRouter Router RouterInfo make_router register_router",
+            "runner": "SimulationResult simulate",
+            "simulator.following": "Observer",
+            "simulator.simulation": "Simulation",
+            "simulator.system": "System Worker",
+            "simulator.view": "ClusterView SystemView",
+            "theory.hindsight": "bound",
+            "window": "Window",
+            "workloads": "RequestTable make_workload read_trace",
+        },
+        "agents batch_time envs errors experiments export kernels "
+        "metrics policy report routing theory validation workloads",
+    )
 
 __all__ = [
+    "AgentPolicy",
+    "ClusterView",
     "Comparison",
     "CompiledPolicy",
+    "CompiledRouter",
     "Decision",
     "Observer",
     "Policy",
     "PolicyInfo",
     "RequestTable",
+    "Router",
+    "RouterInfo",
     "Scenario",
     "Simulation",
     "SimulationResult",
     "System",
+    "SystemInfo",
     "SystemView",
+    "Weight",
     "Window",
+    "Worker",
     "__version__",
+    "agents",
+    "batch_time",
+    "bound",
     "compare",
     "compute_metrics",
+    "envs",
+    "errors",
+    "experiments",
+    "export",
+    "find_capacity",
+    "kernels",
+    "kv_capacity",
+    "load_agent",
     "load_hardware",
+    "load_router",
     "load_scenario",
     "make_batch_time",
     "make_policy",
+    "make_router",
     "make_workload",
+    "metrics",
+    "policy",
+    "provision",
     "read_trace",
+    "register_action",
     "register_policy",
+    "register_router",
+    "report",
+    "routing",
     "simulate",
+    "sweep",
+    "theory",
+    "train",
+    "tune",
+    "validation",
+    "workloads",
+    "write_report",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module on first use."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """List the public names."""
-    return sorted(__all__)
 
 
 def _register_environments() -> None:

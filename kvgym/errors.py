@@ -12,6 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
+__all__ = [
+    "ConfigError",
+    "InformationError",
+    "InvalidDecisionError",
+    "KVGymError",
+    "LivelockError",
+    "RunError",
+    "TraceFormatError",
+    "UnknownNameError",
+    "WorkloadError",
+]
+
 
 class KVGymError(Exception):
     """Base of all errors raised by kvgym."""

@@ -58,6 +58,19 @@ from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED, FUTURE, WAITING
 from kvgym.workloads.table import RequestTable
 
+__all__ = [
+    "LATENCIES",
+    "SCALARS",
+    "STATISTICS",
+    "WORKER_METRICS",
+    "MetricInfo",
+    "compute_metrics",
+    "metric_info",
+    "metric_names",
+    "slo_met",
+    "worker_metrics",
+]
+
 STATISTICS = ("mean", "std", "p50", "p90", "p95", "p99", "max")
 
 
@@ -112,6 +125,7 @@ SCALARS: dict[str, MetricInfo] = {
     "finished": MetricInfo("1", "requests finished", False),
     "unfinished": MetricInfo("1", "requests not finished when the run stopped", True),
 }
+"""Metrics that are one figure per run."""
 
 
 def metric_info(name: str) -> MetricInfo:

@@ -29,6 +29,27 @@ from kvgym.simulator.view import SystemView
 from kvgym.specs import parse_spec
 from kvgym.workloads.classes import ClassStatistics
 
+__all__ = [
+    "NEEDS",
+    "POLICIES",
+    "CompiledPolicy",
+    "Decision",
+    "Policy",
+    "PolicyInfo",
+    "SystemInfo",
+    "Weight",
+    "fraction_of",
+    "make_policy",
+    "numbers_of",
+    "policy_defaults",
+    "register_policy",
+    "register_policy_source",
+    "require",
+    "require_count",
+    "require_flag",
+    "require_fraction",
+]
+
 NEEDS = ("predicted_length", "length_interval", "true_length", "class", "class_rates", "slo")
 """What a policy may declare that it needs to know; everything else is hidden from it."""
 

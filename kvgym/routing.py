@@ -31,6 +31,18 @@ from kvgym.simulator.tables import UNKNOWN
 from kvgym.simulator.view import ClusterView
 from kvgym.specs import parse_spec
 
+__all__ = [
+    "DEFAULT_ROUTER",
+    "ROUTERS",
+    "CompiledRouter",
+    "Router",
+    "RouterInfo",
+    "make_router",
+    "register_router",
+    "register_router_source",
+    "router_kernel",
+]
+
 
 @dataclass(frozen=True)
 class RouterInfo:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from kvgym.batch_time.hardware import load_hardware
+from kvgym.cli.app import load_command
 from kvgym.cli.console import markdown_table
 from kvgym.cli.list import listing
 from kvgym.envs.expressible import table
@@ -16,6 +20,22 @@ from kvgym.experiments.scenario import load_scenario, scenario_names
 from kvgym.export import records, vllm_bench
 
 DOCS = Path(__file__).parent.parent / "docs"
+PAGES = [page for page in sorted(DOCS.glob("**/*.md")) if "generated" not in page.parts]
+# Pages of findings and of long trainings: their commands are checked, not run.
+MEASURED = {
+    "agents.md", "benchmark.md", "bounds.md", "calibration.md", "capacity.md", "evolution.md", "frameworks.md",
+    "ranked.md", "ranked_networks.md", "reproductions.md", "routing.md", "sweeps.md", "train_with_sb3.md",
+    "validation.md",
+}  # fmt: skip
+# Pages whose examples are a package, and what runs it.
+ELSEWHERE = {
+    "actions.md": "tests/packaging/test_action_package.py",
+    "components.md": "tests/envs/scheduling/test_components.py",
+    "hardware.md": "tests/test_docs.py",
+    "planning.md": "tests/envs/test_planning.py",
+    "traces.md": "tests/cli/test_trace_page.py",
+    "compiled-policies.md": "tests/packaging/test_policy_package.py",
+}
 
 
 @pytest.mark.parametrize(
@@ -61,22 +81,63 @@ def test_the_page_of_exports_has_the_schemas(fields: Mapping[str, records.Field]
         )
 
 
-def test_the_example_of_an_observer_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "exports.md").read_text("utf-8"), re.DOTALL)
-    exec(compile(code, "docs/exports.md", "exec"), {})
-    assert f"print(max(chunks.sizes))  # {capsys.readouterr().out.strip()} tokens" in code
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """Return language and text of every fenced block of a page."""
+    return re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_every_example_runs(tmp_path: Path) -> None:
+    """In a process of their own, as they register policies; what a page prints is compared where it says so."""
+    run = [page for page in PAGES if page.name not in {*MEASURED, *ELSEWHERE}]
+    assert {"cookbook.md", "exports.md", "own-policy.md", "start-researcher.md"} <= {
+        page.name for page in run
+    }
+    runner = DOCS.parent / "tests" / "run_documents.py"
+    done = subprocess.run(
+        [sys.executable, runner, *run], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    (said,) = re.findall(
+        r"print\(max\(chunks.sizes\)\)  # (\d+) tokens", (DOCS / "exports.md").read_text("utf-8")
+    )
+    assert f"\n{said}\n" in done.stdout
+
+
+@pytest.mark.parametrize("page", [*PAGES, DOCS.parent / "README.md"], ids=lambda page: page.name)
+def test_commands_can_be_given(page: Path) -> None:
+    """Commands, options and their values are understood, also where a run takes too long for a test."""
+    for kind, code in blocks(page):
+        if kind not in ("bash", "text", ""):
+            continue
+        for line in re.sub(r" *\\\n *", " ", code).splitlines():
+            if line.startswith("kvgym ") and "…" not in line:
+                words = shlex.split(line, comments=True)[1:]
+                load_command(words[0]).make_context(words[0], words[1:])
+
+
+def test_scripts_that_are_shown_exist() -> None:
+    for page in PAGES:
+        for name in re.findall(
+            r"^(?:\S*python )(scripts/[\w/]+(?:\.py)?)", page.read_text("utf-8"), re.MULTILINE
+        ):
+            assert (DOCS.parent / name).exists(), f"{page.name}: {name}"
+
+
+@pytest.mark.parametrize("page", ELSEWHERE)
+def test_examples_that_run_elsewhere_do(page: str) -> None:
+    assert page in (DOCS.parent / ELSEWHERE[page]).read_text("utf-8")
 
 
 def test_scenarios_named_in_the_docs_exist() -> None:
     named = set()
-    for page in [*DOCS.glob("**/*.md"), DOCS.parent / "README.md"]:
+    for page in [*PAGES, DOCS.parent / "README.md"]:
         named |= set(re.findall(r"--scenario ([\w.-]+)", page.read_text("utf-8")))
     assert named
     assert {name for name in named if not name.endswith((".yaml", "-"))} <= set(scenario_names())
 
 
 def test_links_lead_somewhere() -> None:
-    for page in DOCS.glob("**/*.md"):
+    for page in PAGES:
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
@@ -91,7 +152,7 @@ def headlines(page: Path) -> list[str]:
 
 
 def test_links_to_headlines_lead_to_one() -> None:
-    for page in [*DOCS.glob("**/*.md"), DOCS.parent / "README.md"]:
+    for page in [*PAGES, DOCS.parent / "README.md"]:
         for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text("utf-8")):
             if not target.startswith("http"):
                 found = headlines(page.parent / target if target else page)

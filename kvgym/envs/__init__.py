@@ -7,10 +7,122 @@ May import :mod:`kvgym.report` and what is below it; may be imported from :mod:`
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import gymnasium as gym
 
 from kvgym.envs.registration import ACTIONS
 from kvgym.envs.scheduling.actions.catalogue import BUILT_IN
+from kvgym.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from kvgym.envs.agents import AgentPolicy, play
+    from kvgym.envs.demonstrations import Demonstrations, demonstrate
+    from kvgym.envs.expressible import inexpressible_policies
+    from kvgym.envs.registration import register_action, register_observation, register_reward
+    from kvgym.envs.routing.agents import AgentRouter, play_router
+    from kvgym.envs.routing.config import RoutingConfig
+    from kvgym.envs.routing.environment import RoutingEnv
+    from kvgym.envs.scheduling.actions.composing import (
+        add_admission,
+        add_eviction,
+        can_admit,
+        evict_overflow,
+        number_fitting,
+        room_left,
+        settle,
+    )
+    from kvgym.envs.scheduling.actions.kind import (
+        COMPLETE,
+        MORE,
+        ActionKind,
+        apply_kernel,
+        boundary_kernel,
+        encode_kernel,
+        features_kernel,
+        mask_kernel,
+    )
+    from kvgym.envs.scheduling.components import (
+        ObservationPart,
+        RewardTerm,
+        observation_kernel,
+        reward_kernel,
+    )
+    from kvgym.envs.scheduling.config import EnvConfig
+    from kvgym.envs.scheduling.environment import ServingEnv
+    from kvgym.envs.scheduling.opening import open_environment, open_rule
+    from kvgym.envs.scheduling.spaces import feature_names
+    from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "agents": "AgentPolicy play",
+            "demonstrations": "Demonstrations demonstrate",
+            "expressible": "inexpressible_policies",
+            "registration": "register_action register_observation register_reward",
+            "routing.agents": "AgentRouter play_router",
+            "routing.config": "RoutingConfig",
+            "routing.environment": "RoutingEnv",
+            "scheduling.actions.composing": (
+                "add_admission add_eviction can_admit evict_overflow number_fitting room_left settle"
+            ),
+            "scheduling.actions.kind": (
+                "ActionKind COMPLETE MORE apply_kernel boundary_kernel "
+                "encode_kernel features_kernel mask_kernel"
+            ),
+            "scheduling.components": "ObservationPart RewardTerm observation_kernel reward_kernel",
+            "scheduling.config": "EnvConfig",
+            "scheduling.environment": "ServingEnv",
+            "scheduling.opening": "open_environment open_rule",
+            "scheduling.spaces": "feature_names",
+            "scheduling.vector_environment": "ServingVectorEnv",
+        },
+    )
+
+__all__ = [
+    "COMPLETE",
+    "IDS",
+    "MORE",
+    "ROUTING_IDS",
+    "SCHEDULING_IDS",
+    "ActionKind",
+    "AgentPolicy",
+    "AgentRouter",
+    "Demonstrations",
+    "EnvConfig",
+    "ObservationPart",
+    "RewardTerm",
+    "RoutingConfig",
+    "RoutingEnv",
+    "ServingEnv",
+    "ServingVectorEnv",
+    "add_admission",
+    "add_eviction",
+    "apply_kernel",
+    "boundary_kernel",
+    "can_admit",
+    "demonstrate",
+    "encode_kernel",
+    "environment_names",
+    "evict_overflow",
+    "feature_names",
+    "features_kernel",
+    "inexpressible_policies",
+    "mask_kernel",
+    "number_fitting",
+    "observation_kernel",
+    "open_environment",
+    "open_rule",
+    "play",
+    "play_router",
+    "register_action",
+    "register_observation",
+    "register_reward",
+    "reward_kernel",
+    "room_left",
+    "settle",
+]
 
 SCHEDULING_IDS = {entry.id: name for name, entry in BUILT_IN.items()}
 """Ids of the library's environments that schedule one worker, and the kind of action behind each."""

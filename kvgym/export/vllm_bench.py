@@ -34,6 +34,16 @@ from kvgym.workloads.arrivals import GammaArrivals, PoissonArrivals
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload
 
+__all__ = [
+    "NAMES",
+    "Setup",
+    "details",
+    "summary",
+    "table",
+    "write",
+    "write_comparison",
+]
+
 _STATISTICS = {"mean": "mean", "median": "p50", "std": "std", "p90": "p90", "p95": "p95", "p99": "p99"}
 _FAMILIES = {"ttft": "ttft", "tpot": "tpot", "itl": "tbt", "e2el": "e2e_latency"}
 

@@ -29,6 +29,16 @@ from kvgym.theory.nested import (
     thresholds_of,
 )
 
+__all__ = [
+    "MemoryBound",
+    "SegmentDesign",
+    "memory_bound",
+    "memory_by_segments",
+    "segment_design",
+    "theta",
+    "theta_lower_bound",
+]
+
 
 def theta(n_prev: float, n_k: float, p_k: float) -> float:
     """Return the positive solution of e^(-theta n_k) (1 - p + p e^theta)^n_prev = 1, eq. (20).

@@ -24,6 +24,26 @@ from kvgym.theory.checks import check_number, check_numbers
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
 
+__all__ = [
+    "class_load",
+    "drift_bound",
+    "is_overloaded",
+    "largest_budget_unknown",
+    "largest_budgets",
+    "least_unfinished",
+    "load",
+    "mean_latency_bound",
+    "mean_queue_bound",
+    "mean_workload",
+    "overflow_bound",
+    "peak_memory",
+    "request_workload",
+    "smallest_budgets",
+    "sufficient",
+    "sufficient_unknown",
+    "unfinished_growth",
+]
+
 
 def request_workload(prompt_len: ArrayLike, output_len: ArrayLike) -> NDArray[Any]:
     """Return l·o + (o + o²)/2: KV tokens of a request summed over the o slots in which it is active.

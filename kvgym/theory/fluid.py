@@ -21,6 +21,23 @@ from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.checks import check_number, check_numbers
 from kvgym.workloads.classes import ClassStatistics
 
+__all__ = [
+    "Equilibrium",
+    "batch_memory",
+    "class_load",
+    "fcfs_overflow_probability",
+    "fluid_equilibrium",
+    "full_batch_time",
+    "is_unstable",
+    "load_time",
+    "practical_thresholds",
+    "safe_arrivals",
+    "stability_load",
+    "wait_condition",
+    "wait_margin",
+    "wait_thresholds",
+]
+
 ROUNDING = 1e-12
 """Relative difference below which two computed numbers of requests count as equal."""
 

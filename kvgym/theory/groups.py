@@ -25,6 +25,17 @@ from kvgym.theory.nested import Floats, chain, ends_of, least_above, segment_mem
 from kvgym.theory.time_varying import peak_arrivals, worst_arrivals, worst_survival
 from kvgym.workloads.classes import ClassStatistics, RateProfile
 
+__all__ = [
+    "SegmentGroup",
+    "group_batch_time",
+    "group_memory",
+    "group_memory_bound",
+    "group_thresholds",
+    "safest_thresholds",
+    "segment_loads",
+    "split_thresholds",
+]
+
 SLACKS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Drifts among which :func:`safest_thresholds` looks for the least memory."""
 

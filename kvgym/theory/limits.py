@@ -19,6 +19,14 @@ from kvgym.theory.checks import check_number
 from kvgym.theory.fluid import class_load, fluid_equilibrium
 from kvgym.workloads.classes import ClassStatistics
 
+__all__ = [
+    "best_throughput",
+    "least_backlog",
+    "least_latency",
+    "service_rate",
+    "unknown_types_equilibrium",
+]
+
 UNKNOWN_TYPES = (ClassStatistics("1", 1.0, 1.0, 1.0), ClassStatistics("2", 1.0, 1.0, 2.0))
 """The instance of Propositions 3 and 5: prompts of one token, outputs of one or two, one each per iteration."""
 

@@ -37,6 +37,17 @@ from kvgym.errors import ConfigError
 from kvgym.theory.checks import check_number, check_numbers
 from kvgym.theory.flow import request_workload
 
+__all__ = [
+    "Span",
+    "competitive_ratio_at_most",
+    "group_of",
+    "latency_at_most",
+    "meets_theorem",
+    "optimum_at_least",
+    "ordered_volume",
+    "spans_at_most",
+]
+
 VOLUME_FACTOR = 1536
 """Of the first term of Lemma 4.4."""
 

@@ -21,6 +21,15 @@ from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.checks import check_number, check_numbers
 from kvgym.theory.fluid import ROUNDING, least_thresholds, load_time, whole_numbers
 
+__all__ = [
+    "nested_batch_time",
+    "nested_condition",
+    "nested_thresholds",
+    "practical_nested_thresholds",
+    "segment_memory",
+    "survival_probabilities",
+]
+
 MemoryForm: TypeAlias = Literal["exact", "theorem", "segment_design"]
 """How M^pi is computed, see :func:`segment_memory`."""
 

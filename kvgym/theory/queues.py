@@ -20,6 +20,19 @@ from kvgym.errors import ConfigError
 from kvgym.theory.buffers import theta
 from kvgym.theory.checks import check_number
 
+__all__ = [
+    "expected_walk_maximum",
+    "kingman_bound",
+    "poisson_excess",
+    "poisson_queue_law",
+    "queue_bound",
+    "segment_queue_bound",
+    "segment_queue_law",
+    "segment_queue_tail",
+    "throughput_gap",
+    "zero_drift_bound",
+]
+
 Floats = NDArray[np.float64]
 
 

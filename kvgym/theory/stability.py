@@ -22,6 +22,22 @@ from kvgym.workloads.table import RequestTable
 if TYPE_CHECKING:
     from kvgym.runner import SimulationResult
 
+__all__ = [
+    "ESTIMATORS",
+    "batch_durations",
+    "cumulative_memory",
+    "implied_batch_time",
+    "is_overloaded",
+    "is_stable",
+    "mean_cumulative_memory",
+    "mean_cumulative_memory_uniform",
+    "memory_slack",
+    "outstanding_memory",
+    "provision",
+    "service_rate",
+    "typical_batch_time",
+]
+
 ESTIMATORS: dict[str, int | None] = {"median": None, "mean": 0, "trimmed_5": 5, "trimmed_10": 10}
 """Estimators of b̄ by name: per cent of the batches, the longest ones, left out of a mean; None = median."""
 

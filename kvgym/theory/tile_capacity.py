@@ -17,6 +17,17 @@ from kvgym.batch_time.tile import TiledNode
 from kvgym.errors import ConfigError
 from kvgym.theory.checks import check_number, check_numbers
 
+__all__ = [
+    "cycle_length",
+    "load_slack",
+    "max_rate",
+    "mean_request_time",
+    "request_time",
+    "requests_per_cycle",
+    "time_besides_prefill_attention",
+    "worst_request_time",
+]
+
 
 def request_time(
     prompt_len: ArrayLike, output_len: ArrayLike, node: TiledNode, *, chunk: int | None = None

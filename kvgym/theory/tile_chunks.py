@@ -31,6 +31,14 @@ from kvgym.errors import ConfigError
 from kvgym.theory.checks import check_number, check_numbers
 from kvgym.theory.tile_capacity import time_besides_prefill_attention
 
+__all__ = [
+    "attained_request_time",
+    "best_chunks",
+    "capacity_gap",
+    "least_request_time",
+    "prefill_time",
+]
+
 
 def best_chunks(prompt_len: int, node: TiledNode, *, overhead: float = 0.0) -> NDArray[np.int64]:
     """Return the chunks in which a prompt is prefilled soonest, each of them a batch of its own, by (7).

@@ -26,6 +26,15 @@ from kvgym.theory.nested import (
 )
 from kvgym.workloads.classes import ClassStatistics
 
+__all__ = [
+    "peak_arrivals",
+    "time_varying_condition",
+    "time_varying_thresholds",
+    "time_varying_wait_thresholds",
+    "worst_arrivals",
+    "worst_survival",
+]
+
 
 def worst_arrivals(times: ArrayLike, rates: ArrayLike, window: float, period: float | None = None) -> float:
     """Return the most requests expected in any interval of the given length, the supremum in eq. (15).

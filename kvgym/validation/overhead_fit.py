@@ -166,7 +166,7 @@ def fit_overhead(
 ) -> OverheadFit:
     """Find the overhead whose replay is nearest to a log.
 
-    The loss is the mean |log(simulated / observed)| of token times and end-to-end latencies, see
+    The loss is the mean ``|log(simulated / observed)|`` of token times and end-to-end latencies, see
     :func:`~kvgym.validation.replay.loss`. The overhead of a batch of usual size is searched from 0 to the median
     token time of the log, and how it divides into a batch's and the requests' part: by rectangles (DIRECT), then by
     simplexes (Nelder and Mead) around the best points. Nothing is random: equal input gives equal output.

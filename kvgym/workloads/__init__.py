@@ -8,8 +8,9 @@ from :mod:`kvgym.simulator` and above.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from kvgym.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kvgym.workloads.adversarial import theorem_4_1_schedule, theorem_4_1_workload
@@ -19,24 +20,19 @@ if TYPE_CHECKING:
     from kvgym.workloads.table import RequestTable
     from kvgym.workloads.traces import Trace, load_trace, read_trace, trace_formats, write_requests
     from kvgym.workloads.workload import Workload, make_workload
-
-_HOME = {
-    "RequestClass": "spec",
-    "RequestTable": "table",
-    "Trace": "traces",
-    "Workload": "workload",
-    "WorkloadSpec": "spec",
-    "describe_presets": "presets",
-    "load_trace": "traces",
-    "make_workload": "workload",
-    "mcsf_instance": "instances",
-    "preset_names": "presets",
-    "read_trace": "traces",
-    "theorem_4_1_schedule": "adversarial",
-    "theorem_4_1_workload": "adversarial",
-    "trace_formats": "traces",
-    "write_requests": "traces",
-}
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "adversarial": "theorem_4_1_schedule theorem_4_1_workload",
+            "instances": "mcsf_instance",
+            "presets": "describe_presets preset_names",
+            "spec": "RequestClass WorkloadSpec",
+            "table": "RequestTable",
+            "traces": "Trace load_trace read_trace trace_formats write_requests",
+            "workload": "Workload make_workload",
+        },
+    )
 
 __all__ = [
     "RequestClass",
@@ -55,17 +51,3 @@ __all__ = [
     "trace_formats",
     "write_requests",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name from its module on first use."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """List the public names."""
-    return sorted(__all__)

@@ -32,7 +32,7 @@ _FLAGS = ("_over", "_done", "_livelock", "_owed", "_request")
 
 
 class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
-    """Routing requests to the workers of a cluster, each of which has a scheduler and a KV cache of its own.
+    """``kvgym/Route-v0``: routing requests to workers, each of which has a scheduler and a KV cache of its own.
 
     Description:
         Requests arrive over time. Each goes to a worker at once and stays there; with prefill and decode workers
@@ -48,11 +48,9 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     Observation Space:
         float32 in [0, 1], see :mod:`kvgym.envs.routing.features` for every feature:
 
-        | key | shape | content |
-        |---|---|---|
-        | system | (5,) | requests in the system, arrival rate, time |
-        | request | (12,) | the request to be routed, as far as ``information`` allows |
-        | workers | (11 r,) | 11 features of each worker |
+        - ``system`` (5,): requests in the system, arrival rate, time
+        - ``request`` (12,): the request to be routed, as far as ``information`` allows
+        - ``workers`` (11 r,): 11 features of each worker
 
         ``observation="flat"`` puts them one after the other in this order, ``"dict"`` keeps the keys, and
         ``"rllib"`` is the flat one beside a float32 ``action_mask``.

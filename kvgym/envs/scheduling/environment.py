@@ -22,6 +22,7 @@ from kvgym.envs.scheduling.episodes import (
     Episodes,
     EpisodeTables,
 )
+from kvgym.envs.scheduling.explaining import introduction
 from kvgym.envs.scheduling.state import EnvState
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.metrics import metric_names
@@ -49,22 +50,17 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         :func:`kvgym.simulate`: same engine, same batch times, same requests for the same workload seed.
 
     Action Space:
-        By id, see the modules of :mod:`kvgym.envs.scheduling.actions`: ``kvgym/AdmitEvict-v0`` Discrete(Q + W + 1),
-        ``kvgym/AdmitCount-v0`` Discrete(Q + 1), ``kvgym/Flags-v0`` MultiBinary(Q + W), ``kvgym/Knobs-v0``
-        MultiDiscrete, four knobs, ``kvgym/Rank-v0`` a Box, weights of the rule of ``ranked``, ``kvgym/RankScores-v0``
-        Box(Q + W), what is added to its scores, ``kvgym/Tokens-v0`` Box(2 Q + 2 W + 1), all that a policy can
-        decide. A choice outside the mask is a no-op: it adds nothing to the decision, and is counted in
-        ``info["ignored"]``. An action outside the space is an error, and changes nothing.
+        By id: ``help(env.unwrapped)`` and the page of the environment say what the actions of this one are. A choice
+        outside the mask is a no-op: it adds nothing to the decision, and is counted in ``info["ignored"]``. An action
+        outside the space is an error, and changes nothing.
 
     Observation Space:
         float32, finite bounds, see :mod:`kvgym.envs.scheduling.observations` for every feature:
 
-        | key | shape | content |
-        |---|---|---|
-        | system | (14,) | memory, counts, coming batch, arrival rate, time |
-        | profile | (16,) | future memory, 1 to 2^15 iterations ahead |
-        | queue | (8 Q,) | 8 features of each position of the queue window |
-        | active | (7 W,) | 7 features of each position of the active window |
+        - ``system`` (14,): memory, counts, coming batch, arrival rate, time
+        - ``profile`` (16,): future memory, 1 to 2^15 iterations ahead
+        - ``queue`` (8 Q,): 8 features of each position of the queue window
+        - ``active`` (7 W,): 7 features of each position of the active window
 
         ``observation="flat"`` puts them one after the other in this order; ``"dict"`` keeps the keys, which
         Gymnasium sorts, so that ``FlattenObservation`` of it has another order; ``"rllib"`` is the
@@ -116,6 +112,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             )
         self.render_mode = render_mode
         self.config = EnvConfig.of(**arguments)
+        self.__doc__ = introduction(self.config, ServingEnv)
         self._compiled = compiled
         self.episodes = Episodes(self.config, 1, compiled=compiled)
         self.action_space = self.episodes.space

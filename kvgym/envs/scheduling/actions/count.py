@@ -26,6 +26,7 @@ from kvgym.envs.scheduling.actions.kind import (
     COMPLETE,
     ActionConfig,
     ActionKind,
+    ActionPart,
     apply_kernel,
     encode_kernel,
     mask_kernel,
@@ -91,6 +92,12 @@ class AdmitCount(ActionKind):
     def space(self, config: ActionConfig) -> spaces.Discrete:
         """Return Discrete(Q + 1)."""
         return spaces.Discrete(self.mask_size(config))
+
+    def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
+        """Return what the number means."""
+        most = config.queue_window
+        meaning = "admit so many from the front of the queue window; none if they do not fit together"
+        return (ActionPart(f"0 … {most}", meaning, "requests", 0, most),)
 
     def mask_size(self, config: ActionConfig) -> int:
         """Return Q + 1."""

@@ -26,6 +26,7 @@ from kvgym.envs.scheduling.actions.kind import (
     COMPLETE,
     ActionConfig,
     ActionKind,
+    ActionPart,
     apply_kernel,
     encode_kernel,
     mask_kernel,
@@ -118,6 +119,18 @@ class Flags(ActionKind):
     def space(self, config: ActionConfig) -> spaces.MultiBinary:
         """Return MultiBinary(Q + W)."""
         return spaces.MultiBinary(config.queue_window + config.active_window)
+
+    def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
+        """Return what the flags mean."""
+        queue, size = config.queue_window, config.queue_window + config.active_window
+        admit, evict = (
+            "1: admit the request at this position of the queue window",
+            "1: evict the request at this position",
+        )
+        return (
+            ActionPart(f"0 … {queue - 1}", admit, "flag", 0, 1),
+            ActionPart(f"{queue} … {size - 1}", f"{evict} of the active window, latest first", "flag", 0, 1),
+        )
 
     def mask_size(self, config: ActionConfig) -> int:
         """Return 2 (Q + W): for every flag "0 possible" and "1 possible"."""

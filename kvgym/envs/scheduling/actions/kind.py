@@ -19,9 +19,10 @@ action, the decision must be one that the worker can carry out: the engine repai
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from gymnasium import spaces
@@ -98,6 +99,24 @@ class ActionConfig(Protocol):
         ...
 
 
+class ActionPart(NamedTuple):
+    """What a value of a Discrete action, or a number of any other, means.
+
+    Attributes:
+        place: which values or numbers, e.g. ``"0 … 15"``.
+        meaning: what they do.
+        unit: of the number, "–" where it has none.
+        low: its smallest value.
+        high: its largest.
+    """
+
+    place: str
+    meaning: str
+    unit: str
+    low: float
+    high: float
+
+
 class ActionKind(ABC):
     """A kind of action.
 
@@ -126,6 +145,19 @@ class ActionKind(ABC):
     @abstractmethod
     def space(self, config: ActionConfig) -> spaces.Space[Any]:
         """Return the space of single actions."""
+
+    def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
+        """Return what the actions mean, for tables; here all parts of the space alike, as the class says."""
+        space, meaning = self.space(config), str(inspect.getdoc(type(self))).partition("\n\n")[0]
+        if isinstance(space, spaces.Discrete):
+            last = int(space.start + space.n - 1)
+            return (ActionPart(f"{space.start} … {last}", meaning, "–", int(space.start), last),)
+        low, high = (
+            (float(np.min(space.low)), float(np.max(space.high))) if isinstance(space, spaces.Box) else (0, 1)
+        )
+        if isinstance(space, spaces.MultiDiscrete):
+            high = int(np.max(space.nvec)) - 1
+        return (ActionPart(f"0 … {self.size(config) - 1}", meaning, "–", low, high),)
 
     @abstractmethod
     def mask_size(self, config: ActionConfig) -> int:

@@ -22,7 +22,14 @@ from kvgym.envs.scheduling.actions.composing import (
     settle_overflow,
     somebody_must_go,
 )
-from kvgym.envs.scheduling.actions.kind import COMPLETE, ActionConfig, ActionKind, apply_kernel, mask_kernel
+from kvgym.envs.scheduling.actions.kind import (
+    COMPLETE,
+    ActionConfig,
+    ActionKind,
+    ActionPart,
+    apply_kernel,
+    mask_kernel,
+)
 from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.tables import MARKED
 from kvgym.envs.scheduling.window import Env
@@ -171,6 +178,29 @@ class Knobs(ActionKind):
     def space(self, config: ActionConfig) -> spaces.MultiDiscrete:
         """Return MultiDiscrete of the numbers of levels."""
         return spaces.MultiDiscrete(list(knob_levels()))
+
+    def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
+        """Return what each knob sets, and its levels."""
+        explained = {
+            "protection": ("memory kept free of new requests", "share of memory"),
+            "cap": ("most admissions in an iteration", "requests"),
+            "budget": ("most tokens in an iteration, decodes first", "tokens"),
+            "quantum": ("output after which a request may have to give way", "tokens"),
+        }
+        said = {
+            name: ", ".join("no limit" if level == 2**31 - 1 else f"{level:,}" for level in levels)
+            for name, levels in LEVELS.items()
+        }
+        return tuple(
+            ActionPart(
+                f"{k}",
+                f"{name}, {explained[name][0]}: {said[name]}",
+                f"level of {explained[name][1]}",
+                0,
+                count - 1,
+            )
+            for k, (name, count) in enumerate(zip(LEVELS, knob_levels(), strict=True))
+        )
 
     def mask_size(self, config: ActionConfig) -> int:
         """Return the sum of the numbers of levels."""

@@ -34,6 +34,7 @@ from kvgym.envs.scheduling.actions.kind import (
     MORE,
     ActionConfig,
     ActionKind,
+    ActionPart,
     apply_kernel,
     encode_kernel,
     mask_kernel,
@@ -121,6 +122,21 @@ class AdmitEvict(ActionKind):
     def space(self, config: ActionConfig) -> spaces.Discrete:
         """Return Discrete(Q + W + 1)."""
         return spaces.Discrete(self.mask_size(config))
+
+    def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
+        """Return what each choice means."""
+        queue, run = config.queue_window, config.queue_window + config.active_window
+        admit, evict = (
+            "admit the request at this position of the queue window",
+            "evict the request at this position",
+        )
+        return (
+            ActionPart(f"0 … {queue - 1}", admit, "–", 0, queue - 1),
+            ActionPart(
+                f"{queue} … {run - 1}", f"{evict} of the active window, latest first", "–", queue, run - 1
+            ),
+            ActionPart(f"{run}", "run the batch", "–", run, run),
+        )
 
     def mask_size(self, config: ActionConfig) -> int:
         """Return Q + W + 1."""

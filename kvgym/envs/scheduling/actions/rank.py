@@ -24,7 +24,15 @@ from numpy.typing import NDArray
 from kvgym.baselines.ranked.layout import NUM_WEIGHTS, SCORES
 from kvgym.baselines.ranked.scheduler import Ranked, empty_memory, renew
 from kvgym.baselines.ranked.weights import WEIGHTS
-from kvgym.envs.scheduling.actions.kind import COMPLETE, ActionConfig, ActionKind, apply_kernel, mask_kernel
+from kvgym.docstrings import meanings
+from kvgym.envs.scheduling.actions.kind import (
+    COMPLETE,
+    ActionConfig,
+    ActionKind,
+    ActionPart,
+    apply_kernel,
+    mask_kernel,
+)
 from kvgym.envs.scheduling.actions.ranking import decide, follow, write_features
 from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
 from kvgym.errors import ConfigError, UnknownNameError
@@ -148,6 +156,14 @@ class Rank(_Ranking):
         low, high = (np.array([getattr(w, end) for w in WEIGHTS]) for end in ("low", "high"))
         return spaces.Box(low, high, dtype=np.float64)
 
+    def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
+        """Return what each weight does."""
+        explained = meanings(Ranked.__init__)
+        return tuple(
+            ActionPart(f"{k}", f"{w.name}: {explained[w.name]}", "–", w.low, w.high)
+            for k, w in enumerate(WEIGHTS)
+        )
+
     def mask_size(self, config: ActionConfig) -> int:
         """Return the number of weights; all can be set at any time."""
         return len(WEIGHTS)
@@ -186,6 +202,23 @@ class RankScores(_Ranking):
     def space(self, config: ActionConfig) -> spaces.Box:
         """Return Box(Q + W) in [-10, 10], float64."""
         return spaces.Box(-MOST_ADDED, MOST_ADDED, (config.queue_window + config.active_window,), np.float64)
+
+    def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
+        """Return what is added to whom."""
+        queue, size = config.queue_window, config.queue_window + config.active_window
+        added, unit = "added to the score of the request at this position of the", "logarithm of work"
+        return (
+            ActionPart(
+                f"0 … {queue - 1}",
+                f"{added} queue window; the least score is first",
+                unit,
+                -MOST_ADDED,
+                MOST_ADDED,
+            ),
+            ActionPart(
+                f"{queue} … {size - 1}", f"{added} active window, latest first", unit, -MOST_ADDED, MOST_ADDED
+            ),
+        )
 
     def mask_size(self, config: ActionConfig) -> int:
         """Return Q + W, a place per row."""

@@ -29,6 +29,7 @@ from kvgym.envs.scheduling.actions.kind import (
     COMPLETE,
     ActionConfig,
     ActionKind,
+    ActionPart,
     apply_kernel,
     encode_kernel,
     mask_kernel,
@@ -230,6 +231,21 @@ class Tokens(ActionKind):
         """Return Box(2 Q + 2 W + 1), float64."""
         size = ROW * (config.queue_window + config.active_window) + 1
         return spaces.Box(-1.0, 1.0, (size,), np.float64)
+
+    def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
+        """Return what the numbers mean."""
+        queue, active = config.queue_window, config.active_window
+        waiting = "request i of the queue window: below 0 it stays; else it is admitted with this share of its prompt"
+        running = "request i of the active window: below 0 it is evicted; else this share of what it has left; 0 pauses"
+        place = "its place in the order, ascending"
+        wait = "until when the worker waits for an arrival; now or before runs the batch, 1 sets no limit"
+        return (
+            ActionPart(f"2 i, i < {queue}", waiting, "share", -1, 1),
+            ActionPart(f"2 i + 1, i < {queue}", place, "–", -1, 1),
+            ActionPart(f"{ROW * queue} + 2 i, i < {active}", running, "share", -1, 1),
+            ActionPart(f"{ROW * queue + 1} + 2 i, i < {active}", place, "–", -1, 1),
+            ActionPart(f"{ROW * (queue + active)}", wait, "2^30 s", -1, 1),
+        )
 
     def mask_size(self, config: ActionConfig) -> int:
         """Return Q + W + 1: a place per request, and one for the wait."""

@@ -1,0 +1,163 @@
+"""The documentation site: ``sphinx-build -W docs build/site``, with the extra ``docs``.
+
+Pages are those of this folder; the reference of the public modules, and the pages that lie beside the README, are
+written into ``docs/generated`` when the site is built.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pygments.lexers.special import TextLexer
+from sphinx.highlighting import lexers
+from sphinx.pycode import ModuleAnalyzer
+
+import kvgym
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+GENERATED = DOCS / "generated"
+OUTSIDE = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
+COPIES = {ROOT / name: GENERATED / name.lower() for name in OUTSIDE}
+COPIES |= {
+    path: GENERATED / f"agent-{path.name}" for path in sorted((ROOT / "agents" / "models").glob("*.md"))
+}
+written: set[Path] = set()
+LINK = re.compile(r"\]\((?!http|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+project = "kvgym"
+author = copyright = "The kvgym developers"  # noqa: A001
+version = release = kvgym.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["images", "**/README.md"]
+html_theme = "furo"
+html_title = f"kvgym {version}"
+html_show_sourcelink = False
+myst_heading_anchors = 6
+napoleon_custom_sections = [
+    ("Description", "notes_style"), "Action Space", "Observation Space", "Rewards", "Starting State", "Episode End",
+    "Information", "Version History",
+]  # fmt: skip
+autodoc_typehints = "none"  # signatures and the words of the docstrings say it; types would be there thrice
+napoleon_use_ivar = True
+autodoc_member_order = "bysource"
+lexers["mermaid"] = TextLexer()  # shown as the text it is: drawing it takes a script from the network
+
+
+def public_modules(module: types.ModuleType = kvgym) -> Iterator[types.ModuleType]:
+    """Yield kvgym and every module below that stands in an ``__all__``."""
+    yield module
+    for name in module.__all__:
+        if isinstance(getattr(module, name), types.ModuleType):
+            yield from public_modules(getattr(module, name))
+
+
+def reference_page(module: types.ModuleType, homes: dict[int, str]) -> str:
+    """Return the page of a module: links to what another page explains, and the rest in full."""
+    names = [name for name in module.__all__ if not name.startswith("__")]
+    links, entries = [], []
+    for name in names:
+        value = getattr(module, name)
+        if isinstance(value, types.ModuleType):
+            links.append(f"- :doc:`{value.__name__}`: {summary(value)}")
+        elif homes[id(value)] != module.__name__:
+            links.append(f"- :py:obj:`{name} <{homes[id(value)]}.{name}>`: {summary(value)}")
+        elif isinstance(value, type):
+            entries += [f".. autoclass:: {name}", "   :members:", ""]
+        elif inspect.isroutine(value):
+            entries += [f".. autofunction:: {name}", ""]
+        else:
+            entries += [f".. py:data:: {name}", "", *(f"   {line}" for line in constant_doc(name, value)), ""]
+    head = [
+        f"# {module.__name__}",
+        "",
+        "```{eval-rst}",
+        f".. automodule:: {module.__name__}",
+        "   :no-members:",
+        "",
+    ]
+    return "\n".join([*head, *links, "", f".. currentmodule:: {module.__name__}", "", *entries, "```", ""])
+
+
+def summary(value: Any) -> str:
+    """Return the first paragraph of a docstring, on one line."""
+    return str(inspect.getdoc(value)).partition("\n\n")[0].replace("\n", " ")
+
+
+def constant_doc(name: str, value: Any) -> list[str]:
+    """Return what stands below a constant or kernel where it is defined."""
+    if inspect.getdoc(value) and not isinstance(value, (dict, tuple, list, str, int, float, frozenset)):
+        return [summary(value)]
+    for module in [module for key, module in sys.modules.items() if key.startswith("kvgym.")]:
+        if getattr(module, name, None) is value:
+            found = ModuleAnalyzer.for_module(module.__name__).find_attr_docs().get(("", name))
+            if found:
+                return found
+    return []
+
+
+def write_reference() -> None:
+    """Write a page for every public module, and one that lists them."""
+    modules = list(public_modules())
+    homes: dict[int, str] = {}
+    for module in modules:  # later modules lie deeper, where a name is explained
+        homes |= {id(getattr(module, name)): module.__name__ for name in module.__all__}
+    for module in modules:
+        write(f"{module.__name__}.md", reference_page(module, homes))
+    listed = "\n".join(module.__name__ for module in modules)
+    write("api.md", f"# Reference\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n")
+
+
+def write_copies() -> None:
+    """Write the pages that lie outside this folder, with the same links seen from here."""
+    for path, page in COPIES.items():
+        text = path.read_text("utf-8")
+        write(page.name, LINK.sub(lambda m, up=path.parent: moved(m, up), text))
+
+
+def moved(link: re.Match[str], folder: Path) -> str:
+    """Return a link of a page in another folder as it is written in the folder of generated pages."""
+    return f"]({os.path.relpath(folder / link[1], GENERATED)}{link[2] or ''})"
+
+
+def write(name: str, text: str) -> None:
+    """Write a page unless it is there as it is, so that Sphinx reads what has changed only."""
+    path = GENERATED / name
+    written.add(path)
+    path.parent.mkdir(exist_ok=True)
+    if not path.exists() or path.read_text("utf-8") != text:
+        path.write_text(text, "utf-8")
+
+
+def resolve_links(app: Any, docname: str, source: list[str]) -> None:
+    """Lead links out of this folder to a page of the site; files are downloads, other folders have no link."""
+    folder = (DOCS / docname).parent
+
+    def resolved(match: re.Match[str]) -> str:
+        target = (folder / match[2]).resolve()
+        if DOCS in target.parents or (target.is_file() and target.suffix != ".md"):
+            return match[0]
+        page = COPIES.get(target)
+        if page is None and target.is_dir():
+            page = GENERATED / f"{'.'.join(target.relative_to(ROOT).parts)}.md"
+        if page is None or not page.exists():
+            return match[1]
+        return f"[{match[1]}]({os.path.relpath(page, folder)}{match[3] or ''})"
+
+    source[0] = re.sub(r"\[([^\[\]]*)" + LINK.pattern, resolved, source[0])
+
+
+def setup(app: Any) -> None:
+    """Write what is generated, before pages are read."""
+    write_reference()
+    write_copies()
+    for path in set(GENERATED.iterdir()) - written:  # of a name that is public no longer
+        path.unlink()
+    app.connect("source-read", resolve_links)

@@ -1,0 +1,185 @@
+"""A page in Markdown for every environment, made of what the code says: ``python -m kvgym.envs.pages FOLDER``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gymnasium import spaces
+from pydantic import BaseModel
+
+from kvgym.docstrings import meanings, sections
+from kvgym.envs import ROUTING_IDS, SCHEDULING_IDS, environment_names
+from kvgym.envs.routing.config import RoutingConfig
+from kvgym.envs.routing.environment import RoutingEnv
+from kvgym.envs.routing.features import REQUEST_FEATURES, SYSTEM_FEATURES, WORKER_FEATURES
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.envs.scheduling.environment import ServingEnv
+from kvgym.envs.scheduling.explaining import TITLES, Feature, observation_rows, rows
+from kvgym.envs.scheduling.spaces import flat_space
+from kvgym.envs.scheduling.tables import REWARD_TERMS
+
+REWARDS: Mapping[str, tuple[str, str]] = {
+    "latency": ("- time integral of the requests in the system, exact over skipped time", "requests × s"),
+    "ttft": ("- time to first token of requests that finish", "s"),
+    "tokens": ("output tokens delivered", "tokens"),
+    "goodput": ("finished requests that met all of their targets", "requests"),
+    "evictions": ("- KV tokens thrown away", "tokens"),
+}
+"""Meaning and unit of every reward term, before it is divided by ``reward_scale``."""
+
+SHARED = ("Starting State", "Episode End", "Information", "Version History")
+"""Sections of an environment's docstring that its page repeats."""
+
+
+def table(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
+    """Return a table in Markdown."""
+    cells = [[str(cell).replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *cells])
+
+
+def features_table(features: Iterable[Feature]) -> str:
+    """Return the table of a group of features."""
+    return table(
+        ("index", "feature", "meaning", "unit", "min", "max"),
+        ((f.place, f"`{f.name}`", f.meaning, f.unit, f"{f.low:g}", f"{f.high:g}") for f in features),
+    )
+
+
+def markdown(text: str) -> str:
+    """Return a docstring's text as Markdown: roles and double backticks become code, and nothing links."""
+    text = re.sub(r":\w+:`~?\.?([^`]+)`", lambda role: f"`{role[1]}`", text)
+    return text.replace("``", "`")
+
+
+def short(space: spaces.Space[Any]) -> str:
+    """Return a space in a few words: bounds stand in its table."""
+    return f"Box({space.shape[0]}), {space.dtype}" if isinstance(space, spaces.Box) else str(space)
+
+
+def arguments_table(config: BaseModel) -> str:
+    """Return the table of the keyword arguments."""
+    explained = meanings(type(config))
+    return table(
+        ("argument", "default", "meaning"),
+        (
+            (f"`{name}`", f"`{getattr(config, name)!r}`", markdown(explained[name]))
+            for name in type(config).model_fields
+            if name != "action"
+        ),
+    )
+
+
+def scheduling_page(name: str, action: str) -> list[str]:
+    """Return the parts of the page of an environment that schedules one worker."""
+    config = EnvConfig.of(action=action)
+    kind, about = config.kind, sections(ServingEnv)
+    groups = observation_rows(config)
+    shown = [f"### {TITLES[key]}\n\n{features_table(features)}" for key, features in groups.items()]
+    return [
+        markdown(about["Description"]),
+        f"## Actions\n\n`{short(kind.space(config))}`, with the default windows: Q = {config.queue_window} waiting and "
+        f"W = {config.active_window} active requests.",
+        table(
+            ("index", "meaning", "unit", "min", "max"),
+            ((p.place, p.meaning, p.unit, f"{p.low:g}", f"{p.high:g}") for p in kind.parts(config)),
+        ),
+        'A choice outside `info["action_mask"]` adds nothing to the decision and is counted in `info["ignored"]`. '
+        "[Kinds of action](../actions.md) has more, and which schedulers these actions can express.",
+        f"## Observations\n\n`{short(flat_space(config))}`, with the default arguments. All features are normalised: "
+        "flags, shares, and x / (x + scale), which is ½ at the scale. The time scale is `time_scale`, the duration "
+        "scale that of the smallest batch, the rate scale the workload's mean rate. What the level of `information` "
+        "does not reveal is 0, and so are positions that hold no request; more information and `features` add columns.",
+        *shown,
+        *ending(ServingEnv, config),
+    ]
+
+
+def routing_page(name: str, action: str) -> list[str]:
+    """Return the parts of the page of the environment that routes."""
+    config = RoutingConfig.of()
+    env = RoutingEnv()
+    about, bounds, workers = sections(RoutingEnv), env.observation_space, env.action_space
+    assert isinstance(bounds, spaces.Box)
+    assert isinstance(workers, spaces.Discrete)
+    at = len(SYSTEM_FEATURES)
+    groups = (
+        ("The cluster", SYSTEM_FEATURES, 0, ""),
+        ("The request to be routed", REQUEST_FEATURES, at, ""),
+        ("Each worker w", WORKER_FEATURES, at + len(REQUEST_FEATURES), "w"),
+    )
+    count = int(workers.n)
+    return [
+        markdown(about[""]),
+        markdown(about["Description"]),
+        f"## Actions\n\n`{short(env.action_space)}`, with the default of {count} workers.",
+        table(
+            ("index", "meaning", "unit", "min", "max"),
+            [(f"0 … {count - 1}", "send the request in question to this worker", "–", 0, count - 1)],
+        ),
+        markdown(about["Action Space"]),
+        f"## Observations\n\n`{short(env.observation_space)}`, with the default arguments. All features are "
+        "normalised: flags, shares, and x / (x + scale), which is ½ at the scale.",
+        *(
+            f"### {title}\n\n{features_table(rows(f, first, bounds.low, bounds.high, w))}"
+            for title, f, first, w in groups
+        ),
+        *ending(RoutingEnv, config),
+    ]
+
+
+def ending(environment: type[Any], config: EnvConfig | RoutingConfig) -> list[str]:
+    """Return what the pages of all environments end with."""
+    rewards = table(
+        ("term", "meaning", "unit", "default weight"),
+        ((f"`{t}`", *REWARDS[t], f"{config.reward.get(t, 0):g}") for t in REWARD_TERMS),
+    )
+    about = sections(environment)
+    return [
+        "## Rewards\n\nThe weighted sum of terms, each divided by `reward_scale` (default: requests per episode), so "
+        "that with the default weights the undiscounted return of a completed episode is minus the mean end-to-end "
+        'latency in seconds. All terms are in `info["reward_terms"]`, in this order.',
+        rewards,
+        *(f"## {title.capitalize()}\n\n{markdown(about[title])}" for title in SHARED[:-1]),
+        f"## Arguments\n\nOf `gymnasium.make`, all JSON-able, besides `render_mode`.\n\n{arguments_table(config)}",
+        f"## {SHARED[-1].capitalize()}\n\n{markdown(about[SHARED[-1]])}",
+    ]
+
+
+def pages() -> dict[str, str]:
+    """Return the pages by file name, and the one that lists them."""
+    listed = environment_names()
+    made = {}
+    for write, ids in ((scheduling_page, SCHEDULING_IDS), (routing_page, ROUTING_IDS)):
+        for name, action in ids.items():
+            head = f"<!-- python -m kvgym.envs.pages docs/environments -->\n\n# {name}"
+            made[f"{action}.md"] = (
+                "\n\n".join([head, f"{listed[name][0].upper()}{listed[name][1:]}.", *write(name, action)])
+                + "\n"
+            )
+    ids = {**SCHEDULING_IDS, **ROUTING_IDS}
+    overview = table(("id", "action"), ((f"[{name}]({ids[name]}.md)", listed[name]) for name in ids))
+    toctree = "\n".join(["```{toctree}", ":hidden:", "", *ids.values(), "```"])
+    made["index.md"] = (
+        "<!-- python -m kvgym.envs.pages docs/environments -->\n\n# Environments\n\n`import kvgym` registers them; in "
+        'a project of your own, `gymnasium.make("kvgym:kvgym/AdmitCount-v0")` also imports it. They share dynamics, '
+        f"observations and rewards, and differ in what an action is.\n\n{overview}\n\n{toctree}\n"
+    )
+    return made
+
+
+def main() -> None:
+    """Write the pages."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    folder: Path = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (folder / name).write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The documentation site is built without a warning, and has what it should."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvgym.envs import IDS
+
+pytest.importorskip("sphinx")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "-W",
+        "--keep-going",
+        "-d",
+        tmp_path / "trees",
+        "docs",
+        site,
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = {path.relative_to(site).as_posix() for path in site.glob("**/*.html")}
+    assert {"index.html", "start-researcher.html", "start-engineer.html", "start-contributor.html"} <= pages
+    assert len([page for page in pages if page.startswith("environments/")]) == len(IDS) + 1
+    reference = (site / "generated" / "kvgym.policy.html").read_text("utf-8")
+    assert 'id="kvgym.policy.Policy.schedule"' in reference
+    contributing = (site / "generated" / "contributing.html").read_text("utf-8")
+    assert 'href="../compiled-policies.html"' in contributing
