@@ -19,13 +19,15 @@ from kvgym.errors import ConfigError
 
 
 class Hashing:
-    """Chooses by the observation, without learning anything; seldom outside the mask if not told the masks."""
+    """Chooses by the observation, without learning anything; also outside the mask if not told the masks."""
+
+    workers = 5
 
     def predict(self, observation, *, deterministic=True):
         parts = observation.values() if isinstance(observation, dict) else [observation]
         flat = np.concatenate([np.ravel(part) for part in parts]).astype(np.float64)
         number = int(abs(float(flat @ np.arange(1, len(flat) + 1))) * 1e6)
-        return np.array(np.random.default_rng(number).integers(5)), None
+        return np.array(np.random.default_rng(number).integers(self.workers)), None
 
 
 class Masked(Hashing):
@@ -40,6 +42,7 @@ class Masked(Hashing):
 def test_an_agent_acts_in_simulate_as_in_the_environment(cluster, observation, model):
     arguments = {**TIGHT, **CLUSTERS[cluster], "observation": observation, "policy": "fcfs"}
     env = RoutingEnv(**arguments)
+    model.workers = int(env.action_space.n)
     agent = AgentRouter(model, name="mine", **arguments)
     for seed in (0, 1):
         found, _ = env.reset(options={"workload_seed": seed})

@@ -80,14 +80,30 @@ def test_requests_of_given_seeds():
     assert not np.array_equal(observations[0], observations[1])
 
 
-def test_copies_start_anew(equal):
+def test_copies_go_on(equal):
     env = gym.make_vec("kvgym/Route-v0", 2, **SMALL).unwrapped
     env.reset(seed=3)
     env.step(np.zeros(2, int))
-    copied = pickle.loads(pickle.dumps(env))
-    with pytest.raises(gym.error.ResetNeeded):
-        copied.step(np.zeros(2, int))
-    assert equal(copied.reset(), env.reset())
+    copied, states = pickle.loads(pickle.dumps(env)), env.get_state()
+    for _ in range(20):
+        assert equal(copied.step(np.ones(2, int)), env.step(np.ones(2, int)))
+    observation, _ = copied.set_state(states)
+    alone = gym.make("kvgym/Route-v0", **SMALL).unwrapped
+    assert np.array_equal(alone.set_state(states[1])[0], observation[1])
+    again = [copied.step(np.array([2, 1]))[0][1] for _ in range(5)]
+    assert np.array_equal([alone.step(1)[0] for _ in range(5)], again)
+
+
+def test_wrong_actions_change_nothing(equal):
+    env = gym.make_vec("kvgym/Route-v0", 2, **SMALL).unwrapped
+    env.reset(seed=3)
+    before = pickle.dumps(env.get_state())
+    for wrong in ([0, 3], [0, -1]):
+        with pytest.raises(ConfigError, match="of environment 1 is"):
+            env.step(np.array(wrong))
+    with pytest.raises(ConfigError, match="shape"):
+        env.step(np.zeros(3, int))
+    assert pickle.dumps(env.get_state()) == before
 
 
 def test_errors():
