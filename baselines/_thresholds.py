@@ -24,6 +24,7 @@ from kvgym.kernels import (
     jit,
     jit_inline,
     need_of,
+    unlink,
 )
 
 # Layout of the parameters: these numbers, then m thresholds to begin with; of each what a request per stage adds to
@@ -186,19 +187,8 @@ def forget_of_queue(memory: RuleMemory, q: int, i: int) -> None:
     """Take request ``i``, which a router has taken away, out of queue ``q`` if it stands there."""
     state, queues = memory.state, int(memory.params[NUM_QUEUES])
     heads = queues_at(memory)
-    head, tail, following = heads + q, heads + queues + q, heads + 4 * queues
-    before, at = UNKNOWN, state[head]
-    while at != UNKNOWN and at != i:
-        before, at = at, state[following + at]
-    if at == UNKNOWN:
-        return
-    if before == UNKNOWN:
-        state[head] = state[following + i]
-    else:
-        state[following + before] = state[following + i]
-    if state[tail] == i:
-        state[tail] = before
-    state[heads + 2 * queues + q] -= 1
+    if unlink(state, heads + q, heads + queues + q, heads + 4 * queues, i):
+        state[heads + 2 * queues + q] -= 1
 
 
 @jit_inline

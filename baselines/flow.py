@@ -61,6 +61,7 @@ from kvgym.kernels import (
     rounds_for,
     rule_memory,
     seed_words,
+    unlink,
 )
 from kvgym.policy import (
     CompiledPolicy,
@@ -171,18 +172,7 @@ def leave_class(state: Any, n: int, row: int) -> None:
 def forget_of_class(view: RuleView, state: Any, n: int, i: int) -> None:
     """Take request ``i``, which a router has taken away, out of the queue of its class if it stands there."""
     row = class_row(state, n, view.requests[i].class_id)
-    head, tail, following = 1 + n + row, 1 + 2 * n + row, 1 + 3 * n
-    before, at = UNKNOWN, state[head]
-    while at != UNKNOWN and at != i:
-        before, at = at, state[following + at]
-    if at == UNKNOWN:
-        return
-    if before == UNKNOWN:
-        state[head] = state[following + i]
-    else:
-        state[following + before] = state[following + i]
-    if state[tail] == i:
-        state[tail] = before
+    unlink(state, 1 + n + row, 1 + 2 * n + row, 1 + 3 * n, i)
 
 
 @jit

@@ -31,7 +31,8 @@ What there is:
 - The queue: :func:`first_waiting`, :func:`next_waiting`, :func:`next_to_admit`; ids are UNKNOWN where there is none.
 - Who has gone: in a cluster a router may take requests away. A rule that keeps any of what waits or is active in its
   memory forgets ``view.worker.num_left`` of them, :func:`left_request`, before it takes in those of ``view.queued``:
-  from heaps by :func:`forget_left` and :func:`forget_ranked`, from a profile by :func:`profile_of`.
+  from heaps by :func:`forget_left` and :func:`forget_ranked`, from queues by :func:`unlink`, from a profile by
+  :func:`profile_of`.
 - Memory of the coming iteration: :func:`need_of`, :func:`need_of_active`; if not everybody runs in full
   :func:`need_of_tokens`, :func:`need_of_decodes`, :func:`held_by`, :func:`kv_growth`, :func:`claim_of`,
   :func:`chunk_that_fits`, :func:`needs_block`, :func:`full_tokens`.
@@ -176,6 +177,7 @@ __all__ = [
     "rounds_for",
     "rule_memory",
     "seed_words",
+    "unlink",
     "view_of",
 ]
 
@@ -217,6 +219,35 @@ def forget_ranked(view: RuleView, heap: Any, at: int, ranks: Any, base: int) -> 
     """Remove those that a router has taken away from a heap of :func:`ranked_push`."""
     for j in range(view.worker.num_left):
         ranked_forget(heap, at, ranks, base, left_request(view, j))
+
+
+@jit
+def unlink(state: Any, head: int, tail: int, following: int, i: int) -> bool:
+    """Take request ``i`` out of a queue linked in a rule's state, in time proportional to its length.
+
+    Args:
+        state: where ``state[head]`` and ``state[tail]`` are the ends, UNKNOWN if it is empty, and
+            ``state[following + j]`` comes after j.
+        head: place of the first.
+        tail: place of the last.
+        following: place of what comes after request 0.
+        i: the request.
+
+    Returns:
+        Whether it was there.
+    """
+    before, at = UNKNOWN, state[head]
+    while at != UNKNOWN and at != i:
+        before, at = at, state[following + at]
+    if at == UNKNOWN:
+        return False
+    if before == UNKNOWN:
+        state[head] = state[following + i]
+    else:
+        state[following + before] = state[following + i]
+    if state[tail] == i:
+        state[tail] = before
+    return True
 
 
 @jit_inline

@@ -139,7 +139,9 @@ def test_scenarios_named_in_the_docs_exist() -> None:
 def test_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
-            if not target.startswith(("http", "generated/", "../generated/")):  # these the site's build checks
+            if not target.startswith(
+                ("http", "generated/", "../generated/")
+            ):  # these the site's build checks
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.envs.routing.config import RoutingConfig
-from kvgym.errors import ConfigError
+from kvgym.envs.scheduling.state import SavedState
 
 
 @dataclass(frozen=True)
-class RoutingState:
+class RoutingState(SavedState):
     """A routing environment at a moment; it can be pickled, and restored as often as one likes.
 
     Attributes:
@@ -35,20 +35,6 @@ class RoutingState:
     flags: dict[str, Any]
     ended: bool
     steps: int = 0
-
-    def check(self, config: RoutingConfig) -> None:
-        """Check that it can be restored in an environment.
-
-        Raises:
-            ConfigError: that has other arguments.
-        """
-        if self.config is config or self.config == config:
-            return
-        names = RoutingConfig.model_fields
-        other = [name for name in names if getattr(self.config, name) != getattr(config, name)]
-        raise ConfigError(
-            f"the state is of an environment with another {', '.join(other)}; make both with the same arguments"
-        )
 
 
 def pack(arrays: list[NDArray[Any]]) -> NDArray[np.uint8]:

@@ -14,7 +14,7 @@ from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.routing.features import observation_size
 from kvgym.envs.routing.observer import parts
 from kvgym.envs.routing.state import RoutingState
-from kvgym.envs.scheduling.actions.reading import outside, sample_mask
+from kvgym.envs.scheduling.actions.reading import outside
 from kvgym.envs.scheduling.stepping import RUNNING, START, STEP, TERMINATED, TRUNCATED
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
@@ -129,11 +129,4 @@ class RoutingVectorEnv(ServingVectorEnv):
         return {name: flat[:, a:b].copy() for name, (a, b) in self._parts.items()}
 
     def _every_step(self) -> dict[str, Any]:
-        episodes = self.episodes
-        return {
-            "action_mask": sample_mask(self.single_action_space, episodes.masks),
-            "reward_terms": episodes.terms.copy(),
-            "ignored": episodes.ignored.copy(),
-            "time": episodes.times.copy(),
-            "request": episodes.requests.copy(),
-        }
+        return {**super()._every_step(), "request": self.episodes.requests.copy()}

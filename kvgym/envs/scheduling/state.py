@@ -40,7 +40,32 @@ class EpisodeState:
 
 
 @dataclass(frozen=True)
-class EnvState:
+class SavedState:
+    """What is saved of an environment, with what it was made with.
+
+    Attributes:
+        config: its configuration.
+    """
+
+    config: Any
+
+    def check(self, config: Any) -> None:
+        """Check that it can be restored in an environment.
+
+        Raises:
+            ConfigError: that has other arguments.
+        """
+        if self.config is config or self.config == config:
+            return
+        names = type(config).model_fields
+        other = [name for name in names if getattr(self.config, name, None) != getattr(config, name)]
+        raise ConfigError(
+            f"the state is of an environment with another {', '.join(other)}; make both with the same arguments"
+        )
+
+
+@dataclass(frozen=True)
+class EnvState(SavedState):
     """An environment at a moment: the episode, and the random numbers that later ones are drawn with.
 
     Attributes:
@@ -57,18 +82,3 @@ class EnvState:
     generator: Mapping[str, Any]
     ended: bool
     steps: int = 0
-
-    def check(self, config: EnvConfig) -> None:
-        """Check that it can be restored in an environment.
-
-        Raises:
-            ConfigError: that has other arguments.
-        """
-        if self.config is config or self.config == config:
-            return
-        other = [
-            name for name in EnvConfig.model_fields if getattr(self.config, name) != getattr(config, name)
-        ]
-        raise ConfigError(
-            f"the state is of an environment with another {', '.join(other)}; make both with the same arguments"
-        )
