@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.baselines.routers import join_shortest_queue_kernel
-from kvgym.kernels import UNKNOWN, allocated, jit
+from kvgym.kernels import UNKNOWN, allocated, jit, move_to
 from kvgym.policy import require, require_flag
-from kvgym.routing import CompiledRouter, RouterInfo, move_to, reassign_kernel, register_router
+from kvgym.routing import CompiledRouter, RouterInfo, reassign_kernel, register_router
 
 # Layout of the parameters.
 _DIFFERENCE, _MIGRATE = 0, 1

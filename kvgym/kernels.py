@@ -69,6 +69,11 @@ from kvgym.simulator.heap import ranked_forget as ranked_forget
 from kvgym.simulator.heap import ranked_pop as ranked_pop
 from kvgym.simulator.heap import ranked_push as ranked_push
 from kvgym.simulator.heap import request_key as request_key
+from kvgym.simulator.leaving import forget_left as forget_left
+from kvgym.simulator.leaving import forget_ranked as forget_ranked
+from kvgym.simulator.leaving import left_request as left_request
+from kvgym.simulator.leaving import move_to as move_to
+from kvgym.simulator.leaving import unlink as unlink
 from kvgym.simulator.lookahead import blocked_for as blocked_for
 from kvgym.simulator.lookahead import first_tokens as first_tokens
 from kvgym.simulator.lookahead import first_use
@@ -151,6 +156,7 @@ __all__ = [
     "key_request",
     "kv_growth",
     "left_request",
+    "move_to",
     "need_of",
     "need_of_active",
     "need_of_decodes",
@@ -195,59 +201,6 @@ def first_waiting(view: RuleView) -> int:
 def next_waiting(view: RuleView, i: int) -> int:
     """Return the request behind ``i`` in the queue, UNKNOWN if there is none."""
     return view.requests[i].queue_next
-
-
-@jit_inline
-def left_request(view: RuleView, j: int) -> int:
-    """Return the j-th request, from 0, that a router has taken away since the last decision, waiting or active.
-
-    It may have come back since, and is among ``view.queued`` then. What its row says may be of another worker.
-    """
-    request: int = view.queued[view.queued.shape[0] - 1 - j]
-    return request
-
-
-@jit_inline
-def forget_left(view: RuleView, heap: Any, at: int) -> None:
-    """Remove those that a router has taken away from a heap of :func:`request_key` at place ``at``."""
-    for j in range(view.worker.num_left):
-        heap_forget(heap, at, left_request(view, j))
-
-
-@jit_inline
-def forget_ranked(view: RuleView, heap: Any, at: int, ranks: Any, base: int) -> None:
-    """Remove those that a router has taken away from a heap of :func:`ranked_push`."""
-    for j in range(view.worker.num_left):
-        ranked_forget(heap, at, ranks, base, left_request(view, j))
-
-
-@jit
-def unlink(state: Any, head: int, tail: int, following: int, i: int) -> bool:
-    """Take request ``i`` out of a queue linked in a rule's state, in time proportional to its length.
-
-    Args:
-        state: where ``state[head]`` and ``state[tail]`` are the ends, UNKNOWN if it is empty, and
-            ``state[following + j]`` comes after j.
-        head: place of the first.
-        tail: place of the last.
-        following: place of what comes after request 0.
-        i: the request.
-
-    Returns:
-        Whether it was there.
-    """
-    before, at = UNKNOWN, state[head]
-    while at != UNKNOWN and at != i:
-        before, at = at, state[following + at]
-    if at == UNKNOWN:
-        return False
-    if before == UNKNOWN:
-        state[head] = state[following + i]
-    else:
-        state[following + before] = state[following + i]
-    if state[tail] == i:
-        state[tail] = before
-    return True
 
 
 @jit_inline

@@ -26,7 +26,7 @@ from kvgym.errors import ConfigError
 from kvgym.policy import Weight, construct, policy_defaults, recording
 from kvgym.registry import Registry, Sources
 from kvgym.simulator.cluster_tables import REASSIGN_SIGNATURE, ROUTER_SIGNATURE
-from kvgym.simulator.compiled import Kernel, jit, kernel, uncompiled
+from kvgym.simulator.compiled import Kernel, kernel, uncompiled
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.simulator.view import ClusterView
 from kvgym.specs import parse_spec
@@ -190,12 +190,6 @@ def router_kernel(function: Callable[..., int]) -> Kernel:
 def reassign_kernel(function: Callable[..., int]) -> Kernel:
     """Make a router's second kernel of a function with the arguments of ``REASSIGN_SIGNATURE``."""
     return kernel(REASSIGN_SIGNATURE)(function)
-
-
-@jit
-def move_to(workers: Any, i: int, k: int) -> int:
-    """Return what a second kernel returns to move request ``i`` to worker ``k``."""
-    return int(i * workers.shape[0] + k)
 
 
 def _load_routers() -> None:

@@ -103,6 +103,7 @@ def test_modules_of_sources_are_imported_when_needed(tmp_path, monkeypatch) -> N
 
 def test_plugins_of_other_distributions(tmp_path, monkeypatch):
     """What a distribution names in the group is imported; what cannot be is told of, and the rest goes on."""
+    monkeypatch.setenv("KVGYM_PLUGINS", "1")
     folder = tmp_path / "acme-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")

@@ -30,7 +30,7 @@ from kvgym.cli.scenario_options import (
     roofline_options,
 )
 from kvgym.errors import ConfigError
-from kvgym.experiments import DEFAULT_SCENARIO
+from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
 

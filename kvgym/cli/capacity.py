@@ -45,7 +45,7 @@ from kvgym.cli.target_options import (
     parse_counts,
 )
 from kvgym.errors import ConfigError
-from kvgym.experiments import DEFAULT_SCENARIO
+from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
 if TYPE_CHECKING:

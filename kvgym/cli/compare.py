@@ -37,7 +37,7 @@ from kvgym.cli.scenario_options import (
     roofline_options,
 )
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.experiments import DEFAULT_SCENARIO
+from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
 

@@ -10,7 +10,6 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from kvgym.batch_time.hardware import hardware_label
 from kvgym.cli import console
 from kvgym.cli.capacity import reason, run_spinner
 from kvgym.cli.execution_options import JobsOption, RayOption
@@ -42,7 +41,7 @@ from kvgym.cli.target_options import (
     given_slos,
     parse_numbers,
 )
-from kvgym.experiments import DEFAULT_SCENARIO
+from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
 if TYPE_CHECKING:
@@ -97,6 +96,7 @@ def provision(
     holds the targets, and by --window how that changes over time. Writes provision.json, estimates.csv, windows.csv,
     probes.csv (with kvgym[parquet] also probes.parquet) and config.json. docs/capacity.md has the definitions.
     """
+    from kvgym.batch_time.hardware import hardware_label
     from kvgym.experiments.capacity.provisioning import provision as plan_workers
     from kvgym.experiments.capacity.targets import parse_targets
     from kvgym.experiments.changes import build_scenario
@@ -178,6 +178,7 @@ def _show(title: str, cells: Cells, markdown: bool) -> None:
 
 def _estimates(result: Provisioning) -> Cells:
     """Return a row per way to estimate what a worker serves, with the error of each, and the measured rates."""
+    from kvgym.batch_time.hardware import hardware_label
     from kvgym.experiments.capacity.estimates import OBVIOUS, SOUND
 
     rows = []
@@ -207,6 +208,8 @@ def _estimates(result: Provisioning) -> Cells:
 
 def _plans(result: Provisioning) -> Cells:
     """Return a row per hardware, policy and router."""
+    from kvgym.batch_time.hardware import hardware_label
+
     priced = any(plan.price is not None for plan in result.plans)
     headings = ["hardware", "policy", "router", "theory ⌈λ/μ⌉", "by one worker's targets", "simulated"]
     headings += [console.heading(t.metric) for t in result.targets]
@@ -227,6 +230,8 @@ def _plans(result: Provisioning) -> Cells:
 
 def _windows(result: Provisioning) -> Cells:
     """Return a row per window, and the profile of each plan."""
+    from kvgym.batch_time.hardware import hardware_label
+
     rows = []
     for plan in result.plans:
         who = [

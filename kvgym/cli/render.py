@@ -11,7 +11,7 @@ import typer
 from kvgym.cli import console
 from kvgym.envs import IDS, ROUTING_IDS, environment_names
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.experiments import DEFAULT_SCENARIO
+from kvgym.experiments.defaults import DEFAULT_SCENARIO
 
 DEFAULT_ID = "kvgym/AdmitCount-v0"
 

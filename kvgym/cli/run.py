@@ -36,7 +36,7 @@ from kvgym.cli.scenario_options import (
     roofline_options,
 )
 from kvgym.errors import ConfigError, RunError
-from kvgym.experiments import DEFAULT_SCENARIO
+from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.version import __version__
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from kvgym.cli import console
 from kvgym.cli.execution_options import JobsOption, RayOption
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
 from kvgym.errors import ConfigError
-from kvgym.experiments import DEFAULT_SCENARIO
+from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from kvgym.cli.scenario_options import (
     roofline_options,
 )
 from kvgym.errors import ConfigError, KVGymError
-from kvgym.experiments import DEFAULT_SCENARIO
+from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.experiments.value_ranges import number_range
 from kvgym.specs import parse_value, split_specs
 

@@ -44,11 +44,7 @@ else:
         },
     )
 
-DEFAULT_SCENARIO = "a100-llama2-70b"
-"""The scenario where none is named; it stands here so that naming it loads nothing."""
-
 __all__ = [
-    "DEFAULT_SCENARIO",
     "Capacity",
     "CapacityResult",
     "Comparison",

@@ -24,7 +24,7 @@ from kvgym.batch_time.hardware import load_hardware
 from kvgym.batch_time.served import Hardware, RooflineHardware
 from kvgym.batch_time.yaml_files import read_text, shipped_texts
 from kvgym.errors import ConfigError, UnknownNameError, field_errors
-from kvgym.experiments import DEFAULT_SCENARIO as DEFAULT_SCENARIO
+from kvgym.experiments.defaults import DEFAULT_SCENARIO as DEFAULT_SCENARIO
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.system import System, Worker
 from kvgym.window import Extent, Window, parse_extent

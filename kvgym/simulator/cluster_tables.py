@@ -56,7 +56,7 @@ REASSIGN_SIGNATURE = types.int64(
 
 ``(problems, workers, requests, active, k, params, state) -> move``. Called when a batch or a wait of worker ``k`` has
 ended, before anybody decides, and again after every move that it returns. A move is request times the number of
-workers plus worker, see :func:`kvgym.routing.move_to`. It must change nothing but ``state``.
+workers plus worker, see :func:`kvgym.kernels.move_to`. It must change nothing but ``state``.
 """
 
 SHARED = (

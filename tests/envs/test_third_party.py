@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -192,7 +193,7 @@ def outcome(tmp_path_factory):
     (site / "zz-dependencies.pth").write_text(f"{outer}\n")
     done = subprocess.run(
         [home / "bin" / "python", "-W", "error", "-m", "acme_scheduling.main"],
-        cwd=base, capture_output=True, text=True, check=False,
+        cwd=base, env={**os.environ, "KVGYM_PLUGINS": "1"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.strip().splitlines()[-1]) | {"site": str(site)}

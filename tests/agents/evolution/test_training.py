@@ -46,6 +46,7 @@ def test_a_run_leaves_what_it_says(whole, tiny):
     folder = whole.folder
     assert {f.name for f in folder.iterdir()} == {
         "config.yaml", "run.json", "curve.csv", "best.json", "final.json", "checkpoints", "tensorboard",
+        "train.log",
     }  # fmt: skip
     rows = curve(folder)
     assert [int(row["generation"]) for row in rows] == [0, 2, 4, 6]
