@@ -156,10 +156,9 @@ def pages() -> dict[str, str]:
     for write, ids in ((scheduling_page, SCHEDULING_IDS), (routing_page, ROUTING_IDS)):
         for name, action in ids.items():
             head = f"<!-- python -m kvgym.envs.pages docs/environments -->\n\n# {name}"
-            made[f"{action}.md"] = (
-                "\n\n".join([head, f"{listed[name][0].upper()}{listed[name][1:]}.", *write(name, action)])
-                + "\n"
-            )
+            film = f"![An episode of {name}](../images/environments/{name.removeprefix('kvgym/')}.gif)"
+            parts = [head, f"{listed[name][0].upper()}{listed[name][1:]}.", film, *write(name, action)]
+            made[f"{action}.md"] = "\n\n".join(parts) + "\n"
     ids = {**SCHEDULING_IDS, **ROUTING_IDS}
     overview = table(("id", "action"), ((f"[{name}]({ids[name]}.md)", listed[name]) for name in ids))
     toctree = "\n".join(["```{toctree}", ":hidden:", "", *ids.values(), "```"])

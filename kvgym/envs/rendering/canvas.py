@@ -42,8 +42,11 @@ def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[fl
     choices = [k * step * ten for ten in (1, 10, 100) for k in (1, 2, 2.5, 5)]
     if whole:
         choices = [1.0, *(k for k in choices if k > 1 and k == round(k))]
-    step = next(k for k in choices if math.floor(high / k) - math.ceil(low / k) < most)
-    return [k * step for k in range(math.ceil(low / step), math.floor(high / step + 1e-9) + 1)]
+    for step in choices:
+        inside = range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)
+        if len(inside) <= most:
+            break
+    return [k * step for k in inside]
 
 
 class Canvas:
