@@ -117,13 +117,17 @@ def option_rows(cls: type[Any]) -> dict[str, tuple[str, str]]:
 
     The meaning is what the constructor's docstring says, or a list in that of the module.
     """
+    from kvgym.docstrings import meanings
     from kvgym.policy import policy_defaults
 
-    entries = re.findall(
+    listed = re.findall(
         r"^- ``(\w+)``: (.*(?:\n {2}.*)*)", inspect.getdoc(inspect.getmodule(cls)) or "", re.MULTILINE
-    ) + re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", inspect.getdoc(cls.__init__) or "", re.MULTILINE)
-    meaning = {name: " ".join(lines.split()).replace("``", "") for name, lines in entries}
-    return {name: (str(value), meaning.get(name, "")) for name, value in policy_defaults(cls).items()}
+    )
+    meaning = {name: " ".join(lines.split()) for name, lines in listed} | meanings(cls.__init__)
+    return {
+        name: (str(value), meaning.get(name, "").replace("``", ""))
+        for name, value in policy_defaults(cls).items()
+    }
 
 
 def policy_rows() -> dict[str, tuple[str, ...]]:
