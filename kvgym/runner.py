@@ -295,24 +295,16 @@ def final_records(
 
 def result_of(simulation: Simulation, policy: Policy) -> SimulationResult:
     """Return the outcome of a simulation, so far if it has not ended."""
-    count = int(simulation.tracker[0]["num_log"])
+    tracker, kept = simulation.tracker[0], bool(simulation.problem[0]["keep_log"])
     return SimulationResult(
         policy=policy,
         system=simulation.system,
         table=simulation.table,
         requests=final_records(simulation.requests, simulation.active, simulation.workers["num_active"]),
         worker=simulation.workers,
-        log=simulation.log[:count] if simulation.problem[0]["keep_log"] else None,
+        log=simulation.log[: int(tracker["num_log"])] if kept else None,
         gap_counts=simulation.gap_counts,
         gap_sums=simulation.gap_sums,
         completed=bool((simulation.requests["status"] == FINISHED).all()),
-        moves=_moves_of(simulation),
+        moves=simulation.moves[: int(tracker["num_moves"])] if kept and tracker["reassigns"] else None,
     )
-
-
-def _moves_of(simulation: Simulation) -> NDArray[Any] | None:
-    tracker = simulation.tracker[0]
-    if not (simulation.problem[0]["keep_log"] and tracker["reassigns"]):
-        return None
-    assert isinstance(simulation, ClusterSimulation)
-    return simulation.moves[: int(tracker["num_moves"])]

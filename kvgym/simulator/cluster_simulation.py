@@ -108,7 +108,8 @@ class ClusterSimulation(Simulation):
         t["num_prefill_workers"] = system.num_prefill_workers
         t["request"] = UNKNOWN
         t["reassigns"] = router is not None and router.reassigns
-        self.moves = np.zeros(len(table) if log and t["reassigns"] else 0, MOVE)
+        if log and t["reassigns"]:
+            self.moves = np.zeros(max(1, len(table)), MOVE)
         for name in ("handoff_head", "handoff_tail", "transfer_head", "transfer_tail"):
             t[name] = UNKNOWN
         self.worker_params = [
@@ -215,8 +216,11 @@ class ClusterSimulation(Simulation):
                 self.tracker[0]["request"] = UNKNOWN
             if status != LOG_FULL:
                 return status
-            self.log = np.concatenate([self.log, np.zeros(max(len(self.log), len(self.workers)), ITERATION)])
-            self.moves = np.concatenate([self.moves, np.zeros(len(self.moves), MOVE)])
+            if self.tracker[0]["reassigns"] and self.tracker[0]["num_moves"] == len(self.moves):
+                self.moves = np.concatenate([self.moves, np.zeros(len(self.moves), MOVE)])
+            else:
+                more = np.zeros(max(len(self.log), len(self.workers)), ITERATION)
+                self.log = np.concatenate([self.log, more])
             self._addresses, resume = None, RESUME_NOTHING
 
     def run(self, kernel: Any, memory: Any, *, budget: int | None = None) -> bool:

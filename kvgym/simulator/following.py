@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.simulator.tables import BUSY, FINISHED, ITERATION, MOVE, UNKNOWN
+from kvgym.simulator.tables import BUSY, FINISHED, ITERATION, UNKNOWN
 
 Ids = NDArray[np.int64]
 
@@ -145,10 +145,8 @@ class Follower:
         self._rows += len(rows)
 
     def _untold_moves(self) -> NDArray[Any]:
-        simulation, tracker = self._simulation, self._simulation.tracker[0]
-        if not tracker["reassigns"]:
-            return np.zeros(0, MOVE)
-        moves: NDArray[Any] = simulation.moves[self._moves : int(tracker["num_moves"])]
+        count = int(self._simulation.tracker[0]["num_moves"])
+        moves: NDArray[Any] = self._simulation.moves[self._moves : count]
         return moves
 
     def _tell_moved(self, before: float) -> None:

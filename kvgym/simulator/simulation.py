@@ -33,6 +33,7 @@ from kvgym.simulator.tables import (
     ITERATION,
     LOAD,
     LOG_FULL,
+    MOVE,
     NO_MEMORY,
     OK,
     REQUEST,
@@ -104,6 +105,7 @@ class Simulation:
         self.gap_counts = np.zeros(GAP_BINS, np.int64)
         self.gap_sums = np.zeros(GAP_BINS, np.float64)
         self.log = np.zeros(4096 if log else 0, ITERATION)
+        self.moves = np.zeros(0, MOVE)  # of a cluster whose router moves requests
         self.batch_params = np.array(system.batch_time.params(), dtype=np.float64)  # own and writable
         self.view = SystemView(self)
         self.policies: Sequence[Any] = ()  # each worker's policy, where messages may ask it

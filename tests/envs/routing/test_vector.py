@@ -5,6 +5,7 @@ import pickle
 import gymnasium as gym
 import numpy as np
 import pytest
+import vector_play
 from gymnasium.vector import AutoresetMode
 from routing_play import APART, SMALL
 
@@ -18,35 +19,19 @@ MODES = tuple(AutoresetMode)
 
 def pair(name, mode, max_episode_steps=None, **arguments):
     """Return the vector environment and SyncVectorEnv."""
-    common = {**SMALL, **arguments, "max_episode_steps": max_episode_steps}
-    native = gym.make_vec(name, N, vectorization_mode="vector_entry_point", autoreset_mode=mode, **common)
-    sync = gym.make_vec(name, N, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}, **common)
-    return native, sync
+    return vector_play.pair(name, N, mode, max_episode_steps, **{**SMALL, **arguments})
 
 
 def run_both(native, sync, equal, steps=60, **reset):
     """Drive both with the same random choices, most inside the masks; returns the number of ended episodes."""
-    rng, ended = np.random.default_rng(0), 0
-    assert equal(native.reset(**reset), sync.reset(**reset))
-    for _ in range(steps):
+    rng = np.random.default_rng(0)
+
+    def choose():
         masks = native.unwrapped.action_masks()
-        count = masks.shape[1]
         inside = np.array([rng.choice(np.flatnonzero(mask)) for mask in masks])
-        actions = np.where(rng.random(N) < 0.9, inside, rng.integers(count, size=N))
-        ours, theirs = native.step(actions), sync.step(actions)
-        for name, a, b in zip(
-            ("observation", "reward", "terminated", "truncated"), ours, theirs, strict=False
-        ):
-            assert equal(a, b), name
-        assert ours[4].keys() == theirs[4].keys()
-        for key in ours[4]:
-            assert equal(ours[4][key], theirs[4][key]), key
-        done = ours[2] | ours[3]
-        ended += int(done.sum())
-        if native.metadata["autoreset_mode"] == AutoresetMode.DISABLED and done.any():
-            again = {"reset_mask": done}
-            assert equal(native.reset(options=dict(again)), sync.reset(options=dict(again)))
-    return ended
+        return np.where(rng.random(N) < 0.9, inside, rng.integers(masks.shape[1], size=N))
+
+    return vector_play.drive(native, sync, equal, choose, steps, reset)
 
 
 @pytest.mark.parametrize("mode", MODES)

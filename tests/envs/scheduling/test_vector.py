@@ -9,6 +9,7 @@ import tracemalloc
 import gymnasium as gym
 import numpy as np
 import pytest
+import vector_play
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
 
@@ -25,15 +26,7 @@ TINY = {"num_requests": 3, "horizon": 60.0}
 
 def pair(name, mode, max_episode_steps=None, **arguments):
     """Return the native environment and SyncVectorEnv."""
-    native = gym.make_vec(
-        name, N, vectorization_mode="vector_entry_point", autoreset_mode=mode,
-        max_episode_steps=max_episode_steps, **arguments,
-    )  # fmt: skip
-    sync = gym.make_vec(
-        name, N, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode},
-        max_episode_steps=max_episode_steps, **arguments,
-    )  # fmt: skip
-    return native, sync
+    return vector_play.pair(name, N, mode, max_episode_steps, **arguments)
 
 
 def actions_for(native, rng, masked=True):
@@ -56,27 +49,8 @@ def run_both(native, sync, equal, seed, steps=150, masked=True, start=None):
     """Drive both with the same actions, comparing everything; returns the number of ended episodes."""
     rng = np.random.default_rng(0)
     native.action_space.seed(1)
-    mode = native.metadata["autoreset_mode"]
     reset = start or {"seed": seed}
-    first = native.reset(**copy.deepcopy(reset))
-    assert equal(first, sync.reset(**copy.deepcopy(reset)))
-    ended = 0
-    for _ in range(steps):
-        actions = actions_for(native, rng, masked)
-        ours, theirs = native.step(actions), sync.step(actions)
-        for name, a, b in zip(
-            ("observation", "reward", "terminated", "truncated"), ours, theirs, strict=False
-        ):
-            assert equal(a, b), name
-        assert ours[4].keys() == theirs[4].keys()
-        for key in ours[4]:
-            assert equal(ours[4][key], theirs[4][key]), key
-        done = ours[2] | ours[3]
-        ended += int(done.sum())
-        if mode == AutoresetMode.DISABLED and done.any():
-            again = {"reset_mask": done}
-            assert equal(native.reset(options=dict(again)), sync.reset(options=dict(again)))
-    return ended
+    return vector_play.drive(native, sync, equal, lambda: actions_for(native, rng, masked), steps, reset)
 
 
 @pytest.mark.parametrize("mode", MODES)
