@@ -1,7 +1,7 @@
 """Checkpoints that are never half written, and the files of a run that are always whole.
 
-A checkpoint is a folder with the model and its optimiser (``model.zip``), the normalisation of rewards
-(``normalize.pkl``), the replay buffer of DQN (``replay.pkl``) and the counters (``state.json``). It is written
+A checkpoint is a folder with the learner (``model.pt``, see :mod:`.learner_state`; of evolution ``strategy.json``) and
+the counters of the run (``state.json``), none of which runs code when it is read. It is written
 under a temporary name, flushed to the disk and renamed, so that a run killed at any moment leaves whole
 checkpoints only.
 """
@@ -15,40 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
+from kvgym.files import flush, write_text
+from kvgym.reading import mapping, parse_json, read_bytes
 
 _PREFIX = "step-"
 
 REMEDY = "remove the checkpoint's folder to go on from the one before"
 """What helps where the latest checkpoint is damaged."""
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file under a temporary name in the same folder, then rename it.
-
-    Args:
-        path: the file.
-        write: writes to the path it is given, which has the suffix of ``path``.
-    """
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
-    try:
-        write(temporary)
-        _flush(temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def remove_left(folder: Path) -> None:
-    """Remove the temporary files that a killed run has left in its folder."""
-    for left in folder.glob(".*.tmp*"):
-        if left.is_file():
-            left.unlink()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, UTF-8, whole or not at all."""
-    write_whole(path, lambda place: place.write_bytes(text.encode()))
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -80,11 +54,11 @@ def save_checkpoint(
     write(temporary)
     write_json(temporary / "state.json", state)
     for file in temporary.iterdir():
-        _flush(file)
+        flush(file)
     if final.exists():  # of the same step, by a run that was started over
         _remove(final)
     os.replace(temporary, final)
-    _flush(folder)
+    flush(folder)
     for old in checkpoints(folder)[:-keep]:
         _remove(old)
     return final
@@ -111,20 +85,22 @@ def latest_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]]:
     found = checkpoints(folder)
     if not found:
         raise ConfigError(f"{folder} has no checkpoint; the run was stopped before its first one")
-    path = found[-1] / "state.json"
-    try:
-        state = json.loads(path.read_text("utf-8"))
-        if not isinstance(state, dict) or "steps" not in state:
-            raise ValueError("expected a mapping with the counters of a run")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}; {REMEDY}") from None
+    state = read_part(found[-1], "state.json")
+    if type(steps := state.get("steps")) is not int or steps < 0:
+        raise ConfigError(
+            f"checkpoint {found[-1]}: steps = {shown(steps)}; expected a whole number ≥ 0; {REMEDY}"
+        )
     return found[-1], state
 
 
-def _flush(path: Path) -> None:
-    """Have the system write a file, or a folder's entries, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+def read_part(checkpoint: Path, name: str) -> dict[str, Any]:
+    """Return what a JSON file of a checkpoint holds.
+
+    Raises:
+        ConfigError: it cannot be read, or is no mapping; the message says what helps.
+    """
+    path = checkpoint / name
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return mapping(parse_json(read_bytes(path, "checkpoint"), f"checkpoint {path}"), f"checkpoint {path}")
+    except ConfigError as error:
+        raise ConfigError(f"{error}; {REMEDY}") from None

@@ -7,16 +7,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from kvgym.agents.header import OUTPUTS
 from kvgym.agents.kinds import kind_of
 from kvgym.agents.overrides import number, pair, put
-from kvgym.batch_time.yaml_files import shipped_texts
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.errors import ConfigError, UnknownNameError, field_errors
+from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.metrics import metric_info
+from kvgym.reading import parse_fields, read_text, shipped_texts, validate_fields
 
 DEFAULT_TRAINING = "default"
 
@@ -312,24 +311,13 @@ def load_training(
     """
     if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
-        try:
-            text = path.read_text("utf-8")
-        except OSError as error:
-            raise ConfigError(f"training file {path}: cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ConfigError(f"training file {path}: cannot be read: not UTF-8 text") from None
-        name, place = path.stem, str(path)
+        text, name, place = read_text(path, "training file"), path.stem, str(path)
     else:
         texts = shipped_texts("train")
         if name_or_path not in texts:
             raise UnknownNameError("training configuration", name_or_path, list(texts))
         text, name, place = texts[name_or_path], name_or_path, name_or_path
-    try:
-        fields = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"training {place}: not valid YAML: {error}") from None
-    if not isinstance(fields, dict):
-        raise ConfigError(f"training {place}: expected a mapping of fields, e.g. 'algorithm: maskable_ppo'")
+    fields = parse_fields(text, f"training {place}")
     pairs = overrides.items() if isinstance(overrides, Mapping) else [pair(text) for text in overrides]
     for key, value in pairs:
         put(fields, key, value)
@@ -350,13 +338,11 @@ def make_training(
         ConfigError: a key or value is wrong; the message says which and what is valid.
     """
     try:
-        cls = kind_of(fields.get("algorithm", "maskable_ppo")).config_class()
-        made: TrainingConfig = cls(**(fields if length is None else {**fields, cls.LENGTH: length}))
-    except ValidationError as error:
-        raise ConfigError(f"training {place}: {field_errors(error, cls, fields)[0]}") from None
-    except (TypeError, UnknownNameError) as error:
-        raise ConfigError(f"training {place}: {error}") from None
-    return made.check()
+        cls: type[TrainingConfig] = kind_of(fields.get("algorithm", "maskable_ppo")).config_class()
+    except UnknownNameError as error:
+        raise ConfigError(f"training {place}: {error}", error.details) from None
+    wanted = fields if length is None else {**fields, cls.LENGTH: length}
+    return validate_fields(cls, wanted, f"training {place}").check()
 
 
 def read_run_config(folder: Path, length: int | None = None) -> TrainingConfig:
@@ -370,10 +356,7 @@ def read_run_config(folder: Path, length: int | None = None) -> TrainingConfig:
         ConfigError: there is none, or it is damaged.
     """
     path = folder / "config.yaml"
-    try:
-        fields = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{folder} holds no training run: {error}") from None
-    if not isinstance(fields, dict):
-        raise ConfigError(f"{path} is damaged: expected a mapping of fields")
+    if not path.is_file():
+        raise ConfigError(f"{folder} holds no training run: it has no config.yaml")
+    fields = parse_fields(read_text(path, "training run"), f"training run {path}")
     return make_training(fields, str(path), length)

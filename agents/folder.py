@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,10 +12,12 @@ from typing import Any
 
 import yaml
 
-from kvgym.agents.checkpoints import write_json, write_text
+from kvgym.agents.checkpoints import write_json
 from kvgym.agents.config import TrainingConfig
 from kvgym.errors import ConfigError
 from kvgym.experiments.result_files import run_context
+from kvgym.files import write_text
+from kvgym.reading import mapping, parse_json, read_bytes
 
 
 def check_free(folder: Path) -> None:
@@ -45,13 +47,11 @@ def write_config(folder: Path, config: TrainingConfig) -> None:
 def note_resume(folder: Path, entry: Mapping[str, Any]) -> None:
     """Add an entry to the list of resumes in ``run.json``."""
     path = folder / "run.json"
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        content = None
-    if not isinstance(content, dict):  # damaged: nothing that training needs
-        content = {}
-    content.setdefault("resumed", []).append(dict(entry))
+    content: dict[str, Any] = {}
+    with contextlib.suppress(ConfigError):  # damaged: nothing that training needs
+        content = mapping(parse_json(read_bytes(path, "run"), f"run {path}"), f"run {path}")
+    before = content.get("resumed")
+    content["resumed"] = [*(before if isinstance(before, list) else []), dict(entry)]
     write_json(path, content)
 
 

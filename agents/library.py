@@ -120,23 +120,27 @@ def load_model(spec: str | Path) -> Model:
     )
 
 
-def load_agent(spec: str | Path, *, name: str | None = None, **arguments: Any) -> Policy:
+def load_agent(
+    spec: str | Path, *, name: str | None = None, trusted: bool = False, **arguments: Any
+) -> Policy:
     """Return a trained agent as a policy, for ``simulate`` and ``compare``.
 
     Args:
         spec: name of an agent that comes with kvgym (``kvgym list agents``), an ``.npz`` or ``.json`` file, the
             folder of a training run, or a Stable-Baselines3 ``.zip`` (needs ``kvgym[train]``, and ``arguments``).
         name: label in results; None = the name, or the path without its suffix.
+        trusted: read a ``.zip`` that has no plain weights beside it. Such a file runs code when it is read: only say
+            so of one that you wrote yourself.
         **arguments: environment arguments that differ from those of training; for a ``.zip`` all of them,
             ``action`` first. An evolved policy acts in no environment and takes none.
 
     Raises:
         UnknownNameError: no such agent.
-        ConfigError: the file is damaged or something else, such as a router.
+        ConfigError: the file is damaged or something else, such as a router, or would run code and is not trusted.
     """
     path, label = Path(spec), name or _label(spec)
     if path.suffix == ".zip":
-        return _load_zip(path, label, arguments)
+        return _load_zip(path, label, trusted, arguments)
     model = load_model(spec)
     if isinstance(model, NumpyModel):
         agent = AgentPolicy(model, name=label, **{**model.header.env_arguments, **arguments})
@@ -250,13 +254,11 @@ def background(spec: str | Path, agent: Policy | Router) -> Background:
     return Background(scenario, metric, tuple(reference), scenario.system.horizon, policy)
 
 
-def _load_zip(path: Path, label: str, arguments: dict[str, Any]) -> Policy:
-    """Return a Stable-Baselines3 model as a policy."""
-    from kvgym.agents.algorithms import ALGORITHMS  # needs the extra, and says so
-
+def _load_zip(path: Path, label: str, trusted: bool, arguments: dict[str, Any]) -> Policy:
+    """Return a Stable-Baselines3 model as a policy, by the plain weights beside it where a training run left them."""
     beside = path.with_name("final.npz")
-    if not arguments and path.name == "model.zip" and beside.is_file():
-        return load_agent(beside, name=label)
+    if path.name == "model.zip" and beside.is_file():
+        return load_agent(beside, name=label, **arguments)
     if "action" not in arguments:
         raise ConfigError(
             f"{path}: a Stable-Baselines3 file does not say what environment it is for; load it in Python: "
@@ -264,6 +266,13 @@ def _load_zip(path: Path, label: str, arguments: dict[str, Any]) -> Policy:
         )
     if not zipfile.is_zipfile(path):
         raise ConfigError(f"{path}: no such Stable-Baselines3 file")
+    if not trusted:
+        raise ConfigError(
+            f"{path}: a Stable-Baselines3 file runs code when it is read; if it is your own, say trusted=True, or "
+            "export it once with kvgym.agents.export"
+        )
+    from kvgym.agents.algorithms import ALGORITHMS  # needs the extra, and says so
+
     errors = []
     for cls in ALGORITHMS.values():
         try:

@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from numpy.typing import NDArray
 
 from kvgym.agents.header import Header
 from kvgym.errors import ConfigError
+from kvgym.files import whole_file
+from kvgym.reading import mapping, parse_json, read_arrays
 
 FORMAT = "kvgym-agent"
 VERSION = 1
@@ -269,13 +270,8 @@ class NumpyModel:
             header = json.dumps({"format": FORMAT, "version": VERSION, **dataclasses.asdict(self.header)})
         except (TypeError, ValueError) as error:
             raise ConfigError(f"environment arguments and metadata must be JSON-able: {error}") from None
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            with part.open("wb") as file:
-                np.savez_compressed(file, header=np.array(header), **self.arrays)  # type: ignore[arg-type]
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+        with whole_file(path) as place, place.open("wb") as file:
+            np.savez_compressed(file, header=np.array(header), **self.arrays)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, rng: np.random.Generator | None = None) -> NumpyModel:
@@ -288,14 +284,12 @@ class NumpyModel:
         Raises:
             ConfigError: the file is missing, or is something else, of another version, or damaged.
         """
-        arrays = _read(Path(path))
-        try:
-            content = json.loads(str(arrays.pop("header")))
-        except KeyError:
-            raise ConfigError(f"{path} has no array 'header'; expected a file of NumpyModel.save") from None
-        except ValueError as error:
-            raise ConfigError(f"{path}: the header must be JSON ({error})") from None
-        found = content.pop("format", None) if isinstance(content, dict) else None
+        arrays: dict[str, Any] = read_arrays(Path(path), "agent")
+        if "header" not in arrays:
+            raise ConfigError(f"{path} has no array 'header'; expected a file of NumpyModel.save")
+        where = f"agent {path}: header"
+        content = mapping(parse_json(str(arrays.pop("header")), where, finite=True), where)
+        found = content.pop("format", None)
         if found != FORMAT:
             raise ConfigError(f"{path}: expected format {FORMAT!r}, found {found!r}")
         version = content.pop("version", None)
@@ -328,18 +322,3 @@ def _check_arrays(header: Header, arrays: dict[str, Array]) -> None:
             raise ConfigError(f"array {name} must be float32 {shape}, got {array.dtype} {array.shape}")
         if not np.isfinite(array).all():
             raise ConfigError(f"array {name} has values that are not finite")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return all arrays of an .npz file."""
-    if not path.is_file():
-        raise ConfigError(f"there is no file {path}; expected a file of NumpyModel.save")
-    try:
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            if not isinstance(loaded, np.lib.npyio.NpzFile):
-                raise ValueError("it holds a single array")
-            with loaded:
-                return {name: loaded[name] for name in loaded.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{path} is not an .npz file of NumpyModel.save: {error}") from None

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import yaml
-
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
+from kvgym.reading import parse_yaml
 
 
 def pair(text: str) -> tuple[str, Any]:
@@ -19,11 +18,7 @@ def pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"override {text!r}: expected key=value, e.g. total_steps=200000 or env.rate=20")
-    try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"override {text!r}: the value is not valid YAML: {error}") from None
-    return key.strip(), number(parsed)
+    return key.strip(), number(parse_yaml(value, f"override {shown(text)}"))
 
 
 def number(value: Any) -> Any:

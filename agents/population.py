@@ -12,6 +12,7 @@ from kvgym.agents.config import TrainingConfig, read_run_config
 from kvgym.agents.trainers import resume, train
 from kvgym.errors import ConfigError
 from kvgym.execution import make_executor
+from kvgym.files import alone_in, plain_name
 from kvgym.metrics import metric_info
 
 FILE = "population.json"
@@ -105,7 +106,7 @@ def make_members(
     members = []
     for config in configs:
         for seed in range(config.seed, config.seed + seeds):
-            name = f"{config.name}-{seed}" if len(configs) > 1 else f"seed-{seed}"
+            name = f"{plain_name(config.name)}-{seed}" if len(configs) > 1 else f"seed-{seed}"
             alone = {"jobs": 1, "ray": None} if hasattr(config, "jobs") else {}
             own = config.model_copy(update={"seed": seed, **alone})
             members.append(Member(own, folder / name, command))
@@ -135,12 +136,13 @@ def train_population(
         What each reached, in order.
 
     Raises:
-        ConfigError: a folder holds a run of another configuration, or a longer one.
+        ConfigError: a folder holds a run of another configuration, or a longer one, or another process trains there.
     """
     for member in members:
         _check_same(member)
     found: dict[int, Trained] = {}
-    with make_executor(train_member, jobs, ray=ray) as executor:
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(folder), make_executor(train_member, jobs, ray=ray) as executor:
         for place, trained in executor.stream(members):
             found[place] = trained
             write_json(folder / FILE, {"members": [_content(found[k]) for k in sorted(found)]})

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
-from kvgym.agents.algorithms import ALGORITHMS, make_environments, make_model, wrap
+from kvgym.agents.algorithms import make_environments, make_model, wrap
 from kvgym.agents.callbacks import (
     SHOWN,
     CurriculumCallback,
@@ -18,27 +19,24 @@ from kvgym.agents.callbacks import (
     MilestoneCallback,
     fresh_start,
 )
-from kvgym.agents.checkpoints import (
-    REMEDY,
-    remove_left,
-    save_checkpoint,
-    write_whole,
-)
+from kvgym.agents.checkpoints import REMEDY, save_checkpoint
 from kvgym.agents.config import TrainConfig
 from kvgym.agents.export import export
 from kvgym.agents.folder import write_curve
+from kvgym.agents.learner_state import load_learner, save_learner
 from kvgym.agents.numpy_model import NumpyModel
 from kvgym.agents.playing import Evaluator
 from kvgym.agents.progress import TrainingLog
 from kvgym.errors import ConfigError
 from kvgym.experiments.result_files import jsonable
+from kvgym.files import remove_left, whole_file
 from kvgym.metrics import metric_info
+from kvgym.reading import validate_fields
 
 try:
     from stable_baselines3.common.base_class import BaseAlgorithm
     from stable_baselines3.common.callbacks import CallbackList
     from stable_baselines3.common.logger import HParam, configure
-    from stable_baselines3.common.vec_env import VecNormalize
     from torch.utils.tensorboard import SummaryWriter
 except ImportError as error:
     raise ConfigError(
@@ -86,6 +84,17 @@ class TrainingResult:
         return [*lines, f"agent: {best}"]
 
 
+class _Counters(BaseModel):
+    """What ``state.json`` of a checkpoint holds; None stands for what is not finite."""
+
+    steps: int
+    best: float | None
+    best_step: int
+    best_score: float | None
+    rows: list[dict[str, float | None]]
+    baselines: dict[str, dict[str, float | None]]
+
+
 class Run:
     """A training run in its folder; see :func:`train` and :func:`resume`."""
 
@@ -106,16 +115,10 @@ class Run:
         config = self.config
         remove_left(self.folder)
         envs = make_environments(config, config.seed)
-        if checkpoint is None:
-            self.model = make_model(config, wrap(config, envs))
-        else:
-            cls = ALGORITHMS[config.algorithm]
+        self.model = make_model(config, wrap(config, envs))
+        if checkpoint is not None:
             try:
-                if config.normalize_reward:
-                    envs = VecNormalize.load(str(checkpoint / "normalize.pkl"), envs)
-                self.model = cls.load(checkpoint / "model.zip", env=envs, device=config.device)
-                if hasattr(self.model, "load_replay_buffer"):
-                    self.model.load_replay_buffer(checkpoint / "replay.pkl")
+                load_learner(self.model, checkpoint / "model.pt")
             except Exception as error:  # damaged files fail in many ways
                 raise ConfigError(f"checkpoint {checkpoint} cannot be loaded: {error}; {REMEDY}") from error
         self.model.set_logger(configure(str(self.folder / "tensorboard"), ["tensorboard"]))
@@ -124,12 +127,7 @@ class Run:
         """Save a checkpoint."""
 
         def write(place: Path) -> None:
-            self.model.save(place / "model.zip")
-            normaliser = self.model.get_vec_normalize_env()
-            if normaliser is not None:
-                normaliser.save(str(place / "normalize.pkl"))
-            if hasattr(self.model, "save_replay_buffer"):
-                self.model.save_replay_buffer(place / "replay.pkl")
+            save_learner(self.model, place / "model.pt")
 
         state = {
             "steps": steps,
@@ -143,13 +141,17 @@ class Run:
         self.saved = steps
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over the counters of a checkpoint."""
-        self.saved = int(state["steps"])
-        self.rows = [_numbers(row) for row in state["rows"]]
-        self.best = float("nan") if state["best"] is None else state["best"]
-        self.best_step = state["best_step"]
-        self.best_score = -math.inf if state["best_score"] is None else state["best_score"]
-        self.baselines = {label: _numbers(values) for label, values in state["baselines"].items()}
+        """Take over the counters of a checkpoint.
+
+        Raises:
+            ConfigError: they are none.
+        """
+        found = validate_fields(_Counters, state, f"the latest checkpoint of {self.folder}")
+        self.saved, self.best_step = found.steps, found.best_step
+        self.rows = [_numbers(row) for row in found.rows]
+        self.best = float("nan") if found.best is None else found.best
+        self.best_score = -math.inf if found.best_score is None else found.best_score
+        self.baselines = {label: _numbers(values) for label, values in found.baselines.items()}
 
     def agent(self, steps: int, metrics: Mapping[str, float] | None = None) -> NumpyModel:
         """Return the present agent as plain weights."""
@@ -174,7 +176,7 @@ class Run:
         self.rows.append(row)
         if self.score(found) > self.best_score:
             self.best, self.best_step, self.best_score = found[metric], steps, self.score(found)
-            write_whole(self.folder / "best.npz", self.agent(steps, row).save)
+            self.agent(steps, row).save(self.folder / "best.npz")
         write_curve(self.folder, [{**row, "steps": int(row["steps"])} for row in self.rows])
         logger = self.model.logger
         for name in dict.fromkeys((*SHOWN, metric, "return")):
@@ -252,8 +254,9 @@ class Run:
             self.evaluate(steps)
         if self.saved != steps:
             self.save(steps)
-        write_whole(self.folder / "final.npz", self.agent(steps, self.rows[-1]).save)
-        write_whole(self.folder / "model.zip", self.model.save)
+        self.agent(steps, self.rows[-1]).save(self.folder / "final.npz")
+        with whole_file(self.folder / "model.zip") as place:
+            self.model.save(place)
         self.model.logger.close()
         for writer in self._writers.values():
             writer.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 from kvgym.agents.config import TrainingConfig, read_run_config
 from kvgym.agents.kinds import kind_of
+from kvgym.files import alone_in
 
 
 def train(
@@ -33,10 +34,12 @@ def train(
         :class:`kvgym.agents.evolution.run.EvolutionResult`.
 
     Raises:
-        ConfigError: the configuration is wrong, or the folder holds a run already.
+        ConfigError: the configuration is wrong, or the folder holds a run already, or another process trains there.
     """
     runner = importlib.import_module(kind_of(config.algorithm).runner)
-    return runner.train(config, folder, command=command, progress=progress, tell=tell)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with alone_in(folder):
+        return runner.train(config, folder, command=command, progress=progress, tell=tell)
 
 
 def resume(
@@ -59,8 +62,10 @@ def resume(
         tell: called with the lines of ``train.log``.
 
     Raises:
-        ConfigError: the folder holds no run, or a longer one, or the last checkpoint cannot be read.
+        ConfigError: the folder holds no run, or a longer one, or the last checkpoint cannot be read, or another
+            process trains there.
     """
     config = read_run_config(Path(folder))
     runner = importlib.import_module(kind_of(config.algorithm).runner)
-    return runner.resume(folder, length=length, command=command, progress=progress, tell=tell)
+    with alone_in(folder):
+        return runner.resume(folder, length=length, command=command, progress=progress, tell=tell)

@@ -34,7 +34,7 @@ NUM_THRESHOLDS, DRAIN, PATIENCE, NUM_QUEUES, ADJUST, SLACK, STRICT, THRESHOLDS =
 _SUMS = 5
 
 # Layout of the state: whether the last decision was to wait, whether the drain rule is in force, the thresholds in
-# force; heads, tails and lengths of the queues, how far their segments run; for every request the next one.
+# force; heads, tails and lengths of the queues, how far they run; for every request the next one.
 HOLDING, DRAINING, IN_FORCE = range(3)
 
 # Layout of the real numbers: the end of the patience; when rates were last brought up to date, and when thresholds
@@ -57,6 +57,15 @@ def queues_at(memory: RuleMemory) -> int:
 def length_of(memory: RuleMemory, q: int) -> int:
     """Return how many requests wait in queue ``q``."""
     return int(memory.state[queues_at(memory) + 2 * int(memory.params[NUM_QUEUES]) + q])
+
+
+@jit_inline
+def run_to(memory: RuleMemory, q: int) -> int:
+    """Return where in the state it stands how far queue ``q`` runs.
+
+    WAIT: how many requests of the class at each stage. Nested WAIT: up to which threshold the segments of the group.
+    """
+    return queues_at(memory) + 3 * int(memory.params[NUM_QUEUES]) + q
 
 
 @jit_inline

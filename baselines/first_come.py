@@ -6,7 +6,9 @@ Sources: P. Jaillet et al., "Online Scheduling for LLM Inference with KV Cache C
 the system.
 
 Readings: a prompt is admitted while the memory of the coming round, those admitted just before included,
-stays within the threshold; admission stops at the first that does not fit; (1 - α)M is compared exactly.
+stays within the threshold; admission stops at the first that does not fit; (1 - α)M is compared exactly. Deviation:
+into an empty worker the first prompt is admitted whatever the threshold, which it would otherwise wait for for ever;
+with ``strict`` the threshold holds there too, as the paper prints it.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from kvgym.policy import (
     head_of_queue,
     register_policy,
     require,
+    require_flag,
     require_fraction,
 )
 
@@ -61,7 +64,7 @@ def alpha_greedy_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemo
     if need > view.problem.kv_capacity:
         clear_all(view, decision)
     else:
-        admit_while_fits(view, decision, need, int(memory.params[0]))
+        admit_while_fits(view, decision, need, int(memory.params[0]), strict=memory.params[1] == 1.0)
 
 
 @policy_kernel
@@ -73,10 +76,10 @@ def alpha_beta_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory
     """
     need = need_of_active(view)
     if need <= view.problem.kv_capacity:
-        admit_while_fits(view, decision, need, int(memory.params[0]))
+        admit_while_fits(view, decision, need, int(memory.params[0]), strict=memory.params[1] == 1.0)
         return
     for k in range(view.worker.num_active):
-        if next_uniform(memory.state, 0) < memory.params[1]:
+        if next_uniform(memory.state, 0) < memory.params[2]:
             evict(decision, k)
             need -= need_of(view, view.active[k])
     if need > view.problem.kv_capacity:
@@ -101,7 +104,8 @@ class FCFS(CompiledPolicy):
         """Set the watermark.
 
         Args:
-            protection: fraction of the capacity that admission leaves free, in [0, 1).
+            protection: fraction of the capacity that admission leaves free, in [0, 1); into an empty worker the
+                first request is admitted all the same.
         """
         require_fraction("protection", protection)
         self.protection = protection
@@ -125,18 +129,21 @@ class AlphaGreedy(CompiledPolicy):
     kernel = alpha_greedy_kernel
     blocking = head_of_queue
 
-    def __init__(self, *, alpha: float = 0.3) -> None:
+    def __init__(self, *, alpha: float = 0.3, strict: bool = False) -> None:
         """Set the protection level.
 
         Args:
             alpha: protected fraction of memory, in (0, 1). The paper reports 0.3 and 0.25.
+            strict: True: a prompt longer than (1 - α)M is never admitted, as printed; False: into an empty worker
+                it is.
         """
         require("alpha", alpha, 0 < alpha < 1, "a fraction in (0, 1)")
-        self.alpha = alpha
+        require_flag("strict", strict)
+        self.alpha, self.strict = alpha, strict
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the admission threshold, tokens."""
-        return np.array([fraction_of(system.kv_capacity, self.alpha)], dtype=np.float64)
+        """Return the admission threshold in tokens, and whether it is strict."""
+        return np.array([fraction_of(system.kv_capacity, self.alpha), self.strict], dtype=np.float64)
 
 
 @register_policy
@@ -154,20 +161,22 @@ class AlphaBeta(CompiledPolicy):
     kernel = alpha_beta_kernel
     blocking = head_of_queue
 
-    def __init__(self, *, alpha: float = 0.2, beta: float = 0.1) -> None:
+    def __init__(self, *, alpha: float = 0.2, beta: float = 0.1, strict: bool = False) -> None:
         """Set protection level and clearing probability.
 
         Args:
             alpha: protected fraction of memory, in (0, 1). The paper reports 0.2 and 0.1.
             beta: probability that a request is cleared on overflow, in (0, 1]. The paper reports 0.2, 0.1.
+            strict: as in α-protection greedy.
         """
         require("alpha", alpha, 0 < alpha < 1, "a fraction in (0, 1)")
         require("beta", beta, 0 < beta <= 1, "a probability in (0, 1]")
-        self.alpha, self.beta = alpha, beta
+        require_flag("strict", strict)
+        self.alpha, self.beta, self.strict = alpha, beta, strict
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the admission threshold in tokens and the clearing probability."""
-        return np.array([fraction_of(system.kv_capacity, self.alpha), self.beta])
+        """Return the admission threshold in tokens, whether it is strict, and the clearing probability."""
+        return np.array([fraction_of(system.kv_capacity, self.alpha), self.strict, self.beta])
 
     def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the state of the policy's coins."""

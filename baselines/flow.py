@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines.memory_constrained import BLOCKED_ID, HEAP, blocked_request, try_admit
+from kvgym.baselines.memory_constrained import BLOCKED_ID, HEAP, OWN, blocked_request, try_admit
 from kvgym.kernels import (
     REQUEUE_ARRIVAL,
     REQUEUE_BACK,
@@ -78,7 +78,7 @@ PAPER = "flow control for LLM inference (stability by controlled activation)"
 
 _RANDOM, _MOST, _SHARE, _BUDGETS = 0, 1, 2, 3  # flow control's parameters; the last ones are B_1, B_2, …
 
-_REQUESTS = 1  # A_min's parameters: the memory limit of its look-ahead, then the most requests of a run
+_REQUESTS = OWN  # A_min's parameters: those of the look-ahead, then the most requests of a run
 
 _LONGEST_HORIZON = 1 << 20  # tokens; predictions that grow beyond the longest one are looked at this far
 
@@ -409,8 +409,8 @@ class AMin(CompiledPolicy):
         """Take no hyperparameters."""
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the memory limit of the look-ahead in tokens, and the most requests of a run."""
-        return np.array([system.kv_capacity, system.max_requests], dtype=np.float64)
+        """Return the parameters of the look-ahead, its limit all of the memory, and the most requests of a run."""
+        return np.array([system.kv_capacity, False, False, system.max_requests], dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the profile, with two heaps and the predictions behind the scalars."""

@@ -6,10 +6,12 @@ Section 5.2.2 for the protection margin and for clearing on overflow. MC-Benchma
 outputs: flow control for LLM inference (stability by controlled activation), Section 4.1.1.
 
 Readings: admission stops at the first request that does not fit. Ties go by arrival, then id. An ongoing
-request that outlives its prediction counts 0 in (5), as printed. If the memory the coming round really
-needs exceeds the capacity, every active request is cleared and the round is lost, those admitted at that
-moment included. A round is one iteration of the worker. Where memory comes in blocks of several tokens, (5) counts
-the blocks of each request at every moment; it still only grows between completions.
+request that outlives its prediction counts 0 in (5), as printed. Deviation: a request that would be alone is held to
+the whole capacity in (5) and not to the margin, which would keep a long one out for ever, and others come beside it
+while (5) holds until they end; with ``strict`` the margin holds there too, as printed. If the memory the coming
+round really needs exceeds the capacity, every active request is cleared and the round is lost, those admitted at
+that moment included. A round is one iteration of the worker. Where memory comes in blocks of several tokens, (5)
+counts the blocks of each request at every moment; it still only grows between completions.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from kvgym.kernels import (
     profile_of,
     profile_offset,
     request_key,
+    room_to_admit,
     rounds_for,
     rule_memory,
 )
@@ -56,14 +59,16 @@ from kvgym.policy import (
     fraction_of,
     register_policy,
     require,
+    require_flag,
     require_fraction,
 )
 from kvgym.simulator.view import SystemView
 
 PAPER = "Jaillet et al., Online Scheduling for LLM Inference with KV Cache Constraints"
 
-# Layout of the parameters: memory limit of the look-ahead, whether overruns extend predictions.
-LIMIT, EXTEND = 0, 1
+# Layout of the parameters: memory limit of the look-ahead, whether it holds for a request that would be alone,
+# whether overruns extend predictions; what follows is the policy's own.
+LIMIT, STRICT, EXTEND, OWN = range(4)
 
 # Layout of the state array: origin of the profile, iteration until which the head is known to be blocked,
 # the head it was computed for, then (where the order is not that of the queue) the heap.
@@ -113,10 +118,13 @@ def try_admit(
     If it does not hold, remember until when it cannot.
     """
     state, profile, iteration = memory.state, memory.profile, view.worker.iteration
-    if not has_place(view, decision) or (state[BLOCKED_ID] == i and iteration < state[BLOCKED_UNTIL]):
+    limit = int(memory.params[LIMIT])
+    room = room_to_admit(view, decision, limit, memory.params[STRICT] == 1.0)
+    known = state[BLOCKED_ID] == i and iteration < state[BLOCKED_UNTIL] and room == limit
+    if known or not has_place(view, decision):
         return False
     first, block_size = first_tokens(view.problem, view.requests[i]), view.problem.block_size
-    wait = blocked_for(profile, offset, first, rounds, int(memory.params[LIMIT]), block_size)
+    wait = blocked_for(profile, offset, first, rounds, room, block_size)
     if wait > 0:
         state[BLOCKED_ID] = i
         state[BLOCKED_UNTIL] = iteration + wait
@@ -207,7 +215,7 @@ def blocked_request(policy: CompiledPolicy) -> int | None:
 class LookAhead(CompiledPolicy):
     """What policies with a look-ahead share: margin, overruns, and the memory they keep."""
 
-    def __init__(self, *, protection: float = 0.0, overrun: str = "ignore") -> None:
+    def __init__(self, *, protection: float = 0.0, overrun: str = "ignore", strict: bool = False) -> None:
         """Set the margin and what an overrun prediction means.
 
         Args:
@@ -216,14 +224,18 @@ class LookAhead(CompiledPolicy):
             overrun: what an ongoing request counts once it has outlived its prediction: ``"ignore"``, 0 as
                 (5) is printed; ``"extend"``, the memory it needs in the coming iteration. With predictions
                 below the truth the printed rule can admit the same set, overflow and clear it for ever.
+            strict: True: a request that needs some of the margin is never admitted, as printed; False: into an empty
+                worker it is.
         """
         require_fraction("protection", protection)
+        require_flag("strict", strict)
         require("overrun", overrun, overrun in ("ignore", "extend"), "ignore or extend")
-        self.protection, self.overrun = protection, overrun
+        self.protection, self.overrun, self.strict = protection, overrun, strict
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the memory limit of the look-ahead in tokens, and whether overruns extend predictions."""
-        return np.array([fraction_of(system.kv_capacity, self.protection), float(self.overrun == "extend")])
+        """Return the memory limit of the look-ahead in tokens, whether it is strict, and whether overruns extend."""
+        limit = fraction_of(system.kv_capacity, self.protection)
+        return np.array([limit, self.strict, self.overrun == "extend"], dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
         """Return the profile, with the heap behind the scalars."""
@@ -271,7 +283,7 @@ class MCBenchmark(LookAhead):
 class MCLongest(LookAhead):
     """MC-Benchmark under intervals of lengths: every output is treated as the longest possible one.
 
-    A request whose prompt and longest output exceed the limit is never admitted, as under MC-Benchmark with
+    A request whose prompt and longest output exceed the memory is never admitted, as under MC-Benchmark with
     such a prediction; the run then ends with an error that says so.
     """
 

@@ -44,9 +44,9 @@ from kvgym.baselines._thresholds import (
     leave_queue,
     num_stages,
     plan_all,
-    queues_at,
     reached,
     rest,
+    run_to,
     start_batch,
     stop_draining,
 )
@@ -56,10 +56,10 @@ from kvgym.kernels import (
     RuleMemory,
     RuleView,
     evict_latest,
-    held_by,
+    full_tokens,
     jit_inline,
+    kv_growth,
     left_request,
-    need_of,
     need_of_active,
     pause,
     policy_kernel,
@@ -84,12 +84,6 @@ def group_of(memory: RuleMemory, prompt_len: int) -> int:
     while q < int(memory.params[NUM_QUEUES]) - 1 and prompt_len > memory.params[own + q]:
         q += 1
     return q
-
-
-@jit_inline
-def run_to(memory: RuleMemory, q: int) -> int:
-    """Return where in the state it stands up to which threshold group ``q`` runs."""
-    return queues_at(memory) + 3 * int(memory.params[NUM_QUEUES]) + q
 
 
 @jit_inline
@@ -124,19 +118,18 @@ def plan_segments(view: RuleView, decision: RuleDecision, memory: RuleMemory) ->
             ):
                 t += 1
         state[run_to(memory, q)] = t
-    running, need = 0, 0
+    running, need, runs_to = 0, view.worker.kv_allocated, run_to(memory, 0)
     for k in range(num_active - 1, -1, -1):  # from the newest: of each stage the surplus is paused
         slot = view.active[k]
         q = group_of(memory, slot.prompt_len)
         at = q * stages + slot.num_output_tokens
         t = profile[segment_of + at]
-        if t >= state[run_to(memory, q)] or profile[at] > state[IN_FORCE + t]:
+        if t >= state[runs_to + q] or profile[at] > state[IN_FORCE + t]:
             profile[at] -= 1
-            need += held_by(view, slot)
             pause(decision, slot)
         else:
             running += 1
-            need += need_of(view, slot)
+            need += kv_growth(view.problem, slot, full_tokens(slot.num_prefill_left))
     for k in range(num_active):
         slot = view.active[k]
         profile[group_of(memory, slot.prompt_len) * stages + slot.num_output_tokens] = 0

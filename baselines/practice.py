@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from kvgym.baselines.memory_constrained import (
     BLOCKED_ID,
     HEAP,
+    OWN,
     LookAhead,
     need_of_round,
     try_admit,
@@ -53,7 +54,7 @@ from kvgym.policy import (
 )
 
 # Layout of the parameters, behind those of MC-SF; the real numbers are a key per request, the rank in the heap.
-_RATE = 2
+_RATE = OWN
 
 
 @jit_inline
@@ -167,7 +168,8 @@ class Ageing(LookAhead):
         Args:
             rate: credit for waiting, predicted output tokens per second, ≥ 0. 0 is the order of MC-SF; the
                 larger it is, the nearer to first come, first served.
-            protection: fraction of the capacity kept free in the look-ahead, in [0, 1).
+            protection: fraction of the capacity kept free in the look-ahead, in [0, 1); a request that would be
+                alone may use it.
             overrun: what an ongoing request counts once it has outlived its prediction: ``"ignore"`` 0,
                 ``"extend"`` the memory it needs in the coming iteration.
 
@@ -180,7 +182,7 @@ class Ageing(LookAhead):
         self.rate = float(rate)
 
     def params(self, system: SystemInfo) -> NDArray[np.float64]:
-        """Return the limit of the look-ahead in tokens, whether overruns extend, and the rate."""
+        """Return what MC-SF is told, and the rate."""
         return np.append(super().params(system), self.rate)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
@@ -208,7 +210,8 @@ class CostAware(CompiledPolicy):
         """Set the watermark.
 
         Args:
-            protection: fraction of the capacity that admission leaves free, in [0, 1).
+            protection: fraction of the capacity that admission leaves free, in [0, 1); into an empty worker the
+                first request is admitted all the same.
 
         Raises:
             ConfigError: not such a fraction.

@@ -37,6 +37,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.baselines._deadlines import (
+    BACK,
+    BUDGET,
+    FOLLOWED_AT,
+    FRONT,
+    LIMIT,
+    MAX_ACTIVE,
+    MAX_DECODES,
+    PAYING,
+    RANKS,
+    SHORTEST,
+    SLOTS_AT,
+    WAITING_AT,
+    count_full,
+    find_deadlines,
+    run_decodes,
+)
 from kvgym.kernels import (
     REQUEUE_BACK,
     REQUEUE_FRONT,
@@ -48,6 +65,7 @@ from kvgym.kernels import (
     admit_tokens,
     chunk_that_fits,
     claim_of,
+    drop_full_plan,
     evict,
     first_waiting,
     forget_ranked,
@@ -79,18 +97,11 @@ from kvgym.policy import (
     require_fraction,
 )
 
-# Layout of the parameters.
-_SHORTEST, _PAYING, _OFFSET, _LOW_OFFSET, _HIGH_MEMORY, _BUDGET, _MAX_ACTIVE, _MAX_DECODES, _LIMIT = range(9)
-
-# Layout of the state array: where the heaps begin, how many requests have joined the queue in front of those
-# that wait and behind them, then ranks by request id, the heap of waiting requests, the heap of slots.
-_WAITING_AT, _SLOTS_AT, _FRONT, _BACK, _RANKS = range(5)
-
 
 @jit
 def ranked(params: Any) -> bool:
     """Return whether the order of admission is another than that of the queue."""
-    return params[_SHORTEST] == 1.0 or params[_PAYING] == 1.0
+    return params[SHORTEST] == 1.0 or params[PAYING] == 1.0
 
 
 @jit_inline
@@ -101,30 +112,30 @@ def rank_waiting(view: RuleView, memory: RuleMemory) -> None:
     queue: the low 32 bits.
     """
     state, requeue = memory.state, view.problem.requeue
-    forget_ranked(view, state, state[_WAITING_AT], state, _RANKS)
+    forget_ranked(view, state, state[WAITING_AT], state, RANKS)
     for j in range(view.worker.num_queued):
         i = view.queued[j]
         r = view.requests[i]
         rank: Any = np.int64(i)
-        if memory.params[_SHORTEST] == 1.0:
+        if memory.params[SHORTEST] == 1.0:
             rank = np.int64(r.num_prefill_left)
         elif requeue in (REQUEUE_BACK, REQUEUE_FRONT):
             if requeue == REQUEUE_FRONT and r.num_evictions > 0:
-                state[_FRONT] += 1
-                rank = (1 << 31) - state[_FRONT]
+                state[FRONT] += 1
+                rank = (1 << 31) - state[FRONT]
             else:
-                rank = (1 << 31) + state[_BACK]
-                state[_BACK] += 1
-        if memory.params[_PAYING] == 1.0:
+                rank = (1 << 31) + state[BACK]
+                state[BACK] += 1
+        if memory.params[PAYING] == 1.0:
             rank += ~np.int64(r.priority) << 32
-        state[_RANKS + i] = rank
-        ranked_push(state, state[_WAITING_AT], state, _RANKS, i)
+        state[RANKS + i] = rank
+        ranked_push(state, state[WAITING_AT], state, RANKS, i)
 
 
 @jit
 def first_ranked(state: Any) -> int:
     """Return the first of the heap of waiting requests, UNKNOWN if it is empty."""
-    at = state[_WAITING_AT]
+    at = state[WAITING_AT]
     return state[at + 1] if state[at] > 0 else UNKNOWN
 
 
@@ -138,28 +149,9 @@ def first_in_order(view: RuleView, memory: RuleMemory) -> int:
 def next_in_order(view: RuleView, memory: RuleMemory, i: int) -> int:
     """Return the request to admit after ``i``, the first so far, which has just been admitted."""
     if ranked(memory.params):
-        ranked_pop(memory.state, memory.state[_WAITING_AT], memory.state, _RANKS)
+        ranked_pop(memory.state, memory.state[WAITING_AT], memory.state, RANKS)
         return first_ranked(memory.state)
     return next_waiting(view, i)
-
-
-@jit_inline
-def find_deadlines(view: RuleView, memory: RuleMemory) -> int:
-    """Write the last schedulable time (8) of every decode to ``reals``; returns how many are critical."""
-    w, params, deadlines = view.worker, memory.params, memory.reals
-    offset = params[_LOW_OFFSET] if w.kv_allocated < params[_HIGH_MEMORY] else params[_OFFSET]
-    margin = offset * (w.busy_time / w.iteration) if w.iteration > 0 else 0.0
-    critical = 0
-    for k in range(w.num_active):
-        slot = view.active[k]
-        if slot.num_prefill_left > 0:
-            continue
-        deadlines[k] = -np.inf
-        if not math.isnan(slot.last_token_time):
-            deadlines[k] = slot.last_token_time + view.requests[slot.request_id].tbt_slo - margin
-        if deadlines[k] <= w.clock:
-            critical += 1
-    return critical
 
 
 @jit_inline
@@ -179,28 +171,14 @@ def somebody_runs(
     stay, ``full`` those of them that need a new block, and ``decoding`` the decodes that can run with the memory
     that is ``free``.
     """
-    budget = int(params[_BUDGET])
+    budget = int(params[BUDGET])
     if critical > 0:
-        return min(full, budget, int(params[_MAX_DECODES])) * view.problem.block_size <= free
+        return min(full, budget, int(params[MAX_DECODES])) * view.problem.block_size <= free
     if decoding > 0:
         return True
     if prefilling >= keep:
         return False
     return chunk_that_fits(view, view.active[prefilling], budget, free) > 0
-
-
-@jit_inline
-def count_full(view: RuleView, memory: RuleMemory, decoding: int, critical: int) -> tuple[int, int]:
-    """Return how many decodes, and how many critical ones, need a new block for their next token."""
-    if view.problem.block_size == 1:
-        return decoding, critical
-    filled = full = 0
-    for k in range(view.worker.num_active):
-        if view.active[k].num_prefill_left == 0 and needs_block(view, view.active[k]):
-            filled += 1
-            if memory.reals[k] <= view.worker.clock:
-                full += 1
-    return filled, full
 
 
 @jit_inline
@@ -213,8 +191,9 @@ def evict_until_somebody_runs(
         How many slots stay: at least one, if any is active.
     """
     w, active = view.worker, view.active
-    prefilling, keep, free = 0, w.num_active, view.problem.kv_capacity - w.kv_allocated
+    keep, free = w.num_active, view.problem.kv_capacity - w.kv_allocated
     decoding = w.num_active - w.num_prefilling
+    prefilling = 0 if w.num_prefilling > 0 else keep
     while prefilling < keep and active[prefilling].num_prefill_left == 0:
         prefilling += 1
     filled, full = count_full(view, memory, decoding, critical)
@@ -242,45 +221,6 @@ def evict_until_somebody_runs(
 
 
 @jit_inline
-def run_decodes(
-    view: RuleView, memory: RuleMemory, keep: int, critical: bool, limit: int, free: int
-) -> tuple[int, int]:
-    """Run up to ``limit`` critical, or non-critical, decodes by last schedulable time.
-
-    A decode that needs a new block where none is ``free`` is passed over.
-
-    Returns:
-        How many run, and the memory they gain.
-    """
-    active, state, deadlines, now = view.active, memory.state, memory.reals, view.worker.clock
-    block_size, count, full = view.problem.block_size, 0, 0
-    for k in range(keep):
-        if active[k].num_prefill_left == 0 and (deadlines[k] <= now) == critical:
-            count += 1
-            full += needs_block(view, active[k])
-            active[k].planned = UNKNOWN
-    blocks = free // block_size
-    most = min(limit, count - full + min(full, blocks))
-    if count <= most:
-        return count, full * block_size
-    at = state[_SLOTS_AT]
-    state[at] = 0
-    for k in range(keep):
-        if active[k].num_prefill_left == 0 and (deadlines[k] <= now) == critical:
-            active[k].planned = 0
-            ranked_push(state, at, deadlines, 0, k)
-    count = full = 0
-    while count < most:
-        k = ranked_pop(state, at, deadlines, 0)
-        needs = needs_block(view, active[k])
-        if full < blocks or not needs:
-            active[k].planned = UNKNOWN
-            count += 1
-            full += needs
-    return count, full * block_size
-
-
-@jit_inline
 def run_prefills(view: RuleView, keep: int, tokens: int, free: int) -> tuple[int, int, int]:
     """Give ongoing prefills their chunks, in order of activation.
 
@@ -289,7 +229,7 @@ def run_prefills(view: RuleView, keep: int, tokens: int, free: int) -> tuple[int
         what is left once these prefills have been completed with one token each, or 0 if one got no chunk.
     """
     room, blocked = free, False
-    for k in range(keep):
+    for k in range(keep if view.worker.num_prefilling > 0 else 0):
         slot = view.active[k]
         left = slot.num_prefill_left
         if left > 0 and not blocked:
@@ -320,8 +260,8 @@ def admit_prefills(
     Returns:
         What is left of the budget, of the decode limit, and of the memory.
     """
-    d, places = decision.record, int(memory.params[_MAX_ACTIVE]) - view.worker.num_active
-    limit, used = int(memory.params[_LIMIT]), view.problem.kv_capacity - room
+    d, places = decision.record, int(memory.params[MAX_ACTIVE]) - view.worker.num_active
+    limit, used = int(memory.params[LIMIT]), view.problem.kv_capacity - room
     i = first_in_order(view, memory)
     while i != UNKNOWN and tokens > 0 and d.num_admit < places and has_place(view, decision):
         r = view.requests[i]
@@ -355,13 +295,14 @@ def slai_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
         free += held_by(view, view.active[k])
     pause_all(view, decision)
 
-    tokens, decodes = int(params[_BUDGET]), int(params[_MAX_DECODES])
-    ran, gained = run_decodes(view, memory, keep, True, min(tokens, decodes), free)
+    tokens, decodes = int(params[BUDGET]), int(params[MAX_DECODES])
+    ran, gained = run_decodes(view, memory, keep, True, min(tokens, decodes) if critical > 0 else 0, free)
     tokens, decodes, free = tokens - ran, decodes - ran, free - gained
     tokens, free, room = run_prefills(view, keep, tokens, free)
     if decision.record.num_evict == 0:
         tokens, decodes, free = admit_prefills(view, decision, memory, tokens, decodes, free, room)
     run_decodes(view, memory, keep, False, min(tokens, decodes), free)
+    drop_full_plan(view, decision)
 
 
 @register_policy
@@ -435,10 +376,11 @@ class SLAI(CompiledPolicy):
         return np.array(values, dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
-        """Return empty heaps, and room for a deadline per slot."""
-        slots = min(system.max_requests, system.kv_capacity)
-        waiting_at = _RANKS + system.max_requests
+        """Return an empty heap, and room for a deadline and an objective per slot."""
+        slots = max(min(system.max_requests, system.kv_capacity), 1)
+        waiting_at = RANKS + system.max_requests
         slots_at = waiting_at + 1 + system.max_requests
-        state = np.zeros(slots_at + 1 + slots, np.int64)
-        state[_WAITING_AT], state[_SLOTS_AT] = waiting_at, slots_at
-        return rule_memory(self.params(system), state=state, reals=np.zeros(max(slots, 1)))
+        followed_at = slots_at + 1 + slots
+        state = np.zeros(followed_at + 1 + slots, np.int64)
+        state[[WAITING_AT, SLOTS_AT, FOLLOWED_AT]] = waiting_at, slots_at, followed_at
+        return rule_memory(self.params(system), state=state, reals=np.zeros(2 * slots))

@@ -48,6 +48,7 @@ from kvgym.baselines._thresholds import (
     num_stages,
     plan_all,
     reached,
+    run_to,
     start_batch,
     stop_draining,
 )
@@ -56,10 +57,10 @@ from kvgym.kernels import (
     RuleMemory,
     RuleView,
     evict_latest,
-    held_by,
+    full_tokens,
     jit_inline,
+    kv_growth,
     left_request,
-    need_of,
     need_of_active,
     pause,
     policy_kernel,
@@ -83,19 +84,20 @@ def plan_thresholds(view: RuleView, decision: RuleDecision, memory: RuleMemory) 
     Returns:
         How many active requests run, and the memory needed.
     """
-    profile, stages = memory.profile, num_stages(view)
-    running, need = 0, 0
+    profile, state, stages = memory.profile, memory.state, num_stages(view)
+    running, need, quotas = 0, view.worker.kv_allocated, run_to(memory, 0)
+    for c in range(int(memory.params[NUM_QUEUES])):
+        state[quotas + c] = state[IN_FORCE + c] if reached(memory, c) else 0
     for k in range(view.worker.num_active):
         slot = view.active[k]
         at = slot.class_id * stages + slot.num_output_tokens + 1
-        if reached(memory, slot.class_id) and profile[at] < memory.state[IN_FORCE + slot.class_id]:
+        if profile[at] < state[quotas + slot.class_id]:
             profile[at] += 1
             running += 1
-            need += need_of(view, slot)
+            need += kv_growth(view.problem, slot, full_tokens(slot.num_prefill_left))
         else:
-            need += held_by(view, slot)
             pause(decision, slot)
-    for k in range(view.worker.num_active):
+    for k in range(view.worker.num_active if running > 0 else 0):
         profile[view.active[k].class_id * stages + view.active[k].num_output_tokens + 1] = 0
     return running, need
 

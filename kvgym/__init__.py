@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kvgym import (
         agents,
         batch_time,
+        contract,
         envs,
         errors,
         experiments,
@@ -83,7 +84,7 @@ else:
             "window": "Window",
             "workloads": "RequestTable make_workload read_trace",
         },
-        "agents batch_time envs errors experiments export kernels "
+        "agents batch_time contract envs errors experiments export kernels "
         "metrics policy report routing theory validation workloads",
     )
 
@@ -115,6 +116,7 @@ __all__ = [
     "bound",
     "compare",
     "compute_metrics",
+    "contract",
     "envs",
     "errors",
     "experiments",

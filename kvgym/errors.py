@@ -1,4 +1,7 @@
-"""Exceptions of kvgym. Every error a user can cause derives from :class:`KVGymError`."""
+"""Exceptions of kvgym. Every error a user can cause derives from :class:`KVGymError`.
+
+A message is one short line; what it leaves out, such as all names that would be valid, is in ``error.details``.
+"""
 
 from __future__ import annotations
 
@@ -14,45 +17,106 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConfigError",
+    "ContractError",
     "InformationError",
     "InvalidDecisionError",
     "KVGymError",
+    "KernelError",
     "LivelockError",
+    "OutOfBoundsError",
     "RunError",
     "TraceFormatError",
     "UnknownNameError",
     "WorkloadError",
 ]
 
+LIMIT = 300
+"""Longest message, characters."""
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """Return a value as a message shows it: its ``repr``, cut in the middle where it is longer than ``limit``."""
+    try:
+        text = repr(value)
+    except Exception:  # a whole number of thousands of digits refuses, and classes of others may do anything
+        text = f"a value of type {type(value).__name__}"
+    return _cut(text, limit)
+
+
+def some(names: Iterable[object], limit: int = 120) -> str:
+    """Return names in a row, only the first of them where all would take more than ``limit`` characters."""
+    known = [_cut(str(name), 40) for name in names]
+    if len(", ".join(known)) <= limit:
+        return ", ".join(known)
+    count = next(k for k in range(len(known), -1, -1) if len(", ".join(known[:k])) <= limit)
+    return f"{', '.join(known[:count])}, … ({len(known)} in all)"
+
+
+def suggestion(name: object, known: Iterable[str]) -> str:
+    """Return the names that are much like one that is unknown, as a question; empty where none is."""
+    close = difflib.get_close_matches(str(name)[:100], list(known), n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
+
+
+def _cut(text: str, limit: int) -> str:
+    """Return a text of at most ``limit`` characters; what was wrong and what is expected stand at its ends."""
+    tail = limit // 3
+    return text if len(text) <= limit else f"{text[: limit - tail - 1]}…{text[len(text) - tail :]}"
+
 
 class KVGymError(Exception):
-    """Base of all errors raised by kvgym."""
+    """Base of all errors raised by kvgym.
+
+    Attributes:
+        details: what the message had no room for, in as many lines as it takes; empty where it says all.
+
+    Args:
+        message: what was wrong and what would be right; line breaks become blanks, and what is longer than
+            :data:`LIMIT` is cut in the middle, then the whole of it becomes the details.
+        details: the attribute.
+    """
+
+    details: str = ""
+
+    def __init__(self, message: object = "", details: str = "") -> None:
+        whole = str(message)
+        short = _cut(" ".join(whole.split()) if "\n" in whole else whole, LIMIT)
+        super().__init__(short)
+        self.details = details or ("" if short == whole else whole)
 
 
 class ConfigError(KVGymError, ValueError):
     """A configuration value, option or argument is wrong."""
 
 
+class ContractError(KVGymError, AssertionError):
+    """A policy does not do what every policy must, see :mod:`kvgym.contract`."""
+
+
 class UnknownNameError(ConfigError):
     """A registry was asked for a name it does not hold."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        """Build the message, with the closest names first.
+        """Build the message, with the closest names first; all valid ones are in the details.
 
         Args:
             kind: what was looked up, e.g. ``"policy"``.
             name: the name that was not found.
             known: all valid names.
         """
-        names = sorted(known)
-        close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-        hint = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
-        super().__init__(f"unknown {kind} {name!r}.{hint} Valid names: {', '.join(names)}.")
+        name, names = str(name), sorted(known)
+        hint = suggestion(name, names)
+        message = f"unknown {kind} {shown(name)}.{hint and ' ' + hint} Valid names: {some(names)}."
+        super().__init__(message, f"valid names: {', '.join(names)}")
         self._arguments = (kind, name, names)
 
     def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, list[str]]]:
         """Pickle, as process pools do with exceptions."""
         return type(self), self._arguments
+
+
+class KernelError(KVGymError):
+    """A kernel uses what there is not, or what compiled code cannot do."""
 
 
 class WorkloadError(KVGymError, ValueError):
@@ -80,7 +144,7 @@ class RunError(KVGymError):
             packed = pickle.dumps(self.result)
         except Exception:  # whatever a policy's own objects raise
             packed = pickle.dumps(None)
-        return _unpickled, (type(self), self.args, packed)
+        return _unpickled, (type(self), (*self.args, self.details), packed)
 
 
 def _unpickled(kind: type[RunError], arguments: tuple[Any, ...], packed: bytes) -> RunError:
@@ -100,6 +164,10 @@ class InformationError(KVGymError):
 
 class LivelockError(RunError):
     """A run cannot end: the policy makes no progress any more; see :class:`RunError` for the result so far."""
+
+
+class OutOfBoundsError(KVGymError):
+    """Compiled code read or wrote outside of an array; only the checked build (``KVGYM_DEBUG=1``) notices it."""
 
 
 def field_errors(
@@ -151,11 +219,13 @@ def _message(place: Sequence[Any], items: list[Any], model: type[BaseModel]) -> 
     first = items[0]
     if first["type"] == "union_tag_invalid":
         told = first["ctx"]
-        return f"{told['discriminator']} is {told['tag']!r}, valid are: {told['expected_tags']}"
+        return f"{told['discriminator']} is {shown(told['tag'])}, valid are: {told['expected_tags']}"
     if first["type"] == "extra_forbidden":
-        return f"there is no such field; valid there: {', '.join(_fields_at(place, model))}"
+        fields = list(_fields_at(place, model))
+        hint = suggestion(place[-1], fields) if place else ""
+        return f"there is no such field; {hint and f'd{hint[1:]} '}valid there: {some(fields)}"
     message = f"expected {' or '.join(forms)}" if len(items) > 1 and forms else first["msg"]
-    return message if first["type"] == "missing" else f"{message} (got {first['input']!r})"
+    return message if first["type"] == "missing" else f"{message} (got {shown(first['input'])})"
 
 
 def _fields_at(place: Sequence[Any], model: Any) -> Iterable[str]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
+from kvgym.files import whole_file
 
 _BLOCK = 1 << 14  # rows that are text at the same time
 
@@ -76,7 +77,7 @@ class Frame:
 
     def write_csv(self, path: str | Path) -> None:
         """Write as CSV, UTF-8: true and false, numbers that read back the same, nothing where a value is missing."""
-        with Path(path).open("w", encoding="utf-8", newline="\n") as file:
+        with whole_file(path) as place, place.open("w", encoding="utf-8", newline="\n") as file:
             file.write(",".join(map(_cell, self._data)) + "\n")
             file.writelines(",".join(map(_cell, values)) + "\n" for values in self._tuples())
 
@@ -87,7 +88,9 @@ class Frame:
             ConfigError: PyArrow is missing.
         """
         pa = pyarrow()
-        pa.parquet.write_table(pa.table({name: _arrow(column) for name, column in self._data.items()}), path)
+        table = pa.table({name: _arrow(column) for name, column in self._data.items()})
+        with whole_file(path) as place:
+            pa.parquet.write_table(table, place)
 
     def _tuples(self) -> Iterator[tuple[Any, ...]]:
         for start in range(0, len(self), _BLOCK):

@@ -37,8 +37,9 @@ What there is:
   :func:`need_of_tokens`, :func:`need_of_decodes`, :func:`held_by`, :func:`kv_growth`, :func:`claim_of`,
   :func:`chunk_that_fits`, :func:`needs_block`, :func:`full_tokens`.
 - Deciding: :func:`has_place`, :func:`admit`, :func:`admit_tokens`, :func:`admit_while_fits`, :func:`room_to_admit`,
-  :func:`evict`, :func:`evict_latest`, :func:`clear_all`, :func:`put_back`, :func:`pause`, :func:`pause_all`; to
-  wait, set ``decision.record.act = WAIT`` and, if not for the next arrival, ``wait_until``.
+  :func:`evict`, :func:`evict_latest`, :func:`clear_all`, :func:`put_back`, :func:`pause`, :func:`pause_all`,
+  :func:`drop_full_plan`; to wait, set ``decision.record.act = WAIT`` and, if not for the next arrival, ``wait_until``.
+- A column of ``view.requests`` that is needed for all active requests: :func:`follow_slots`.
 - Look-ahead over future memory: :mod:`kvgym.simulator.lookahead`, with :func:`first_tokens`.
 - Heaps in ``memory.state``: :mod:`kvgym.simulator.heap`. Random numbers: :mod:`kvgym.simulator.random`.
 - The constants that records hold: :mod:`kvgym.simulator.tables`.
@@ -66,6 +67,7 @@ from kvgym.simulator.heap import heap_pop as heap_pop
 from kvgym.simulator.heap import heap_push as heap_push
 from kvgym.simulator.heap import key_request as key_request
 from kvgym.simulator.heap import ranked_forget as ranked_forget
+from kvgym.simulator.heap import ranked_keep as ranked_keep
 from kvgym.simulator.heap import ranked_pop as ranked_pop
 from kvgym.simulator.heap import ranked_push as ranked_push
 from kvgym.simulator.heap import request_key as request_key
@@ -92,6 +94,8 @@ from kvgym.simulator.rule import RuleView as RuleView
 from kvgym.simulator.rule import policy_kernel as policy_kernel
 from kvgym.simulator.rule import rule_memory as rule_memory
 from kvgym.simulator.rule import view_of as view_of
+from kvgym.simulator.slots import drop_full_plan as drop_full_plan
+from kvgym.simulator.slots import follow_slots as follow_slots
 from kvgym.simulator.tables import ACTIVE as ACTIVE
 from kvgym.simulator.tables import FINISHED as FINISHED
 from kvgym.simulator.tables import FUTURE as FUTURE
@@ -138,10 +142,12 @@ __all__ = [
     "chunk_that_fits",
     "claim_of",
     "clear_all",
+    "drop_full_plan",
     "evict",
     "evict_latest",
     "first_tokens",
     "first_waiting",
+    "follow_slots",
     "forget_left",
     "forget_ranked",
     "full_tokens",
@@ -176,6 +182,7 @@ __all__ = [
     "profile_offset",
     "put_back",
     "ranked_forget",
+    "ranked_keep",
     "ranked_pop",
     "ranked_push",
     "request_key",
@@ -336,7 +343,7 @@ def admit_tokens(decision: RuleDecision, i: int, tokens: int) -> None:
 
 @jit_inline
 def admit_while_fits(
-    view: RuleView, decision: RuleDecision, need: int, limit: int, most: int = NO_LIMIT
+    view: RuleView, decision: RuleDecision, need: int, limit: int, most: int = NO_LIMIT, strict: bool = False
 ) -> int:
     """Admit in queue order, and stop at the first request that does not fit.
 
@@ -344,33 +351,43 @@ def admit_while_fits(
         view: what the rule sees.
         decision: what it decides.
         need: memory that the coming iteration needs so far, allocated tokens.
-        limit: memory that it may need.
+        limit: memory that it may need; all of it if the first request would be alone, see :func:`room_to_admit`.
         most: requests admitted at most.
+        strict: whether the limit holds for that one too.
 
     Returns:
         The memory that the coming iteration then needs.
     """
     d = decision.record
     i = first_waiting(view)
+    room = room_to_admit(view, decision, limit, strict)
     while i != UNKNOWN and d.num_admit < most and has_place(view, decision):
         use = need_of(view, view.requests[i])
-        if need + use > limit:
+        if need + use > room:
             break
         need += use
         admit(decision, i)
+        room = limit
         i = next_waiting(view, i)
     return need
 
 
 @jit_inline
-def room_to_admit(view: RuleView, decision: RuleDecision, limit: int) -> int:
+def room_to_admit(view: RuleView, decision: RuleDecision, limit: int, strict: bool = False) -> int:
     """Return how much memory may be in use once one more request has been admitted.
 
-    That is ``limit``, up to the watermark; or all of the memory, if the request would be alone.
+    That is ``limit``, what a margin or watermark leaves; or all of the memory, if the request would be alone: a
+    margin is room for others to grow, and a request longer than the limit would wait for ever.
+
+    Args:
+        view: what the rule sees.
+        decision: what it decides.
+        limit: memory that may be in use beside others.
+        strict: whether it holds for a request that would be alone too, as rules of papers are printed.
     """
     d = decision.record
     alone = view.worker.num_active - d.num_evict + d.num_admit == 0
-    return view.problem.kv_capacity if alone else limit
+    return view.problem.kv_capacity if alone and not strict else limit
 
 
 @jit_inline

@@ -19,7 +19,8 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.checks import check_text
+from kvgym.errors import ConfigError, shown
 from kvgym.registry import Registry, Sources, load_plugins
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.compiled import Kernel
@@ -348,6 +349,9 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
         if hyperparameters:
             raise ConfigError(f"{spec!r} is made already; give hyperparameters with a name")
         return spec
+    spec = check_text(
+        spec, "policy", "a name, with hyperparameters as in 'alpha_greedy:alpha=0.3', or a Policy"
+    )
     made = None if spec in POLICIES else _SOURCES.find(spec)
     if made is not None:
         return made
@@ -374,7 +378,7 @@ def require(name: str, value: Any, condition: bool, expected: str) -> None:
         ConfigError: ``condition`` does not hold; the message says what was expected.
     """
     if isinstance(value, bool) or not condition:
-        raise ConfigError(f"{name} = {value!r}; expected {expected}")
+        raise ConfigError(f"{name} = {shown(value)}; expected {expected}")
 
 
 def require_count(name: str, value: Any, least: int = 1) -> None:

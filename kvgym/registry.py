@@ -63,14 +63,14 @@ class Registry(Generic[T]):
             UnknownNameError: with suggestions and all valid names.
         """
         self._ensure_loaded()
-        if name not in self._items:
+        if name not in self:
             raise UnknownNameError(self.kind, name, self._items)
         return self._items[name]
 
     def __contains__(self, name: object) -> bool:
         """Whether ``name`` is registered."""
         self._ensure_loaded()
-        return name in self._items
+        return isinstance(name, str) and name in self._items
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the names in registration order."""

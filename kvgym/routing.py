@@ -22,11 +22,13 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.checks import check_text
 from kvgym.errors import ConfigError
 from kvgym.policy import Weight, construct, policy_defaults, recording
 from kvgym.registry import Registry, Sources
 from kvgym.simulator.cluster_tables import REASSIGN_SIGNATURE, ROUTER_SIGNATURE
 from kvgym.simulator.compiled import Kernel, kernel, uncompiled
+from kvgym.simulator.debug import guarded
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.simulator.view import ClusterView
 from kvgym.specs import parse_spec
@@ -143,8 +145,8 @@ class CompiledRouter(Router):
 
     def reset(self, num_workers: int, seed: np.random.SeedSequence) -> None:
         """Prepare parameters and memory for a run."""
-        self._params = np.ascontiguousarray(self.params(), dtype=np.float64)
-        self._state = np.ascontiguousarray(self.memory(num_workers, seed), dtype=np.int64)
+        self._params = guarded(np.ascontiguousarray(self.params(), dtype=np.float64))
+        self._state = guarded(np.ascontiguousarray(self.memory(num_workers, seed), dtype=np.int64))
 
     def arguments(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return ``(params, state)`` of the run prepared by :meth:`reset`."""
@@ -238,6 +240,7 @@ def make_router(spec: str | Router, **hyperparameters: Any) -> Router:
         if hyperparameters:
             raise ConfigError(f"{spec!r} is made already; give hyperparameters with a name")
         return spec
+    spec = check_text(spec, "router", "a name, with hyperparameters as in 'weighted:work=1.5', or a Router")
     made = None if spec in ROUTERS else _SOURCES.find(spec)
     if made is not None:
         return made

@@ -18,9 +18,11 @@ from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.following import Follower, Observer
 from kvgym.simulator.rule import RuleMemory
 from kvgym.simulator.simulation import Simulation
+from kvgym.simulator.slices import tell
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
 from kvgym.window import Measured, Watch, Window
+from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
 
 # Columns of the request table that a need requires.
@@ -151,7 +153,8 @@ def simulate(
         WorkloadError: a request can never be served.
         ConfigError: the requests lack what the policy needs, or the window is empty.
         InvalidDecisionError: the policy decided something impossible.
-        LivelockError: the policy makes no progress. Both errors hold the result so far as ``error.result``.
+        LivelockError: the policy makes no progress. Both errors hold the result so far as ``error.result``, and so does
+            a KeyboardInterrupt.
     """
     policy = make_policy(policy)
     check_needs(policy, table)
@@ -167,8 +170,8 @@ def simulate(
 
     try:
         _run_to_the_end(simulation, policy, copies, observer, watch)
-    except RunError as error:
-        error.result = outcome()
+    except (RunError, KeyboardInterrupt) as error:
+        error.result = outcome()  # type: ignore[union-attr]
         raise
     return outcome()
 
@@ -187,6 +190,7 @@ def _run_to_the_end(
     follower = None if observer is None else Follower(simulation, observer)
     try:
         for _ in pauses:
+            tell(simulation)
             if watch is not None:
                 watch.look()
             if follower is not None:
@@ -268,6 +272,11 @@ def prepare_run(
     return cluster, copies
 
 
+def copy_of(table: NDArray[Any]) -> NDArray[Any]:
+    """Return a copy of a table of records, made at once; ``copy()`` goes through the fields of each row."""
+    return words(table).copy().view(table.dtype, type(table)).reshape(table.shape)
+
+
 def final_records(
     requests: NDArray[Any], active: NDArray[Any], num_active: NDArray[np.int64]
 ) -> NDArray[Any]:
@@ -278,7 +287,7 @@ def final_records(
         active: dtype SLOT, (r, slots).
         num_active: slots in use of each worker, (r,).
     """
-    records = requests.copy()
+    records = copy_of(requests)
     for slot in (slot for row, count in zip(active, num_active, strict=True) for slot in row[:count]):
         r = records[slot["request_id"] : slot["request_id"] + 1]
         for name in (

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 
+from kvgym.checks import check_seed
+from kvgym.errors import ConfigError
+
 STREAMS = ("arrivals", "lengths", "predictions", "classes", "policy", "routing", "noise", "load")
 """The named streams. The position of a name is its spawn key: append, never reorder."""
 
 
-def stream_seed(seed: int, name: str) -> np.random.SeedSequence:
+def stream_seed(seed: int, name: str, *part: int) -> np.random.SeedSequence:
     """Return the seed sequence of stream ``name`` under ``seed``.
 
     Args:
         seed: non-negative integer, the seed of the whole run.
         name: one of :data:`STREAMS`.
+        *part: position of a part of the stream that no other part moves; without it, the stream itself.
 
     Raises:
-        ValueError: unknown stream name or negative seed.
+        ConfigError: unknown stream name, or a seed that is none.
     """
     if name not in STREAMS:
-        raise ValueError(f"unknown random stream {name!r}; valid: {', '.join(STREAMS)}")
-    return np.random.SeedSequence(seed, spawn_key=(STREAMS.index(name),))
+        raise ConfigError(f"unknown random stream {name!r}; valid: {', '.join(STREAMS)}")
+    return np.random.SeedSequence(check_seed(seed), spawn_key=(STREAMS.index(name), *part))
 
 
 def stream(seed: int, name: str) -> np.random.Generator:

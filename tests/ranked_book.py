@@ -346,6 +346,8 @@ class RankedBook(Policy):
         """Return the prefix of the items that is worth most, and its duration."""
         w = self.weights
         power = w["cost"] + w["cost_pressure"] * self.pressure + w["cost_room"] * self.room()
+        power += w["cost_active"] * math.log(1 + len(self.view.active))
+        power = max(power, w["cost_least"])
         pressed = [job for job in stay if job.has_objective and self.spare(job) >= 0]
         free = 1 - self.view.kv_allocated / self.view.kv_capacity
         pressing = (w["prefill_pressure"] + w["prefill_room"] * free) * self.pressure

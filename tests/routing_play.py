@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-
-SHORT = {"preset": "lmsys", "limits": {"max_prompt_len": 60, "max_output_len": 40}}
-
+from playing.configurations import APART as APART
+from playing.configurations import CLUSTERS as CLUSTERS
+from playing.configurations import SHORT as SHORT
 
 TIGHT = {"workload": SHORT, "kv_capacity": 250, "num_requests": 80, "rate": 400.0}
 
 
 SMALL = {"scenario": "mc-sf-model-2", "workers": 3, "num_requests": 12}
-
-
-APART = [{"count": 2, "role": "prefill"}, {"count": 3, "role": "decode"}]
-
-
-CLUSTERS = {
-    "equal": {"workers": 4},
-    "unlike": {"workers": [{"count": 2}, {"kv_capacity": 400}, {"batch_time": {"composition": "vidur"}}]},
-    "apart": {"workers": APART, "system": {"transfer_latency": 0.02, "transfer_time": 1e-4}},
-    "lonely": {"workers": [{"role": "prefill"}, {"count": 2, "role": "decode"}]},
-}
 
 
 RECORDS = ("start_time", "first_token_time", "finish_time", "num_evictions", "max_token_gap", "worker")

@@ -17,17 +17,18 @@ from kvgym.cli.console import markdown_table
 from kvgym.cli.list import listing
 from kvgym.envs.expressible import table
 from kvgym.experiments.scenario import load_scenario, scenario_names
+from kvgym.experiments.sweeping.plan import make_plan
 from kvgym.export import records, vllm_bench
+from kvgym.reading import parse_fields
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = [page for page in sorted(DOCS.glob("**/*.md")) if "generated" not in page.parts]
 # Pages of findings and of long trainings: their commands are checked, not run.
 MEASURED = {
     "agents.md", "benchmark.md", "bounds.md", "calibration.md", "capacity.md", "evolution.md", "frameworks.md",
-    "ranked.md", "ranked_networks.md", "reproductions.md", "routing.md", "sweeps.md", "train_with_sb3.md",
-    "validation.md",
+    "ranked.md", "ranked_networks.md", "reproductions.md", "sweeps.md", "validation.md",
 }  # fmt: skip
-# Pages whose examples are a package, and what runs it.
+# Pages whose examples need more than to be run, and what does that.
 ELSEWHERE = {
     "actions.md": "tests/packaging/test_action_package.py",
     "components.md": "tests/envs/scheduling/test_components.py",
@@ -35,6 +36,8 @@ ELSEWHERE = {
     "planning.md": "tests/envs/test_planning.py",
     "traces.md": "tests/cli/test_trace_page.py",
     "compiled-policies.md": "tests/packaging/test_policy_package.py",
+    "routing.md": "tests/test_routing.py",
+    "train_with_sb3.md": "tests/agents/test_sb3_page.py",
 }
 
 
@@ -58,6 +61,13 @@ def test_the_examples_of_hardware_run(tmp_path: Path) -> None:
         (tmp_path / f"{name}.yaml").write_text(text)
     assert load_scenario(tmp_path / "scenario.yaml").make_system().kv_capacity > 0
     assert load_hardware(tmp_path / "file.yaml").engine == "ours"
+
+
+def test_the_plan_of_sweeps_is_one() -> None:
+    (text,) = [code for kind, code in blocks(DOCS / "sweeps.md") if kind == "yaml"]
+    plan = make_plan(parse_fields(text, "docs/sweeps.md"))
+    plan.check()
+    assert len(plan.make_points()) == 9
 
 
 def test_the_page_of_actions_says_what_they_can_express() -> None:
@@ -121,6 +131,11 @@ def test_scripts_that_are_shown_exist() -> None:
             r"^(?:\S*python )(scripts/[\w/]+(?:\.py)?)", page.read_text("utf-8"), re.MULTILINE
         ):
             assert (DOCS.parent / name).exists(), f"{page.name}: {name}"
+
+
+def test_pages_of_findings_have_no_python() -> None:
+    for page in PAGES:
+        assert page.name not in MEASURED or "python" not in dict(blocks(page)), page.name
 
 
 @pytest.mark.parametrize("page", ELSEWHERE)

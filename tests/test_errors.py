@@ -40,7 +40,8 @@ class Outer(BaseModel, extra="forbid"):
         ({"share": 1}, ["share: Input should be less than 1 (got 1)"]),
         (
             {"name": "long", "shape": 2},
-            ["name: long is too long", "shape: there is no such field; valid there: inner, count, groups, share, name"],
+            ["name: long is too long",
+             "shape: there is no such field; did you mean 'share'? valid there: inner, count, groups, share, name"],
         ),
     ],
 )  # fmt: skip

@@ -12,7 +12,9 @@ from kvgym.agents.checkpoints import checkpoints, latest_checkpoint
 from kvgym.agents.comparing.writing import number, table
 from kvgym.agents.config import read_run_config
 from kvgym.agents.evolution.objective import improvement
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
+from kvgym.files import whole_file
+from kvgym.reading import read_text
 
 
 def read_curve(folder: Path) -> dict[str, Any]:
@@ -29,12 +31,24 @@ def read_curve(folder: Path) -> dict[str, Any]:
         ConfigError: there is no curve in it.
     """
     config: Any = read_run_config(folder)
+    path = folder / "curve.csv"
     try:
-        rows = list(csv.DictReader((folder / "curve.csv").read_text("utf-8").splitlines()))
-    except OSError as error:
-        raise ConfigError(f"{folder} has no curve.csv that can be read: {error.strerror}") from None
-    if not rows:
-        raise ConfigError(f"{folder}: curve.csv has no evaluations yet")
+        rows: Any = list(csv.DictReader(read_text(path, "curve").splitlines()))
+        if not rows:
+            raise ConfigError(f"{folder}: curve.csv has no evaluations yet")
+        return _curve(folder, config, rows)
+    except KeyError as error:
+        raise ConfigError(f"curve {path}: column {error} is missing") from None
+    except (csv.Error, TypeError, AttributeError, ArithmeticError) as error:
+        raise ConfigError(f"curve {path}: not as training writes it: {error}") from None
+    except ValueError as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"curve {path}: not as training writes it: {error}") from None
+
+
+def _curve(folder: Path, config: Any, rows: list[dict[str, str]]) -> dict[str, Any]:
+    """Return the learning curve that rows of ``curve.csv`` make."""
     found = {"folder": folder.name, "training": config.name, "seed": config.seed, "rows": len(rows)}
     if "held_out" in rows[0]:
         return {
@@ -55,6 +69,8 @@ def _baselines(folder: Path, metric: str) -> dict[str, float]:
     """Return what the baselines of a run reached, by its last checkpoint; empty where there is none."""
     places = checkpoints(folder / "checkpoints")
     measured = latest_checkpoint(folder / "checkpoints")[1].get("baselines", {}) if places else {}
+    if not isinstance(measured, dict) or not all(isinstance(values, dict) for values in measured.values()):
+        raise ConfigError(f"{folder}: the baselines of its latest checkpoint are none: {shown(measured)}")
     return {label: values[metric] for label, values in measured.items() if values.get(metric) is not None}
 
 
@@ -89,7 +105,8 @@ def draw_curves(curves: Sequence[Mapping[str, Any]], figure: Path) -> None:
         for (label, value), dashes in zip(rivals.items(), itertools.cycle(DASHES[1:])):
             axis.axhline(value, color=GRID, linewidth=1.0, linestyle=dashes, label=label)
         axis.legend(fontsize=7)
-    fig.savefig(figure, dpi=130)
+    with whole_file(figure) as place:
+        fig.savefig(place, dpi=130)
     plt.close(fig)
 
 

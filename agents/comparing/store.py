@@ -12,6 +12,8 @@ from typing import Any
 from kvgym.agents.comparing.bench import Outcome
 from kvgym.agents.comparing.cells import Cell
 from kvgym.errors import ConfigError
+from kvgym.files import write_text
+from kvgym.reading import parse_json, read_bytes
 from kvgym.version import __version__
 
 FORMAT = "kvgym-comparison"
@@ -82,7 +84,7 @@ class Store:
         if not place.exists():
             return cls()
         try:
-            content = json.loads(place.read_text("utf-8"))
+            content = parse_json(read_bytes(place, "figures"), str(place))
             if content.pop("format") != FORMAT:
                 raise ValueError("it has another format")
             runs = {
@@ -90,7 +92,7 @@ class Store:
                 for key, run in content.pop("runs").items()
             }
             return cls(runs=runs, **content)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"{place}: not a file of figures that compare_agents.py wrote ({error}); name another one"
             ) from None
@@ -103,9 +105,7 @@ class Store:
             "format": FORMAT, "about": self.about, "cells": self.cells, "curves": self.curves,
             "runs": {key: asdict(run) for key, run in self.runs.items()},
         }  # fmt: skip
-        beside = place.with_name(place.name + ".new")
-        beside.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n", "utf-8")
-        beside.replace(place)
+        write_text(place, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
     def put(self, cells: Sequence[Cell]) -> None:
         """Note what a comparison consists of; cells of other tasks stay, those of its tasks are replaced."""

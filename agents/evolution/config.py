@@ -15,6 +15,7 @@ from kvgym.agents.evolution.services import Services
 from kvgym.agents.evolution.space import Value, chosen_weights, weights_of
 from kvgym.agents.evolution.strategies import Strategy, make_strategy
 from kvgym.errors import ConfigError
+from kvgym.metrics import WITHIN_SLO, check_targets
 from kvgym.policy import Weight, make_policy
 
 
@@ -79,6 +80,8 @@ class EvolutionConfig(TrainingConfig):
         metric: what is made better, see :mod:`kvgym.metrics`.
         reference: policies, or routers where a router is evolved, whose best value on a service the metric is measured
             against (:mod:`kvgym.agents.evolution.objective`).
+        behind: how much more a service weighs on which the best reference is better: 1 makes the mean better, more
+            makes it rarer to be worse than a reference. Improvements that are shown do not depend on it.
         held_out: evaluation and early stopping.
         keep_checkpoints: how many of the latest checkpoints are kept.
         jobs: processes; 0 = as many as there are cores. Results do not depend on it.
@@ -101,6 +104,7 @@ class EvolutionConfig(TrainingConfig):
     services_per_generation: int = Field(default=8, ge=1)
     metric: str = "e2e_latency_mean"
     reference: tuple[str, ...] = Field(min_length=1)
+    behind: float = Field(default=1.0, ge=1.0, le=1e3)
     held_out: HeldOut = HeldOut()
     keep_checkpoints: int = Field(default=2, ge=1)
     jobs: int = Field(default=0, ge=0)
@@ -146,6 +150,9 @@ class EvolutionConfig(TrainingConfig):
             if self.router is not None:
                 make_policy(self.policy)
             self.services.check(clusters=self.router is not None)
+            if self.metric in WITHIN_SLO:
+                for family in self.services.families:
+                    check_targets((self.metric,), family.typical_requests())
         except ConfigError as error:
             raise ConfigError(f"training {self.name!r}: {error}") from None
         return self

@@ -15,14 +15,13 @@ from typing import Any
 
 from kvgym.agents.evolution.role import KINDS
 from kvgym.agents.evolution.space import Value, checked, weights_of
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError
+from kvgym.files import write_text
 from kvgym.policy import Policy, policy_defaults
+from kvgym.reading import parse_json, read_bytes
 from kvgym.routing import Router
 
 FORMAT, VERSION = "kvgym-evolved-policy", 1
-MAX_BYTES = 64 * 2**20
-"""Largest file that is read: about three million weights."""
-
 _MAPPINGS = ("fixed", "weights", "metadata")
 
 
@@ -91,7 +90,7 @@ class EvolvedModel:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file."""
-        Path(path).write_text(self.to_json(), "utf-8")
+        write_text(Path(path), self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> EvolvedModel:
@@ -101,19 +100,11 @@ class EvolvedModel:
             ConfigError: there is none, it is damaged or something else, or what it names refuses what is in it.
         """
         place = Path(path)
+        content = parse_json(read_bytes(place, "agent"), f"agent {place}", finite=True)
         try:
-            with place.open("rb") as file:
-                data = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise ConfigError(f"agent {place}: no file that can be read: {error.strerror}") from None
-        if len(data) > MAX_BYTES:
-            raise ConfigError(f"agent {place}: larger than {MAX_BYTES:,} bytes; this is no file of weights")
-        try:
-            return cls._of(json.loads(data, parse_constant=_refuse)).check()
-        except UnknownNameError as error:
-            raise ConfigError(f"agent {place}: {error}") from None
-        except (ValueError, RecursionError) as error:  # ConfigError is one
-            raise ConfigError(f"agent {place}: {error}") from None
+            return cls._of(content).check()
+        except ConfigError as error:
+            raise ConfigError(f"agent {place}: {error}", error.details) from None
 
     @classmethod
     def _of(cls, content: Any) -> EvolvedModel:
@@ -144,7 +135,3 @@ def _finite(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ConfigError(f"weight {name!r} = {value!r}; expected a finite number")
     return float(value)
-
-
-def _refuse(text: str) -> None:
-    raise ConfigError(f"the number {text}; all numbers must be finite")

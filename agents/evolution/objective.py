@@ -10,7 +10,8 @@ The objective of a service is, with v its metric and r that of the best referenc
 It is at most :data:`PENALTY`. A run that fails (it can make no progress, decides something impossible, or the
 weights are refused), or that leaves requests unfinished where less is better (what is left would flatter it), has
 ``PENALTY * (1 + share of requests unfinished)``: worse than all that finish, and finite. Where no reference has a
-value, whoever finishes has 0. The objective is the mean over services.
+value, whoever finishes has 0. The objective is the mean over services, in which those that are worse than their best
+reference may weigh more (``behind``).
 """
 
 from __future__ import annotations
@@ -113,6 +114,11 @@ def best_value(references: Sequence[Measurement], metric: str) -> float:
     if not values:
         return math.nan
     return min(values) if metric_info(metric).lower_is_better else max(values)
+
+
+def weighed(objective: float, behind: float) -> float:
+    """Return the objective of a service, ``behind`` times as much where it is worse than the best reference."""
+    return objective * behind if objective > 0 else objective
 
 
 def objective(measurement: Measurement, metric: str, reference: float) -> float:

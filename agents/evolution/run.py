@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -12,18 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.agents.checkpoints import REMEDY, remove_left, save_checkpoint, write_json, write_text
+from kvgym.agents.checkpoints import save_checkpoint, write_json
 from kvgym.agents.evolution.config import EvolutionConfig
 from kvgym.agents.evolution.imitation import imitate, network_of
 from kvgym.agents.evolution.logs import Curves
 from kvgym.agents.evolution.model import EvolvedModel
-from kvgym.agents.evolution.objective import Measurement, best_value, counts, improvement, mean, objective
+from kvgym.agents.evolution.objective import (
+    Measurement,
+    best_value,
+    counts,
+    improvement,
+    mean,
+    objective,
+    weighed,
+)
 from kvgym.agents.evolution.playing import Players
 from kvgym.agents.evolution.space import SearchSpace, Value
 from kvgym.agents.folder import write_curve
 from kvgym.agents.progress import TrainingLog
-from kvgym.errors import ConfigError
 from kvgym.experiments.result_files import jsonable
+from kvgym.files import remove_left, write_text
 from kvgym.policy import Weight
 
 SHOWN = (
@@ -186,7 +193,7 @@ class Run:
             seeds, config.learner, candidates, config.reference, [config.metric], config.role
         )
         self._episodes += len(seeds) * (len(candidates) + len(config.reference))
-        by_service = self._objectives(found, references, config.metric)
+        by_service = self._objectives(found, references, config.metric, config.behind)
         objectives = np.mean(by_service, axis=0).tolist()
         self.strategy.tell(objectives)
         self._latest.append(objectives)
@@ -211,7 +218,8 @@ class Run:
         if self._held_out is None:
             self._held_out = references
         self._episodes += len(seeds)
-        held_out = mean([row[0] for row in self._objectives(found, self._held_out, config.metric)])
+        objectives = self._objectives(found, self._held_out, config.metric, config.behind)
+        held_out = mean([row[0] for row in objectives])
         better = held_out < self.best
         if better:
             self.best, self.best_generation = held_out, self.generation
@@ -240,11 +248,15 @@ class Run:
             self.log.evaluated(self.generation, row[f"improvement_{config.metric}"])
 
     def _objectives(
-        self, found: Sequence[Sequence[Measurement]], references: Sequence[Sequence[Measurement]], metric: str
+        self,
+        found: Sequence[Sequence[Measurement]],
+        references: Sequence[Sequence[Measurement]],
+        metric: str,
+        behind: float = 1.0,
     ) -> list[list[float]]:
-        """Return objectives, (services, candidates)."""
+        """Return objectives, (services, candidates); losses count ``behind`` times."""
         return [
-            [objective(m, metric, best_value(ours, metric)) for m in row]
+            [weighed(objective(m, metric, best_value(ours, metric)), behind) for m in row]
             for row, ours in zip(found, references, strict=True)
         ]
 
@@ -288,10 +300,11 @@ class Run:
         write_text(self.folder / "final.json", last.to_json())
         self.curves.close()
         config = self.config
+        best = next(row for row in self.rows if row["generation"] == self.best_generation)
         return EvolutionResult(
             folder=self.folder,
             generations=self.generation,
-            best=improvement(self.best, config.metric),
+            best=best[f"improvement_{config.metric}"],
             best_generation=self.best_generation,
             start=self.rows[0][f"improvement_{config.metric}"],
             stopped_early=self.generation < config.generations,
@@ -307,19 +320,3 @@ def generation_seeds(seed: int, generation: int, count: int) -> list[int]:
     """Return the seeds of a generation's services: a function of the run's seed and the generation."""
     words = np.random.SeedSequence(seed, spawn_key=(generation,)).generate_state(count, np.uint64)
     return [int(word >> np.uint64(1)) for word in words]
-
-
-def read_strategy(checkpoint: Path) -> dict[str, Any]:
-    """Return the state of the search in a checkpoint.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    path = checkpoint / "strategy.json"
-    try:
-        found = json.loads(path.read_text("utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("expected a mapping")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}; {REMEDY}") from None
-    return found

@@ -102,11 +102,15 @@ class Family(Part):
     def typical(self) -> Scenario:
         """Return a service in the middle of the family, with its rate in the workload."""
         scenario = self._scenario(typical(self._random()))
-        table = scenario.sample(scenario.make_workload(), 0, scenario.make_system().usable_capacity)
-        rate = self._rate(typical(self._wanted()), scenario.make_system(), table)
+        rate = self._rate(typical(self._wanted()), scenario.make_system(), self.typical_requests())
         if rate is None:
             return scenario
         return scenario.override(workload={**describe_workload(scenario.workload), "rate": rate})
+
+    def typical_requests(self) -> RequestTable:
+        """Return the requests of a service in the middle of the family, at the rate of its workload."""
+        scenario = self._scenario(typical(self._random()))
+        return scenario.sample(scenario.make_workload(), 0, scenario.make_system().usable_capacity)
 
     def _wanted(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("rate", "load") if getattr(self, name) is not None}

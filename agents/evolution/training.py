@@ -21,11 +21,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvgym.agents.checkpoints import REMEDY, checkpoints, latest_checkpoint
+from kvgym.agents.checkpoints import REMEDY, checkpoints, latest_checkpoint, read_part
 from kvgym.agents.config import read_run_config
 from kvgym.agents.evolution.config import EvolutionConfig
 from kvgym.agents.evolution.playing import Players
-from kvgym.agents.evolution.run import EvolutionResult, Run, read_strategy
+from kvgym.agents.evolution.run import EvolutionResult, Run
 from kvgym.agents.evolution.strategies import STRATEGIES
 from kvgym.agents.folder import check_free, context_of, note_resume, write_config, write_start
 from kvgym.agents.progress import Tell, TrainingLog
@@ -96,7 +96,7 @@ def resume(
     place = path / "checkpoints"
     if checkpoints(place):
         checkpoint, state = latest_checkpoint(place)
-        state["strategy"] = read_strategy(checkpoint)
+        state["strategy"] = read_part(checkpoint, "strategy.json")
     done = 0 if state is None else int(state["steps"])
     if length is not None and length < done:
         raise ConfigError(f"{path} has done {done:,} generations already, more than {length:,}")
@@ -104,7 +104,7 @@ def resume(
         run = Run(config, path, players, _log(config, path, progress, tell))
         try:
             run.build(state)
-        except (KeyError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             if state is None or isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"the latest checkpoint of {path} is damaged: {error!r}; {REMEDY}") from error

@@ -7,6 +7,8 @@ from typing import Any
 
 from kvgym.baselines.ranked.layout import (
     COST,
+    COST_ACTIVE,
+    COST_LEAST,
     COST_PRESSURE,
     COST_ROOM,
     DEADLINES,
@@ -136,9 +138,11 @@ def number_late(view: RuleView, memory: RuleMemory, seconds: float) -> int:
 
 @jit_inline
 def cost_power(view: RuleView, memory: RuleMemory) -> Any:
-    """Return the power of a batch's duration that its worth is divided by: by who waits, and free memory."""
+    """Return the power of a batch's duration that its worth is divided by: by who waits or is active, and memory."""
     p, free = memory.params, view.problem.kv_capacity - view.worker.kv_allocated
-    return p[COST] + p[COST_PRESSURE] * memory.reals[PRESSURE] + p[COST_ROOM] * (free / (free + HALF_ROOM))
+    power = p[COST] + p[COST_PRESSURE] * memory.reals[PRESSURE] + p[COST_ROOM] * (free / (free + HALF_ROOM))
+    power += p[COST_ACTIVE] * math.log(1.0 + view.worker.num_active)
+    return max(power, p[COST_LEAST])
 
 
 @jit

@@ -34,12 +34,14 @@ GROUPS = 9
     COST,
     COST_PRESSURE,
     COST_ROOM,
+    COST_ACTIVE,
+    COST_LEAST,
     LATE,
     FREE,
     GROWTH,
     EVICT_KV,
     NUM_WEIGHTS,
-) = range(23)
+) = range(25)
 
 # Parameters behind the weights: units of the network (0: none), then its numbers.
 HIDDEN, NETWORK = NUM_WEIGHTS, NUM_WEIGHTS + 1

@@ -195,6 +195,8 @@ class Ranked(CompiledPolicy):
         cost: float = 1.2,
         cost_pressure: float = 0.0,
         cost_room: float = 0.0,
+        cost_active: float = 0.0,
+        cost_least: float = 0.0,
         late: float = 1.0,
         free: float = 0.005,
         growth: float = 2.0,
@@ -224,6 +226,8 @@ class Ranked(CompiledPolicy):
             cost: power of a batch's duration that its worth is divided by.
             cost_pressure: the same, times log(1 + waiting / (1 + active)).
             cost_room: the same, times f / (f + 2,048), f being the tokens for which there is free memory.
+            cost_active: the same, times log(1 + active).
+            cost_least: the power is at least this.
             late: how much less a batch is worth per request whose next token it makes late, a logarithm.
             free: fraction of the memory that admission leaves free.
             growth: what admission leaves free beside that, in mean outputs still to come of the active requests.
@@ -257,6 +261,8 @@ class Ranked(CompiledPolicy):
                     cost,
                     cost_pressure,
                     cost_room,
+                    cost_active,
+                    cost_least,
                     late,
                     free,
                     growth,

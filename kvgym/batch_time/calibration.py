@@ -32,6 +32,7 @@ from kvgym.batch_time.recipes import Recipe
 from kvgym.batch_time.roofline import RooflineBatchTime
 from kvgym.batch_time.served import CalibratedHardware
 from kvgym.errors import ConfigError
+from kvgym.files import write_text
 
 HELD_OUT_SHARE = 0.2
 HELD_OUT_MOST = 200
@@ -359,4 +360,4 @@ def write_hardware(content: dict[str, Any], path: Path) -> None:
     """
     text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
     head = "# Written by kvgym calibrate, see docs/calibration.md. Tables: milliseconds per layer.\n"
-    path.write_text(head + text, "utf-8")
+    write_text(path, head + text)

@@ -9,6 +9,7 @@ import numpy as np
 
 from kvgym.batch_time.served import CalibratedHardware
 from kvgym.errors import ConfigError
+from kvgym.files import whole_file
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -62,6 +63,7 @@ def draw(hardware: CalibratedHardware, path: Path) -> None:
         )
     figure.suptitle(hardware.description)
     try:
-        figure.savefig(path, dpi=120)
+        with whole_file(path) as place:
+            figure.savefig(place, dpi=120)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None

@@ -16,8 +16,8 @@ from kvgym.batch_time.overhead import EngineOverhead
 from kvgym.batch_time.presets import GPUS, MODELS, Presets
 from kvgym.batch_time.served import NOT_VALIDATED, RooflineHardware
 from kvgym.batch_time.shapes import GPU, Dtype, ModelShape
-from kvgym.batch_time.yaml_files import validate_fields
 from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.reading import validate_fields
 from kvgym.specs import parse_spec
 
 ROOFLINE = "roofline"

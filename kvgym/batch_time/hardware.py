@@ -5,12 +5,10 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-import yaml
-
 from kvgym.batch_time.described import ROOFLINE, Roofline, describe_roofline, is_roofline
 from kvgym.batch_time.served import CalibratedHardware, Hardware
-from kvgym.batch_time.yaml_files import parse_fields, read_text, shipped_texts, validate_fields
 from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.reading import parse_fields, read_text, shipped_texts, validate_fields
 
 
 @functools.lru_cache(maxsize=1)
@@ -18,7 +16,7 @@ def _descriptions() -> dict[str, str]:
     found = {}
     for name, text in sorted(shipped_texts("hardware").items()):
         line = next((part for part in text.splitlines() if part.startswith("description:")), "")
-        found[name] = str((yaml.safe_load(line) or {}).get("description", ""))
+        found[name] = str(parse_fields(line or "{}", name).get("description", ""))
     return found
 
 

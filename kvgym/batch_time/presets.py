@@ -10,8 +10,8 @@ from typing import Generic, NamedTuple, TypeVar
 from pydantic import BaseModel
 
 from kvgym.batch_time.shapes import GPU, ModelShape
-from kvgym.batch_time.yaml_files import parse_fields, read_text, shipped_texts, validate_fields
 from kvgym.errors import UnknownNameError
+from kvgym.reading import parse_fields, read_text, shipped_texts, validate_fields
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -12,8 +12,8 @@ from kvgym.batch_time.memory import check_tensor_parallel, kv_capacity
 from kvgym.batch_time.overhead import NO_ENGINE, EngineOverhead, check_engine
 from kvgym.batch_time.presets import GPUS, MODELS
 from kvgym.batch_time.shapes import GPU, ModelShape, require_plain
-from kvgym.batch_time.yaml_files import parse_fields, read_text, validate_fields
 from kvgym.errors import UnknownNameError
+from kvgym.reading import parse_fields, read_text, validate_fields
 
 
 class _Section(BaseModel):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import errno
+import functools
+import inspect
 import sys
+import warnings
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -11,8 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from kvgym.cli import console
-from kvgym.errors import KVGymError
+from kvgym.cli import failures
 from kvgym.version import __version__
 
 COMMANDS = {
@@ -30,6 +32,7 @@ COMMANDS = {
     "bound": "Find between what ends the best value lies that any scheduler reaches, clairvoyant ones included.",
     "calibrate": "Fit operator tables to profiles, write a hardware file and say how far off it is.",
     "validate": "Replay what a real server has served and show how far the simulator is off.",
+    "check-policy": "Try a policy on what every policy must do, in a process whose compiled code checks every index.",
     "warm-up": "Compile everything that would be compiled on first use: for images and CI.",
 }
 """What each command does, by name. It is the function of that name in the module of that name (with a "_" where Python
@@ -41,13 +44,34 @@ _STYLE: dict[str, Any] = {
 }
 
 
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", callback=failures.be_verbose, help="Show all that is known of an error.")
+]
+
+
 def load_command(name: str) -> Any:
     """Return a command with its options, from the module that holds it."""
     plain = name.replace("-", "_")
     module = import_module(f"kvgym.cli.{plain}")
     alone = typer.Typer(**_STYLE)
-    alone.command(name)(getattr(module, plain, None) or getattr(module, f"{plain}_"))
+    alone.command(name)(_with_verbose(getattr(module, plain, None) or getattr(module, f"{plain}_")))
     return get_command(alone)
+
+
+def _with_verbose(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the option ``--verbose``, as the application has it."""
+
+    @functools.wraps(command)
+    def wrapped(verbose: bool = False, **given: Any) -> None:
+        command(**given)
+
+    parameters = list(inspect.signature(command, eval_str=True).parameters.values())
+    parameters.append(
+        inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=VerboseOption)
+    )
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return wrapped
 
 
 class Commands(TyperGroup):
@@ -85,22 +109,17 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Compare schedulers of LLM inference under a limited KV cache, on calibrated hardware."""
 
 
 def main() -> None:
-    """Run the command line; errors a user can cause end in one line on standard error and exit code 2."""
+    """Run the command line; whatever goes wrong ends as :mod:`kvgym.cli.failures` says, never in a traceback."""
+    warnings.simplefilter(
+        "ignore", RuntimeWarning
+    )  # of NumPy, about figures that the table shows as infinite
     try:
         app(prog_name="kvgym")
-        return
-    except KVGymError as error:
-        message = str(error)
-    except OSError as error:
-        if error.errno not in (None, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
-            raise
-        message = f"{error.filename or 'the results'} cannot be written: {error.strerror or error}"
-    except MemoryError:
-        message = "not enough memory for so many requests; try fewer with --num-requests"
-    console.err.print(f"error: {message}", style="red", markup=False, soft_wrap=True)
-    sys.exit(2)
+    except Exception as error:
+        sys.exit(failures.end_with(error))

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from kvgym.cli import console
+from kvgym.cli.completion import names
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
@@ -37,7 +38,11 @@ from kvgym.specs import split_specs
 @roofline_options
 def bound(
     scenario: Annotated[
-        str, typer.Argument(help="Name (see kvgym list scenarios) or YAML file of a scenario.")
+        str,
+        typer.Argument(
+            help="Name (see kvgym list scenarios) or YAML file of a scenario.",
+            autocompletion=names("scenarios"),
+        ),
     ] = DEFAULT_SCENARIO,
     requests: Annotated[
         Path | None, typer.Option(help="Requests to serve instead: a trace, or requests.csv of a run.")
@@ -64,7 +69,12 @@ def bound(
     ] = None,
     policies: Annotated[
         str | None,
-        typer.Option("--policies", "-p", help="Schedulers to run besides the clairvoyant reference."),
+        typer.Option(
+            "--policies",
+            "-p",
+            help="Schedulers to run besides the clairvoyant reference.",
+            autocompletion=names("policies"),
+        ),
     ] = None,
     seconds: Annotated[
         float, typer.Option(min=0, help="In slotted time: how long to solve an integer program.")

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.execution_options import JobsOption, RayOption
-from kvgym.cli.result_folder import OutOption, clear_folder, command_line, default_folder, make_folder
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
@@ -130,6 +130,8 @@ def capacity(
             ray=ray,
             progress=advance,
         )
+    with replacing(folder, trace):
+        result.save(folder, command=command_line())
     if markdown:
         print(console.markdown_table(*_cells(result)))
     else:
@@ -144,8 +146,6 @@ def capacity(
         f"{len(result.probes):,} runs in {time.perf_counter() - started:.1f} s; simulation {simulated:.1f} s in all, "
         f"processor time of this process {time.process_time() - used:.1f} s."
     )
-    clear_folder(folder, trace)
-    result.save(folder, command=command_line())
     if figure:
         _figure(result, folder)
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)

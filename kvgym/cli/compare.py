@@ -8,8 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from kvgym.cli import console
+from kvgym.cli.completion import names
 from kvgym.cli.execution_options import JobsOption, RayOption
-from kvgym.cli.result_folder import OutOption, clear_folder, command_line, default_folder, make_folder
+from kvgym.cli.progress import keeping, run_progress
+from kvgym.cli.result_folder import (
+    OutOption,
+    command_line,
+    default_folder,
+    forget_unfinished,
+    make_folder,
+    replacing,
+)
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
@@ -50,6 +59,7 @@ def compare(
             "--policies",
             "-p",
             help="Comma-separated, e.g. mc_sf,alpha_beta:alpha=0.2,beta=0.1, or agents.",
+            autocompletion=names("policies"),
         ),
     ] = None,
     seeds: Annotated[
@@ -78,7 +88,10 @@ def compare(
     horizon: HorizonOption = None,
     warm_up: WarmUpOption = None,
     cool_down: CoolDownOption = None,
-    metrics: Annotated[str | None, typer.Option(help="Comma-separated columns (kvgym list metrics).")] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated columns (kvgym list metrics).", autocompletion=names("metrics")),
+    ] = None,
     bound: Annotated[
         bool,
         typer.Option(
@@ -99,13 +112,12 @@ def compare(
     """Run schedulers, or routers of a cluster, on identical workloads and compare them.
 
     Shows a table with 95 % bootstrap intervals and writes runs.csv, summary.json, config.json and
-    report.html; with kvgym[parquet] also runs.parquet.
+    report.html; with the extra parquet also runs.parquet.
     """
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import compare as run_comparison
     from kvgym.metrics import metric_info
     from kvgym.policy import make_policy
-    from kvgym.theory.hindsight.bounds import REFERENCE
 
     if output not in ("table", "vllm-bench"):
         raise ConfigError(f"--format {output}: valid are table, vllm-bench")
@@ -134,8 +146,13 @@ def compare(
     count = seeds if seeds is not None else (1 if trace is not None else chosen.seeds)
     numbers = range(first_seed, first_seed + count)
     several = routers if len(routers) > 1 else None
-    added = bound and all(make_policy(spec).info.name != REFERENCE for spec in specs)
-    with console.run_progress((len(specs) + added) * max(1, len(routers)) * count, progress) as advance:
+    added = False
+    if bound:  # SciPy's optimisers are loaded with it
+        from kvgym.theory.hindsight.bounds import REFERENCE
+
+        added = all(make_policy(spec).info.name != REFERENCE for spec in specs)
+    runs = (len(specs) + added) * max(1, len(routers)) * count
+    with keeping(folder), run_progress(runs, progress) as advance:
         comparison = run_comparison(
             chosen,
             specs,
@@ -143,10 +160,16 @@ def compare(
             routers=several,
             keep_examples=report,
             bound=bound,
+            folder=folder,
             jobs=jobs,
             ray=ray,
             progress=advance,
         )
+    with replacing(folder, trace):
+        comparison.save(folder, command=command_line())
+    forget_unfinished(folder)
+    if metrics is None and comparison.has_targets:
+        shown = (*shown, "slo_attainment")
     console.out.print(console.comparison_table(comparison, shown))
     console.print_remarks(comparison)
     total = sum(comparison.num_requests) * len(comparison.policies)
@@ -156,8 +179,6 @@ def compare(
         f"{finished:,} of {total:,} requests completed"
         + (", each exactly once." if once else "; see the notes for the others.")
     )
-    clear_folder(folder, trace)
-    comparison.save(folder, command=command_line())
     if output == "vllm-bench":
         vllm_bench.write_comparison(comparison, folder / "vllm-bench")
     if report:

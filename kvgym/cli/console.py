@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -14,10 +13,12 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from kvgym.experiments.comparison import Comparison
     from kvgym.experiments.statistics import Estimate
+
+for _stream in (sys.stdout, sys.stderr):
+    if hasattr(_stream, "reconfigure"):  # what a terminal cannot show becomes "?", not an error
+        _stream.reconfigure(errors="replace")
 
 # Piped output is not bound to a terminal's width; 140 columns hold every table.
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
@@ -41,6 +42,7 @@ _HEADINGS = {
     "token_throughput": "tokens/s",
     "request_throughput": "requests/s",
     "kv_utilisation": "KV use",
+    "slo_attainment": "within SLOs",
 }
 
 
@@ -59,6 +61,8 @@ def number(value: float) -> str:
     """Return a figure with about four significant digits."""
     if math.isnan(value):
         return "–"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
     if (value == round(value) and abs(value) >= 10) or value == 0:
         return f"{value:,.0f}"
     if abs(value) < 10:
@@ -248,47 +252,6 @@ def valid_metrics() -> str:
     from kvgym.metrics import metric_names
 
     return ", ".join(metric_names())
-
-
-@contextlib.contextmanager
-def progress_bar(total: int, enabled: bool) -> Iterator[Progress | None]:
-    """Show a progress bar on standard error while the block runs."""
-    if not enabled:
-        yield None
-        return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    with Progress(
-        TextColumn("[progress.description]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=err,
-        transient=True,
-    ) as progress:
-        progress.add_task("starting", total=total)
-        yield progress
-
-
-@contextlib.contextmanager
-def run_progress(total: int, enabled: bool) -> Iterator[Callable[[str], None]]:
-    """Show a progress bar over runs; the function it gives is called with a line of text after each run."""
-    with progress_bar(total, enabled) as bar:
-
-        def advance(text: str) -> None:
-            if bar is not None:
-                bar.update(bar.task_ids[0], description=escape(text), advance=1)
-
-        yield advance
 
 
 def print_remarks(comparison: Comparison) -> None:

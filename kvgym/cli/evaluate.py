@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvgym.cli import console
+from kvgym.cli.completion import names
 from kvgym.cli.execution_options import JobsOption, RayOption
-from kvgym.cli.result_folder import OutOption, clear_folder, command_line, default_folder, make_folder
+from kvgym.cli.progress import run_progress
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
@@ -32,6 +34,7 @@ from kvgym.cli.scenario_options import (
     WarmUpOption,
     WorkersOption,
     WorkloadOption,
+    roofline_options,
 )
 from kvgym.errors import ConfigError
 from kvgym.specs import split_specs
@@ -46,16 +49,23 @@ FIRST_HELD_OUT = 2_000_000
 """The first of them: far from those of training (drawn from the run's seed), tuning and periodic evaluations."""
 
 
+@roofline_options
 def evaluate(
-    model: Annotated[
+    agent: Annotated[
         str,
         typer.Argument(
-            help="Agent: name (kvgym list agents), .npz or .json file, or folder of a training run."
+            help="Agent: name (kvgym list agents), .npz or .json file, or folder of a training run.",
+            autocompletion=names("agents"),
         ),
     ],
     scenario: Annotated[
         str | None,
-        typer.Option("--scenario", "-s", help="Scenario; default: what the agent was trained on."),
+        typer.Option(
+            "--scenario",
+            "-s",
+            help="Name, or YAML file of a scenario; default: what the agent was trained on.",
+            autocompletion=names("scenarios"),
+        ),
     ] = None,
     policies: Annotated[
         list[str] | None,
@@ -63,10 +73,14 @@ def evaluate(
             "--policies",
             "-p",
             help="Baselines beside it; default: those of its training. Beside a router: what schedules.",
+            autocompletion=names("policies"),
         ),
     ] = None,
     metric: Annotated[
-        str | None, typer.Option(help="What to compare by; default: what it was trained for.")
+        str | None,
+        typer.Option(
+            help="What to compare by; default: what it was trained for.", autocompletion=names("metrics")
+        ),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help=f"Number of held-out seeds (default: {HELD_OUT}; of a trace 1).")
@@ -112,8 +126,8 @@ def evaluate(
     from kvgym.metrics import metric_info
     from kvgym.routing import Router
 
-    agent = load_router(model) if is_router(model) else load_agent(model)
-    trained = background(model, agent)
+    loaded = load_router(agent) if is_router(agent) else load_agent(agent)
+    trained = background(agent, loaded)
     routers = split_specs(router or "")
     by = metric or trained.metric
     try:
@@ -133,26 +147,26 @@ def evaluate(
     )  # fmt: skip
     specs: list[str | Policy] = [*split_specs(",".join(policies or ()))]
     others: list[str | Router] | None = None
-    if isinstance(agent, Router):
+    if isinstance(loaded, Router):
         specs = specs or [trained.policy]
         if len(specs) != 1:
             raise ConfigError(
                 f"--policies {', '.join(map(str, specs))}: expected one policy, beside a router"
             )
-        others = [agent, *(routers or trained.baselines)]
+        others = [loaded, *(routers or trained.baselines)]
     else:
-        specs = [agent, *(specs or (trained.baselines if scenario is None else ()) or chosen.policies)]
+        specs = [loaded, *(specs or (trained.baselines if scenario is None else ()) or chosen.policies)]
     count = seeds if seeds is not None else (1 if trace is not None or chosen.replays else HELD_OUT)
-    folder = make_folder(out or default_folder("evaluate", agent.info.name))
+    folder = make_folder(out or default_folder("evaluate", loaded.info.name))
     numbers = range(first_seed, first_seed + count)
-    with console.run_progress(len(specs) * len(others or (None,)) * count, progress) as advance:
+    with run_progress(len(specs) * len(others or (None,)) * count, progress) as advance:
         comparison = compare(
             chosen, specs, seeds=numbers, routers=others, jobs=jobs, ray=ray, progress=advance
         )
-    console.out.print(console.agent_table(comparison, agent.info.name, by))
+    with replacing(folder, trace):
+        comparison.save(folder, command=command_line())
+    console.out.print(console.agent_table(comparison, loaded.info.name, by))
     console.print_remarks(comparison)
-    clear_folder(folder, trace)
-    comparison.save(folder, command=command_line())
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
-    if agent.info.name in comparison.errors():
+    if loaded.info.name in comparison.errors():
         raise typer.Exit(1)

@@ -13,7 +13,7 @@ from rich.table import Table
 from kvgym.cli import console
 from kvgym.cli.capacity import reason, run_spinner
 from kvgym.cli.execution_options import JobsOption, RayOption
-from kvgym.cli.result_folder import OutOption, clear_folder, command_line, default_folder, make_folder
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
@@ -128,6 +128,8 @@ def provision(
             ray=ray,
             progress=advance,
         )
+    with replacing(folder, trace):
+        result.save(folder, command=command_line())
     console.out.print(
         f"{result.scenario.name}: {result.num_requests:,} requests, {result.rate:.3f}/s; targets: "
         f"{', '.join(map(str, result.targets))}",
@@ -152,8 +154,6 @@ def provision(
     for plan in result.plans:
         for note in plan.notes:
             console.out.print(f"{plan.policy} via {plan.router}: {note}", markup=False)
-    clear_folder(folder, trace)
-    result.save(folder, command=command_line())
     console.out.print(f"{time.perf_counter() - started:.1f} s")
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
     if all(plan.simulated is None for plan in result.plans):

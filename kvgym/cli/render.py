@@ -9,6 +9,8 @@ import gymnasium as gym
 import typer
 
 from kvgym.cli import console
+from kvgym.cli.completion import names
+from kvgym.cli.scenario_options import ScenarioOption
 from kvgym.envs import IDS, ROUTING_IDS, environment_names
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.defaults import DEFAULT_SCENARIO
@@ -29,12 +31,10 @@ def render(
             help="Who plays: greedy (admits as much as fits; the default), random (inside the mask), any policy or "
             f"agent (kvgym list policies, agents), or in {', '.join(ROUTING_IDS)} a router (kvgym list routers). "
             "Several are shown side by side, on the same requests.",
+            autocompletion=names("policies"),
         ),
     ] = None,
-    scenario: Annotated[
-        str,
-        typer.Option("--scenario", "-s", help="Name (see kvgym list scenarios) or YAML file of a scenario."),
-    ] = DEFAULT_SCENARIO,
+    scenario: ScenarioOption = DEFAULT_SCENARIO,
     num_requests: Annotated[
         int | None, typer.Option("--num-requests", "-n", min=1, help="Requests of the episode.")
     ] = None,

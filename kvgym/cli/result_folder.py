@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +13,7 @@ from typing import Annotated
 import typer
 
 from kvgym.errors import ConfigError
+from kvgym.files import plain_name, remove_left
 
 OutOption = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder for results (default: results/…).")
@@ -28,7 +31,7 @@ RESULTS = (
 def default_folder(kind: str, name: str) -> Path:
     """Return a new folder under ``results/``."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    plain = "".join(c if c.isalnum() or c in "-." else "-" for c in name)
+    plain = plain_name(name)
     folder = Path("results") / f"{kind}-{plain}-{stamp}"
     number = 1
     while folder.exists():
@@ -51,8 +54,9 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
-def clear_folder(folder: Path, given: Path | None = None) -> None:
-    """Remove the results of an earlier command, right before new ones are written.
+@contextlib.contextmanager
+def replacing(folder: Path, given: Path | None = None) -> Iterator[None]:
+    """Remove the results of an earlier command when the block has written new ones; where it fails, they stay.
 
     A table of an earlier run would look like a part of the new one.
 
@@ -60,11 +64,23 @@ def clear_folder(folder: Path, given: Path | None = None) -> None:
         folder: without a ``config.json`` or ``summary.json``, which every command writes, nothing in it is a result.
         given: file that the user gave, which stays.
     """
-    if not any((folder / name).exists() for name in ("config.json", "summary.json")):
-        return
-    for path in [*(folder / name for name in RESULTS), *folder.glob("vllm-bench/*.json")]:
-        if path.exists() and not (given is not None and path.samefile(given)):
+    remove_left(folder)
+    old: dict[Path, int] = {}
+    if any((folder / name).exists() for name in ("config.json", "summary.json")):
+        for path in [*(folder / name for name in RESULTS), *folder.glob("vllm-bench/*.json")]:
+            if path.exists() and not (given is not None and path.samefile(given)):
+                old[path] = path.stat().st_ino
+    yield
+    for path, number in old.items():
+        if path.exists() and path.stat().st_ino == number:  # not written anew
             path.unlink()
+
+
+def forget_unfinished(folder: Path) -> None:
+    """Remove the runs of a folder whose results stand in other files now."""
+    from kvgym.experiments.journal import UNFINISHED
+
+    (folder / UNFINISHED).unlink(missing_ok=True)
 
 
 def command_line() -> str:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.result_folder import OutOption, clear_folder, command_line, default_folder, make_folder
+from kvgym.cli.completion import names
+from kvgym.cli.progress import progress_bar
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
@@ -50,7 +52,12 @@ OUTPUTS = ("table", "json", "vllm-bench")
 
 @roofline_options
 def run(
-    policy: Annotated[str, typer.Argument(help="Policy, e.g. mc_sf or alpha_greedy:alpha=0.25.")],
+    policy: Annotated[
+        str,
+        typer.Argument(
+            help="Policy, e.g. mc_sf or alpha_greedy:alpha=0.25.", autocompletion=names("policies")
+        ),
+    ],
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     requests: Annotated[
         Path | None, typer.Option("--requests", help="File of requests, own format or any trace format.")
@@ -93,6 +100,7 @@ def run(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
+    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
 ) -> None:
     """Run one scheduler once and write what happened to every request.
 
@@ -123,7 +131,6 @@ def run(
     source = chosen.make_workload()
     system, made = chosen.make_system(), make_policy(policy)
     folder = make_folder(out or default_folder("run", made.info.name))
-    table = chosen.sample(source, seed, system.usable_capacity)
     if shown == "vllm-bench":
         vllm_bench.check_window(chosen)
     context: dict[str, Any] = {
@@ -131,25 +138,28 @@ def run(
         "records": records,
     }  # fmt: skip
     try:
-        result = _simulate(
-            system,
-            table,
-            made,
-            trace_out,
-            router=chosen.make_router(),
-            seed=seed,
-            log=log,
-            window=chosen.window,
-        )
-    except RunError as error:
-        if error.result is not None:
-            clear_folder(folder, requests)
-            save_run(error.result, folder, error=str(error), **context)
+        with progress_bar(1, progress):
+            table = chosen.sample(source, seed, system.usable_capacity)
+            result = _simulate(
+                system,
+                table,
+                made,
+                trace_out,
+                router=chosen.make_router(),
+                seed=seed,
+                log=log,
+                window=chosen.window,
+            )
+    except (RunError, KeyboardInterrupt) as error:
+        so_far = getattr(error, "result", None)
+        if so_far is not None:
+            with replacing(folder, requests):
+                save_run(so_far, folder, error=str(error) or "stopped by the user", **context)
             if shown == "table":
                 console.out.print(f"results so far: {folder}", markup=False, soft_wrap=True)
         raise
-    clear_folder(folder, requests)
-    summary = save_run(result, folder, **context)
+    with replacing(folder, requests):
+        summary = save_run(result, folder, **context)
     if shown == "json":
         print(json.dumps(summary, indent=2))
         return

@@ -10,15 +10,23 @@ from typing import Annotated, Any
 
 import typer
 
+from kvgym.cli.completion import names
 from kvgym.errors import ConfigError
 
 ScenarioOption = Annotated[
-    str, typer.Option("--scenario", "-s", help="Name (see kvgym list scenarios) or YAML file of a scenario.")
+    str,
+    typer.Option(
+        "--scenario",
+        "-s",
+        help="Name (see kvgym list scenarios) or YAML file of a scenario.",
+        autocompletion=names("scenarios"),
+    ),
 ]
 HardwareOption = Annotated[
     str | None,
     typer.Option(
-        help="Replace the scenario's hardware: name (kvgym list hardware), YAML file, or roofline:model=…,gpu=…,tp=…"
+        help="Replace the scenario's hardware: name (kvgym list hardware), YAML file, or roofline:model=…,gpu=…,tp=…",
+        autocompletion=names("hardware"),
     ),
 ]
 EngineOption = Annotated[
@@ -39,12 +47,18 @@ BlockSizeOption = Annotated[
     typer.Option(help="Replace the block size: KV memory is handed out in blocks of so many tokens."),
 ]
 WorkloadOption = Annotated[
-    str | None, typer.Option(help="Replace the scenario's workload by a preset (kvgym list workloads).")
+    str | None,
+    typer.Option(
+        help="Replace the scenario's workload by a preset (kvgym list workloads).",
+        autocompletion=names("workloads"),
+    ),
 ]
 TraceOption = Annotated[
     Path | None, typer.Option(help="Replay a request trace: CSV, JSON, JSONL or Parquet, format detected.")
 ]
-TraceFormatOption = Annotated[str, typer.Option(help="Format of the trace (kvgym list traces).")]
+TraceFormatOption = Annotated[
+    str, typer.Option(help="Format of the trace (kvgym list traces).", autocompletion=names("traces"))
+]
 ColumnsOption = Annotated[
     str | None,
     typer.Option(help="Columns of a trace of your own: arrival=timestamp,prompt=input_tokens,output=…"),
@@ -61,13 +75,18 @@ WorkersOption = Annotated[
     int | None, typer.Option(help="Run a cluster of so many equal workers instead of the scenario's.")
 ]
 RouterOption = Annotated[
-    str | None, typer.Option(help="Which worker serves a request, in a cluster (kvgym list routers).")
+    str | None,
+    typer.Option(
+        help="Which worker serves a request, in a cluster (kvgym list routers).",
+        autocompletion=names("routers"),
+    ),
 ]
 RoutersOption = Annotated[
     str | None,
     typer.Option(
         help="Which worker serves a request, in a cluster (kvgym list routers), or an evolved router; several, "
-        "separated by commas, are compared with one another."
+        "separated by commas, are compared with one another.",
+        autocompletion=names("routers"),
     ),
 ]
 HorizonOption = Annotated[
@@ -101,10 +120,14 @@ ROOFLINE_OPTIONS: dict[str, Any] = {
     "model": Annotated[
         str | None,
         typer.Option(
-            help="Serve a model by a roofline, not validated: preset (kvgym list models) or YAML file."
+            help="Serve a model by a roofline, not validated: preset (kvgym list models) or YAML file.",
+            autocompletion=names("models"),
         ),
     ],
-    "gpu": Annotated[str | None, typer.Option(help="GPU of it: preset (kvgym list gpus) or YAML file.")],
+    "gpu": Annotated[
+        str | None,
+        typer.Option(help="GPU of it: preset (kvgym list gpus) or YAML file.", autocompletion=names("gpus")),
+    ],
     "tp": Annotated[int | None, typer.Option(help="GPUs that it is split over (default: 1).")],
     "weights": Annotated[
         str | None,

@@ -11,7 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvgym.cli import console
+from kvgym.cli.completion import names
 from kvgym.cli.execution_options import JobsOption, RayOption
+from kvgym.cli.progress import progress_bar
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
 from kvgym.errors import ConfigError
 from kvgym.experiments.defaults import DEFAULT_SCENARIO
@@ -39,16 +41,24 @@ def sweep(
             "--scenario",
             "-s",
             help=f"Name (see kvgym list scenarios) or YAML file; default: that of the plan, else {DEFAULT_SCENARIO}.",
+            autocompletion=names("scenarios"),
         ),
     ] = None,
     policies: Annotated[
         list[str] | None,
-        typer.Option("--policies", "-p", help="Comma-separated; default: those of the scenario."),
+        typer.Option(
+            "--policies",
+            "-p",
+            help="Comma-separated; default: those of the scenario.",
+            autocompletion=names("policies"),
+        ),
     ] = None,
     combine: Annotated[
         str | None, typer.Option(help="grid = every combination of values, zip = one by one.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds (default: 5).")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds (default: 5; of a trace 1).")
+    ] = None,
     first_seed: Annotated[int | None, typer.Option(min=0, help="The first seed.")] = None,
     metrics: Annotated[
         str | None, typer.Option(help="Comma-separated, the main one first (kvgym list metrics).")
@@ -65,7 +75,7 @@ def sweep(
     """Run schedulers at every point of a grid over fields of the scenario and hyperparameters of policies.
 
     Every run is kept as soon as it is there: Ctrl-C loses none, and --resume goes on. Shows a table and writes
-    runs.csv, summary.json, config.json and report.html; with kvgym[parquet] also runs.parquet.
+    runs.csv, summary.json, config.json and report.html; with the extra parquet also runs.parquet.
     """
     from kvgym.experiments.sweeping.plan import make_plan
     from kvgym.experiments.sweeping.sweep import plan_of
@@ -89,13 +99,11 @@ def sweep(
     content = base.model_dump()
     plan = make_plan({**content, **changes, "fields": {**content["fields"], **given}})
     folder = make_folder(out or default_folder("sweep", plan.name))
-    with console.progress_bar(1, progress) as bar:
+    with progress_bar(1, progress) as bar:
 
         def advance(text: str, done: int, total: int) -> None:
             if bar is not None:
-                bar.update(
-                    bar.task_ids[0], description=escape(text or plan.name), completed=done, total=total
-                )
+                bar.update(text or plan.name, done, total)
 
         try:
             result = run_sweep(plan, folder, resume=resume, jobs=jobs, ray=ray, progress=advance)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from kvgym.cli.completion import names
 from kvgym.errors import ConfigError
 
 SloOption = Annotated[
@@ -22,6 +23,7 @@ PoliciesOption = Annotated[
         "--policies",
         "-p",
         help="Comma-separated, or all: every policy that can run with what requests tell (default: scenario's).",
+        autocompletion=names("policies"),
     ),
 ]
 

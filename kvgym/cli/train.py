@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from kvgym.cli import console
+from kvgym.cli.completion import names
 from kvgym.cli.execution_options import JobsOption, RayOption
+from kvgym.cli.progress import progress_bar, run_progress
 from kvgym.cli.result_folder import command_line, default_folder, make_folder
 from kvgym.errors import ConfigError
 
@@ -17,7 +19,8 @@ def train(
     config: Annotated[
         str,
         typer.Argument(
-            help="Name (kvgym list training) or YAML file of a training configuration; several with commas."
+            help="Name (kvgym list training) or YAML file of a training configuration; several with commas.",
+            autocompletion=names("training"),
         ),
     ] = "default",
     overrides: Annotated[
@@ -88,7 +91,7 @@ def train(
     console.out.print(f"{chosen.name}: {chosen.summary}", markup=False)
     console.out.print(f"run folder: {folder}", markup=False, soft_wrap=True)
     terminal = console.err.is_terminal
-    bar: Any = console.progress_bar(chosen.length, progress and terminal)
+    bar: Any = progress_bar(chosen.length, progress and terminal)
 
     def tell(line: str) -> None:
         if progress and not terminal:
@@ -99,7 +102,7 @@ def train(
 
             def advance(done: int) -> None:
                 if shown is not None:
-                    shown.update(shown.task_ids[0], description="training", completed=done)
+                    shown.update("training", done)
 
             if resume is not None:
                 result = go_on(folder, length=length, command=command_line(), progress=advance, tell=tell)
@@ -125,7 +128,7 @@ def _population(
     members = make_members(configs, seeds, folder, command_line())
     console.out.print(f"population of {len(members)} runs: {folder}", markup=False, soft_wrap=True)
     try:
-        with console.run_progress(len(members), progress) as advance:
+        with run_progress(len(members), progress) as advance:
             found = train_population(
                 members, folder, jobs=0 if jobs is None else jobs, ray=ray,
                 progress=lambda trained, done, total: advance(f"{trained.name}, seed {trained.seed}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,8 +11,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvgym.cli import console
+from kvgym.cli.completion import names
 from kvgym.cli.execution_options import JobsOption, RayOption
-from kvgym.cli.result_folder import OutOption, clear_folder, command_line, default_folder, make_folder
+from kvgym.cli.progress import keeping, progress_bar
+from kvgym.cli.result_folder import (
+    OutOption,
+    command_line,
+    default_folder,
+    forget_unfinished,
+    make_folder,
+    replacing,
+)
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
@@ -41,6 +51,7 @@ from kvgym.cli.scenario_options import (
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.experiments.value_ranges import number_range
+from kvgym.files import plain_name
 from kvgym.specs import parse_value, split_specs
 
 if TYPE_CHECKING:
@@ -78,11 +89,18 @@ def parse_grid(texts: list[str]) -> dict[str, tuple[Any, ...]]:
 @roofline_options
 def tune(
     policy: Annotated[
-        str, typer.Argument(help="Policies, comma-separated; what is given stays, as in sarathi:order=spf.")
+        str,
+        typer.Argument(
+            help="Policies, comma-separated; what is given stays, as in sarathi:order=spf.",
+            autocompletion=names("policies"),
+        ),
     ],
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     metric: Annotated[
-        str, typer.Option("--metric", "-m", help="What to optimise (kvgym list metrics).")
+        str,
+        typer.Option(
+            "--metric", "-m", help="What to optimise (kvgym list metrics).", autocompletion=names("metrics")
+        ),
     ] = "e2e_latency_mean",
     subject_to: Annotated[
         list[str] | None,
@@ -170,40 +188,37 @@ def tune(
     folder = make_folder(out or default_folder("tune", given[0] if len(given) == 1 else chosen.name))
     failed = False
 
-    def search_one(spec: str) -> TuningResult:
-        with console.progress_bar(1, progress) as bar:
+    def search_one(spec: str, place: Path) -> TuningResult:
+        with keeping(folder), progress_bar(1, progress) as bar:
 
             def advance(text: str, done: int, total: int) -> None:
                 if bar is not None:
-                    bar.update(bar.task_ids[0], description=escape(text), completed=done, total=total)
+                    bar.update(text, done, total)
 
             return run_search(
                 spec, chosen, space=space, metric=metric, subject_to=targets, seeds=numbers, search=search,
-                trials=trials, jobs=jobs, ray=ray, progress=advance,
+                trials=trials, folder=place, jobs=jobs, ray=ray, progress=advance,
             )  # fmt: skip
 
     for spec in given:
+        place = folder if len(given) == 1 else folder / plain_name(spec)
         try:
-            result = search_one(spec)
+            result = search_one(spec, place)
         except KVGymError as error:
             if len(given) == 1:
                 raise
             failed = True
             console.out.print(f"{spec}: {error}", style="red", markup=False)
             continue
+        with replacing(place, trace):
+            result.save(place, command=command_line())
+        forget_unfinished(place)
         title = f"{result.policy} on {chosen.name}: {chosen.summary}"
         console.out.print(title, style="italic", markup=False, soft_wrap=True)
         console.out.print(tuning_table(result))
         console.out.print(_caption(result), style="dim italic", markup=False, soft_wrap=True)
         for note in result.notes:
             console.out.print(f"note: {note}", markup=False)
-        place = (
-            folder
-            if len(given) == 1
-            else folder / "".join(c if c.isalnum() or c in "_." else "-" for c in spec)
-        )
-        clear_folder(place, trace)
-        result.save(place, command=command_line())
         console.out.print(f"best: {result.best.spec}", markup=False, soft_wrap=True)
         console.out.print(f"results: {place}", markup=False, soft_wrap=True)
     if failed:

@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvgym.cli import console
-from kvgym.cli.result_folder import OutOption, clear_folder, command_line, default_folder, make_folder
+from kvgym.cli.progress import run_progress
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
@@ -95,15 +96,15 @@ def validate(
     replay = replay_log(log, chosen, policy, seed=seed)
     fit = None
     if fit_overhead:
-        with console.run_progress(MOST_REPLAYS, progress) as advance:
+        with run_progress(MOST_REPLAYS, progress) as advance:
             fit = fit_to(log, chosen, policy, seed=seed, progress=advance)
+    with replacing(folder, requests):
+        save_replay(replay, folder, fit=fit, seed=seed, command=command_line())
     console.out.print(difference_table(replay))
     if fit is not None:
         print_fit(fit)
     for note in log.notes:
         console.out.print(f"note: {note}", markup=False)
-    clear_folder(folder, requests)
-    save_replay(replay, folder, fit=fit, seed=seed, command=command_line())
     if picture:
         _picture(replay, folder / "validation.png", fit)
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)

@@ -9,6 +9,7 @@ import typer
 
 from kvgym.cli import console
 from kvgym.cli.execution_options import JobsOption
+from kvgym.cli.progress import run_progress
 
 
 def warm_up(
@@ -28,7 +29,7 @@ def warm_up(
     known = all_kernels()
     missing = [kernel for kernel in known if not kernel.kept]
     costs: dict[str, list[float]] = {}
-    with console.run_progress(len(missing), progress and bool(missing)) as advance:
+    with run_progress(len(missing), progress and bool(missing)) as advance:
         for title, seconds in compile_all(missing, jobs):
             costs.setdefault(title.rpartition(" ")[0], []).append(seconds)
             advance(title)

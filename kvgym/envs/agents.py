@@ -32,18 +32,20 @@ from kvgym.envs.scheduling.actions.kind import MORE
 from kvgym.envs.scheduling.actions.reading import ActionReader, outside
 from kvgym.envs.scheduling.config import EnvConfig, use_action_bounds, use_batch_time
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.envs.scheduling.memory import Block, Sizes, control_row, rule_tables
+from kvgym.envs.scheduling.memory import Arrays, Block, Sizes, control_row, rule_tables
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.spaces import present
 from kvgym.envs.scheduling.stepping import BEGIN, COMPOSE, step_envs
-from kvgym.envs.scheduling.tables import EPISODE
+from kvgym.envs.scheduling.tables import EPISODE, SEEN
 from kvgym.errors import InvalidDecisionError
 from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.runner import SimulationResult, system_info
+from kvgym.simulator.addresses import runs_compiled
 from kvgym.simulator.cluster_tables import ROWS
 from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.debug import watched
 from kvgym.simulator.entering import STATUS_NAMES, enter_decision
 from kvgym.simulator.rule import RuleDecision
 from kvgym.simulator.simulation import Simulation
@@ -201,13 +203,21 @@ class AgentPolicy(Policy):
         slots = simulation.active.shape[1]
         rule = rule_tables(config.kind.rule_memory(config, n, slots))
         sizes = Sizes(
-            n, slots, config.queue_window, n + 2, 0, rule=tuple(table.size for table in rule.values())
+            n,
+            slots,
+            config.queue_window,
+            n + 2,
+            0,
+            rule=tuple(table.size for table in rule.values()),
+            shown=config.active_window,
         )
         own: dict[str, Any] = {
             "episode": np.zeros(1, EPISODE),
             "window": np.zeros(config.queue_window, np.int32),
             "heap": np.zeros(n + 2, np.int64),
             "terms": np.zeros(0),
+            "seen_waiting": np.zeros(config.queue_window, SEEN),
+            "seen_active": np.zeros(config.active_window, SEEN),
             **rule,
         }
         own["episode"]["cursor"] = UNKNOWN
@@ -223,28 +233,34 @@ class AgentPolicy(Policy):
             for name, _, _ in sizes.layout()
         ]
         self._own = own
-        self._settings = config.make_settings(*self._training)  # anew: it holds addresses of this process
+        compiled = self._compiled = runs_compiled(True)
+        # Anew: it holds addresses of this process.
+        self._settings = config.make_settings(*self._training, compiled=compiled)
         self._settings["rate_scale"] *= len(simulation.workers)  # what arrives, arrives for all workers
-        self._control = control_row(tables, self._settings)[None]
-        self._observations = np.zeros((1, observation_size(config)), np.float32)
-        self._masks = np.zeros((1, config.kind.mask_size(config)), np.uint8)
-        self._actions = np.zeros((1, config.kind.size(config)))
+        self._arrays = Arrays(
+            control_row(tables, self._settings)[None],
+            actions=config.kind.size(config),
+            observation=observation_size(config),
+            mask=config.kind.mask_size(config),
+            terms=len(config.reward_terms),
+        )
+        self._action = self._arrays.actions[0]
         self._space = config.kind.space(config)
-        self._reader = ActionReader(self._space, self._actions[0])
+        self._reader = ActionReader(self._space, self._action)
         self._bounds = use_action_bounds(self._settings, self._space)
-        self._outcomes, self._todo = np.zeros(1, np.int64), np.zeros(1, np.uint8)
-        self._batch_params = use_batch_time(self._settings, simulation.system.all_workers[k].batch_time)
-        self._arguments = (
-            self._control, self._todo, self._actions, self._observations, self._masks, np.zeros(1),
-            np.zeros((1, len(config.reward_terms))), self._outcomes, np.zeros(1, np.int64), np.zeros(1),
-        )  # fmt: skip
+        batch_time = simulation.system.all_workers[k].batch_time
+        self._batch_params = use_batch_time(self._settings, batch_time, compiled=compiled)
         self._simulation = simulation
 
     def _run(self, what: int) -> bool:
-        self._todo[0] = what
-        if step_envs.compiled(*self._arguments) < 0:
-            raise outside(self._space, self._actions[0], f" of {self.info.name!r}")
-        return bool(self._outcomes[0])
+        arrays = self._arrays
+        arrays.todo[0] = what
+        assert self._simulation is not None
+        who, look = f"policy {self.info.name!r}", self._simulation.check_memory
+        entry = watched(step_envs.compiled, lambda: who, look) if self._compiled else uncompiled(step_envs)
+        if entry(arrays.orders[0]) < 0:
+            raise outside(self._space, self._action, f" of {self.info.name!r}")
+        return bool(arrays.outcomes[0])
 
     def schedule(self, view: SystemView) -> Decision:
         """Ask the agent, as often as its kind of action needs, and return the decision."""
@@ -256,10 +272,10 @@ class AgentPolicy(Policy):
         if kind.holds and self._hold > 0:
             self._own["episode"]["held"] = config.hold - self._hold
             self._hold -= 1
-            self._actions[0] = self._held
+            self._action[:] = self._held
             self._run(COMPOSE)
         elif config.epochs == "decision" and not anything and not kind.holds:
-            self._actions[0] = kind.idle(config)
+            self._action[:] = kind.idle(config)
             self._run(COMPOSE)
         else:
             complete = False
@@ -267,14 +283,15 @@ class AgentPolicy(Policy):
             while not complete:
                 self._predict()
                 complete = self._run(COMPOSE)
-            self._hold, self._held = config.hold - 1, self._actions[0].copy()
+            self._hold, self._held = config.hold - 1, self._action.copy()
         return self._decision(simulation, self._worker)
 
     def _predict(self) -> None:
         """Ask the model for the next action."""
-        observation = present(self.config, self._observations[0], self._masks[0])
+        mask = self._arrays.masks[0]
+        observation = present(self.config, self._arrays.observations[0], mask)
         if self._masked:
-            masks = self._masks[0].astype(bool)
+            masks = mask.astype(bool)
             action, _ = self.model.predict(observation, deterministic=True, action_masks=masks)  # type: ignore[call-arg]
         else:
             action, _ = self.model.predict(observation, deterministic=True)

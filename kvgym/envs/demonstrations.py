@@ -33,6 +33,7 @@ from kvgym.policy import CompiledPolicy, Policy, make_policy
 from kvgym.runner import check_needs, system_info
 from kvgym.simulator.addresses import function_handle
 from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.debug import watched
 from kvgym.simulator.rule import POLICY_SIGNATURE
 from kvgym.simulator.tables import DECISION, GAP_BINS, STALLED, UNKNOWN, as_records
 
@@ -184,7 +185,11 @@ def _play(
     live = [(f.compiled if episodes.compiled else uncompiled(f), signature) for f, signature in functions]
     handles = [function_handle(f, signature, compiled=episodes.compiled) for f, signature in live]
     decision = np.zeros(1, DECISION)
-    entry = demonstrate_episode.compiled if episodes.compiled else uncompiled(demonstrate_episode)
+    entry = (
+        watched(demonstrate_episode.compiled, lambda: f"policy {policy.info.name!r}", episodes.check_memory)
+        if episodes.compiled
+        else uncompiled(demonstrate_episode)
+    )
     outcome = int(
         entry(
             episodes.control[0],

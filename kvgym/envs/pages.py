@@ -21,6 +21,7 @@ from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.explaining import TITLES, Feature, observation_rows, rows
 from kvgym.envs.scheduling.spaces import flat_space
 from kvgym.envs.scheduling.tables import REWARD_TERMS
+from kvgym.files import write_text
 
 REWARDS: Mapping[str, tuple[str, str]] = {
     "latency": ("- time integral of the requests in the system, exact over skipped time", "requests × s"),
@@ -177,7 +178,7 @@ def main() -> None:
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages().items():
-        (folder / name).write_text(text, "utf-8")
+        write_text(folder / name, text)
 
 
 if __name__ == "__main__":

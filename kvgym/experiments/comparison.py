@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,13 +11,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.checks import check_seeds
 from kvgym.errors import ConfigError
 from kvgym.execution import make_executor
+from kvgym.experiments.identity import run_keys, setting_key
+from kvgym.experiments.journal import UNFINISHED, Journal, play_kept
 from kvgym.experiments.notes import merge_notes, rule_notes
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
-from kvgym.experiments.runs import Played, Player, Run, RunRecord, play_runs
+from kvgym.experiments.runs import Played, Player, Run, RunRecord
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
-from kvgym.experiments.statistics import Estimate, improvement_interval, mean_interval, ratio_interval
+from kvgym.experiments.statistics import (
+    Estimate,
+    improvement_interval,
+    mean_interval,
+    mean_intervals,
+    ratio_interval,
+)
 from kvgym.frame import Frame
 from kvgym.metrics import WORKER_METRICS, metric_info, metric_names
 from kvgym.policy import Policy, make_policy, policy_defaults
@@ -139,6 +149,11 @@ class Comparison:
         found = [p for p in self.policies if np.isfinite(self.estimate(p, metric).value)]
         return next((p for p in found if p not in self.clairvoyant), (found or self.policies)[0])
 
+    @property
+    def has_targets(self) -> bool:
+        """Whether requests have SLOs, and attainment a value."""
+        return any(not np.isnan(run.metrics.get("slo_attainment", np.nan)) for run in self.runs)
+
     def errors(self) -> dict[str, str]:
         """Return the first error of each policy that has one."""
         found: dict[str, str] = {}
@@ -175,10 +190,11 @@ class Comparison:
 
     def summary(self) -> dict[str, Any]:
         """Return means and intervals of all metrics by policy, JSON-able (NaN as None)."""
-        return {
-            policy: {name: jsonable(vars(self.estimate(policy, name))) for name in metric_names()}
-            for policy in self.policies
-        }
+        names, found = metric_names(), {}
+        for policy in self.policies:
+            estimates = mean_intervals([self.values(policy, name) for name in names])
+            found[policy] = {name: jsonable(vars(one)) for name, one in zip(names, estimates, strict=True)}
+        return found
 
     def save(self, folder: str | Path, *, command: str = "") -> Path:
         """Write ``runs.csv``, ``summary.json`` and ``config.json`` into ``folder``; with PyArrow ``runs.parquet``.
@@ -235,6 +251,7 @@ def compare(
     routers: Sequence[str | Router] | None = None,
     keep_examples: bool = False,
     bound: bool = False,
+    folder: str | Path | None = None,
     jobs: int | None = 1,
     ray: str | None = None,
     progress: Progress | None = None,
@@ -249,6 +266,8 @@ def compare(
             label of the router; with several policies by both, ``"fcfs via round_robin"``.
         keep_examples: keep the first seed's results with per-iteration logs.
         bound: also find what no scheduler beats, and run the clairvoyant reference besides, see docs/bounds.md.
+        folder: where each run is kept as soon as it is there, in ``unfinished.jsonl``; equal runs of a call that was
+            stopped are taken from there. None = nowhere.
         jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. With
             others than 1, a script calls this under ``if __name__ == "__main__":``.
         ray: run on a Ray cluster instead, see there.
@@ -276,13 +295,7 @@ def compare(
             made.append(make_policy(REFERENCE))
     contenders = _contenders(chosen, made, routers)
     labels = list(contenders)
-    numbers = tuple(
-        range(chosen.seeds if seeds is None else seeds) if not isinstance(seeds, Iterable) else seeds
-    )
-    if len(set(numbers)) < len(numbers) or any(s < 0 for s in numbers):
-        raise ConfigError(f"seeds {list(numbers)}; expected different whole numbers ≥ 0")
-    if not numbers:
-        raise ConfigError("no seeds to run; give at least one")
+    numbers = check_seeds(chosen.seeds if seeds is None else seeds)
     player = Player()
     sizes: list[int] = []
     bounds: list[Bound] = []
@@ -302,8 +315,14 @@ def compare(
         for label, (policy, router) in contenders.items()
     ]
     played: dict[tuple[str, int], Played] = {}
-    with make_executor(player, jobs, ray=ray) as executor:
-        for place, found in play_runs(runs, executor):
+    with contextlib.ExitStack() as opened:
+        journal, keys = None, []
+        if folder is not None:
+            journal, setting = opened.enter_context(Journal(folder, UNFINISHED)), setting_key(chosen)
+            of = {label: run_keys(setting, *pair, numbers) for label, pair in contenders.items()}
+            keys = [of[label][k] for k in range(len(numbers)) for label in contenders]
+        executor = opened.enter_context(make_executor(player, jobs, ray=ray))
+        for place, found in play_kept(runs, keys, executor, journal):
             played[runs[place].label, runs[place].seed] = found
             if progress is not None:
                 progress(f"{runs[place].label}, seed {runs[place].seed}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.errors import KVGymError
+from kvgym.files import write_text
 from kvgym.frame import Frame, has_pyarrow
 from kvgym.version import __version__
 
@@ -39,22 +39,8 @@ def jsonable(value: Any) -> Any:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON that every reader knows, NaN as null; as :func:`write_text`."""
-    write_text(path, json.dumps(jsonable(content), indent=2, allow_nan=False))
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all, its last line ended.
-
-    Raises:
-        KVGymError: it cannot be written.
-    """
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_text(text + "\n", encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise KVGymError(f"{path}: cannot be written: {error.strerror}") from None
+    """Write JSON that every reader knows, NaN as null, whole or not at all."""
+    write_text(path, json.dumps(jsonable(content), indent=2, allow_nan=False) + "\n")
 
 
 def write_table(folder: str | Path, name: str, frame: Frame) -> Path:

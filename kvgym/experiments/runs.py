@@ -99,15 +99,19 @@ class Player:
 
     What a run raises of :class:`~kvgym.errors.KVGymError` is its record's error. A scenario that cannot be made, as
     when a file of it has gone, is no result of a run: that comes out.
+
+    Args:
+        tables: request tables that a process keeps, where those are more than :data:`KEPT_TABLES`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tables: int = 0) -> None:
+        self._kept_tables = max(KEPT_TABLES, tables)
         self._scenarios: OrderedDict[str, tuple[System, Workload]] = OrderedDict()
         self._tables: OrderedDict[tuple[str, int], RequestTable] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
         """Go to other processes without what is kept."""
-        return {"_scenarios": OrderedDict(), "_tables": OrderedDict()}
+        return {**vars(self), "_scenarios": OrderedDict(), "_tables": OrderedDict()}
 
     def __call__(self, runs: Sequence[Run], /) -> list[Played]:
         """Return what each run gave."""
@@ -137,7 +141,7 @@ class Player:
         table = self._tables.pop((name, seed), None)
         if table is None:
             table = scenario.sample(workload, seed, system.usable_capacity)
-        _keep(self._tables, (name, seed), table, KEPT_TABLES)
+        _keep(self._tables, (name, seed), table, self._kept_tables)
         return table
 
     def _play(self, run: Run) -> Played:

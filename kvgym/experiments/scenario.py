@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -22,11 +21,13 @@ from kvgym.batch_time import BatchTimeModel, make_batch_time
 from kvgym.batch_time.described import completed, is_roofline, roofline_text
 from kvgym.batch_time.hardware import load_hardware
 from kvgym.batch_time.served import Hardware, RooflineHardware
-from kvgym.batch_time.yaml_files import read_text, shipped_texts
+from kvgym.checks import MAX_SEEDS
 from kvgym.errors import ConfigError, UnknownNameError, field_errors
 from kvgym.experiments.defaults import DEFAULT_SCENARIO as DEFAULT_SCENARIO
+from kvgym.experiments.effort import check_memory
+from kvgym.reading import parse_fields, read_text, shipped_texts, validate_fields
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
-from kvgym.simulator.system import System, Worker
+from kvgym.simulator.system import MAX_WORKERS, System, Worker
 from kvgym.window import Extent, Window, parse_extent
 from kvgym.workloads.base import IntRange
 from kvgym.workloads.instances import draw_capacity
@@ -77,7 +78,7 @@ class WorkerGroup(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    count: int = Field(default=1, ge=1)
+    count: int = Field(default=1, ge=1, le=MAX_WORKERS)
     role: Literal["mixed", "prefill", "decode"] = "mixed"
     hardware: HardwareName = None
     engine: Engine = None
@@ -126,11 +127,11 @@ class Scenario(BaseModel):
     kv_capacity: Annotated[int, Field(ge=2)] | IntRange | None = None
     workload: str | dict[str, Any]
     system: SystemSettings = SystemSettings()
-    workers: Annotated[int, Field(ge=1)] | tuple[WorkerGroup, ...] = 1
+    workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] | tuple[WorkerGroup, ...] = 1
     router: str = DEFAULT_ROUTER
     policies: tuple[str, ...] = COMPARED
     too_long: Literal["error", "drop", "clip"] = "error"
-    seeds: int = Field(default=5, ge=1)
+    seeds: int = Field(default=5, ge=1, le=MAX_SEEDS)
     warm_up: Extent | None = None
     cool_down: Extent | None = None
 
@@ -187,6 +188,10 @@ class Scenario(BaseModel):
         """The memory, or the middle of its range."""
         given = self.kv_capacity
         return (given.low + given.high) // 2 if isinstance(given, IntRange) else given
+
+    @property
+    def _num_workers(self) -> int:
+        return self.workers if isinstance(self.workers, int) else sum(group.count for group in self.workers)
 
     def make_system(self) -> System:
         """Return the system.
@@ -294,7 +299,12 @@ class Scenario(BaseModel):
         """Return the requests of a seed, with those that can never be served dropped or clipped if asked to.
 
         Notes say so, and which hardware is not validated.
+
+        Raises:
+            KVGymError: they cannot be drawn, or there are more of them than fit into memory.
         """
+        if isinstance(workload.spec.num_requests, int):
+            check_memory(workload.spec.num_requests, self._num_workers, kv_capacity)
         table = workload.sample(seed)
         if self.too_long != "error":
             table = LengthLimits(max_total_len=kv_capacity, policy=self.too_long).apply(table)
@@ -369,15 +379,7 @@ def _load_name(name: str) -> Scenario:
 
 
 def _parse(text: str, origin: str, name: str, folder: Path | None = None) -> Scenario:
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"scenario file {origin}: not valid YAML: {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(
-            f"scenario file {origin}: expected a mapping of fields, got {type(content).__name__}"
-        )
-    content = {"name": name, **content}
+    content = {"name": name, **parse_fields(text, f"scenario file {origin}")}
     return _validate(content if folder is None else located(content, folder), origin)
 
 
@@ -405,9 +407,4 @@ def located(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _validate(content: Mapping[str, Any], origin: str) -> Scenario:
-    try:
-        return Scenario.model_validate(content)
-    except ValidationError as error:
-        valid = ", ".join(Scenario.model_fields)
-        wrong = field_errors(error, Scenario, content, "field ")[0]
-        raise ConfigError(f"scenario {origin}: {wrong}; fields: {valid}") from None
+    return validate_fields(Scenario, content, f"scenario {origin}")

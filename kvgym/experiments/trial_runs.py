@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -13,12 +14,12 @@ import numpy as np
 from kvgym.errors import KVGymError
 from kvgym.execution import make_executor
 from kvgym.experiments.capacity.targets import Target
+from kvgym.experiments.identity import run_key, setting_key
+from kvgym.experiments.journal import UNFINISHED, Journal, play_kept
+from kvgym.experiments.runs import Player, Run, RunRecord
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.search_space import SearchPlan
 from kvgym.experiments.tuning_result import Trial
-from kvgym.metrics import compute_metrics
-from kvgym.runner import simulate
-from kvgym.workloads.table import RequestTable
 
 Progress = Callable[[str, int, int], None]
 
@@ -30,60 +31,43 @@ class _Outcome(NamedTuple):
     bounded: tuple[float, ...] = ()
 
 
-class _Runner:
-    """Runs points of a plan on the tables of the seeds; work for an executor."""
-
-    def __init__(
-        self,
-        scenario: Scenario,
-        tables: tuple[RequestTable, ...],
-        seeds: tuple[int, ...],
-        plan: SearchPlan,
-        metric: str,
-        targets: tuple[Target, ...] = (),
-    ) -> None:
-        self.scenario, self.tables, self.seeds, self.plan, self.metric = scenario, tables, seeds, plan, metric
-        self.targets = targets
-        self.system = scenario.make_system()
-
-    def __call__(self, task: tuple[dict[str, Any], int], /) -> _Outcome:
-        """Return the metric of a point on a seed, given by its place."""
-        point, k = task
-        seed = self.seeds[k]
-        try:
-            policy, router = self.plan.make(point), self.scenario.make_router()
-            result = simulate(
-                self.system, self.tables[k], policy, router=router, seed=seed, window=self.scenario.window
-            )
-        except KVGymError as error:
-            return _Outcome(math.nan, 0, f"seed {seed}: {error}")
-        metrics = compute_metrics(result)
-        value = metrics[self.metric]
-        nothing = "" if math.isfinite(value) else f"seed {seed}: the run has no {self.metric}"
-        return _Outcome(
-            value, int(metrics["finished"]), nothing, tuple(metrics[t.metric] for t in self.targets)
-        )
-
-
 class Bench:
-    """Turns points into trials, here or in other processes, and counts the runs."""
+    """Turns points into trials, here or in other processes, and counts the runs.
+
+    Args:
+        scenario: what is run, with one memory for all seeds.
+        player: does the runs; its requests are those of the seeds.
+        seeds: the seeds.
+        plan: what is searched.
+        metric: what is optimised.
+        num_requests: of all seeds.
+        targets: bounds on other metrics.
+        folder: where each run is kept as soon as it is there; None = nowhere.
+        jobs: processes, see :func:`kvgym.execution.make_executor`.
+        ray: run on a Ray cluster instead, see there.
+        progress: called after each run with its configuration, the runs done, and the runs there may be.
+    """
 
     def __init__(
         self,
         scenario: Scenario,
-        tables: tuple[RequestTable, ...],
+        player: Player,
         seeds: tuple[int, ...],
         plan: SearchPlan,
         metric: str,
-        jobs: int | None,
-        ray: str | None,
-        progress: Progress | None,
+        *,
+        num_requests: int,
         targets: tuple[Target, ...] = (),
+        folder: str | Path | None = None,
+        jobs: int | None = 1,
+        ray: str | None = None,
+        progress: Progress | None = None,
     ) -> None:
-        self.plan, self.metric, self.targets = plan, metric, targets
-        self.num_requests = sum(len(table) for table in tables)
-        self._seeds, self._progress, self._done, self._total = len(seeds), progress, 0, 0
-        self._executor = make_executor(_Runner(scenario, tables, seeds, plan, metric, targets), jobs, ray=ray)
+        self.plan, self.metric, self.targets, self.num_requests = plan, metric, targets, num_requests
+        self._scenario, self._seeds, self._progress, self._done, self._total = scenario, seeds, progress, 0, 0
+        self._executor = make_executor(player, jobs, ray=ray)
+        self._journal = None if folder is None else Journal(folder, UNFINISHED)
+        self._setting = "" if folder is None else setting_key(scenario)
 
     def __enter__(self) -> Bench:
         """Return the bench; its processes end with the block."""
@@ -92,37 +76,60 @@ class Bench:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the processes."""
+        """End the processes, and let others into the folder."""
         self._executor.close()
+        if self._journal is not None:
+            self._journal.close()
 
     def expect(self, trials: int) -> None:
         """Say how many trials there may be, for the progress."""
-        self._total = trials * self._seeds
+        self._total = trials * len(self._seeds)
 
     def run(self, points: Sequence[dict[str, Any]]) -> list[Trial]:
         """Run points on all seeds: the first one for all, the others for those that did not fail there."""
-        first = self._map([(point, 0) for point in points])
+        others = self._seeds[1:]
+        first = self._outcomes([(point, self._seeds[0]) for point in points])
         left = [i for i, outcome in enumerate(first) if not outcome.error]
-        self._done += (len(points) - len(left)) * (self._seeds - 1)
-        tasks = [(points[i], k) for i in left for k in range(1, self._seeds)]
-        others = iter(self._map(tasks))
-        skipped = [_Outcome(math.nan, 0, "")] * (self._seeds - 1)
+        self._done += (len(points) - len(left)) * len(others)
+        later = iter(self._outcomes([(points[i], seed) for i in left for seed in others]))
+        skipped = [_Outcome(math.nan, 0, "")] * len(others)
         return [
-            self._trial(
-                point, [head, *(skipped if head.error else itertools.islice(others, self._seeds - 1))]
-            )
+            self._trial(point, [head, *(skipped if head.error else itertools.islice(later, len(others)))])
             for point, head in zip(points, first, strict=True)
         ]
 
-    def _map(self, tasks: Sequence[tuple[dict[str, Any], int]]) -> list[_Outcome]:
-        """Run points on seeds, each given by its place."""
+    def _outcomes(self, tasks: Sequence[tuple[dict[str, Any], int]]) -> list[_Outcome]:
+        """Run points on seeds."""
         found: dict[int, _Outcome] = {}
-        for place, outcome in self._executor.stream(tasks):
-            found[place] = outcome
+        runs, keys, places = [], [], []
+        router = self._scenario.make_router()
+        for place, (point, seed) in enumerate(tasks):
+            try:
+                policy = self.plan.make(point)
+            except KVGymError as error:  # values that do not go together
+                found[place] = _Outcome(math.nan, 0, f"seed {seed}: {error}")
+                continue
+            runs.append(Run(self._scenario, policy, None, seed, self.plan.spec(point)))
+            places.append(place)
+            if self._journal is not None:
+                keys.append(run_key(self._setting, policy, router, seed))
+        self._done += len(found)
+        for number, played in play_kept(runs, keys, self._executor, self._journal):
+            found[places[number]] = self._outcome(played.record)
             self._done += 1
             if self._progress is not None:
-                self._progress(self.plan.spec(tasks[place][0]), self._done, self._total)
+                self._progress(runs[number].label, self._done, self._total)
         return [found[place] for place in range(len(tasks))]
+
+    def _outcome(self, record: RunRecord) -> _Outcome:
+        if record.error:
+            return _Outcome(math.nan, 0, f"seed {record.seed}: {record.error}")
+        metrics = record.metrics
+        value = metrics[self.metric]
+        nothing = "" if math.isfinite(value) else f"seed {record.seed}: the run has no {self.metric}"
+        return _Outcome(
+            value, int(metrics["finished"]), nothing, tuple(metrics[t.metric] for t in self.targets)
+        )
 
     def _trial(self, point: dict[str, Any], outcomes: Sequence[_Outcome]) -> Trial:
         values, finished, errors = zip(*((o.value, o.finished, o.error) for o in outcomes), strict=True)

@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from kvgym.checks import check_seeds
 from kvgym.errors import ConfigError, KVGymError, UnknownNameError
 from kvgym.experiments.capacity.targets import Target, parse_targets
 from kvgym.experiments.notes import merge_notes
 from kvgym.experiments.optuna_search import counts_finished_only, import_optuna, search_optuna
+from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.experiments.search_space import SEARCH_SPACES, SearchPlan, Space, plan_search
 from kvgym.experiments.trial_runs import Bench, Progress
@@ -21,6 +23,7 @@ from kvgym.experiments.tuning_result import Trial, TuningResult
 from kvgym.metrics import check_targets, metric_info, metric_names
 from kvgym.policy import REFERENCE_ONLY, Policy
 from kvgym.runner import check_needs
+from kvgym.workloads.base import IntRange
 
 __all__ = ["FIRST_SEED", "SEARCH_SPACES", "SearchPlan", "Trial", "TuningResult", "plan_search", "tune"]
 
@@ -40,6 +43,7 @@ def tune(
     seeds: int | Iterable[int] = 5,
     search: str = "grid",
     trials: int | None = None,
+    folder: str | Path | None = None,
     jobs: int | None = 1,
     ray: str | None = None,
     progress: Progress | None = None,
@@ -65,6 +69,7 @@ def tune(
         search: ``"grid"``, every point, or ``"optuna"``, a tree of Parzen estimators (TPE, seed 0) on it.
         trials: at most so many configurations besides the policy as given. A larger grid is sampled without
             replacement, always alike. None = the whole grid; with ``"optuna"`` 50.
+        folder: where each run is kept as soon as it is there, see :func:`kvgym.experiments.comparison.compare`.
         jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. With
             others than 1, a script calls this under ``if __name__ == "__main__":``.
         ray: run on a Ray cluster instead, see there.
@@ -84,11 +89,11 @@ def tune(
         raise ConfigError(f"trials = {trials!r}; expected a whole number ≥ 1")
     if search == "optuna":
         import_optuna()
-    numbers = tuple(map(int, seeds if isinstance(seeds, Iterable) else range(FIRST_SEED, FIRST_SEED + seeds)))
-    if not numbers or len(set(numbers)) < len(numbers) or any(s < 0 for s in numbers):
-        raise ConfigError(f"seeds {list(numbers)}; expected at least one, all different whole numbers ≥ 0")
-    workload, system = chosen.make_workload(), chosen.make_system()
-    tables = tuple(chosen.sample(workload, seed, system.usable_capacity) for seed in numbers)
+    numbers = check_seeds(seeds, FIRST_SEED)
+    if isinstance(chosen.kv_capacity, IntRange):  # one system for all seeds
+        chosen = chosen.override(kv_capacity=chosen.make_system().kv_capacity)
+    player, workload, system = Player(tables=len(numbers)), chosen.make_workload(), chosen.make_system()
+    tables = tuple(player.requests(chosen, seed)[1] for seed in numbers)
     for table in tables:
         check_needs(plan.make({}), table)
         system.check_fits(table)
@@ -105,7 +110,11 @@ def tune(
         notes.append("Every seed replays the same trace: judge the result on another one.")
     if not plan.space:
         notes.append(f"{plan.spec({})} has nothing to search.")
-    with Bench(chosen, tables, numbers, plan, metric, jobs, ray, progress, targets) as bench:
+    sizes = tuple(map(len, tables))
+    with Bench(
+        chosen, player, numbers, plan, metric, num_requests=sum(sizes), targets=targets, folder=folder, jobs=jobs,
+        ray=ray, progress=progress,
+    ) as bench:  # fmt: skip
         if search == "grid":
             if trials is not None and trials < plan.size:
                 notes.append(f"{trials:,} of the grid's {plan.size:,} points, drawn at random (seed 0).")
@@ -138,7 +147,7 @@ def tune(
         trials=tuple(fair),
         space=plan.space,
         search=search,
-        num_requests=tuple(len(table) for table in tables),
+        num_requests=sizes,
         notes=tuple(notes),
         provenance=workload.provenance(),
         subject_to=tuple(map(str, targets)),

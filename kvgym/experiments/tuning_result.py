@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from kvgym.experiments.result_files import jsonable, run_context
+from kvgym.experiments.result_files import run_context, write_json
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate, mean_interval, ratio_interval
 from kvgym.frame import Frame
@@ -161,7 +160,6 @@ class TuningResult:
             "notes": list(self.notes),
             **context,
         }
-        for name, content in (("best.json", best), ("config.json", config)):
-            text = json.dumps(jsonable(content), indent=2, allow_nan=False)
-            (path / name).write_text(text + "\n", encoding="utf-8")
+        write_json(path / "best.json", best)
+        write_json(path / "config.json", config)
         return path

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvgym.experiments.result_files import jsonable, run_context
+from kvgym.experiments.result_files import jsonable, run_context, write_json
 from kvgym.export.records import iteration_frame, request_frame, write_frame
 from kvgym.metrics import compute_metrics, worker_metrics
 from kvgym.policy import policy_defaults
@@ -79,7 +78,5 @@ def save_run(
             **run_context(command),
         }
     )
-    (path / "summary.json").write_text(
-        json.dumps(summary, indent=2, allow_nan=False) + "\n", encoding="utf-8"
-    )
+    write_json(path / "summary.json", summary)
     return summary

@@ -11,7 +11,6 @@ is null; vLLM has 0.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +23,9 @@ import numpy as np
 from kvgym.batch_time.hardware import hardware_label
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import Comparison
-from kvgym.experiments.result_files import jsonable
+from kvgym.experiments.result_files import jsonable, write_json
 from kvgym.experiments.scenario import Scenario
+from kvgym.files import plain_name
 from kvgym.metrics import LATENCIES, SCALARS
 from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED
@@ -203,7 +203,7 @@ def details(result: SimulationResult) -> dict[str, list[Any]]:
 def write(content: Mapping[str, Any], path: Path) -> Path:
     """Write a result as a JSON file, in folders that are made if missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    write_json(path, content)
     return path
 
 
@@ -220,7 +220,7 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
         if run.error:
             continue
         setup = Setup.of(scenario, workload, requests[run.seed], run.policy, run.seed)
-        plain = "".join(c if c.isalnum() or c in "-._" else "-" for c in run.policy)
+        plain = plain_name(run.policy)
         path, number = folder / f"{plain}-seed{run.seed}.json", 1
         while path in paths:
             number += 1

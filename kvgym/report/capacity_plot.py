@@ -15,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from kvgym.experiments.capacity.result import Capacity, CapacityResult
 from kvgym.experiments.capacity.targets import Target
+from kvgym.files import whole_file
 from kvgym.metrics import metric_info
 from kvgym.report.numbers import figures
 from kvgym.report.style import INK, STYLE, policy_styles, styled, text_of
@@ -55,8 +56,8 @@ def write_capacity_figure(result: CapacityResult, path: str | Path) -> Path:
     """Write :func:`capacity_curves` to a file that ends in .png, .svg or .pdf; folders are created."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(STYLE):
-        capacity_curves(result).savefig(target, metadata={"Date": None} if target.suffix == ".svg" else None)
+    with mpl.rc_context(STYLE), whole_file(target) as place:
+        capacity_curves(result).savefig(place, metadata={"Date": None} if target.suffix == ".svg" else None)
     return target
 
 

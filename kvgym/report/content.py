@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from pprint import pformat
 from typing import Any
 
+import numpy as np
 import yaml
 
 import kvgym.metrics
@@ -23,6 +24,7 @@ from kvgym.policy import POLICIES, PolicyInfo
 from kvgym.report.folders import without_folders
 from kvgym.report.numbers import figures, interval
 from kvgym.workloads.base import IntRange
+from kvgym.workloads.table import RequestTable
 
 REFERENCE_METRIC = "e2e_latency_mean"
 
@@ -55,6 +57,7 @@ COLUMNS = (
     Column("Fairness (Jain)", ("jain_fairness",)),
 )
 UNFINISHED = Column("Unfinished requests", ("unfinished",))
+ATTAINED = Column("Within their SLOs", ("slo_attainment",))
 
 
 def unit_of(info: MetricInfo) -> str:
@@ -126,6 +129,8 @@ def main_table(comparison: Comparison, reference: str) -> dict[str, Any]:
     columns = list(COLUMNS)
     if unfinished_policies(comparison):
         columns.append(UNFINISHED)
+    if comparison.has_targets:
+        columns.insert(1, ATTAINED)
     best = [_best(comparison, column.metrics[0]) for column in columns]
     rows = []
     for policy in comparison.policies:
@@ -266,11 +271,24 @@ def setting(comparison: Comparison) -> list[tuple[str, str]]:
     sizes = sorted(set(comparison.num_requests))
     count = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
     rows.append(("Requests", f"{count} per seed; the same ones for every policy"))
+    for example in list(comparison.examples.values())[:1]:
+        rows += [("Targets", text) for text in [_targets(example.table)] if text]
     rows.append(("Seeds", ", ".join(map(str, comparison.seeds))))
     rows.append(
         ("Engine rules", _flat({k: v for k, v in scenario.system.model_dump().items() if v is not None}))
     )
     return rows
+
+
+def _targets(table: RequestTable) -> str:
+    """Return the SLOs of requests in a few words, "" where none has one."""
+    found = []
+    for name, slo in (("TTFT", table.ttft_slo), ("TBT", table.tbt_slo)):
+        values = np.unique(slo[np.isfinite(slo)]) if slo is not None else np.zeros(0)
+        if len(values):
+            several = f" to {figures(float(values[-1]))}" if len(values) > 1 else ""
+            found.append(f"{name} {figures(float(values[0]))}{several} s")
+    return ", ".join(found)
 
 
 def policy_rows(comparison: Comparison) -> list[dict[str, str]]:

@@ -9,6 +9,7 @@ import matplotlib as mpl
 
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import Comparison
+from kvgym.files import whole_file
 from kvgym.report.chart import Chart
 from kvgym.report.plots import draw_bars, draw_memory, end_of, examples_of
 from kvgym.report.style import MAX_LABEL, STYLE, policy_styles, styled
@@ -78,6 +79,6 @@ def picture(comparison: Comparison, path: str | Path) -> Path:
     figure = overview(comparison)
     target.parent.mkdir(parents=True, exist_ok=True)
     settings: Any = {**STYLE, "svg.fonttype": "path"}
-    with mpl.rc_context(settings):
-        figure.savefig(target, dpi=100)
+    with mpl.rc_context(settings), whole_file(target) as place:
+        figure.savefig(place, dpi=100)
     return target

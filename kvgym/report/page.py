@@ -18,6 +18,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from kvgym.files import write_text as write_whole
 from kvgym.report.chart import Chart
 from kvgym.report.folders import without_folders
 from kvgym.report.style import policy_styles
@@ -170,7 +171,7 @@ def write_text(text: str, path: str | Path) -> Path:
     """Write a page to a file; folders are created."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text, encoding="utf-8")
+    write_whole(target, text)
     return target
 
 

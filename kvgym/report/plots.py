@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter
 
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import BOUNDED, Comparison, label_of
-from kvgym.metrics import metric_info
+from kvgym.metrics import metric_info, scope_of
 from kvgym.report import series
 from kvgym.report.chart import Chart, Quantity
 from kvgym.report.numbers import figures
@@ -131,7 +131,8 @@ def _distribution(result: SimulationResult, name: str) -> tuple[series.Floats, s
     if name == "tbt":
         return series.token_gaps(result)
     values = series.latencies(result, name)
-    return series.distribution(values, len(result.table) if name in series.LATENCY_COLUMNS else len(values))
+    counted = int(np.broadcast_to(scope_of(result).counted, len(result.table)).sum())
+    return series.distribution(values, counted if name in series.LATENCY_COLUMNS else len(values))
 
 
 def draw_distributions(

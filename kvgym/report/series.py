@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
-from kvgym.metrics import gaps_of, tpot_of
+from kvgym.metrics import gaps_of, scope_of, tpot_of
 from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED
 
@@ -97,12 +97,12 @@ def latencies(result: SimulationResult, name: str, chosen: NDArray[np.bool_] | N
     """Return figures of the finished requests in seconds, sorted; without those that have no such figure.
 
     Args:
-        result: the run.
+        result: the run; of one with a window, requests that arrived in it.
         name: ``"e2e_latency"``, ``"ttft"``, ``"tpot"``, or ``"longest_gap"`` between two tokens.
         chosen: which requests, bool (n,); None = all.
     """
     r = result.requests
-    done = r["status"] == FINISHED
+    done = (r["status"] == FINISHED) & scope_of(result).counted
     if chosen is not None:
         done = done & chosen
     if name == "tpot":
@@ -115,12 +115,13 @@ def latencies(result: SimulationResult, name: str, chosen: NDArray[np.bool_] | N
 
 
 def token_gaps(result: SimulationResult) -> tuple[Floats, Floats]:
-    """Return the distribution of the gaps between tokens, over all tokens of a run: seconds, and share up to each.
+    """Return the distribution of the gaps between tokens, over a run or its window: seconds, and share up to each.
 
     A gap is known to a relative 0.1 %.
     """
-    used = result.gap_counts > 0
-    counts, sums = result.gap_counts[used], result.gap_sums[used]
+    scope = scope_of(result)
+    used = scope.gap_counts > 0
+    counts, sums = scope.gap_counts[used], scope.gap_sums[used]
     values, share = sums / counts, np.cumsum(counts) / max(counts.sum(), 1)
     if len(values) > MAX_POINTS:
         places = np.searchsorted(share, np.linspace(share[0], 1.0, MAX_POINTS))

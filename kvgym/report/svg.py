@@ -8,6 +8,7 @@ from html import escape
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 from kvgym.report.chart import GID, Chart
 from kvgym.report.style import INK, STYLE
@@ -32,8 +33,10 @@ def inline_svg(chart: Chart, name: str, label: str) -> tuple[str, list[dict[str,
         The element, and what :meth:`~kvgym.report.chart.Chart.data` says of it.
     """
     buffer = io.StringIO()
-    with mpl.rc_context(STYLE):
-        chart.savefig(buffer, format="svg", facecolor="none", metadata={"Date": None})
+    chart.set_facecolor("none")
+    with mpl.rc_context(STYLE):  # savefig would draw everything twice, to lay it out first
+        canvas: Any = FigureCanvasSVG(chart)
+        canvas.print_svg(buffer, metadata={"Date": None})
     text = buffer.getvalue()
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
     assert box is not None

@@ -13,14 +13,20 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
-from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
-from numba.np import arrayobj as _arrayobj
 
+from kvgym.simulator.compiled import jit_disabled
+from kvgym.simulator.numba_internals import SURPRISE, array_opener, function_addresses, function_maker
 from kvgym.simulator.tables import as_records
 
-cgutils: Any = _cgutils  # untyped parts of Numba's extension API
-arrayobj: Any = _arrayobj
+
+def runs_compiled(wanted: bool) -> bool:
+    """Return whether what finds arrays and functions by address runs compiled code.
+
+    Args:
+        wanted: whether its user wants that.
+    """
+    return wanted and not jit_disabled() and SURPRISE is None
 
 
 def view_at(dtype: Any, dimensions: int = 1) -> Any:
@@ -32,19 +38,7 @@ def view_at(dtype: Any, dimensions: int = 1) -> Any:
     """
     element = numba.from_dtype(np.dtype(dtype))
     array = types.Array(element, dimensions, "C")
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        where, *shape = arguments
-        data_type = context.get_data_type(element)
-        size = context.get_constant(types.intp, context.get_abi_sizeof(data_type))
-        strides = [size]
-        for n in reversed(shape[1:]):
-            strides.insert(0, builder.mul(n, strides[0]))
-        out = arrayobj.make_array(array)(context, builder)
-        data = builder.inttoptr(where, data_type.as_pointer())
-        arrayobj.populate_array(out, data=data, shape=shape, strides=strides, itemsize=size, meminfo=None)
-        return out._getvalue()
-
+    generate = array_opener(array)
     found: Any
     if dimensions == 1:
 
@@ -62,46 +56,33 @@ def view_at(dtype: Any, dimensions: int = 1) -> Any:
     return found
 
 
-_IN_PYTHON: dict[int, Any] = {}
-"""Handle -> plain Python function, for uncompiled code."""
+_HELD: dict[int, Any] = {}
+"""Address -> compiled function, or identity -> plain Python function: what handles stand for must not be freed."""
 
 
 def function_handle(function: Any, signature: Any, *, compiled: bool) -> tuple[int, int]:
     """Return two numbers by which compiled code finds a function, see :func:`function_at`.
 
     Handing the function itself to a compiled call would look its addresses up again at every call, which
-    takes ten times as long as a step. The caller keeps the function alive.
+    takes ten times as long as a step. The function lives as long as the process: a handle is a number, and where
+    copies of it lie nobody knows.
     """
-    if not compiled:
-        _IN_PYTHON[id(function)] = function
-        return id(function), 0
-    from numba.experimental import function_type as numba_function_type
-
-    function_type: Any = numba_function_type
-    return (
-        int(function_type._get_wrapper_address(function, signature)),
-        int(function_type._get_jit_address(function, signature)),
-    )
+    handle = function_addresses(function, signature) if compiled else (id(function), 0)
+    _HELD[handle[0]] = function
+    return handle
 
 
 def function_at(signature: Any) -> Any:
     """Return a compiled function ``(c_address, jit_address) -> first-class function`` of a signature."""
     kind = types.FunctionType(signature)
+    generate = function_maker(kind)
 
     @intrinsic
     def make(typing: Any, c_address: Any, jit_address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pointer = context.get_value_type(types.voidptr)
-            out = cgutils.create_struct_proxy(kind)(context, builder)
-            out.c_addr = builder.inttoptr(arguments[0], pointer)
-            out.py_addr = context.get_constant_null(types.voidptr)
-            out.jit_addr = builder.inttoptr(arguments[1], pointer)
-            return out._getvalue()
-
         return kind(types.int64, types.int64), generate
 
     found: Any = make
-    found.python_twin = lambda handle, _: _IN_PYTHON.get(int(handle))  # 0: none, and none is called
+    found.python_twin = lambda handle, _: _HELD.get(int(handle))  # 0: none, and none is called
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.simulator.blocks import allocated, count_memory, kv_growth
+from kvgym.simulator.blocks import allocated, count_memory, kv_growth, written_tokens
 from kvgym.simulator.boundary import Run, announce
 from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.queue import queue_remove, queue_return
@@ -72,6 +72,26 @@ def planned_tokens(d: Any, chosen: int, prefill_left: int) -> int:
 
 
 @jit_inline
+def decoding_front(run: Run) -> int:
+    """Return the slot before which every active request decodes one token: in most batches, behind the last.
+
+    It need not be the first that does not: prefills come last as a rule, and what runs in full is found from there.
+    """
+    d, w, front = run.decision, run.w, 0
+    if d.act == RUN and d.explicit == 0:
+        front, prefills = w.num_active, w.num_prefilling
+        while prefills > 0:
+            front -= 1
+            prefills -= 1 if run.active[front].num_prefill_left > 0 else 0
+    elif d.act == RUN:
+        while front < w.num_active and run.active[front].planned == UNKNOWN:
+            if run.active[front].num_prefill_left > 0:
+                break
+            front += 1
+    return front
+
+
+@jit_inline
 def inspect_decision(run: Run) -> int:
     """Check a decision, marking the requests it evicts and admits on the way."""
     d, w, limit = run.decision, run.w, run.problem.kv_capacity
@@ -88,21 +108,19 @@ def inspect_decision(run: Run) -> int:
     count = w.num_active - d.num_evict + d.num_admit
     if count > run.active.shape[0] or d.num_admit > run.admit.shape[0]:
         return refuse(run.tracker, TOO_MANY, UNKNOWN, count, run.active.shape[0])
-    kv = w.kv_allocated
-    if d.act == RUN and d.explicit == 0 and d.num_evict == 0 and w.num_prefilling == 0:
-        kv += run.problem.block_size * w.num_full  # the usual case: everybody decodes one token
-    else:
-        for k in range(w.num_active):
-            slot = run.active[k]
-            if run.requests[slot.request_id].status == EVICTING:
-                kv -= allocated(run.problem, slot.num_kv_tokens)
-                continue
-            tokens = planned_tokens(d, slot.planned, slot.num_prefill_left)
-            if not 0 <= tokens <= full_tokens(slot.num_prefill_left):
-                return refuse(
-                    run.tracker, BAD_TOKENS, slot.request_id, tokens, full_tokens(slot.num_prefill_left)
-                )
-            kv += kv_growth(run.problem, slot, tokens)
+    kv = w.kv_allocated + run.problem.block_size * w.num_full  # if everybody decodes one token
+    for j in range(d.num_evict):
+        kv -= allocated(run.problem, run.active[run.evict[j]].num_kv_tokens + 1)
+    for k in range(decoding_front(run), w.num_active):
+        slot = run.active[k]
+        if d.num_evict > 0 and run.requests[slot.request_id].status == EVICTING:
+            continue
+        left = slot.num_prefill_left
+        tokens = planned_tokens(d, slot.planned, left)
+        if not 0 <= tokens <= full_tokens(left):
+            return refuse(run.tracker, BAD_TOKENS, slot.request_id, tokens, full_tokens(left))
+        kv += allocated(run.problem, slot.num_kv_tokens + written_tokens(run.problem, left, tokens))
+        kv -= allocated(run.problem, slot.num_kv_tokens + 1)
     for j in range(d.num_admit):
         i = run.admit[j]
         if not 0 <= i < run.problem.num_requests:
@@ -173,10 +191,11 @@ def release(run: Run, k: int) -> None:
 def apply_evictions(run: Run) -> None:
     """Evict in the order of the decision (the order decides who ends up where in the queue)."""
     d, w = run.decision, run.w
+    kept = w.num_active
     for j in range(d.num_evict):
+        kept = min(kept, run.evict[j])
         release(run, run.evict[j])
-    kept = 0
-    for k in range(w.num_active):
+    for k in range(kept, w.num_active):
         if run.requests[run.active[k].request_id].status == ACTIVE:
             if k != kept:  # the active set stays compact and in order of activation
                 run.active[kept] = run.active[k]

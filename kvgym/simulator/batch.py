@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.simulator.apply_decision import planned_tokens
+from kvgym.simulator.apply_decision import decoding_front, planned_tokens
 from kvgym.simulator.blocks import allocated, count_memory, written_tokens
 from kvgym.simulator.boundary import Run, expected_tokens
 from kvgym.simulator.compiled import jit, jit_inline
@@ -24,21 +24,6 @@ from kvgym.simulator.tables import (
 
 
 @jit_inline
-def first_to_measure(w: Any, d: Any, active: Any) -> int:
-    """Return the slot before which every request decodes one token, so that sums are known without a look.
-
-    This is so where nothing is paused or chunked and only requests just admitted prefill.
-    """
-    if d.explicit == 1 or w.num_prefilling > d.num_admit:
-        return 0
-    first = w.num_active - d.num_admit
-    for k in range(first, w.num_active):
-        if active[k].num_prefill_left == 0:
-            return 0
-    return first
-
-
-@jit_inline
 def clear_load(load: Any) -> None:
     """Set a load to that of an empty batch."""
     load.num_prefills = load.prefill_tokens = load.prefill_context = 0
@@ -49,16 +34,17 @@ def clear_load(load: Any) -> None:
 def measure_load(run: Run) -> None:
     """Sum the load of the decided batch."""
     d, w, load = run.decision, run.w, run.load
-    first = first_to_measure(w, d, run.active)
-    num_decodes, decode_context = first, w.kv_tokens if first > 0 else 0
+    front = decoding_front(run)
+    num_decodes, decode_context = front, w.kv_tokens
     num_prefills = prefill_tokens = prefill_context = squares = products = 0
     left: Any
     context: Any
     tokens: Any
-    for k in range(first, w.num_active):
+    for k in range(front, w.num_active):
         slot = run.active[k]
         left, context = np.int64(slot.num_prefill_left), np.int64(slot.num_kv_tokens)
         tokens = np.int64(planned_tokens(d, slot.planned, left))
+        decode_context -= context
         if left == 0:
             num_decodes += tokens
             decode_context += context * tokens
@@ -68,8 +54,6 @@ def measure_load(run: Run) -> None:
             prefill_context += context
             squares += tokens * tokens
             products += tokens * context
-            if first > 0:
-                decode_context -= context
     load.num_prefills, load.prefill_tokens, load.prefill_context = (
         num_prefills,
         prefill_tokens,
@@ -159,54 +143,126 @@ def take_blocks(run: Run) -> int:
 
 
 @jit_inline
-def process_tokens(run: Run, end: float) -> int:
-    """Advance every request of the batch to the end of the iteration; returns the output tokens made."""
-    w, d, active, targets, last_batch_end = run.w, run.decision, run.active, run.targets, run.w.last_batch_end
-    explicit, usual_gap = d.explicit == 1, end - run.w.last_batch_end
-    made = usual = repeated = kept = written = 0
-    for k in range(w.num_active):
+def make_token(
+    slot: Any, target: int, k: int, notes: Any, noted: int, last_batch_end: float, end: float
+) -> tuple[int, int]:
+    """Count one more output token of a request, and note its slot if the token is the last one or comes late.
+
+    Args:
+        slot: of the request.
+        target: its true output length, tokens.
+        k: number of the slot.
+        notes: where it is noted: as it is, or as -1 less it if the token is late, that is the first of the request,
+            or the first that is new after a pause or an eviction.
+        noted: slots noted so far.
+        last_batch_end: when most of the batch had the token before, seconds.
+        end: when this one is there, seconds.
+
+    Returns:
+        0 if the user gets the token after the gap that most of the batch shares, else 1; and the slots noted now.
+    """
+    output = slot.num_output_tokens + np.int32(1)
+    slot.num_output_tokens = output
+    apart, late = 0, False
+    if output > slot.num_delivered_tokens and slot.last_token_time == last_batch_end:
+        slot.last_token_time = end
+        if end - last_batch_end > slot.max_token_gap:
+            slot.max_token_gap = end - last_batch_end
+    else:  # if not late, it was made before progress was lost: the user has it already and waits
+        apart = 1
+        late = output > slot.num_delivered_tokens
+    if late or output == target:
+        notes[noted] = -1 - k if late else k
+        noted += 1
+    return apart, noted
+
+
+@jit
+def decode_front(
+    active: Any, targets: Any, notes: Any, front: int, last_batch_end: float, end: float
+) -> tuple[int, int]:
+    """Give every request of the slots before ``front`` one token; arguments and result as of :func:`make_token`.
+
+    This is where a run spends most of its time.
+    """
+    apart = noted = 0
+    for k in range(front):
         slot = active[k]
-        left, tokens = slot.num_prefill_left, np.int32(1)
-        if explicit or left > 0:
-            tokens = np.int32(planned_tokens(d, slot.planned, left))
-            slot.planned = UNKNOWN
+        slot.num_kv_tokens += np.int32(1)
+        more, noted = make_token(slot, targets[k], k, notes, noted, last_batch_end, end)
+        apart += more
+    return apart, noted
+
+
+@jit_inline
+def move_up(active: Any, targets: Any, first: int, end: int, places: int) -> None:
+    """Move the slots from ``first`` to before ``end`` up by some places, which are free."""
+    if places > 0:
+        slots, lengths = active[first - places : end], targets[first - places : end]
+        for k in range(end - first):  # indices of slices that begin at 0 need no look at their sign
+            slots[k] = slots[k + places]
+            lengths[k] = lengths[k + places]
+
+
+@jit_inline
+def settle(run: Run, noted: int, end: float) -> int:
+    """Deliver late tokens and record finished requests, by the slots noted; returns how many tokens came late.
+
+    The active set stays compact and in order of activation.
+    """
+    w, active, targets = run.w, run.active, run.targets
+    late = gone = stay = 0
+    for j in range(noted):
+        note = np.int64(run.finished[j])
+        k: Any = note if note >= 0 else -1 - note
+        slot = active[k]
+        if note < 0:
+            late += 1
+            deliver(run.requests, run.gap_counts, run.gap_sums, slot, end)
+        if slot.num_output_tokens == targets[k]:
+            complete(run.problem, w, run.requests, run.finished, slot, end)
+            move_up(active, targets, stay, k, gone)
+            stay = k + 1
+            gone += 1
+    move_up(active, targets, stay, w.num_active, gone)
+    w.num_active -= gone
+    return late
+
+
+@jit_inline
+def process_tokens(run: Run, end: float) -> int:
+    """Advance every request of the batch to the end of the iteration; returns the output tokens made.
+
+    Most only decode: for these there is a loop of their own, and what is rare is noted and done afterwards. Notes go
+    to the list of finished requests, which is empty while a batch runs.
+    """
+    w, d, active, targets, notes = run.w, run.decision, run.active, run.targets, run.finished
+    last_batch_end, front = w.last_batch_end, decoding_front(run)
+    apart, noted = decode_front(active, targets, notes, front, last_batch_end, end)
+    made = written = front
+    for k in range(front, w.num_active):  # prompts, chunks of them, what is paused, and decodes among these
+        slot = active[k]
+        left = slot.num_prefill_left
+        tokens = np.int32(planned_tokens(d, slot.planned, left))
+        slot.planned = UNKNOWN
         if tokens > 0:
-            growth: Any = tokens
-            emits = True
-            if left > 0:
-                growth = np.int32(written_tokens(run.problem, left, tokens))
-                emits = finish_chunk(run.problem, w, run.requests, slot, tokens, end)
+            growth: Any = np.int32(written_tokens(run.problem, left, tokens))
+            emits = left == 0 or finish_chunk(run.problem, w, run.requests, slot, tokens, end)
             slot.num_kv_tokens += growth
             written += growth
             if emits:
+                more, noted = make_token(slot, targets[k], k, notes, noted, last_batch_end, end)
+                apart += more
                 made += 1
-                output = slot.num_output_tokens + np.int32(1)
-                slot.num_output_tokens = output
-                if output <= slot.num_delivered_tokens:
-                    repeated += 1  # made again after lost progress: the user has it already and waits
-                elif slot.last_token_time == last_batch_end:
-                    usual += 1  # the gap that most of a batch shares: counted once for all
-                    slot.last_token_time = end
-                    if usual_gap > slot.max_token_gap:
-                        slot.max_token_gap = usual_gap
-                else:
-                    deliver(run.requests, run.gap_counts, run.gap_sums, slot, end)
-                if output == targets[k]:
-                    complete(run.problem, w, run.requests, run.finished, slot, end)
-                    continue
-        if k != kept:  # the active set stays compact and in order of activation
-            active[kept] = active[k]
-            targets[kept] = targets[k]
-        kept += 1
+    usual, late = made - apart, settle(run, noted, end) if noted > 0 else 0
     w.kv_tokens += written
     if run.problem.block_size == 1:
         w.kv_allocated += written
-    w.num_active = kept
-    w.total_delivered_tokens += made - repeated
-    if made > repeated:
+    w.total_delivered_tokens += usual + late
+    if usual + late > 0:
         w.last_progress = w.decisions
     if usual > 0:
-        count_gap(run.gap_counts, run.gap_sums, usual_gap, usual)
+        count_gap(run.gap_counts, run.gap_sums, end - last_batch_end, usual)
     return made
 
 

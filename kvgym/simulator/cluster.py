@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from kvgym.simulator.agenda import NOW, first_due
 from kvgym.simulator.batch import finish_batch
 from kvgym.simulator.boundary import (
     advance_clock,
@@ -57,7 +58,7 @@ from kvgym.simulator.tables import (
     STALLED,
     UNKNOWN,
 )
-from kvgym.simulator.transfers import deliver_transfers, hand_over, move, place, send
+from kvgym.simulator.transfers import deliver_transfers, hand_over, move, place, plan, send
 
 # What is asked of the caller instead of a kernel.
 ASK_POLICY, ASK_ROUTER = 1, 2
@@ -110,21 +111,26 @@ def request_to_route(c: Cluster) -> int:
 
 
 @jit
-def next_event(c: Cluster) -> tuple[float, bool]:
-    """Return when something happens next (inf = never) and whether a batch is running.
+def next_event(c: Cluster) -> float:
+    """Return when something happens next, where nobody can decide; inf = never.
 
     From the horizon on, only batches end.
     """
-    time, busy = np.inf, False
+    time = c.agenda[1]
     if c.tracker.clock < c.problems[0].horizon:
-        time = next_arrival_time(c.problems[0], c.tracker, c.workload)
+        time = min(time, next_arrival_time(c.problems[0], c.tracker, c.workload))
         if c.tracker.transfer_head != UNKNOWN:
             time = min(time, c.requests[c.tracker.transfer_head].ready_time)
+    return time
+
+
+@jit
+def any_busy(c: Cluster) -> bool:
+    """Return whether a batch is running."""
+    busy = False
     for k in range(c.workers.shape[0]):
-        if c.workers[k].phase != READY:
-            time = min(time, c.workers[k].until)
-            busy = busy or c.workers[k].phase == BUSY
-    return time, busy
+        busy = busy or c.workers[k].phase == BUSY
+    return busy
 
 
 @jit
@@ -132,13 +138,12 @@ def wake(c: Cluster, time: float) -> None:
     """Go to ``time``: finish batches and waits that end there."""
     t = c.tracker
     t.clock = time
-    t.scan = t.asking = 0
-    for k in range(c.workers.shape[0]):
+    t.asking = 0
+    k = first_due(c.agenda, 0, time)
+    while k != UNKNOWN:
         w = c.workers[k]
-        if w.phase == READY or w.until > time:
-            continue
-        run = run_of(c, k)
         if w.phase == BUSY:
+            run = run_of(c, k)
             finish_batch(run)
             if w.role == ROLE_PREFILL:
                 hand_over(run)
@@ -146,6 +151,8 @@ def wake(c: Cluster, time: float) -> None:
             w.phase = READY
             advance_clock(w, time)
         w.at_boundary = t.reassigns
+        plan(c, k)
+        k = first_due(c.agenda, k + 1, time)
 
 
 @jit
@@ -215,7 +222,7 @@ def settle_reassign(c: Cluster, answer: int) -> int:
 @jit_inline
 def next_question(c: Cluster) -> int:
     """Go on until a worker can decide (DECIDE), the router is asked (ROUTE, REASSIGN), or the run is over."""
-    t, count = c.tracker, c.workers.shape[0]
+    t = c.tracker
     while True:
         i = request_to_route(c)
         if i != UNKNOWN:
@@ -225,22 +232,17 @@ def next_question(c: Cluster) -> int:
             if c.problems[0].keep_log == 1 and t.num_moves >= c.moves.shape[0]:
                 return LOG_FULL
             return REASSIGN
-        for k in range(t.scan, count):
+        k = first_due(c.agenda, 0, NOW)
+        if k != UNKNOWN:
             w = c.workers[k]
-            if (
-                w.phase == READY
-                and (w.num_active > 0 or w.num_waiting > 0)
-                and w.clock < c.problems[k].horizon
-            ):
-                t.worker = t.scan = k
-                if c.problems[k].keep_log == 1 and t.num_log + count > c.log.shape[0]:
-                    return LOG_FULL
-                if stalled(w, c.problems[k]):
-                    return STALLED
-                return STALLED if works_in_vain(w, c.problems[k]) and nothing_to_come(c, w) else DECIDE
-        t.scan = count
-        time, busy = next_event(c)
-        if time >= c.problems[0].horizon and not busy:
+            t.worker = k
+            if c.problems[k].keep_log == 1 and t.num_log + c.workers.shape[0] > c.log.shape[0]:
+                return LOG_FULL
+            if stalled(w, c.problems[k]):
+                return STALLED
+            return STALLED if works_in_vain(w, c.problems[k]) and nothing_to_come(c, w) else DECIDE
+        time = next_event(c)
+        if time >= c.problems[0].horizon and not any_busy(c):
             return stop(c)
         wake(c, time)
 
@@ -325,6 +327,7 @@ def run_cluster(
             k = t.worker
             run = run_of(c, k)
             status = begin(run, batch_time_at(handles[k, 2], handles[k, 3]), batch_params_of(c, k))
+            plan(c, k)
             decided = False
             continue
         question = next_question(c)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError
-from kvgym.simulator.addresses import function_handle
+from kvgym.simulator.addresses import function_handle, runs_compiled
+from kvgym.simulator.agenda import empty_agenda
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, RoughFigures
 from kvgym.simulator.cluster import (
     ASK_POLICY,
@@ -22,10 +23,12 @@ from kvgym.simulator.cluster import (
 )
 from kvgym.simulator.cluster_tables import REASSIGN_SIGNATURE, ROUTER_SIGNATURE, ROWS, SHARED
 from kvgym.simulator.compiled import Kernel, uncompiled
+from kvgym.simulator.debug import check, guarded, watched
 from kvgym.simulator.decision import Decision
 from kvgym.simulator.entering import STATUS_NAMES
 from kvgym.simulator.rule import MEMORY_DTYPES, POLICY_SIGNATURE, RuleMemory, rule_memory
 from kvgym.simulator.simulation import Simulation
+from kvgym.simulator.slices import in_slices
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -102,6 +105,7 @@ class ClusterSimulation(Simulation):
         log: bool = False,
         compiled: bool = True,
     ) -> None:
+        compiled = runs_compiled(compiled)
         super().__init__(system, table, needs=needs, policy_name=policy_name, log=log, compiled=compiled)
         self.router = router
         t = self.tracker[0]
@@ -109,16 +113,15 @@ class ClusterSimulation(Simulation):
         t["request"] = UNKNOWN
         t["reassigns"] = router is not None and router.reassigns
         if log and t["reassigns"]:
-            self.moves = np.zeros(max(1, len(table)), MOVE)
+            self.moves = guarded(np.zeros(max(1, len(table)), MOVE))
         for name in ("handoff_head", "handoff_tail", "transfer_head", "transfer_tail"):
             t[name] = UNKNOWN
+        self.agenda = empty_agenda(len(self.workers))
         self.worker_params = [
-            np.array(worker.batch_time.params(), np.float64) for worker in system.all_workers
+            guarded(np.array(worker.batch_time.params(), np.float64)) for worker in system.all_workers
         ]
         self._memory: list[RuleMemory] = [rule_memory()] * len(self.workers)
         self._router_memory: tuple[Any, Any] = (np.zeros(1), np.zeros(1, np.int64))
-        self._functions: list[Any] = []  # keeps alive what the handles point to
-        self._handles = np.zeros((len(self.workers), 8), np.int64)
         known: dict[tuple[int, int], RoughFigures] = {}  # equal workers mostly share a model
         for k, worker in enumerate(system.all_workers):
             key = id(worker.batch_time), int(self.problem[k]["kv_capacity"])
@@ -126,16 +129,17 @@ class ClusterSimulation(Simulation):
                 known[key] = worker.batch_time.rough_figures(key[1])
             for name, value in known[key]._asdict().items():
                 self.problem[k][f"batch_{name}"] = value
-            self._handles[k, 2:4] = self._handle_of(worker.batch_time.kernel, BATCH_TIME_SIGNATURE)
         self._ask_router = ASK_ROUTER
+        self._kernels: list[Kernel | None] = [None, None, None]  # policy, router, router that reassigns
         rule = None if router is None else router.compiled_rule()
         if rule is not None:
             self._ask_router = 0
-            kernel, second, self._router_memory = rule
-            self._handles[:, 4:6] = self._handle_of(kernel, ROUTER_SIGNATURE)
-            if second is not None:
-                self._handles[:, 6:8] = self._handle_of(second, REASSIGN_SIGNATURE)
-        self._addresses: tuple[Any, ...] | None = None
+            *self._kernels[1:], self._router_memory = rule
+        self._addresses: tuple[Any, ...] | None = None  # of the tables, found when they are needed
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave addresses out: a copy, or another process, finds its own."""
+        return {**vars(self), "_addresses": None}
 
     def batch_time_of(self, worker: int) -> tuple[Kernel, NDArray[np.float64]]:
         """Return the batch-time kernel of a worker and its parameters."""
@@ -148,7 +152,7 @@ class ClusterSimulation(Simulation):
         """
         names = (
             "tracker", "workers", "decision", "load", "requests", "active", "targets", "queued", "finished",
-            "admit", "admit_tokens", "evict", "gap_counts", "gap_sums",
+            "admit", "admit_tokens", "evict", "gap_counts", "gap_sums", "agenda",
         )  # fmt: skip
         return [*(getattr(self, name) for name in names), *(part for own in self._memory for part in own)]
 
@@ -172,14 +176,21 @@ class ClusterSimulation(Simulation):
         request, boundary = int(self.tracker[0]["request"]), int(self.tracker[0]["asking"])
         return ClusterView(self, request, candidates, boundary if request == UNKNOWN else None)
 
+    def check_memory(self, who: str) -> None:
+        """Look at what workers, policies and router have of their own, too."""
+        super().check_memory(who)
+        for k, memory in enumerate(self._memory):
+            check(f"{who}, worker {k}", {**memory._asdict(), "batch_params": self.worker_params[k]})
+        params, state = self._router_memory
+        check(who, {"moves": self.moves, "router_params": params, "router_state": state})
+
     def _handle_of(self, function: Any, signature: Any) -> tuple[int, int]:
-        """Return by which numbers the compiled core finds a kernel, and keep the kernel alive."""
+        """Return by which numbers the compiled core finds a kernel."""
         found = function.compiled if self.compiled else uncompiled(function)
-        self._functions.append(found)
         return function_handle(found, signature, compiled=self.compiled)
 
     def _find_tables(self) -> tuple[Any, ...]:
-        """Return addresses and lengths of all tables."""
+        """Return addresses and lengths of all tables, and where the functions of every worker are."""
         array: Any
         for memory in self._memory:
             for name, array, kind in zip(memory._fields, memory, MEMORY_DTYPES, strict=True):
@@ -195,17 +206,29 @@ class ClusterSimulation(Simulation):
             own = {**memory._asdict(), "batch_params": self.worker_params[k]}
             rows.append([own[name] if name in own else getattr(self, name)[k : k + 1] for name in ROWS])
         lengths = [[table.shape[-1] for table in row] for row in rows]
+        handles = np.zeros((len(rows), 8), np.int64)
+        models = [worker.batch_time.kernel for worker in self.system.all_workers]
+        found = {kernel: self._handle_of(kernel, BATCH_TIME_SIGNATURE) for kernel in set(models)}
+        handles[:, 2:4] = [found[kernel] for kernel in models]
+        signatures = (POLICY_SIGNATURE, ROUTER_SIGNATURE, REASSIGN_SIGNATURE)
+        for at, kernel, signature in zip((0, 4, 6), self._kernels, signatures, strict=True):
+            if kernel is not None:
+                handles[:, at : at + 2] = self._handle_of(kernel, signature)
         return (
             np.array([table.ctypes.data for table in shared], np.int64),
             np.array([len(table) for table in shared], np.int64),
             np.array([[table.ctypes.data for table in row] for row in rows], np.int64),
             np.array(lengths, np.int64),
-            self._handles,
+            handles,
         )
 
     def _drive(self, resume: int, ask: int, budget: int) -> int:
         """Call the core, giving it a longer log whenever it needs one."""
-        entry = run_cluster.compiled if self.compiled else uncompiled(run_cluster)
+        entry = (
+            watched(run_cluster.compiled, self._who, self.check_memory)
+            if self.compiled
+            else uncompiled(run_cluster)
+        )
         while True:
             if self._addresses is None:
                 self._addresses = self._find_tables()
@@ -217,10 +240,10 @@ class ClusterSimulation(Simulation):
             if status != LOG_FULL:
                 return status
             if self.tracker[0]["reassigns"] and self.tracker[0]["num_moves"] == len(self.moves):
-                self.moves = np.concatenate([self.moves, np.zeros(len(self.moves), MOVE)])
+                self.moves = guarded(np.concatenate([self.moves, np.zeros(len(self.moves), MOVE)]))
             else:
                 more = np.zeros(max(len(self.log), len(self.workers)), ITERATION)
-                self.log = np.concatenate([self.log, more])
+                self.log = guarded(np.concatenate([self.log, more]))
             self._addresses, resume = None, RESUME_NOTHING
 
     def run(self, kernel: Any, memory: Any, *, budget: int | None = None) -> bool:
@@ -239,7 +262,7 @@ class ClusterSimulation(Simulation):
             LivelockError: the run would never end.
         """
         self._memory, self._addresses = list(memory), None
-        self._handles[:, 0:2] = self._handle_of(kernel, POLICY_SIGNATURE)
+        self._kernels[0] = kernel
         return self._go_on(RESUME_NOTHING, budget)
 
     def resume(self, *, budget: int | None = None) -> bool:
@@ -247,13 +270,16 @@ class ClusterSimulation(Simulation):
         return self._go_on(RESUME_NOTHING, budget)
 
     def _go_on(self, resume: int, limit: int | None) -> bool:
-        budget = _FOREVER if limit is None else limit
-        self.tracker[0]["used"] = 0
-        status = self._drive(resume, self._ask_router, budget)
-        while status in (ROUTE, REASSIGN) and self.router is not None:
-            status = self._drive(self._choose(status), self._ask_router, budget)
-        if status == BUDGET and limit is None:
-            return self._go_on(RESUME_NOTHING, None)
+        def advance(most: int) -> int:
+            nonlocal resume
+            self.tracker[0]["used"] = 0
+            status = self._drive(resume, self._ask_router, most)
+            while status in (ROUTE, REASSIGN) and self.router is not None:
+                status = self._drive(self._choose(status), self._ask_router, most)
+            resume = RESUME_NOTHING
+            return status
+
+        status = in_slices(advance, limit, self)
         if status in (BUDGET, ROUTE):
             return False
         self._raise_for(status)

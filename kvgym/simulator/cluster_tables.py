@@ -60,7 +60,7 @@ workers plus worker, see :func:`kvgym.kernels.move_to`. It must change nothing b
 """
 
 SHARED = (
-    "tracker", "problem", "workers", "workload", "requests", "gap_counts", "gap_sums", "log", "moves",
+    "tracker", "problem", "workers", "workload", "requests", "gap_counts", "gap_sums", "log", "moves", "agenda",
     "router_params", "router_state",
 )  # fmt: skip
 """Tables of a cluster, in the order of the address array."""
@@ -81,7 +81,7 @@ policy_at, batch_time_at, router_at, reassign_at = map(
 
 
 class Cluster(NamedTuple):
-    """The tables all workers share, and where those of each worker lie."""
+    """The tables all workers share, and where those of each worker lie; of ``agenda`` see that module."""
 
     tracker: Any
     problems: Any
@@ -92,6 +92,7 @@ class Cluster(NamedTuple):
     gap_sums: Any
     log: Any
     moves: Any
+    agenda: Any
     router_params: Any
     router_state: Any
     rows: Any
@@ -114,7 +115,8 @@ def open_cluster(shared: Any, shared_sizes: Any, rows: Any, sizes: Any, handles:
         log_at(a[7], n[7]),
         move_at(a[8], n[8]),
         f8_at(a[9], n[9]),
-        i8_at(a[10], n[10]),
+        f8_at(a[10], n[10]),
+        i8_at(a[11], n[11]),
         rows,
         sizes,
         handles,

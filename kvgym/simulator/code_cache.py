@@ -23,7 +23,9 @@ from typing import Any
 import numba
 import numpy as np
 from llvmlite import binding as _llvm
-from numba.core import caching as _caching
+
+from kvgym.simulator.debug import CHECKED
+from kvgym.simulator.numba_internals import SURPRISE, keep_code_by
 
 PACKAGE = Path(__file__).resolve().parent.parent
 _COMPILED_PARTS = (
@@ -62,12 +64,13 @@ def _target() -> str:
 
 @functools.lru_cache(maxsize=1)
 def cache_dir() -> Path:
-    """Return the folder for machine code, named by a hash of the sources, the tools and the processor.
+    """Return the folder for machine code, named by a hash of the sources, the tools, their options and the processor.
 
     The root is ``KVGYM_CACHE_DIR``, else ``XDG_CACHE_HOME/kvgym``, else ``~/.cache/kvgym``; where that
     cannot be written, a folder in the system's temporary directory.
     """
-    used = (sys.version, numba.__version__, np.__version__, _target())
+    how = (CHECKED, _config.BOUNDSCHECK, SURPRISE)
+    used = (sys.version, numba.__version__, np.__version__, _target(), how)
     digest = hashlib.sha256(repr(used).encode())
     for source in compiled_sources():
         digest.update(source.name.encode())
@@ -100,7 +103,7 @@ def _prune(root: Path, current: Path, days: float = 30.0) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-class Locator(_caching._CacheLocator):
+class Locator:
     """Tells Numba where the code of kvgym's own kernels is kept: by module, in a folder that is named by all else."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -125,8 +128,7 @@ class Locator(_caching._CacheLocator):
         return cls(py_func) if py_func.__module__.startswith("kvgym.") else None
 
 
-_cached: Any = _caching.CompileResultCacheImpl
-_cached._locator_classes = [Locator, *_cached._locator_classes]
+keep_code_by(Locator)
 
 
 @contextlib.contextmanager
@@ -171,7 +173,7 @@ def _held(path: Path, what: str) -> Iterator[None]:
 
 # Seconds to compile a bytecode instruction that a kernel reaches, and one of a helper that no kernel of the process
 # reached before, by `python scripts/benchmark/compilation.py`; _LOOP is what the loop of pace() took there.
-_PER_INSTRUCTION, _PER_NEW_INSTRUCTION, _LOOP = 0.3e-3, 1.3e-3, 2.4e-3
+_PER_INSTRUCTION, _PER_NEW_INSTRUCTION, _LOOP = 0.2e-3, 0.6e-3, 2.4e-3
 
 
 def expected_seconds(instructions: int, new: int) -> float:

@@ -14,21 +14,40 @@ from typing import Any
 
 import numba
 import numpy as np
+from numba.core.errors import NumbaError
 
 from kvgym.simulator.code_cache import cache_dir, compiled_once, expected_seconds
+from kvgym.simulator.compile_errors import kernel_error
+from kvgym.simulator.debug import CHECKED
+from kvgym.simulator.numba_internals import INTO_CALLERS, SURPRISE, WITHOUT_COUNTING
 
 _LOCK = threading.RLock()
-_njit: Any = numba.njit  # untyped: the option _nrt is not in Numba's stubs
 _config: Any = numba.config
+
+
+_untyped: Any = numba.njit  # the option _nrt is not in Numba's stubs
+
+
+def _njit(*signature: Any, **options: Any) -> Any:
+    return _untyped(*signature, **WITHOUT_COUNTING, **options)
 
 
 # Compiled functions only use arrays that the caller owns and allocate nothing. Numba's reference counting
 # (two atomic operations per array and call) would cost more than the simulation itself: it is off.
 
 
+if SURPRISE is None:
+    from kvgym.simulator.helper_code import helper
+else:
+
+    def helper(function: Callable[..., Any], **options: Any) -> Any:
+        """Return a function as compiled code calls it."""
+        return _njit(**options)(function)
+
+
 def jit(function: Callable[..., Any]) -> Any:
     """Compile a helper that only compiled code calls; its code is kept with each caller's."""
-    return _njit(_nrt=False)(function)
+    return helper(function)
 
 
 def jit_inline(function: Callable[..., Any]) -> Any:
@@ -36,12 +55,12 @@ def jit_inline(function: Callable[..., Any]) -> Any:
 
     A named tuple of tables counts as many: a call that is not inlined copies it, seven words for each array.
     """
-    return _njit(_nrt=False, forceinline=True)(function)
+    return helper(function, **INTO_CALLERS)
 
 
 def jit_expand(function: Callable[..., Any]) -> Any:
     """Expand a helper in its callers before they are typed: for functions that return records, which none can."""
-    return _njit(_nrt=False, inline="always")(function)
+    return helper(function, inline="always")
 
 
 def _reached(function: Callable[..., Any]) -> list[tuple[str, Any]]:
@@ -108,11 +127,15 @@ class Kernel:
         function: the Python function, in Numba's subset of the language.
         signature: its Numba signature.
         what: what it is, for notices, e.g. ``"scheduler"``.
+        nogil: whether other threads may run meanwhile.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: Any, what: str = "code") -> None:
+    def __init__(
+        self, function: Callable[..., Any], signature: Any, what: str = "code", *, nogil: bool = False
+    ) -> None:
         self.function = function
         self.signature = signature
+        self._nogil = nogil
         self.title = f"{what} {function.__module__.rpartition('.')[2]}.{function.__qualname__}"
         self._compiled: Any = None
         functools.update_wrapper(self, function)
@@ -147,11 +170,16 @@ class Kernel:
         _config.CACHE_DIR = str(marker.parent)
         try:
             with compiled_once(marker, self.title, self._seconds):
-                return _njit(self.signature, cache=True, _nrt=False)(self.function)
+                return _njit(self.signature, cache=True, nogil=self._nogil)(self.function)
+        except (NumbaError, KeyError) as error:  # Numba looks fields of records up in a dict
+            functions = _all_reached(self.function)
+            told = kernel_error(self.title, self.signature, functions, error)
+            raise told from (error if CHECKED else None)
         except RuntimeError as error:
             if "cannot cache" not in str(error):
                 raise
-            return _njit(self.signature, _nrt=False)(self.function)  # typed at a prompt: no file to key by
+            # Typed at a prompt: there is no file to key by.
+            return _njit(self.signature, nogil=self._nogil)(self.function)
         finally:
             _config.CACHE_DIR = previous
 
@@ -178,9 +206,11 @@ def _lookup(module: str, name: str) -> Kernel:
     return kernel
 
 
-def kernel(signature: Any, what: str = "code") -> Callable[[Callable[..., Any]], Kernel]:
+def kernel(
+    signature: Any, what: str = "code", *, nogil: bool = False
+) -> Callable[[Callable[..., Any]], Kernel]:
     """Return a decorator that makes a :class:`Kernel` of the given Numba signature; ``what`` is for notices."""
-    return lambda function: Kernel(function, signature, what)
+    return lambda function: Kernel(function, signature, what, nogil=nogil)
 
 
 def kernels() -> list[Kernel]:

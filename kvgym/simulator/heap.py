@@ -145,6 +145,37 @@ def ranked_pop(heap: Any, at: int, ranks: Any, base: int) -> int:
 
 
 @jit
+def ranked_keep(heap: Any, at: int, ranks: Any, base: int, most: int) -> None:
+    """Keep the first ``most`` of listed items, in no particular order, in time proportional to their number.
+
+    The items are listed as those of a heap are, but need not be one, before or after. This is quickselect: what comes
+    before a pivot goes to its left, and the side on which the boundary lies is divided again.
+    """
+    first, low, high = at + 1, 0, heap[at] - 1
+    if most > high:
+        return
+    heap[at] = most
+    while low < high:
+        pivot, left, right = heap[first + (low + high) // 2], low, high
+        while left <= right:
+            while comes_before(ranks, base, heap[first + left], pivot):
+                left += 1
+            while comes_before(ranks, base, pivot, heap[first + right]):
+                right -= 1
+            if left <= right:
+                item = heap[first + left]
+                heap[first + left] = heap[first + right]
+                heap[first + right] = item
+                left, right = left + 1, right - 1
+        if most <= right:
+            high = right
+        elif most >= left:
+            low = left
+        else:
+            return
+
+
+@jit
 def ranked_forget(heap: Any, at: int, ranks: Any, base: int, item: int) -> bool:
     """Remove an item if it is there, in time proportional to the length; returns whether it was.
 

@@ -4,7 +4,8 @@
 iteration x runs, in allocated tokens. Entries are absolute in x, so the passing of time costs nothing;
 admitting adds a ramp, a staircase where blocks hold several tokens; ending earlier than predicted subtracts
 its rest. The buffer is two horizons long and shifts once a horizon. A check and an update are one loop each
-over the predicted length, which compiles to SIMD code.
+over the predicted length, on a slice of the buffer: an index into the whole of it could be negative as far as the
+compiler knows, and no SIMD code would come of the loop.
 
 This answers inequality (5) of Jaillet et al., "Online Scheduling for LLM Inference with KV Cache
 Constraints", at every future iteration instead of at completion times only. The two agree: between
@@ -48,20 +49,20 @@ def profile_add(profile: Any, offset: int, first: int, rounds: int, sign: int, b
         sign: 1 or -1.
         block_size: tokens of a block.
     """
-    end = min(offset + rounds, profile.shape[0])
+    part = profile[offset : max(offset, offset + rounds)]
     if block_size == 1:
         step, value = np.int32(sign), np.int32(sign * first)
-        for x in range(offset, end):
-            profile[x] = np.int32(profile[x] + value)
+        for x in range(part.shape[0]):
+            part[x] = np.int32(part[x] + value)
             value = np.int32(value + step)
         return
     use = (first + block_size - 1) // block_size * block_size
-    x, above = offset, offset + use - first + 1
-    while x < end:  # stair by stair
+    x, above = 0, use - first + 1
+    while x < part.shape[0]:  # stair by stair
         stair = np.int32(sign * use)
-        above = min(above, end)
+        above = min(above, part.shape[0])
         for y in range(x, above):
-            profile[y] = np.int32(profile[y] + stair)
+            part[y] = np.int32(part[y] + stair)
         x, above, use = above, above + block_size, use + block_size
 
 
@@ -85,10 +86,10 @@ def blocked_for(profile: Any, offset: int, first: int, rounds: int, limit: int, 
         limit: memory that may be used at any moment, tokens.
         block_size: tokens of a block.
     """
-    bound = np.int32(0)
+    part, bound = profile[offset : max(offset, offset + rounds)], np.int32(0)
     excess, k = np.int32(first - limit // block_size * block_size), np.int32(1)
-    for x in range(offset, min(offset + rounds, profile.shape[0])):
-        bound = max(bound, min(np.int32(profile[x] + excess), k))
+    for x in range(part.shape[0]):
+        bound = max(bound, min(np.int32(part[x] + excess), k))
         excess = np.int32(excess + 1)
         k = np.int32(k + 1)
     return int(bound)

@@ -1,8 +1,9 @@
 """The waiting queue of a worker: a doubly linked list through the request table.
 
-Every operation is O(1) but the sorted insertion, which walks from both ends at once: a request that returns
-after an eviction is older than almost everything that waits where the order is first come, first served, and
-newer than most of what a shortest-first order leaves behind.
+Every operation is O(1) but the sorted insertion, which looks for its place from three sides at once: from both
+ends of the queue, and among the requests that came next after the one that returns. One of them is near in all
+orders of admission: first come, first served leaves what came later waiting, at the head, and where others
+overtake, some that came next after any request still wait.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvgym.simulator.compiled import jit
-from kvgym.simulator.tables import REQUEUE_BACK, REQUEUE_FRONT, ROLE_DECODE, UNKNOWN
+from kvgym.simulator.tables import ADMITTING, REQUEUE_BACK, REQUEUE_FRONT, ROLE_DECODE, UNKNOWN, WAITING
 
 Record = Any
 Table = Any
@@ -34,21 +35,32 @@ def queue_insert(w: Record, requests: Table, i: int, before: int) -> None:
 
 
 @jit
+def waits_at(w: Record, r: Any) -> bool:
+    """Return whether a request stands in the queue of this worker, those that are about to be admitted included."""
+    return bool(r.worker == w.index and (r.status == WAITING or r.status == ADMITTING))
+
+
+@jit
 def queue_return(w: Record, requests: Table, i: int, requeue: int) -> None:
     """Put an evicted request back: by (arrival, id), at the front, or at the back."""
     before = UNKNOWN
     if requeue == REQUEUE_FRONT:
         before = w.queue_head
     elif requeue != REQUEUE_BACK:  # request ids are in arrival order
-        before, after = w.queue_head, w.queue_tail
+        before, after, younger = w.queue_head, w.queue_tail, i + 1
         # There requests queue as their KV comes, or as the router moves them.
         in_order = w.role != ROLE_DECODE and w.total_received == 0
         while before != UNKNOWN and before < i:
             if in_order and after < i:  # reached from the tail: the first that is older
                 before = requests[after].queue_next
                 break
+            if in_order and waits_at(
+                w, requests[younger]
+            ):  # the next by id: there is one, as the tail is younger
+                before = younger
+                break
             w.total_queue_steps += 1
-            before = requests[before].queue_next
+            before, younger = requests[before].queue_next, younger + 1
             after = requests[after].queue_prev if in_order else UNKNOWN
     queue_insert(w, requests, i, before)
 

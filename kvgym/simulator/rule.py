@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import Run
 from kvgym.simulator.compiled import Kernel, jit_expand, kernel
+from kvgym.simulator.debug import guarded
 from kvgym.simulator.tables import DECISION, LOAD, PROBLEM, REQUEST, SLOT, WORKER
 
 
@@ -109,7 +110,7 @@ def rule_memory(
     """Return a memory of the given numbers, each as an array of the dtype that rules expect."""
     given = (params, state, reals, profile)
     return RuleMemory(
-        *(np.ascontiguousarray(a, dtype) for a, dtype in zip(given, MEMORY_DTYPES, strict=True))
+        *(guarded(np.ascontiguousarray(a, dtype)) for a, dtype in zip(given, MEMORY_DTYPES, strict=True))
     )
 
 

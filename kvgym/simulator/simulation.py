@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError
 from kvgym.simulator.compiled import Kernel, jit_disabled, uncompiled
+from kvgym.simulator.debug import CHECKED, check, guarded, watched
 from kvgym.simulator.decision import Decision
 from kvgym.simulator.entering import STATUS_NAMES, enter_decision
 from kvgym.simulator.loop import Tables, run_loop, step_worker
 from kvgym.simulator.rule import RuleDecision, RuleMemory
+from kvgym.simulator.slices import in_slices
 from kvgym.simulator.system import ROLES, System
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -45,11 +47,22 @@ from kvgym.simulator.tables import (
     WAITING,
     WORKER,
     as_records,
+    sparse_zeros,
 )
 from kvgym.simulator.view import SystemView
+from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
 
 _tables_of = operator.attrgetter(*Tables._fields)
+
+
+def _unseen_request() -> NDArray[Any]:
+    """Return the record of a request that has not arrived, dtype REQUEST, shape (1,)."""
+    record = np.zeros(1, REQUEST)
+    for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
+        record[name] = np.nan
+    record["worker"] = UNKNOWN
+    return record
 
 
 class Simulation:
@@ -91,22 +104,25 @@ class Simulation:
         self.decision = np.zeros(r, DECISION)
         self.load = np.zeros(r, LOAD)
         self.workload = table.to_records()
-        self.requests = np.zeros(n, REQUEST)
-        for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
-            self.requests[name] = np.nan
-        self.requests["worker"] = UNKNOWN
-        self.active = np.zeros((r, slots), SLOT)
-        self.targets = np.zeros((r, slots), np.int32)
-        self.queued = np.zeros((r, max(1, 2 * n)), np.int32)  # arrivals and evictions of one boundary
-        self.finished = np.zeros((r, slots), np.int32)
-        self.admit = np.zeros((r, slots), np.int32)
-        self.admit_tokens = np.full((r, slots), UNKNOWN, np.int32)
-        self.evict = np.zeros((r, slots), np.int32)
+        self.requests = np.empty(n, REQUEST)
+        words(self.requests)[:] = words(_unseen_request())
+        self.active = sparse_zeros((r, slots), SLOT)
+        self.targets = sparse_zeros((r, slots), np.int32)
+        self.queued = sparse_zeros((r, max(1, 2 * n)), np.int32)  # arrivals and evictions of one boundary
+        self.finished = sparse_zeros((r, slots), np.int32)
+        self.admit = sparse_zeros((r, slots), np.int32)
+        self.admit_tokens = sparse_zeros((r, slots), np.int32)
+        self.evict = sparse_zeros((r, slots), np.int32)
         self.gap_counts = np.zeros(GAP_BINS, np.int64)
         self.gap_sums = np.zeros(GAP_BINS, np.float64)
         self.log = np.zeros(4096 if log else 0, ITERATION)
         self.moves = np.zeros(0, MOVE)  # of a cluster whose router moves requests
-        self.batch_params = np.array(system.batch_time.params(), dtype=np.float64)  # own and writable
+        self.batch_params = guarded(
+            np.array(system.batch_time.params(), dtype=np.float64)
+        )  # own and writable
+        if CHECKED:
+            for name in (*Tables._fields, "moves"):
+                setattr(self, name, guarded(getattr(self, name)))
         self.view = SystemView(self)
         self.policies: Sequence[Any] = ()  # each worker's policy, where messages may ask it
         self._ended = False
@@ -143,14 +159,15 @@ class Simulation:
         arguments = (*before, self.system.batch_time.kernel, self.batch_params)
         if self.compiled:
             arguments = tuple(getattr(a, "compiled", a) for a in arguments)
-            return int(entry.compiled(self.tables(), *arguments, last))
+            call = watched(entry.compiled, self._who, self.check_memory)
+            return int(call(self.tables(), *arguments, last))
         arguments = tuple(uncompiled(a) for a in arguments)
         return int(uncompiled(entry)(Tables(**self.python_tables()), *arguments, last))
 
     def _until_log_fits(self, entry: Any, before: tuple[Any, ...], last: int) -> int:
         status = self._call(entry, before, last)
         while status == LOG_FULL:
-            self.log = np.concatenate([self.log, np.zeros(len(self.log), ITERATION)])
+            self.log = guarded(np.concatenate([self.log, np.zeros(len(self.log), ITERATION)]))
             status = self._call(entry, before, 0 if entry is step_worker else last)
         return status
 
@@ -169,12 +186,7 @@ class Simulation:
             InvalidDecisionError: the policy decided something the worker cannot do.
             LivelockError: the run would never end.
         """
-        while True:
-            status = self._until_log_fits(
-                run_loop, (kernel, memory), 1_000_000_000 if budget is None else budget
-            )
-            if status != BUDGET or budget is not None:
-                break
+        status = in_slices(lambda most: self._until_log_fits(run_loop, (kernel, memory), most), budget, self)
         if status == BUDGET:
             return False
         self._raise_for(status)
@@ -240,6 +252,20 @@ class Simulation:
             where = f" on worker {int(self.requests['worker'][i])}"
         return STATUS_NAMES[status] + where
 
+    def check_memory(self, who: str) -> None:
+        """Look, in the checked build, whether compiled code wrote outside of the tables.
+
+        Args:
+            who: who is to blame, for the message.
+
+        Raises:
+            OutOfBoundsError: it has.
+        """
+        check(who, {**self.tables()._asdict(), "batch_params": self.batch_params})
+
+    def _who(self) -> str:
+        return f"policy {self.policy_name!r}, {self._where()}"
+
     def _where(self) -> str:
         w = self.worker
         who = f"worker {self.current}, " if len(self.workers) > 1 else ""
@@ -284,9 +310,8 @@ class Simulation:
         if status == STALLED and not int(w["num_active"]) and w["total_evicted"] == w["evicted_before"]:
             raise LivelockError(
                 f"policy {self.policy_name!r}, {self._where()}: it has admitted nobody for {fruitless} decisions with "
-                f"an empty worker ({counts}). {self._blocked()} (kv_capacity {self.kv_capacity}); the policy's own "
-                "limit or its prediction keeps it out: a smaller protection margin or a tighter prediction would let "
-                "it in."
+                f"an empty worker ({counts}). {self._blocked()} (kv_capacity {self.kv_capacity}); less margin or a "
+                "tighter prediction lets it in"
             )
         if status == STALLED:
             raise LivelockError(

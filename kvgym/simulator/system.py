@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError, WorkloadError
+from kvgym.checks import real_number, whole_number
+from kvgym.errors import ConfigError, WorkloadError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.tables import (
     PROBLEM,
@@ -38,12 +40,26 @@ of either are allowed, and 10 evictions for each request, so that a policy may t
 These are counts, not times: equal runs end alike everywhere.
 """
 
+MAX_WORKERS = 10_000
+"""Most workers of a cluster."""
+
 REQUEUE = {"arrival": REQUEUE_ARRIVAL, "front": REQUEUE_FRONT, "back": REQUEUE_BACK}
 
 
 def _check_capacity(kv_capacity: Any) -> None:
-    if not (isinstance(kv_capacity, int | np.integer) and 2 <= kv_capacity < 2**31):
-        raise ConfigError(f"kv_capacity = {kv_capacity!r}; expected a whole number of tokens, 2 … 2^31-1")
+    whole_number(kv_capacity, "kv_capacity", "a whole number of tokens, 2 … 2^31-1", least=2)
+
+
+def _check_name(name: str, value: Any, valid: Iterable[str]) -> None:
+    if not isinstance(value, str) or value not in valid:
+        raise ConfigError(f"{name} = {shown(value)}; valid: {', '.join(valid)}")
+
+
+def _check_model(batch_time: Any) -> None:
+    if not isinstance(batch_time, BatchTimeModel):
+        raise ConfigError(
+            f"batch_time = {shown(batch_time)}; expected a BatchTimeModel, as make_batch_time returns"
+        )
 
 
 def whole_blocks(kv_capacity: int, block_size: int) -> int:
@@ -79,8 +95,8 @@ class Worker:
             ConfigError: a value out of range, with the valid ones.
         """
         _check_capacity(self.kv_capacity)
-        if self.role not in ROLES:
-            raise ConfigError(f"role = {self.role!r}; valid: {', '.join(ROLES)}")
+        _check_model(self.batch_time)
+        _check_name("role", self.role, ROLES)
 
 
 @dataclass(frozen=True)
@@ -138,21 +154,20 @@ class System:
             ConfigError: a value out of range, with the valid ones.
         """
         _check_capacity(self.kv_capacity)
-        for name, valid in (
-            ("first_token", FIRST_TOKEN),
-            ("progress_on_evict", PROGRESS_ON_EVICT),
-            ("requeue", REQUEUE),
-        ):
-            if getattr(self, name) not in valid:
-                raise ConfigError(f"{name} = {getattr(self, name)!r}; valid: {', '.join(valid)}")
-        if not self.horizon > 0:
-            raise ConfigError(f"horizon = {self.horizon!r}; expected seconds > 0, or inf")
+        _check_model(self.batch_time)
+        _check_name("first_token", self.first_token, FIRST_TOKEN)
+        _check_name("progress_on_evict", self.progress_on_evict, PROGRESS_ON_EVICT)
+        _check_name("requeue", self.requeue, REQUEUE)
+        real_number(self.horizon, "horizon", "seconds > 0, or inf", lambda x: x > 0)
+        if not isinstance(self.workers, tuple) or not all(isinstance(w, Worker) for w in self.workers):
+            raise ConfigError(
+                f"workers = {shown(self.workers)}; make clusters with System.cluster or replicate"
+            )
         self._check_blocks()
-        if self.stall_limit is not None and self.stall_limit < 1:
-            raise ConfigError(f"stall_limit = {self.stall_limit!r}; expected a whole number ≥ 1, or None")
+        if self.stall_limit is not None:
+            whole_number(self.stall_limit, "stall_limit", "a whole number ≥ 1, or None", most=2**62)
         for name in ("swap_time", "transfer_latency", "transfer_time"):
-            if not 0 <= getattr(self, name) < np.inf:
-                raise ConfigError(f"{name} = {getattr(self, name)!r}; expected seconds ≥ 0")
+            real_number(getattr(self, name), name, "seconds ≥ 0", lambda x: 0 <= x < np.inf)
         roles = [worker.role for worker in self.workers]
         apart = ["prefill"] * roles.count("prefill") + ["decode"] * roles.count("decode")
         if "mixed" in roles and apart:
@@ -169,9 +184,8 @@ class System:
             )
 
     def _check_blocks(self) -> None:
-        size, smallest = self.block_size, min(worker.kv_capacity for worker in self.all_workers)
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-            raise ConfigError(f"block_size = {size!r}; expected a whole number of tokens ≥ 1")
+        size = whole_number(self.block_size, "block_size", "a whole number of tokens ≥ 1")
+        smallest = min(worker.kv_capacity for worker in self.all_workers)
         if size > smallest:
             raise ConfigError(
                 f"block_size = {size}, but a worker has kv_capacity = {smallest} tokens; expected at most that"
@@ -188,9 +202,9 @@ class System:
         Raises:
             ConfigError: no workers, or a value out of range.
         """
-        chosen = tuple(workers)
-        if not chosen:
-            raise ConfigError("a cluster needs at least one worker")
+        chosen = tuple(itertools.islice(workers, MAX_WORKERS + 1))
+        if not 1 <= len(chosen) <= MAX_WORKERS or not all(isinstance(worker, Worker) for worker in chosen):
+            raise ConfigError(f"a cluster needs at least one Worker, and takes at most {MAX_WORKERS:,}")
         return cls(
             kv_capacity=_smallest(chosen),
             batch_time=chosen[0].batch_time,
@@ -204,11 +218,10 @@ class System:
         Raises:
             ConfigError: ``count`` is below 1, or this is a cluster already.
         """
-        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1 or self.workers:
-            raise ConfigError(
-                f"{count!r} replicas of {len(self.all_workers)} worker(s); expected one worker, ≥ 1"
-            )
-        return replace(self, workers=self.all_workers * int(count))
+        if self.workers:
+            raise ConfigError(f"{len(self.workers)} workers cannot be replicated; expected a system of one")
+        number = whole_number(count, "replicas", f"1 … {MAX_WORKERS:,}", most=MAX_WORKERS)
+        return replace(self, workers=self.all_workers * number)
 
     @property
     def all_workers(self) -> tuple[Worker, ...]:

@@ -12,7 +12,12 @@ Names avoid attributes that ``numpy.record`` already has (``base``, ``size``, ``
 
 from __future__ import annotations
 
+import math
+import mmap
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from kvgym.workloads.layout import UNKNOWN as UNKNOWN
 from kvgym.workloads.layout import WORKLOAD as WORKLOAD
@@ -93,9 +98,9 @@ SLOT = np.dtype(
         ("predicted_len", "i4"),
         ("class_id", "i4"),
         ("num_kv_tokens", "i4"),  # at rest
-        ("num_prefill_left", "i4"),  # 0 = decoding
         ("num_output_tokens", "i4"),
         ("num_delivered_tokens", "i4"),  # as of admission
+        ("num_prefill_left", "i4"),  # 0 = decoding
         ("num_kv_best", "i4"),  # as of admission
         ("planned", "i4"),  # tokens of the coming iteration, read where DECISION.explicit is 1
         ("admit_iteration", "i8"),
@@ -235,7 +240,6 @@ TRACKER = np.dtype(
         ("worker", "i8"),
         ("request", "i8"),
         ("route", "i8"),  # the answer
-        ("scan", "i8"),  # no worker before this one can decide now
         ("num_prefill_workers", "i8"),
         ("reassigns", "i8"),  # 1: the router is asked at boundaries which requests to move
         ("asking", "i8"),  # no worker before this one is at a boundary that the router has to look at
@@ -297,6 +301,19 @@ GAP_BINS = 1024 * GAP_OCTAVES
 def records(dtype: np.dtype[np.void], *shape: int) -> np.ndarray:
     """Return a zeroed table whose elements also read as attributes in plain Python."""
     return as_records(np.zeros(shape, dtype))
+
+
+_HUGE = 1 << 22
+"""Bytes from which on NumPy asks for huge pages: a touch of a single row would take, and clear, 2 MiB."""
+
+
+def sparse_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Return zeros that take memory only where they are touched: for rows that are seldom used to their end."""
+    kind = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    if size < _HUGE:
+        return np.zeros(shape, kind)
+    return np.frombuffer(mmap.mmap(-1, size, access=mmap.ACCESS_COPY), kind).reshape(shape)
 
 
 def as_records(table: np.ndarray) -> np.ndarray:

@@ -6,7 +6,8 @@ lose all progress and return to their place in order of arrival.
 
 Source: Jaillet et al., "Online Scheduling for LLM Inference with KV Cache Constraints", Sections 2, 4 and
 5.2, Algorithms 1 and 2. Their M is ``capacity`` here, their õ ``predicted``. Beyond the paper, memory may be
-counted in blocks of several tokens, of which a request takes whole ones.
+counted in blocks of several tokens, of which a request takes whole ones, and a margin does not hold for a request that
+would be alone unless ``strict``.
 """
 
 from __future__ import annotations
@@ -77,28 +78,44 @@ def share(capacity: int, alpha: float) -> Fraction:
 
 
 def satisfies_5(jobs: Jobs, limit: Fraction, overrun: str) -> bool:
-    """Whether inequality (5) holds at every predicted completion time of ``jobs`` from the next round on."""
+    """Whether (5) holds at every predicted completion time of ``jobs`` until the last of them is over.
+
+    What was admitted before has been held to its own limit; one that was alone may be beyond that of the others later.
+    """
     least = 1 if overrun == "extend" else 0  # rounds that one which outlived its prediction is taken to need
     ends = [max(least, job.predicted - job.generated) for job in jobs]
-    held = [sum(j.memory(k) for j, end in zip(jobs, ends, strict=True) if end >= k) for k in {*ends} - {0}]
+    held = [
+        sum(j.memory(k) for j, end in zip(jobs, ends, strict=True) if end >= k)
+        for k in {*ends}
+        if 0 < k <= max(1, ends[-1])
+    ]
     return max(held, default=0) <= limit
 
 
-def look_ahead(order: Jobs, active: Jobs, capacity: int, protection: float = 0, overrun: str = "") -> Plan:
+def limit_for(jobs: Jobs, capacity: int, alpha: float, strict: bool) -> Fraction:
+    """Return the memory that admission of the last of ``jobs`` may use: (1 - alpha) M, or M if it would be alone."""
+    return share(capacity, 0 if len(jobs) == 1 and not strict else alpha)
+
+
+def look_ahead(
+    order: Jobs, active: Jobs, capacity: int, protection: float = 0, overrun: str = "", strict: bool = False
+) -> Plan:
     """Admit the largest prefix of ``order`` that satisfies (5); if the coming round overflows, clear all."""
-    limit, chosen = share(capacity, protection), list[Job]()
+    chosen = list[Job]()
     for job in order:
-        if not satisfies_5([*active, *chosen, job], limit, overrun):
+        jobs = [*active, *chosen, job]
+        if not satisfies_5(jobs, limit_for(jobs, capacity, protection, strict), overrun):
             break
         chosen.append(job)
     return Plan(evict=list(active)) if need([*active, *chosen]) > capacity else Plan(admit=chosen)
 
 
-def greedy(waiting: Jobs, active: Jobs, capacity: int, alpha: float) -> Plan:
+def greedy(waiting: Jobs, active: Jobs, capacity: int, alpha: float, strict: bool = False) -> Plan:
     """Admit in order of arrival while the coming round stays within (1 - alpha) M."""
-    limit, chosen = share(capacity, alpha), list[Job]()
+    chosen = list[Job]()
     for job in waiting:
-        if need([*active, *chosen, job]) > limit:
+        jobs = [*active, *chosen, job]
+        if need(jobs) > limit_for(jobs, capacity, alpha, strict):
             break
         chosen.append(job)
     return Plan(admit=chosen)
@@ -124,17 +141,28 @@ def fcfs(waiting: Jobs, active: Jobs, capacity: int, *, protection: float = 0.0)
     return Plan(evict=evict) if evict else greedy(waiting, active, capacity, protection)
 
 
-def alpha_greedy(waiting: Jobs, active: Jobs, capacity: int, *, alpha: float = 0.3) -> Plan:
+def alpha_greedy(
+    waiting: Jobs, active: Jobs, capacity: int, *, alpha: float = 0.3, strict: bool = False
+) -> Plan:
     """Section 5.2: greedy below (1 - alpha) M; overflow clears all, and the round is lost."""
-    return Plan(evict=list(active)) if need(active) > capacity else greedy(waiting, active, capacity, alpha)
+    if need(active) > capacity:
+        return Plan(evict=list(active))
+    return greedy(waiting, active, capacity, alpha, strict)
 
 
 def alpha_beta(
-    waiting: Jobs, active: Jobs, capacity: int, *, uniform: Any, alpha: float = 0.2, beta: float = 0.1
+    waiting: Jobs,
+    active: Jobs,
+    capacity: int,
+    *,
+    uniform: Any,
+    alpha: float = 0.2,
+    beta: float = 0.1,
+    strict: bool = False,
 ) -> Plan:
     """Section 5.2: overflow clears each with probability beta; what still overflows stalls the round."""
     if need(active) <= capacity:
-        return greedy(waiting, active, capacity, alpha)
+        return greedy(waiting, active, capacity, alpha, strict)
     evict = [job for job in active if uniform() < beta]
     return Plan(evict=evict, stalled=need([job for job in active if job not in evict]) > capacity)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvgym.simulator.agenda import NEVER, NOW, put_down
 from kvgym.simulator.apply_decision import detach
 from kvgym.simulator.boundary import Run, advance_clock, belong, expected_tokens, join
 from kvgym.simulator.cluster_tables import Cluster, i4_at, run_of
@@ -25,6 +26,18 @@ from kvgym.simulator.tables import (
     UNKNOWN,
     WAITING,
 )
+
+
+@jit
+def plan(c: Cluster, k: int) -> None:
+    """Note when worker ``k`` has something to do next: after everything that may change it."""
+    w = c.workers[k]
+    if w.phase != READY:
+        put_down(c.agenda, k, w.until)
+    elif (w.num_active > 0 or w.num_waiting > 0) and w.clock < c.problems[k].horizon:
+        put_down(c.agenda, k, NOW)
+    else:
+        put_down(c.agenda, k, NEVER)
 
 
 @jit
@@ -99,7 +112,6 @@ def place(c: Cluster, k: int, i: int, is_new: bool) -> None:
     Only one that is new to the stage is progress: moves could go on for ever.
     """
     w = c.workers[k]
-    c.tracker.scan = 0
     if w.phase != BUSY:
         w.phase = READY
         if w.clock < c.tracker.clock:
@@ -108,6 +120,7 @@ def place(c: Cluster, k: int, i: int, is_new: bool) -> None:
     join(w, c.requests, i4_at(c.rows[k][4], c.sizes[k][4]), i)
     if not is_new:
         w.last_progress = progress
+    plan(c, k)
 
 
 @jit
@@ -184,12 +197,11 @@ def move(c: Cluster, i: int, k: int) -> int:
         if w.clock < t.clock:
             advance_clock(w, t.clock)
         leave_batch(run_of(c, source), i)
-        if w.phase != READY:  # it had decided to wait with this request
-            w.phase = READY
-            t.scan = 0
+        w.phase = READY  # even if it had decided to wait with this request
     else:
         queue_remove(w, c.requests, i)
     depart(w, r)
+    plan(c, source)
     c.workers[k].total_received += 1
     if r.num_kv_tokens > 0:
         travel(c, k, i)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kvgym.experiments.comparison import label_of
-from kvgym.experiments.result_files import jsonable, run_context
+from kvgym.experiments.result_files import jsonable, run_context, write_json
+from kvgym.files import whole_file
 from kvgym.frame import Frame
 from kvgym.report import require
 from kvgym.validation.overhead_fit import OverheadFit
@@ -82,8 +82,8 @@ def save_replay(
         **run_context(command),
     }
     request_frame(shown).write_csv(path / "requests.csv")
-    for name, content in (("config.json", jsonable(config)), ("summary.json", summary)):
-        (path / name).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    write_json(path / "config.json", config)
+    write_json(path / "summary.json", summary)
     return dict(summary)
 
 
@@ -105,5 +105,6 @@ def save_picture(replay: Replay, path: str | Path, *, fit: OverheadFit | None = 
     from kvgym.validation.distributions import distribution_figure
 
     simulated = {"simulated": replay} if fit is None else {"simulated": replay, "fitted": fit.after}
-    distribution_figure(simulated).savefig(path, dpi=130)
+    with whole_file(path) as place:
+        distribution_figure(simulated).savefig(place, dpi=130)
     return Path(path)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from kvgym.errors import ConfigError
-from kvgym.workloads.base import FloatRange, Spec
+from kvgym.workloads.base import FloatRange, Spec, check_size
 from kvgym.workloads.classes import RateProfile
 
 Times = NDArray[np.float64]
@@ -30,6 +30,10 @@ class ArrivalProcess(Spec):
         """Long-run arrivals per second (per slot for slotted time); inf where all arrive at once."""
         raise NotImplementedError
 
+    def expected(self, duration: float) -> float:
+        """Return about how many numbers are drawn for the arrivals below ``duration`` seconds."""
+        return self.mean_rate * duration
+
     def sample(self, n: int, rng: np.random.Generator) -> Times:
         """Return the first ``n`` arrival times, float64 (n,), seconds, non-decreasing."""
         return self._times(np.cumsum(self._gaps(n, rng)))
@@ -39,6 +43,9 @@ class ArrivalProcess(Spec):
         gaps: list[NDArray[np.float64]] = []
         chunk = int(1.1 * self.mean_rate * duration) + 64
         while True:
+            check_size(
+                chunk / 4, f"arrivals at {self.mean_rate:g} per second that do not reach {duration:g} s"
+            )
             gaps.append(self._gaps(chunk, rng))
             times = self._times(np.cumsum(np.concatenate(gaps)))
             if times[-1] >= duration:
@@ -78,12 +85,16 @@ class AllAtOnce(ArrivalProcess):
         """Infinite."""
         return math.inf
 
+    def expected(self, duration: float) -> float:
+        """Refuse: a duration does not say how many requests arrive."""
+        raise ConfigError("all-at-once arrivals need num_requests, a duration does not bound them")
+
     def sample(self, n: int, rng: np.random.Generator) -> Times:
         """Return ``n`` times equal to ``time``."""
         return np.full(n, self.time)
 
     def sample_until(self, duration: float, rng: np.random.Generator) -> Times:
-        """Refuse: a duration does not say how many requests arrive."""
+        """Refuse, as :meth:`expected` does."""
         raise ConfigError("all-at-once arrivals need num_requests, a duration does not bound them")
 
     def scaled(self, factor: float) -> AllAtOnce:
@@ -213,6 +224,14 @@ class PiecewiseArrivals(ArrivalProcess):
         """The pieces."""
         return RateProfile(self.times, self.rates, self.period)
 
+    def expected(self, duration: float) -> float:
+        """Return the integral of the rate; of pieces that repeat, over whole periods."""
+        if self.period is not None:
+            return self.mean_rate * self.period * (duration // self.period + 1)
+        ends = np.array([*self.times[1:], math.inf])
+        spans = np.minimum(ends, duration) - np.minimum(self.times, duration)
+        return float(spans @ np.asarray(self.rates))
+
     def rate_at(self, time: Times) -> Times:
         """Return the rate at ``time`` (seconds, any shape), arrivals per second."""
         time = np.asarray(time, np.float64) if self.period is None else np.mod(time, self.period)
@@ -312,6 +331,10 @@ class TimestampArrivals(ArrivalProcess):
             raise ValueError("times must be non-decreasing")
         return self
 
+    def expected(self, duration: float) -> float:
+        """Return how many times there are."""
+        return float(len(self.times))
+
     @property
     def mean_rate(self) -> float:
         """Number of gaps over the span of the times, scaled; inf where all are equal."""
@@ -347,6 +370,11 @@ class SlottedArrivals(ArrivalProcess):
     rate: Rate | FloatRange
     start: int = Field(default=0, ge=0)
 
+    def expected(self, duration: float) -> float:
+        """Return the arrivals at the highest rate, or the slots if they are more."""
+        highest = self.rate.high if isinstance(self.rate, FloatRange) else self.rate
+        return max(highest, 1.0) * math.ceil(duration)
+
     @property
     def mean_rate(self) -> float:
         """Arrivals per slot."""
@@ -355,6 +383,7 @@ class SlottedArrivals(ArrivalProcess):
     def sample(self, n: int, rng: np.random.Generator) -> Times:
         """Return the first ``n`` arrivals, integer times as float64 (n,)."""
         rate = self._draw(rng)
+        check_size(max(n / rate, 16 * rate), f"{n:,} arrivals in slots at {rate:g} per slot")
         counts = np.zeros(0, np.int64)
         while counts.sum() < n:
             counts = np.concatenate([counts, rng.poisson(rate, int((n - counts.sum()) / rate) + 16)])

@@ -7,11 +7,32 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from kvgym.errors import ConfigError, field_errors
+from kvgym.errors import ConfigError, WorkloadError, field_errors
 from kvgym.seeding import stream_seed
 
 MAX_TOKENS = 2**31 - 1
 """Largest length that a request table can hold."""
+
+
+MAX_REQUESTS = 10_000_000
+"""Most requests that a workload draws, about 1 GB in a run; set ``kvgym.workloads.base.MAX_REQUESTS`` to allow more."""
+
+
+def check_size(count: float, why: str) -> None:
+    """Refuse to draw more than :data:`MAX_REQUESTS` requests, before memory is taken.
+
+    Args:
+        count: how many it would be, an estimate.
+        why: what makes them so many, for the message.
+
+    Raises:
+        WorkloadError: they are too many.
+    """
+    if not count <= MAX_REQUESTS:
+        raise WorkloadError(
+            f"{why}: about {count:,.4g} draws; at most {MAX_REQUESTS:,} are made "
+            "(kvgym.workloads.base.MAX_REQUESTS); lower the rate, the duration or the number of requests"
+        )
 
 
 class Spec(BaseModel):
@@ -34,8 +55,8 @@ class Spec(BaseModel):
 class IntRange(Spec):
     """An integer drawn uniformly from ``low`` to ``high``, both included, once per sample."""
 
-    low: int = Field(ge=0)
-    high: int = Field(ge=0)
+    low: int = Field(ge=0, le=MAX_TOKENS)
+    high: int = Field(ge=0, le=MAX_TOKENS)
 
     @model_validator(mode="after")
     def _ordered(self) -> IntRange:
@@ -75,8 +96,4 @@ def substream(seed: int, name: str, *key: int) -> np.random.Generator:
         name: one of :data:`kvgym.seeding.STREAMS`.
         *key: position of the part; without it, the stream itself.
     """
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise ConfigError(f"seed must be a whole number ≥ 0, got {seed!r}")
-    parent = stream_seed(int(seed), name)
-    child = np.random.SeedSequence(int(seed), spawn_key=(*parent.spawn_key, *key))
-    return np.random.Generator(np.random.PCG64(child))
+    return np.random.Generator(np.random.PCG64(stream_seed(seed, name, *key)))

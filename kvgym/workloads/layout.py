@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 UNKNOWN = -1
 """Stored where a length or class is not known, or must not be known by the policy."""
@@ -23,3 +26,11 @@ WORKLOAD = np.dtype(
     align=True,
 )
 """The true requests, sorted by arrival; hidden from policies. A row is revealed when it arrives."""
+
+
+def words(table: NDArray[Any]) -> NDArray[np.int64]:
+    """Return a contiguous table of aligned records as whole words, int64 (n, words of a record).
+
+    NumPy copies these at once, and records by the field.
+    """
+    return table.view(np.int64).reshape(len(table), table.dtype.itemsize // 8)

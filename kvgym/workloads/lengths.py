@@ -196,7 +196,7 @@ class LogNormalLength(LengthDistribution):
     def sample(self, n: int, rng: np.random.Generator) -> Lengths:
         """Return ``n`` rounded draws."""
         draws = self.median * np.exp(self.log_std * rng.standard_normal(n))
-        return np.clip(np.floor(draws + 0.5), 1, MAX_TOKENS).astype(np.int64)
+        return np.minimum(np.maximum(np.floor(draws + 0.5), 1), MAX_TOKENS).astype(np.int64)
 
     def _survival(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return P(X ≥ x) of the continuous distribution."""

@@ -55,13 +55,16 @@ class LengthLimits(Spec):
         for name in ("prompt", "output"):
             before = getattr(table, f"{name}_len")
             low, high = getattr(self, f"min_{name}_len"), getattr(self, f"max_{name}_len")
-            after = np.clip(before, low, high)
-            _note(notes, int(np.sum(before < low)), len(table), f"had its {name} raised to {low} tokens")
-            _note(notes, int(np.sum(before > after)), len(table), f"had its {name} clipped to {high} tokens")
+            after = np.maximum(before, low)
+            if high is not None:
+                after = np.minimum(after, high)
+            short, long = np.count_nonzero(before < low), np.count_nonzero(before > after)
+            _note(notes, int(short), len(table), f"had its {name} raised to {low} tokens")
+            _note(notes, int(long), len(table), f"had its {name} clipped to {high} tokens")
             lengths[name] = after
         if self.max_total_len is not None:
             prompt, output = lengths["prompt"], lengths["output"]
-            over = int(np.sum(prompt + output > self.max_total_len))
+            over = int(np.count_nonzero(prompt + output > self.max_total_len))
             prompt = np.minimum(prompt, np.maximum(self.max_total_len - output, self.min_prompt_len))
             lengths = {"prompt": prompt, "output": np.minimum(output, self.max_total_len - prompt)}
             cut = f"shortened to {self.max_total_len} tokens in total, the prompt first"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.errors import WorkloadError
+from kvgym.checks import as_array
+from kvgym.errors import WorkloadError, shown
 from kvgym.workloads.classes import ClassStatistics
-from kvgym.workloads.layout import UNKNOWN, WORKLOAD
+from kvgym.workloads.layout import UNKNOWN, WORKLOAD, words
 
 _ABOUT = ("notes", "classes")  # what the table says of itself; everything else is a column
 
@@ -23,6 +26,8 @@ _OPTIONAL = {
     "ttft_slo": ("ttft_slo", np.inf),
     "tbt_slo": ("tbt_slo", np.inf),
 }
+
+_ROWS = 1024  # rows written at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,30 +84,47 @@ class RequestTable:
         Raises:
             WorkloadError: missing, unknown, ragged or out-of-range columns, with the first bad row.
         """
-        names = [f.name for f in fields(cls) if f.name not in _ABOUT]
-        unknown = sorted(set(columns) - set(names))
+        return cls._of(columns, {}, notes, classes)
+
+    @classmethod
+    def _of(
+        cls,
+        columns: Mapping[str, ArrayLike | None],
+        checked: Mapping[str, NDArray[Any]],
+        notes: tuple[str, ...],
+        classes: tuple[ClassStatistics, ...],
+    ) -> RequestTable:
+        """Build a table from new columns and, where none is given (None drops one), those of another table."""
+        unknown = sorted(set(columns) - set(_COLUMNS))
         if unknown:
-            raise WorkloadError(f"unknown request column {unknown}; valid: {', '.join(names)}")
-        missing = [n for n in names[:3] if columns.get(n) is None]
+            raise WorkloadError(f"unknown request column {unknown}; valid: {', '.join(_COLUMNS)}")
+        merged = {**checked, **columns}
+        missing = [n for n in _COLUMNS[:3] if merged.get(n) is None]
         if missing:
             raise WorkloadError(f"request columns missing: {', '.join(missing)}")
         arrays: dict[str, NDArray[Any]] = {}
-        n = len(np.asarray(columns["arrival_time"]))
-        for name in names:
-            if columns.get(name) is None:
+        n = as_array(merged["arrival_time"], "column arrival_time", WorkloadError).size
+        for name in _COLUMNS:
+            if merged.get(name) is None:
                 continue
-            raw = np.asarray(columns[name])
+            raw = as_array(merged[name], f"column {name}", WorkloadError)
             if raw.shape != (n,):
                 raise WorkloadError(f"column {name} has shape {raw.shape}; expected ({n},) like arrival_time")
-            arrays[name] = _convert(name, raw)
-        order = np.argsort(arrays["arrival_time"], kind="stable")
-        for name, array in arrays.items():
-            arrays[name] = array[order]
-            arrays[name].setflags(write=False)
+            arrays[name] = _convert(name, raw) if name in columns else raw
+        times = arrays["arrival_time"]
+        if (times[1:] < times[:-1]).any():
+            order = np.argsort(times, kind="stable")
+            arrays = {name: array[order] for name, array in arrays.items()}
+        for array in arrays.values():
+            array.setflags(write=False)
         low, high = arrays.get("predicted_low"), arrays.get("predicted_high")
         if (low is None) != (high is None) or (low is not None and high is not None and np.any(low > high)):
             raise WorkloadError("predicted_low and predicted_high must come together, low ≤ high")
         class_id = arrays.get("class_id")
+        if not all(isinstance(c, ClassStatistics) for c in classes):
+            raise WorkloadError(
+                f"classes = {shown(classes)}; expected an entry of ClassStatistics for each class"
+            )
         if classes and class_id is not None and len(class_id) and int(class_id.max()) >= len(classes):
             raise WorkloadError(
                 f"class_id {int(class_id.max())} has no entry in classes, which describes {len(classes)}"
@@ -115,7 +137,7 @@ class RequestTable:
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the columns that are present, by name."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _ABOUT}
+        values = {name: getattr(self, name) for name in _COLUMNS}
         return {name: value for name, value in values.items() if value is not None}
 
     def replace(
@@ -125,11 +147,12 @@ class RequestTable:
         classes: tuple[ClassStatistics, ...] | None = None,
         **columns: ArrayLike | None,
     ) -> RequestTable:
-        """Return a table with some columns replaced (None removes an optional one) and revalidated."""
-        return RequestTable.from_columns(
-            notes=self.notes if notes is None else notes,
-            classes=self.classes if classes is None else classes,
-            **{**self.columns(), **columns},
+        """Return a table with some columns replaced (None removes an optional one); the new ones are validated."""
+        return RequestTable._of(
+            columns,
+            self.columns(),
+            self.notes if notes is None else notes,
+            self.classes if classes is None else classes,
         )
 
     def select(self, keep: NDArray[np.bool_] | slice, *notes: str) -> RequestTable:
@@ -147,36 +170,53 @@ class RequestTable:
 
     def to_records(self) -> np.ndarray:
         """Return the table in the simulator's layout, dtype :data:`WORKLOAD`, shape (n,)."""
-        table = np.zeros(len(self), WORKLOAD)
-        for name in ("arrival_time", "prompt_len", "output_len"):
-            table[name] = getattr(self, name)
+        table, first = np.empty(len(self), WORKLOAD), np.zeros(1, WORKLOAD)
+        columns = {name: getattr(self, name) for name in ("arrival_time", "prompt_len", "output_len")}
         for name, (target, default) in _OPTIONAL.items():
             value = getattr(self, name)
-            table[target] = default if value is None else value
+            if value is None:
+                first[target] = default
+            else:
+                columns[target] = value
+        # All columns of some rows, while these are in the processor's cache.
+        for start in range(0, len(self), _ROWS):
+            rows = table[start : start + _ROWS]
+            words(rows)[:] = words(first)
+            for target, column in columns.items():
+                rows[target] = column[start : start + _ROWS]
         return table
+
+
+_COLUMNS = tuple(f.name for f in fields(RequestTable) if f.name not in _ABOUT)
 
 
 def _convert(name: str, raw: NDArray[Any]) -> NDArray[Any]:
     """Convert one column to its dtype and check its range."""
-    if name in ("arrival_time", "ttft_slo", "tbt_slo"):
-        try:
-            times = raw.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise WorkloadError(f"column {name} must hold numbers of seconds: {error}") from None
-        finite = np.isfinite(times) if name == "arrival_time" else ~np.isnan(times)
-        bad = ~finite | (times < 0)
-        if bad.any():
-            row = int(np.argmax(bad))
-            raise WorkloadError(f"column {name}, row {row}: {raw[row]!r}; expected seconds ≥ 0")
-        return times
-    try:
-        numbers = raw.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise WorkloadError(f"column {name} must hold whole numbers: {error}") from None
-    least = -np.inf if name == "priority" else (0 if name == "class_id" else 1)
-    bad = ~np.isfinite(numbers) | (numbers != np.floor(numbers)) | (numbers < least) | (numbers > 2**31 - 1)
+    times = name in ("arrival_time", "ttft_slo", "tbt_slo")
+    least = -(2**31) if name == "priority" else (0 if name == "class_id" else 1)
+    if not times and raw.dtype == np.int64 and raw.size and raw.min() >= least and raw.max() < 2**31:
+        return raw.copy()  # no need to look at every number
+    numbers = _numbers(raw)
+    if times:
+        bad = np.isnan(numbers) | (numbers < 0) | (np.isinf(numbers) & (name == "arrival_time"))
+        expected = "seconds ≥ 0"
+    else:
+        bad = ~((least <= numbers) & (numbers < 2**31) & (numbers == np.floor(numbers)))
+        expected = f"a whole number {'from -2^31' if name == 'priority' else f'≥ {least}'} below 2^31"
     if bad.any():
         row = int(np.argmax(bad))
-        expected = "a whole number" if name == "priority" else f"a whole number ≥ {least:g}"
-        raise WorkloadError(f"column {name}, row {row}: {raw[row]!r}; expected {expected} below 2^31")
-    return numbers.astype(np.int64)
+        raise WorkloadError(f"column {name}, row {row}: {shown(raw[row])}; expected {expected}")
+    return numbers if times else numbers.astype(np.int64)
+
+
+def _numbers(raw: NDArray[Any]) -> NDArray[np.float64]:
+    """Return a column as float64, NaN where something is no number; texts, truth values and times are none."""
+    if raw.dtype.kind in "iuf":
+        return raw.astype(np.float64)
+    numbers = np.full(len(raw), np.nan)
+    if raw.dtype.kind == "O":
+        for row, value in enumerate(raw.tolist()):
+            if not isinstance(value, str | bytes | bool | np.bool_):
+                with contextlib.suppress(TypeError, ValueError, OverflowError):
+                    numbers[row] = float(value)
+    return numbers

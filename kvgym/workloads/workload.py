@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
 from kvgym.workloads.arrivals import ArrivalProcess, PoissonArrivals, Times
-from kvgym.workloads.base import IntRange, substream
+from kvgym.workloads.base import IntRange, check_size, substream
 from kvgym.workloads.classes import ClassStatistics, RateProfile
 from kvgym.workloads.lengths import Lengths, PairDistribution, draw_index
 from kvgym.workloads.predictions import ClassPrediction, ExactPrediction, Predictor
@@ -182,17 +182,18 @@ class Workload:
         """Return arrival times (n,) in seconds and class ids (n,), None without classes."""
         spec = self.spec
         n, horizon = self._extent(seed)
+        processes = (
+            [spec.arrivals]
+            if spec.arrivals is not None
+            else [c.arrivals or PoissonArrivals(rate=c.rate or 1.0) for c in spec.classes]
+        )
+        _check_sizes(processes, n, horizon)
         if spec.arrivals is not None:
             times = _sample(spec.arrivals, n, horizon, substream(seed, "arrivals"))
             return times, self._draw_classes(seed, len(times)) if spec.classes else None
         parts = [
-            _sample(
-                c.arrivals or PoissonArrivals(rate=c.rate or 1.0),
-                n,
-                horizon,
-                substream(seed, "arrivals", _CLASS, k),
-            )
-            for k, c in enumerate(spec.classes)
+            _sample(process, n, horizon, substream(seed, "arrivals", _CLASS, k))
+            for k, process in enumerate(processes)
         ]
         times = np.concatenate(parts)
         class_id = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
@@ -344,6 +345,23 @@ def _merge(old: Any, new: Any) -> Any:
     if new.get("kind", old.get("kind")) != old.get("kind"):
         return dict(new)
     return {**old, **{key: _merge(old.get(key), value) for key, value in new.items()}}
+
+
+def _check_sizes(processes: Sequence[ArrivalProcess], n: int | None, horizon: float | None) -> None:
+    """Refuse what would draw too many requests, before anything is drawn.
+
+    Raises:
+        WorkloadError: naming the number, or rate and duration, and the limit.
+    """
+    if n is not None:
+        check_size(
+            n * len(processes), f"{n:,} requests" + f" of {len(processes)} processes" * (len(processes) > 1)
+        )
+        return
+    assert horizon is not None
+    rates = " + ".join(f"{process.mean_rate:g}" for process in processes[:3]) + " + …" * (len(processes) > 3)
+    expected = sum(process.expected(horizon) for process in processes)
+    check_size(expected, f"{horizon:g} s at {rates} requests per second")
 
 
 def _sample(process: ArrivalProcess, n: int | None, horizon: float | None, rng: np.random.Generator) -> Times:

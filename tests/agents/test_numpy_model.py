@@ -24,7 +24,7 @@ from kvgym.agents.numpy_model import NumpyModel
 from kvgym.agents.vec_env import make_sb3_env
 from kvgym.envs.agents import AgentPolicy
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.errors import ConfigError, LivelockError
+from kvgym.errors import ConfigError, KVGymError, LivelockError
 from kvgym.runner import simulate
 
 ALGORITHMS = {"ppo": PPO, "maskable_ppo": MaskablePPO, "a2c": A2C, "dqn": DQN}
@@ -298,7 +298,7 @@ def test_saving_replaces_all_or_nothing(tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr(np, "savez_compressed", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(KVGymError, match=r"agent\.npz: cannot be written: disk full"):
         ours.save(path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["agent.npz"]
@@ -339,8 +339,8 @@ def write(path, change_header=None, change_arrays=None):
         ({}, {"pool.bias": np.zeros(12)}, "must be float32 .*float64"),
         ({}, {"pool.bias": np.full(12, np.nan, np.float32)}, "not finite"),
         ({}, {"header": None}, "no array 'header'"),
-        ({}, {"header": np.array("{")}, "must be JSON"),
-        ({}, {"header": np.array("[]")}, "expected format"),
+        ({}, {"header": np.array("{")}, "header: not valid JSON"),
+        ({}, {"header": np.array("[]")}, "header: must be a mapping"),
         ({}, {"header": np.array([{}], object)}, "not an .npz file"),
     ],
 )
@@ -362,11 +362,11 @@ def test_other_files_are_named(tmp_path):
     for name, content in {**contents, "single": buffer.getvalue()}.items():
         path = tmp_path / name
         path.write_bytes(content)
-        with pytest.raises(ConfigError, match=f"{name} is not an .npz file"):
+        with pytest.raises(ConfigError, match=f"{name}: not an .npz file"):
             NumpyModel.load(path)
-    with pytest.raises(ConfigError, match="there is no file"):
+    with pytest.raises(ConfigError, match="cannot be read: "):
         NumpyModel.load(tmp_path / "missing.npz")
-    with pytest.raises(ConfigError, match="there is no file"):
+    with pytest.raises(ConfigError, match="cannot be read: "):
         NumpyModel.load(tmp_path)
 
 

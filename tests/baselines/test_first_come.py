@@ -66,15 +66,25 @@ def test_arrivals_at_completion_between_rounds_and_after_idleness(policy: str) -
 @ALL
 @pytest.mark.parametrize(
     ("alpha", "M"),
-    [("0.8", 10), ("0.8", 50), ("0.1", 10), ("0.1", 70), ("0.3", 10), ("0.9", 30), ("0.7", 110)],
+    [("0.8", 50), ("0.1", 10), ("0.1", 70), ("0.3", 10), ("0.9", 110), ("0.7", 110)],
 )
 def test_thresholds_are_exact_decimals(policy: str, alpha: str, M: int) -> None:  # noqa: N803
-    # (1 - 0.8) * 10 is 1.9999999999999996 in binary; the limit is 2.
+    # (1 - 0.8) * 50 is 9.999999999999998 in binary; the limit is 10. One of s 1 needs 2, the other the rest of it.
     limit = (10 - int(alpha[2:])) * M // 10
     spec = policy.format(alpha)
-    check(run(spec, M, [0], [limit - 1], [1]), start=[0], finish=[1])
-    with pytest.raises(LivelockError):
-        run(spec, M, [0], [limit], [1])
+    check(run(spec, M, [0, 0], [1, limit - 3], [1, 1]), start=[0, 0], finish=[1, 1])
+    check(run(spec, M, [0, 0], [1, limit - 2], [1, 1]), start=[0, 1], finish=[1, 2])
+
+
+@ALL
+def test_an_empty_worker_takes_the_first_whatever_the_margin(policy: str) -> None:
+    # Limit 2 of M = 10: each needs more, so one after another.
+    args: Any = (10, [0, 0, 0], [6, 1, 9], [2, 1, 1])
+    check(run(policy.format("0.8"), *args), start=[0, 2, 3], finish=[2, 3, 4])
+    if "protection" not in policy:  # as printed: the second would fit, but the first waits for ever
+        with pytest.raises(LivelockError, match="Request 0, which it would admit next"):
+            run(policy.format("0.8,strict=True"), *args, stall_limit=9)
+        check(run(policy.format("0.5,strict=True"), 10, [0, 0], [4, 2], [1, 1]), start=[0, 1], finish=[1, 2])
 
 
 @ALL

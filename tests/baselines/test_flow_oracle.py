@@ -63,10 +63,9 @@ def need(jobs: Iterable[Job]) -> int:
 
 
 def keeps_within(plan: Sequence[tuple[Job, int]], limit: Fraction | int) -> bool:
-    """Inequality (5) of Jaillet et al.: jobs with the rounds each has to go never take more than the limit."""
-    longest = max((rounds for _, rounds in plan), default=0)
+    """Inequality (5) of Jaillet et al.: while the last runs, jobs with rounds to go take no more than the limit."""
     return all(
-        sum(job.memory(k) for job, rounds in plan if rounds >= k) <= limit for k in range(1, longest + 1)
+        sum(job.memory(k) for job, rounds in plan if rounds >= k) <= limit for k in range(1, plan[-1][1] + 1)
     )
 
 
@@ -116,6 +115,10 @@ class Oracle(Policy):
 
     def decide(self, waiting: list[Job], active: list[Job], M: int) -> Plan:  # noqa: N803
         raise NotImplementedError
+
+    def limit(self, M: int, others: int) -> Fraction | int:  # noqa: N803
+        """What may be in use beside ``others``: a margin does not hold for who would be alone."""
+        return (1 - Fraction(str(self.arguments.get("protection", 0)))) * M if others else M
 
     def last_in_first_out(self, active: list[Job], picked: list[Job], M: int) -> Plan:  # noqa: N803
         """Take away from the end until the coming round fits: those picked just now, then active ones."""
@@ -183,13 +186,12 @@ class LookAhead(Oracle):
     """MC-SF's admission by inequality (5), with its margin and either reading of overrun predictions."""
 
     def prefix(self, order: list[Job], active: list[Job], M: int, output: Any) -> list[Job]:  # noqa: N803
-        limit = (1 - Fraction(str(self.arguments.get("protection", 0)))) * M
         least = 1 if self.arguments.get("overrun") == "extend" else 0
         ongoing = [(j, max(least, j.rounds(output(j)))) for j in active]
         admit = list[Job]()
         for job in order:
             chosen = [(j, max(1, j.rounds(output(j)))) for j in (*admit, job)]
-            if not keeps_within([*ongoing, *chosen], limit):
+            if not keeps_within([*ongoing, *chosen], self.limit(M, len(active) + len(admit))):
                 break
             admit.append(job)
         return admit
@@ -217,9 +219,9 @@ class CostAware(Oracle):
 
     def decide(self, waiting: list[Job], active: list[Job], M: int) -> Plan:  # noqa: N803
         if need(active) <= M:
-            limit, admit = (1 - Fraction(str(self.arguments["protection"]))) * M, list[Job]()
+            admit = list[Job]()
             for job in waiting:
-                if need([*active, *admit, job]) > limit:
+                if need([*active, *admit, job]) > self.limit(M, len(active) + len(admit)):
                     break
                 admit.append(job)
             return [], admit
@@ -263,20 +265,19 @@ EACH = pytest.mark.parametrize(
 )
 
 
-def workload(seed: int, n: int, capacity: int, rate: float | None = None, fill: bool = True) -> RequestTable:
-    """Bursts of short requests, at a random rate unless told; in half of the cases predictions are wrong.
+def workload(seed: int, n: int, capacity: int, rate: float | None = None) -> RequestTable:
+    """Bursts of short requests, at a random rate unless told, and one that fills the memory.
 
-    One request fills the memory, unless ``fill`` is false: under a protection margin it would never start.
+    In half of the cases predictions are wrong.
     """
     rng = np.random.default_rng(seed)
     rate = rate or rng.choice([0.2, 0.6, 3.0])
     wrong = rng.integers(-3, 4, n) * (rng.random(n) < 0.6 * (rng.random() < 0.5))
     grid = rng.random() < 0.7
     prompt, output = rng.integers(1, 9, n), rng.geometric(0.2, n).clip(1, 12)
-    if fill:
-        prompt[n // 2], output[n // 2] = capacity * 6 // 10, capacity - capacity * 6 // 10
+    prompt[n // 2], output[n // 2] = capacity * 6 // 10, capacity - capacity * 6 // 10
     arrival = np.cumsum(rng.exponential(1 / rate, n) * (rng.random(n) < 0.7))
-    longest = (capacity if fill else capacity * 8 // 10) - prompt
+    longest = capacity - prompt
     return RequestTable.from_columns(
         arrival_time=np.floor(arrival) if grid else arrival,
         prompt_len=prompt,
@@ -322,7 +323,7 @@ def test_records_equal_those_of_the_oracle(
             requeue=requeue,
             stall_limit=80,
         )
-        table = workload(seed, 20, capacity, fill=book.arguments.get("protection", 0) == 0)
+        table = workload(seed, 20, capacity)
         results = [outcome(system, table, policy, seed) for policy in (spec, book)]
         assert_equal(results[0], results[1], f"seed {seed}: {first_token}, {progress}, {requeue}")
         if isinstance(results[1], SimulationResult):
@@ -388,7 +389,7 @@ LONGEST = {"predicted_output_len": "predicted_high"}
 def test_special_cases_are_known_policies(spec: str, known: str, columns: dict[str, str]) -> None:
     finished = 0
     for seed, rules in enumerate(RULES):
-        table = workload(seed + 100, 45, 21, fill="protection" not in spec)
+        table = workload(seed + 100, 45, 21)
         available = {**table.columns(), "one": np.zeros(45, int)}
         table = table.replace(**{name: available[source] for name, source in columns.items()})
         rule = dict(zip(("first_token", "progress_on_evict", "requeue"), rules, strict=True))

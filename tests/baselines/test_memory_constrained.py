@@ -188,15 +188,26 @@ def test_predictions_beyond_the_memory_are_never_admitted(policy: str) -> None:
 @BOTH
 @pytest.mark.parametrize(
     ("protection", "M"),
-    [("0.8", 10), ("0.8", 50), ("0.1", 10), ("0.1", 70), ("0.3", 10), ("0.9", 30), ("0.7", 110)],
+    [("0.8", 50), ("0.1", 10), ("0.1", 70), ("0.3", 10), ("0.9", 110), ("0.7", 110)],
 )
 def test_thresholds_are_exact_decimals(policy: str, protection: str, M: int) -> None:  # noqa: N803
-    # (1 - 0.8) * 10 is 1.9999999999999996 in binary; the limit is 2.
+    # (1 - 0.8) * 50 is 9.999999999999998 in binary; the limit is 10. One of s 1 needs 2, the other the rest of it.
     limit = (10 - int(protection[2:])) * M // 10
     spec = f"{policy}:protection={protection}"
-    check(run(spec, M, [0], [limit - 1], [1]), start=[0], finish=[1])
-    with pytest.raises(LivelockError):
-        run(spec, M, [0], [limit], [1])
+    check(run(spec, M, [0, 0], [1, limit - 3], [1, 1]), start=[0, 0], finish=[1, 1])
+    check(run(spec, M, [0, 0], [1, limit - 2], [1, 1]), start=[0, 1], finish=[1, 2])
+
+
+@BOTH
+def test_an_empty_worker_takes_the_first_whatever_the_margin(policy: str) -> None:
+    # Limit 5 of M = 10; 1 (s 6, o 4) needs all of it. MC-Benchmark, t=1: it is blocked for four rounds; t=3: 0 is over,
+    # and it goes alone all the same; t=7: 2+3. MC-SF, t=1: 3+2 with 2; 3 waits (3+3). t=3: 3; t=4: 1.
+    columns: Any = ([0, 0.5, 0.5, 0.5], [1, 6, 1, 2], [3, 4, 1, 1])
+    order = [0, 4, 1, 3] if policy == "mc_sf" else [0, 3, 7, 7]
+    spec = f"{policy}:protection=0.5"
+    check(run(spec, 10, *columns), start=order, finish=np.add(order, columns[2]))
+    with pytest.raises(LivelockError, match="Request 1, which it would admit next"):
+        run(f"{spec},strict=True", 10, *columns, stall_limit=9)
 
 
 @BOTH

@@ -238,13 +238,17 @@ def test_cost_aware_watermark_bounds_admission_only() -> None:
     check(run("cost_aware:protection=0.3", 10, [0, 0], [3, 3], [3, 3]), [0, 3], [3, 6])
 
 
-@pytest.mark.parametrize(("protection", "M"), [("0.8", 10), ("0.1", 70), ("0.9", 30), ("0.7", 110)])
+@pytest.mark.parametrize(("protection", "M"), [("0.8", 50), ("0.1", 70), ("0.9", 110), ("0.7", 110)])
 def test_cost_aware_threshold_is_an_exact_decimal(protection: str, M: int) -> None:  # noqa: N803
     limit = (10 - int(protection[2:])) * M // 10
     spec = f"cost_aware:protection={protection}"
-    check(run(spec, M, [0], [limit - 1], [1]), start=[0], finish=[1])
-    with pytest.raises(LivelockError):
-        run(spec, M, [0], [limit], [1])
+    check(run(spec, M, [0, 0], [1, limit - 3], [1, 1]), [0, 0], [1, 1])
+    check(run(spec, M, [0, 0], [1, limit - 2], [1, 1]), [0, 1], [1, 2])
+
+
+@pytest.mark.parametrize("policy", ["ageing", "cost_aware"])
+def test_an_empty_worker_takes_the_first_whatever_the_margin(policy: str) -> None:
+    check(run(f"{policy}:protection=0.8", 10, [0, 0], [6, 8], [2, 2]), [0, 2], [2, 4])
 
 
 def test_cost_aware_without_overflow_is_fcfs() -> None:

@@ -74,6 +74,29 @@ def test_a_step_pays_or_not_by_the_memory_that_is_free(capacity: int, first: int
     check(result, start=[0], first=[first], finish=[first + 2])
 
 
+@pytest.mark.parametrize(("weight", "first"), [(0.61, 20), (0.62, 13)])
+def test_the_more_are_active_the_more_a_long_batch_costs(weight: float, first: int) -> None:
+    """As below with a power of weight · log(2): all of the prompt is worth as much as a part where it is 0.426.
+
+    The first prompt meets nobody, a power of 0, and comes at once, by 10 s.
+    """
+    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
+    table = RequestTable.from_columns(arrival_time=[0.0, 5.0], prompt_len=[15, 20], output_len=[6, 1])
+    weights = {"cost": 0.0, "cost_active": weight, "growth": 0.0, "gate": 100.0}
+    weights |= {"prefill_value": 10.0, "prefill_pressure": 0.0, "prefill_room": 0.0}
+    result = run(table, 100, weights, batch_time=staircase)
+    assert result.requests["first_token_time"].tolist()[1] == first
+
+
+@pytest.mark.parametrize(("least", "first"), [(0.39, 10), (0.4, 3)])
+def test_the_power_has_a_floor(least: float, first: int) -> None:
+    """As above: eight tokens are worth more from a power of log10(2.5) = 0.398 on."""
+    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
+    weights = {"cost": 0.1, "cost_room": -4.0, "cost_least": least}
+    result = run(at_once([20], [3]), 9_931, weights, batch_time=staircase)
+    check(result, start=[0], first=[first], finish=[first + 2])
+
+
 @pytest.mark.parametrize(("capacity", "first"), [(11_710, 15), (11_730, 8)])
 def test_memory_that_others_hold_is_not_free(capacity: int, first: int) -> None:
     """A prompt token is worth 10 · 9 / 512 · 63 / 9 = 1.23 decodes, and somebody who decodes holds 16 tokens or more.

@@ -74,7 +74,7 @@ def test_files_that_are_no_recipe(tmp_path):
             load_recipe(path)
     path.write_bytes(b"name: \xff")
     for load in (load_recipe, load_hardware, load_scenario):
-        with pytest.raises(ConfigError, match=r"x\.yaml: not UTF-8 text"):
+        with pytest.raises(ConfigError, match=r"x\.yaml, line 1: not UTF-8 text"):
             load(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         load_recipe(tmp_path / "none.yaml")

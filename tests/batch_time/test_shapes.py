@@ -153,7 +153,9 @@ def test_names_of_presets(tmp_path):
     with pytest.raises(UnknownNameError, match="Valid names: a100-40gb, a100-80gb"):
         GPUS.find("a100")
     path.write_text(json.dumps({**SMALL, "heads": 2}))
-    with pytest.raises(ConfigError, match=r"mine\.yaml: field heads: .*valid there: name, num_layers"):
+    with pytest.raises(
+        ConfigError, match=r"mine\.yaml: field heads: there is no such field; did you mean 'num_heads'"
+    ):
         MODELS.find(str(path))
 
 

@@ -80,7 +80,7 @@ def test_wrong_arguments(kvgym, tmp_path):
         (("--recipe", "llama2-7b"), "unknown recipe 'llama2-7b'. Did you mean 'llama2-7b-a100-tp1'"),
         (("--recipe", "gone.yaml"), "recipe gone.yaml: cannot be read"),
         (("--recipe", recipe, "--plot", "a.bmp"), "a plot must end in .png, .svg, .pdf"),
-        (("--recipe", recipe, "--out", recipe.parent), "cannot write"),
+        (("--recipe", recipe, "--out", recipe.parent), "cannot be written"),
         (("--recipe", elsewhere), "field name"),
     ):
         code, _, err = kvgym("calibrate", *arguments)

@@ -340,10 +340,10 @@ def test_a_run_that_cannot_end_writes_what_it_has(kvgym, tmp_path, as_json):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n0,18,1\n5,3,2\n")
     files = ("--requests", "mine.csv", "--batch-time", "unit", "--kv-capacity", 20, "-o", "out", "--log")
     options = ("--json",) if as_json else ()
-    code, out, err = kvgym("run", "fcfs:protection=0.2", *files, *options)
+    code, out, err = kvgym("run", "alpha_greedy:alpha=0.2,strict=True", *files, *options)
     assert code == 2
     (line,) = err.strip().splitlines()
-    assert line.startswith("error: policy 'fcfs'")
+    assert line.startswith("error: policy 'alpha_greedy'")
     assert out.split() == ([] if as_json else ["results", "so", "far:", "out"])
     rows = pl.read_csv(tmp_path / "out" / "requests.csv")
     assert rows["finish_time"].to_list() == [2, None, None]
@@ -353,7 +353,13 @@ def test_a_run_that_cannot_end_writes_what_it_has(kvgym, tmp_path, as_json):
     assert summary["metrics"]["finished"] == 1
     assert pl.read_csv(tmp_path / "out" / "iterations.csv").height > 2
     code, out, _ = kvgym(
-        "compare", "--trace", "mine.csv", *files[2:-1], "-p", "fcfs:protection=0.2", "--no-report"
+        "compare",
+        "--trace",
+        "mine.csv",
+        *files[2:-1],
+        "-p",
+        "alpha_greedy:alpha=0.2,strict=True",
+        "--no-report",
     )
     assert code == 1
     assert "admitted nobody" in out

@@ -60,7 +60,7 @@ def test_mistakes(kvgym, config, tmp_path):
         (("train", config, "algorithm=sgd"), "unknown algorithm 'sgd'"),
         (("train", config, "--total-steps", 0), "Invalid value"),
         (("compare", "-p", "agent.json"), "not an evolved agent"),
-        (("evaluate", "none.json"), "no file that can be read"),
+        (("evaluate", "none.json"), "cannot be read: No such file"),
     ):
         code, _, err = kvgym(*arguments)
         assert code == 2, arguments

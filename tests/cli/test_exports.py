@@ -113,7 +113,7 @@ def test_a_trace_of_a_cluster(kvgym, tmp_path):
 
 def test_a_run_that_cannot_end_leaves_its_trace(kvgym, tmp_path):
     (tmp_path / "mine.csv").write_text("arrival_time,prompt_len,output_len\n0,3,2\n0,18,1\n5,3,2\n")
-    code, _, err = kvgym("run", "fcfs:protection=0.2", *SLOTTED, "--trace-out", "run.json")
+    code, _, err = kvgym("run", "alpha_greedy:alpha=0.2,strict=True", *SLOTTED, "--trace-out", "run.json")
     assert code == 2
     assert "admitted nobody" in err
     finished = [

@@ -30,7 +30,9 @@ def test_a_run_says_everywhere_that_it_is_not_validated(kvgym, tmp_path):
     assert "config.json of Qwen/Qwen3-30B-A3B" in page
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "tune", "capacity", "provision", "bound", "validate"])
+@pytest.mark.parametrize(
+    "command", ["run", "compare", "evaluate", "tune", "capacity", "provision", "bound", "validate"]
+)
 def test_commands_have_the_same_options(kvgym, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     code, shown, _ = kvgym(command, "--help")

@@ -85,7 +85,7 @@ def test_right_actions_in_any_form(name, equal):
     assert all(equal(outcome, outcomes[0]) for outcome in outcomes)
 
 
-@pytest.mark.parametrize("name", SCHEDULING_IDS)
+@pytest.mark.parametrize("name", IDS)
 def test_vector(name, equal):
     """One wrong action of three is refused by name; a wrong one of an environment that restarts does not matter."""
     env, twin = (gym.make_vec(name, 3, **TASK, max_episode_steps=4) for _ in range(2))

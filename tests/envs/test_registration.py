@@ -94,17 +94,20 @@ def test_registering_again_changes_nothing():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"queue_windo": 3}, "queue_windo.*arguments: action, scenario"),
+        (
+            {"queue_windo": 3},
+            "queue_windo: there is no such field; did you mean 'queue_window'.* valid there: action, scenario",
+        ),
         ({"queue_window": 0}, "queue_window"),
         ({"queue_window": 2.5}, "queue_window"),
         ({"action": "fly"}, "action.*'admit_evict'"),
         ({"observation": "image"}, "observation"),
         ({"epochs": "never"}, "epochs"),
         ({"overflow": "fifo"}, "overflow"),
-        ({"information": ["future"]}, "unknown information 'future'; valid: predicted_length"),
+        ({"information": ["future"]}, "unknown information 'future'.*Valid names: .*predicted_length"),
         ({"information": ["length_interval"]}, "length_interval.*predicts no such thing"),
         ({"information": [], "queue_order": "predicted"}, "needs 'predicted_length'"),
-        ({"reward": {"speed": 1.0}}, "unknown reward term 'speed'; valid: latency"),
+        ({"reward": {"speed": 1.0}}, "unknown reward term 'speed'.*Valid names: .*latency"),
         ({"reward_scale": 0}, "reward_scale"),
         ({"reward": {"latency": float("nan")}}, "reward"),
         ({"reward_scale": float("inf")}, "reward_scale"),

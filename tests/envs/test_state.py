@@ -148,3 +148,21 @@ def test_pictures_begin_with_the_copy():
     play(env, 3, 2)
     env.unwrapped.set_state(state)
     assert env.render() == text
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_what_is_no_state_is_refused(name):
+    one = make(name).unwrapped
+    for wrong in ("x", None, 5):
+        with pytest.raises(ConfigError, match="expected what get_state"):
+            one.set_state(wrong)
+
+
+def test_what_are_no_states_of_a_vector_is_refused():
+    env = gym.make_vec("kvgym/AdmitCount-v0", num_envs=2, **TASK)
+    for wrong, message in ((None, "None for 2 environments"), (["x", "y"], "expected what get_state")):
+        with pytest.raises(ConfigError, match=message):
+            env.set_state(wrong)
+    with pytest.raises(ConfigError, match="workload_seed"):
+        env.reset(options={"workload_seed": np.array(1.5)})
+    env.reset(options={"workload_seed": np.array(3)})

@@ -85,7 +85,7 @@ def test_files(comparison, tmp_path):
     assert frame.select("policy", "seed").equals(pl.read_csv(folder / "runs.csv").select("policy", "seed"))
     config = json.loads((folder / "config.json").read_text())
     assert config["scenario"]["hardware"] == "llama2-70b-a100-tp2"
-    assert config["policies"]["alpha_beta:alpha=0.2,beta=0.3"] == {"alpha": 0.2, "beta": 0.3}
+    assert config["policies"]["alpha_beta:alpha=0.2,beta=0.3"] == {"alpha": 0.2, "beta": 0.3, "strict": False}
     assert config["policies"]["mc_sf"]["protection"] == 0.0
     assert config["seeds"] == [0, 1, 2]
     assert config["command"] == "kvgym compare"
@@ -108,7 +108,7 @@ def test_mistakes():
     for policies, seeds, message in (
         ([], 1, "no policies"),
         (["fcfs", "fcfs"], 1, "listed twice"),
-        (["fcfs"], [], "no seeds"),
+        (["fcfs"], [], "seeds .*expected different whole numbers"),
         (["nope"], 1, "unknown policy"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -40,7 +40,7 @@ def test_errors_name_file_and_field(tmp_path):
         "summary: x\nworkload: lmsys\nhardwear: y": "hardwear",
         "summary: x\nworkload: lmsys\nsystem: {first_tokens: decode}": "first_tokens",
         "summary: x\nworkload: lmsys\nseeds: none": "seeds",
-        "- a list": "expected a mapping",
+        "- a list": "must be a mapping",
         "summary: [": "not valid YAML",
     }
     for text, message in cases.items():

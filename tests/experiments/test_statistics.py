@@ -1,12 +1,16 @@
 """Intervals over seeds."""
 
+import warnings
+
 import numpy as np
 import pytest
+from scipy.stats import bootstrap
 
 from kvgym.experiments.statistics import (
     block_ratio_intervals,
     improvement_interval,
     mean_interval,
+    mean_intervals,
     ratio_interval,
 )
 
@@ -59,6 +63,53 @@ def test_degenerate_samples():
     assert np.isnan(mean_interval([1.0, np.nan]).value)
     with pytest.raises(ValueError, match="equal shapes"):
         ratio_interval([1.0], [1.0, 2.0])
+
+
+def theirs(data, statistic):
+    """The interval of ``scipy.stats.bootstrap``: BCa, or percentiles where that does not exist."""
+    for method in ("BCa", "percentile"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = bootstrap(
+                data, statistic, paired=len(data) > 1, vectorized=True, n_resamples=4000, method=method,
+                rng=np.random.default_rng(0),
+            ).confidence_interval  # fmt: skip
+        if np.isfinite(found).all():
+            break
+    return tuple(found)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 11])
+@pytest.mark.parametrize("kind", ["normal", "few values", "heavy tail", "one that differs", "far from 0"])
+def test_intervals_are_those_of_scipy(n: int, kind: str):
+    rng = np.random.default_rng(n)
+    x = {
+        "normal": rng.normal(size=n),
+        "few values": np.arange(n) % 3.0,
+        "heavy tail": rng.exponential(size=n) ** 4,
+        "one that differs": np.where(np.arange(n) == 0, 1.0, 0.0),
+        "far from 0": 1e9 + rng.normal(size=n),
+    }[kind]
+    y = rng.uniform(1, 2, size=n)
+    ours = mean_interval(x)
+    assert (ours.low, ours.high) == pytest.approx(theirs((x,), np.mean), rel=1e-12, abs=1e-12)
+    pairs = ratio_interval(x, y)
+    expected = theirs((x, y), lambda a, b, axis=-1: a.mean(axis=axis) / b.mean(axis=axis))
+    assert (pairs.low, pairs.high) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+def test_where_some_resamples_have_no_ratio_the_interval_is_open():
+    estimate = ratio_interval([2.0, 2.0, 2.0, 1.0, 2.0], [0.0, 1.0, 0.0, 0.0, 1.0])
+    assert (estimate.value, estimate.low, estimate.high) == (4.5, 2.25, np.inf)
+
+
+def test_many_rows_at_once_are_each_by_itself():
+    rows = np.random.default_rng(4).normal(size=(300, 5))
+    rows[3], rows[7, 2] = 1.5, np.nan
+    together = mean_intervals(rows)
+    assert [str(e) for e in together] == [str(mean_interval(row)) for row in rows]
+    assert (together[3].low, together[3].high, together[3].n) == (1.5, 1.5, 5)
+    assert np.isnan(together[7].low)
 
 
 def test_equal_input_gives_equal_output():

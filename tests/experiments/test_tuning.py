@@ -225,8 +225,8 @@ def test_nothing_to_search():
         ({"subject_to": "latency<1"}, "unknown metric 'latency'"),
         ({"trials": 0}, "trials = 0; expected a whole number"),
         ({"jobs": -1}, "jobs = -1; expected a whole number"),
-        ({"seeds": []}, "expected at least one"),
-        ({"seeds": [3, 3]}, "all different"),
+        ({"seeds": []}, "at least one"),
+        ({"seeds": [3, 3]}, "expected different"),
         ({"policy": "a_min"}, "needs length_interval"),
     ],
 )

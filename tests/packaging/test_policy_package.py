@@ -101,7 +101,7 @@ def run(tmp_path_factory):
 
 def test_the_example_is_about_fifteen_lines() -> None:
     rule = EXAMPLES[0].partition("def shortest_prompt")[2].partition("@register_policy")[0]
-    assert len(rule.strip().splitlines()) - 2 <= 16  # without the line of def and the docstring
+    assert len(rule.strip().splitlines()) - 2 <= 17  # without the line of def and the docstring
 
 
 def test_it_is_listed(run) -> None:

@@ -7,9 +7,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from build.env import DefaultIsolatedEnv
-
 from build import ProjectBuilder
+from build.env import DefaultIsolatedEnv
 
 ROOT = Path(__file__).resolve().parents[2]
 # Typed only if the whole package is: a folder that is linked into it, one inside that, and lazy names.

@@ -97,3 +97,31 @@ def test_token_times_have_the_means_of_the_metrics(single):
     for name in ("tpot", "tbt"):
         (line, *_) = plots.latency_distribution(single, name).axes[0].lines
         assert line.get_ydata()[-1] == 1
+
+
+def test_distributions_are_of_the_window_that_metrics_are_of():
+    windowed = compare(
+        scenario(workload=CLASSES, workers=3, warm_up=4.0, cool_down=4.0),
+        ["fcfs"],
+        seeds=1,
+        keep_examples=True,
+    )
+    result = windowed.examples["fcfs"]
+    metrics = compute_metrics(result)
+    for name in ("e2e_latency", "ttft", "tpot"):
+        assert series.latencies(result, name).mean() == pytest.approx(metrics[f"{name}_mean"])
+        (line, *_) = plots.latency_distribution(windowed, name).axes[0].lines
+        assert line.get_ydata()[-1] == 1
+    assert 0 < len(series.latencies(result, "ttft")) < 30
+    gaps, share = series.token_gaps(result)
+    assert (gaps * np.diff(share, prepend=0)).sum() == pytest.approx(metrics["tbt_mean"])
+
+
+def test_targets_are_named_where_there_are_some(single):
+    classes = [{**own, "ttft_slo": 4.0, "tbt_slo": k + 1.0} for k, own in enumerate(CLASSES["classes"])]
+    given = compare(scenario(workload={**CLASSES, "classes": classes}), ["fcfs"], keep_examples=True)
+    assert dict(content.setting(given))["Targets"] == "TTFT 4 s, TBT 1 to 2 s"
+    assert content.main_table(given, "fcfs")["columns"][2]["title"] == "Within their SLOs"
+    assert "Targets" not in dict(content.setting(single))
+    titles = [column["title"] for column in content.main_table(single, "fcfs")["columns"]]
+    assert "Within their SLOs" not in titles

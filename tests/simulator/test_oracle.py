@@ -63,7 +63,9 @@ def parse(spec: str, seed: int) -> tuple[str, dict[str, Any]]:
     """Name and textbook arguments of a policy."""
     name, _, rest = spec.partition(":")
     parts = (part.split("=") for part in rest.split(",") if part)
-    arguments: dict[str, Any] = {k: v if k == "overrun" else float(v) for k, v in parts}
+    arguments: dict[str, Any] = {
+        k: v == "True" if k == "strict" else v if k == "overrun" else float(v) for k, v in parts
+    }
     return name, {**arguments, "uniform": coins(seed)} if name == "alpha_beta" else arguments
 
 
@@ -88,11 +90,11 @@ def both(
 SPECS = [
     *RULES,
     "mc_sf:protection=0.1",
-    "mc_benchmark:protection=0.1",
+    "mc_benchmark:protection=0.1,strict=True",
     "mc_sf:overrun=extend",
     "mc_benchmark:protection=0.1,overrun=extend",
     "fcfs:protection=0.2",
-    "alpha_greedy:alpha=0.1",
+    "alpha_greedy:alpha=0.1,strict=True",
     "alpha_beta:alpha=0.1,beta=0.3",
 ]
 

@@ -18,7 +18,7 @@ UNIT = UnitBatchTime()
 @pytest.mark.parametrize(
     ("roles", "words"),
     [
-        ([], "at least one worker"),
+        ([], "at least one Worker"),
         (["prefill"], "at least one prefill worker, then at least one decode worker"),
         (["decode"], "at least one prefill worker"),
         (["decode", "prefill"], "at least one prefill worker, then"),
@@ -49,7 +49,7 @@ def test_a_cluster_has_the_memory_of_its_smallest_worker() -> None:
     for count in (0, True, 1.5):
         with pytest.raises(ConfigError, match="replicas"):
             System(9, UNIT).replicate(count)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="replicas"):
+    with pytest.raises(ConfigError, match="2 workers cannot be replicated"):
         system.replicate(2)
 
 

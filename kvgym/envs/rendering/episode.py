@@ -16,6 +16,7 @@ from kvgym.envs.rendering.performing import Performance, perform
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError
+from kvgym.files import whole_file
 from kvgym.policy import Policy
 
 
@@ -162,7 +163,8 @@ def _write_summaries(summaries: Sequence[bytes], path: Path) -> None:
     """Write PNG files side by side into one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if len(summaries) == 1:
-        path.write_bytes(summaries[0])
+        with whole_file(path) as place:
+            place.write_bytes(summaries[0])
         return
     from PIL import Image as Images
 
@@ -172,4 +174,5 @@ def _write_summaries(summaries: Sequence[bytes], path: Path) -> None:
     for picture in pictures:
         whole.paste(picture, (left, 0))
         left += picture.width
-    whole.save(path)
+    with whole_file(path) as place:
+        whole.save(place)

@@ -14,6 +14,7 @@ from kvgym.envs.recordable import Recording
 from kvgym.envs.rendering.canvas import Canvas
 from kvgym.envs.rendering.scene import require_libraries
 from kvgym.errors import ConfigError
+from kvgym.files import whole_file
 
 LAST_FRAME = 2.0
 """Seconds for which an animation shows the end."""
@@ -123,7 +124,8 @@ def check_files(path: Path | None, png: Path | None) -> None:
 def write_film(frames: Frames, path: Path, fps: int) -> None:
     """Write an animation, in the format its file name says; see :func:`check_files`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    WRITERS[path.suffix.lower()](frames, path, fps)
+    with whole_file(path) as place:
+        WRITERS[path.suffix.lower()](frames, place, fps)
 
 
 def _pictures(frames: Frames) -> Iterator[NDArray[np.uint8]]:

@@ -11,6 +11,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from kvgym.checks import check_seed
+from kvgym.envs.closing import Closed, not_running
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.recordable import RANDOM, Act, Recordable
 from kvgym.envs.routing.config import RoutingConfig
@@ -143,13 +145,18 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         Args:
             seed: seeds the random generator.
             options: ``{"workload_seed": k}`` takes the requests of seed k instead of drawing one.
+
+        Raises:
+            ConfigError: a seed that is not a whole number ≥ 0, or another option.
         """
-        super().reset(seed=seed)
+        super().reset(seed=None if seed is None else check_seed(seed))
         self._start(workload_seed(options, self.np_random))
         return self.observer.present(), self._info(0)
 
     def _start(self, seed: int) -> None:
         """Begin the episode of a workload seed, and go to its first question."""
+        if isinstance(self.simulation, Closed):
+            raise not_running(True)
         self._seed = seed
         table = self.scenario.sample(self.workload, seed, self.system.usable_capacity)
         needs = known_to(self._policy, table)
@@ -196,11 +203,12 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
         Raises:
             gymnasium.error.ResetNeeded: the episode has ended or was never started.
+            gymnasium.error.ClosedEnvironmentError: the environment is closed.
             ConfigError: the action is not in the action space; nothing has changed.
             InvalidDecisionError: the workers' scheduler decided something impossible.
         """
         if self._done or self.simulation is None:
-            raise gym.error.ResetNeeded("the episode has ended or was never started; call reset() first")
+            raise not_running(isinstance(self.simulation, Closed))
         self._reader.read(action)
         if not 0 <= self._action[0] < self._count:
             raise outside(self.action_space, self._action)
@@ -224,6 +232,14 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         info["metrics"] = np.array(list(compute_metrics(result).values()))
         info["completed"] = terminated
         return self.observer.present(), reward, terminated, not terminated, info
+
+    def close(self) -> None:
+        """Free the memory of the environment. Saved states, results and what it returned stay as they are."""
+        freed: Any = Closed()
+        self.simulation = self.observer = self._policies = freed
+        self._done = True
+        self._recording = None
+        super().close()
 
     # ------------------------------------------------------------ going back
 
@@ -256,7 +272,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         Raises:
             ConfigError: the arguments are others.
         """
-        state.check(self.config)
+        RoutingState.check(state, self.config)
         if self.simulation is None or self._seed != state.seed:
             self._start(state.seed)
         assert self.simulation is not None

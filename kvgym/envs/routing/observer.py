@@ -20,6 +20,7 @@ from kvgym.envs.routing.features import (
 )
 from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.debug import check, guarded, watched
 from kvgym.simulator.view import ClusterView
 
 
@@ -62,17 +63,17 @@ class Observer:
         """Set up memory for a cluster of ``num_workers``."""
         self.config, self.num_workers = config, num_workers
         self.settings = settings
-        self.flat: NDArray[np.float32] = np.zeros(observation_size(num_workers), np.float32)
-        self.mask: NDArray[np.uint8] = np.ones(num_workers, np.uint8)
-        self.loads = np.zeros(num_workers * LOADS)
-        self.episode = np.zeros(1, ROUTING_EPISODE)
+        self.flat: NDArray[np.float32] = guarded(np.zeros(observation_size(num_workers), np.float32))
+        self.mask: NDArray[np.uint8] = guarded(np.ones(num_workers, np.uint8))
+        self.loads = guarded(np.zeros(num_workers * LOADS))
+        self.episode = guarded(np.zeros(1, ROUTING_EPISODE))
         self._parts = parts(num_workers)
 
     def attach(self, simulation: ClusterSimulation) -> None:
         """Look at another run from now on; its beginning is where accounting starts."""
         n = len(simulation.table)
         self._simulation = simulation
-        self._present = np.zeros(max(n, 1), np.int32)
+        self._present = guarded(np.zeros(max(n, 1), np.int32))
         self.episode[:] = np.zeros(1, ROUTING_EPISODE)
         tables = (
             simulation.tracker, simulation.problem, simulation.workers, simulation.workload, simulation.requests,
@@ -80,11 +81,32 @@ class Observer:
         )  # fmt: skip
         self._addresses = np.array([table.ctypes.data for table in tables], np.int64)
         self._size = n
-        self._entry = look.compiled if simulation.compiled else uncompiled(look)
+        self._entry = (
+            watched(look.compiled, lambda: "observation of a cluster", self.check_memory)
+            if simulation.compiled
+            else uncompiled(look)
+        )
 
     def changing(self) -> list[NDArray[Any]]:
         """Return all arrays that looks change."""
         return [self.flat, self.mask, self.loads, self.episode, self._present]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what it looks at, and the addresses of that, which are of this process."""
+        left_out = ("_simulation", "_addresses", "_entry")
+        return {name: value for name, value in vars(self).items() if name not in left_out}
+
+    def check_memory(self, who: str) -> None:
+        """Look, in the checked build, whether compiled code wrote outside of the memory of its own.
+
+        Args:
+            who: who is to blame, for the message.
+
+        Raises:
+            OutOfBoundsError: it has.
+        """
+        names = ("flat", "mask", "loads", "episode", "_present")
+        check(who, {name: getattr(self, name) for name in names})
 
     def look(self, ended: bool = False) -> int:
         """Bring everything up to date; returns the request to be routed, -1 at the end."""

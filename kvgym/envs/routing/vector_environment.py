@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from kvgym.envs.closing import Closed
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.routing.features import observation_size
@@ -18,6 +19,7 @@ from kvgym.envs.scheduling.actions.reading import outside
 from kvgym.envs.scheduling.stepping import RUNNING, START, STEP, TERMINATED, TRUNCATED
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
+from kvgym.errors import ConfigError
 
 
 class RoutingEpisodes:
@@ -88,6 +90,19 @@ class RoutingEpisodes:
         self.times[i], self.requests[i] = info["time"], info["request"]
         self._metrics[i] = info.get("metrics")
 
+    def renew_observations(self) -> None:
+        """Leave the observations where they are: what is given away is a copy."""
+
+    def look(self, chosen: NDArray[np.bool_]) -> None:
+        """Leave the observations as they are."""
+
+    def close(self) -> None:
+        """Free the memory of all clusters."""
+        freed: Any = Closed()
+        for env in self.envs:
+            env.close()
+        self.envs = freed
+
     def restore(self, index: int, state: RoutingState) -> None:
         """Go back to a state of a cluster."""
         self._note(index, self.envs[index].set_state(state)[1])
@@ -105,7 +120,13 @@ class RoutingVectorEnv(ServingVectorEnv):
     :class:`~kvgym.envs.routing.config.RoutingConfig`; so is the information of every step, and ``request``.
     """
 
+    saved = RoutingState
+
     def _set_up(self, arguments: dict[str, Any], compiled: bool) -> None:
+        if self.num_threads != 1:
+            raise ConfigError(
+                f"num_threads = {self.num_threads}; clusters are stepped in one thread, leave it out"
+            )
         self.config = RoutingConfig.of(**arguments)
         self.episodes = RoutingEpisodes(self.config, self.num_envs, compiled=compiled)
         first = self.episodes.envs[0]

@@ -42,12 +42,13 @@ from kvgym.envs.scheduling.tables import (
     REWARD_TERMS,
     SETTINGS,
 )
-from kvgym.errors import ConfigError, field_errors
+from kvgym.errors import ConfigError, UnknownNameError, field_errors
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.policy import NEEDS
 from kvgym.simulator.addresses import function_handle
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, BatchTimeModel
 from kvgym.simulator.compiled import Kernel, uncompiled
+from kvgym.simulator.debug import guarded
 from kvgym.simulator.system import System
 from kvgym.workloads.workload import Workload, describe_workload
 
@@ -73,8 +74,9 @@ def validated(cls: type[M], arguments: Mapping[str, Any]) -> M:
     try:
         return cls(**arguments)
     except ValidationError as error:
-        wrong = field_errors(error, cls, arguments)[0]
-        raise ConfigError(f"environment argument {wrong}; arguments: {', '.join(cls.model_fields)}") from None
+        wrong = field_errors(error, cls, arguments)
+        details = "\n".join([*wrong, f"arguments: {', '.join(cls.model_fields)}"])
+        raise ConfigError(f"environment argument {wrong[0]}", details) from None
 
 
 def check_names(kind: str, given: Iterable[str], valid: Iterable[str]) -> None:
@@ -85,7 +87,7 @@ def check_names(kind: str, given: Iterable[str], valid: Iterable[str]) -> None:
     """
     unknown = sorted(set(given) - set(valid))
     if unknown:
-        raise ConfigError(f"unknown {kind} {unknown[0]!r}; valid: {', '.join(valid)}")
+        raise UnknownNameError(kind, unknown[0], valid)
 
 
 def episode_horizon(horizon: float | None, system: System, workload: Workload, num_requests: int) -> float:
@@ -103,7 +105,7 @@ def episode_horizon(horizon: float | None, system: System, workload: Workload, n
 
 
 def _handle_of(function: Kernel, signature: Any, compiled: bool) -> tuple[int, int]:
-    """Return by which numbers stepping functions find a kernel; its owner keeps it alive."""
+    """Return by which numbers stepping functions find a kernel."""
     found = function.compiled if compiled else uncompiled(function)
     return function_handle(found, signature, compiled=compiled)
 
@@ -121,7 +123,7 @@ def use_batch_time(
     Returns:
         Its parameters, float64; the caller keeps them alive.
     """
-    params = np.array(batch_time.params(), np.float64)
+    params = guarded(np.array(batch_time.params(), np.float64))
     settings["batch_time_function"] = _handle_of(batch_time.kernel, BATCH_TIME_SIGNATURE, compiled)
     settings["batch_params"] = params.ctypes.data, params.size
     return params
@@ -133,7 +135,7 @@ def use_action_bounds(settings: np.ndarray, space: spaces.Space[Any]) -> NDArray
     Returns:
         The bounds, see :func:`action_bounds`; the caller keeps them alive.
     """
-    bounds = action_bounds(space)
+    bounds = guarded(action_bounds(space))
     settings["action_bounds"], settings["whole_actions"] = bounds.ctypes.data, is_whole(space)
     return bounds
 
@@ -304,7 +306,7 @@ class EnvConfig(BaseModel):
             mean_rate: of arrivals, 1/s.
             compiled: False for uncompiled stepping functions.
         """
-        settings = np.zeros(1, SETTINGS)
+        settings = guarded(np.zeros(1, SETTINGS))
         s = settings[0]
         smallest = float(batch_time(num_decodes=1, decode_context=1))
         kind = self.kind

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import operator
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from kvgym.errors import ConfigError
+from kvgym.checks import check_seed
+from kvgym.errors import ConfigError, shown
 from kvgym.seeding import stream
 from kvgym.workloads.table import RequestTable
 
@@ -24,7 +25,22 @@ def at_load(table: RequestTable, load: tuple[float, float], seed: int) -> Reques
     return table.faster(factor)
 
 
-def workload_seed(options: dict[str, Any] | None, rng: np.random.Generator) -> int:
+def reset_options(options: Any, *valid: str) -> dict[str, Any]:
+    """Return the options of a reset.
+
+    Raises:
+        ConfigError: it is no mapping, or has another option than those that are valid.
+    """
+    if options is not None and not isinstance(options, Mapping):
+        raise ConfigError(f"reset options {shown(options)}; expected a mapping of {', '.join(valid)}")
+    given = dict(options or {})
+    unknown = [name for name in given if name not in valid]
+    if unknown:
+        raise ConfigError(f"unknown reset option {shown(unknown[0])}; valid: {', '.join(valid)}")
+    return given
+
+
+def workload_seed(options: Any, rng: np.random.Generator) -> int:
     """Return the seed of an episode's requests: the option ``workload_seed``, else one drawn.
 
     One is drawn in any case, so that giving the option does not move later episodes.
@@ -32,23 +48,6 @@ def workload_seed(options: dict[str, Any] | None, rng: np.random.Generator) -> i
     Raises:
         ConfigError: another option, or a seed that is not a whole number ≥ 0.
     """
-    unknown = set(options or ()) - {"workload_seed"}
-    if unknown:
-        raise ConfigError(f"unknown reset option {sorted(unknown)[0]!r}; valid: workload_seed")
+    given = reset_options(options, "workload_seed")
     drawn = int(rng.integers(2**31))
-    return whole_seed((options or {}).get("workload_seed", drawn))
-
-
-def whole_seed(seed: Any) -> int:
-    """Return a workload seed as an integer.
-
-    Raises:
-        ConfigError: it is not a whole number ≥ 0.
-    """
-    try:
-        value = operator.index(seed)
-    except TypeError:
-        value = -1
-    if value < 0:
-        raise ConfigError(f"workload_seed must be a whole number ≥ 0, got {seed!r}")
-    return value
+    return check_seed(given.get("workload_seed", drawn), "workload_seed")

@@ -8,19 +8,21 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.checks import check_seed
+from kvgym.envs.closing import not_running
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.recordable import RANDOM, Act, Recordable
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.actions.reading import ActionReader, sample_mask
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.drawing import workload_seed
+from kvgym.envs.scheduling.episode_tables import EpisodeTables
 from kvgym.envs.scheduling.episodes import (
     RUNNING,
     STEP,
     TERMINATED,
     TRUNCATED,
     Episodes,
-    EpisodeTables,
 )
 from kvgym.envs.scheduling.explaining import introduction
 from kvgym.envs.scheduling.state import EnvState
@@ -135,8 +137,11 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         Args:
             seed: seeds the random generator.
             options: ``{"workload_seed": k}`` takes the requests of seed k instead of drawing one.
+
+        Raises:
+            ConfigError: a seed that is not a whole number ≥ 0, or another option.
         """
-        super().reset(seed=seed)
+        super().reset(seed=None if seed is None else check_seed(seed))
         self.episodes.start(0, workload_seed(options, self.np_random))
         self._done = False
         self.episodes.todo[0] = STEP
@@ -149,10 +154,11 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
         Raises:
             gymnasium.error.ResetNeeded: the episode has ended or was never started.
+            gymnasium.error.ClosedEnvironmentError: the environment is closed.
             ConfigError: the action is not in the action space; nothing has changed.
         """
         if self._done:
-            raise gym.error.ResetNeeded("the episode has ended or was never started; call reset() first")
+            raise not_running(self.episodes.closed)
         episodes = self.episodes
         self._reader.read(action)
         episodes.run()
@@ -166,6 +172,12 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         if self.render_mode is not None:
             self._record()
         return observation, float(episodes.rewards[0]), outcome == TERMINATED, outcome == TRUNCATED, info
+
+    def close(self) -> None:
+        """Free the memory of the environment. Saved states, results and what it returned stay as they are."""
+        self._done = True
+        self.episodes.close()
+        super().close()
 
     def get_state(self) -> EnvState:
         """Return the state of the environment, which :meth:`set_state` goes back to, here or in one like it.
@@ -188,7 +200,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         Raises:
             ConfigError: the arguments are others.
         """
-        state.check(self.config)
+        EnvState.check(state, self.config)
         self.episodes.restore(0, state.episode)
         self.np_random.bit_generator.state = state.generator
         self._done = state.ended

@@ -6,6 +6,9 @@ The scalar and the vector environment are faces of this class, with N = 1 and N 
 from __future__ import annotations
 
 import copy
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -13,23 +16,26 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.envs.closing import Closed
 from kvgym.envs.scheduling.actions.reading import outside
 from kvgym.envs.scheduling.config import EnvConfig, use_action_bounds, use_batch_time
 from kvgym.envs.scheduling.drawing import at_load
-from kvgym.envs.scheduling.memory import Block, Sizes, rule_tables
+from kvgym.envs.scheduling.memory import Arrays, Block, Sizes, rule_tables, zeroed
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.reward_reference import ReferenceRewards, reference_policy
 from kvgym.envs.scheduling.state import EpisodeState
-from kvgym.envs.scheduling.stepping import RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
+from kvgym.envs.scheduling.stepping import LOOK, RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
 from kvgym.envs.scheduling.tables import MOST_CLASSES
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.metrics import compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
-from kvgym.runner import SimulationResult, check_needs, final_records, simulate
-from kvgym.simulator.compiled import Kernel, jit_disabled, uncompiled
+from kvgym.runner import SimulationResult, check_needs, copy_of, final_records, simulate
+from kvgym.simulator.addresses import runs_compiled
+from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.debug import check, watched
 from kvgym.simulator.system import System
-from kvgym.simulator.tables import FINISHED, GAP_OCTAVES, UNKNOWN, as_records
+from kvgym.simulator.tables import FINISHED, GAP_OCTAVES, UNKNOWN
 from kvgym.simulator.view import SystemView
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload
@@ -54,46 +60,35 @@ class Slot:
 
     Attributes:
         block: its tables.
-        rule: what the tables of the rule of its kind of action hold when an episode begins.
         table: the requests of its episode.
         reference: what a reference policy earns on them.
     """
 
     block: Block
-    rule: dict[str, NDArray[Any]]
     table: RequestTable | None = None
     reference: ReferenceRewards | None = None
 
 
-class Episodes:
-    """N environments of one configuration.
+class Episodes(Arrays):
+    """N environments of one configuration; what the latest step has written lies in the arrays of :class:`Arrays`.
 
     Attributes:
         config: the configuration.
         system: the system all episodes run on.
         workload: where requests come from.
-        observations: float32 (N, D), of the latest step.
         kind: the kind of action.
         space: of single actions.
-        control: int64 (N, 2 NUM_TABLES + 1), where the tables of each lie.
-        masks: uint8 (N, K), as the kind of action writes them.
-        actions: float64 (N, a), of the coming step.
-        rewards: float64 (N,).
-        terms: float64 (N, number of terms).
-        outcomes: int64 (N,): RUNNING, TERMINATED or TRUNCATED.
-        ignored: int64 (N,): parts of the latest action that were not possible.
-        times: float64 (N,): clocks, seconds.
+        slots: the places of the environments.
         gap_bins: bins of each histogram of token gaps.
         load: range of the factor on arrival rates, for episodes to come, see :class:`EnvConfig`.
-        outputs: all arrays that a step writes.
     """
 
     gap_bins: ClassVar[int] = GAP_BINS
 
-    def __init__(self, config: EnvConfig, count: int, *, compiled: bool = True) -> None:
-        """Set up memory for ``count`` environments."""
+    def __init__(self, config: EnvConfig, count: int, *, compiled: bool = True, threads: int = 1) -> None:
+        """Set up memory for ``count`` environments, of which ``threads`` threads step a part each."""
         self.config = config
-        self.compiled = compiled and not jit_disabled()
+        self.compiled = runs_compiled(compiled)
         self.scenario = config.make_scenario()
         self.workload: Workload = self.scenario.make_workload()
         first = self.workload.sample(0)
@@ -106,21 +101,18 @@ class Episodes:
         self.batch_params = use_batch_time(self.settings, self.system.batch_time, compiled=self.compiled)
         self.space = self.kind.space(config)
         self._bounds = use_action_bounds(self.settings, self.space)
-        self.slots = [Slot(*self._memory(len(first))) for _ in range(count)]
-        self.control = np.stack([slot.block.control for slot in self.slots])
-        size = observation_size(config)
-        self.observations = np.zeros((count, size), np.float32)
-        self.masks = np.zeros((count, self.kind.mask_size(config)), np.uint8)
-        self.rewards = np.zeros(count)
-        self.terms = np.zeros((count, len(config.reward_terms)))
-        self.outcomes = np.zeros(count, np.int64)
-        self.ignored = np.zeros(count, np.int64)
-        self.times = np.zeros(count)
-        self.outputs: tuple[NDArray[Any], ...] = (
-            self.observations, self.masks, self.rewards, self.terms, self.outcomes, self.ignored, self.times,
-        )  # fmt: skip
-        self.actions = np.zeros((count, self.kind.size(config)))
-        self.todo = np.zeros(count, np.uint8)
+        self._beginnings: dict[int, NDArray[np.uint8]] = {}
+        sizes = self._sizes(len(first))
+        memory = zeroed(count, sizes.num_bytes)
+        self.slots = [Slot(Block(sizes, self.settings, memory[i])) for i in range(count)]
+        super().__init__(
+            np.stack([slot.block.control for slot in self.slots]),
+            actions=self.kind.size(config),
+            observation=observation_size(config),
+            mask=self.kind.mask_size(config),
+            terms=len(config.reward_terms),
+            threads=threads,
+        )
         self.load = config.load
         self.reference = (
             None
@@ -131,23 +123,42 @@ class Episodes:
             check_needs(self.reference, first)
         self._needs = frozenset(config.information)
         self._entry: Any = None
-        self._arguments: tuple[Any, ...] = ()
+        self._orders = list(self.orders)
+        self._pool: tuple[int, ThreadPoolExecutor] | None = None
 
-    def _memory(self, num_requests: int) -> tuple[Block, dict[str, NDArray[Any]]]:
-        """Return tables for episodes of so many requests, and what those of a rule begin with."""
-        n = max(1, num_requests)
+    def _rule_tables(self, n: int) -> dict[str, NDArray[Any]]:
+        """Return what the tables of the rule of the kind of action hold when an episode of n requests begins."""
         slots = min(n, self.system.usable_capacity)
-        rule = rule_tables(self.kind.rule_memory(self.config, n, slots))
-        sizes = Sizes(
+        return rule_tables(self.kind.rule_memory(self.config, n, slots))
+
+    def _sizes(self, num_requests: int) -> Sizes:
+        """Return the sizes of the tables for episodes of so many requests."""
+        n = max(1, num_requests)
+        return Sizes(
             num_requests=n,
-            slots=slots,
+            slots=min(n, self.system.usable_capacity),
             window=self.config.queue_window,
             heap=0 if self.config.queue_order in ("queue", "rank") else n + 2,
             gap_bins=self.gap_bins,
-            rule=tuple(table.size for table in rule.values()),
+            rule=tuple(table.size for table in self._rule_tables(n).values()),
             terms=int(self.settings["term_memory"].sum()),
+            shown=self.config.active_window,
         )
-        return Block(sizes, self.settings), rule
+
+    def _beginning(self, sizes: Sizes) -> NDArray[np.uint8]:
+        """Return what a block holds when an episode begins, but for what is known of the episode; kept by size."""
+        if sizes.num_requests not in self._beginnings:
+            block = Block(sizes, self.settings)
+            worker = block["workers"][0]
+            worker["queue_head"] = worker["queue_tail"] = UNKNOWN
+            block["episode"][0]["cursor"] = UNKNOWN
+            for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
+                block["requests"][name] = np.nan
+            block["requests"]["worker"] = UNKNOWN
+            for name, content in self._rule_tables(sizes.num_requests).items():
+                block[name][:] = content
+            self._beginnings[sizes.num_requests] = block.memory
+        return self._beginnings[sizes.num_requests]
 
     def check_information(self, table: RequestTable) -> None:
         """Check that the workload carries what is to be revealed.
@@ -177,6 +188,24 @@ class Episodes:
                 "workload with classes, e.g. wait-low (kvgym list workloads)"
             )
 
+    def check_memory(self, who: str) -> None:
+        """Look, in the checked build, whether compiled code wrote outside of the tables.
+
+        Args:
+            who: who is to blame, for the message.
+
+        Raises:
+            OutOfBoundsError: it has.
+        """
+        for index, slot in enumerate(self.slots):
+            slot.block.check(f"{who}, environment {index}" if len(self.slots) > 1 else who)
+        names = ("settings", "batch_params", "actions", "observations", "masks", "rewards", "terms", "outcomes",
+                 "ignored", "times")  # fmt: skip
+        check(who, {"bounds": self._bounds, **{name: getattr(self, name) for name in names}})
+
+    def _who(self) -> str:
+        return f"environment with {self.config.action}"
+
     # ------------------------------------------------------------ running
 
     def prepare(self, index: int, seed: int) -> None:
@@ -185,22 +214,13 @@ class Episodes:
         self.system.check_fits(table)
         slot = self.slots[index]
         if len(table) > slot.block.sizes.num_requests:
-            slot.block, slot.rule = self._memory(2 * len(table))
-            self.control[index] = slot.block.control
+            self._use(index, Block(self._sizes(2 * len(table)), self.settings))
         block = slot.block
-        block.clear()
+        block.memory[:] = self._beginning(block.sizes)
         block["problem"][:] = self.system.to_record(table, self._needs, log=False)
-        worker = block["workers"][0]
-        worker["queue_head"] = worker["queue_tail"] = UNKNOWN
-        block["episode"][0]["cursor"] = UNKNOWN
         if "class_rates" in self._needs:
             block["episode"][0]["classes"] = class_table(table.classes)
         block["workload"][: len(table)] = table.to_records()
-        for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
-            block["requests"][name] = np.nan
-        block["requests"]["worker"] = UNKNOWN
-        for name, content in slot.rule.items():
-            block[name][:] = content
         slot.table = table
         if self.reference is not None:
             system = replace(self.system, stall_limit=None)  # that of the agent would end slow starters
@@ -208,6 +228,11 @@ class Episodes:
             slot.reference = ReferenceRewards(
                 result, self.config.reward, float(self.settings["reward_scale"][0])
             )
+
+    def _use(self, index: int, block: Block) -> None:
+        """Give an environment other tables."""
+        self.slots[index].block = block
+        self.control[index] = block.control
 
     def run(self) -> None:
         """Do what ``todo`` says with ``actions``.
@@ -217,11 +242,14 @@ class Episodes:
             KVGymError: the engine refused a decision, which is a bug of kvgym.
         """
         if self._entry is None:
-            self._entry = step_envs.compiled if self.compiled else uncompiled(step_envs)
-            self._arguments = (
-                self.control, self.todo, self.actions, *self.outputs,
-            )  # fmt: skip
-        failed = self._entry(*self._arguments)
+            self._entry = (
+                watched(step_envs.compiled, self._who, self.check_memory)
+                if self.compiled
+                else uncompiled(step_envs)
+            )
+        failed = self._entry(self._orders[0])
+        if failed == 0 and len(self._orders) > 1:
+            failed = max(self._run_parts(self._orders[1:]))
         if failed < 0:
             who = f" of environment {-1 - failed}" if len(self.slots) > 1 else ""
             raise outside(self.space, self.actions[-1 - failed], who)
@@ -238,6 +266,40 @@ class Episodes:
                 over = bool(self.outcomes[index] != RUNNING)
                 earned = reference.step(float(self.times[index]), over)
                 self.rewards[index] = (self.rewards[index] - earned) / reference.total
+
+    def _run_parts(self, orders: Sequence[NDArray[np.int64]]) -> list[int]:
+        """Carry out orders, the first in this thread and each other one in one of its own."""
+        if not self.compiled:
+            return [self._entry(order) for order in orders]
+        if self._pool is None or self._pool[0] != os.getpid():  # threads do not outlive a fork
+            self._pool = os.getpid(), ThreadPoolExecutor(len(orders) - 1, "kvgym")
+        waiting = [self._pool[1].submit(self._entry, order) for order in orders[1:]]
+        return [self._entry(orders[0]), *(found.result() for found in waiting)]
+
+    def close(self) -> None:
+        """End the threads and free the memory of all environments; what needs it raises ClosedEnvironmentError."""
+        if self._pool is not None:
+            self._pool[1].shutdown()
+            self._pool = None
+        freed: Any = Closed()
+        self.slots = self._entry = freed
+
+    @property
+    def closed(self) -> bool:
+        """Whether the memory has been freed."""
+        return isinstance(self.slots, Closed)
+
+    def look(self, chosen: NDArray[np.bool_]) -> None:
+        """Write observations and masks of some environments anew; 0 where there has been no episode.
+
+        Args:
+            chosen: bool (N,).
+        """
+        begun = np.array([slot.table is not None for slot in self.slots])
+        self.observations[chosen & ~begun] = 0.0
+        self.todo[:] = 0
+        self.todo[chosen & begun] = LOOK
+        self.run()
 
     def start(self, index: int, seed: int) -> None:
         """Begin a new episode in one environment."""
@@ -264,11 +326,21 @@ class Episodes:
         )
 
     def restore(self, index: int, state: EpisodeState) -> None:
-        """Go on from a saved episode, in environment ``index``."""
+        """Go on from a saved episode, in environment ``index``.
+
+        Raises:
+            ConfigError: the tables of the episode have another form, those of another version or build of kvgym.
+        """
         slot = self.slots[index]
-        if slot.block.sizes.num_requests != state.num_requests:
-            slot.block, slot.rule = self._memory(state.num_requests)
-            self.control[index] = slot.block.control
+        block = slot.block
+        if block.sizes.num_requests != state.num_requests:
+            block = Block(self._sizes(state.num_requests), self.settings)
+        if block.memory.size != state.memory.size:
+            raise ConfigError(
+                f"the state has tables of {state.memory.size} bytes, and here they have {block.memory.size}: it was "
+                "saved by another version of kvgym, or one of both is the checked build (KVGYM_DEBUG)"
+            )
+        self._use(index, block)
         slot.block.memory[:] = state.memory
         for array, saved in zip(self.outputs, state.outputs, strict=True):
             array[index] = saved
@@ -287,7 +359,7 @@ class Episodes:
             system=self.system,
             table=slot.table,
             requests=requests,
-            worker=block["workers"].copy(),
+            worker=copy_of(block["workers"]),
             log=None,
             gap_counts=block["gap_counts"].copy(),
             gap_sums=block["gap_sums"].copy(),
@@ -299,81 +371,12 @@ class Episodes:
         return np.array(list(compute_metrics(self.result(index)).values()))
 
 
-class EpisodeTables:
-    """An environment's tables in the form that :class:`SystemView` and compiled policies read."""
-
-    def __init__(self, episodes: Episodes, index: int = 0) -> None:
-        """Look at environment ``index``."""
-        self._episodes, self._index = episodes, index
-        self.needs = frozenset(episodes.config.information)
-        self.policy_name = "agent"
-
-    @property
-    def _block(self) -> Block:
-        return self._episodes.slots[self._index].block
-
-    @property
-    def problem(self) -> Any:
-        """The PROBLEM record, shape (1,)."""
-        return self._block["problem"]
-
-    @property
-    def workers(self) -> Any:
-        """The WORKER records, shape (1,)."""
-        return self._block["workers"]
-
-    @property
-    def worker(self) -> Any:
-        """The WORKER record."""
-        return self.workers[0]
-
-    @property
-    def requests(self) -> Any:
-        """The request table, shape (n,)."""
-        return self._block["requests"]
-
-    @property
-    def active(self) -> Any:
-        """The active set, shape (1, A)."""
-        return self._block["active"][None]
-
-    @property
-    def queued(self) -> Any:
-        """Requests that joined the queue since the last decision, shape (1, 2n)."""
-        return self._block["queued"][None]
-
-    @property
-    def finished(self) -> Any:
-        """Requests that finished since the last decision, shape (1, A)."""
-        return self._block["finished"][None]
-
-    def batch_time_of(self, worker: int) -> tuple[Kernel, NDArray[np.float64]]:
-        """Return the batch-time kernel and its parameters."""
-        return self._episodes.system.batch_time.kernel, self._episodes.batch_params
-
-    def python_tables(self) -> dict[str, Any]:
-        """Return copies of what a decision is written to, and views of the rest, for uncompiled kernels."""
-        block = self._block
-        found: dict[str, Any] = {}
-        for name in ("problem", "workers", "decision", "requests", "load"):
-            table = block[name].copy() if name in ("decision", "load") else block[name]
-            found[name] = as_records(table)
-        found["decision"][:] = 0
-        found["active"] = as_records(block["active"].copy()[None])
-        for name in ("queued", "finished"):
-            found[name] = block[name][None]
-        for name in ("admit", "admit_tokens", "evict"):
-            found[name] = np.full_like(block[name], UNKNOWN)[None]
-        return found
-
-
 __all__ = [
     "RUNNING",
     "START",
     "STEP",
     "TERMINATED",
     "TRUNCATED",
-    "EpisodeTables",
     "Episodes",
     "Slot",
 ]

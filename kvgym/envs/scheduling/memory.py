@@ -9,12 +9,13 @@ environments are stepped in turn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.envs.scheduling.tables import EPISODE
+from kvgym.envs.scheduling.tables import EPISODE, SEEN
+from kvgym.simulator.debug import CANARY, CHECKED, GAP, damage, guarded
 from kvgym.simulator.rule import MEMORY_DTYPES, RuleMemory
 from kvgym.simulator.tables import (
     DECISION,
@@ -43,6 +44,7 @@ class Sizes(NamedTuple):
         gap_bins: bins of the histogram of token gaps, 0 for none.
         rule: lengths of the memory of a kind's rule: parameters, whole numbers, real numbers, profile.
         terms: numbers that registered reward terms remember.
+        shown: W, length of the active window.
     """
 
     num_requests: int
@@ -52,6 +54,7 @@ class Sizes(NamedTuple):
     gap_bins: int
     rule: tuple[int, ...] = (0, 0, 0, 0)
     terms: int = 0
+    shown: int = 0
 
     def layout(self) -> tuple[tuple[str, Any, int], ...]:
         """Return (name, dtype, length) of every table, in the order of the address array."""
@@ -79,7 +82,39 @@ class Sizes(NamedTuple):
             ("log", ITERATION, 0),
             *zip(RULE_TABLES, MEMORY_DTYPES, self.rule, strict=True),
             ("terms", np.float64, self.terms),
+            ("seen_waiting", SEEN, self.window),
+            ("seen_active", SEEN, self.shown),
         )
+
+    def places(self) -> tuple[list[int], int]:
+        """Return where each table begins in a block and how long that is, bytes.
+
+        Tables begin on cache lines; in the checked build there are canaries before, between and behind them.
+        """
+        begins, end = [], GAP
+        for _, dtype, length in self.layout():
+            begins.append(end)
+            end += -(-np.dtype(dtype).itemsize * length // LINE) * LINE + GAP
+        return begins, end
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of a block, bytes."""
+        return self.places()[1]
+
+
+LINE = 64
+"""Bytes of a cache line, on which tables begin."""
+
+
+def zeroed(count: int, size: int) -> NDArray[np.uint8]:
+    """Return zeroed memory for ``count`` blocks in one allocation, uint8 (count, size), which begins on a cache line.
+
+    It is one for the sake of huge pages, which systems give to large allocations.
+    """
+    buffer = np.zeros(count * size + LINE, np.uint8)
+    start = -buffer.ctypes.data % LINE
+    return buffer[start : start + count * size].reshape(count, size)
 
 
 NUM_TABLES = len(Sizes(1, 1, 1, 1, 1).layout())
@@ -92,13 +127,86 @@ def rule_tables(memory: RuleMemory | None) -> dict[str, NDArray[Any]]:
 
 
 def control_row(tables: Sequence[NDArray[Any]], settings: NDArray[Any]) -> NDArray[np.int64]:
-    """Return what a call of the stepping functions is given of an environment, int64 (2 NUM_TABLES + 1,).
+    """Return by what the stepping functions find an environment, int64 (2 NUM_TABLES + 1,).
 
     Addresses of the tables in the order of :meth:`Sizes.layout`, their lengths, and the address of the settings.
     The caller keeps all of them alive.
     """
     places = [table.ctypes.data for table in tables]
     return np.array([*places, *(table.size for table in tables), settings.ctypes.data], np.int64)
+
+
+ARRAYS = (
+    "control", "todo", "actions", "observations", "masks", "rewards", "terms", "outcomes", "ignored", "times",
+)  # fmt: skip
+"""Arrays that a call of the stepping functions is given, each with a row for every environment."""
+
+WIDTHS = len(ARRAYS)
+FIRST, LAST, WORK = 2 * WIDTHS, 2 * WIDTHS + 1, 2 * WIDTHS + 2
+"""Places in an order, see :class:`Arrays`."""
+
+CHECK, PLAY = 1, 2
+"""What an order asks for: that actions are looked at, and that environments do what they are to do, or both."""
+
+
+class Arrays:
+    """What calls of the stepping functions read and write, handed over as one array of addresses.
+
+    Attributes:
+        control: int64 (N, 2 NUM_TABLES + 1), where the tables of each lie, see :func:`control_row`.
+        todo: uint8 (N,): what each is to do, see :func:`~kvgym.envs.scheduling.stepping.step_envs`.
+        actions: float64 (N, a).
+        observations: float32 (N, D), written.
+        masks: uint8 (N, K), written.
+        rewards: float64 (N,), written.
+        terms: float64 (N, number of terms), written.
+        outcomes: int64 (N,), written.
+        ignored: int64 (N,), written: parts of the action that were not possible.
+        times: float64 (N,), written: clocks, seconds.
+        orders: int64 (1 or 1 + T, 23): what a call is given. The addresses of the arrays in the order of
+            :data:`ARRAYS`, from WIDTHS on the lengths of their rows, then FIRST, LAST (not included) and WORK: which
+            environments are meant, and what for. With T threads the first order is to look at the actions of all, the
+            others divide the environments between them.
+    """
+
+    def __init__(
+        self,
+        control: NDArray[np.int64],
+        actions: int,
+        observation: int,
+        mask: int,
+        terms: int,
+        threads: int = 1,
+    ) -> None:
+        """Allocate them for the environments of ``control``, given the lengths of the rows; T is ``threads``."""
+        count = len(control)
+        self.control = control
+        self.todo = np.zeros(count, np.uint8)
+        self.actions = guarded(np.zeros((count, actions)))
+        self.observations = guarded(np.zeros((count, observation), np.float32))
+        self.masks = guarded(np.zeros((count, mask), np.uint8))
+        self.rewards, self.times = guarded(np.zeros(count)), guarded(np.zeros(count))
+        self.terms = guarded(np.zeros((count, terms)))
+        self.outcomes, self.ignored = guarded(np.zeros(count, np.int64)), guarded(np.zeros(count, np.int64))
+        parts = 0 if threads == 1 else threads
+        self.orders = np.zeros((1 + parts, WORK + 1), np.int64)
+        self.orders[0, FIRST:] = 0, count, CHECK if parts else CHECK | PLAY
+        for k in range(parts):
+            self.orders[1 + k, FIRST:] = k * count // parts, (k + 1) * count // parts, PLAY
+        for k, name in enumerate(ARRAYS):
+            array = getattr(self, name)
+            self.orders[:, k] = array.ctypes.data
+            self.orders[:, WIDTHS + k] = array[0].size
+
+    def renew_observations(self) -> None:
+        """Have observations written to fresh memory from now on; what there is belongs to who has it."""
+        self.observations = guarded(np.empty_like(self.observations))
+        self.orders[:, ARRAYS.index("observations")] = self.observations.ctypes.data
+
+    @property
+    def outputs(self) -> tuple[NDArray[Any], ...]:
+        """All arrays that a call writes."""
+        return tuple(getattr(self, name) for name in ARRAYS[3:])
 
 
 class Block:
@@ -111,26 +219,53 @@ class Block:
         control: int64 (2 NUM_TABLES + 1,), see :func:`control_row`.
     """
 
-    def __init__(self, sizes: Sizes, settings: NDArray[Any]) -> None:
-        """Allocate a zeroed block for an environment with the given SETTINGS record, shape (1,)."""
-        self.sizes = sizes
-        layout = sizes.layout()
-        offsets, total = [], 0
-        for _, dtype, length in layout:
-            offsets.append(total)
-            total += -(-np.dtype(dtype).itemsize * length // 64) * 64  # start tables on cache lines
-        self._buffer: NDArray[np.uint8] = np.zeros(total + 64, np.uint8)
-        start = -self._buffer.ctypes.data % 64
-        self.memory = self._buffer[start : start + total]
-        self.tables: dict[str, Any] = {}
-        for k, (name, dtype, length) in enumerate(layout):
-            begin = start + offsets[k]
-            self.tables[name] = self._buffer[begin : begin + np.dtype(dtype).itemsize * length].view(dtype)
-        self.control = control_row(list(self.tables.values()), settings)
+    def __init__(self, sizes: Sizes, settings: NDArray[Any], memory: NDArray[np.uint8] | None = None) -> None:
+        """Set up tables for an environment with the given SETTINGS record, shape (1,).
 
-    def clear(self) -> None:
-        """Set every byte to zero."""
-        self._buffer.fill(0)
+        Args:
+            sizes: their sizes.
+            settings: the record.
+            memory: zeroed, uint8 (``sizes.num_bytes``,), of which the caller has more; None allocates it.
+        """
+        self.sizes = sizes
+        begins, total = sizes.places()
+        self.memory = zeroed(1, total)[0] if memory is None else memory
+        self.tables: dict[str, Any] = {}
+        for begin, (name, dtype, length) in zip(begins, sizes.layout(), strict=True):
+            end = begin + np.dtype(dtype).itemsize * length
+            self.tables[name] = self.memory[begin:end].view(dtype)
+        self.control = control_row(list(self.tables.values()), settings)
+        if CHECKED:
+            self._canary = np.ones(total, bool)
+            for begin, table in zip(begins, self.tables.values(), strict=True):
+                self._canary[begin : begin + table.nbytes] = False
+            self._begins = begins
+            self.memory[self._canary] = CANARY
+
+    def check(self, who: str) -> None:
+        """Look, in the checked build, whether compiled code wrote outside of a table.
+
+        Args:
+            who: who is to blame, for the message.
+
+        Raises:
+            OutOfBoundsError: it has.
+        """
+        wrong = np.flatnonzero(self._canary & (self.memory != CANARY))
+        if len(wrong):
+            before = int(np.searchsorted(self._begins, wrong[0])) - 1
+            names = list(self.tables)
+            raise damage(who, names[max(before, 0)], "before" if before < 0 else "behind")
+
+    def __getstate__(self) -> NoReturn:
+        """Refuse to be copied or pickled: addresses would be those of this block.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            "tables of an environment are found by address; copy or pickle the environment, not its parts"
+        )
 
     def __getitem__(self, name: str) -> Any:
         """Return a table."""

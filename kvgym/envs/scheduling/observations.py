@@ -146,17 +146,18 @@ def predicted_left(predicted_len: int, num_output_tokens: int) -> int:
     return max(predicted_len - num_output_tokens, 1)
 
 
+_ENDS = 40  # in a bin of the profile the requests are counted from this bit on, their memory below
+_ONE_ENDS = 1 << _ENDS
+
+
 @jit_inline
 def write_profile(e: Env, out: Any, at: int) -> None:
     """Write the future-memory profile: one pass over the active set, one over the bins."""
-    for b in range(PROFILE_BINS):
-        out[at + b] = np.float32(0.0)
-    counts = totals = 0.0
-    p, first = e.run.problem, 0
+    p, bins, first = e.run.problem, e.episode.bins, 0
     while first < PROFILE_BINS and (1 << first) % p.block_size != 0:
         first += 1
     # From bin ``first`` on what is written until then is whole blocks: the memory and the requests whose end lies
-    # in each bin, then sums over all later bins. Before, each request has stairs of its own.
+    # in each bin, in one number, then sums over all later bins. Before, each request has stairs of its own.
     for k in range(e.run.w.num_active):
         slot = e.run.active[k]
         if slot.planned == MARKED:
@@ -166,20 +167,36 @@ def write_profile(e: Env, out: Any, at: int) -> None:
         if left != UNKNOWN:
             # The exponent of a float64 is the floor of its log2.
             b = min(int(np.float64(left).view(np.int64) >> 52) - 1023, PROFILE_BINS - 1)
-        tokens = slot.num_kv_tokens + slot.num_prefill_left
-        for c in range(min(first, b + 1)):
-            out[at + c] += np.float32(allocated(p, tokens + (1 << c)))
+        tokens = np.int64(slot.num_kv_tokens) + slot.num_prefill_left
+        if first > 0:
+            for c in range(min(first, b + 1)):
+                bins[c] += allocated(p, tokens + (1 << c))
+            tokens = allocated(p, tokens)
         if b >= first:
-            out[at + b] += np.float32(allocated(p, tokens))
-            e.episode.bins[b] += 1
+            bins[b] += _ONE_ENDS + tokens
+    total = 0
     for b in range(PROFILE_BINS - 1, -1, -1):
-        used = float(out[at + b])
+        used = bins[b]
         if b >= first:
-            totals += out[at + b]
-            counts += e.episode.bins[b]
-            e.episode.bins[b] = 0
-            used = totals + counts * (1 << b)
-        out[at + b] = half_way(used, p.kv_capacity)
+            total += used
+            used = (total & (_ONE_ENDS - 1)) + ((total >> _ENDS) << b)
+        out[at + b] = half_way(float(used), float(p.kv_capacity))
+        bins[b] = 0
+
+
+@jit_inline
+def see(seen: Any, r: Any) -> None:
+    """Keep at hand what is shown of a request, see SEEN."""
+    seen.num_prefill_left, seen.num_kv_tokens = r.num_prefill_left, r.num_kv_tokens
+    seen.num_output_tokens, seen.predicted_len = r.num_output_tokens, r.predicted_len
+    seen.arrival_time = r.arrival_time
+
+
+@jit_inline
+def clear(out: Any) -> None:
+    """Set all numbers of a part of an observation to 0."""
+    for k in range(out.shape[0]):
+        out[k] = np.float32(0.0)
 
 
 @jit_inline
@@ -220,26 +237,29 @@ def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_p
     capacity, has_room = float(p.kv_capacity), room_left(e) > 0
     end = at + s.queue_window * s.queue_features
     for q in range(min(s.queue_window, e.episode.num_window)):
-        r = e.run.requests[e.window[q]]
+        i, r = e.window[q], e.seen_waiting[q]
+        if r.request != i + 1:
+            see(r, e.run.requests[i])
+            r.request, r.slo = i + 1, e.run.requests[i].ttft_slo
         left = predicted_left(r.predicted_len, r.num_output_tokens)
         load_candidate(load, r, 1)
         longer = max(batch_time(load, batch_params) - base, 0.0)
         load_candidate(load, r, -1)
         peak = allocated(p, r.num_kv_tokens + r.num_prefill_left + left)
-        out[at] = np.float32(1.0)
-        out[at + 1] = np.float32(r.num_prefill_left / capacity)
-        out[at + 2] = np.float32(0.0) if left == UNKNOWN else np.float32(min(left / capacity, 1.0))
-        out[at + 3] = half_way(max(w.clock - r.arrival_time, 0.0), s.time_scale)
-        out[at + 4] = np.float32(0.0) if left == UNKNOWN else np.float32(min(peak / capacity, 1.0))
+        row = out[at : at + s.queue_features]
+        row[0] = np.float32(1.0)
+        row[1] = np.float32(r.num_prefill_left / capacity)
+        row[2] = np.float32(0.0) if left == UNKNOWN else np.float32(min(left / capacity, 1.0))
+        row[3] = half_way(max(w.clock - r.arrival_time, 0.0), s.time_scale)
+        row[4] = np.float32(0.0) if left == UNKNOWN else np.float32(min(peak / capacity, 1.0))
         fits = has_room and e.episode.need + first_use(p, r) <= p.kv_capacity
-        out[at + 5] = np.float32(1.0) if fits else np.float32(0.0)
-        out[at + 6] = half_way(longer, s.duration_scale)
-        out[at + 7] = slack(r.arrival_time + r.ttft_slo - w.clock, s.time_scale)
+        row[5] = np.float32(1.0) if fits else np.float32(0.0)
+        row[6] = half_way(longer, s.duration_scale)
+        row[7] = slack(r.arrival_time + r.slo - w.clock, s.time_scale)
         if s.show != 0:
-            write_columns(e, r, r.num_output_tokens, out, at + 8)
+            write_columns(e, e.run.requests[i], r.num_output_tokens, row, 8)
         at += s.queue_features
-    for k in range(at, end):
-        out[k] = np.float32(0.0)
+    clear(out[at:end])
     return end
 
 
@@ -249,31 +269,35 @@ def write_active(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_
     s, w, capacity = e.settings, e.run.w, float(e.run.problem.kv_capacity)
     end = at + s.active_window * s.active_features
     k = w.num_active - 1
+    place = k % s.active_window  # of slot k in `seen_active`, wherever in the window it is shown
     while at < end and k >= 0:
-        slot = e.run.active[k]
+        slot, r = e.run.active[k], e.seen_active[place]
         k -= 1
+        place = (place if place > 0 else s.active_window) - 1
         if slot.planned == MARKED:
             continue
-        r = e.run.requests[slot.request_id]
+        if r.request != slot.request_id + 1:
+            see(r, e.run.requests[slot.request_id])
+            r.request, r.slo = slot.request_id + 1, e.run.requests[slot.request_id].tbt_slo
         left = predicted_left(slot.predicted_len, slot.num_output_tokens)
-        out[at] = np.float32(1.0)
-        out[at + 1] = np.float32(allocated(e.run.problem, slot.num_kv_tokens) / capacity)
-        out[at + 2] = np.float32(slot.num_prefill_left / capacity)
-        out[at + 3] = half_way(slot.num_output_tokens, 64.0)
-        out[at + 4] = np.float32(0.0) if left == UNKNOWN else half_way(left, 64.0)
-        out[at + 5] = half_way(max(w.clock - r.arrival_time, 0.0), s.time_scale)
+        row = out[at : at + s.active_features]
+        row[0] = np.float32(1.0)
+        row[1] = np.float32(allocated(e.run.problem, slot.num_kv_tokens) / capacity)
+        row[2] = np.float32(slot.num_prefill_left / capacity)
+        row[3] = half_way(slot.num_output_tokens, 64.0)
+        row[4] = np.float32(0.0) if left == UNKNOWN else half_way(left, 64.0)
+        row[5] = half_way(max(w.clock - r.arrival_time, 0.0), s.time_scale)
         last = r.arrival_time if np.isnan(slot.last_token_time) else slot.last_token_time
-        out[at + 6] = slack(last + r.tbt_slo - w.clock, s.duration_scale)
+        row[6] = slack(last + r.slo - w.clock, s.duration_scale)
         if s.show != 0:
-            after = write_columns(e, r, slot.num_output_tokens, out, at + 7)
+            after = write_columns(e, e.run.requests[slot.request_id], slot.num_output_tokens, row, 7)
             if shows_saved(e):
                 load_candidate(e.run.load, slot, -1)
                 shorter = max(base - batch_time(e.run.load, batch_params), 0.0)
                 load_candidate(e.run.load, slot, 1)
-                out[after] = half_way(shorter, s.duration_scale)
+                row[after] = half_way(shorter, s.duration_scale)
         at += s.active_features
-    for j in range(at, end):
-        out[j] = np.float32(0.0)
+    clear(out[at:end])
 
 
 @jit_inline

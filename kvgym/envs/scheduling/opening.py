@@ -11,7 +11,7 @@ from typing import Any
 from numba import types
 
 from kvgym.envs.scheduling.memory import NUM_TABLES
-from kvgym.envs.scheduling.tables import EPISODE, SETTINGS
+from kvgym.envs.scheduling.tables import EPISODE, SEEN, SETTINGS
 from kvgym.envs.scheduling.window import Env
 from kvgym.simulator.addresses import function_at, view_at
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
@@ -33,7 +33,7 @@ from kvgym.simulator.tables import (
 problem_at, tracker_at, worker_at = view_at(PROBLEM), view_at(TRACKER), view_at(WORKER)
 decision_at, load_at, episode_at = view_at(DECISION), view_at(LOAD), view_at(EPISODE)
 workload_at, requests_at, slots_at = view_at(WORKLOAD), view_at(REQUEST), view_at(SLOT)
-log_at, settings_at = view_at(ITERATION), view_at(SETTINGS)
+log_at, settings_at, seen_at = view_at(ITERATION), view_at(SETTINGS), view_at(SEEN)
 i4_at, i8_at, f8_at = view_at("i4"), view_at("i8"), view_at("f8")
 batch_time_at = function_at(BATCH_TIME_SIGNATURE)
 
@@ -74,6 +74,8 @@ def open_environment(where: Any) -> Env:
         episode_at(where[5], 1)[0],
         i4_at(where[6], where[NUM_TABLES + 6]),
         i8_at(where[7], where[NUM_TABLES + 7]),
+        seen_at(where[25], where[NUM_TABLES + 25]),
+        seen_at(where[26], where[NUM_TABLES + 26]),
     )
 
 

@@ -78,16 +78,21 @@ def observation_space(config: EnvConfig) -> spaces.Space[Any]:
     return spaces.Dict({name: spaces.Box(low[a:b], high[a:b]) for name, (a, b) in parts(config).items()})
 
 
-def present(config: EnvConfig, flat: NDArray[np.float32], mask: NDArray[np.uint8]) -> Any:
+def present(
+    config: EnvConfig, flat: NDArray[np.float32], mask: NDArray[np.uint8], *, fresh: bool = False
+) -> Any:
     """Return the observation as the space has it, in fresh memory.
 
     Args:
         config: the configuration.
         flat: (D,) or (N, D).
         mask: (K,) or (N, K).
+        fresh: whether ``flat`` is fresh memory, to be given away.
     """
+    if config.observation != "dict" and not fresh:
+        flat = flat.copy()
     if config.observation == "flat":
-        return flat.copy()
+        return flat
     if config.observation == "rllib":
-        return {"action_mask": mask.astype(np.float32), "observations": flat.copy()}
+        return {"action_mask": mask.astype(np.float32), "observations": flat}
     return {name: flat[..., a:b].copy() for name, (a, b) in parts(config).items()}

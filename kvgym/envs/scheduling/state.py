@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.reward_reference import ReferenceRewards
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.workloads.table import RequestTable
 
 
@@ -49,16 +49,19 @@ class SavedState:
 
     config: Any
 
-    def check(self, config: Any) -> None:
-        """Check that it can be restored in an environment.
+    @classmethod
+    def check(cls, state: Any, config: Any) -> None:
+        """Check that something is a state that can be restored in an environment.
 
         Raises:
-            ConfigError: that has other arguments.
+            ConfigError: it is none, or of an environment with other arguments.
         """
-        if self.config is config or self.config == config:
+        if not isinstance(state, cls):
+            raise ConfigError(f"state = {shown(state)}; expected what get_state() has returned")
+        if state.config is config or state.config == config:
             return
         names = type(config).model_fields
-        other = [name for name in names if getattr(self.config, name, None) != getattr(config, name)]
+        other = [name for name in names if getattr(state.config, name, None) != getattr(config, name)]
         raise ConfigError(
             f"the state is of an environment with another {', '.join(other)}; make both with the same arguments"
         )

@@ -20,10 +20,11 @@ from kvgym.envs.scheduling.actions.kind import (
 )
 from kvgym.envs.scheduling.actions.reading import inside
 from kvgym.envs.scheduling.components import PART_SIGNATURE, TERM_SIGNATURE
+from kvgym.envs.scheduling.memory import CHECK, FIRST, LAST, WIDTHS, WORK
 from kvgym.envs.scheduling.observations import write_observation
-from kvgym.envs.scheduling.opening import f8_at, open_environment, open_term_memory, open_view
+from kvgym.envs.scheduling.opening import f8_at, i8_at, open_environment, open_term_memory, open_view
 from kvgym.envs.scheduling.window import Env, window_update
-from kvgym.simulator.addresses import function_at
+from kvgym.simulator.addresses import function_at, view_at
 from kvgym.simulator.boundary import next_boundary
 from kvgym.simulator.compiled import jit, jit_inline, kernel
 from kvgym.simulator.engine import carry_out, clear_decision
@@ -34,7 +35,7 @@ boundary_at, features_at = function_at(BOUNDARY_SIGNATURE), function_at(FEATURES
 term_at, part_at = function_at(TERM_SIGNATURE), function_at(PART_SIGNATURE)
 
 # What an environment is to do.
-STEP, START, BEGIN, COMPOSE = 1, 2, 3, 4
+STEP, START, BEGIN, COMPOSE, LOOK = 1, 2, 3, 4, 5
 
 # Outcome of an environment's step.
 RUNNING, TERMINATED, TRUNCATED, FAILED = 0, 1, 2, 3
@@ -105,7 +106,7 @@ def begin(e: Env, where: Any) -> None:
     if e.settings.boundary_function[0] != 0:
         at_boundary = boundary_at(e.settings.boundary_function[0], e.settings.boundary_function[1])
         at_boundary(where)
-    window_update(e.settings, e.episode, e.window, e.heap, e.run.requests, e.run.w, e.run.queued)
+    window_update(e)
     start_decision(e)
 
 
@@ -193,84 +194,74 @@ def total_reward(e: Env, terms: Any) -> float:
     return reward
 
 
-_I8, _F8, _F4_2D = types.int64[::1], types.float64[::1], types.float32[:, ::1]
-_U8, _U8_2D, _F8_2D, _I8_2D = (
-    types.uint8[::1],
-    types.uint8[:, ::1],
-    types.float64[:, ::1],
-    types.int64[:, ::1],
-)
-_ENV_SIGNATURE = types.int64(
-    _I8_2D, _U8, _F8_2D, _F4_2D, _U8_2D, _F8, _F8_2D, _I8, _I8, _F8,
-)  # fmt: skip
+i8_rows_at, f8_rows_at = view_at("i8", 2), view_at("f8", 2)
+f4_rows_at, u1_rows_at, u1_at = view_at("f4", 2), view_at("u1", 2), view_at("u1")
 
 
-@kernel(_ENV_SIGNATURE, "environment")
-def step_envs(
-    control: Any,
-    todo: Any,
-    actions: Any,
-    observations: Any,
-    masks: Any,
-    rewards: Any,
-    terms: Any,
-    outcomes: Any,
-    ignored: Any,
-    times: Any,
-) -> int:
+@jit_inline
+def do_one(e: Env, where: Any, what: int, action: Any, apply: Any) -> int:
+    """Do what an environment is to do; returns its outcome."""
+    episode = e.episode
+    if what == STEP:
+        return step_one(e, where, action, apply)
+    if what == START:
+        boundary = next_boundary(e.run)
+        episode.over = RUNNING if boundary == DECIDE else TERMINATED if boundary == DONE else TRUNCATED
+        begin(e, where)
+        return RUNNING  # an episode that is over ends with its first step
+    if what == BEGIN:
+        begin(e, where)
+        return 1 if something_to_decide(e) else 0
+    episode.num_ignored = 0
+    return apply(where, action)
+
+
+@kernel(types.int64(types.int64[::1]), "environment", nogil=True)
+def step_envs(order: Any) -> int:
     """Step or start environments.
 
+    ``todo`` says what each is to do: 0 leave alone; STEP; START the episode prepared in its tables; LOOK at it again,
+    which writes observation and mask; or, for a simulation that is run from outside, BEGIN a decision or COMPOSE it
+    by one action, which has been in force for the iterations in EPISODE.held. ``outcomes`` are RUNNING, TERMINATED,
+    TRUNCATED or FAILED; of BEGIN 1 if there is something to decide; of COMPOSE 1 if the decision is complete. The
+    settings are those of the first environment.
+
     Args:
-        control: int64 (N, 2 NUM_TABLES + 1), where the tables lie, see
-            :func:`~kvgym.envs.scheduling.memory.control_row`; the settings are those of the first row.
-        todo: uint8 (N,): 0 leave alone; STEP; START the episode prepared in its tables; or, for a
-            simulation that is run from outside, BEGIN a decision or COMPOSE it by one action, which has been
-            in force for the iterations in EPISODE.held.
-        actions: float64 (N, a).
-        observations: float32 (N, D), written.
-        masks: uint8 (N, K), written.
-        rewards: float64 (N,), written.
-        terms: float64 (N, 5 + registered terms), written.
-        outcomes: int64 (N,), written: RUNNING, TERMINATED, TRUNCATED or FAILED. BEGIN: 1 if there is
-            something to decide; COMPOSE: 1 if the decision is complete.
-        ignored: int64 (N,), written: parts of the action that were not possible.
-        times: float64 (N,), written: the clock, seconds.
+        order: int64, where the arrays lie and which environments are meant, see
+            :class:`~kvgym.envs.scheduling.memory.Arrays`. Calls for different environments may run at once.
 
     Returns:
-        0; 1 + the index of an environment whose decision the engine refused; or, with nothing changed, - 1 - the
+        0; 1 + the index of the last environment whose decision the engine refused; or, with nothing changed, - 1 - the
         index of an environment whose action is not in the space.
     """
-    failed = 0
+    first, last, size = order[FIRST], order[LAST], order[WIDTHS + 2]
+    control, todo = i8_rows_at(order[0], last, order[WIDTHS]), u1_at(order[1], last)
+    actions = f8_rows_at(order[2], last, size)
     s = open_environment(control[0]).settings
-    bounds = f8_at(s.action_bounds, 2 * actions.shape[1])
-    for n in range(control.shape[0]):
-        if (todo[n] == STEP or todo[n] == COMPOSE) and not inside(bounds, s.whole_actions, actions[n]):
-            return -1 - n
+    if order[WORK] & CHECK:
+        bounds = f8_at(s.action_bounds, 2 * size)
+        for n in range(first, last):
+            if (todo[n] == STEP or todo[n] == COMPOSE) and not inside(bounds, s.whole_actions, actions[n]):
+                return -1 - n
+    if order[WORK] == CHECK:
+        return 0
+    observations = f4_rows_at(order[3], last, order[WIDTHS + 3])
+    masks, rewards = u1_rows_at(order[4], last, order[WIDTHS + 4]), f8_at(order[5], last)
+    terms, outcomes = f8_rows_at(order[6], last, order[WIDTHS + 6]), i8_at(order[7], last)
+    ignored, times = i8_at(order[8], last), f8_at(order[9], last)
     apply = apply_at(s.apply_function[0], s.apply_function[1])
-    for n in range(control.shape[0]):
+    failed = 0
+    for n in range(first, last):
         if todo[n] == 0:
             continue
         where = control[n]
         e = open_environment(where)
-        run = e.run
-        if todo[n] == STEP:
-            outcome = step_one(e, where, actions[n], apply)
-        elif todo[n] == START:
-            boundary = next_boundary(run)
-            e.episode.over = RUNNING if boundary == DECIDE else TERMINATED if boundary == DONE else TRUNCATED
-            begin(e, where)
-            outcome = RUNNING  # an episode that is over ends with its first step
-        elif todo[n] == BEGIN:
-            begin(e, where)
-            outcome = 1 if something_to_decide(e) else 0
-        else:
-            e.episode.num_ignored = 0
-            outcome = apply(where, actions[n])
-        rewards[n] = total_reward(e, terms[n])
-        outcomes[n] = outcome
-        ignored[n] = e.episode.num_ignored
-        times[n] = run.w.clock
+        if todo[n] != LOOK:
+            outcomes[n] = do_one(e, where, todo[n], actions[n], apply)
+            rewards[n] = total_reward(e, terms[n])
+            ignored[n] = e.episode.num_ignored
+            times[n] = e.run.w.clock
+            if outcomes[n] == FAILED:
+                failed = n + 1
         observe(e, where, observations[n], masks[n])
-        if outcome == FAILED:
-            failed = n + 1
     return failed

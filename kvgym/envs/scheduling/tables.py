@@ -85,8 +85,28 @@ EPISODE = np.dtype(
         ("over", "i8"),  # not 0: the episode was over when it began, with this outcome
         ("status", "i8"),  # outcome of the last engine step
         ("classes", "f8", (3 * MOST_CLASSES,)),  # rate, mean prompt and mean output of each
-        ("bins", "f8", (PROFILE_BINS,)),  # scratch of the future-memory profile
+        ("bins", "i8", (PROFILE_BINS,)),  # scratch of the future-memory profile
+        (
+            "returned",
+            "i8",
+        ),  # requests that had come back to the queue at the last boundary, see `window_update`
+        ("admitted", "i8"),  # requests that had been admitted by then
+        ("taken", "i8"),  # taken out of the window since
     ],
     align=True,
 )
 """State of an episode that is not the simulator's."""
+
+SEEN = np.dtype(
+    [
+        ("request", "i8"),  # 1 + the request that the rest is of; 0: none
+        ("num_prefill_left", "i4"),
+        ("num_kv_tokens", "i4"),
+        ("num_output_tokens", "i4"),
+        ("predicted_len", "i4"),
+        ("arrival_time", "f8"),
+        ("slo", "f8"),  # TTFT target of one that waits, TBT target of one that is active
+    ],
+    align=True,
+)
+"""What observations show of a request and does not change where it is, kept together: its row lies far from others."""

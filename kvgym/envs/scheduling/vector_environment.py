@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -11,13 +11,15 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from kvgym.checks import as_array, check_seed, whole_number
+from kvgym.envs.closing import not_running
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.actions.reading import ActionReader, sample_mask
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.envs.scheduling.drawing import whole_seed
+from kvgym.envs.scheduling.drawing import reset_options
 from kvgym.envs.scheduling.episodes import RUNNING, START, STEP, TERMINATED, TRUNCATED, Episodes
-from kvgym.envs.scheduling.state import EnvState
-from kvgym.errors import ConfigError
+from kvgym.envs.scheduling.state import EnvState, SavedState
+from kvgym.errors import ConfigError, shown
 from kvgym.metrics import metric_names
 
 
@@ -34,6 +36,9 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             ``gymnasium.make_vec`` gives what the id declares, unless told otherwise.
         render_mode: not supported in the vector environment; render a single one.
         compiled: False runs plain Python.
+        num_threads: threads that step a part of the environments each; the results are the same bits for any number.
+            It pays with hundreds of environments and a free core for each thread, as the parts are handed out
+            anew at every step. Resets, metrics and :attr:`EnvConfig.reward_reference` stay in the calling thread.
         **arguments: fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`.
 
     Per-step information: the arrays of the scalar environment's info with a leading axis, and ``_key``
@@ -42,6 +47,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
     metric_names: ClassVar[tuple[str, ...]] = metric_names()
+    saved: ClassVar[type[SavedState]] = EnvState
 
     def __init__(
         self,
@@ -51,10 +57,10 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         max_episode_steps: int | None = None,
         render_mode: str | None = None,
         compiled: bool = True,
+        num_threads: int = 1,
         **arguments: Any,
     ) -> None:
-        if num_envs < 1:
-            raise ConfigError(f"num_envs = {num_envs}; expected a whole number ≥ 1")
+        num_envs = whole_number(num_envs, "num_envs", "a whole number ≥ 1")
         if render_mode is not None:
             raise ConfigError(
                 "the vector environment does not render; use render_mode with a single environment"
@@ -63,7 +69,10 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             raise ConfigError(
                 f"max_episode_steps = {max_episode_steps!r}; expected a whole number ≥ 1, or -1 for no limit"
             )
+        if isinstance(num_threads, bool) or not isinstance(num_threads, int | np.integer) or num_threads < 1:
+            raise ConfigError(f"num_threads = {num_threads!r}; expected a whole number ≥ 1")
         self.num_envs = num_envs
+        self.num_threads = int(num_threads)
         self.render_mode = None
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.metadata = {**type(self).metadata, "autoreset_mode": self.autoreset_mode}
@@ -80,7 +89,9 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     def _set_up(self, arguments: dict[str, Any], compiled: bool) -> None:
         """Make configuration, episodes and the spaces of one environment."""
         self.config: Any = EnvConfig.of(**arguments)
-        self.episodes: Any = Episodes(self.config, self.num_envs, compiled=compiled)
+        self.episodes: Any = Episodes(
+            self.config, self.num_envs, compiled=compiled, threads=min(self.num_threads, self.num_envs)
+        )
         self.single_action_space = self.episodes.space
         self.reward_terms = self.config.reward_terms
         self.single_observation_space = spaces.observation_space(self.config)
@@ -106,41 +117,47 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             seed: s seeds environment i with s + i; or one seed per environment; None keeps the generators.
             options: ``reset_mask``, bool (N,), restarts only these; ``workload_seed``, an integer or one per
                 environment, takes the requests of that seed.
+
+        Raises:
+            ConfigError: another option, a mask of another form, or a seed that is not a whole number ≥ 0.
         """
-        given = dict(options or {})
-        mask = np.asarray(given.pop("reset_mask", np.ones(self.num_envs, bool)))
+        given = reset_options(options, "reset_mask", "workload_seed")
+        mask = as_array(given.get("reset_mask", np.ones(self.num_envs, bool)), "reset_mask")
         if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
             raise ConfigError(f"reset_mask needs {self.num_envs} booleans, at least one of them True")
-        workload_seeds = given.pop("workload_seed", None)
-        if given:
-            raise ConfigError(f"unknown reset option {sorted(given)[0]!r}; valid: reset_mask, workload_seed")
+        fixed = given.get("workload_seed")
         self._seed(seed, mask)
         self._started = True
-        self._start(np.flatnonzero(mask), workload_seeds)
+        self.episodes.renew_observations()
+        if not mask.all():
+            self.episodes.look(~mask)
+        self._start(np.flatnonzero(mask), None if fixed is None else self._seeds_of(fixed, "workload_seed"))
         self._ended[mask] = False
         return self._observation(), self._only(self._info(), mask)
 
     def _seed(self, seed: int | Sequence[int | None] | None, mask: NDArray[np.bool_]) -> None:
-        if isinstance(seed, int | np.integer):
-            seeds: list[int | None] = [int(seed) + i for i in range(self.num_envs)]
-        elif seed is None:
-            seeds = [None] * self.num_envs
-        else:
-            seeds = list(seed)
-            if len(seeds) != self.num_envs:
-                raise ConfigError(f"{len(seeds)} seeds for {self.num_envs} environments")
+        each = isinstance(seed, Iterable) or seed is None
+        seeds = self._seeds_of(seed, "seed") if each else [check_seed(seed) + i for i in range(self.num_envs)]
         if not self._generators:
             self._generators = [gym.utils.seeding.np_random(None)[0] for _ in range(self.num_envs)]
         for i in np.flatnonzero(mask):
             if seeds[i] is not None:
                 self._generators[i], _ = gym.utils.seeding.np_random(seeds[i])
 
-    def _start(self, indices: NDArray[np.int64], workload_seeds: Any = None) -> None:
+    def _seeds_of(self, given: Any, what: str) -> list[int | None]:
+        """Return a seed for each environment, of one for all or one for each; None where none is given."""
+        several = isinstance(given, Iterable) and getattr(given, "ndim", 1) > 0
+        seeds = list(given) if several else [given] * self.num_envs
+        if len(seeds) != self.num_envs:
+            raise ConfigError(f"{what}: {len(seeds)} seeds for {self.num_envs} environments")
+        return [None if one is None else check_seed(one, what) for one in seeds]
+
+    def _start(self, indices: NDArray[np.int64], workload_seeds: Sequence[int | None] | None = None) -> None:
         """Begin new episodes in the given environments."""
-        fixed = None if workload_seeds is None else np.broadcast_to(workload_seeds, self.num_envs)
         for i in indices:
             drawn = int(self._generators[i].integers(2**31))
-            self.episodes.prepare(int(i), drawn if fixed is None else whole_seed(fixed[i]))
+            fixed = None if workload_seeds is None else workload_seeds[int(i)]
+            self.episodes.prepare(int(i), drawn if fixed is None else fixed)
         self.episodes.todo[:] = 0
         self.episodes.todo[indices] = START
         self.episodes.run()
@@ -158,23 +175,26 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
 
         Raises:
             gymnasium.error.ResetNeeded: nothing was reset yet, or an ended environment with autoreset disabled.
+            gymnasium.error.ClosedEnvironmentError: the environment is closed.
             ConfigError: an action is not in the action space; nothing has changed.
         """
         if not self._generators or not self._started:
-            raise gym.error.ResetNeeded("call reset() before step()")
+            raise not_running(self.closed)
         episodes, mode = self.episodes, self.autoreset_mode
         self._reader.read(actions)
-        restarting = self._ended.copy()
-        if restarting.any() and mode == AutoresetMode.DISABLED:
+        restarting = self._ended
+        any_restarts = bool(restarting.any())
+        if any_restarts and mode == AutoresetMode.DISABLED:
             where = np.flatnonzero(restarting).tolist()
             raise gym.error.ResetNeeded(
                 f"environments {where} have ended; reset them with options reset_mask"
             )
+        episodes.renew_observations()
         episodes.todo[:] = STEP
         episodes.todo[restarting] = 0
         episodes.run()  # before anything else changes: an action may be refused
         self._steps += 1
-        if restarting.any():
+        if any_restarts:
             self._start(np.flatnonzero(restarting))
         rewards = episodes.rewards.copy()
         rewards[restarting] = 0.0
@@ -197,7 +217,8 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         final = self._observation()
         observations = np.full(self.num_envs, None, object)
         for i in np.flatnonzero(ended):
-            observations[i] = {k: v[i] for k, v in final.items()} if isinstance(final, dict) else final[i]
+            row = {k: v[i].copy() for k, v in final.items()} if isinstance(final, dict) else final[i].copy()
+            observations[i] = row  # where the next episode begins now
         self._start(np.flatnonzero(ended))
         info = self._info()
         info["final_obs"], info["_final_obs"] = observations, ended.copy()
@@ -225,6 +246,8 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         Raises:
             gymnasium.error.ResetNeeded: there has been no reset.
         """
+        self.episodes.renew_observations()
+        self.episodes.look(np.ones(self.num_envs, bool))
         return tuple(self._state_of(i) for i in range(self.num_envs))
 
     def _state_of(self, i: int) -> Any:
@@ -248,11 +271,15 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         Raises:
             ConfigError: another number of states, or the arguments are others.
         """
-        if len(states) != self.num_envs:
-            raise ConfigError(f"{len(states)} states for {self.num_envs} environments")
+        if not isinstance(states, Sequence) or len(states) != self.num_envs:
+            given = f"{len(states)} states" if isinstance(states, Sequence) else shown(states)
+            raise ConfigError(
+                f"{given} for {self.num_envs} environments; expected a sequence with one for each"
+            )
         for state in states:
-            state.check(self.config)
+            self.saved.check(state, self.config)
         self._seed(None, self._ended)  # makes generators, if there are none yet
+        self.episodes.renew_observations()
         for i, state in enumerate(states):
             self._go_back(i, state)
             self._generators[i].bit_generator.state = state.generator
@@ -266,7 +293,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     # ------------------------------------------------------------ looking
 
     def _observation(self) -> Any:
-        return spaces.present(self.config, self.episodes.observations, self.episodes.masks)
+        return spaces.present(self.config, self.episodes.observations, self.episodes.masks, fresh=True)
 
     def _every_step(self) -> dict[str, Any]:
         """Return what every step tells of every environment."""
@@ -281,8 +308,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     def _info(self, ended: NDArray[np.bool_] | None = None) -> dict[str, Any]:
         episodes = self.episodes
         info = self._every_step()
-        for key in list(info):
-            info[f"_{key}"] = np.ones(self.num_envs, bool)
+        info.update(zip([f"_{key}" for key in info], np.ones((len(info), self.num_envs), bool), strict=True))
         if ended is not None and ended.any():
             own = ended & (episodes.outcomes != RUNNING)
             if own.any():
@@ -319,6 +345,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
                 "autoreset_mode": self.autoreset_mode,
                 "max_episode_steps": self.max_episode_steps,
                 "compiled": self.episodes.compiled,
+                "num_threads": self.num_threads,
                 **self.config.model_dump(),
             },
             "own": {name: getattr(self, name) for name in ("_generators", "action_space", "spec")},
@@ -334,4 +361,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             self.set_state(state["states"])
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Nothing to close."""
+        """Free the memory of all environments. Saved states and what was returned stay as they are."""
+        self._started = False
+        if hasattr(self, "episodes"):  # a constructor may have failed
+            self.episodes.close()

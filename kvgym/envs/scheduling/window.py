@@ -30,13 +30,18 @@ MOST_VOLUME = 2**31 - 1
 
 
 class Env(NamedTuple):
-    """The tables of one environment: the simulator's, the settings, the episode, window and heap."""
+    """The tables of one environment: the simulator's, the settings, the episode, window and heap, what is kept at hand.
+
+    ``seen_waiting`` (Q,) and ``seen_active`` (W,), dtype SEEN, are of the requests that an observation shows.
+    """
 
     run: Run
     settings: Any
     episode: Any
     window: Any
     heap: Any
+    seen_waiting: Any
+    seen_active: Any
 
 
 @jit_inline
@@ -95,17 +100,28 @@ def window_refill(settings: Any, episode: Any, window: Any, heap: Any, requests:
 
 
 @jit
-def window_update(
-    settings: Any, episode: Any, window: Any, heap: Any, requests: Any, w: Any, queued: Any
-) -> None:
-    """Bring the window up to date at a boundary."""
+def window_update(e: Env) -> None:
+    """Bring the window up to date at a boundary.
+
+    In the order of the queue it stays as it is, and is filled up from behind, if since the last boundary requests
+    have only come to the end of the queue, and only those have left it that were taken out of the window.
+    """
+    settings, episode, window, requests, w = e.settings, e.episode, e.window, e.run.requests, e.run.w
+    returned = w.total_evicted + w.total_received
+    if episode.returned != returned:
+        for q in range(e.seen_waiting.shape[0]):
+            e.seen_waiting[q].request = 0  # one that comes back may have been changed
     if settings.order == ORDER_QUEUE:
-        episode.num_window = 0
-        episode.cursor = w.queue_head
-        window_refill(settings, episode, window, heap, requests)
+        left = w.total_admitted - episode.admitted
+        if episode.returned != returned or episode.taken != left or w.num_left > 0:
+            episode.num_window = 0
+        last = episode.num_window - 1
+        episode.cursor = w.queue_head if last < 0 else requests[window[last]].queue_next
+        window_refill(settings, episode, window, e.heap, requests)
     elif settings.order != ORDER_RANK:
         for j in range(w.num_queued):
-            window_insert(settings, episode, window, heap, requests, queued[j])
+            window_insert(settings, episode, window, e.heap, requests, e.run.queued[j])
+    episode.returned, episode.admitted, episode.taken = returned, w.total_admitted, 0
 
 
 @jit
@@ -115,6 +131,7 @@ def window_take(settings: Any, episode: Any, window: Any, heap: Any, requests: A
     for k in range(q, episode.num_window - 1):
         window[k] = window[k + 1]
     episode.num_window -= 1
+    episode.taken += 1
     window_refill(settings, episode, window, heap, requests)
     return i
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kvgym.checks import check_seeds
 from kvgym.errors import ConfigError
 from kvgym.execution import make_executor
 from kvgym.experiments.capacity.contenders import Contender, find_policies, pair
@@ -122,11 +123,7 @@ def find_capacity(
 
 
 def _seeds(seeds: int | Iterable[int] | None, load: Load) -> tuple[int, ...]:
-    count = (1 if load.replays else load.scenario.seeds) if seeds is None else seeds
-    numbers = tuple(count) if isinstance(count, Iterable) else tuple(range(count))
-    if not numbers or len(set(numbers)) < len(numbers) or any(s < 0 for s in numbers):
-        raise ConfigError(f"seeds {list(numbers)}; expected at least one, all different whole numbers ≥ 0")
-    return numbers
+    return check_seeds((1 if load.replays else load.scenario.seeds) if seeds is None else seeds)
 
 
 def rate_quest(load: Load, who: Contender, seed: int, tolerance: float) -> Quest:

@@ -1,5 +1,4 @@
 """Sweeps: a comparison at every point of a grid over fields of the scenario and hyperparameters of policies.
 
-``fields`` says what can be swept, ``plan`` what is asked for, ``identity`` what a run depends on, ``journal`` keeps
-what was run in a folder, and ``sweep`` does it.
+``fields`` says what can be swept, ``plan`` what is asked for, and ``sweep`` does it.
 """

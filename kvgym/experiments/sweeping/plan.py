@@ -11,15 +11,16 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from kvgym.batch_time.yaml_files import parse_fields, read_text, shipped_texts
 from kvgym.errors import ConfigError, UnknownNameError, field_errors
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario, located
 from kvgym.experiments.sweeping.fields import TEXTS, check_fields, parse_values
 from kvgym.metrics import metric_info
+from kvgym.reading import parse_fields, read_text, shipped_texts
 from kvgym.specs import split_specs
 
 Value = int | float | bool | str | None
 MOST_POINTS = 100_000
+SEEDS = 5
 
 DEFAULT_METRICS = (
     "e2e_latency_mean", "ttft_mean", "ttft_p99", "tbt_p99", "token_throughput", "request_throughput", "kv_utilisation",
@@ -40,7 +41,7 @@ class SweepPlan(BaseModel):
             the second, …
         points: points besides those of ``fields``, each with a value for the same fields.
         policies: who runs at every point; empty = those of the scenario.
-        seeds: how many seeds.
+        seeds: how many seeds; None = 5, or 1 where every point replays a trace, which is the same for all of them.
         first_seed: the first of them.
         metrics: what table and report show; all are kept.
     """
@@ -54,7 +55,7 @@ class SweepPlan(BaseModel):
     combine: Literal["grid", "zip"] = "grid"
     points: tuple[dict[str, Value], ...] = ()
     policies: tuple[str, ...] = ()
-    seeds: int = Field(default=5, ge=1)
+    seeds: int | None = Field(default=None, ge=1)
     first_seed: int = Field(default=0, ge=0)
     metrics: tuple[str, ...] = DEFAULT_METRICS
 
@@ -93,10 +94,14 @@ class SweepPlan(BaseModel):
         found = tuple(name for name, values in self.fields.items() if len(values) > 1)
         return found or (tuple(self.points[0]) if self.points else ())
 
-    @property
-    def all_seeds(self) -> tuple[int, ...]:
-        """The seeds, the same ones at every point."""
-        return tuple(range(self.first_seed, self.first_seed + self.seeds))
+    def all_seeds(self, scenarios: Sequence[Scenario]) -> tuple[int, ...]:
+        """Return the seeds, the same ones at every point.
+
+        Args:
+            scenarios: those of the points.
+        """
+        unless_told = 1 if all(scenario.replays for scenario in scenarios) else SEEDS
+        return tuple(range(self.first_seed, self.first_seed + (self.seeds or unless_told)))
 
     @property
     def fixed(self) -> dict[str, Value]:

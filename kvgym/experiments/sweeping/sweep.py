@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +14,20 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError
 from kvgym.execution import make_executor
 from kvgym.experiments.comparison import label_of
-from kvgym.experiments.result_files import run_context, write_json, write_table, write_text
-from kvgym.experiments.runs import Played, Player, Run, play_runs
+from kvgym.experiments.identity import run_keys, setting_key
+from kvgym.experiments.journal import Journal, has_runs, play_kept
+from kvgym.experiments.result_files import run_context, write_json, write_table
+from kvgym.experiments.runs import Played, Player, Run
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate, mean_interval
 from kvgym.experiments.sweeping.fields import set_fields, with_hyperparameters
-from kvgym.experiments.sweeping.identity import run_keys, setting_key
-from kvgym.experiments.sweeping.journal import Journal, has_runs
 from kvgym.experiments.sweeping.plan import SweepPlan, load_plan, make_plan
+from kvgym.files import write_text
 from kvgym.frame import Frame
 from kvgym.metrics import metric_info, metric_names
-from kvgym.policy import REFERENCE_ONLY, clairvoyant_labels
+from kvgym.policy import REFERENCE_ONLY, Policy, clairvoyant_labels
+from kvgym.reading import mapping, parse_json, read_bytes
+from kvgym.routing import Router
 
 PLAN_FILE = "plan.json"
 
@@ -185,17 +188,15 @@ def sweep(
     """
     chosen = make_plan(plan)
     chosen.check()
-    runs, keys, points, scenarios, labels = _lay_out(chosen)
+    laid = _lay_out(chosen)
     if folder is None:
-        found = _play(runs, keys, None, jobs, ray, progress)
-        return SweepResult(chosen, points, labels, chosen.all_seeds, found[0], scenarios, *found[1:])
+        return laid.result(*_play(laid.runs, laid.keys, None, jobs, ray, progress))
     if not resume and has_runs(folder):
         raise ConfigError(f"{folder} has runs of a sweep; resume it, or choose another folder")
     with Journal(folder) as journal:
         # As Python's JSON, which knows infinity: a horizon may be that.
-        write_text(Path(folder) / PLAN_FILE, json.dumps(chosen.model_dump(mode="json"), indent=2))
-        found = _play(runs, keys, journal, jobs, ray, progress)
-    return SweepResult(chosen, points, labels, chosen.all_seeds, found[0], scenarios, *found[1:])
+        write_text(Path(folder) / PLAN_FILE, json.dumps(chosen.model_dump(mode="json"), indent=2) + "\n")
+        return laid.result(*_play(laid.runs, laid.keys, journal, jobs, ray, progress))
 
 
 def plan_of(folder: str | Path) -> SweepPlan:
@@ -207,54 +208,61 @@ def plan_of(folder: str | Path) -> SweepPlan:
     path = Path(folder) / PLAN_FILE
     if not path.is_file():
         raise ConfigError(f"{folder}: no folder of a sweep, it has no {PLAN_FILE}")
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: expected the fields of a sweep")
-    return make_plan(content, str(path))
+    where = f"sweep {path}"
+    return make_plan(mapping(parse_json(read_bytes(path, "sweep"), where), where), str(path))
 
 
-def _lay_out(
-    plan: SweepPlan,
-) -> tuple[
-    dict[tuple[int, int, int], Run],
-    dict[tuple[int, int, int], str],
-    tuple[dict[str, Any], ...],
-    tuple[Scenario, ...],
-    tuple[str, ...],
-]:
-    """Return runs and their keys by place, points, scenarios and labels; every mistake in the plan comes up here."""
+class _Layout(NamedTuple):
+    """The runs of a plan and their keys by place (point, policy, seed), and what the places stand for."""
+
+    plan: SweepPlan
+    runs: dict[tuple[int, int, int], Run]
+    keys: dict[tuple[int, int, int], str]
+    points: tuple[dict[str, Any], ...]
+    scenarios: tuple[Scenario, ...]
+    labels: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+    def result(self, played: dict[tuple[int, int, int], Played], total: int, made: int) -> SweepResult:
+        """Return the result, once all have been played."""
+        return SweepResult(
+            self.plan, self.points, self.labels, self.seeds, played, self.scenarios, total, made
+        )
+
+
+def _lay_out(plan: SweepPlan) -> _Layout:
+    """Return what is to be run; every mistake in the plan comes up here."""
     base, points = plan.make_scenario(), plan.make_points()
     specs = plan.policies or base.policies
-    seeds = plan.all_seeds
     labels = tuple(label_of(with_hyperparameters(spec, plan.fixed)) for spec in specs)
     if len(set(labels)) < len(labels):
         raise ConfigError(f"policies {', '.join(labels)}: one is listed twice")
-    runs: dict[tuple[int, int, int], Run] = {}
-    keys: dict[tuple[int, int, int], str] = {}
     scenarios: list[Scenario] = []
+    players: list[tuple[list[Policy], Router | None]] = []
     settings: dict[str, str] = {}
-    for i, point in enumerate(points):
+    for point in points:
         values = {**plan.fixed, **point}
         try:
             scenario = set_fields(base, values).resolved()
             if (text := scenario.model_dump_json()) not in settings:
                 scenario.make_system()
                 settings[text] = setting_key(scenario)
-            router = scenario.make_router()
-            policies = [with_hyperparameters(spec, values) for spec in specs]
+            players.append(([with_hyperparameters(spec, values) for spec in specs], scenario.make_router()))
         except ConfigError as error:
             at = ", ".join(f"{name} = {value}" for name, value in point.items())
             raise ConfigError(f"at {at}: {error}" if at else str(error)) from None
         scenarios.append(scenario)
-        of_policies = [run_keys(settings[text], policy, router, seeds) for policy in policies]
+    seeds = plan.all_seeds(scenarios)
+    runs: dict[tuple[int, int, int], Run] = {}
+    keys: dict[tuple[int, int, int], str] = {}
+    for i, (scenario, (policies, router)) in enumerate(zip(scenarios, players, strict=True)):
+        setting = settings[scenario.model_dump_json()]
+        of_policies = [run_keys(setting, policy, router, seeds) for policy in policies]
         for k, seed in enumerate(seeds):
             for j, policy in enumerate(policies):
                 runs[i, j, k] = Run(scenario, policy, None, seed, labels[j])
                 keys[i, j, k] = of_policies[j][k]
-    return runs, keys, points, tuple(scenarios), labels
+    return _Layout(plan, runs, keys, points, tuple(scenarios), labels, seeds)
 
 
 def _play(
@@ -266,22 +274,18 @@ def _play(
     progress: Progress | None,
 ) -> tuple[dict[tuple[int, int, int], Played], int, int]:
     """Return what each run gave, how many there are, and how many were made."""
-    known: dict[str, Played] = {} if journal is None else dict(journal.known)
-    missing = {key: runs[place] for place, key in keys.items() if key not in known}
-    names, todo, total = list(missing), list(missing.values()), len(set(keys.values()))
-    done = total - len(todo)
+    distinct = {key: runs[place] for place, key in keys.items()}
+    names, todo, total = list(distinct), list(distinct.values()), len(distinct)
+    known = 0 if journal is None else len(distinct.keys() & journal.known.keys())
+    found: dict[str, Played] = {}
     if progress is not None:
-        progress("", done, total)
-    if todo:
-        with make_executor(Player(), jobs, ray=ray) as executor:
-            for place, played in play_runs(todo, executor):
-                known[names[place]] = played
-                if journal is not None:
-                    journal.add(names[place], played)
-                done += 1
-                if progress is not None:
-                    progress(f"{todo[place].label}, seed {todo[place].seed}", done, total)
-    return {place: known[key] for place, key in keys.items()}, total, len(todo)
+        progress("", known, total)
+    with make_executor(Player(), jobs, ray=ray) as executor:
+        for place, played in play_kept(todo, names, executor, journal):
+            found[names[place]] = played
+            if progress is not None and len(found) > known:
+                progress(f"{todo[place].label}, seed {todo[place].seed}", len(found), total)
+    return {place: found[key] for place, key in keys.items()}, total, total - known
 
 
 __all__ = ["SweepResult", "load_plan", "plan_of", "sweep"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from kvgym.errors import ConfigError, TraceFormatError
+from kvgym.errors import ConfigError, TraceFormatError, some
 from kvgym.workloads.traces.source import SourceFile
 from kvgym.workloads.traces.values import DATE, PER_SECOND, Column, Columns, to_seconds
 
@@ -119,8 +119,8 @@ class OwnTable:
         given = {short: found.get(target, "NAME") for short, target in SHORT.items()}
         suggestion = ",".join(f"{short}={name}" for short, name in given.items())
         return (
-            f"found columns {', '.join(names[:24]) or 'none'}: {'; '.join(problems)}. Name them: --columns "
-            f'"{suggestion}" (columns in YAML and Python; arrival=none where there are no times)'
+            f"found columns {some(names, 60) or 'none'}: {'; '.join(problems)}. Name them: --columns "
+            f'"{suggestion}"'
         )
 
     def read(self, source: SourceFile, tokenizer: object) -> tuple[Columns, list[str]]:

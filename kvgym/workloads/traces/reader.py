@@ -249,7 +249,7 @@ def _identity(path: str | Path, *way: Any) -> tuple[Any, ...] | None:
     """Return what tells a file and the way to read it from all others, None if there is no such file."""
     try:
         found = Path(path).stat()
-    except OSError:
+    except (OSError, ValueError):
         return None
     state = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
     return str(path), repr(way), *state
@@ -350,10 +350,11 @@ def _detect(source: SourceFile) -> Format:
     for name in FORMATS:
         if FORMATS[name].matches(source.names):
             return FORMATS[name]
-    known = ", ".join(FORMATS)
-    what = OwnTable().complaint(source.names)
+    message = f"{source.path}: unknown format; {OwnTable().complaint(source.names)}"
     raise TraceFormatError(
-        f"{source.path}: unknown format; {what}. Known formats: {known} (kvgym list traces)"
+        message,
+        f"{message}\ncolumns likewise in YAML and Python; arrival=none where there are no times\n"
+        f"known formats (kvgym list traces): {', '.join(FORMATS)}",
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.files import whole_file, write_text
 from kvgym.frame import pyarrow
 from kvgym.workloads.base import substream
 from kvgym.workloads.lengths import LogNormalLength
@@ -57,17 +58,18 @@ def write_sample_trace(
         raise UnknownNameError("trace format", format, ["kvgym", *_ROWS])
     rows = _ROWS[format](table)
     if path.suffix == ".csv":
-        with path.open("w", encoding="utf-8", newline="") as file:
+        with whole_file(path) as place, place.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
             writer.writerows(rows)
     elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
     elif path.suffix == ".json":
-        path.write_text(json.dumps(rows), encoding="utf-8")
+        write_text(path, json.dumps(rows))
     elif path.suffix == ".parquet":
         pa = pyarrow()
-        pa.parquet.write_table(pa.Table.from_pylist(rows), path)
+        with whole_file(path) as place:
+            pa.parquet.write_table(pa.Table.from_pylist(rows), place)
     else:
         raise ConfigError(f"{path}: unknown ending; valid: .csv, .jsonl, .json, .parquet")
     return table

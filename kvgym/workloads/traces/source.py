@@ -51,12 +51,15 @@ class SourceFile:
             TraceFormatError: missing, empty, compressed, binary or wrongly encoded file, or no header.
         """
         path = Path(path)
-        if not path.exists():
-            raise TraceFormatError(f"{path}: no such file")
-        if not path.is_file():
-            raise TraceFormatError(f"{path}: a folder, not a trace file")
-        with path.open("rb") as file:
-            head = file.read(_SNIFF)
+        try:
+            with path.open("rb") as file:
+                head = file.read(_SNIFF)
+        except FileNotFoundError:
+            raise TraceFormatError(f"{path}: no such file") from None
+        except IsADirectoryError:
+            raise TraceFormatError(f"{path}: a folder, not a trace file") from None
+        except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
+            raise TraceFormatError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
         if not head.strip():
             raise TraceFormatError(f"{path}: the file is empty; expected a trace with at least one request")
         if head.startswith(b"PAR1"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from kvgym.errors import ConfigError
+from kvgym.files import write_text
 from kvgym.frame import Frame
 from kvgym.workloads.table import RequestTable
 
@@ -41,7 +42,6 @@ def write_requests(table: RequestTable, path: str | Path) -> None:
     elif suffix == ".parquet":
         frame.write_parquet(path)
     elif suffix == ".jsonl":
-        with path.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(json.dumps(row) + "\n" for row in frame.rows())
+        write_text(path, "".join(json.dumps(row) + "\n" for row in frame.rows()))
     else:
         raise ConfigError(f"{path}: unknown ending {suffix!r}; valid: .csv, .jsonl, .parquet")

@@ -80,7 +80,7 @@ def family(**changes):
     ("changes", "message"),
     [
         ({"algorithm": "cma"}, "unknown algorithm 'cma'. Did you mean"),
-        ({"generation": 3}, "generation: there is no such field; valid there: name, .*generations"),
+        ({"generation": 3}, "generation: there is no such field; did you mean 'generations'"),
         ({"held_out": {"seeds": 3}}, "held_out.seeds: .*valid there: services, first_seed"),
         (
             {"services": family(burstiness=2)},
@@ -91,6 +91,7 @@ def family(**changes):
         ({"services": {"families": []}}, "services.families"),
         ({"metric": "batch_size"}, "batch_size has no better or worse"),
         ({"metric": "happiness"}, "unknown metric"),
+        ({"metric": "goodput"}, "training 'tiny': goodput counts requests within SLOs of their own"),
         ({"policy": "mc_fs"}, "training 'tiny': unknown policy 'mc_fs'"),
         ({"fixed": {"overun": "extend"}}, "training 'tiny': .*overun"),
         ({"reference": ["fcsf"]}, "training 'tiny': unknown policy 'fcsf'"),

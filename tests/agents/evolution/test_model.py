@@ -5,7 +5,6 @@ import json
 import pytest
 
 import kvgym
-from kvgym.agents.evolution import model as module
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.library import load_agent, load_model
 from kvgym.errors import ConfigError
@@ -42,7 +41,7 @@ def test_by_path_in_a_comparison(tmp_path):
     assert comparison.policies == (label, spec)
     one, two = (comparison.values(p, "e2e_latency_mean").tolist() for p in comparison.policies)
     assert one == two
-    assert comparison.hyperparameters[label] == {"protection": 0.2, "overrun": "extend"}
+    assert comparison.hyperparameters[label] == {"protection": 0.2, "overrun": "extend", "strict": False}
     assert load_model(path).weights == {"protection": 0.2}
     with pytest.raises(ConfigError, match="takes no environment arguments; got hold"):
         load_agent(path, hold=3)
@@ -117,9 +116,9 @@ def test_ranges_of_policies_that_declare_none_are_theirs(tmp_path):
 
 
 def test_size_and_absence(tmp_path, monkeypatch):
-    with pytest.raises(ConfigError, match="no file that can be read"):
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
         load_agent(tmp_path / "none.json")
-    monkeypatch.setattr(module, "MAX_BYTES", 10)
+    monkeypatch.setattr("kvgym.reading.MAX_BYTES", 10)
     MODEL.save(tmp_path / "agent.json")
     with pytest.raises(ConfigError, match="larger than 10 bytes"):
         EvolvedModel.load(tmp_path / "agent.json")

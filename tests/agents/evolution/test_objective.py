@@ -16,6 +16,7 @@ from kvgym.agents.evolution.objective import (
     measure,
     measure_reference,
     objective,
+    weighed,
 )
 from kvgym.agents.evolution.services import Services
 from kvgym.errors import ConfigError, UnknownNameError
@@ -47,6 +48,12 @@ def found(metric, value, left=0.0, error=""):
 )
 def test_by_hand(metric, value, reference, expected):
     assert objective(found(metric, value), metric, reference) == pytest.approx(expected)
+
+
+def test_losses_may_weigh_more():
+    assert weighed(0.2, 5.0) == 1.0
+    assert weighed(-0.2, 5.0) == -0.2
+    assert weighed(0.2, 1.0) == 0.2
 
 
 def test_what_is_left_undone():

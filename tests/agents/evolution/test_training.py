@@ -12,6 +12,7 @@ from evolution_runs import TINY
 
 import kvgym
 from kvgym.agents.checkpoints import checkpoints
+from kvgym.agents.config import make_training
 from kvgym.agents.evolution.logs import Curves
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.objective import best_value, measure, measure_reference, objective
@@ -37,8 +38,6 @@ def same(one, two):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    from kvgym.agents.config import make_training
-
     return train(make_training(TINY), folder, command="a test")
 
 
@@ -175,8 +174,8 @@ def test_folders_that_are_taken_or_damaged(whole, tiny, tmp_path):
     with pytest.raises(ConfigError, match="holds no training run"):
         resume(tmp_path)
     for name, text, message in (
-        ("strategy.json", "{", "cannot be read: .*remove the checkpoint's folder"),
-        ("strategy.json", "[]", "expected a mapping"),
+        ("strategy.json", "{", "not valid JSON: .*remove the checkpoint's folder"),
+        ("strategy.json", "[]", "must be a mapping"),
         ("strategy.json", "{}", "damaged: KeyError.*remove the checkpoint's folder"),
         ("state.json", '{"steps": 6}', "damaged: KeyError"),
     ):
@@ -234,3 +233,10 @@ def test_without_pytorch(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "agent: run/best.json" in done.stdout
+
+
+def test_losses_weigh_more_in_the_search_and_not_in_what_is_shown(tmp_path):
+    even = train(make_training({**TINY, "generations": 0}), tmp_path / "even")
+    losses = train(make_training({**TINY, "generations": 0, "behind": 5}), tmp_path / "losses")
+    assert losses.curve[0]["held_out"] > even.curve[0]["held_out"]  # some reference is better on some service
+    assert (losses.best, losses.start) == (even.best, even.start)

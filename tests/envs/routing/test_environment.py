@@ -186,8 +186,8 @@ def test_an_episode_that_is_over_before_it_begins():
 def test_a_livelock_truncates(requests_of):
     """A scheduler that protects nearly all memory never lets the request in."""
     env = RoutingEnv(
-        scenario="mc-sf-model-2", workers=2, policy="alpha_greedy:alpha=0.9", stall_limit=20, reward_scale=1.0,
-        workload=requests_of((0, 6, 1), (1, 1, 1)),
+        scenario="mc-sf-model-2", workers=2, policy="alpha_greedy:alpha=0.9,strict=True", stall_limit=20,
+        reward_scale=1.0, workload=requests_of((0, 6, 1), (1, 1, 1)),
     )  # fmt: skip
     env.reset(seed=0)
     assert not any(env.step(0)[2:4])

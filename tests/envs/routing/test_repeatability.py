@@ -10,9 +10,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
+from playing.checks import time_inside
+from playing.configurations import routing_arguments
 from routing_play import (
     CLUSTERS,
-    SHORT,
     SMALL,
     TIGHT,
     random_episode,
@@ -26,34 +27,10 @@ from kvgym.errors import ConfigError, UnknownNameError
 # ---------------------------------------------------------------- random play, repeatability
 
 
-def random_arguments(rng):
-    """Return a valid configuration."""
-
-    def one(*options):
-        return options[int(rng.integers(len(options)))]
-
-    arguments = {
-        **CLUSTERS[one(*CLUSTERS)],
-        "policy": one("mc_sf", "fcfs", "alpha_greedy:alpha=0.2", "sarathi", "work_conserving_fcfs"),
-        "workload": {**SHORT, "predictions": {"kind": "noisy", "epsilon": 0.3}},
-        "kv_capacity": int(rng.integers(150, 400)),
-        "num_requests": int(rng.integers(1, 50)),
-        "rate": one(20.0, 200.0, 2000.0),
-        "observation": one("flat", "dict", "rllib"),
-        "information": one([], ["predicted_length"], ["true_length", "slo"]),
-        "stall_limit": one(None, 100),
-    }
-    system = {"first_token": one("counted", "uncounted"), "requeue": one("arrival", "front", "back")}
-    arguments["system"] = {**arguments.get("system", {}), **system}
-    if rng.random() < 0.3:
-        arguments["horizon"] = float(rng.uniform(0.1, 5))
-    return arguments
-
-
 @pytest.mark.parametrize("number", range(40))
 def test_random_play(number, equal):
     rng = np.random.default_rng(number)
-    arguments = random_arguments(rng)
+    arguments = routing_arguments(rng)
     env = RoutingEnv(**arguments)
     steps = random_episode(env, number)
     assert all(step[0] in env.observation_space for step in steps), arguments
@@ -61,8 +38,7 @@ def test_random_play(number, equal):
     assert [type(x) for x in steps[-1][1:4]] == [float, bool, bool]
     result, info = env.result(), steps[-1][4]
     assert result.completed == info["completed"] == steps[-1][2]
-    left = np.where(np.isnan(result.requests["finish_time"]), info["time"], result.requests["finish_time"])
-    inside = np.maximum(left - result.table.arrival_time, 0).sum() / arguments["num_requests"]
+    inside = time_inside(result, info["time"]) / arguments["num_requests"]
     assert sum(step[1] for step in steps[1:]) == pytest.approx(-inside, rel=1e-9)
     assert equal(random_episode(env, number), steps)
     assert equal(random_episode(pickle.loads(pickle.dumps(env)), number), steps)
@@ -70,7 +46,7 @@ def test_random_play(number, equal):
 
 @pytest.mark.parametrize("number", range(6))
 def test_plain_python_takes_the_same_steps(number, equal):
-    arguments = {**random_arguments(np.random.default_rng(100 + number)), "num_requests": 8}
+    arguments = {**routing_arguments(np.random.default_rng(100 + number)), "num_requests": 8}
     found = [random_episode(RoutingEnv(compiled=c, **arguments), number) for c in (True, False)]
     assert equal(*found), arguments
 
@@ -155,18 +131,21 @@ def test_vector(observation, equal):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"worker": 3}, "worker: .*arguments: scenario, workers, policy"),
+        ({"worker": 3}, "worker: .*valid there: scenario, workers, policy"),
         ({"workers": 1}, "workers"),
         ({"workers": [{"count": 1}]}, "1 workers.*no choice"),
         ({"workers": [{"role": "prefill"}, {"role": "decode"}]}, "2 workers, 1 of them for prefill"),
         ({"workers": [{"count": 2, "rolle": "mixed"}]}, "rolle"),
         ({"observation": "image"}, "observation"),
-        ({"information": ["class_rates"]}, "unknown information 'class_rates'; valid: predicted_length"),
+        (
+            {"information": ["class_rates"]},
+            "unknown information 'class_rates'.*Valid names: .*predicted_length",
+        ),
         ({"information": ["length_interval"]}, "requests have no predicted_low"),
         ({"information": ["class"]}, "requests have no class_id"),
         ({"policy": "wait"}, "needs class"),
         ({"policy": "mc_sf:protection=3"}, "protection"),
-        ({"reward": {"speed": 1.0}}, "unknown reward term 'speed'; valid: latency"),
+        ({"reward": {"speed": 1.0}}, "unknown reward term 'speed'.*Valid names: .*latency"),
         ({"reward_scale": 0}, "reward_scale"),
         ({"horizon": float("inf")}, "horizon"),
         ({"render_mode": "human"}, "render_mode = 'human'; valid: rgb_array, ansi"),

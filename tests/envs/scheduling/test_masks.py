@@ -22,13 +22,13 @@ class Snapshot:
 
     def __init__(self, env):
         self.env, self.block = env, env.episodes.slots[0].block
-        self.buffer = self.block._buffer.copy()
+        self.buffer = self.block.memory.copy()
         self.arrays = {name: getattr(env.episodes, name).copy() for name in self.ARRAYS}
         self.done = env._done
         self.reference = copy.copy(env.episodes.slots[0].reference)
 
     def restore(self):
-        self.block._buffer[:] = self.buffer
+        self.block.memory[:] = self.buffer
         for name, array in self.arrays.items():
             getattr(self.env.episodes, name)[:] = array
         self.env._done = self.done
@@ -38,7 +38,7 @@ class Snapshot:
         """Return what the action does: the step and the state after it."""
         self.restore()
         observation, reward, terminated, truncated, info = self.env.step(action)
-        state = self.block._buffer.copy()
+        state = self.block.memory.copy()
         self.restore()
         return (observation, reward, terminated, truncated), info, state
 
@@ -151,20 +151,20 @@ def check_actions(env, rng, equal):
             action = env.action_space.sample()
             chosen = [part[level] for part, level in zip(env.sample_mask(), action, strict=True)]
             assert (snapshot.outcome(action)[1]["ignored"] == 0) == all(chosen)
-    np.testing.assert_array_equal(snapshot.block._buffer, before)
+    np.testing.assert_array_equal(snapshot.block.memory, before)
 
 
 def check_states_equal(env, state, idle):
     """Compare two states but for the count of what was ignored."""
     block = env.episodes.slots[0].block
-    kept = block._buffer.copy()
+    kept = block.memory.copy()
     found = []
     for content in (state, idle):
-        block._buffer[:] = content
+        block.memory[:] = content
         block["episode"]["num_ignored"] = 0
         scratch = ("load", "admit", "admit_tokens", "evict")
         found.append({name: table.tobytes() for name, table in block.tables.items() if name not in scratch})
-    block._buffer[:] = kept
+    block.memory[:] = kept
     assert [name for name in found[0] if found[0][name] != found[1][name]] == []
 
 

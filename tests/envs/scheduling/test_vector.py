@@ -211,6 +211,61 @@ def test_wrappers(name, small):
     assert all(episode["l"] > 0 for episode in seen)
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_any_number_of_threads_gives_the_same_bits(mode, small, equal):
+    """Ends and new episodes included, and after a copy, which has threads of its own."""
+    arguments = {**small, **TINY, "autoreset_mode": mode}
+    alone = ServingVectorEnv(5, **arguments)
+    others = [ServingVectorEnv(5, num_threads=n, **arguments) for n in (2, 3, 9)]
+    others.append(pickle.loads(pickle.dumps(others[0])))
+    assert others[-1].num_threads == 2
+    expected = alone.reset(seed=1)
+    assert all(equal(env.reset(seed=1), expected) for env in others)
+    ends = 0
+    for _ in range(60):
+        actions = alone.action_masks()[:, 1].astype(np.int64)
+        expected = alone.step(actions)
+        assert all(equal(env.step(actions), expected) for env in others)
+        done = expected[2] | expected[3]
+        ends += int(done.sum())
+        if mode == AutoresetMode.DISABLED and done.any():
+            again = {"options": {"reset_mask": done}}
+            expected = alone.reset(**copy.deepcopy(again))
+            assert all(equal(env.reset(**copy.deepcopy(again)), expected) for env in others)
+    assert ends >= 5
+    others[0].close()
+    assert equal(others[1].reset(seed=2), alone.reset(seed=2))
+
+
+def test_threads_refuse_an_action_before_anything_changes(small, equal):
+    env, twin = (ServingVectorEnv(4, num_threads=n, **small) for n in (3, 1))
+    env.reset(seed=0)
+    twin.reset(seed=0)
+    with pytest.raises(ConfigError, match="of environment 3 is 99, outside"):
+        env.step(np.array([0, 0, 0, 99]))
+    actions = env.action_masks()[:, 1].astype(np.int64)
+    assert equal(env.step(actions), twin.step(actions))
+
+
+@pytest.mark.parametrize("threads", [0, 1.0, True, "2"])
+def test_wrong_numbers_of_threads(threads, small):
+    with pytest.raises(ConfigError, match=r"num_threads = .*; expected a whole number ≥ 1"):
+        ServingVectorEnv(2, num_threads=threads, **small)
+
+
+def test_a_state_does_not_depend_on_what_the_caller_did_to_the_observation(small, equal):
+    """Observations are given away: states, and resets of others, look at the environments again."""
+    env, twin = (ServingVectorEnv(3, autoreset_mode="Disabled", **small) for _ in range(2))
+    some = {"reset_mask": np.array([True, False, True])}
+    for e in (env, twin):
+        e.reset(seed=4)
+        observation = e.step(np.ones(3, np.int64))[0]
+        if e is env:
+            observation[:] = 7.0
+    assert equal([s.episode.outputs for s in env.get_state()], [s.episode.outputs for s in twin.get_state()])
+    assert equal(env.reset(options=dict(some)), twin.reset(options=dict(some)))
+
+
 def test_metadata_and_arguments(small):
     env = ServingVectorEnv(2, **small)
     assert env.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP

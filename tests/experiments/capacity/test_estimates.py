@@ -109,7 +109,7 @@ def test_a_remark_where_memory_is_not_what_binds():
 def test_a_policy_that_fails_has_its_error():
     base = load_scenario("a100-llama2-70b").override(workload={"preset": "lmsys", "num_requests": 40})
     load, player = Load(base), Player()
-    made = make_policy("alpha_greedy:alpha=0.99")
+    made = make_policy("alpha_greedy:alpha=0.99,strict=True")
     _, requests = player.requests(load.scenario, 0)
     own = worker_estimates(load, made, requests, *player(estimate_runs(load, made, 0)), rates=(0.0, 0.0))
     assert own.error

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from trace_files import OWN, write
 
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.comparison import compare
+from kvgym.experiments.journal import Journal
 from kvgym.experiments.scenario import load_scenario
-from kvgym.experiments.sweeping.journal import Journal
 from kvgym.experiments.sweeping.sweep import PLAN_FILE, plan_of, sweep
 
 PLAN = {
@@ -129,12 +130,12 @@ def test_a_line_that_was_cut_is_run_again(result, tmp_path):
 @pytest.mark.parametrize("line", ["nonsense", "[]", '{"key": 3}', '{"key": "a", "metrics": {"speed": 1}}'])
 def test_damaged_files_are_named(tmp_path, line):
     (tmp_path / "runs.jsonl").write_text(line + "\n")
-    with pytest.raises(ConfigError, match=r"runs.jsonl, line 1: not a run of a sweep"):
+    with pytest.raises(ConfigError, match=r"runs.jsonl, line 1: not a run"):
         sweep(PLAN, tmp_path, resume=True)
 
 
 def test_one_process_at_a_time(tmp_path):
-    with Journal(tmp_path), pytest.raises(ConfigError, match="another process works on it"):
+    with Journal(tmp_path), pytest.raises(ConfigError, match="works on it; wait until that has ended"):
         Journal(tmp_path)
     with Journal(tmp_path):
         pass
@@ -305,3 +306,13 @@ def test_nothing_is_lost_or_repeated_when_it_is_killed(tmp_path, jobs):
     assert after.num_new == 200 - len(keys)
     assert after.to_frame().equals(sweep(plan).to_frame())
     assert len(Path(file).read_text().splitlines()) == 200
+
+
+def test_of_a_replayed_trace_one_seed_says_all(tmp_path):
+    trace = write(tmp_path, OWN + "0.0,20,5\n0.5,30,4\n")
+    fields = {"kv_capacity": [2000, 3000]}
+    replayed = {"hardware": "llama2-70b-a100-tp2", "workload": {"trace": str(trace)}}
+    plan = {"scenario": replayed, "fields": fields, "policies": ["fcfs"]}
+    assert sweep(plan).seeds == (0,)
+    assert sweep({**plan, "seeds": 2}).seeds == (0, 1)
+    assert sweep({"fields": {**fields, "num_requests": 5}, "policies": ["fcfs"]}).seeds == (0, 1, 2, 3, 4)

@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.simulator.compiled import jit
 
 
@@ -159,5 +159,4 @@ def name_of(space: spaces.Space[Any]) -> str:
 
 
 def _short(action: Any) -> str:
-    text = " ".join(repr(action).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return " ".join(shown(action, 60).split())

@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
 from kvgym.errors import ConfigError, KVGymError
-from kvgym.experiments.runs import Played, RunRecord
+from kvgym.execution import Executor
+from kvgym.experiments.runs import Played, Run, RunRecord, play_runs
+from kvgym.files import alone_in
 from kvgym.metrics import metric_names
 
 FILE = "runs.jsonl"
+"""Of a sweep, which goes on in it."""
+
+UNFINISHED = "unfinished.jsonl"
+"""Of what writes its results at the end: it is there only as long as they are not."""
 
 
 class Journal:
@@ -25,6 +31,7 @@ class Journal:
 
     Args:
         folder: created if missing.
+        file: name of the file in it.
 
     Raises:
         ConfigError: the folder cannot be written, another process has it open, or the file is something else.
@@ -33,19 +40,18 @@ class Journal:
         known: what was run, by key.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self.path = Path(folder) / FILE
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: TextIO = self.path.open("a+", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{self.path}: cannot be written: {error.strerror}") from None
-        try:
-            _lock(self._file, self.path)
+    def __init__(self, folder: str | Path, file: str = FILE) -> None:
+        self.path = Path(folder) / file
+        with contextlib.ExitStack() as opened:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                opened.enter_context(alone_in(self.path.parent))
+                self._file: TextIO = self.path.open("a+", encoding="utf-8")
+            except OSError as error:
+                raise ConfigError(f"{self.path}: cannot be written: {error.strerror}") from None
+            opened.callback(self._close_file)
             self.known = self._read()
-        except BaseException:
-            self._file.close()
-            raise
+            self._opened = opened.pop_all()
 
     def add(self, key: str, played: Played) -> None:
         """Write a run down; it outlives this process, however that ends.
@@ -53,18 +59,21 @@ class Journal:
         Raises:
             KVGymError: it cannot be written, as on a full disk; what was written before is kept.
         """
-        self.known[key] = played
+        self.known[key] = replace(played, result=None)
         try:
             self._file.write(_line(key, played))
             self._file.flush()
         except OSError as error:
             raise KVGymError(
                 f"{self.path}: cannot be written: {error.strerror}; the {len(self.known) - 1:,} runs before are kept, "
-                "resume the sweep when there is room"
+                "go on when there is room"
             ) from None
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and let other processes in."""
+        self._opened.close()
+
+    def _close_file(self) -> None:
         with contextlib.suppress(OSError):  # of a line that could not be written, which was told
             self._file.close()
 
@@ -92,7 +101,7 @@ class Journal:
                 key, played = _parse(json.loads(line))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise ConfigError(
-                    f"{self.path}, line {number}: not a run of a sweep ({error!r}); choose another folder, or remove "
+                    f"{self.path}, line {number}: not a run ({error!r}); choose another folder, or remove "
                     "the line"
                 ) from None
             found[key] = played
@@ -106,20 +115,32 @@ class Journal:
             raise ConfigError(f"{self.path}, line {number}: not text; choose another folder") from None
 
 
-def _lock(file: TextIO, path: Path) -> None:
-    """Keep other processes out for as long as the file is open; where the system knows no such locks, nothing."""
-    try:
-        import fcntl
-    except ImportError:
+def play_kept(
+    runs: Sequence[Run],
+    keys: Sequence[str],
+    executor: Executor[Sequence[Run], list[Played]],
+    journal: Journal | None,
+) -> Iterator[tuple[int, Played]]:
+    """Do runs as :func:`~kvgym.experiments.runs.play_runs` does, but those that a journal has come from there.
+
+    Args:
+        runs: the runs; one that is to keep its result is made again in any case.
+        keys: what tells each run, see :mod:`kvgym.experiments.identity`; not read without a journal.
+        executor: of a :class:`~kvgym.experiments.runs.Player`.
+        journal: where each run is written down as soon as it is there; None = nowhere.
+    """
+    if journal is None:
+        yield from play_runs(runs, executor)
         return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ConfigError(
-            f"{path.parent}: another process works on it; choose another folder, or wait"
-        ) from None
-    except OSError:  # a file system without locks
-        return
+    left = []
+    for place, (run, key) in enumerate(zip(runs, keys, strict=True)):
+        if key in journal.known and not run.log:
+            yield place, journal.known[key]
+        else:
+            left.append(place)
+    for number, played in play_runs([runs[place] for place in left], executor):
+        journal.add(keys[left[number]], played)
+        yield left[number], played
 
 
 def _line(key: str, played: Played) -> str:

@@ -17,11 +17,12 @@ from kvgym.policy import Policy
 from kvgym.routing import Router
 from kvgym.version import __version__
 
-_PACKAGE = Path(__file__).resolve().parents[2]
+_PACKAGE = Path(__file__).resolve().parents[1]
 DECISIVE = (
-    "agents", "baselines", "batch_time", "configs/gpu", "configs/hardware", "configs/model", "configs/scenario", "envs",
-    "experiments/runs.py", "experiments/scenario.py", "kernels.py", "metrics.py", "policy.py", "registry.py",
-    "routing.py", "runner.py", "seeding.py", "simulator", "specs.py", "theory", "window.py", "workloads",
+    "agents", "baselines", "batch_time", "checks.py", "configs/gpu", "configs/hardware", "configs/model",
+    "configs/scenario", "envs", "experiments/runs.py", "experiments/scenario.py", "kernels.py", "metrics.py",
+    "policy.py", "reading.py", "registry.py", "routing.py", "runner.py", "seeding.py", "simulator",
+    "specs.py", "theory", "window.py", "workloads",
 )  # fmt: skip
 """Parts of the library that decide what a run gives; an agent's scales are those of the scenario of its training."""
 

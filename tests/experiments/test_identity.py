@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import yaml
 
+from kvgym.experiments import identity
+from kvgym.experiments.identity import code_digest, run_key, setting_key
 from kvgym.experiments.scenario import load_scenario
-from kvgym.experiments.sweeping import identity
 from kvgym.experiments.sweeping.fields import set_fields
-from kvgym.experiments.sweeping.identity import code_digest, run_key, setting_key
 from kvgym.policy import POLICIES, Policy, PolicyInfo, make_policy
 from kvgym.routing import make_router
 
@@ -49,7 +49,7 @@ def test_a_default_that_is_said_is_the_default():
 
 def test_keys_are_equal_in_every_process():
     code = (
-        "from kvgym.experiments.sweeping.identity import *; from kvgym.experiments.scenario import load_scenario; "
+        "from kvgym.experiments.identity import *; from kvgym.experiments.scenario import load_scenario; "
         "from kvgym.policy import make_policy; "
         "s = load_scenario('a100-llama2-70b').override(workload={'preset': 'lmsys', 'num_requests': 30}); "
         "print(run_key(setting_key(s), make_policy('ranked_latency'), None, 3))"
@@ -78,7 +78,7 @@ def test_what_is_in_a_file_counts_not_where_it_lies(tmp_path):
 
 
 def test_hardware_files_count_by_their_content(tmp_path):
-    folder = Path(identity.__file__).parents[3] / "configs" / "hardware"
+    folder = Path(identity.__file__).parents[2] / "configs" / "hardware"
     content = yaml.safe_load((folder / "llama3-8b-a100-tp1.yaml").read_text())
     first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
     first.write_text(yaml.safe_dump(content))
@@ -156,7 +156,9 @@ print(*(name for name in sys.modules if name.startswith("kvgym.")))
 
 HARMLESS = (
     "kvgym.configs", "kvgym.errors", "kvgym.execution", "kvgym.experiments.changes", "kvgym.experiments.sweeping",
-    "kvgym.experiments.defaults", "kvgym.experiments.value_ranges", "kvgym.lazy", "kvgym.version",
+    "kvgym.experiments.defaults", "kvgym.experiments.identity", "kvgym.experiments.effort",
+    "kvgym.experiments.value_ranges", "kvgym.files",
+    "kvgym.lazy", "kvgym.version",
 )  # fmt: skip
 
 
@@ -174,7 +176,7 @@ def test_all_code_that_runs_load_counts():
 
 
 def test_every_part_that_counts_is_there():
-    package = Path(identity.__file__).parents[2]
+    package = Path(identity.__file__).parents[1]
     for part in identity.DECISIVE:
         path = package / part
         assert path.is_file() or identity._sources_in(path), part

@@ -1,0 +1,350 @@
+"""What every policy must do: each check takes a policy and a case, and raises where it does not hold."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import pickle
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kvgym.batch_time import UnitBatchTime
+from kvgym.contract.cases import (
+    TIMES,
+    Case,
+    Make,
+    Shuffling,
+    early_part,
+    outcome,
+    requests,
+    require_equal,
+    rule_cases,
+    smaller,
+)
+from kvgym.contract.witness import Witness
+from kvgym.errors import ContractError, KVGymError, LivelockError
+from kvgym.policy import Decision, Policy, SystemInfo, policy_defaults
+from kvgym.runner import SimulationResult, simulate
+from kvgym.simulator.system import PROGRESS_ON_EVICT, System, Worker
+from kvgym.simulator.view import SystemView
+
+REVEALED = {
+    "predicted_length": ("predicted_output_len",),
+    "length_interval": ("predicted_low", "predicted_high"),
+    "class": ("class_id",),
+    "slo": ("ttft_slo", "tbt_slo"),
+}
+"""Columns by the need that reveals them; a policy that does not declare it must not depend on them."""
+
+HIDDEN = (
+    ("true_length", "output_len", -1),
+    ("predicted_length", "predicted_len", -1),
+    ("length_interval", "predicted_low", -1),
+    ("length_interval", "predicted_high", -1),
+    ("class", "class_id", -1),
+    ("slo", "ttft_slo", np.inf),
+    ("slo", "tbt_slo", np.inf),
+)
+"""Columns of what a compiled policy can reach, by the need that fills them, and what they hold without it."""
+
+Cases = Callable[[], Iterator[Case]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """Something that holds of every policy.
+
+    Attributes:
+        name: of it.
+        what: what it says, in a line.
+        cases: what it is tried on.
+        holds: raises :class:`~kvgym.errors.ContractError`, or anything else, where it does not hold.
+    """
+
+    name: str
+    what: str
+    cases: Cases
+    holds: Callable[[Make, Case], None]
+
+    def run(self, make: Make) -> None:
+        """Try a policy on every case.
+
+        Raises:
+            ContractError: it does not hold; the details are the smallest case found that shows it.
+        """
+        for case in self.cases():
+            fault = self._fault(make, case)
+            if fault:
+                least = smaller(case, lambda fewer: bool(self._fault(make, fewer)))
+                raise ContractError(self._fault(make, least) or fault, least.text())
+
+    def _fault(self, make: Make, case: Case) -> str:
+        """Return what does not hold on a case, in a line; "" if all does."""
+        try:
+            self.holds(make, case)
+        except Exception as error:
+            text = " ".join(str(error).split())
+            if isinstance(error, ContractError):
+                return text
+            if isinstance(error, KVGymError):  # says all there is to say
+                return f"{type(error).__name__}: {text}"
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            source = linecache.getline(where.filename, where.lineno or 0).strip()
+            place = f"{where.filename}:{where.lineno}" + (f": {source}" if source else "")
+            return (
+                f"{type(error).__name__}: {text[:300]} ({place})"
+                if text
+                else f"{type(error).__name__} at {place}"
+            )
+        return ""
+
+
+CHECKS: dict[str, Check] = {}
+"""All checks by name, in the order in which they are made."""
+
+
+def _check(name: str, cases: Cases) -> Callable[[Callable[[Make, Case], None]], Callable[[Make, Case], None]]:
+    def add(holds: Callable[[Make, Case], None]) -> Callable[[Make, Case], None]:
+        CHECKS[name] = Check(name, (holds.__doc__ or "").splitlines()[0].rstrip("."), cases, holds)
+        return holds
+
+    return add
+
+
+def needs_of(policy: Policy) -> frozenset[str]:
+    """Return all that a policy may be told."""
+    return policy.info.needs | policy.info.uses
+
+
+def _demand(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise ContractError(otherwise)
+
+
+def _one() -> Iterator[Case]:
+    yield Case(requests(), System(kv_capacity=48, batch_time=UnitBatchTime()))
+
+
+def _short_prompts() -> Iterator[Case]:
+    """Many short prompts that outgrow the memory together."""
+    for k, progress in enumerate(PROGRESS_ON_EVICT):
+        table = requests(k, 24, longest=12).replace(
+            arrival_time=np.zeros(24), prompt_len=np.ones(24, dtype=int)
+        )
+        yield Case(table, System(18, UnitBatchTime(), progress_on_evict=progress, stall_limit=100), k)
+
+
+def _plain() -> Iterator[Case]:
+    for seed in range(4):
+        yield Case(requests(seed), System(48, TIMES["affine"]), seed)
+
+
+def _unfinished() -> Iterator[Case]:
+    for seed in range(4):
+        table = requests(seed, 20, longest=3)
+        if seed % 2 == 1:  # many to choose from
+            table = table.replace(arrival_time=np.where(np.arange(20) < 12, 0.0, table.arrival_time))
+        yield Case(table, System(48, UnitBatchTime(), horizon=8.0), seed)
+
+
+def _clusters() -> Iterator[Case]:
+    for k, case in enumerate(rule_cases(10, ("unit",), 48)):
+        rules = {name: getattr(case.system, name) for name in ("first_token", "progress_on_evict", "requeue")}
+        workers = [Worker(48, TIMES["affine"]), Worker(40, UnitBatchTime()), Worker(40, UnitBatchTime())]
+        system = System.cluster(
+            workers, transfer_latency=0.25, transfer_time=0.5 * (k % 2), stall_limit=400, **rules
+        )
+        yield Case(requests(k, 20), system, k)
+
+
+@_check("description", _one)
+def describes_itself(make: Make, case: Case) -> None:
+    """Its description is complete, and its hyperparameters are JSON-able and give the same policy again."""
+    policy = make()
+    info = policy.info
+    _demand(bool(info.name) and "\n" not in info.name, "info.name is empty")
+    _demand(bool(info.summary) and "\n" not in info.summary, "info.summary is not one line")
+    _demand(not info.needs & info.uses, f"info.needs and info.uses share {sorted(info.needs & info.uses)}")
+    _demand(not info.algorithm or bool(info.paper), "info.algorithm without info.paper")
+    given = policy.hyperparameters()
+    _demand(
+        json.loads(json.dumps(given)) == given, f"hyperparameters {given} change on their way through JSON"
+    )
+    if policy_defaults(type(policy)):
+        again = type(policy)(**{**policy_defaults(type(policy)), **given})
+        require_equal(
+            outcome(case, make()), outcome(case, again), "as made, and from all its hyperparameters"
+        )
+
+
+@_check("every request", lambda: rule_cases(1, tuple(TIMES), 48, 3, exact=True))
+def serves_everybody(make: Make, case: Case) -> None:
+    """Every request is served under all rules of the engine, within the memory."""
+    result = simulate(case.system, case.table, make(), seed=case.seed, log=True)
+    r, log = result.requests, result.log
+    assert log is not None
+    _demand(result.completed, "the run ends before every request has finished")
+    _demand(bool((r["num_output_tokens"] == case.table.output_len).all()), "not all tokens were generated")
+    _demand(bool((log["kv_tokens"] <= case.system.kv_capacity).all()), "more KV than there is memory")
+    times = (case.table.arrival_time, r["start_time"], r["first_token_time"], r["finish_time"])
+    ordered = (times[0] <= times[1]) & (times[1] < times[2]) & (times[2] <= times[3])
+    _demand(bool(ordered.all()), "arrival, start, first token and finish are out of order")
+    evicts = result.policy.info.evicts
+    _demand(bool(r["num_evictions"].any()) <= evicts, "it evicts; info.evicts is False")
+
+
+@_check("compiled", lambda: rule_cases(4, tuple(TIMES), 32, n=12))
+def runs_alike_in_all_ways(make: Make, case: Case) -> None:
+    """Compiled, as plain Python, and consulted step by step it decides the same."""
+    first = outcome(case, make())
+    require_equal(first, outcome(case, make(), compiled=False), "compiled, and as plain Python")
+    require_equal(first, outcome(case, ThroughView(make())), "in the loop, and step by step")
+    require_equal(
+        first, outcome(case, ThroughView(make()), compiled=False), "in the loop, and step by step in Python"
+    )
+
+
+@_check("overflow", _short_prompts)
+def overflows_alike(make: Make, case: Case) -> None:
+    """Where many outgrow the memory it decides the same in the loop and step by step."""
+    require_equal(outcome(case, make()), outcome(case, ThroughView(make())), "in the loop, and step by step")
+
+
+@_check("powers", lambda: rule_cases(3, ("unit",), 32))
+def declares_its_powers(make: Make, case: Case) -> None:
+    """It chunks prompts, pauses and evicts only as it declares."""
+    policy = ThroughView(make())
+    with suppress(LivelockError):
+        simulate(case.system, case.table, policy, seed=case.seed)
+    for power, used in policy.used.items():
+        _demand(
+            used <= getattr(policy.info, power), f"it {power.replace('_', ' ')}, but info.{power} is False"
+        )
+
+
+@_check("repeatable", _plain)
+def repeats(make: Make, case: Case) -> None:
+    """Equal seeds give equal bits: again, after another run, and pickled."""
+    policy = make()
+    first = outcome(case, policy)
+    outcome(Case(requests(9), case.system, case.seed + 1), policy)
+    require_equal(
+        first, outcome(case, policy), "at first, and again after another run; reset() must forget that"
+    )
+    require_equal(first, outcome(case, make()), "two of the same")
+    try:
+        copy = pickle.loads(pickle.dumps(policy))
+    except Exception as error:
+        raise ContractError(f"it cannot be pickled, as runs in other processes need: {error}") from None
+    require_equal(first, outcome(case, copy), "as it is, and pickled")
+
+
+@_check("undeclared", _plain)
+def knows_what_it_declares(make: Make, case: Case) -> None:
+    """Columns that it does not declare in info.needs or info.uses make no difference."""
+    rng = np.random.default_rng(1)
+    first = outcome(case, make())
+    for need, columns in REVEALED.items():
+        if need in needs_of(make()):
+            continue
+        shuffled = np.stack([getattr(case.table, column) for column in columns])[
+            :, rng.permutation(len(case.table))
+        ]
+        for values in (dict(zip(columns, shuffled, strict=True)), dict.fromkeys(columns)):
+            table = case.table.replace(**values)
+            other = outcome(Case(table, case.system, case.seed), make())
+            if isinstance(first, SimulationResult) and isinstance(other, SimulationResult):
+                fields = ("start_time", "first_token_time", "finish_time", "num_evictions")
+                same = all(np.array_equal(first.requests[f], other.requests[f]) for f in fields)
+                _demand(
+                    same, f"its schedule depends on {' and '.join(columns)}; info.needs does not say {need!r}"
+                )
+            else:
+                require_equal(first, other, f"with and without {need}")
+    result = first if isinstance(first, SimulationResult) else None
+    for need, column, blank in HIDDEN if result is not None else ():
+        assert result is not None
+        if need not in needs_of(make()):
+            _demand(bool((result.requests[column] == blank).all()), f"{column} is in its reach")
+
+
+@_check("true lengths", _unfinished)
+def does_not_know_the_future(make: Make, case: Case) -> None:
+    """True lengths show in nothing before a request has finished, and requests in nothing before they arrive."""
+    rng, until = np.random.default_rng(case.seed), case.system.horizon
+    late = case.table.arrival_time > until
+    columns: dict[str, Any] = {column: values.copy() for column, values in case.table.columns().items()}
+    for values in columns.values():
+        values[late] = values[late][rng.permutation(int(late.sum()))]
+    columns["arrival_time"][late] = until + 1 + rng.integers(0, 20, int(late.sum()))
+    tables = [case.table, type(case.table).from_columns(classes=case.table.classes, **columns)]
+    if "true_length" not in needs_of(make()):  # none can finish before the horizon, whatever its length is
+        lengths = (10 + case.table.output_len, rng.integers(10, 30, len(case.table)))
+        predicted = case.table.predicted_output_len
+        tables = [
+            table.replace(output_len=output, predicted_output_len=predicted)
+            for table, output in zip(tables, lengths, strict=True)
+        ]
+    runs = [early_part(Case(table, case.system, case.seed), make(), until) for table in tables]
+    _demand(
+        all(np.array_equal(one, other) for one, other in zip(*runs, strict=True)),
+        "it decides otherwise where true lengths or arrivals to come are others",
+    )
+
+
+@_check("invariants", lambda: rule_cases(2, ("affine",), 40))
+def keeps_the_invariants(make: Make, case: Case) -> None:
+    """Whatever it decides leads to what the engine says, boundary by boundary and in all totals."""
+    witness = Witness(make(), case.system, case.table)
+    try:
+        result = simulate(case.system, case.table, witness, seed=case.seed, log=True)
+    except LivelockError:
+        return
+    witness.check(result)
+
+
+@_check("moves", _clusters)
+def keeps_up_with_moves(make: Make, case: Case) -> None:
+    """In a cluster whose router moves requests between workers it goes on, compiled as in plain Python."""
+    runs = [outcome(case, make(), router=Shuffling(0.8), compiled=compiled) for compiled in (True, False)]
+    require_equal(runs[0], runs[1], "compiled, and as plain Python, with requests moved between workers")
+    if isinstance(runs[0], SimulationResult):
+        _demand(runs[0].completed, "the run ends before every request has finished")
+        for name in ("kv_tokens", "num_active", "num_waiting"):
+            _demand(bool((runs[0].worker[name] == 0).all()), f"{name} is not 0 at the end")
+
+
+class ThroughView(Policy):
+    """Another policy, consulted through ``schedule`` as a user's policy would be; notes which powers it uses."""
+
+    def __init__(self, inner: Policy) -> None:
+        """Take the policy."""
+        self.inner, self.info = inner, inner.info  # type: ignore[misc]
+        self.used = dict.fromkeys(("pauses", "chunks_prefill", "evicts"), False)
+
+    def reset(self, system: SystemInfo) -> None:
+        """Reset it."""
+        self.inner.reset(system)
+
+    def schedule(self, view: SystemView) -> Decision:
+        """Return its decision.
+
+        Raises:
+            ContractError: it gives tokens to a request that does not run.
+        """
+        decision = self.inner.schedule(view)
+        left: dict[int, int] = {}
+        for rows in (view.waiting, view.active):
+            left.update(zip(rows.request_id.tolist(), rows.num_prefill_left.tolist(), strict=True))
+        staying = set(view.active.request_id.tolist()) - set(decision.evict)
+        stray = sorted(decision.tokens.keys() - (staying | set(decision.admit)))
+        _demand(not stray, f"tokens for requests {stray}, which do not run")
+        self.used["pauses"] |= any(count == 0 for count in decision.tokens.values())
+        self.used["chunks_prefill"] |= any(0 < count < left[i] for i, count in decision.tokens.items())
+        self.used["evicts"] |= len(decision.evict) > 0
+        return decision

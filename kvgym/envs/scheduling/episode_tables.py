@@ -1,0 +1,81 @@
+"""What policies see of an environment's episode: its tables, as those of a simulation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.envs.scheduling.episodes import Episodes
+from kvgym.envs.scheduling.memory import Block
+from kvgym.simulator.compiled import Kernel
+from kvgym.simulator.tables import UNKNOWN, as_records
+
+
+class EpisodeTables:
+    """An environment's tables in the form that :class:`SystemView` and compiled policies read."""
+
+    def __init__(self, episodes: Episodes, index: int = 0) -> None:
+        """Look at environment ``index``."""
+        self._episodes, self._index = episodes, index
+        self.needs = frozenset(episodes.config.information)
+        self.policy_name = "agent"
+
+    @property
+    def _block(self) -> Block:
+        return self._episodes.slots[self._index].block
+
+    @property
+    def problem(self) -> Any:
+        """The PROBLEM record, shape (1,)."""
+        return self._block["problem"]
+
+    @property
+    def workers(self) -> Any:
+        """The WORKER records, shape (1,)."""
+        return self._block["workers"]
+
+    @property
+    def worker(self) -> Any:
+        """The WORKER record."""
+        return self.workers[0]
+
+    @property
+    def requests(self) -> Any:
+        """The request table, shape (n,)."""
+        return self._block["requests"]
+
+    @property
+    def active(self) -> Any:
+        """The active set, shape (1, A)."""
+        return self._block["active"][None]
+
+    @property
+    def queued(self) -> Any:
+        """Requests that joined the queue since the last decision, shape (1, 2n)."""
+        return self._block["queued"][None]
+
+    @property
+    def finished(self) -> Any:
+        """Requests that finished since the last decision, shape (1, A)."""
+        return self._block["finished"][None]
+
+    def batch_time_of(self, worker: int) -> tuple[Kernel, NDArray[np.float64]]:
+        """Return the batch-time kernel and its parameters."""
+        return self._episodes.system.batch_time.kernel, self._episodes.batch_params
+
+    def python_tables(self) -> dict[str, Any]:
+        """Return copies of what a decision is written to, and views of the rest, for uncompiled kernels."""
+        block = self._block
+        found: dict[str, Any] = {}
+        for name in ("problem", "workers", "decision", "requests", "load"):
+            table = block[name].copy() if name in ("decision", "load") else block[name]
+            found[name] = as_records(table)
+        found["decision"][:] = 0
+        found["active"] = as_records(block["active"].copy()[None])
+        for name in ("queued", "finished"):
+            found[name] = block[name][None]
+        for name in ("admit", "admit_tokens", "evict"):
+            found[name] = np.full_like(block[name], UNKNOWN)[None]
+        return found

@@ -1,0 +1,72 @@
+"""What is wrong with a kernel that cannot be compiled, in a line instead of a page of types."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kvgym.errors import KernelError
+
+_LONGEST = 200
+"""Characters of Numba's own words that are passed on."""
+
+
+def _field_names(kind: Any) -> set[str]:
+    """Return the names of the fields of a Numba type, and of those of its parts."""
+    names = set(getattr(kind, "fields", ()))
+    parts = [*getattr(kind, "types", ()), *([kind.dtype] if hasattr(kind, "dtype") else [])]
+    return names.union(*(_field_names(part) for part in parts))
+
+
+def kernel_error(
+    title: str, signature: Any, functions: Iterable[Callable[..., Any]], error: Exception
+) -> KernelError:
+    """Return the error to raise where Numba refuses a kernel.
+
+    Args:
+        title: what the kernel is.
+        signature: its Numba signature.
+        functions: its function and all that it calls.
+        error: what Numba raised.
+    """
+    text = str(error)
+    known = set[str]().union(*(_field_names(kind) for kind in signature.args))
+    unknown = re.search(r"Unknown attribute '(\w+)' of type (\w+)", text)
+    name = str(error.args[0]) if isinstance(error, KeyError) else unknown[1] if unknown else ""
+    if not name:  # a field of a record, in a function that the kernel calls
+        missing = re.search(r"KeyError: '(\w+)'", text)
+        name = missing[1] if missing else ""
+    if name:
+        owner = f" of {unknown[2]}" if unknown else ""
+        close = difflib.get_close_matches(name, known, n=2)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        return KernelError(
+            f"{title} cannot be compiled: there is no field {name!r}{owner}{hint}{_place(functions, name)}"
+        )
+    lines = [line.strip() for line in re.sub(r"\x1b\[\d+m", "", text).splitlines()]
+    told = next((line for line in lines if line and not line.startswith("Failed in nopython mode")), text)
+    while (shorter := re.sub(r"(Record|array|\[)\([^()]*\)", r"\1", told)) != told:
+        told = shorter
+    files = re.findall(r'File "([^"]+)", line (\d+)', text)
+    place = f" ({files[-1][0]}:{files[-1][1]})" if files else ""
+    return KernelError(
+        f"{title} cannot be compiled: {told[:_LONGEST]}{place}; KVGYM_DEBUG=1 shows all that Numba says"
+    )
+
+
+def _place(functions: Iterable[Callable[..., Any]], name: str) -> str:
+    """Return where functions read or write a field of a name, for messages."""
+    for function in functions:
+        code = function.__code__
+        try:
+            with open(code.co_filename, encoding="utf-8") as file:
+                lines = file.read().splitlines()
+        except OSError:
+            continue
+        last = max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
+        for number in range(code.co_firstlineno, last + 1):
+            if re.search(rf"\.{re.escape(name)}\b", lines[number - 1]):
+                return f" ({code.co_filename}:{number})"
+    return ""

@@ -1,0 +1,213 @@
+"""What of Numba's private parts the compiled core relies on, with :mod:`kvgym.simulator.helper_code` all of it.
+
+Numba promises nothing about them from one version to the next, and a mistake about them is no exception but wrong
+memory. So they are used with the versions they are known of, :data:`FIRST` to :data:`LAST`, and where the parts have
+the form that is expected here. Otherwise :data:`SURPRISE` says what is wrong, a warning tells it once, and kvgym does
+without them: reference counting stays on, machine code is kept where Numba chooses, and whatever finds arrays and
+functions by address (environments, clusters) runs as plain Python. Results are the same.
+
+When a version of Numba comes out: run ``tests/simulator/test_numba_internals.py`` with it, then all tests, and move
+:data:`LAST` and the upper bound in ``pyproject.toml``.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numba import types
+
+FIRST, LAST = (0, 61), (0, 68)
+"""First and last series of Numba that the parts below are known of."""
+
+
+def surprise() -> str | None:
+    """Return what is not as known about the Numba that is installed, None if nothing is."""
+    try:
+        series = tuple(int(part) for part in numba.__version__.split(".")[:2])
+    except ValueError:
+        series = (0, 0)
+    if not FIRST <= series <= LAST:
+        known = " to ".join(".".join(map(str, end)) for end in (FIRST, LAST))
+        return f"its version is {numba.__version__}, and known are {known}"
+    try:
+        from numba.core import (
+            caching,
+            cgutils,
+            codegen,
+            compiler,
+            compiler_machinery,
+            cpu,
+            datamodel,
+            typed_passes,
+        )
+        from numba.experimental import function_type
+        from numba.np import arrayobj
+
+        flag: Any = cpu.CPUTargetOptions
+        models: Any = datamodel
+        function = models.default_manager.lookup(types.FunctionType(types.int64(types.int64)))._fields
+        array = models.default_manager.lookup(types.int64[::1])._fields
+        wanted: tuple[tuple[Any, str], ...] = (
+            (flag, "_nrt"),
+            (flag, "forceinline"),
+            (cgutils, "create_struct_proxy"),
+            (cgutils, "do_boundscheck"),
+            (arrayobj, "make_array"),
+            (arrayobj, "populate_array"),
+            (function_type, "_get_wrapper_address"),
+            (function_type, "_get_jit_address"),
+            (caching, "_CacheLocator"),
+            (getattr(caching, "CompileResultCacheImpl", None), "_locator_classes"),
+            (codegen.JITCodeLibrary, "_optimize_final_module"),
+            (codegen.JITCodeLibrary, "_finalize_final_module"),
+            (compiler.DefaultPassBuilder, "define_nopython_pipeline"),
+            (compiler_machinery, "register_pass"),
+            (typed_passes.NativeLowering, "run_pass"),
+        )
+    except (ImportError, AttributeError, TypeError, KeyError) as error:
+        return f"{type(error).__name__}: {error}"
+    for place, name in wanted:
+        if not hasattr(place, name):
+            return f"{getattr(place, '__name__', place)} has no {name}"
+    if tuple(function) != ("c_addr", "py_addr", "jit_addr"):
+        return f"functions consist of {', '.join(function)}"
+    if tuple(array) != ("meminfo", "parent", "nitems", "itemsize", "data", "shape", "strides"):
+        return f"arrays consist of {', '.join(array)}"
+    return None
+
+
+SURPRISE = surprise()
+if SURPRISE is not None:
+    warnings.warn(
+        f"kvgym does not know the inner parts of the installed Numba ({SURPRISE}). Results are right, but environments "
+        "and clusters run uncompiled, a hundred times as slow; install a version that kvgym asks for: "
+        f"pip install 'numba>={FIRST[0]}.{FIRST[1]},<{LAST[0]}.{LAST[1] + 1}'",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+WITHOUT_COUNTING: dict[str, Any] = {"_nrt": False} if SURPRISE is None else {}
+"""Options of ``numba.njit`` by which compiled code counts no references, and can allocate nothing."""
+
+INTO_CALLERS: dict[str, Any] = {"forceinline": True} if SURPRISE is None else {}
+"""Options by which machine code of a helper is put into that of its callers."""
+
+
+def array_opener(array: Any) -> Callable[..., Any]:
+    """Return what generates the code of an intrinsic ``(address, *shape) -> array`` on memory owned elsewhere.
+
+    Args:
+        array: Numba type of the array, contiguous.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        from numba.np import arrayobj as typed
+
+        arrayobj: Any = typed
+        _refuse_if_unknown()
+        where, *shape = arguments
+        data_type = context.get_data_type(array.dtype)
+        size = context.get_constant(types.intp, context.get_abi_sizeof(data_type))
+        strides = [size]
+        for n in reversed(shape[1:]):
+            strides.insert(0, builder.mul(n, strides[0]))
+        out = arrayobj.make_array(array)(context, builder)
+        data = builder.inttoptr(where, data_type.as_pointer())
+        arrayobj.populate_array(out, data=data, shape=shape, strides=strides, itemsize=size, meminfo=None)
+        return out._getvalue()
+
+    return generate
+
+
+def function_maker(kind: Any) -> Callable[..., Any]:
+    """Return what generates the code of an intrinsic ``(c_address, jit_address) -> first-class function``.
+
+    Args:
+        kind: Numba type of the function.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        from numba.core import cgutils as typed
+
+        cgutils: Any = typed
+        _refuse_if_unknown()
+        pointer = context.get_value_type(types.voidptr)
+        out = cgutils.create_struct_proxy(kind)(context, builder)
+        out.c_addr = builder.inttoptr(arguments[0], pointer)
+        out.py_addr = context.get_constant_null(types.voidptr)
+        out.jit_addr = builder.inttoptr(arguments[1], pointer)
+        return out._getvalue()
+
+    return generate
+
+
+def _refuse_if_unknown() -> None:
+    """Generate no code that would depend on parts that are not as known."""
+    if SURPRISE is not None:
+        raise NotImplementedError(f"this needs inner parts of Numba that are not as known: {SURPRISE}")
+
+
+def function_addresses(function: Any, signature: Any) -> tuple[int, int]:
+    """Return the addresses that a first-class function of a signature consists of: for C, and for compiled code."""
+    from numba.experimental import function_type as typed
+
+    function_type: Any = typed
+    return (
+        int(function_type._get_wrapper_address(function, signature)),
+        int(function_type._get_jit_address(function, signature)),
+    )
+
+
+def keep_code_by(locator: type[Any]) -> None:
+    """Let Numba ask a locator first where the machine code of a function is kept.
+
+    Args:
+        locator: a class with ``from_function``, ``get_cache_path``, ``get_source_stamp`` and ``get_disambiguator``.
+    """
+    if SURPRISE is None:
+        from numba.core import caching as typed
+
+        caching: Any = typed
+        base = caching.CompileResultCacheImpl
+        found = type(locator.__name__, (locator, caching._CacheLocator), {})
+        base._locator_classes = [found, *base._locator_classes]
+
+
+def check_bounds() -> None:
+    """Let all that this process compiles from now on check its indices, and say where one is wrong.
+
+    Numba's own message says neither function nor line.
+    """
+    config: Any = numba.config
+    config.BOUNDSCHECK = 1  # helpers that others compile are meant, too
+    if SURPRISE is not None:
+        return
+    from numba.core import cgutils as typed
+
+    cgutils: Any = typed
+
+    def located(context: Any, builder: Any, ind: Any, dimlen: Any, axis: Any = None) -> None:
+        too_large = builder.icmp_signed(">=", ind, dimlen)
+        outside = builder.or_(too_large, builder.icmp_signed("<", ind, ind.type(0)))
+        loc, function = _place()
+        with cgutils.if_unlikely(builder, outside):
+            context.call_conv.return_user_exc(
+                builder, IndexError, ("index is out of bounds",), loc=loc, func_name=function
+            )
+
+    cgutils.do_boundscheck = located
+
+
+def _place() -> tuple[Any, str | None]:
+    """Return which line of which function Numba is just translating: the nearest caller that does that knows it."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        lowering = frame.f_locals.get("self")
+        if hasattr(lowering, "fndesc") and hasattr(lowering, "loc"):
+            return lowering.loc, lowering.fndesc.qualname
+        frame = frame.f_back
+    return None, None

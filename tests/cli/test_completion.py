@@ -1,0 +1,32 @@
+"""What the shell completes behind options."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kvgym.cli.completion import names
+
+
+@pytest.mark.parametrize(
+    ("what", "typed", "first"),
+    [
+        ("policies", "mc_", "mc_sf"),
+        ("policies", "fcfs,mc_s", "fcfs,mc_sf"),
+        ("scenarios", "a100-llama", "a100-llama2-70b"),
+        ("metrics", "ttft_p9", "ttft_p90"),
+        ("gpus", "h2", "h200"),
+    ],
+)
+def test_names_are_completed_also_behind_a_comma(what, typed, first):
+    assert names(what)(typed)[0][0] == first
+
+
+def test_the_shell_is_given_names():
+    asked = {"_KVGYM_COMPLETE": "complete_bash", "COMP_WORDS": "kvgym compare --gpu h2", "COMP_CWORD": "3"}
+    code = "import sys; from kvgym.cli.app import main; sys.argv = ['kvgym']; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["h200"]

@@ -1,0 +1,53 @@
+"""How far a command is, without a terminal and on one."""
+
+import time
+
+import pytest
+from rich.console import Console
+
+from kvgym.cli import console, progress
+from kvgym.cli.console import number
+from kvgym.simulator.slices import _ear
+
+
+def test_lines_say_what_is_done_and_how_long_it_takes(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    steps = progress.Steps(4, None)
+    assert steps.line() == "0 of 4 done in 0:00"
+    now[0] = 160.0
+    steps.update("fcfs, seed 0")
+    steps.within(0.5)
+    assert steps.line() == "fcfs, seed 0: 1.5 of 4 done in 1:00, about 1:40 left; Ctrl-C stops"
+    steps.update("mc_sf, seed 0")
+    assert steps.line() == "mc_sf, seed 0: 2 of 4 done in 1:00, about 1:00 left; Ctrl-C stops"
+    steps.update("all", 4, 4)
+    assert steps.line() == "all: 4 of 4 done in 1:00"
+    steps.update("slow", 0)
+    steps.within(1e-9)
+    assert "more than a year left" in steps.line()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_whoever_takes_long_hears_of_it(monkeypatch, capsys, terminal):
+    monkeypatch.setattr(progress, "PATIENCE", 0.01)
+    monkeypatch.setattr(console, "err", Console(stderr=True, force_terminal=terminal, width=100))
+    with progress.run_progress(3, True) as advance:
+        advance("[one]")
+        _ear.get().listener(0.25)
+        time.sleep(0.1)
+    said = capsys.readouterr().err
+    assert ("1.25 of 3 done in 0:00" in said) is not terminal
+    assert "[one]" in said
+    assert _ear.get() is None
+
+
+def test_nothing_is_said_where_nobody_wants_it(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    with progress.run_progress(3, False) as advance:
+        advance("one")
+    assert capsys.readouterr().err == ""
+
+
+def test_infinite_figures_have_a_sign():
+    assert [number(value) for value in (float("inf"), -float("inf"), float("nan"))] == ["∞", "-∞", "–"]

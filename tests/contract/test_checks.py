@@ -1,0 +1,123 @@
+"""The checks find the fault that a policy has, and no other, with a workload of a few requests."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+
+import faulty_policies as faulty
+import numpy as np
+import pytest
+
+from kvgym.contract import CHECKS, Finding, check_policy, examine, policy_maker
+from kvgym.contract.cases import Case, requests, smaller
+from kvgym.contract.checking import _entries
+from kvgym.errors import ConfigError, ContractError, UnknownNameError
+
+
+@pytest.mark.parametrize("check", ["description", "powers", "repeatable", "undeclared", "true lengths"])
+def test_a_policy_without_fault(check):
+    check_policy("faulty_policies:OneByOne,spare=3", check)
+
+
+@pytest.mark.parametrize(
+    ("policy", "check", "fault"),
+    [
+        (faulty.Peeks, "true lengths", "where true lengths or arrivals to come are others"),
+        (
+            faulty.Remembers,
+            "repeatable",
+            "again after another run; reset() must forget that: requests.start_time",
+        ),
+        (faulty.Luck, "repeatable", ": requests.start_time has "),
+        (faulty.Evicts, "powers", "info.evicts is False"),
+        (faulty.Untold, "undeclared", "depends on ttft_slo and tbt_slo; info.needs does not say 'slo'"),
+    ],
+)
+def test_faults_are_found_with_few_requests(policy, check, fault):
+    with pytest.raises(ContractError, match=re.escape(fault)) as caught:
+        check_policy(policy, check)
+    system, *rows = caught.value.details.splitlines()
+    assert re.search(rf"kv_capacity=.*; {len(rows)} requests:", system)
+    assert 1 <= len(rows) <= 8
+    assert all(re.fullmatch(r"  at \S+, prompt \d+, output \d+, predicted \d+", row) for row in rows)
+
+
+def test_cases_are_made_smaller():
+    """Two requests are needed: those with the longest and the shortest prompt."""
+    case = Case(requests(n=40), system=None)
+    low, high = case.table.prompt_len.min(), case.table.prompt_len.max()
+    tried = []
+
+    def fails(fewer):
+        tried.append(len(fewer.table))
+        return {low, high} <= set(fewer.table.prompt_len.tolist())
+
+    assert sorted(smaller(case, fails, 200).table.prompt_len) == [low, high]
+    few = len(tried)
+    assert len(smaller(case, fails, 3).table) < 40
+    assert len(tried) == few + 3
+    assert len(smaller(case, lambda fewer: False).table) == 40
+
+
+def test_what_is_no_policy():
+    for spec, message in (
+        ("faulty_policies:Nothing", "AttributeError"),
+        ("no_such_module:Policy", "No module named"),
+        ("faulty_policies:Decision", "no class derived from kvgym.Policy"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            policy_maker(spec)
+    with pytest.raises(UnknownNameError, match="fcsf"):
+        policy_maker("fcsf")()
+    with pytest.raises(UnknownNameError, match="Did you mean 'moves'"):
+        check_policy("fcfs", "move")
+    assert policy_maker("faulty_policies:OneByOne,spare=3")().spare == 3
+    assert policy_maker("fcfs:protection=0.2")().protection == 0.2
+
+
+@pytest.fixture
+def found_here(monkeypatch):
+    """Other processes find the modules of the tests, as they find those of the folder they are started in."""
+    monkeypatch.setenv("PYTHONPATH", faulty.__file__.rpartition("/")[0])
+
+
+def test_a_process_that_crashes_is_told_and_the_rest_goes_on(found_here):
+    began = []
+    found = list(examine("faulty_policies:Crashes", ["repeatable", "description"], begins=began.append))
+    crash = "the process was ended by SIGSEGV: its kernel reads or writes memory that is not its own"
+    assert found == [Finding("description", crash), Finding("repeatable", crash)]
+    assert began == ["description", "repeatable"]
+    with pytest.raises(ConfigError, match="unknown policy 'nobody'"):
+        list(examine("nobody", ["moves"]))
+
+
+def test_a_kernel_that_writes_out_of_bounds_is_told(found_here):
+    (finding,) = examine("faulty_policies:Wild", ["overflow"])
+    assert (
+        "OutOfBoundsError: policy 'wild', iteration 0, t = 0 s: index is out of bounds in wild"
+        in finding.fault
+    )
+    assert "3 requests:" in finding.fault
+
+
+def test_silence_is_not_waited_for():
+    command = [sys.executable, "-c", "import time; print('{}', flush=True); time.sleep(99)"]
+    late = threading.Event()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        told = [entry for entry in _entries(process, 20.0, late) if process.kill() is None]
+    assert told == [{}]
+    assert not late.is_set()
+    with subprocess.Popen(
+        [*command[:2], "import time; time.sleep(99)"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert list(_entries(process, 0.1, late)) == []
+    assert late.is_set()
+
+
+def test_checks_say_what_they_are():
+    assert len(CHECKS) == len({check.what for check in CHECKS.values()})
+    assert all(20 < len(check.what) < 120 and "\n" not in check.what for check in CHECKS.values())
+    assert np.all([check.name == name for name, check in CHECKS.items()])

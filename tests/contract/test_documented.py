@@ -1,0 +1,42 @@
+"""The policies of the documentation do what every policy must."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvgym.contract import CHECKS, check_policy
+from kvgym.policy import Policy
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["README.md", "docs/own-policy.md", "docs/compiled-policies.md"], scope="module")
+def documented(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[type[Policy]]:
+    """The policy of the first example that registers one, unregistered, without what is done with it there."""
+    page = ROOT / request.param
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    code = next(block for block in blocks if "register_policy\n" in block)
+    code = re.sub(r"@(kvgym\.)?register_policy\n", "", re.split(r"\n\n\n(?=\w+ = )", code)[0])
+    name = f"documented_{page.stem.replace('-', '_').lower()}"
+    folder = tmp_path_factory.mktemp(name)
+    (folder / f"{name}.py").write_text(code, "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        (made,) = (
+            x
+            for x in vars(importlib.import_module(name)).values()
+            if isinstance(x, type) and issubclass(x, Policy) and x.__module__ == name
+        )
+        yield made
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_policies_of_the_documentation(documented: type[Policy], check: str) -> None:
+    check_policy(documented, check)

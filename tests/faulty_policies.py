@@ -1,0 +1,94 @@
+"""Policies with one fault each, for tests of what finds them."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+
+from kvgym.kernels import admit_while_fits, evict_latest, need_of_active, policy_kernel
+from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo
+
+
+class OneByOne(Policy):
+    """No fault: one request at a time, in queue order."""
+
+    info = PolicyInfo(name="one_by_one", summary="one at a time")
+
+    def __init__(self, *, spare: int = 0) -> None:
+        self.spare = spare
+
+    def chosen(self, view):
+        return int(view.waiting.request_id[0])
+
+    def schedule(self, view):
+        return Decision(admit=[] if view.num_active else [self.chosen(view)])
+
+
+class Peeks(OneByOne):
+    """Takes the shortest output, which it does not know."""
+
+    def chosen(self, view):
+        lengths = view.simulation.table.output_len
+        return min(view.waiting.request_id.tolist(), key=lambda i: lengths[i])
+
+
+class Remembers(OneByOne):
+    """Takes the last of the queue from its second run on."""
+
+    runs = 0
+
+    def reset(self, system):
+        self.runs += 1
+
+    def chosen(self, view):
+        return int(view.waiting.request_id[-1 if self.runs > 1 else 0])
+
+
+class Evicts(OneByOne):
+    """Sends a request back after its prefill, now and then."""
+
+    def schedule(self, view):
+        if view.num_active and view.iteration % 7 == 3:
+            return Decision(evict=view.active.request_id.tolist())
+        return super().schedule(view)
+
+
+class Untold(OneByOne):
+    """Depends on SLOs, of which it says nothing."""
+
+    def chosen(self, view):
+        slo = view.simulation.table.ttft_slo
+        return int(view.waiting.request_id[0 if slo is None or slo[0] < 10 else -1])
+
+
+class Crashes(OneByOne):
+    """Ends the process."""
+
+    def reset(self, system):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@policy_kernel
+def wild(view, decision, memory):
+    """FCFS that writes far outside of an array where it admits three at once."""
+    need = need_of_active(view)
+    if need > view.problem.kv_capacity:
+        evict_latest(view, decision, need)
+    else:
+        admit_while_fits(view, decision, need, view.problem.kv_capacity)
+    if decision.record.num_admit == 3:
+        decision.admit[5_000_000] = 1
+
+
+class Wild(CompiledPolicy):
+    info = PolicyInfo(name="wild", summary="writes anywhere", evicts=True)
+    kernel = wild
+
+
+class Luck(OneByOne):
+    """Draws from the random state of the whole process."""
+
+    def chosen(self, view):
+        return int(np.random.default_rng().choice(view.waiting.request_id))

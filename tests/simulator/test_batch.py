@@ -1,0 +1,147 @@
+"""What a batch does to its requests: tokens, deliveries, completions, against a loop that takes them one by one."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvgym import RequestTable, System, make_batch_time
+from kvgym.simulator.batch import count_gap, measure_load, process_tokens
+from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.loop import Tables, first_worker
+from kvgym.simulator.simulation import Simulation
+from kvgym.simulator.tables import ACTIVE, GAP_BINS, UNKNOWN
+
+LAST_END, END = 10.0, 10.5
+
+
+@dataclass
+class Member:
+    """An active request before a batch: what its slot holds, and its true output length."""
+
+    kv: int
+    left: int
+    made: int
+    delivered: int
+    planned: int
+    since: float  # when the user had the last token, NaN if none
+    target: int
+
+
+@st.composite
+def members(draw, explicit):
+    """Return a request that decodes, or prefills, and is paused or cut short where the decision says so."""
+    made = draw(st.integers(0, 4))
+    left = draw(st.sampled_from([0, 0, 0, 1, 5]))
+    delivered = draw(st.sampled_from([0, made, made + 2]))
+    since = draw(st.sampled_from([LAST_END, LAST_END, 3.0])) if max(made, delivered) > 0 else math.nan
+    planned = draw(st.sampled_from([UNKNOWN, UNKNOWN, 0, 1])) if explicit else UNKNOWN
+    target = max(made, delivered) + draw(st.integers(1, 3))
+    return Member(made + 3, left, made, delivered, planned, since, target)
+
+
+def tables_of(batch, explicit):
+    """Return the tables of a worker that is about to end a batch of these requests."""
+    n = len(batch)
+    table = RequestTable.from_columns(arrival_time=[0.0] * n, prompt_len=[3] * n, output_len=[9] * n)
+    simulation = Simulation(System(1_000, make_batch_time({"kind": "unit"})), table, compiled=False)
+    run = uncompiled(first_worker)(Tables(**simulation.python_tables()))
+    run.decision.explicit, run.w.last_batch_end = explicit, LAST_END
+    for k, member in enumerate(batch):
+        slot = run.active[k]
+        slot.request_id, slot.planned, run.targets[k] = k, member.planned, member.target
+        slot.num_kv_tokens, slot.num_prefill_left = member.kv, member.left
+        slot.num_output_tokens, slot.num_delivered_tokens = member.made, member.delivered
+        slot.last_token_time = member.since
+        run.requests[k].status = ACTIVE
+    run.w.num_active = n
+    run.w.kv_tokens = run.w.kv_allocated = sum(member.kv for member in batch)
+    run.w.num_prefilling = sum(member.left > 0 for member in batch)
+    return run
+
+
+def tokens_of(member, explicit):
+    """Return the tokens that a request processes."""
+    full = member.left if member.left > 0 else 1
+    return full if not explicit or member.planned == UNKNOWN else member.planned
+
+
+def play(batch, explicit):
+    """Return who stays, who finishes, first tokens, largest gaps, and all gaps, one request after the other."""
+    stay, finished, first, largest, gaps = [], [], {}, {}, []
+    for k, member in enumerate(batch):
+        kv, left, made, since = member.kv, member.left, member.made, member.since
+        tokens = tokens_of(member, explicit)
+        emits = tokens > 0 and tokens >= left
+        kv += tokens + (1 if emits and left > 0 else 0)
+        left = max(0, left - tokens)
+        largest[k] = 0.0
+        if emits:
+            made += 1
+            if made > member.delivered:
+                if math.isnan(since):
+                    first[k] = END
+                else:
+                    largest[k] = END - since
+                    gaps.append(END - since)
+                since = END
+        if emits and made == member.target:
+            finished.append(k)
+        else:
+            stay.append((k, kv, left, made, since))
+    return stay, finished, first, largest, gaps
+
+
+batches = st.booleans().flatmap(
+    lambda explicit: st.tuples(st.just(explicit), st.lists(members(explicit), min_size=1, max_size=8))
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(batches)
+def test_a_batch_advances_everybody(drawn):
+    explicit, batch = drawn
+    run = tables_of(batch, explicit)
+    made = uncompiled(process_tokens)(run, END)
+    stay, finished, first, largest, gaps = play(batch, explicit)
+    w = run.w
+    slots = [run.active[k] for k in range(w.num_active)]
+    assert [s.request_id for s in slots] == [k for k, *_ in stay]
+    for slot, (_, kv, left, tokens, since) in zip(slots, stay, strict=True):
+        assert (slot.num_kv_tokens, slot.num_prefill_left, slot.num_output_tokens) == (kv, left, tokens)
+        assert slot.last_token_time == since or (math.isnan(slot.last_token_time) and math.isnan(since))
+        assert slot.max_token_gap == largest[slot.request_id]
+        assert slot.planned == UNKNOWN
+    assert run.targets[: w.num_active].tolist() == [batch[k].target for k, *_ in stay]
+    assert run.finished[: w.num_finished].tolist() == finished
+    for k in finished:
+        assert run.requests[k].finish_time == END
+        assert run.requests[k].max_token_gap == largest[k]
+    assert {k: t for k, t in enumerate(run.requests.first_token_time) if t == END} == first
+    emitted = sum(tokens_of(m, explicit) >= max(1, m.left) for m in batch)
+    assert (made, w.total_delivered_tokens) == (emitted, len(gaps) + len(first))
+    assert w.kv_tokens == w.kv_allocated == sum(kv for _, kv, *_ in stay)
+    counts, sums = np.zeros(GAP_BINS, np.int64), np.zeros(GAP_BINS)
+    for gap in gaps:
+        uncompiled(count_gap)(counts, sums, gap, 1)
+    np.testing.assert_array_equal(run.gap_counts, counts)
+    np.testing.assert_allclose(run.gap_sums, sums)
+
+
+@settings(max_examples=100, deadline=None)
+@given(batches)
+def test_the_load_is_the_sum_over_the_batch(drawn):
+    explicit, batch = drawn
+    run = tables_of(batch, explicit)
+    uncompiled(measure_load)(run)
+    given_to = [(m, tokens_of(m, explicit)) for m in batch]
+    chunks = [(m.kv, tokens) for m, tokens in given_to if m.left > 0 and tokens > 0]
+    contexts = [m.kv for m, tokens in given_to if m.left == 0 and tokens > 0]
+    load = run.load
+    assert (load.num_prefills, load.prefill_tokens) == (len(chunks), sum(c for _, c in chunks))
+    assert load.prefill_context == sum(k for k, _ in chunks)
+    assert load.prefill_squares == sum(c * c for _, c in chunks)
+    assert load.prefill_products == sum(c * k for k, c in chunks)
+    assert (load.num_decodes, load.decode_context) == (len(contexts), sum(contexts))

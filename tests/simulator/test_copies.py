@@ -1,0 +1,71 @@
+"""Copies of runs: memory of their own, wherever they go on, and whatever becomes of the first."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from clusters import UNIT, workload
+
+from kvgym.policy import make_policy
+from kvgym.runner import prepare_run, simulate
+from kvgym.simulator.system import System, Worker
+
+SYSTEM = System.cluster([Worker(40, UNIT), Worker(60, UNIT), Worker(50, UNIT)])
+TABLE = workload(2, n=30, rate=2.0)
+HOW = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda run: pickle.loads(pickle.dumps(run)),
+}
+
+
+def running(router, compiled=True):
+    """Return a run of a cluster in the middle, and the records that its end has."""
+    run, policies = prepare_run(SYSTEM, TABLE, make_policy("fcfs"), router, compiled=compiled)
+    assert not run.run(policies[0].kernel, [policy.arguments() for policy in policies], budget=25)
+    expected = simulate(SYSTEM, TABLE, "fcfs", router=router, compiled=compiled).requests
+    return run, expected
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("router", ["round_robin", "join_shortest_queue"])
+@pytest.mark.parametrize("how", HOW)
+def test_a_copy_goes_on_by_itself(how, router, compiled):
+    run, expected = running(router, compiled)
+    before = run.requests.copy()
+    twin = HOW[how](run)
+    assert twin.resume()
+    assert twin.requests.tobytes() == expected.tobytes()
+    assert run.requests.tobytes() == before.tobytes()
+    assert run.resume()
+    assert run.requests.tobytes() == expected.tobytes()
+
+
+def test_a_copy_outlives_the_run():
+    run, expected = running("join_shortest_queue")
+    twin = copy.deepcopy(run)
+    del run
+    gc.collect()
+    kept = [np.full(1000 + 13 * k, 0xAB, np.uint8) for k in range(300)]
+    assert twin.resume()
+    assert twin.requests.tobytes() == expected.tobytes()
+    assert len(kept) == 300
+
+
+def test_another_process_goes_on(tmp_path):
+    run, expected = running("join_shortest_queue")
+    (tmp_path / "run.pkl").write_bytes(pickle.dumps(run))
+    code = (
+        "import pickle\nrun = pickle.load(open('run.pkl', 'rb'))\nassert run.resume()\n"
+        "print(run.requests.tobytes().hex())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == expected.tobytes().hex()

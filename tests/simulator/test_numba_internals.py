@@ -1,0 +1,212 @@
+"""The private parts of Numba behave as the compiled core assumes, and it does without them where they are not known.
+
+Run this file first where a version of Numba comes out, see :mod:`kvgym.simulator.numba_internals`.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+from numba import types
+from numba.core import caching, cpu
+from numba.experimental import function_type
+from numba.np import arrayobj
+
+from kvgym.batch_time import UnitBatchTime
+from kvgym.simulator import numba_internals
+from kvgym.simulator.addresses import function_at, function_handle, view_at
+from kvgym.simulator.code_cache import cache_dir
+from kvgym.simulator.compiled import jit, uncompiled
+from kvgym.simulator.tables import LOAD
+
+SIGNATURE = types.float64(types.float64[::1], types.int64)
+table_at, numbers_at, rows_at = view_at(LOAD), view_at("f8"), view_at("f8", 2)
+call_at = function_at(SIGNATURE)
+
+
+def test_the_parts_are_as_known():
+    assert numba_internals.SURPRISE is None
+    assert numba_internals.surprise() is None
+
+
+@pytest.mark.parametrize("version", ["0.60.0", "0.69.0dev1", "1.0.0", "unknown"])
+def test_another_version_is_a_surprise(version, monkeypatch):
+    monkeypatch.setattr(numba, "__version__", version)
+    assert numba_internals.surprise() == f"its version is {version}, and known are 0.61 to 0.68"
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "told"),
+    [
+        (arrayobj, "populate_array", "numba.np.arrayobj has no populate_array"),
+        (cpu.CPUTargetOptions, "_nrt", None),
+        (function_type, "_get_jit_address", "numba.experimental.function_type has no _get_jit_address"),
+        (caching, "CompileResultCacheImpl", "None has no _locator_classes"),
+    ],
+)
+def test_parts_that_are_missing_are_a_surprise(place, name, told, monkeypatch):
+    owner = next(cls for cls in getattr(place, "__mro__", [place]) if name in vars(cls))
+    monkeypatch.delattr(owner, name)
+    assert numba_internals.surprise() == (told or "CPUTargetOptions has no _nrt")
+
+
+@pytest.mark.parametrize(("kind", "word"), [(types.FunctionType, "functions"), (types.Array, "arrays")])
+def test_another_layout_is_a_surprise(kind, word, monkeypatch):
+    from numba.core.datamodel import default_manager
+
+    own = type(default_manager).lookup
+
+    def lookup(self, given):
+        model = own(self, given)
+        if isinstance(given, kind):
+            return type("Model", (), {"_fields": ("data", "size")})
+        return model
+
+    monkeypatch.setattr(type(default_manager), "lookup", lookup)
+    assert numba_internals.surprise() == f"{word} consist of data, size"
+
+
+@jit
+def total(numbers):
+    found = 0.0
+    for k in range(numbers.shape[0]):
+        found += numbers[k]
+    return found
+
+
+def test_compiled_code_counts_no_references():
+    def compiled_with(**options):
+        @numba.njit(types.float64(types.float64[::1]), **options)
+        def first(numbers):
+            part = numbers[1:]
+            return part[0]
+
+        return "".join(first.inspect_llvm().values())
+
+    assert "NRT_incref" not in compiled_with(**numba_internals.WITHOUT_COUNTING)
+    assert "NRT_" in compiled_with()  # or the line above would prove nothing
+
+
+def read(addresses, n):
+    """Sum one number of each table that is opened by address, and write to it."""
+    record, numbers = table_at(addresses[0], 1)[0], numbers_at(addresses[1], n)
+    rows = rows_at(addresses[2], 2, n)
+    record.num_decodes += 1
+    numbers[n - 1] = 5.0
+    rows[1, 0] = rows[0, n - 1] + rows.shape[1]
+    return record.decode_context + total(numbers)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_arrays_are_opened_by_address(compiled):
+    record, numbers, rows = np.zeros(1, LOAD), np.arange(4.0), np.arange(8.0).reshape(2, 4)
+    record["decode_context"] = 100
+    addresses = np.array([table.ctypes.data for table in (record, numbers, rows)], np.int64)
+    function = jit(read)
+    entry = function if compiled else uncompiled(function)
+    assert entry(addresses, 4) == 100 + 0 + 1 + 2 + 5
+    assert record["num_decodes"].tolist() == [1]
+    assert numbers.tolist() == [0, 1, 2, 5]
+    assert rows[1].tolist() == [3 + 4, 5, 6, 7]
+
+
+@numba.njit(SIGNATURE, **numba_internals.WITHOUT_COUNTING)
+def pick(numbers, k):
+    if k < 0:
+        raise ValueError("negative")
+    return numbers[k]
+
+
+def call(handle, numbers, k):
+    function = call_at(handle[0], handle[1])
+    return function(numbers, k) + 1
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_functions_are_called_by_address_and_may_raise(compiled):
+    function = jit(call)
+    entry = function if compiled else uncompiled(function)
+    handle = np.array(function_handle(pick if compiled else pick.py_func, SIGNATURE, compiled=compiled))
+    assert entry(handle, np.arange(3.0), 2) == 3.0
+    with pytest.raises(ValueError, match="negative"):
+        entry(handle, np.arange(3.0), -1)
+
+
+def test_code_is_kept_in_the_folder_that_is_named_by_the_sources():
+    compiled = UnitBatchTime.kernel.compiled
+    folder = Path(compiled._cache.cache_path)
+    assert folder == cache_dir() / UnitBatchTime.kernel.__module__
+    assert list(folder.glob("*.nbi"))
+
+
+WITHOUT = """
+import json, sys, warnings
+import numba
+
+numba.__version__ = "0.99.0"
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    from test_numba_internals import played
+    from kvgym.errors import ConfigError
+    from kvgym.warming import warm_up
+try:
+    warm_up()
+except ConfigError as error:
+    refused = str(error)
+told = [str(w.message) for w in told if "inner parts of the installed Numba" in str(w.message)]
+print(json.dumps({"told": told, "refused": refused, "played": played()}))
+"""
+
+
+def played():
+    """Return what a run, a cluster and environments did, and which of them were compiled."""
+    from kvgym import RequestTable, System, simulate
+    from kvgym.envs import RoutingEnv
+    from kvgym.envs.scheduling.environment import ServingEnv
+
+    table = RequestTable.from_columns(arrival_time=[0, 1, 1], prompt_len=[2, 3, 1], output_len=[3, 2, 4])
+    one = System(kv_capacity=9, batch_time=UnitBatchTime())
+    found = {"one": simulate(one, table, "fcfs").requests["finish_time"].tolist()}
+    found["two"] = simulate(System.replicate(one, 2), table, "fcfs").requests["finish_time"].tolist()
+    env, routing = ServingEnv(num_requests=3), RoutingEnv(num_requests=3)
+    for name, each in (("env", env), ("routing", routing)):
+        observation, _ = each.reset(seed=3)
+        found[name] = [observation.tolist()]
+        for _ in range(2):
+            observation, reward, *_ = each.step(int(np.flatnonzero(each.action_masks())[0]))
+            found[name].append([reward, observation.tolist()])
+    found["compiled"] = [env.episodes.compiled, routing.simulation.compiled]
+    return found
+
+
+def test_with_another_version_all_runs_and_says_why_it_is_slow():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", WITHOUT],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    [told] = found["told"]
+    assert "its version is 0.99.0, and known are 0.61 to 0.68" in told
+    assert "pip install 'numba>=0.61,<0.69'" in told
+    assert "its version is 0.99.0" in found["refused"]
+    here = json.loads(json.dumps(played()))
+    assert found["played"].pop("compiled") == [False, False]
+    assert here.pop("compiled") == [True, True]
+    assert found["played"] == here
+
+
+def test_what_is_declared_is_what_is_known():
+    """pyproject.toml admits the versions that the private parts are known of, and no others."""
+    tomllib = pytest.importorskip("tomllib")
+    root = Path(__file__).resolve().parents[2]
+    declared = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
+    (low, high), (_, last) = numba_internals.FIRST, numba_internals.LAST
+    assert f"numba>={low}.{high},<{low}.{last + 1}" in declared
