@@ -21,7 +21,15 @@ FIRST = "import kvgym; kvgym.compare(policies=['fcfs'], scenario='mc-sf-model-2'
 
 SMOKE = "from kvgym.batch_time import UnitBatchTime; _ = UnitBatchTime.kernel.compiled"
 
-WARM_UP = "from kvgym.warming import warm_up; warm_up(jobs=1)"
+WARM_UP = """
+from kvgym.warming import warm_up
+kinds = {}
+for title, seconds in warm_up(jobs=1).items():
+    kinds.setdefault(title.rpartition(" ")[0], []).append(seconds)
+for kind, each in sorted(kinds.items()):
+    print(f"  {kind}: {len(each)} functions, {sum(each):.1f} s", flush=True)
+"""
+"""All that ships, by kind where it is compiled."""
 
 
 def spend(code: str, processes: int, folder: Path) -> dict[str, float]:

@@ -71,8 +71,8 @@ def time_runs(
 
 def prepare(
     system: System, table: RequestTable, policy: str, compiled: bool
-) -> tuple[Simulation, Callable[[], object]]:
-    """Return a simulation ready to run, and what runs it to its end.
+) -> tuple[Simulation, Callable[..., bool]]:
+    """Return a simulation ready to run, and what runs it to its end or for so many decisions; True if it has ended.
 
     It goes below ``kvgym.simulate``, whose result would be part of the time.
     """
@@ -82,4 +82,4 @@ def prepare(
     arguments: Any = [own.arguments() for own in copies if isinstance(own, CompiledPolicy)]
     if not system.workers:
         (arguments,) = arguments
-    return simulation, lambda: simulation.run(made.kernel, arguments)
+    return simulation, lambda budget=None: simulation.run(made.kernel, arguments, budget=budget)

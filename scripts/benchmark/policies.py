@@ -102,16 +102,17 @@ def policies(n: int, repeats: int) -> list[dict[str, Any]]:
 
 
 def clusters(n: int, repeats: int) -> list[dict[str, Any]]:
-    """Time runs of one worker, of a cluster of one, and of a cluster of eight with eight times the rate."""
+    """Time runs of one worker, and of clusters of more and more, with as many times the rate."""
     system = kvgym.System(kv_capacity=M, batch_time=kvgym.make_batch_time(AFFINE))
-    table = make_workload("lmsys", num_requests=n).sample(0)
-    many = make_workload("lmsys", num_requests=n, rate=400.0).sample(0)
     rows = []
-    for name, chosen, requests in (
-        ("one worker", system, table),
-        ("cluster of 1", system.replicate(1), table),
-        ("cluster of 8", system.replicate(8), many),
+    for name, chosen, workers in (
+        ("one worker", system, 1),
+        *((f"cluster of {count}", system.replicate(count), count) for count in (1, 8, 64, 1000)),
     ):
+        workload = make_workload(
+            "lmsys", num_requests=max(n, min(n // 300, 30) * workers), rate=50.0 * workers
+        )
+        requests = workload.sample(0)
         measure(chosen, requests.select(slice(0, 50)), "mc_sf", 1)
         rows.append({"system": name, **measure(chosen, requests, "mc_sf", repeats)})
         print_row(rows[-1])

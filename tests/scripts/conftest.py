@@ -30,3 +30,9 @@ def reproduce():
 def benchmarks():
     """Return what imports a module of scripts/benchmark by name."""
     yield from _import_from("benchmark")
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    """Return what imports a script of scripts/ itself by name."""
+    yield from _import_from(".")

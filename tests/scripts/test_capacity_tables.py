@@ -10,7 +10,14 @@ def test_a_table_for_each_workload(azure_trace, capsys):
     spec = importlib.util.spec_from_file_location("capacity_tables", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    options = ["--num-requests", "40", "--seeds", "1", "--policies", "fcfs a_min alpha_greedy:alpha=0.99"]
+    options = [
+        "--num-requests",
+        "40",
+        "--seeds",
+        "1",
+        "--policies",
+        "fcfs a_min alpha_greedy:alpha=0.99,strict=True",
+    ]
     assert module.main([str(azure_trace), *options]) == 0
     out = capsys.readouterr().out
     lmsys, azure = out.split("## azure")

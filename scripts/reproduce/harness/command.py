@@ -14,7 +14,8 @@ from harness.figures import draw_to
 from harness.pages import picture, write_pages
 from harness.scale import Scale
 from harness.store import ROOT, key_of, load, save
-from kvgym.cli.console import err, run_progress
+from kvgym.cli.console import err
+from kvgym.cli.progress import run_progress
 from kvgym.errors import ConfigError, KVGymError
 
 PAPERS = ("mc_sf", "wait", "slai", "flow", "stab")

@@ -46,9 +46,11 @@ def draw_to(file: Path, draw: Callable[[Mapping[str, Any]], Figure], data: Mappi
     """Draw a figure in the project's style and write it as PNG; its folder is made."""
     import matplotlib as mpl
 
+    from kvgym.files import whole_file
     from kvgym.report.style import STYLE
 
     with mpl.rc_context(STYLE):
         file.parent.mkdir(parents=True, exist_ok=True)
         # No software version in the file: equal figures are equal files.
-        draw(data).savefig(file, dpi=DPI, metadata={"Software": None})
+        with whole_file(file) as place:
+            draw(data).savefig(place, dpi=DPI, metadata={"Software": None})

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.experiment import Experiment, Finding, Outcome, Paper
+from kvgym.files import write_text
 
 PICTURES = "images/reproductions"  # in docs/
 
@@ -93,11 +94,11 @@ def write_pages(docs: Path, paper: Paper, outcomes: Mapping[str, Outcome]) -> No
             text = write_block(
                 text, experiment.name, experiment_block(paper, experiment, outcomes[experiment.name])
             )
-    page.write_text(text, encoding="utf-8")
+    write_text(page, text)
     matrix = docs / "reproductions.md"
     text = matrix.read_text(encoding="utf-8")
     body = matrix_block(paper, outcomes, read_block(text, paper.name))
-    matrix.write_text(write_block(text, paper.name, body), encoding="utf-8")
+    write_text(matrix, write_block(text, paper.name, body))
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,0 +1,263 @@
+"""CPU time per iteration of every policy as the queue and the active set grow.
+
+A cell is a policy with so many waiting or active requests: chat requests (LMSYS lengths), the first of which are there
+at once while the others come about as fast as they are served, so that the queue stays about as long as it is. After a
+warm-up, iterations of 20 ms are timed in slices; a slice counts with the fastest of its repetitions. Cells run in a
+process of their own; where another checkout is given, two run every cell in turn, and have to decide alike.
+
+    python scripts/benchmark/growth.py                     # about 5 minutes, and what compiling takes
+    python scripts/benchmark/growth.py --against PATH      # beside another checkout, times as ratios to its
+    python scripts/benchmark/growth.py --only slai wait    # some policies
+    python scripts/benchmark/growth.py --plot docs/images/growth.png
+    python scripts/benchmark/growth.py --smoke             # seconds: shows that it runs, the figures mean nothing
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WAITING, ACTIVE = (100, 1_000, 10_000, 100_000), (80, 250, 800, 2_500)
+USUAL_WAITING, USUAL_ACTIVE = 10_000, 80
+"""The one while the other grows."""
+
+TOKENS_EACH, ITERATIONS_EACH, SECONDS_EACH = 200, 85, 0.02
+"""About what a chat request holds in memory, how many iterations it takes, and how long these are."""
+
+WARM_UP, SLICE, SLICES = 300, 500, 4
+"""Iterations before time is taken, iterations of a slice, and slices."""
+
+SECONDS, REPEATS = 0.8, 15
+"""Of a cell in a checkout at most, and repetitions at most."""
+
+GIVEN = {"wait": "thresholds=4", "nested_wait": "thresholds=4"}
+UNCAPPED = {
+    "sarathi": "token_budget=8192,max_batch_requests=4096",
+    "slai": "token_budget=8192,max_active=4096,max_decodes=4096",
+    "vllm": "max_batch_requests=4096",
+    "vllm_v1": "max_num_batched_tokens=8192,max_num_seqs=4096",
+}
+"""Settings of all cells, as there are no thresholds for an overload; and those with which memory alone caps."""
+
+VARIANTS = {"sarathi": ("sarathi", "sarathi:order=spf"), "slai": ("slai", "slai:order=fcfs")}
+IN_PLOT = (
+    "mc_sf",
+    "fcfs",
+    "sarathi:order=spf",
+    "slai",
+    "flow_control_classes",
+    "cost_aware",
+    "wait",
+    "nested_wait",
+)
+
+
+def spec_of(policy: str, uncapped: bool) -> str:
+    """Return the policy with the settings of a cell."""
+    name = policy.partition(":")[0]
+    settings = ",".join(filter(None, (GIVEN.get(name), UNCAPPED.get(name) if uncapped else None)))
+    return policy + ("," if ":" in policy else ":") + settings if settings else policy
+
+
+@functools.lru_cache(maxsize=1)
+def chat(burst: int, n: int, rate: float) -> Any:
+    """Return n requests with every column that a policy can need; ``burst`` at the start, then at a rate."""
+    from kvgym import make_workload
+    from kvgym.workloads.classes import ClassStatistics
+
+    table = make_workload("lmsys", num_requests=n, rate=rate).sample(0)
+    output, rng = table.output_len, np.random.default_rng(0)
+    paying = rng.random(n) < 0.05
+    return table.replace(
+        arrival_time=np.maximum(0.0, table.arrival_time - table.arrival_time[burst]),
+        predicted_low=np.maximum(1, output // 2),
+        predicted_high=2 * output,
+        class_id=rng.integers(0, 3, n),
+        priority=paying.astype(int),
+        tbt_slo=np.where(paying, 0.1, 0.5),
+        classes=tuple(ClassStatistics(name, 10.0, 60.0, 80.0) for name in "abc"),
+    )
+
+
+def run_cell(policy: str, waiting: int, active: int, slices: int) -> dict[str, Any]:
+    """Run a cell once.
+
+    Returns:
+        Nanoseconds per iteration of each slice, mean waiting and active requests, and what was decided so far as
+        clock and totals tell; or an error.
+    """
+    from harness import prepare
+    from kvgym import System, make_batch_time
+    from kvgym.errors import KVGymError
+
+    coming = (WARM_UP + slices * SLICE) * active // ITERATIONS_EACH
+    table = chat(waiting + active, waiting + active + coming, active / ITERATIONS_EACH / SECONDS_EACH)
+    batch_time = make_batch_time({"kind": "affine", "constant": SECONDS_EACH})
+    system = System(kv_capacity=max(TOKENS_EACH * active, 4_096), batch_time=batch_time)
+    try:
+        simulation, run = prepare(system, table, policy, True)
+        ended = run(WARM_UP)
+        times, seen = [], []
+        while not ended and len(times) < slices:
+            before = time.process_time_ns()
+            ended = run(SLICE)
+            times.append((time.process_time_ns() - before) / SLICE)
+            seen.append([int(simulation.worker[name]) for name in ("num_waiting", "num_active")])
+    except KVGymError as error:
+        return {"error": str(error)}
+    worker = simulation.worker
+    totals = ("clock", "total_admitted", "total_evicted", "total_output_tokens", "kv_time")
+    means = np.mean(seen, axis=0) if seen else (0, 0)
+    return {
+        "ns": times,
+        "waiting": float(means[0]),
+        "active": float(means[1]),
+        "decided": [float(worker[name]) for name in totals],
+    }
+
+
+def serve() -> None:
+    """Run the cells that come as lines of JSON, and answer each with a line."""
+    for line in sys.stdin:
+        print(json.dumps(run_cell(*json.loads(line))), flush=True)
+
+
+class Server:
+    """A process that runs cells with the kvgym of a checkout."""
+
+    def __init__(self, checkout: Path) -> None:
+        """Start it."""
+        path = os.pathsep.join(filter(None, (str(checkout), os.environ.get("PYTHONPATH"))))
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--serve"],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *cell: Any) -> dict[str, Any]:
+        """Run a cell."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(cell) + "\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        """End it."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def measure(
+    servers: list[Server], policy: str, grows: str, waiting: int, active: int, smoke: bool
+) -> dict[str, Any]:
+    """Return a row: a cell in every checkout, the first being this one."""
+    row: dict[str, Any] = {"policy": policy, "grows": grows, "waiting": waiting, "active": active}
+    cell = (spec_of(policy, grows == "active"), waiting, active, 1 if smoke else SLICES)
+    found = [server.run(*cell) for server in servers]  # the first time it compiles
+    best, started, repeats = [np.full(SLICES, np.inf) for _ in servers], time.monotonic(), 0
+    while repeats == 0 or (
+        repeats < REPEATS and time.monotonic() - started < SECONDS * len(servers) and not smoke
+    ):
+        found = [server.run(*cell) for server in servers]
+        if "error" in found[0] or not found[0]["ns"]:
+            return {**row, "error": found[0].get("error", "it has ended before time is taken")}
+        if any(other["decided"] != found[0]["decided"] for other in found[1:]):
+            raise SystemExit(f"{cell}: the checkouts decide differently: {found}")
+        for times, one in zip(best, found, strict=True):
+            taken = len(one["ns"])
+            times[:taken] = np.minimum(times[:taken], one["ns"])
+        repeats += 1
+    row |= {"mean waiting": found[0]["waiting"], "mean active": found[0]["active"]}
+    row |= {"ns": float(best[0][:taken].mean())}
+    if len(servers) > 1:
+        row |= {"ns before": float(best[1][:taken].mean())}
+        row["ratio"] = row["ns"] / row["ns before"]
+    return row
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """Print a row of results as a line of a Markdown table."""
+    cells = [row["policy"], row["grows"], f"{row[row['grows']]:,}"]
+    if "error" in row:
+        cells += [row["error"][:60]]
+    else:
+        cells += [f"{row['mean waiting']:,.0f}", f"{row['mean active']:,.0f}"]
+        cells += [f"{row[key]:,.0f}" for key in ("ns", "ns before") if key in row]
+        cells += [f"{row['ratio']:.2f}"] if "ratio" in row else []
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Draw time per iteration over waiting and over active requests, that of the other checkout dashed."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11.5, 4.2), layout="constrained")
+    for axes, grows in zip(figure.subplots(1, 2), ("waiting", "active"), strict=True):
+        for n, policy in enumerate(IN_PLOT):
+            points = [
+                r
+                for r in rows
+                if r["policy"] == policy and r["grows"] == grows and r.get(f"mean {grows}", 0) >= 1
+            ]
+            for key, style in (("ns before", ":"), ("ns", "-")):
+                drawn = [(r[f"mean {grows}"], r[key] / 1e3) for r in points if key in r]
+                if drawn:
+                    label = policy if key == "ns" else None
+                    axes.plot(*zip(*drawn, strict=True), style, color=f"C{n}", marker=".", label=label)
+        axes.set(xscale="log", yscale="log", xlabel=f"{grows} requests", ylabel="CPU time per iteration, µs")
+        axes.grid(alpha=0.3)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right center", fontsize="small")
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    from harness import command_line, write_json
+
+    parser = command_line(__doc__)
+    parser.add_argument("--against", type=Path, help="another checkout of kvgym")
+    parser.add_argument("--only", nargs="+", help="policies, with settings or without")
+    parser.add_argument("--plot", type=Path, help="draw the results into this file")
+    options = parser.parse_args()
+    from kvgym.policy import POLICIES
+
+    policies = options.only or [spec for name in sorted(POLICIES) for spec in VARIANTS.get(name, (name,))]
+    cells = [("waiting", waiting, USUAL_ACTIVE) for waiting in WAITING]
+    cells += [("active", USUAL_WAITING, active) for active in ACTIVE]
+    if options.smoke:
+        cells = [("waiting", 100, 25), ("active", 100, 25)]
+    here = Path(__file__).resolve().parents[2]
+    servers = [Server(path) for path in (here, options.against) if path is not None]
+    columns = ["policy", "what grows", "to", "mean waiting", "mean active", "ns per iteration"]
+    columns += ["before", "ratio"] if options.against else []
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    rows = []
+    for policy in policies:
+        for cell in cells:
+            rows.append(measure(servers, policy, *cell, options.smoke))
+            print_row(rows[-1])
+    for server in servers:
+        server.close()
+    write_json(options.json, {"rows": rows})
+    if options.plot is not None:
+        plot(rows, options.plot)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--serve"]:
+        serve()
+    else:
+        main()

@@ -1,0 +1,81 @@
+"""Mutated inputs of every kind: what comes of them must be fine, or a clear error.
+
+    python scripts/fuzz.py --cases 2000                        # a look, a minute or so
+    python scripts/fuzz.py --cases 100000 --jobs 2 --seed 7    # a night
+    python scripts/fuzz.py --kinds trace,scenario --cases 5000
+    python scripts/fuzz.py --case trace:7:421                  # one input again, with its traceback
+    python scripts/fuzz.py --replay fuzz-found/x.json          # one that was written down
+
+Each input is a function of its kind, the seed and its number. A failure is an error that is none of kvgym's, a hang
+(more than 20 s of CPU time), absurd memory, the acceptance of what is known to be wrong, or a message of more than 300
+characters; the smallest input that fails in each way is printed and written to ``--out``. Once it is mended, its file
+goes to ``tests/fuzz/corpus``, which the tests play. The exit status is 1 if anything failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from fuzz.campaign import Report, failures, play, prepare, run, save, shrink  # noqa: E402
+from fuzz.kinds import all_kinds  # noqa: E402
+
+
+def main() -> int:
+    """Play inputs and say what came of them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--cases", type=int, default=2000, help="about how many inputs")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seed", type=int, default=0, help="of the mutations")
+    parser.add_argument("--kinds", default="", help="comma-separated; all unless given")
+    parser.add_argument(
+        "--case", default="", metavar="KIND:SEED:NUMBER", help="play one input and show its traceback"
+    )
+    parser.add_argument("--replay", type=Path, help="play an input of a file and show its traceback")
+    parser.add_argument(
+        "--out", type=Path, default=Path("fuzz-found"), help="folder for the inputs that fail"
+    )
+    options = parser.parse_args()
+    kinds = all_kinds()
+    if options.case or options.replay:
+        return _one(options.case, options.replay)
+    chosen = {name: kinds[name] for name in (options.kinds.split(",") if options.kinds else kinds)}
+
+    def tell(report: Report, total: int) -> None:
+        done, failed = sum(report.counts.values()), sum(f.count for f in report.findings.values())
+        print(
+            f"{done:,} of {total:,}, {report.seconds:,.0f} s, {failed} failures", file=sys.stderr, flush=True
+        )
+
+    report = run(chosen, options.cases, options.seed, options.jobs, tell)
+    for paragraph in failures(report):
+        print(paragraph, end="\n\n")
+    if report.findings:
+        print(f"written to {options.out}: {len(save(report, options.out))} files")
+    print(f"python {' '.join(sys.argv)}\n{report.table()}")
+    return 1 if report.findings else 0
+
+
+def _one(case: str, path: Path | None) -> int:
+    prepare()
+    if path is not None:
+        content = json.loads(path.read_text("utf-8"))
+        kind, tree = all_kinds()[content["kind"]], content["input"]
+    else:
+        name, seed, number = case.split(":")
+        kind = all_kinds()[name]
+        tree = kind.make(int(seed), int(number))
+    verdict = play(kind, tree)
+    if verdict.failed:
+        tree, verdict = shrink(tree, verdict, lambda candidate: play(kind, candidate))
+    print(json.dumps(tree, indent=1), verdict.trace, f"{verdict.outcome}: {verdict.message}", sep="\n")
+    return int(verdict.failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

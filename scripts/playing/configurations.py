@@ -1,0 +1,122 @@
+"""Random configurations of environments: scenarios, kinds of action, rules of the engine, blocks, clusters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kvgym.envs.scheduling.tables import REWARD_TERMS
+from kvgym.experiments.scenario import load_scenario, scenario_names
+
+SHORT = {"preset": "lmsys", "limits": {"max_prompt_len": 60, "max_output_len": 40}}
+"""Requests of which some hundred tokens of memory hold several."""
+
+APART = [{"count": 2, "role": "prefill"}, {"count": 3, "role": "decode"}]
+
+CLUSTERS: dict[str, dict[str, Any]] = {
+    "equal": {"workers": 4},
+    "unlike": {"workers": [{"count": 2}, {"kv_capacity": 400}, {"batch_time": {"composition": "vidur"}}]},
+    "apart": {"workers": APART, "system": {"transfer_latency": 0.02, "transfer_time": 1e-4}},
+    "lonely": {"workers": [{"role": "prefill"}, {"count": 2, "role": "decode"}]},
+}
+
+
+def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
+    """Return a valid configuration of a worker, of any scenario and any kind of action."""
+
+    def one(*options: Any) -> Any:
+        return options[int(rng.integers(len(options)))]
+
+    # An adversary's requests are a given list: no number or rate of them can be asked for.
+    names = (name for name in scenario_names() if name != "mc-sf-adversarial")
+    scenario = one(*(name for name in names if load_scenario(name).workers == 1))
+    arguments: dict[str, Any] = {
+        "action": one("admit_evict", "admit_count", "flags", "knobs", "tokens", "rank", "rank_scores"),
+        "scenario": scenario,
+        "observation": one("flat", "dict", "rllib"),
+        "queue_window": one(1, 2, 5, 16),
+        "active_window": one(1, 3, 16),
+        "epochs": one("iteration", "decision"),
+        "overflow": one("lifo", "clear"),
+        "num_requests": int(rng.integers(1, 40)),
+        "hold": int(rng.integers(1, 10)),
+        "stall_limit": one(10, 200),
+        "block_size": one(1, 1, 4),  # a divisor of the 40 tokens that slotted requests may fill
+        "system": {
+            "first_token": one("counted", "uncounted", "decode"),
+            "progress_on_evict": one("lost", "recompute", "kept"),
+            "requeue": one("arrival", "front", "back"),
+        },
+        "reward": {
+            name: float(w)
+            for name, w in zip(REWARD_TERMS, rng.uniform(-1, 1, len(REWARD_TERMS)), strict=True)
+            if w > 0
+        },
+    }
+    if scenario != "mc-sf-model-2" and rng.random() < 0.8:  # little memory
+        arguments |= {
+            "workload": SHORT,
+            "kv_capacity": int(rng.integers(116, 300)),
+            "block_size": one(1, 1, 5, 16),
+            "rate": one(5.0, 50.0, 500.0),
+        }
+        predictor = one(
+            {"kind": "exact"}, {"kind": "noisy", "epsilon": 0.5}, {"kind": "interval", "epsilon": 0.5}
+        )
+        if predictor["kind"] != "exact":
+            arguments["workload"] = {**SHORT, "predictions": predictor}
+        information = [n for n in ("true_length", "slo") if rng.random() < 0.3]
+        if rng.random() < 0.7:
+            information.append("length_interval" if predictor["kind"] == "interval" else "predicted_length")
+        arguments["information"] = information
+    elif rng.random() < 0.3 or load_scenario(scenario).make_workload().sample(0).predicted_output_len is None:
+        arguments["information"] = []
+    shown = arguments.get("information", ["predicted_length"])
+    arguments["queue_order"] = one(
+        "queue", "prompt", "attained", *(["predicted", "volume"] if "predicted_length" in shown else [])
+    )
+    if arguments["action"].startswith("rank"):
+        arguments["queue_order"] = one("rank", arguments["queue_order"])
+        arguments["features"] = [n for n in ("rank", "priority", "saved_duration") if rng.random() < 0.5]
+    if arguments["action"] == "rank_scores" and rng.random() < 0.5:
+        arguments["weights"] = {"cost": 0.8, "gate": 1.0, "value": 0.05}
+    if rng.random() < 0.3:
+        arguments["load"] = one((0.5, 2.0), (3.0, 3.0))
+    if rng.random() < 0.3:
+        arguments["reward"] = {name: 0.5 for name in ("latency", "ttft", "goodput") if rng.random() < 0.7}
+        arguments["reward_reference"] = one("fcfs", "alpha_beta:alpha=0.2,beta=0.3", "sarathi")
+    if arguments["action"] == "knobs" and rng.random() < 0.3:
+        arguments["knobs"] = {one("protection", "budget", "quantum"): (0, 3), "cap": one((0, 5), (7,))}
+    if rng.random() < 0.2:
+        arguments["horizon"] = float(rng.uniform(0.5, 20))
+    return arguments
+
+
+def routing_arguments(rng: np.random.Generator) -> dict[str, Any]:
+    """Return a valid configuration of a cluster."""
+
+    def one(*options: Any) -> Any:
+        return options[int(rng.integers(len(options)))]
+
+    arguments: dict[str, Any] = {
+        **CLUSTERS[one(*CLUSTERS)],
+        "policy": one("mc_sf", "fcfs", "alpha_greedy:alpha=0.2", "sarathi", "work_conserving_fcfs"),
+        "workload": {**SHORT, "predictions": {"kind": "noisy", "epsilon": 0.3}},
+        "kv_capacity": int(rng.integers(150, 400)),
+        "num_requests": int(rng.integers(1, 50)),
+        "rate": one(20.0, 200.0, 2000.0),
+        "observation": one("flat", "dict", "rllib"),
+        "information": one([], ["predicted_length"], ["true_length", "slo"]),
+        "stall_limit": one(None, 100),
+        "block_size": one(1, 1, 4),
+    }
+    system = {
+        "first_token": one("counted", "uncounted"),
+        "progress_on_evict": one("lost", "recompute", "kept"),
+        "requeue": one("arrival", "front", "back"),
+    }
+    arguments["system"] = {**arguments.get("system", {}), **system}
+    if rng.random() < 0.3:
+        arguments["horizon"] = float(rng.uniform(0.1, 5))
+    return arguments

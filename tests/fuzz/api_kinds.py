@@ -1,0 +1,297 @@
+"""What programs hand over: specs, request tables, systems, seeds, actions, arguments of environments."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import operator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fuzz.file_kinds import SMALL
+from fuzz.kinds import Kind, refuse
+
+SPECS = (
+    "fcfs",
+    "mc_sf:protection=0.1",
+    "alpha_greedy:alpha=0.25",
+    "sarathi:token_budget=512,order=spf",
+    "ranked",
+    "vllm_v1",
+    "wait",
+    "work_conserving_sjf",
+    "flow_control:budget=3",
+    "slai",
+    "clairvoyant",
+    "rad",
+)
+
+
+def spec_seeds() -> list[Any]:
+    routers = ("round_robin", "join_shortest_queue", "weighted:work=1.5", "uniform_random")
+    hardware = (
+        "roofline:model=llama3-70b,gpu=h200,tp=4",
+        "llama2-70b-a100-tp2",
+        "roofline:model=llama3-8b,gpu=a100-80gb",
+    )
+    return [
+        *[{"what": "policy", "text": text} for text in SPECS],
+        *[{"what": "router", "text": text} for text in routers],
+        *[{"what": "hardware", "text": text} for text in hardware],
+        *[{"what": "extent", "text": text} for text in ("200r", "3.5", 2.0)],
+        *[{"what": "target", "text": text} for text in ("ttft_p99<=1.5", "slo_attainment>=0.9")],
+        *[{"what": "workload", "text": text} for text in ("lmsys", "wait-low", "trace.csv")],
+    ]
+
+
+def play_spec(content: Any, folder: Path) -> None:
+    from kvgym.batch_time.hardware import load_hardware
+    from kvgym.experiments.capacity.targets import parse_targets
+    from kvgym.policy import make_policy
+    from kvgym.routing import make_router
+    from kvgym.window import parse_extent
+    from kvgym.workloads import make_workload
+
+    content = content if isinstance(content, dict) else {}
+    text, what = content.get("text"), content.get("what")
+    if what in ("policy", "router"):
+        made: Any = (make_policy if what == "policy" else make_router)(text)  # type: ignore[operator]
+        for name, value in made.hyperparameters().items():
+            refuse(
+                isinstance(value, float) and math.isnan(value), f"a hyperparameter that is no number: {name}"
+            )
+    elif what == "hardware":
+        load_hardware(str(text))
+    elif what == "extent":
+        parse_extent(text, "warm_up")
+    elif what == "target":
+        parse_targets([str(text)])
+    else:
+        make_workload(str(text))
+
+
+SPEC = Kind("spec", spec_seeds, play_spec)
+
+
+def table_seeds() -> list[Any]:
+    columns = {
+        "arrival_time": [0.0, 0.5, 0.5, 2.0],
+        "prompt_len": [10, 20, 30, 5],
+        "output_len": [4, 9, 1, 30],
+    }
+    more = {
+        "predicted_output_len": [4, 8, 2, 30],
+        "predicted_low": [1, 2, 1, 3],
+        "predicted_high": [9, 9, 9, 40],
+        "class_id": [0, 1, 0, 1],
+        "priority": [0, -1, 5, 0],
+        "ttft_slo": [1.0, 2.0, 3.0, math.inf],
+        "tbt_slo": [0.1] * 4,
+    }
+    system = {"kv_capacity": 200, "horizon": 100.0, "stall_limit": 5000, "block_size": 4, "first_token": "counted",
+              "progress_on_evict": "lost", "requeue": "arrival", "swap_time": 0.0, "replicas": 1}  # fmt: skip
+    run = {"policy": "fcfs", "seed": 3}
+    return [
+        {"columns": columns, "system": system, "run": run},
+        {"columns": {**columns, **more}, "system": system, "run": run},
+    ]
+
+
+def play_table(content: Any, folder: Path) -> None:
+    """Simulate requests; what was taken is what was given."""
+    from kvgym.batch_time import AffineBatchTime
+    from kvgym.metrics import compute_metrics
+    from kvgym.runner import simulate
+    from kvgym.simulator.system import System
+    from kvgym.workloads.table import RequestTable
+
+    content = content if isinstance(content, dict) else {}
+    parts = [content.get(name) for name in ("columns", "system", "run")]
+    given, rules, run = (
+        {str(k): v for k, v in part.items()} if isinstance(part, dict) else {} for part in parts
+    )
+    table = RequestTable.from_columns(**given)
+    for name, values in given.items():
+        if values is not None:
+            _check_column(name, values, table)
+    replicas = rules.pop("replicas", 1)
+    known = {field.name for field in dataclasses.fields(System)}
+    rules = {name: value for name, value in rules.items() if name in known}
+    system = System(**{"kv_capacity": 200, **rules, "batch_time": AffineBatchTime(0.01)})
+    for name in ("stall_limit", "kv_capacity", "block_size"):
+        refuse(_no_count(rules.get(name, 1)), f"no whole number of {name}")
+    refuse(
+        _no_count(replicas) and replicas is not None and system.replicate(replicas) is not None, "replicas"
+    )
+    seed = run.get("seed", 0)
+    result = simulate(system, table, str(run.get("policy", "fcfs"))[:200], seed=seed)
+    refuse(_no_seed(seed), "a seed that is none")
+    compute_metrics(result)
+
+
+def _check_column(name: str, values: Any, table: Any) -> None:
+    """Say so if a column has taken what is no number, or another number than was given."""
+    found = np.asarray(getattr(table, name)).tolist()
+    try:
+        whole = list(values)
+    except TypeError:
+        refuse(True, f"a column that is none: {name}")
+    wrong = [v for v in whole if v is None or isinstance(v, str | bytes | complex | dict | list)]
+    wrong += [
+        v for v in whole[:1] if {type(v) for v in whole} == {bool}
+    ]  # among numbers NumPy takes them for such
+    refuse(bool(wrong), f"values that are no numbers: {name}")
+    refuse(sorted(map(float, whole)) != sorted(map(float, found)), f"other values than were given: {name}")
+    records = table.to_records()
+    if name in ("priority", "class_id"):
+        refuse(records[name].tolist() != found, f"values that change on their way: {name}")
+
+
+def _no_count(value: Any) -> bool:
+    """Whether a value is clearly no whole number ≥ 1; None stands for a default."""
+    return value is not None and (_no_seed(value) or operator.index(value) < 1)
+
+
+def _no_seed(value: Any) -> bool:
+    """Whether a value is no whole number ≥ 0."""
+    try:
+        return isinstance(value, bool | np.bool_) or operator.index(value) < 0
+    except TypeError:
+        return True
+
+
+TABLE = Kind("table", table_seeds, play_table, odd=True, weight=3)
+
+
+def seed_seeds() -> list[Any]:
+    return [
+        {"env": env, "seed": seed, "options": options}
+        for env in ("scalar", "vector", "route")
+        for seed in (None, 3)
+        for options in (None, {"workload_seed": 5})
+    ] + [{"env": "vector", "seed": [1, 2], "options": {"reset_mask": [True, False], "workload_seed": [1, 2]}}]
+
+
+@functools.cache
+def environment(name: str) -> Any:
+    """Return an environment, made once."""
+    import gymnasium as gym
+
+    import kvgym  # noqa: F401
+
+    small: dict[str, Any] = {"scenario": "mc-sf-noisy", "num_requests": 20}
+    if name == "vector":
+        return gym.make_vec(
+            "kvgym/AdmitCount-v0", num_envs=2, vectorization_mode="vector_entry_point", **small
+        )
+    if name == "route":
+        return gym.make("kvgym/Route-v0", num_requests=20, disable_env_checker=True).unwrapped
+    return gym.make(IDS.get(name, "kvgym/AdmitCount-v0"), disable_env_checker=True, **small).unwrapped
+
+
+def play_seed(content: Any, folder: Path) -> None:
+    content = content if isinstance(content, dict) else {}
+    name = content.get("env")
+    seed, options = content.get("seed"), content.get("options")
+    name = name if isinstance(name, str) and name in ("vector", "route") else "scalar"
+    env = environment(name)
+    env.reset(seed=seed, options=options)
+    if name != "vector":
+        refuse(seed is not None and _no_seed(seed), "a seed that is none")
+        if isinstance(options, dict) and "workload_seed" in options:
+            refuse(_no_seed(options["workload_seed"]), "a workload_seed that is none")
+    refuse(bool(options) and not isinstance(options, dict), "options that are no mapping")
+
+
+SEED = Kind("seed", seed_seeds, play_seed, odd=True)
+
+IDS = {
+    "count": "kvgym/AdmitCount-v0",
+    "evict": "kvgym/AdmitEvict-v0",
+    "flags": "kvgym/AdmitEvictFlags-v0",
+    "knobs": "kvgym/Knobs-v0",
+    "rank": "kvgym/Rank-v0",
+}
+
+
+def action_seeds() -> list[Any]:
+    from kvgym.envs import IDS as ALL
+
+    IDS.update({name.removeprefix("kvgym/"): name for name in ALL if name != "kvgym/Route-v0"})
+    found = []
+    for name in [n for n in IDS if n.endswith("v0")] + ["route"]:
+        space = environment(name).action_space
+        space.seed(0)
+        found += [{"env": name, "action": np.asarray(space.sample()).tolist()} for _ in range(3)]
+    return found
+
+
+def play_action(content: Any, folder: Path) -> None:
+    content = content if isinstance(content, dict) else {}
+    name = content.get("env")
+    if not IDS.get("AdmitCount-v0"):
+        action_seeds()
+    env = environment(name if isinstance(name, str) and (name in IDS or name == "route") else "count")
+    action = content.get("action")
+    env.reset(seed=0)
+    _, reward, *_ = env.step(action)
+    refuse(not math.isfinite(reward), "a reward that is not finite")
+    given = np.asarray(action)
+    refuse(given.dtype.kind not in "biuf", f"an action of no numbers: {given.dtype}")
+    refuse(given.shape != (env.action_space.shape or ()), "an action of another shape")
+    space = env.action_space
+    low = getattr(space, "low", getattr(space, "start", 0))
+    refuse(
+        bool((given.astype(float) < low).any() or np.isnan(given.astype(float)).any()),
+        "an action out of bounds",
+    )
+
+
+ACTION = Kind("action", action_seeds, play_action, odd=True, weight=2)
+
+
+def argument_seeds() -> list[Any]:
+    usual = {
+        "action": "admit_count",
+        "queue_window": 4,
+        "active_window": 4,
+        "workload": SMALL["workload"],
+        "kv_capacity": 400,
+        "batch_time": SMALL["batch_time"],
+        "load": [0.5, 1.5],
+        "information": ["predicted_length"],
+        "horizon": 50.0,
+    }
+    rules = {
+        "scenario": "mc-sf-noisy",
+        "num_requests": 20,
+        "rate": 3.0,
+        "reward": {"latency": 1.0, "tokens": 0.5},
+    }
+    more = {
+        "system": {"requeue": "front"},
+        "time_scale": 3.0,
+        "reward_scale": 2.0,
+        "stall_limit": 50,
+        "hold": 3,
+    }
+    return [usual, rules, {**rules, **more}, {**rules, "action": "knobs", "knobs": {"quantum": [0]}},
+            {**rules, "action": "rank_scores", "weights": {"prompt": 0.5}}]  # fmt: skip
+
+
+def play_arguments(content: Any, folder: Path) -> None:
+    from kvgym.envs.scheduling.environment import ServingEnv
+
+    arguments = (
+        {str(k): v for k, v in content.items()} if isinstance(content, dict) else {"scenario": content}
+    )
+    env = ServingEnv(**arguments)
+    observation, _ = env.reset(seed=0)
+    flat = observation if isinstance(observation, np.ndarray) else np.zeros(1)
+    refuse(not np.isfinite(flat).all(), "observations that are not finite")
+
+
+ARGUMENTS = Kind("arguments", argument_seeds, play_arguments, odd=True)

@@ -1,0 +1,362 @@
+"""A run of the fuzzer: inputs by number, in processes that may hang or be killed, and what came of them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import tempfile
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from fuzz.judging import CLASSES, FAILURES, HANG, MEMORY, Verdict, judge
+from fuzz.kinds import Kind, all_kinds
+from fuzz.trees import smaller
+
+BATCH = 50
+"""Inputs that a process is given at once."""
+
+PATIENCE = 300.0
+"""Seconds without a word after which a process counts as one that hangs; its own limit is of CPU time."""
+
+MAX_REQUESTS = 20_000
+"""Most requests that workloads of the fuzzer draw, so that none of them takes long."""
+
+ROOM = 4 << 30
+"""Bytes of address space that a process may take beyond what it has when it begins."""
+
+TRIES = 150
+"""Smaller inputs that are tried in place of one that fails."""
+
+
+@dataclass
+class Finding:
+    """A failure, as often as it was met.
+
+    Attributes:
+        kind: of the input.
+        tree: the smallest input that has it.
+        verdict: what came of it.
+        number: seed and index of the first.
+        count: how often it was met.
+    """
+
+    kind: str
+    tree: Any
+    verdict: Verdict
+    number: tuple[int, int]
+    count: int = 1
+
+
+@dataclass
+class Report:
+    """What came of a run.
+
+    Attributes:
+        counts: number of inputs by kind and class.
+        findings: failures by what tells them apart.
+        seconds: by the clock.
+        cpu_seconds: of all inputs.
+        slowest: CPU seconds of the slowest input, and which it was.
+    """
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    findings: dict[tuple[str, str, str], Finding] = field(default_factory=dict)
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    slowest: tuple[float, str] = (0.0, "")
+
+    def note(self, kind: str, number: tuple[int, int], tree: Any, verdict: Verdict) -> None:
+        """Add what came of an input."""
+        self.counts[kind, verdict.outcome] += 1
+        self.cpu_seconds += verdict.seconds
+        self.slowest = max(self.slowest, (verdict.seconds, f"{kind}:{number[0]}:{number[1]}"))
+        if verdict.failed:
+            key = (kind, verdict.outcome, verdict.place)
+            known = self.findings.get(key)
+            if known is None:
+                self.findings[key] = Finding(kind, tree, verdict, number)
+            else:
+                known.count += 1
+                if len(json.dumps(tree)) < len(json.dumps(known.tree)):
+                    known.tree, known.verdict = tree, verdict
+
+    def table(self) -> str:
+        """Return the numbers of inputs by kind and class."""
+        rows = [["kind", *CLASSES, "all"]]
+        for kind in [*sorted({kind for kind, _ in self.counts}), "all"]:
+            numbers = [
+                sum(n for (k, c), n in self.counts.items() if kind in (k, "all") and c == one)
+                for one in CLASSES
+            ]
+            rows.append([kind, *(f"{n:,}" for n in numbers), f"{sum(numbers):,}"])
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = [
+            "  ".join(
+                [row[0].ljust(widths[0]), *(x.rjust(w) for x, w in zip(row[1:], widths[1:], strict=True))]
+            )
+            for row in rows
+        ]
+        slowest = f"slowest: {self.slowest[1]}, {self.slowest[0]:.2f} s"
+        end = f"{self.seconds:,.0f} s, {self.cpu_seconds:,.0f} s of CPU time in inputs; {slowest}"
+        return "\n".join([*lines, end])
+
+
+def load_corpus(folder: Path) -> list[tuple[str, Any, str]]:
+    """Return the inputs that were found once: kind, tree and where it is."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        content = json.loads(path.read_text("utf-8"))
+        found.append((content["kind"], content["input"], path.name))
+    return found
+
+
+def prepare() -> None:
+    """Make this process one that plays inputs."""
+    from kvgym.workloads import base
+
+    base.MAX_REQUESTS = MAX_REQUESTS
+    warnings.simplefilter("ignore")
+    os.environ.setdefault("KVGYM_PLUGINS", "0")
+
+
+def play(kind: Kind, tree: Any) -> Verdict:
+    """Return what comes of an input, in a folder that is gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="f", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+    try:
+        return judge(lambda: kind.run(tree, folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def shrink(
+    tree: Any, verdict: Verdict, again: Callable[[Any], Verdict], seconds: float = 20.0
+) -> tuple[Any, Verdict]:
+    """Return the smallest input found that fails in the same way.
+
+    Args:
+        tree: that fails.
+        verdict: how.
+        again: plays another one.
+        seconds: after which it gives up.
+    """
+    end, tries, smallest = time.monotonic() + seconds, 0, True
+    while smallest:
+        smallest = False
+        for candidate in smaller(tree):
+            tries += 1
+            if tries > TRIES or time.monotonic() > end:
+                return tree, verdict
+            found = again(candidate)
+            if (found.outcome, found.place) == (verdict.outcome, verdict.place):
+                tree, verdict, smallest = candidate, found, True
+                break
+    return tree, verdict
+
+
+def _work(pipe: Connection, seed: int) -> None:
+    """Play inputs that are asked for, and tell what came of each."""
+    prepare()
+    kinds = all_kinds()
+    known: set[tuple[str, str, str]] = set()
+    limited = False
+    while (task := pipe.recv()) is not None:
+        kind = kinds[task[0]]
+        with tempfile.TemporaryDirectory() as folder:
+            kind.ready(Path(folder))
+        for index in range(*task[1:]):
+            pipe.send(("begin", kind.name, index))
+            tree = kind.make(seed, index)
+            verdict = play(kind, tree)
+            key = (kind.name, verdict.outcome, verdict.place)
+            if verdict.failed and verdict.outcome not in (HANG, MEMORY) and key not in known:
+                known.add(key)
+                tree, verdict = shrink(tree, verdict, lambda candidate, kind=kind: play(kind, candidate))  # type: ignore[misc]
+            pipe.send(("end", kind.name, index, tree if verdict.failed else None, verdict))
+        pipe.send(("done",))
+        if not limited:  # after the first batch everything is loaded, whose address space is large
+            limited = True
+            _limit_memory()
+
+
+def _limit_memory() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
+    if pages:
+        limit = pages * resource.getpagesize() + ROOM
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def plan(kinds: Mapping[str, Kind], cases: int, seed: int) -> list[tuple[str, int, int]]:
+    """Return what is to be played: kind, first index and end; kinds by their weight, mixed."""
+    total = sum(kind.weight for kind in kinds.values())
+    tasks = []
+    for kind in kinds.values():
+        number = max(1, round(cases * kind.weight / total))
+        tasks += [(kind.name, k, min(k + BATCH, number)) for k in range(0, number, BATCH)]
+    random.Random(seed).shuffle(tasks)
+    return tasks
+
+
+def run(
+    kinds: Mapping[str, Kind],
+    cases: int,
+    seed: int,
+    jobs: int = 1,
+    tell: Callable[[Report, int], None] | None = None,
+) -> Report:
+    """Play inputs in processes of their own.
+
+    Args:
+        kinds: what is played, by name.
+        cases: about how many inputs.
+        seed: of the mutations: equal seeds give equal inputs.
+        jobs: processes.
+        tell: called with the report so far, and how many inputs there are in all, now and then.
+
+    Returns:
+        What came of them; of those played so far where Ctrl-C ends the run.
+    """
+    report, began = Report(), time.monotonic()
+    tasks = plan(kinds, cases, seed)
+    total = sum(end - first for _, first, end in tasks)
+    tasks.reverse()
+    players = [_Player(seed) for _ in range(max(1, min(jobs, len(tasks))))]
+    told = began
+    try:
+        while tasks or any(player.task for player in players):
+            for player in players:
+                if player.task is None and tasks:
+                    player.give(tasks.pop())
+            for player in players:
+                if rest := player.look(report):
+                    tasks.append(rest)
+            report.seconds = time.monotonic() - began
+            if tell is not None and time.monotonic() - told > 20:
+                told = time.monotonic()
+                tell(report, total)
+    except KeyboardInterrupt:  # what was played until then is worth as much
+        pass
+    finally:
+        for player in players:
+            player.end()
+    report.seconds = time.monotonic() - began
+    return report
+
+
+class _Player:
+    """A process that plays inputs; one that hangs or dies is replaced, and what it was at is a finding."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_work, args=(other, self._seed), daemon=True)
+        self._process.start()
+        other.close()
+        self.task: tuple[str, int, int] | None = None
+        self._at: int | None = None
+        self._heard = time.monotonic()
+
+    def give(self, task: tuple[str, int, int]) -> None:
+        self.task, self._at = task, None
+        self._heard = time.monotonic()
+        self._pipe.send(task)
+
+    def look(self, report: Report) -> tuple[str, int, int] | None:
+        """Take what it says; returns what is left of its task if it is gone."""
+        if self.task is None:
+            return None
+        try:
+            if not wait([self._pipe], timeout=0.2):
+                loading = (
+                    self._at is None
+                )  # and perhaps compiling, which takes as long as the machine is busy
+                if loading or time.monotonic() - self._heard < PATIENCE:
+                    return None
+                return self._replace(
+                    report, Verdict(HANG, f"no word for {PATIENCE:g} s", "the whole process")
+                )
+            while self._pipe.poll():
+                said = self._pipe.recv()
+                self._heard = time.monotonic()
+                if said[0] == "begin":
+                    self._at = said[2]
+                elif said[0] == "end":
+                    report.note(said[1], (self._seed, said[2]), said[3], said[4])
+                else:
+                    self.task = None
+        except (EOFError, OSError):
+            self._process.join(5)
+            code = self._process.exitcode
+            return self._replace(
+                report,
+                Verdict(MEMORY if code == -9 else "foreign", f"exit status {code}", "the whole process"),
+            )
+        return None
+
+    def _replace(self, report: Report, verdict: Verdict) -> tuple[str, int, int] | None:
+        assert self.task is not None
+        name, first, end = self.task
+        at = first if self._at is None else self._at
+        report.note(name, (self._seed, at), all_kinds()[name].make(self._seed, at), verdict)
+        self.end()
+        self._start()
+        return (name, at + 1, end) if at + 1 < end else None
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._pipe.send(None)
+            self._pipe.close()
+        self._process.kill() if self.task is not None else self._process.join(10)
+        if self._process.is_alive():
+            self._process.kill()
+
+
+def failures(report: Report) -> list[str]:
+    """Return what was found, a paragraph each: what failed, the smallest input, and how to play it."""
+    lines = []
+    for finding in sorted(
+        report.findings.values(), key=lambda f: (FAILURES.index(f.verdict.outcome), -f.count)
+    ):
+        name = f"{finding.kind}:{finding.number[0]}:{finding.number[1]}"
+        text = json.dumps(finding.tree)
+        lines.append(
+            f"{finding.verdict.outcome}, {finding.count} times: {finding.verdict.place}\n"
+            f"  {finding.verdict.message[:300]}\n"
+            f"  smallest input: {text if len(text) < 1000 else text[:1000] + ' …'}\n"
+            f"  python scripts/fuzz.py --case {name}"
+        )
+    return lines
+
+
+def save(report: Report, folder: Path) -> Sequence[Path]:
+    """Write each finding to a file, as the corpus has them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for finding in report.findings.values():
+        name = "".join(
+            c if c.isalnum() else "-"
+            for c in f"{finding.kind} {finding.verdict.outcome} {finding.verdict.place}"
+        )[:100]
+        paths.append(folder / f"{name}.json")
+        content = {
+            "kind": finding.kind,
+            "input": finding.tree,
+            "was": f"{finding.verdict.outcome}: {finding.verdict.message}"[:300],
+        }
+        paths[-1].write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+    return paths

@@ -1,0 +1,108 @@
+"""Command lines, in this process and in one of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from fuzz.judging import HangError, SilentError
+from fuzz.kinds import Kind
+from kvgym.errors import LIMIT, KVGymError
+
+LINES = (
+    "list policies",
+    "list scenarios --markdown",
+    "list hardware",
+    "run fcfs --scenario mc-sf-noisy -n 20",
+    "run mc_sf:protection=0.1 --scenario mc-sf-noisy -n 20 --seed 3 --json",
+    "compare -p fcfs -p mc_sf --scenario mc-sf-noisy -n 20 --seeds 2",
+    "curve nothing",
+    "bound mc-sf-noisy -n 5",
+    "capacity --policies fcfs --scenario mc-sf-noisy -n 20",
+    "train default --steps 100",
+    "evaluate ppo_noisy -n 5",
+    "sweep rates --jobs 2",
+    "render fcfs --out film.gif",
+    "tune mc_sf -n 20 --trials 2",
+    "validate x.csv --hardware llama2-70b-a100-tp2",
+)
+
+
+class UnclearError(Exception):
+    """A command line has ended in a traceback, or with a message of many lines."""
+
+
+def line_seeds() -> list[Any]:
+    return [{"arguments": shlex.split(line)} for line in LINES]
+
+
+def _arguments(content: Any) -> list[str]:
+    given = content.get("arguments") if isinstance(content, dict) else content
+    words = given if isinstance(given, list) else [given]
+    return [str(word).replace("\x00", "")[:5000] for word in words][:40]
+
+
+def play_line(content: Any, folder: Path) -> None:
+    """Read a command line as far as its options: what it would run is checked by the other kinds."""
+    from typer.main import get_command
+
+    from kvgym.cli.app import app, load_command
+
+    words = _arguments(content)
+    quiet = io.StringIO()
+    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet), contextlib.chdir(folder):
+        try:
+            command: Any = get_command(app)
+            name = words[0] if words else ""
+            from kvgym.cli.app import COMMANDS
+
+            if name in COMMANDS:
+                command, words = load_command(name), words[1:]
+            context = command.make_context("kvgym", words)
+            if name == "list":
+                command.invoke(context)
+        except Exception as error:
+            # Typer may bring a click of its own, whose errors are other classes of the same names.
+            names = {base.__name__ for base in type(error).__mro__}
+            if "ClickException" in names:
+                raise KVGymError(error.format_message()[:LIMIT] or "the help") from None  # type: ignore[attr-defined]
+            if not names & {"Exit", "Abort"}:
+                raise
+        except SystemExit:
+            return
+
+
+LINE = Kind("line", line_seeds, play_line)
+
+
+def play_process(content: Any, folder: Path) -> None:
+    """Run a command line in a process of its own, which must end by itself, without a traceback."""
+    code = "from kvgym.cli.app import main; main()"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *_arguments(content)], cwd=folder, capture_output=True, timeout=60,
+            env={**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise HangError("no answer after 60 s") from None
+    errors = done.stderr.decode("utf-8", "replace")
+    if "Traceback" in errors or done.returncode < 0 or done.returncode not in (0, 1, 2, 130):
+        raise UnclearError(f"exit status {done.returncode}: {errors[-800:]}")
+    if "not enough memory" in errors:
+        raise MemoryError(errors[-200:])
+    if done.returncode == 2:
+        told = [line for line in errors.splitlines() if line.startswith("error: ")]
+        if told and len(told[0]) > LIMIT + len("error: "):
+            raise UnclearError(f"a message of {len(told[0])} characters: {told[0][:300]}")
+        if not errors.strip():
+            raise SilentError("no word of what was wrong")
+        raise KVGymError(errors[-200:])
+
+
+PROCESS = Kind("process", line_seeds, play_process, weight=0.02, quick=False)

@@ -1,0 +1,53 @@
+"""Random play at the size of seconds: nothing breaks, faults are told, and a play that was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import random_play
+from playing import segments
+from playing.segments import KINDS, play_segment
+
+
+@pytest.mark.parametrize("number", range(2 * len(KINDS)))
+def test_what_must_hold_in_every_step(number):
+    played = play_segment(0, number, steps=300)
+    assert not played["fault"], played
+    assert played["steps"] >= 300
+
+
+def test_a_segment_is_what_seed_and_number_say():
+    one, again, other, next_one = (
+        play_segment(seed, number, 40) for seed, number in ((3, 1), (3, 1), (4, 1), (3, 2))
+    )
+    assert one == again
+    assert len({json.dumps({**s, "number": 0}) for s in (one, other, next_one)}) == 3
+
+
+def test_faults_are_told_and_set_the_exit_status(tmp_path, monkeypatch, capsys):
+    """Were the returns wrong, every segment in which an episode is completed would say so."""
+
+    def wrong(*arguments):
+        raise AssertionError("the rewards latency add up to 2; e2e_latency_mean makes 1")
+
+    monkeypatch.setattr(segments, "check_returns", wrong)
+    monkeypatch.setattr("sys.argv", ["random_play.py", "--steps", "3000", "--out", str(tmp_path)])
+    assert random_play.main() == 1
+    told = (tmp_path / "report.md").read_text()
+    assert "AssertionError: the rewards latency add up to 2" in told
+    assert '"num_requests"' in told, "the configuration is missing"
+    assert "add up to 2" in capsys.readouterr().out
+
+
+def test_a_play_that_was_stopped_goes_on(tmp_path):
+    whole = random_play.play(2400, 5, 1, tmp_path / "whole")
+    random_play.play(800, 5, 1, tmp_path / "parts")
+    journal = tmp_path / "parts" / "segments.jsonl"
+    journal.write_text(journal.read_text()[:-20])  # the last line was cut off
+    with pytest.raises(ValueError, match="go on with --resume, or choose another --out"):
+        random_play.play(2400, 5, 1, tmp_path / "parts")
+    assert random_play.play(2400, 5, 1, tmp_path / "parts", resume=True) == whole
+    with pytest.raises(ValueError, match="of another seed than 6"):
+        random_play.play(2400, 6, 1, tmp_path / "parts", resume=True)
+    assert random_play.report(whole, 5).startswith("2,4")
