@@ -10,8 +10,10 @@ from kvgym.workloads.traces import write_sample_trace
 # What other distributions register is not what these tests are about; the commands they start inherit this.
 os.environ["KVGYM_PLUGINS"] = "0"
 
-# How long an example takes says nothing on a machine that others use too.
-settings.register_profile("kvgym", deadline=None)
+# How long an example takes says nothing on a machine that others use too. Examples are the same in every run, so that
+# what passes on one machine passes on another; `pytest --hypothesis-profile=explore` draws new ones.
+settings.register_profile("kvgym", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None, derandomize=False)
 settings.load_profile("kvgym")
 
 
