@@ -24,7 +24,7 @@ import kvgym
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 GENERATED = DOCS / "generated"
-OUTSIDE = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
+OUTSIDE = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 COPIES = {ROOT / name: GENERATED / name.lower() for name in OUTSIDE}
 COPIES |= {
     path: GENERATED / f"agent-{path.name}" for path in sorted((ROOT / "agents" / "models").glob("*.md"))
