@@ -19,6 +19,9 @@ from kvgym.errors import ConfigError, KVGymError
 LONGEST = 120
 """Bytes of a name that is made of a text; systems take 255, with what is put around it."""
 
+UNFINISHED = "unfinished.jsonl"
+"""The file of runs whose results are not written yet: it is there only as long as they are not."""
+
 LOCK = ".lock"
 """The file that says who works in a folder."""
 

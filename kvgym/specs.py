@@ -2,9 +2,38 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Any
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
+
+PER_SECOND = {"": 1.0, "s": 1.0, "ms": 1e3}
+"""How many of a unit a second has; texts without a unit are in seconds."""
+
+TIME_FORMS = "seconds, as in 0.5 or 0.5s, or milliseconds, as in 500ms"
+
+_TIME = re.compile(r"([^\sa-z]+(?:e[+-]?\d+)?|inf) *(s|ms|)", re.IGNORECASE)
+
+
+def parse_seconds(value: float | str, what: str) -> float:
+    """Return a time in seconds.
+
+    Args:
+        value: seconds, or a text: a number, with one of :data:`PER_SECOND` as its unit or none.
+        what: what it is called, for messages.
+
+    Raises:
+        ConfigError: it is of another form.
+    """
+    match = _TIME.fullmatch(str(value).strip()) if not isinstance(value, bool) else None
+    try:
+        seconds = float(match[1]) / PER_SECOND[match[2].lower()] if match else math.nan
+    except ValueError:
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise ConfigError(f"{what} {shown(value)}: expected {TIME_FORMS}")
+    return seconds
 
 
 def parse_value(text: str) -> Any:

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
 from kvgym.simulator.tables import BUSY
+from kvgym.specs import PER_SECOND
 from kvgym.workloads.table import RequestTable
 
 Extent = float | str
-"""Seconds, as a number or ``"30"`` or ``"30s"``, or requests, as ``"200r"`` or ``"200 requests"``."""
+"""A time, as a number of seconds or ``"30"``, ``"30s"`` or ``"500ms"``, or requests, ``"200r"``, ``"200 requests"``."""
 
-_EXTENT = re.compile(r"([0-9.]+(?:e[+-]?\d+)?) *(s|seconds|r|req|requests?|)", re.IGNORECASE)
+_EXTENT = re.compile(r"([0-9.]+(?:e[+-]?\d+)?) *(s|seconds|ms|r|req|requests?|)", re.IGNORECASE)
 
 SHARE = 1 / 8
 """Share of the decisions left until an end of the window, by the pace so far, after which to look again.
@@ -42,12 +43,14 @@ def parse_extent(value: Extent, name: str) -> tuple[float, bool]:
     """
     match = _EXTENT.fullmatch(str(value).strip()) if not isinstance(value, bool) else None
     try:
-        amount = float(match[1]) if match else math.nan
+        amount = float(match[1]) / PER_SECOND.get(match[2].lower(), 1.0) if match else math.nan
     except ValueError:
         amount = math.nan
     requests = bool(match and match[2].lower().startswith("r"))
     if not 0 <= amount < math.inf or (requests and amount != int(amount)):
-        raise ConfigError(f"{name} = {value!r}: expected seconds ≥ 0, as in 30, or requests, as in 200r")
+        raise ConfigError(
+            f"{name} = {value!r}: expected seconds ≥ 0, as in 30 or 500ms, or requests, as in 200r"
+        )
     return amount, requests
 
 

@@ -25,6 +25,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 from fuzz.campaign import Report, failures, play, prepare, run, save, shrink  # noqa: E402
 from fuzz.kinds import all_kinds  # noqa: E402
 
+from kvgym.warming import all_kernels  # noqa: E402
+
 
 def main() -> int:
     """Play inputs and say what came of them."""
@@ -48,8 +50,15 @@ def main() -> int:
 
     def tell(report: Report, total: int) -> None:
         done, failed = sum(report.counts.values()), sum(f.count for f in report.findings.values())
-        print(
-            f"{done:,} of {total:,}, {report.seconds:,.0f} s, {failed} failures", file=sys.stderr, flush=True
+        begins = f"; getting ready for {', '.join(report.preparing)}" if report.preparing else ""
+        _say(f"{done:,} of {total:,}, {report.seconds:,.0f} s, {failed} failures{begins}")
+
+    kernels = all_kernels()
+    missing = sum(not kernel.kept for kernel in kernels)
+    if missing:
+        _say(
+            f"{missing} of {len(kernels)} functions are not compiled for this machine yet: that is done once, as inputs"
+            " need them, and takes minutes in all (kvgym warm-up does it beforehand)"
         )
 
     report = run(chosen, options.cases, options.seed, options.jobs, tell)
@@ -59,6 +68,10 @@ def main() -> int:
         print(f"written to {options.out}: {len(save(report, options.out))} files")
     print(f"python {' '.join(sys.argv)}\n{report.table()}")
     return 1 if report.findings else 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _one(case: str, path: Path | None) -> int:

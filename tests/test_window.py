@@ -88,7 +88,7 @@ def test_spans(window, span):
 
 @pytest.mark.parametrize("wrong", ["soon", "-1", -1, "1.5r", "3 min", math.inf, math.nan, True, "", "1e"])
 def test_wrong_extents(wrong):
-    with pytest.raises(ConfigError, match="expected seconds ≥ 0, as in 30, or requests, as in 200r"):
+    with pytest.raises(ConfigError, match="expected seconds ≥ 0, as in 30 or 500ms, or requests, as in 200r"):
         Window(wrong)
     with pytest.raises(ConfigError, match="cool_down = "):
         parse_extent(wrong, "cool_down")

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from kvgym.cli import failures
+from kvgym.cli import failures, result_folder
 from kvgym.version import __version__
 
 COMMANDS = {
@@ -119,7 +119,8 @@ def main() -> None:
     warnings.simplefilter(
         "ignore", RuntimeWarning
     )  # of NumPy, about figures that the table shows as infinite
-    try:
-        app(prog_name="kvgym")
-    except Exception as error:
-        sys.exit(failures.end_with(error))
+    with result_folder.tidied():
+        try:
+            app(prog_name="kvgym")
+        except Exception as error:
+            sys.exit(failures.end_with(error))

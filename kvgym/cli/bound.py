@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvgym.cli import console
 from kvgym.cli.completion import names
+from kvgym.cli.progress import run_progress
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
@@ -30,9 +33,15 @@ from kvgym.cli.scenario_options import (
     WorkloadOption,
     roofline_options,
 )
+from kvgym.cli.times import time_option
 from kvgym.errors import ConfigError
+from kvgym.execution.aside import call_aside
 from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
+
+if TYPE_CHECKING:
+    from kvgym.runner import SimulationResult
+    from kvgym.theory.hindsight.interval import Interval
 
 
 @roofline_options
@@ -77,10 +86,15 @@ def bound(
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0, help="In slotted time: how long to solve an integer program.")
+        float, time_option("--seconds", "In slotted time: how long to solve an integer program", least=0)
     ] = 0.0,
+    time_limit: Annotated[
+        float | None,
+        time_option("--time-limit", "Show what has been found by then; the runs are not cut", least=0),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload and policies.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
 ) -> None:
     """Find between what ends the best value lies that any scheduler reaches, clairvoyant ones included.
 
@@ -109,10 +123,26 @@ def bound(
     for name in names:
         check_boundable(table, system, name)
     started = time.perf_counter()
-    runs = [simulate(system, table, spec, router=chosen.make_router(), seed=seed) for spec in specs]
-    if not all(run.completed for run in runs):
-        raise ConfigError("a run did not complete; bounds need all requests served")
-    found = {n: find_bound(table, system, n, runs=runs, reference=None, seconds=seconds) for n in names}
+    runs: list[SimulationResult] = []
+    found: dict[str, Interval] = {}
+    with run_progress(len(specs) + len(names), progress) as advance:
+        for spec in specs:
+            runs.append(simulate(system, table, spec, router=chosen.make_router(), seed=seed))
+            advance(f"run of {spec}")
+        if not all(run.completed for run in runs):
+            raise ConfigError("a run did not complete; bounds need all requests served")
+        for name in names:
+            left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - started))
+            search = functools.partial(
+                find_bound, table, system, name, runs=runs, reference=None, seconds=seconds
+            )
+            try:
+                found[name] = call_aside(search, left)
+            except TimeoutError:
+                break
+            advance(f"bound on {name}")
+    if not found:
+        raise ConfigError(f"--time-limit {time_limit:g}: no bound was found in that time; give it longer")
     took = time.perf_counter() - started
     if as_json:
         rows = {
@@ -120,6 +150,7 @@ def bound(
             for name, i in found.items()
         }
         print(json.dumps({"scenario": chosen.name, "requests": len(table), "bounds": rows}, indent=2))
+        _say_what_is_left(names, found)
         return
     lines = {}
     for name, interval in found.items():
@@ -143,6 +174,13 @@ def bound(
     console.out.print(console.mapping_table(title, lines, headings))
     for note in table.notes:
         console.out.print(f"note: {note}", markup=False)
+    _say_what_is_left(names, found)
     console.out.print(
         f"{len(table):,} requests, {took:.1f} s; docs/bounds.md has what is assumed", markup=False
     )
+
+
+def _say_what_is_left(asked: Sequence[str], found: Collection[str]) -> None:
+    """Say which bounds the time limit has left out."""
+    if left := [name for name in asked if name not in found]:
+        console.err.print(f"note: the time limit left out {', '.join(left)}", markup=False, soft_wrap=True)

@@ -126,6 +126,7 @@ def capacity(
             num_requests=num_requests,
             request_slos=given_slos(ttft_slo, tbt_slo),
             tolerance=tolerance,
+            folder=folder,
             jobs=jobs,
             ray=ray,
             progress=advance,

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvgym.cli import console
+from kvgym.cli.times import time_option
 
 
 def check_policy(
@@ -23,7 +24,7 @@ def check_policy(
     check: Annotated[
         list[str] | None, typer.Option("--check", "-c", help="Only this check. May be repeated.")
     ] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds that a check may take.")] = 300.0,
+    timeout: Annotated[float, time_option("--timeout", "How long a check may take", least=1)] = 300.0,
 ) -> None:
     """Try a policy on what every policy must do, in a process whose compiled code checks every index.
 

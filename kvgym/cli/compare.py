@@ -10,12 +10,11 @@ import typer
 from kvgym.cli import console
 from kvgym.cli.completion import names
 from kvgym.cli.execution_options import JobsOption, RayOption
-from kvgym.cli.progress import keeping, run_progress
+from kvgym.cli.progress import run_progress
 from kvgym.cli.result_folder import (
     OutOption,
     command_line,
     default_folder,
-    forget_unfinished,
     make_folder,
     replacing,
 )
@@ -152,7 +151,7 @@ def compare(
 
         added = all(make_policy(spec).info.name != REFERENCE for spec in specs)
     runs = (len(specs) + added) * max(1, len(routers)) * count
-    with keeping(folder), run_progress(runs, progress) as advance:
+    with run_progress(runs, progress) as advance:
         comparison = run_comparison(
             chosen,
             specs,
@@ -167,7 +166,6 @@ def compare(
         )
     with replacing(folder, trace):
         comparison.save(folder, command=command_line())
-    forget_unfinished(folder)
     if metrics is None and comparison.has_targets:
         shown = (*shown, "slo_attainment")
     console.out.print(console.comparison_table(comparison, shown))

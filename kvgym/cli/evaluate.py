@@ -161,7 +161,7 @@ def evaluate(
     numbers = range(first_seed, first_seed + count)
     with run_progress(len(specs) * len(others or (None,)) * count, progress) as advance:
         comparison = compare(
-            chosen, specs, seeds=numbers, routers=others, jobs=jobs, ray=ray, progress=advance
+            chosen, specs, seeds=numbers, routers=others, folder=folder, jobs=jobs, ray=ray, progress=advance
         )
     with replacing(folder, trace):
         comparison.save(folder, command=command_line())

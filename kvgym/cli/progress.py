@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -132,20 +131,6 @@ def run_progress(total: int, enabled: bool) -> Iterator[Callable[[str], None]]:
     """Show how far the block is with its runs; the function it gives is called with a line of text after each."""
     with progress_bar(total, enabled) as steps:
         yield (lambda text: None) if steps is None else steps.update
-
-
-@contextlib.contextmanager
-def keeping(folder: Path) -> Iterator[None]:
-    """Say, where Ctrl-C ends the block, how to go on: what was run is kept in a folder."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        console.err.print(
-            f"stopped; what was run is kept: the same command with --out {folder} goes on",
-            markup=False,
-            soft_wrap=True,
-        )
-        raise
 
 
 def _duration(seconds: float) -> str:

@@ -41,6 +41,7 @@ from kvgym.cli.target_options import (
     given_slos,
     parse_numbers,
 )
+from kvgym.cli.times import time_option
 from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
@@ -78,7 +79,7 @@ def provision(
         str | None, typer.Option(help="Per worker and hour, by hardware: llama3-8b-a100-tp1=2.5,….")
     ] = None,
     window: Annotated[
-        float | None, typer.Option(help="Also plan windows of so many seconds: peak, 95 %, mean.")
+        float | None, time_option("--window", "Also plan windows of so much time: peak, 95 %, mean")
     ] = None,
     ttft_slo: TtftSloOption = None,
     tbt_slo: TbtSloOption = None,
@@ -92,8 +93,9 @@ def provision(
 ) -> None:
     """Find how many workers a load needs, by theory and by simulation, and what that costs.
 
-    Shows what one worker can serve by every estimate beside what it does serve, the smallest number of workers that
-    holds the targets, and by --window how that changes over time. Writes provision.json, estimates.csv, windows.csv,
+    Shows the smallest number of workers that holds the targets, by --window how that changes over time, and what one
+    worker can serve by every estimate beside what it does serve. Where no number of workers can hold a target, as one
+    request alone takes longer, it says so at once. Writes provision.json, estimates.csv, windows.csv,
     probes.csv (with kvgym[parquet] also probes.parquet) and config.json. docs/capacity.md has the definitions.
     """
     from kvgym.batch_time.hardware import hardware_label
@@ -124,6 +126,7 @@ def provision(
             seed=seed,
             request_slos=given_slos(ttft_slo, tbt_slo),
             most_workers=most_workers,
+            folder=folder,
             jobs=jobs,
             ray=ray,
             progress=advance,
@@ -136,9 +139,9 @@ def provision(
         markup=False,
     )
     for title, cells in (
-        ("What one worker serves, requests/s", _estimates(result)),
         ("Workers", _plans(result)),
         ("Workers over time", _windows(result)),
+        ("How that compares with estimates of what one worker serves, requests/s", _estimates(result)),
     ):
         if cells[1]:
             _show(title, cells, markdown)

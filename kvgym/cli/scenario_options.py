@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from kvgym.cli.completion import names
+from kvgym.cli.times import time_option
 from kvgym.errors import ConfigError
 
 ScenarioOption = Annotated[
@@ -90,27 +91,25 @@ RoutersOption = Annotated[
     ),
 ]
 HorizonOption = Annotated[
-    float | None, typer.Option(help="Stop after so many seconds instead of when all have finished.")
+    float | None, time_option("--horizon", "Stop after so much time instead of when all have finished")
 ]
 PredictionsOption = Annotated[
     str | None, typer.Option(help="What schedulers know of output lengths: exact, none, noisy:epsilon=0.5, …")
 ]
 TtftSloOption = Annotated[
     float | None,
-    typer.Option(
-        help="Target of every request's time to first token, seconds: goodput counts what meets it."
-    ),
+    time_option("--ttft-slo", "Target of every request's time to first token: goodput counts what meets it"),
 ]
 TbtSloOption = Annotated[
-    float | None, typer.Option(help="The same for every gap between two tokens of a request, seconds.")
+    float | None, time_option("--tbt-slo", "The same for every gap between two tokens of a request")
 ]
 WarmUpOption = Annotated[
     str | None,
-    typer.Option(help="Measure from so many seconds, or requests (200r), after the first arrival."),
+    typer.Option(help="Measure from so long (30, 30s, 500ms), or requests (200r), after the first arrival."),
 ]
 CoolDownOption = Annotated[
     str | None,
-    typer.Option(help="Measure up to so many seconds, or requests (200r), before the last arrival."),
+    typer.Option(help="Measure up to so long (30, 30s, 500ms), or requests (200r), before the last arrival."),
 ]
 TooLongOption = Annotated[
     str, typer.Option(help="Requests longer than the KV capacity: error, drop or clip (both reported).")

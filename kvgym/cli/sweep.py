@@ -14,8 +14,8 @@ from kvgym.cli import console
 from kvgym.cli.completion import names
 from kvgym.cli.execution_options import JobsOption, RayOption
 from kvgym.cli.progress import progress_bar
-from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder
-from kvgym.errors import ConfigError
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
+from kvgym.errors import ConfigError, shown, some
 from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
@@ -77,6 +77,7 @@ def sweep(
     Every run is kept as soon as it is there: Ctrl-C loses none, and --resume goes on. Shows a table and writes
     runs.csv, summary.json, config.json and report.html; with the extra parquet also runs.parquet.
     """
+    from kvgym.experiments.journal import has_runs
     from kvgym.experiments.sweeping.plan import make_plan
     from kvgym.experiments.sweeping.sweep import plan_of
     from kvgym.experiments.sweeping.sweep import sweep as run_sweep
@@ -99,27 +100,30 @@ def sweep(
     content = base.model_dump()
     plan = make_plan({**content, **changes, "fields": {**content["fields"], **given}})
     folder = make_folder(out or default_folder("sweep", plan.name))
+    had_runs = has_runs(folder)
+    changed = _changes(plan_of(folder), plan) if had_runs else ""
     with progress_bar(1, progress) as bar:
 
         def advance(text: str, done: int, total: int) -> None:
+            if resume and not text:
+                _say_what_goes_on(folder, had_runs, changed, done, total)
             if bar is not None:
                 bar.update(text or plan.name, done, total)
 
         try:
             result = run_sweep(plan, folder, resume=resume, jobs=jobs, ray=ray, progress=advance)
         except KeyboardInterrupt:
-            console.err.print(
-                f"interrupted; what was run is kept: kvgym sweep --resume --out {folder}",
-                markup=False,
-                soft_wrap=True,
-            )
+            if has_runs(folder):
+                text = f"interrupted; what was run is kept: kvgym sweep --resume --out {folder}"
+                console.err.print(text, markup=False, soft_wrap=True)
             raise
     console.out.print(sweep_table(result))
     for note in result.notes():
         console.out.print(f"note: {note}", markup=False)
     for error in result.errors()[:_SHOWN]:
         console.out.print(error, style="red", markup=False)
-    result.save(folder, command=command_line())
+    with replacing(folder):
+        result.save(folder, command=command_line())
     if report:
         _report(result, folder)
     known = result.num_distinct - result.num_new
@@ -129,6 +133,34 @@ def sweep(
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
     if all(played.record.error for played in result.runs.values()):
         raise typer.Exit(1)  # nobody finished: scripts should notice
+
+
+def _changes(old: SweepPlan, new: SweepPlan) -> str:
+    """Return in which fields a plan differs from an old one, "" where it does not."""
+    before, after = old.model_dump(), new.model_dump()
+    fields = {**before.pop("fields"), **before}, {**after.pop("fields"), **after}
+    names = [
+        name for name in dict.fromkeys([*fields[0], *fields[1]]) if fields[0].get(name) != fields[1].get(name)
+    ]
+    said = [f"{name} = {_values(fields[1].get(name))}, was {_values(fields[0].get(name))}" for name in names]
+    return "; ".join(said[:3]) + "; …" * (len(said) > 3)
+
+
+def _values(given: Any) -> str:
+    return some(given, 40) or "–" if isinstance(given, list | tuple) else shown(given, 40)
+
+
+def _say_what_goes_on(folder: Path, had_runs: bool, changed: str, known: int, total: int) -> None:
+    """Say what of a sweep is known before it goes on, where that is not simply what it had been told before."""
+    if not had_runs:
+        text = f"nothing to resume in {folder}: all {total:,} runs are made"
+    elif changed:
+        text = f"another plan than the one of {folder} ({changed}): {known:,} of its {total:,} runs are known"
+    elif not known:
+        text = f"no run in {folder} is of this version of kvgym and these files: all {total:,} are made anew"
+    else:
+        return
+    console.err.print(f"note: {text}", markup=False, soft_wrap=True)
 
 
 def _read(texts: list[str]) -> tuple[SweepPlan | None, dict[str, Any]]:

@@ -13,12 +13,11 @@ from rich.table import Table
 from kvgym.cli import console
 from kvgym.cli.completion import names
 from kvgym.cli.execution_options import JobsOption, RayOption
-from kvgym.cli.progress import keeping, progress_bar
+from kvgym.cli.progress import progress_bar
 from kvgym.cli.result_folder import (
     OutOption,
     command_line,
     default_folder,
-    forget_unfinished,
     make_folder,
     replacing,
 )
@@ -189,7 +188,7 @@ def tune(
     failed = False
 
     def search_one(spec: str, place: Path) -> TuningResult:
-        with keeping(folder), progress_bar(1, progress) as bar:
+        with progress_bar(1, progress) as bar:
 
             def advance(text: str, done: int, total: int) -> None:
                 if bar is not None:
@@ -201,7 +200,7 @@ def tune(
             )  # fmt: skip
 
     for spec in given:
-        place = folder if len(given) == 1 else folder / plain_name(spec)
+        place = folder if len(given) == 1 else make_folder(folder / plain_name(spec))
         try:
             result = search_one(spec, place)
         except KVGymError as error:
@@ -212,7 +211,6 @@ def tune(
             continue
         with replacing(place, trace):
             result.save(place, command=command_line())
-        forget_unfinished(place)
         title = f"{result.policy} on {chosen.name}: {chosen.summary}"
         console.out.print(title, style="italic", markup=False, soft_wrap=True)
         console.out.print(tuning_table(result))

@@ -114,8 +114,6 @@ def build_scenario(
         about["columns"] = parse_columns(columns)
     source = describe_workload(base.workload if workload is None else workload)
     if trace is not None:
-        if not trace.is_file():
-            raise ConfigError(f"trace {trace}: no such file")
         source = describe_workload({"trace": str(trace), **about})
     elif about:
         raise ConfigError(f"{', '.join(sorted(about))}: goes with a trace file")
@@ -171,8 +169,7 @@ def _describe(scenario: Scenario) -> str:
     engine = scenario.resolved().engine if scenario.workers == 1 else None
     with_engine = f", engine {engine}" if isinstance(engine, str) else ""
     rate = f", {workload.mean_rate:.3g} requests/s" if math.isfinite(workload.mean_rate) else ""
-    size = workload.spec.num_requests or (len(workload.trace) if workload.trace is not None else None)
-    count = f", {size:,} requests" if isinstance(size, int) else ""
+    count = "" if workload.size is None else f", {workload.size:,} requests"
     count_of = len(system.all_workers)
     cluster = f"{count_of} workers, {scenario.router}: " if count_of > 1 else ""
     blocks = f" in blocks of {system.block_size}" if system.block_size > 1 else ""

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,20 @@ DECISIVE = (
 """Parts of the library that decide what a run gives; an agent's scales are those of the scenario of its training."""
 
 
-def run_key(setting: str, policy: Policy, router: Router | None, seed: int) -> str:
+def run_key(
+    setting: str, policy: Policy, router: Router | None, seed: int, measure: Callable[..., Any] | None = None
+) -> str:
     """Return the hash of a run, see :func:`run_keys`."""
-    return run_keys(setting, policy, router, [seed])[0]
+    return run_keys(setting, policy, router, [seed], measure)[0]
 
 
-def run_keys(setting: str, policy: Policy, router: Router | None, seeds: Iterable[int]) -> list[str]:
+def run_keys(
+    setting: str,
+    policy: Policy,
+    router: Router | None,
+    seeds: Iterable[int],
+    measure: Callable[..., Any] | None = None,
+) -> list[str]:
     """Return the hashes of runs that differ in their seeds.
 
     Args:
@@ -40,8 +48,11 @@ def run_keys(setting: str, policy: Policy, router: Router | None, seeds: Iterabl
         policy: the policy, not yet run.
         router: the router of a cluster, None where there is one worker.
         seeds: the seeds.
+        measure: what measures the run, see :class:`~kvgym.experiments.runs.Run`.
     """
-    who = {"setting": setting, "policy": _made(policy), "router": _made(router)}
+    who: dict[str, Any] = {"setting": setting, "policy": _made(policy), "router": _made(router)}
+    if measure is not None:
+        who["measure"] = {"name": measure.__qualname__, "code": _sources([measure.__module__])}
     return [_digest({**who, "seed": seed}) for seed in seeds]
 
 

@@ -14,14 +14,12 @@ from typing import Any, TextIO
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.execution import Executor
 from kvgym.experiments.runs import Played, Run, RunRecord, play_runs
+from kvgym.files import UNFINISHED as UNFINISHED
 from kvgym.files import alone_in
 from kvgym.metrics import metric_names
 
 FILE = "runs.jsonl"
 """Of a sweep, which goes on in it."""
-
-UNFINISHED = "unfinished.jsonl"
-"""Of what writes its results at the end: it is there only as long as they are not."""
 
 
 class Journal:
@@ -76,6 +74,9 @@ class Journal:
     def _close_file(self) -> None:
         with contextlib.suppress(OSError):  # of a line that could not be written, which was told
             self._file.close()
+        with contextlib.suppress(OSError):
+            if not self.path.stat().st_size:  # no run to go on with
+                self.path.unlink()
 
     def __enter__(self) -> Journal:
         """Return the journal."""
@@ -124,7 +125,7 @@ def play_kept(
     """Do runs as :func:`~kvgym.experiments.runs.play_runs` does, but those that a journal has come from there.
 
     Args:
-        runs: the runs; one that is to keep its result is made again in any case.
+        runs: the runs; one that is to bring its result along is made again in any case.
         keys: what tells each run, see :mod:`kvgym.experiments.identity`; not read without a journal.
         executor: of a :class:`~kvgym.experiments.runs.Player`.
         journal: where each run is written down as soon as it is there; None = nowhere.
@@ -134,7 +135,7 @@ def play_kept(
         return
     left = []
     for place, (run, key) in enumerate(zip(runs, keys, strict=True)):
-        if key in journal.known and not run.log:
+        if key in journal.known and (run.measure is not None or not run.log):
             yield place, journal.known[key]
         else:
             left.append(place)
@@ -147,6 +148,8 @@ def _line(key: str, played: Played) -> str:
     record = asdict(played.record)
     record["metrics"] = {name: _number(value) for name, value in record["metrics"].items()}
     content = {"key": key, **record, "num_requests": played.num_requests, "notes": list(played.notes)}
+    if played.measured:
+        content["measured"] = {name: _number(value) for name, value in played.measured.items()}
     return json.dumps(content, allow_nan=False) + "\n"
 
 
@@ -157,6 +160,10 @@ def _number(value: float) -> float | str | None:
     return None if math.isnan(value) else str(value)
 
 
+def _float(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
 def _parse(content: Mapping[str, Any]) -> tuple[str, Played]:
     values = content["metrics"]
     known = metric_names()
@@ -165,13 +172,15 @@ def _parse(content: Mapping[str, Any]) -> tuple[str, Played]:
     record = RunRecord(
         policy=str(content["policy"]),
         seed=int(content["seed"]),
-        metrics={name: math.nan if values.get(name) is None else float(values[name]) for name in known},
+        metrics={name: _float(values.get(name)) for name in known},
         error=str(content["error"]),
         completed_once=bool(content["completed_once"]),
         wall_time=float(content["wall_time"]),
         workers=tuple(dict(worker) for worker in content["workers"]),
     )
-    return content["key"], Played(record, int(content["num_requests"]), tuple(map(str, content["notes"])))
+    measured = {str(name): _float(value) for name, value in content.get("measured", {}).items()}
+    notes = tuple(map(str, content["notes"]))
+    return content["key"], Played(record, int(content["num_requests"]), notes, measured=measured)
 
 
 def has_runs(folder: str | Path) -> bool:

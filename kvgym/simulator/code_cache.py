@@ -24,6 +24,7 @@ import numba
 import numpy as np
 from llvmlite import binding as _llvm
 
+from kvgym.errors import ConfigError
 from kvgym.simulator.debug import CHECKED
 from kvgym.simulator.numba_internals import SURPRISE, keep_code_by
 
@@ -68,6 +69,9 @@ def cache_dir() -> Path:
 
     The root is ``KVGYM_CACHE_DIR``, else ``XDG_CACHE_HOME/kvgym``, else ``~/.cache/kvgym``; where that
     cannot be written, a folder in the system's temporary directory.
+
+    Raises:
+        ConfigError: nor can that.
     """
     how = (CHECKED, _config.BOUNDSCHECK, SURPRISE)
     used = (sys.version, numba.__version__, np.__version__, _target(), how)
@@ -80,7 +84,9 @@ def cache_dir() -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     root = Path(chosen).absolute() if chosen else base / "kvgym"
     user = os.getuid() if hasattr(os, "getuid") else 0
-    for candidate in (root, Path(tempfile.gettempdir()) / f"kvgym-{user}"):
+    for candidate in (root, _temporary(f"kvgym-{user}")):
+        if candidate is None:
+            continue
         folder = candidate / name
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -91,7 +97,18 @@ def cache_dir() -> Path:
                 return folder
         except OSError:
             continue
-    raise OSError(f"no writable folder for compiled code: tried {root} and the temporary directory")
+    raise ConfigError(
+        f"no folder for compiled code can be written: tried {root} and the system's folder for temporary files; name "
+        "one that can with KVGYM_CACHE_DIR"
+    )
+
+
+def _temporary(name: str) -> Path | None:
+    """Return the path of a folder in that for temporary files, None where the system has none that can be written."""
+    try:
+        return Path(tempfile.gettempdir()) / name
+    except OSError:
+        return None
 
 
 def _prune(root: Path, current: Path, days: float = 30.0) -> None:

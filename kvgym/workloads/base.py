@@ -14,6 +14,9 @@ MAX_TOKENS = 2**31 - 1
 """Largest length that a request table can hold."""
 
 
+TRACE_SUFFIXES = (".csv", ".json", ".jsonl", ".ndjson", ".parquet")
+"""Endings by which a trace is told from a preset and from other files; one that is named as a trace may have any."""
+
 MAX_REQUESTS = 10_000_000
 """Most requests that a workload draws, about 1 GB in a run; set ``kvgym.workloads.base.MAX_REQUESTS`` to allow more."""
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
 from kvgym.workloads.arrivals import ArrivalProcess, PoissonArrivals, Times
-from kvgym.workloads.base import IntRange, check_size, substream
+from kvgym.workloads.base import TRACE_SUFFIXES, IntRange, check_size, substream
 from kvgym.workloads.classes import ClassStatistics, RateProfile
 from kvgym.workloads.lengths import Lengths, PairDistribution, draw_index
 from kvgym.workloads.predictions import ClassPrediction, ExactPrediction, Predictor
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 # Parts of the named streams. A class c has part (CLASS, c); appending parts keeps old workloads.
 _COUNT, _CLASS = 0, 1  # of "arrivals": number or horizon, and the classes' own processes
 _PROMPT, _OUTPUT, _CLASS_PROMPT, _CLASS_OUTPUT = 0, 1, 2, 3  # of "lengths"
-
-TRACE_SUFFIXES = (".csv", ".json", ".jsonl", ".ndjson", ".parquet")
 
 
 class Workload:
@@ -73,6 +71,16 @@ class Workload:
             assert isinstance(self.spec.lengths, TraceLengths)
             return self.trace.mean_rate * self.spec.lengths.rate_scale
         return self.spec.mean_rate
+
+    @property
+    def size(self) -> int | None:
+        """The number of requests of every seed, as far as no duration cuts it; None where that depends on the seed."""
+        asked = self.spec.num_requests
+        if self.spec.replays and self.trace is not None:
+            assert isinstance(self.spec.lengths, TraceLengths)
+            rows = len(self.trace.window(self.spec.lengths.start, self.spec.lengths.end))
+            return rows if asked is None else min(asked, rows) if isinstance(asked, int) else None
+        return asked if isinstance(asked, int) else None
 
     @property
     def class_rates(self) -> NDArray[np.float64]:
@@ -159,6 +167,8 @@ class Workload:
             table = table.replace(arrival_time=times, notes=notes)
         if n is not None and n < len(table):
             table = table.select(slice(0, n), f"The first {n:,} of {len(table):,} requests are used.")
+        elif n is not None and n > len(table):
+            table = table.replace(notes=(*table.notes, too_few(n, len(table))))
         if horizon is not None:
             inside = table.arrival_time < horizon
             if not inside.all():
@@ -262,6 +272,11 @@ class Workload:
             if predictor.statistic == "max" and len(longest) == len(outputs):
                 return predictor.model_copy(update={"lengths": tuple(longest)})
         return predictor
+
+
+def too_few(asked: int, rows: int) -> str:
+    """Return the note on a trace that has fewer requests than were asked for."""
+    return f"The trace has only {rows:,} requests, not the {asked:,} that were asked for."
 
 
 def make_workload(source: str | Path | Mapping[str, Any] | WorkloadSpec, **overrides: Any) -> Workload:

@@ -1,15 +1,18 @@
 """``kvgym bound`` and ``kvgym compare --bound``."""
 
 import json
+import time
 
 import pytest
 
+from kvgym.cli import progress
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.comparison import BOUND_EFFORT, compare
 from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import load_scenario
 from kvgym.report import content, plots
 from kvgym.report.html import render
+from kvgym.theory.hindsight import bounds
 from kvgym.theory.hindsight.bounds import unbeatable
 
 
@@ -33,6 +36,33 @@ def test_bound_as_json(kvgym, azure_trace):
     for interval in found["bounds"].values():
         assert 0 < interval["lower"] <= interval["upper"]
         assert 0 <= interval["gap"] < 1
+
+
+def test_bound_says_how_far_it_is(kvgym, monkeypatch):
+    seen = []
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(progress.Steps, "update", lambda self, text, *_: seen.append(text))
+    kvgym("bound", "-n", 5, "-p", "fcfs", "--metrics", "makespan")
+    assert seen == ["run of clairvoyant", "run of fcfs", "bound on makespan"]
+
+
+def test_bounds_that_are_found_within_a_limit_are_shown(kvgym, monkeypatch):
+    find = bounds.bound
+
+    def slow(table, system, metric, **options):
+        if metric == "makespan":
+            time.sleep(30)
+        return find(table, system, metric, **options)
+
+    monkeypatch.setattr(bounds, "bound", slow)
+    small = ("bound", "-n", 5, "--no-progress", "--json", "--metrics")
+    code, out, err = kvgym(*small, "ttft_mean,makespan,e2e_latency_mean", "--time-limit", "8s")
+    assert code == 0
+    assert list(json.loads(out)["bounds"]) == ["ttft_mean"]
+    assert "note: the time limit left out makespan, e2e_latency_mean" in err
+    code, out, err = kvgym(*small, "makespan", "--time-limit", "1ms")
+    assert (code, out) == (2, "")
+    assert "--time-limit 0.001: no bound was found in that time" in err
 
 
 def test_bound_says_what_has_none(kvgym):

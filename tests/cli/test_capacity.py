@@ -100,6 +100,7 @@ def test_provision(kvgym, azure_trace, tmp_path):
     )  # fmt: skip
     assert code == 0
     assert "μ, mean batch time, saturated (theory)" in out
+    assert out.index("one fewer misses") < out.index("enough for 95 %") < out.index("batch time (ms)")
     assert "μ, median batch time, trace as it is (obvious)" in out
     assert "cost/hour" in out
     assert "enough for 95 % of the windows" in out
@@ -119,12 +120,15 @@ def test_provision_in_markdown_for_several_kinds_of_hardware(kvgym, azure_trace)
 
 
 def test_no_number_of_workers_is_an_exit_code(kvgym, azure_trace):
-    code, out, _ = kvgym(
-        "provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--slo", "tbt_mean<0.1ms",
-        "--most-workers", 2, "--no-progress",
-    )  # fmt: skip
+    command = ("provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--no-progress")
+    code, out, _ = kvgym(*command, "--slo", "ttft_p99<500ms", "--rate-scale", 100, "--most-workers", 2)
     assert code == 1
     assert "no number up to 2 holds the targets" in out
+    code, out, err = kvgym(*command, "--slo", "tbt_mean<0.1ms", "-o", "none")
+    assert (code, out) == (2, "")
+    assert (
+        "no number of workers holds tbt_mean<0.0001: with every request alone on an empty worker it is" in err
+    )
 
 
 @pytest.mark.parametrize(

@@ -91,3 +91,20 @@ def test_a_full_disk_ends_in_one_line(kvgym, tmp_path, monkeypatch):
     result = kvgym(*small("--out", tmp_path / "x", "--no-report"))
     assert result[0] == 2
     assert "error: the results cannot be written: No space left" in result[2]
+
+
+def test_going_on_with_another_plan_is_said(kvgym, tmp_path):
+    small = ("num_requests=5", "-p", "fcfs", "--seeds", 1, "--no-report", "--no-progress", "-o", "s")
+    err = kvgym("sweep", "rate=5,10", *small, "--resume")[2]
+    assert err.startswith("note: nothing to resume in s: all 2 runs are made")
+    err = kvgym("sweep", "rate=5,20", *small, "--resume")[2]
+    assert err.startswith(
+        "note: another plan than the one of s (rate = 5, 20, was 5, 10): 1 of its 2 runs are known"
+    )
+    assert "note: replaced what was in s: runs.csv" in err
+    assert "another plan" not in kvgym("sweep", "--resume", "-o", "s", "--no-report", "--no-progress")[2]
+    lines = (tmp_path / "s" / "runs.jsonl").read_text().splitlines()
+    other = [line.replace(json.loads(line)["key"], "0" * 24) for line in lines]
+    (tmp_path / "s" / "runs.jsonl").write_text("\n".join(other) + "\n")
+    err = kvgym("sweep", "--resume", "-o", "s", "--no-report", "--no-progress")[2]
+    assert "no run in s is of this version of kvgym and these files: all 2 are made anew" in err

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -15,6 +16,7 @@ from kvgym.cli import app
 from kvgym.errors import ConfigError
 from kvgym.files import alone_in
 from kvgym.runner import simulate
+from kvgym.simulator import code_cache
 from kvgym.simulator.slices import listening
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
@@ -146,6 +148,18 @@ def test_nothing_but_the_working_folder_can_be_written(tmp_path):
     assert b"kvgym-" in found.stdout  # in whatever place the system has for temporary files
 
 
+def test_no_place_for_compiled_code_is_one_line(monkeypatch):
+    def nowhere():
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setenv("KVGYM_CACHE_DIR", "/dev/null/none")
+    monkeypatch.setattr("tempfile.gettempdir", nowhere)
+    with pytest.raises(
+        ConfigError, match=r"tried /dev/null/none and .*; name one that can with KVGYM_CACHE_DIR"
+    ):
+        code_cache.cache_dir.__wrapped__()
+
+
 def test_a_mistake_of_kvgym_ends_in_one_line_and_a_report(forked, tmp_path, monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError("division by\nzero")
@@ -234,6 +248,23 @@ def test_one_process_at_a_time_works_in_a_folder(tmp_path):
     with alone_in(tmp_path):
         assert f"process {os.getpid()} " in (tmp_path / ".lock").read_text()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_ends_bounds_at_once(forked):
+    def wait_long():
+        from kvgym.theory.hindsight import bounds
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        def long(*_, **__):
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            time.sleep(60)
+
+        bounds.bound = long
+
+    began = time.monotonic()
+    assert forked("bound", "-n", "5", "--no-progress", fault=wait_long) == (130, "")
+    assert time.monotonic() - began < 50
 
 
 def test_a_comparison_that_was_stopped_goes_on(forked, tmp_path):

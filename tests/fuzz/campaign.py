@@ -29,6 +29,9 @@ BATCH = 50
 PATIENCE = 300.0
 """Seconds without a word after which a process counts as one that hangs; its own limit is of CPU time."""
 
+QUIET, LOUD = 5.0, 20.0
+"""Seconds until a run says the first time how far it is, and between two times."""
+
 MAX_REQUESTS = 20_000
 """Most requests that workloads of the fuzzer draw, so that none of them takes long."""
 
@@ -68,6 +71,7 @@ class Report:
         seconds: by the clock.
         cpu_seconds: of all inputs.
         slowest: CPU seconds of the slowest input, and which it was.
+        preparing: kinds that processes are getting ready for, which compiles what is not compiled yet.
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -75,6 +79,7 @@ class Report:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     slowest: tuple[float, str] = (0.0, "")
+    preparing: tuple[str, ...] = ()
 
     def note(self, kind: str, number: tuple[int, int], tree: Any, verdict: Verdict) -> None:
         """Add what came of an input."""
@@ -232,7 +237,7 @@ def run(
     total = sum(end - first for _, first, end in tasks)
     tasks.reverse()
     players = [_Player(seed) for _ in range(max(1, min(jobs, len(tasks))))]
-    told = began
+    told = began - LOUD + QUIET
     try:
         while tasks or any(player.task for player in players):
             for player in players:
@@ -242,7 +247,8 @@ def run(
                 if rest := player.look(report):
                     tasks.append(rest)
             report.seconds = time.monotonic() - began
-            if tell is not None and time.monotonic() - told > 20:
+            report.preparing = tuple(dict.fromkeys(p.preparing for p in players if p.preparing))
+            if tell is not None and time.monotonic() - told > LOUD:
                 told = time.monotonic()
                 tell(report, total)
     except KeyboardInterrupt:  # what was played until then is worth as much
@@ -269,10 +275,11 @@ class _Player:
         other.close()
         self.task: tuple[str, int, int] | None = None
         self._at: int | None = None
+        self.preparing = ""
         self._heard = time.monotonic()
 
     def give(self, task: tuple[str, int, int]) -> None:
-        self.task, self._at = task, None
+        self.task, self._at, self.preparing = task, None, task[0]
         self._heard = time.monotonic()
         self._pipe.send(task)
 
@@ -293,6 +300,7 @@ class _Player:
             while self._pipe.poll():
                 said = self._pipe.recv()
                 self._heard = time.monotonic()
+                self.preparing = ""
                 if said[0] == "begin":
                     self._at = said[2]
                 elif said[0] == "end":

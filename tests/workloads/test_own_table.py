@@ -110,9 +110,9 @@ def test_without_times(tmp_path):
     ("text", "options", "says"),
     [
         (TABLE, {}, 'found columns when, in, out, tier: none is known as the arrival; none is known as the prompt; '
-         'none is known as the output. Name them: --columns "arrival=NAME,prompt=NAME,output=NAME"'),
+         'none is known as the output. Name them: --columns "arrival=when,prompt=in,output=out"'),
         ("ts,when,input_tokens,out\n1,1,1,1\n", {},
-         'none is known as the output. Name them: --columns "arrival=ts,prompt=input_tokens,output=NAME"'),
+         'none is known as the output. Name them: --columns "arrival=ts,prompt=input_tokens,output=out"'),
         ("ts,created_at,input_tokens,output_len\n1,1,1,1\n", {}, "ts and created_at may each be the arrival"),
         (TABLE, {"columns": {**MAPPING, "arrival": "time"}}, "there is no 'time'"),
         (TABLE, {"columns": {**MAPPING, "arival": "when"}}, "'arival' is no column of a request; valid: arrival, "),

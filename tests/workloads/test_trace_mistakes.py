@@ -40,7 +40,7 @@ MALFORMED = {
         r"line 2, column 'arrival_time': '-1'; expected a number of seconds ≥ 0",
     ),
     "underscore": (OWN + "0,5,6\n1,1_0,8\n", "line 3, column 'prompt_len': '1_0'; expected"),
-    "missing value": (OWN + "0,5,6\n1,,8\n", "line 3, column 'prompt_len': ''; expected"),
+    "missing value": (OWN + "0,5,6\n1,,8\n", "line 3, column 'prompt_len': the cell is empty; expected"),
     "short line": (
         OWN + "0,5,6\n1,7\n",
         r"line 3: 2 fields; expected 3 \(arrival_time, prompt_len, output_len\)",

@@ -9,7 +9,6 @@ import numpy as np
 
 from kvgym.checks import check_seeds
 from kvgym.errors import ConfigError
-from kvgym.execution import make_executor
 from kvgym.experiments.capacity.contenders import Contender, find_policies, pair
 from kvgym.experiments.capacity.loads import Load
 from kvgym.experiments.capacity.probing import Probe, Progress, Quest, play_values, pursue
@@ -17,6 +16,7 @@ from kvgym.experiments.capacity.result import Capacity, CapacityResult
 from kvgym.experiments.capacity.search import Rates, Search
 from kvgym.experiments.capacity.targets import Target, parse_targets
 from kvgym.experiments.capacity.witness import BACKLOG, check_requests
+from kvgym.experiments.kept_runs import kept_runs
 from kvgym.experiments.notes import merge_notes
 from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
@@ -48,6 +48,7 @@ def find_capacity(
     request_slos: dict[str, float] | None = None,
     tolerance: float = TOLERANCE,
     curve: Sequence[float] = CURVE,
+    folder: str | Path | None = None,
     jobs: int | None = 1,
     ray: str | None = None,
     progress: Progress | None = None,
@@ -76,6 +77,8 @@ def find_capacity(
             their own.
         tolerance: the rate that holds and the one that does not differ by this share at most.
         curve: further rates to run, as shares of the capacity.
+        folder: where each run is kept as soon as it is there, in ``unfinished.jsonl``; equal runs of a search that was
+            stopped are taken from there. None = nowhere.
         jobs: processes, see :func:`kvgym.execution.make_executor`; any number gives the same result. With others than
             1, a script calls this under ``if __name__ == "__main__":``.
         ray: run on a Ray cluster instead, see there.
@@ -103,10 +106,10 @@ def find_capacity(
     if any(not 0 < share < 100 for share in curve):
         raise ConfigError(f"curve {list(curve)}: expected shares of the capacity in (0, 100)")
     quests = [rate_quest(load, who, seed, tolerance) for who in contenders for seed in numbers]
-    with make_executor(player, jobs, ray=ray) as executor:
-        pursue(quests, wanted, executor, progress)
-        play_values(_on_curves(quests, contenders, curve), wanted, executor, progress)
-        pursue(quests, wanted, executor, progress)
+    with kept_runs(player, folder, jobs=jobs, ray=ray) as play:
+        pursue(quests, wanted, play, progress)
+        play_values(_on_curves(quests, contenders, curve), wanted, play, progress)
+        pursue(quests, wanted, play, progress)
     return CapacityResult(
         scenario=load.scenario,
         targets=wanted,

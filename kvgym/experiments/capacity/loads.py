@@ -9,7 +9,7 @@ from kvgym.errors import ConfigError
 from kvgym.experiments.scenario import Scenario
 from kvgym.workloads.arrivals import Times
 from kvgym.workloads.spec import RequestClass, TraceLengths, WorkloadSpec
-from kvgym.workloads.workload import Workload
+from kvgym.workloads.workload import Workload, too_few
 
 
 class Load:
@@ -66,6 +66,8 @@ class Load:
         if num_requests is None:
             rows = len(workload.trace.window(*_window(spec))) if workload.trace is not None else 0
             num_requests = _size(spec, self.rate, rows)
+            if spec.replays and isinstance(spec.num_requests, int) and rows < spec.num_requests:
+                notes.append(too_few(spec.num_requests, rows))
         spec = _with_slos(spec, request_slos) if request_slos else spec
         self._spec = _validated({**spec.model_dump(), "num_requests": num_requests, "duration": None})
         if self.replays:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvgym.execution import Executor
 from kvgym.experiments.capacity.contenders import Contender
 from kvgym.experiments.capacity.search import Search
 from kvgym.experiments.capacity.targets import Target
 from kvgym.experiments.capacity.witness import Verdict, backlog_growth, judge
-from kvgym.experiments.runs import Played, Run, play_runs
+from kvgym.experiments.kept_runs import Play
+from kvgym.experiments.runs import Played, Run
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics import metric_names
 
@@ -96,18 +96,18 @@ class Quest:
 def pursue(
     quests: Sequence[Quest],
     targets: Sequence[Target],
-    executor: Executor[Sequence[Run], list[Played]],
+    play: Play,
     progress: Progress | None = None,
 ) -> None:
     """Run what searches ask for until all have ended; every round runs the next value of each."""
     while asked := [(q, value) for q in quests if (value := q.search.ask()) is not None]:
-        play_values(asked, targets, executor, progress)
+        play_values(asked, targets, play, progress)
 
 
 def play_values(
     asked: Iterable[tuple[Quest, float]],
     targets: Sequence[Target],
-    executor: Executor[Sequence[Run], list[Played]],
+    play: Play,
     progress: Progress | None = None,
 ) -> None:
     """Run given values; those of one scenario and seed side by side, as they share their requests."""
@@ -118,7 +118,7 @@ def play_values(
         scenario, _ = quest.place(value)
         router = None if scenario.workers == 1 else who.router
         runs.append(Run(scenario, who.policy, router, quest.seed, who.label, measure=backlog_growth))
-    for at, played in play_runs(runs, executor):
+    for at, played in play(runs):
         quest, value = wanted[at]
         quest.take(value, played, targets)
         if progress is not None:

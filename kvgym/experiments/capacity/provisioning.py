@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from kvgym.batch_time.described import completed
 from kvgym.batch_time.hardware import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.execution import Executor, make_executor
 from kvgym.experiments.capacity.contenders import Contender, find_policies
 from kvgym.experiments.capacity.estimates import (
     SOUND,
@@ -29,12 +28,14 @@ from kvgym.experiments.capacity.finding import TOLERANCE, rate_quest
 from kvgym.experiments.capacity.loads import Load
 from kvgym.experiments.capacity.plan import Plan, Provisioning
 from kvgym.experiments.capacity.probing import Progress, Quest, pursue
+from kvgym.experiments.capacity.reachable import out_of_reach
 from kvgym.experiments.capacity.search import Search, Workers
 from kvgym.experiments.capacity.targets import Target, parse_targets
 from kvgym.experiments.capacity.windows import WindowPlan, check_windows, cut
 from kvgym.experiments.capacity.witness import LEAST_REQUESTS, check_requests
 from kvgym.experiments.comparison import label_of
-from kvgym.experiments.runs import Played, Player, Run, play_runs
+from kvgym.experiments.kept_runs import Play, kept_runs
+from kvgym.experiments.runs import Played, Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Engine, Scenario, load_scenario
 from kvgym.policy import Policy
 from kvgym.routing import Router, make_router
@@ -57,6 +58,7 @@ def provision(
     seed: int = 0,
     request_slos: dict[str, float] | None = None,
     most_workers: int = MOST_WORKERS,
+    folder: str | Path | None = None,
     jobs: int | None = 1,
     ray: str | None = None,
     progress: Progress | None = None,
@@ -83,12 +85,14 @@ def provision(
         seed: of the workload, policies and routers.
         request_slos: as in :func:`~kvgym.experiments.capacity.finding.find_capacity`.
         most_workers: more are not tried.
+        folder: where runs are kept, as there.
         jobs: as there.
         ray: as there.
         progress: called with a line of text after each run.
 
     Raises:
-        KVGymError: an argument, the scenario, a policy or the workload is wrong; nothing has been run then.
+        KVGymError: an argument, the scenario, a policy or the workload is wrong, or a target is such that no number of
+            workers holds it, on none of the hardware; nothing has been run then.
     """
     wanted = parse_targets(targets)
     if not wanted:
@@ -105,6 +109,8 @@ def provision(
     if not labels or len(set(labels)) < len(labels):
         raise ConfigError(f"routers {labels}: expected at least one, all different")
     player, notes = Player(), []
+    loads, reasons = _within_reach(loads, player, seed, wanted)
+    notes += reasons
     made: list[list[Policy]] = []
     for load in loads:
         check_windows(load, window)
@@ -113,8 +119,8 @@ def provision(
         _, table = player.requests(load.scenario, seed)
         notes += [*load.notes, *table.notes, *check_requests(table, wanted), *left_out]
     pairs = [(load, policy) for load, own in zip(loads, made, strict=True) for policy in own]
-    with make_executor(player, jobs, ray=ray) as executor:
-        estimates = _estimates(pairs, player, seed, wanted, executor, progress)
+    with kept_runs(player, folder, jobs=jobs, ray=ray) as play:
+        estimates = _estimates(pairs, player, seed, wanted, play, progress)
         quests = [
             _workers_quest(
                 load, policy, router, seed, _first_guess(load.rate, own, most_workers), most_workers
@@ -122,12 +128,12 @@ def provision(
             for (load, policy), own in zip(pairs, estimates, strict=True)
             for router in chosen_routers
         ]
-        pursue(quests, wanted, executor, progress)
+        pursue(quests, wanted, play, progress)
         windows: list[WindowPlan] = []
         if window is not None:
             asked = _Windows(window, seed, wanted, chosen_routers, most_workers)
             for (load, policy), own in zip(pairs, estimates, strict=True):
-                windows += asked.plan(load, policy, own, player, executor, progress)
+                windows += asked.plan(load, policy, own, player, play, progress)
     owners = [own for own in estimates for _ in chosen_routers]
     _, table = player.requests(loads[0].scenario, seed)
     return Provisioning(
@@ -184,6 +190,30 @@ def _loads(
     return loads
 
 
+def _within_reach(
+    loads: Sequence[Load], player: Player, seed: int, targets: Sequence[Target]
+) -> tuple[list[Load], list[str]]:
+    """Return the loads on hardware with which some number of workers may hold the targets, and why others are out.
+
+    Raises:
+        ConfigError: no hardware is left.
+    """
+    left, reasons = [], []
+    for load in loads:
+        system, table = player.requests(load.at(load.rate, workers=1), seed)
+        system.check_fits(table)
+        reason = out_of_reach(targets, table, system)
+        if not reason:
+            left.append(load)
+        else:
+            reasons.append(f"{load.scenario.hardware}: {reason}" if len(loads) > 1 else reason)
+    if not left:
+        raise ConfigError(
+            f"{reasons[0]}; relax it, or take faster hardware", "\n".join(reasons[1:] and reasons)
+        )
+    return left, [f"{reason}." for reason in reasons]
+
+
 def _engine_for(hardware: str, scenario: Scenario) -> Engine:
     """Return the scenario's engine where other hardware knows it too, else None, the hardware's own."""
     engine = scenario.resolved().engine
@@ -196,13 +226,13 @@ def _estimates(
     player: Player,
     seed: int,
     targets: Sequence[Target],
-    executor: Executor[Sequence[Run], list[Played]],
+    play: Play,
     progress: Progress | None,
 ) -> list[WorkerEstimates]:
     """Return what one worker of each pair of load and policy can serve."""
     runs = [run for load, policy in pairs for run in estimate_runs(load, policy, seed)]
     played: dict[int, Played] = {}
-    for place, found in play_runs(runs, executor):
+    for place, found in play(runs):
         played[place] = found
         if progress is not None:
             progress(f"{runs[place].label}, {'saturated' if place % 2 else 'as it is'}")
@@ -217,7 +247,7 @@ def _estimates(
             )
             for load, policy in pairs
         ]
-        pursue(quests, wanted, executor, progress)
+        pursue(quests, wanted, play, progress)
         rates.append([quest.search.bracket()[0] or 0.0 for quest in quests])
     return [
         worker_estimates(
@@ -267,7 +297,7 @@ class _Windows:
         policy: Policy,
         own: WorkerEstimates,
         player: Player,
-        executor: Executor[Sequence[Run], list[Played]],
+        play: Play,
         progress: Progress | None,
     ) -> list[WindowPlan]:
         """Return the windows of a load, for every router."""
@@ -287,7 +317,7 @@ class _Windows:
                 guess = min(max(1, theory[-1] or 1), self.most)
                 for j, router in enumerate(self.routers):
                     quests[k, j] = _workers_quest(part, policy, router, self.seed, guess, self.most)
-        pursue(list(quests.values()), self.targets, executor, progress)
+        pursue(list(quests.values()), self.targets, play, progress)
         plans = []
         for j, router in enumerate(self.routers):
             for k, ((start, end), rows) in enumerate(zip(spans, parts, strict=True)):

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.metrics import metric_info, metric_names
+from kvgym.specs import PER_SECOND
 
 _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _FORM = "write metric<bound, as in ttft_p99<1,tbt_p99<0.2 (seconds) or goodput>=0.9 (share of the requests)"
 _PATTERN = re.compile(r"\s*(\w+)\s*(<=|>=|<|>)\s*([^\s<>=]+?)\s*(ms|s|%)?\s*")
-_FACTORS = {"": 1.0, "s": 1.0, "ms": 1e-3, "%": 1e-2}
+_PER_UNIT = {**PER_SECOND, "%": 1e2}
 
 SHARE = "slo_attainment"
 """The metric that ``goodput`` means in targets: the share of requests that met all SLOs of their own."""
@@ -108,7 +109,7 @@ def _parse(part: str) -> Target:
     metric, relation, figure, unit = match[1], match[2], match[3], match[4] or ""
     metric = SHARE if metric == "goodput" else metric
     try:
-        bound = float(figure) * _FACTORS[unit]
+        bound = float(figure) / _PER_UNIT[unit]
     except ValueError:
         raise ConfigError(f"target {part.strip()!r}: {figure!r} is not a number; {_FORM}") from None
     target = Target(metric, relation, bound)

@@ -193,10 +193,17 @@ def sweep(
         return laid.result(*_play(laid.runs, laid.keys, None, jobs, ray, progress))
     if not resume and has_runs(folder):
         raise ConfigError(f"{folder} has runs of a sweep; resume it, or choose another folder")
+    path = Path(folder) / PLAN_FILE
+    begins = not path.exists()
     with Journal(folder) as journal:
         # As Python's JSON, which knows infinity: a horizon may be that.
-        write_text(Path(folder) / PLAN_FILE, json.dumps(chosen.model_dump(mode="json"), indent=2) + "\n")
-        return laid.result(*_play(laid.runs, laid.keys, journal, jobs, ray, progress))
+        write_text(path, json.dumps(chosen.model_dump(mode="json"), indent=2) + "\n")
+        try:
+            return laid.result(*_play(laid.runs, laid.keys, journal, jobs, ray, progress))
+        except BaseException:
+            if begins and not journal.known:  # nothing to go on with
+                path.unlink()
+            raise
 
 
 def plan_of(folder: str | Path) -> SweepPlan:

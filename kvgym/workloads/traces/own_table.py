@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 from kvgym.errors import ConfigError, TraceFormatError, some
 from kvgym.workloads.traces.source import SourceFile
-from kvgym.workloads.traces.values import DATE, PER_SECOND, Column, Columns, to_seconds
+from kvgym.workloads.traces.values import DATE, DECIMAL_COMMA, PER_SECOND, Column, Columns, to_seconds
 
 OWN_COLUMNS = (
     Column("arrival_time", "arrival_time", "seconds"),
@@ -48,6 +49,13 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """Names that are known without a mapping, as :func:`plain_name` writes them; the optional columns have their own."""
+
+_HINTS = {
+    "arrival_time": {"at", "date", "when"},
+    "prompt_len": {"in", "question"},
+    "output_len": {"out", "answer"},
+}
+"""Words in names that are not known, but lead to a guess in a suggestion."""
 
 UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 """Units of times by their symbols."""
@@ -103,9 +111,13 @@ class OwnTable:
             ConfigError: a key or a unit that there is not.
         """
         valid = [*SHORT, *(c.target for c in OWN_COLUMNS)]
-        for key in self.mapping:
+        for key, name in self.mapping.items():
             if key not in valid:
-                raise ConfigError(f"columns: {key!r} is no column of a request; valid: {', '.join(valid)}")
+                meant = f"{name}={key}" if name in valid else f"{_meant(key)}={name}" if _meant(key) else ""
+                hint = meant and f"write {meant}; "
+                raise ConfigError(
+                    f"columns: {key!r} is no column of a request; {hint}valid: {', '.join(valid)}"
+                )
         if self.time_unit is not None and self.time_unit not in UNITS:
             raise ConfigError(f"time_unit = {self.time_unit!r}; valid: {', '.join(UNITS)}")
 
@@ -115,13 +127,19 @@ class OwnTable:
 
     def complaint(self, names: tuple[str, ...]) -> str:
         """Return what is missing, or in doubt, about a file with these columns, and the mapping to give."""
-        found, problems = self._resolve(names)
+        problems = self._resolve(names)[1]
+        return f"found columns {some(names, 60) or 'none'}: {'; '.join(problems)}. Name them: {self.mapping_of(names)}"
+
+    def mapping_of(self, names: tuple[str, ...]) -> str:
+        """Return the option that maps the columns of a file; those that are not known by how their names look."""
+        found, _ = self._resolve(names)
+        left = [name for name in names if name not in found.values()]
+        for target in SHORT.values():
+            if target not in found and (near := _nearest(target, left)):
+                found[target] = near
+                left.remove(near)
         given = {short: found.get(target, "NAME") for short, target in SHORT.items()}
-        suggestion = ",".join(f"{short}={name}" for short, name in given.items())
-        return (
-            f"found columns {some(names, 60) or 'none'}: {'; '.join(problems)}. Name them: --columns "
-            f'"{suggestion}"'
-        )
+        return f'--columns "{",".join(f"{short}={name}" for short, name in given.items())}"'
 
     def read(self, source: SourceFile, tokenizer: object) -> tuple[Columns, list[str]]:
         """Return the columns in file order, times in seconds, and notes.
@@ -188,7 +206,8 @@ class OwnTable:
         try:
             number = float(value)
         except (TypeError, ValueError):
-            return "datetime", "dates"
+            number_like = isinstance(value, str) and re.fullmatch(DECIMAL_COMMA, value.strip())
+            return ("seconds", "numbers") if number_like else ("datetime", "dates")
         word = plain_name(name).rpartition("_")[2]
         if word in _UNIT_WORDS:
             return _UNIT_WORDS[word], f"in {_UNIT_WORDS[word]}, as {name} says"
@@ -198,6 +217,29 @@ class OwnTable:
                 day = datetime.fromtimestamp(seconds, timezone.utc).date()
                 return unit, f"{unit} since 1970, counted from the first, of {day}"
         return "seconds", "read as seconds: nothing says otherwise (another unit: --time-unit ms, us or ns)"
+
+
+def _meant(key: str) -> str:
+    """Return the short word for what a key of a mapping is another name of, "" where it is of none."""
+    return next((word for word, target in SHORT.items() if plain_name(key) in ALIASES[target]), "")
+
+
+def _nearest(target: str, names: Sequence[str]) -> str | None:
+    """Return the name that is most like what a column is called elsewhere, None where none is."""
+    words = {kind: {word for alias in known for word in alias.split("_")} for kind, known in ALIASES.items()}
+    every = set().union(*words.values())
+    telling = words.pop(target).difference(*words.values())
+
+    def likeness(name: str) -> float:
+        plain = plain_name(name)
+        parts = plain.split("_")
+        close = [found for word in parts for found in get_close_matches(word, every, 1, 0.8)]
+        sure = bool((telling | _HINTS[target]).intersection(parts))
+        if not sure and not telling.intersection(close):
+            return 0.0
+        return sure + max(SequenceMatcher(None, plain, alias).ratio() for alias in ALIASES[target])
+
+    return max((name for name in names if likeness(name)), key=likeness, default=None)
 
 
 def _word(target: str) -> str:

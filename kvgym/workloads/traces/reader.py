@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError, TraceFormatError
+from kvgym.errors import ConfigError, TraceFormatError, some
 from kvgym.registry import Registry
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
@@ -54,6 +54,14 @@ class TableFormat:
 
     def read(self, source: SourceFile, tokenizer: Tokenizer) -> tuple[Columns, list[str]]:
         """Return the columns in file order, times in seconds, and notes."""
+        missing = [c.source for c in self.columns if c.required and c.source not in source.names]
+        if missing:
+            own = OwnTable()
+            given = "" if own.matches(source.names) else f" and give {own.mapping_of(source.names)}"
+            raise TraceFormatError(
+                f"{source.path}: column {missing[0]!r} is missing; found {some(source.names, 60) or 'none'}; leave "
+                f"format {self.name} out{given}"
+            )
         data = source.columns(self.columns)
         kinds = {c.target: c.kind for c in self.columns}
         if "arrival_time" in data:
@@ -282,7 +290,8 @@ def _read(path: str | Path, chosen: Format | None, tokenizer: Tokenizer) -> Trac
     if not chosen.own_clock:
         times = times - times[0]
     integers = {name: _to_int(name, column) for name, column in data.items()}
-    what = f"format {chosen.name} ({how}), sha256 {sha256[:12]}…"
+    apart = "" if source.delimiter == "," else f" with {source.delimiter!r} between fields"
+    what = f"format {chosen.name} ({how}){apart}, sha256 {sha256[:12]}…"
     first = f"Read {num_rows:,} rows of {source.path.name}, {what}"
     return Trace(
         path=str(source.path),

@@ -10,9 +10,12 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
+import stat
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from errno import EINVAL
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -20,11 +23,15 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import TraceFormatError
+from kvgym.errors import TraceFormatError, some
+from kvgym.workloads.base import TRACE_SUFFIXES
 from kvgym.workloads.traces.parquet import parquet_names, parquet_numbers, parquet_rows
-from kvgym.workloads.traces.values import KINDS, Column, Columns, parse_times, parse_value
+from kvgym.workloads.traces.values import DECIMAL_COMMA, KINDS, Column, Columns, parse_times, parse_value
 
 _SNIFF = 1 << 16
+
+DELIMITERS = ",;\t|"
+"""What may stand between fields, the first one that a header has."""
 
 _TEXT_TYPES = {"datetime": "S40", None: "S1"}  # of columns that are not read, the first letter
 
@@ -37,11 +44,13 @@ class SourceFile:
         path: where it is.
         container: ``csv``, ``jsonl``, ``json`` (one list) or ``parquet``.
         names: columns of the table, or keys of the first record.
+        delimiter: what stands between the fields of a CSV file.
     """
 
     path: Path
     container: str
     names: tuple[str, ...]
+    delimiter: str = ","
 
     @classmethod
     def open(cls, path: str | Path) -> SourceFile:
@@ -52,12 +61,14 @@ class SourceFile:
         """
         path = Path(path)
         try:
+            if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+                raise OSError(EINVAL, "not a plain file; save the trace to one, as it is read several times")
             with path.open("rb") as file:
                 head = file.read(_SNIFF)
         except FileNotFoundError:
             raise TraceFormatError(f"{path}: no such file") from None
         except IsADirectoryError:
-            raise TraceFormatError(f"{path}: a folder, not a trace file") from None
+            raise TraceFormatError(f"{path}: a folder, not a trace file; {_traces_in(path)}") from None
         except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
             raise TraceFormatError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
         if not head.strip():
@@ -74,15 +85,17 @@ class SourceFile:
             return cls(path, "json", _keys(path, next(_list_records(path), None)))
         if first == "{":
             return cls(path, "jsonl", _keys(path, next(_line_records(path), None)))
+        delimiter = _delimiter(head.decode("utf-8-sig", "ignore").lstrip().partition("\n")[0])
         with path.open("rb") as file:
             try:
-                names = tuple(name.strip() for name in next(csv.reader(_text_lines(path, file)), ()))
+                lines = csv.reader(_text_lines(path, file), delimiter=delimiter)
+                names = tuple(name.strip() for name in next(lines, ()))
             except csv.Error as error:
                 raise TraceFormatError(f"{path}, line 1: not CSV: {error}") from None
         if len(set(names)) < len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
             raise TraceFormatError(f"{path}, line 1: column {twice[0]!r} occurs twice; names must differ")
-        return cls(path, "csv", names)
+        return cls(path, "csv", names, delimiter)
 
     @cached_property
     def contents(self) -> tuple[str, bool]:
@@ -159,7 +172,7 @@ class SourceFile:
             with warnings.catch_warnings(), self.path.open(encoding="utf-8-sig") as file:
                 warnings.simplefilter("error")  # of a file without rows
                 data = np.loadtxt(
-                    file, types, delimiter=",", skiprows=1, comments=None, encoding="utf-8",
+                    file, types, delimiter=self.delimiter, skiprows=1, comments=None, encoding="utf-8",
                     converters=empty, ndmin=1,
                 )  # fmt: skip
         except (ValueError, UserWarning):
@@ -185,7 +198,7 @@ class SourceFile:
     def _csv_rows(self) -> Iterator[tuple[str, dict[str, str]]]:
         """Yield (place, fields) for every line of a CSV file."""
         with self.path.open("rb") as file:
-            lines = csv.reader(_text_lines(self.path, file))
+            lines = csv.reader(_text_lines(self.path, file), delimiter=self.delimiter)
             try:
                 for fields in lines:
                     if lines.line_num == 1 or not any(field.strip() for field in fields):
@@ -210,13 +223,37 @@ class SourceFile:
                 try:
                     lists[c.target].append(parse_value(value, c.kind))
                 except ValueError:
-                    shown = "nothing" if value is None else repr(value)[:80]
                     raise TraceFormatError(
-                        f"{self.path}, {place}, column {c.source!r}: {shown}; "
-                        f"expected {KINDS[c.kind].expected}"
+                        f"{self.path}, {place}, column {c.source!r}: {_wrong(value, c.kind)}"
                     ) from None
         types = {c.target: np.int64 if c.kind == "datetime" else np.float64 for c in columns}
         return {target: np.array(values, types[target]) for target, values in lists.items()}
+
+
+def _traces_in(folder: Path) -> str:
+    """Return what a folder has that looks like traces, as advice."""
+    try:
+        found = sorted(path.name for path in folder.iterdir() if path.suffix.lower() in TRACE_SUFFIXES)
+    except OSError:
+        found = []
+    return f"name a file in it: {some(found, 100)}" if found else "name a file in it"
+
+
+def _delimiter(header: str) -> str:
+    """Return what stands between the names of a header: a comma, or what it has where there is none."""
+    plain = re.sub(r'"[^"]*"', "", header)
+    return next((sign for sign in DELIMITERS if sign in plain), ",")
+
+
+def _wrong(value: Any, kind: str) -> str:
+    """Return what is wrong with a value, and what would be right."""
+    expected = f"expected {KINDS[kind].expected}"
+    if isinstance(value, str) and not value.strip():
+        zero = ", write 0, which drops the row with a note," if kind == "tokens" else ""
+        return f"the cell is empty; {expected}: fill it in{zero} or remove the row"
+    if isinstance(value, str) and re.fullmatch(DECIMAL_COMMA, value.strip()):
+        expected += ", with a point before decimals"
+    return f"{'nothing' if value is None else repr(value)[:80]}; {expected}"
 
 
 def _validated(arrays: Mapping[str, NDArray[Any]], columns: Sequence[Column]) -> Columns | None:

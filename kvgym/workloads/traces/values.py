@@ -18,6 +18,9 @@ Columns = dict[str, NDArray[Any]]
 DATE = r"(?:19[7-9]\d|20\d\d|21\d\d)-\d{2}-\d{2}"
 """Pattern of the dates that traces may hold, 1970 to 2199: nanoseconds since 1970 fit 64 bits."""
 
+DECIMAL_COMMA = r"\d+,\d+"
+"""Pattern of numbers that are written with a comma before their decimals, which traces may not hold."""
+
 _TIME = r"(\d{2}:\d{2}:\d{2})(?:\.(\d{1,9}))?\s*(Z|UTC|[+-]\d{2}(?::?\d{2})?)?"
 _DATETIME = re.compile(rf"({DATE})[ T]{_TIME}")
 _ZONE = re.compile(r"(?<=\d)(?:Z|UTC|[+-]\d{2}(?::?\d{2})?)$")

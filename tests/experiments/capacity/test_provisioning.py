@@ -112,13 +112,40 @@ def test_hardware_is_compared_with_one_engine_where_it_can_be(scenario):
     assert engines({"base_ms": 3.0}) == [{"base_ms": 3.0}] * 2
 
 
-def test_nothing_helps_against_a_slow_model(scenario):
-    result = provision(scenario, "tbt_p99<0.001", ["vllm_v1"], most_workers=4)
+def test_nothing_helps_where_more_workers_are_not_tried():
+    result = provision(HEAVY.override(workload={"preset": "stab-1-1", "num_requests": 300, "rate": 300.0}),
+                       "ttft_p99<1", ["vllm_v1"], most_workers=2)  # fmt: skip
     (plan,) = result.plans
     assert plan.simulated is None
-    assert plan.by_targets is None
     assert plan.cost_per_hour is None
-    assert plan.notes == ("no number up to 4 holds the targets.",)
+    assert plan.notes == ("no number up to 2 holds the targets.",)
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("tbt_p99<0.001", r"it is 0\.0\d+ s at least"),
+        ("ttft_p99<0.000001", r"it is 0\.\d+ s at least"),
+        ("e2e_latency_mean<0.1", "s at least"),
+        ("makespan<1", "s at least"),
+        ("request_throughput>1000", "1/s at most"),
+    ],
+)
+def test_what_no_number_of_workers_does_is_said_before_anything_runs(scenario, target, says):
+    runs = []
+    with pytest.raises(
+        ConfigError, match=f"^no number of workers holds {target.replace('0.000001', '1e-06')}: .*{says}"
+    ):
+        provision(scenario, target, ["vllm_v1"], progress=runs.append)
+    assert not runs
+
+
+def test_hardware_that_is_too_slow_is_left_out_with_the_reason(scenario):
+    kinds = ["llama3-8b-a100-tp1", "llama2-70b-a100-tp2"]
+    result = provision(scenario, "tbt_p50<0.05", ["vllm_v1"], hardware=kinds)
+    assert [plan.hardware for plan in result.plans] == kinds[:1]
+    (note,) = [note for note in result.notes if "no number of workers" in note]
+    assert note.startswith("llama2-70b-a100-tp2: no number of workers holds tbt_p50<0.05")
 
 
 def test_windows_by_hand():

@@ -66,6 +66,7 @@ def _put(i: Any, begin: Any, prompt: Any, output: Any, used: Any, sign: Any) -> 
     "int64(int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64, int64[::1], int64[::1], int64[::1], "
     "int64[::1], int64[::1], int64[:, ::1], int64[::1])",
     "bounds",
+    nogil=True,
 )
 def search(
     arrival: Any,

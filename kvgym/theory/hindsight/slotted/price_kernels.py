@@ -124,6 +124,7 @@ def best_chain(
     "float64[::1], float64[::1], float64[::1], float64[::1], float64[:, ::1], float64[:, ::1], int64[:, ::1], "
     "int64[::1], int64[::1])",
     "bounds",
+    nogil=True,
 )
 def ascend(
     arrival: Any,

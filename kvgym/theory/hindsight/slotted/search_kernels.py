@@ -60,6 +60,7 @@ def insert_all(
 @kernel(
     "float64(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64[::1])",
     "bounds",
+    nogil=True,
 )
 def place(
     order: Any,
@@ -92,6 +93,7 @@ def place(
     "float64(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64, int64, int64[::1], int64[::1], "
     "int64[::1], int64[::1], float64[:, ::1], float64, float64)",
     "bounds",
+    nogil=True,
 )
 def anneal(
     order: Any,
