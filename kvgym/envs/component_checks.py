@@ -105,7 +105,7 @@ class _Trial:
         chosen: list[Any] = []
         if first:
             self.plain.reset(seed=seed)
-        told = [env.reset(seed=seed)]
+        told: list[Any] = [env.reset(seed=seed)]
         for step in range(steps + 1):
             self.when = f"after {step} random steps with action {env.config.action!r}, seed {seed}"
             if first:

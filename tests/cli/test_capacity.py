@@ -125,7 +125,7 @@ def test_prices_of_rooflines(kvgym, azure_trace, tmp_path):
             {roofline: 3.0, "llama3-8b-a100-tp1": 2.5},
         ),
     ):
-        code, out, error = kvgym(*common, *arguments, "-o", "res", "--force")
+        code, out, error = kvgym(*common, *arguments, "-o", "res")
         assert code == 0, error
         assert "cost/hour" in out
         plans = json.loads((tmp_path / "res" / "provision.json").read_text())["plans"]
