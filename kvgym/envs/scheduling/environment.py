@@ -125,7 +125,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self.tables = EpisodeTables(self.episodes)
         self.view = SystemView(self.tables)
         self._flat = self.config.observation == "flat"
-        self._reader = ActionReader(self.action_space, self.episodes.actions[0])
+        self._reader = ActionReader(self.action_space, self.episodes.actions[0], self.episodes)
         self._done = True
         self._steps, self._limit = 0, step_limit(None)
         self._recorder: Any = None

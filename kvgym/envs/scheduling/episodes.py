@@ -112,6 +112,7 @@ class Episodes(Arrays):
             mask=self.kind.mask_size(config),
             terms=len(config.reward_terms),
             threads=threads,
+            dtype=self.space.dtype,
         )
         self.load = config.load
         self.reference = (
@@ -200,7 +201,7 @@ class Episodes(Arrays):
         for index, slot in enumerate(self.slots):
             slot.block.check(f"{who}, environment {index}" if len(self.slots) > 1 else who)
         names = ("settings", "batch_params", "actions", "observations", "masks", "rewards", "terms", "outcomes",
-                 "ignored", "times")  # fmt: skip
+                 "ignored", "times", "given")  # fmt: skip
         check(who, {"bounds": self._bounds, **{name: getattr(self, name) for name in names}})
 
     def _who(self) -> str:

@@ -79,7 +79,11 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self.max_episode_steps = None if max_episode_steps == -1 else max_episode_steps
         self._set_up(arguments, compiled)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._reader = ActionReader(self.single_action_space, self.episodes.actions)
+        self._reader = ActionReader(
+            self.single_action_space,
+            self.episodes.actions,
+            self.episodes if isinstance(self.episodes, Episodes) else None,
+        )
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self._generators: list[np.random.Generator] = []
         self._started = False
