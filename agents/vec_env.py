@@ -27,8 +27,6 @@ except ImportError as error:
 
 __all__ = ["SB3VecEnv", "VecEnv", "VecEnvIndices", "VecEnvObs", "VecEnvStepReturn", "make_sb3_env"]
 
-_NO_METRICS: dict[str, float] = {}
-
 
 class SB3VecEnv(VecEnv):
     """A Stable-Baselines3 ``VecEnv`` over :class:`~kvgym.envs.scheduling.vector_environment.ServingVectorEnv`.
@@ -36,8 +34,8 @@ class SB3VecEnv(VecEnv):
     An ended environment starts its next episode within the step, as Stable-Baselines3 expects. Its info then
     has ``terminal_observation``, ``TimeLimit.truncated``, ``episode`` as ``Monitor`` writes it (``r`` return,
     ``l`` length, ``t`` seconds since this object was made), and the metrics of the episode as
-    ``kv/<metric>``, see :mod:`kvgym.metrics` (not where ``max_episode_steps`` cut it off). Infos of other
-    steps are empty. Masked algorithms find the masks through ``env_method("action_masks")``.
+    ``kv/<metric>``, see :mod:`kvgym.metrics`. Infos of other steps are empty. Masked algorithms find the masks
+    through ``env_method("action_masks")``.
 
     Everything returned is the caller's to keep and to change.
 
@@ -114,8 +112,6 @@ class SB3VecEnv(VecEnv):
 
     def _metrics(self, final: dict[str, Any], i: int) -> dict[str, float]:
         """Return the metrics of the episode that environment ``i`` has ended."""
-        if "metrics" not in final or not final["_metrics"][i]:
-            return _NO_METRICS
         return dict(zip(self._metric_keys, final["metrics"][i].tolist(), strict=True))
 
     def close(self) -> None:

@@ -213,7 +213,7 @@ def _place(item: Any, given: Any) -> tuple[Any, ...]:
 def _message(place: Sequence[Any], items: list[Any], model: type[BaseModel]) -> str:
     """Return what is wrong with one field."""
     own = [item for item in items if item["type"] == "value_error"]  # sentences of our own validators
-    forms = [] if own else _forms(_annotation(place, model))
+    forms = [] if own else _forms(_type_at(place, model))
     if own:
         return str(own[0]["msg"]).removeprefix("Value error, ")
     first = items[0]
@@ -221,20 +221,11 @@ def _message(place: Sequence[Any], items: list[Any], model: type[BaseModel]) -> 
         told = first["ctx"]
         return f"{told['discriminator']} is {shown(told['tag'])}, valid are: {told['expected_tags']}"
     if first["type"] == "extra_forbidden":
-        fields = list(_fields_at(place, model))
+        fields = [name for found in _models_in(_type_at(place[:-1], model)) for name in found.model_fields]
         hint = suggestion(place[-1], fields) if place else ""
         return f"there is no such field; {hint and f'd{hint[1:]} '}valid there: {some(fields)}"
     message = f"expected {' or '.join(forms)}" if len(items) > 1 and forms else first["msg"]
     return message if first["type"] == "missing" else f"{message} (got {shown(first['input'])})"
-
-
-def _fields_at(place: Sequence[Any], model: Any) -> Iterable[str]:
-    """Return the names that are valid beside a field."""
-    for part in place[:-1]:
-        field = model.model_fields.get(part)
-        inside = [] if field is None else _models_in(field.annotation)
-        model = inside[0] if inside else model
-    return model.model_fields  # type: ignore[no-any-return]
 
 
 def _models_in(annotation: Any) -> list[Any]:
@@ -244,14 +235,27 @@ def _models_in(annotation: Any) -> list[Any]:
     return [found for inside in get_args(annotation) for found in _models_in(inside)]
 
 
-def _annotation(place: Sequence[Any], model: Any) -> Any:
-    """Return the type of the field at a place, None where it is not a plain field."""
+def _type_at(place: Sequence[Any], kind: Any) -> Any:
+    """Return the type of what stands at a place of a description, None where none is known."""
     for part in place:
-        field = getattr(model, "model_fields", {}).get(part)
+        kind = _inside(kind, part)
+    return kind
+
+
+def _inside(kind: Any, part: Any) -> Any:
+    """Return the type of a field of a description, or of an entry or element; of several forms all that have it."""
+    if hasattr(kind, "model_fields"):
+        field = kind.model_fields.get(part)
         if field is None:
             return None
-        model = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
-    return model
+        return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+    origin, arguments = get_origin(kind), get_args(kind)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return arguments[1]
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return arguments[0]
+    found = [form for form in (_inside(argument, part) for argument in arguments) if form is not None]
+    return Union[tuple(found)] if found else None  # noqa: UP007
 
 
 def _forms(kind: Any) -> list[str]:

@@ -91,6 +91,11 @@ class PolicyInfo:
     rules: tuple[tuple[str, str], ...] = ()
 
     @property
+    def origin(self) -> str:
+        """Where it comes from: the paper, with its algorithm or section where one is named, or practice."""
+        return ", ".join(filter(None, (self.paper or "practice", self.algorithm)))
+
+    @property
     def clairvoyant(self) -> bool:
         """Whether it knows what no scheduler can know: a reference, left out wherever the best scheduler is sought.
 

@@ -87,6 +87,21 @@ class Wild(CompiledPolicy):
     kernel = wild
 
 
+@policy_kernel
+def misspelt(view, decision, memory):
+    """FCFS that reads a field that there is not."""
+    need = need_of_active(view)
+    if need > view.problem.kv_capacty:
+        evict_latest(view, decision, need)
+
+
+class Misspelt(CompiledPolicy):
+    """Does not compile."""
+
+    info = PolicyInfo(name="misspelt", summary="not", paper="practice", evicts=True)
+    kernel = misspelt
+
+
 class Luck(OneByOne):
     """Draws from the random state of the whole process."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import gymnasium as gym
 from gymnasium.vector import AutoresetMode
@@ -10,12 +11,23 @@ from gymnasium.vector import AutoresetMode
 
 def pair(name, count, mode, max_episode_steps=None, **arguments):
     """Return the native vector environment and SyncVectorEnv."""
-    common = {**arguments, "max_episode_steps": max_episode_steps}
-    native = gym.make_vec(name, count, vectorization_mode="vector_entry_point", autoreset_mode=mode, **common)
+    if max_episode_steps is not None:
+        name = limited(name, max_episode_steps)
+    native = gym.make_vec(
+        name, count, vectorization_mode="vector_entry_point", autoreset_mode=mode, **arguments
+    )
     sync = gym.make_vec(
-        name, count, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}, **common
+        name, count, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}, **arguments
     )
     return native, sync
+
+
+def limited(name, steps):
+    """Return an id of the same environment that declares another limit of steps."""
+    made = f"limited{steps}/{name.partition('/')[2]}"
+    if made not in gym.registry:
+        gym.registry[made] = dataclasses.replace(gym.spec(name), id=made, max_episode_steps=steps)
+    return made
 
 
 def drive(native, sync, equal, choose, steps, reset):

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kvgym.batch_time.memory import kv_capacity
 from kvgym.batch_time.overhead import EngineOverhead
 from kvgym.batch_time.presets import GPUS, MODELS, Presets
-from kvgym.batch_time.served import NOT_VALIDATED, RooflineHardware
+from kvgym.batch_time.served import RooflineHardware
 from kvgym.batch_time.shapes import GPU, Dtype, ModelShape
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.reading import validate_fields
@@ -88,7 +88,7 @@ class Roofline(BaseModel):
             name=name,
             description=self.description or ", ".join([f"{model.name} on {self.tp} x {gpu.name}", *served]),
             source=(
-                f"{NOT_VALIDATED}; {self.compute_efficiency:.0%} of the peak FLOP/s and {self.memory_efficiency:.0%} "
+                f"{self.compute_efficiency:.0%} of the peak FLOP/s and {self.memory_efficiency:.0%} "
                 f"of the bandwidth are assumptions; model: {_source(MODELS, self.model)}; "
                 f"GPU: {_source(GPUS, self.gpu)}"
             ),

@@ -41,7 +41,7 @@ def check_policy(
     with console.err.status("") as status:
         begins = lambda name: status.update(f"{name}: {CHECKS[name].what}")  # noqa: E731
         for finding in examine(policy, check or (), timeout=timeout, begins=begins):
-            result = "[red]failed[/red]" if finding.fault else "fine"
+            result = "[red]failed[/red]" if finding.fault else "skipped" if finding.skipped else "fine"
             table.add_row(finding.name, result, escape(CHECKS[finding.name].what))
             if finding.fault:
                 faults.append(finding)

@@ -142,7 +142,7 @@ def policy_rows() -> dict[str, tuple[str, ...]]:
             describe_arguments(POLICIES[name]),
             known_to(info) or "–",
             *("yes" if able else "–" for able in (info.chunks_prefill, info.pauses, info.evicts)),
-            f"{info.paper}, {info.algorithm}" if info.paper else "practice",
+            info.origin,
         )
     return rows
 

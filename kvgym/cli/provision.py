@@ -39,7 +39,7 @@ from kvgym.cli.target_options import (
     PoliciesOption,
     SloOption,
     given_slos,
-    parse_numbers,
+    parse_prices,
 )
 from kvgym.cli.times import time_option
 from kvgym.experiments.defaults import DEFAULT_SCENARIO
@@ -76,7 +76,10 @@ def provision(
     block_size: BlockSizeOption = None,
     router: RoutersOption = None,
     price: Annotated[
-        str | None, typer.Option(help="Per worker and hour, by hardware: llama3-8b-a100-tp1=2.5,….")
+        str | None,
+        typer.Option(
+            help="Per worker and hour: 2.5, or by hardware llama3-8b-a100-tp1=2.5,roofline:model=…,gpu=l4=1.2."
+        ),
     ] = None,
     window: Annotated[
         float | None, time_option("--window", "Also plan windows of so much time: peak, 95 %, mean")
@@ -104,7 +107,7 @@ def provision(
     from kvgym.experiments.changes import build_scenario
 
     targets = parse_targets(slo)
-    prices = parse_numbers(price, "--price") if price else None
+    prices = parse_prices(price, "--price") if price else None
     kinds = split_specs(hardware) if hardware else None
     chosen = build_scenario(
         scenario, hardware=kinds[0] if kinds else None, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -28,29 +29,53 @@ PoliciesOption = Annotated[
 ]
 
 
-def parse_numbers(text: str, option: str) -> dict[str, float]:
-    """Read ``name=number,name=number``.
+def parse_prices(text: str, option: str) -> float | dict[str, float]:
+    """Read a number, or ``hardware=number,hardware=number``.
 
     Args:
-        text: the text.
+        text: the text. A roofline among the hardware has commas of its own: it ends with what follows its last option,
+            as in ``roofline:model=qwen3-8b,gpu=l4=2.5``.
         option: the option it belongs to, for messages.
 
     Raises:
-        ConfigError: it is not of that form, or a name is given twice.
+        ConfigError: it is not of that form, or hardware is given twice.
     """
+    if (alone := _number(text)) is not None:
+        return alone
     found: dict[str, float] = {}
-    for part in text.split(","):
+    for part in _pairs(text):
         name, equals, figure = (piece.strip() for piece in part.rpartition("="))
-        try:
-            number = float(figure)
-        except ValueError:
-            number = float("nan")
-        if not name or not equals or number != number:
-            raise ConfigError(f"{option} {text!r}: {part.strip()!r} is not name=number")
+        number = _number(figure)
+        if not name or not equals or number is None:
+            raise ConfigError(
+                f"{option} {text!r}: {part.strip()!r} is not name=number; or give one number, for all hardware"
+            )
         if name in found:
             raise ConfigError(f"{option} {text!r}: {name} is given twice")
         found[name] = number
     return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return None if number != number else number
+
+
+def _pairs(text: str) -> Iterator[str]:
+    """Go through the parts between commas; those of a roofline belong together."""
+    from kvgym.batch_time.described import is_roofline
+
+    begun = ""
+    for part in text.split(","):
+        whole = begun + part
+        begun = f"{whole}," if is_roofline(whole.strip()) and part.count("=") < 2 else ""
+        if not begun:
+            yield whole
+    if begun:
+        yield begun[:-1]
 
 
 def given_slos(ttft_slo: float | None, tbt_slo: float | None) -> dict[str, float]:

@@ -8,7 +8,7 @@ import sys
 import warnings
 
 from kvgym.contract.checking import policy_maker
-from kvgym.contract.checks import CHECKS
+from kvgym.contract.checks import CHECKS, FIRST
 from kvgym.errors import ContractError, KVGymError
 
 
@@ -34,6 +34,8 @@ def main(spec: str, names: list[str]) -> None:
             except ContractError as error:
                 fault = f"{error}\n{error.details}".rstrip()
             tell(name=name, fault=fault)
+            if fault and name == FIRST:
+                return
 
 
 if __name__ == "__main__":

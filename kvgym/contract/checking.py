@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvgym.contract.cases import Make
-from kvgym.contract.checks import CHECKS
+from kvgym.contract.checks import CHECKS, FIRST
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.policy import Policy, construct, make_policy
 from kvgym.simulator.debug import checked_environment
@@ -27,10 +27,12 @@ class Finding:
     Attributes:
         name: of the check.
         fault: what does not hold, with the smallest case found that shows it; "" where all is fine.
+        skipped: whether it has not been made, as every run would have ended as the first one did.
     """
 
     name: str
     fault: str = ""
+    skipped: bool = False
 
 
 def policy_maker(spec: str) -> Make:
@@ -101,7 +103,7 @@ def examine(
         begins: called with the name of each check when it begins.
 
     Yields:
-        What came of each check, in their order.
+        What came of each check, in their order; where the first, a single run, fails, the others are skipped.
 
     Raises:
         ConfigError: no such policy or check.
@@ -124,12 +126,22 @@ def examine(
                 left.remove(entry["name"])
                 current = ""
                 yield Finding(entry["name"], entry["fault"])
+                if entry["name"] == FIRST and entry["fault"]:
+                    yield from _skipped(left)
         if left and not current:
             raise ConfigError(f"policy {spec!r}: the process that tries it {_ending(process.returncode)}")
         if current:  # go on with the others in a new process
             left.remove(current)
             ending = f"took more than {timeout:g} s" if late.is_set() else _ending(process.returncode)
             yield Finding(current, f"the process {ending}")
+            if current == FIRST:
+                yield from _skipped(left)
+
+
+def _skipped(left: list[str]) -> Iterator[Finding]:
+    """Go through the checks that are left, none of which is made any more."""
+    while left:
+        yield Finding(left.pop(0), skipped=True)
 
 
 def _entries(

@@ -162,6 +162,16 @@ def _clusters() -> Iterator[Case]:
         yield Case(requests(k, 20), system, k)
 
 
+FIRST = "one run"
+"""The check without which no other makes sense."""
+
+
+@_check(FIRST, _one)
+def plays(make: Make, case: Case) -> None:
+    """It compiles, if it has a kernel, and plays a workload without an error."""
+    outcome(case, make())
+
+
 @_check("description", _one)
 def describes_itself(make: Make, case: Case) -> None:
     """Its description is complete, and its hyperparameters are JSON-able and give the same policy again."""

@@ -17,6 +17,7 @@ from kvgym.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kvgym.envs.agents import AgentPolicy, play
+    from kvgym.envs.component_checks import check_component
     from kvgym.envs.demonstrations import Demonstrations, demonstrate
     from kvgym.envs.expressible import inexpressible_policies
     from kvgym.envs.registration import register_action, register_observation, register_reward
@@ -58,6 +59,7 @@ else:
         __name__,
         {
             "agents": "AgentPolicy play",
+            "component_checks": "check_component",
             "demonstrations": "Demonstrations demonstrate",
             "expressible": "inexpressible_policies",
             "registration": "register_action register_observation register_reward",
@@ -102,6 +104,7 @@ __all__ = [
     "apply_kernel",
     "boundary_kernel",
     "can_admit",
+    "check_component",
     "demonstrate",
     "encode_kernel",
     "environment_names",

@@ -1,10 +1,23 @@
-"""What becomes of a closed environment: its memory is freed, and whoever asks for it is told so."""
+"""How episodes and environments end: by the limit of steps of an id, and by being closed.
+
+The memory of a closed environment is freed, and whoever asks for it is told so.
+"""
 
 from __future__ import annotations
 
 from typing import Any, NoReturn
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+
+
+def step_limit(spec: EnvSpec | None) -> int | None:
+    """Return the steps after which Gymnasium ends episodes of a registered id, None where it does not.
+
+    An environment cannot see the wrapper that does it, nor another limit that ``gymnasium.make`` was given.
+    """
+    declared = gym.registry.get(spec.id) if spec is not None else None
+    return None if declared is None else declared.max_episode_steps
 
 
 def not_running(closed: bool) -> Exception:

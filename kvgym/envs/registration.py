@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import gymnasium as gym
 
 from kvgym.envs.scheduling.actions.catalogue import ACTIONS, BUILT_IN, ActionEntry, action_kind
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from kvgym.envs.scheduling.actions.kind import ActionKind
@@ -61,10 +61,12 @@ def register_reward(term: RewardTerm) -> None:
     """Register a reward term, for the environment argument ``reward``.
 
     Raises:
-        ConfigError: the name is taken.
+        ConfigError: the name is taken, or it is no reward term.
     """
-    from kvgym.envs.scheduling.components import REWARDS
+    from kvgym.envs.scheduling.components import REWARDS, RewardTerm
 
+    if not isinstance(term, RewardTerm):
+        raise ConfigError(f"reward term {shown(term)}; expected a kvgym.envs.RewardTerm")
     REWARDS.add(term.name, term)
 
 
@@ -72,10 +74,12 @@ def register_observation(part: ObservationPart) -> None:
     """Register a part of observations, for the environment argument ``features``.
 
     Raises:
-        ConfigError: the name is taken.
+        ConfigError: the name is taken, or it is no part of observations.
     """
-    from kvgym.envs.scheduling.components import OBSERVATIONS
+    from kvgym.envs.scheduling.components import OBSERVATIONS, ObservationPart
 
+    if not isinstance(part, ObservationPart):
+        raise ConfigError(f"observation {shown(part)}; expected a kvgym.envs.ObservationPart")
     OBSERVATIONS.add(part.name, part)
 
 

@@ -297,7 +297,6 @@ def policy_rows(comparison: Comparison) -> list[dict[str, str]]:
     for label in comparison.policies:
         info = _policy_info(comparison, label)
         given = comparison.hyperparameters.get(label, {})
-        paper = ", ".join(filter(None, (info.paper, info.algorithm))) if info else ""
         known = [*sorted(info.needs), *(f"({name})" for name in sorted(info.uses))] if info else []
         needs = ", ".join(known).replace("_", " ")
         if label in comparison.clairvoyant:
@@ -307,7 +306,7 @@ def policy_rows(comparison: Comparison) -> list[dict[str, str]]:
             {
                 "label": label,
                 "summary": summary,
-                "paper": paper,
+                "paper": info.origin if info else "",
                 "needs": needs or "nothing",
                 "options": _flat(given),
             }

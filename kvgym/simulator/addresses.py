@@ -52,6 +52,7 @@ def view_at(dtype: Any, dimensions: int = 1) -> Any:
         def found(typing: Any, address: Any, r: Any, n: Any) -> Any:
             return array(types.int64, types.int64, types.int64), generate
 
+    found.opens = np.dtype(dtype)
     found.python_twin = lambda address, *shape: _view_in_python(dtype, int(address), tuple(map(int, shape)))
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kvgym.errors import KernelError
@@ -20,8 +20,19 @@ def _field_names(kind: Any) -> set[str]:
     return names.union(*(_field_names(part) for part in parts))
 
 
+def _opened_names(functions: Iterable[Callable[..., Any]]) -> set[str]:
+    """Return the names of the fields of all tables that functions open by address, and of what they put them into."""
+    names = set[str]()
+    for function in functions:
+        for item in (function.__globals__.get(name) for name in function.__code__.co_names):
+            names.update(
+                getattr(getattr(item, "opens", None), "names", None) or (), getattr(item, "_fields", ())
+            )
+    return names
+
+
 def kernel_error(
-    title: str, signature: Any, functions: Iterable[Callable[..., Any]], error: Exception
+    title: str, signature: Any, functions: Sequence[Callable[..., Any]], error: Exception
 ) -> KernelError:
     """Return the error to raise where Numba refuses a kernel.
 
@@ -32,7 +43,7 @@ def kernel_error(
         error: what Numba raised.
     """
     text = str(error)
-    known = set[str]().union(*(_field_names(kind) for kind in signature.args))
+    known = _opened_names(functions).union(*(_field_names(kind) for kind in signature.args))
     unknown = re.search(r"Unknown attribute '(\w+)' of type (\w+)", text)
     name = str(error.args[0]) if isinstance(error, KeyError) else unknown[1] if unknown else ""
     if not name:  # a field of a record, in a function that the kernel calls

@@ -170,18 +170,21 @@ class Kernel:
         _config.CACHE_DIR = str(marker.parent)
         try:
             with compiled_once(marker, self.title, self._seconds):
-                return _njit(self.signature, cache=True, nogil=self._nogil)(self.function)
-        except (NumbaError, KeyError) as error:  # Numba looks fields of records up in a dict
-            functions = _all_reached(self.function)
-            told = kernel_error(self.title, self.signature, functions, error)
-            raise told from (error if CHECKED else None)
+                return self._machine_code(cache=True)
         except RuntimeError as error:
             if "cannot cache" not in str(error):
                 raise
-            # Typed at a prompt: there is no file to key by.
-            return _njit(self.signature, nogil=self._nogil)(self.function)
+            return self._machine_code(cache=False)  # typed at a prompt: there is no file to key by
         finally:
             _config.CACHE_DIR = previous
+
+    def _machine_code(self, *, cache: bool) -> Any:
+        try:
+            return _njit(self.signature, cache=cache, nogil=self._nogil)(self.function)
+        except (NumbaError, KeyError) as error:  # Numba looks fields of records up in a dict
+            functions = list(_all_reached(self.function))
+            told = kernel_error(self.title, self.signature, functions, error)
+            raise told from (error if CHECKED else None)
 
     def _seconds(self) -> float:
         """Return about how long it takes to compile: helpers are typed once a process, and optimised in each kernel."""

@@ -109,6 +109,30 @@ def test_provision(kvgym, azure_trace, tmp_path):
     }  # fmt: skip
 
 
+def test_prices_of_rooflines(kvgym, azure_trace, tmp_path):
+    """One number for all, or by what describes each."""
+    common = ("provision", "--trace", azure_trace, "-p", "fcfs", "--slo", "ttft_p99<1", "--no-progress")
+    roofline = "roofline:model=llama3-8b,gpu=l4,tp=4"
+    for arguments, expected in (
+        (("--model", "llama3-8b", "--gpu", "l4", "--tp", 4, "--price", 3.5), {roofline: 3.5}),
+        (("--model", "llama3-8b", "--gpu", "l4", "--tp", 4, "--price", f"{roofline}=3"), {roofline: 3.0}),
+        (
+            (
+                "--hardware",
+                f"llama3-8b-a100-tp1,{roofline}",
+                "--price",
+                f"{roofline}=3,llama3-8b-a100-tp1=2.5",
+            ),
+            {roofline: 3.0, "llama3-8b-a100-tp1": 2.5},
+        ),
+    ):
+        code, out, error = kvgym(*common, *arguments, "-o", "res")
+        assert code == 0, error
+        assert "cost/hour" in out
+        plans = json.loads((tmp_path / "res" / "provision.json").read_text())["plans"]
+        assert {plan["hardware"]: plan["price"] for plan in plans} == expected
+
+
 def test_provision_in_markdown_for_several_kinds_of_hardware(kvgym, azure_trace):
     code, out, _ = kvgym(
         "provision", "-s", "a100-llama3-8b", "--trace", azure_trace, "-p", "vllm_v1", "--slo", "ttft_p99<1",
@@ -136,7 +160,9 @@ def test_no_number_of_workers_is_an_exit_code(kvgym, azure_trace):
     [
         (("--slo", ""), "cannot be read"),
         (("--price", "a100"), "is not name=number"),
+        (("--price", "roofline:model=qwen3-8b,gpu=l4"), "is not name=number; or give one number"),
         (("--price", "a100=2"), "unknown hardware (with a price) 'a100'"),
+        (("--price", "-1"), "expected a number ≥ 0"),
         (("--window", 60), "windows are for traces"),
         (("--trace", "none.csv"), "no such file"),
         (("--hardware", "a100"), "unknown hardware"),

@@ -23,6 +23,7 @@ def test_table_and_exit_status(fault, monkeypatch):
         begins("description")
         yield Finding("description")
         yield Finding("moves", fault)
+        yield Finding("powers", skipped=True)
 
     monkeypatch.setattr(kvgym.contract, "examine", examine)
     command = ["check-policy", "mine:Policy", "-c", "moves", "--check", "description", "--timeout", "9"]
@@ -32,6 +33,7 @@ def test_table_and_exit_status(fault, monkeypatch):
     assert CHECKS["moves"].what[:30] in done.output
     assert ("failed" in done.output) == bool(fault)
     assert fault in done.output
+    assert "skipped" in done.output
 
 
 def test_what_is_no_check(monkeypatch):

@@ -94,6 +94,14 @@ def test_a_process_that_crashes_is_told_and_the_rest_goes_on(found_here):
         list(examine("nobody", ["moves"]))
 
 
+@pytest.mark.parametrize(("policy", "fault"), [("Misspelt", "kv_capacty"), ("Crashes", "SIGSEGV")])
+def test_what_cannot_run_is_told_once(found_here, policy, fault):
+    first, *others = examine(f"faulty_policies:{policy}")
+    assert first.name == "one run"
+    assert fault in first.fault
+    assert others == [Finding(name, skipped=True) for name in CHECKS if name != "one run"]
+
+
 def test_a_kernel_that_writes_out_of_bounds_is_told(found_here):
     (finding,) = examine("faulty_policies:Wild", ["overflow"])
     assert (

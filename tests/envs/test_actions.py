@@ -165,6 +165,30 @@ def test_spaces_of_numbers_only():
         ActionReader(gym.spaces.Discrete(3), np.zeros(1)).read("one")
 
 
+@pytest.mark.parametrize("count", [None, 2])
+@pytest.mark.parametrize("name", IDS)
+def test_actions_of_every_form_in_turn(name, count, equal):
+    """What is copied as it comes and what is converted give the same steps, in whatever order they come."""
+    made = [gym.make(name, **TASK) if count is None else gym.make_vec(name, count, **TASK) for _ in range(2)]
+    for env in made:
+        env.reset(seed=0)
+    made[0].action_space.seed(0)
+    whole = np.issubdtype(made[0].action_space.dtype, np.integer)
+    forms = (
+        lambda a: a,
+        lambda a: a.tolist(),
+        lambda a: a,
+        lambda a: a.astype(np.int16 if whole else np.float64),
+    )
+    for step in range(24):
+        action = made[0].action_space.sample()
+        given = forms[step % len(forms)](np.asarray(action))
+        found = [env.step(one) for env, one in zip(made, (action, given), strict=True)]
+        assert equal(*found)
+        if count is None and (found[0][2] or found[0][3]):
+            assert equal(*(env.reset(seed=step) for env in made))
+
+
 @pytest.mark.parametrize("name", IDS)
 def test_unmasked_random_play_ends(name):
     """Every id has a limit of steps, which is there scalar and vector; -1 takes it away."""

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from kvgym.checks import check_seed
-from kvgym.envs.closing import Closed, not_running
+from kvgym.envs.closing import Closed, not_running, step_limit
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.recordable import RANDOM, Act, Recordable
 from kvgym.envs.routing.config import RoutingConfig
@@ -78,7 +78,10 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     Information:
         Every step: ``action_mask`` int8, ``reward_terms`` float64 (5,) in the order of :attr:`reward_terms`,
         ``ignored`` int, ``time`` s, ``request`` int, the request to be routed (-1 at the end). On the last
-        step also ``metrics``, float64, in the order of :attr:`metric_names`, and ``completed``.
+        step also ``metrics``, float64, in the order of :attr:`metric_names`, and ``completed``, whether every request
+        has finished; the last step is also the one at the ``max_episode_steps`` that the id declares. Where another
+        wrapper ends an episode, or ``gymnasium.make`` with a limit of its own, :meth:`metrics` has the figures of the
+        episode so far.
 
     Arguments:
         Keyword arguments are the fields of :class:`~kvgym.envs.routing.config.RoutingConfig`, all JSON-able, and
@@ -125,6 +128,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self.simulation: ClusterSimulation | None = None
         self._done = self._over = True
         self._livelock = False
+        self._steps, self._limit = 0, step_limit(None)
         self._recording: Any = None
         self._owed: Any = None
         self._request = -1
@@ -169,6 +173,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self.observer.attach(self.simulation)
         self._recording = None
         self._done = self._livelock = False
+        self._steps, self._limit = 0, step_limit(self.spec)
         self._go_on(None)
         # Where a stage has one worker, time may pass before the first question; the first step earns it.
         self._owed = self.observer.episode.copy() if self._lonely else None
@@ -224,14 +229,15 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             self._owed = None
         info = self._info(ignored)
         reward = float(self.observer.episode["reward"][0])
-        if not self._over:
+        self._steps += 1
+        if not self._over and self._steps != self._limit:
             return self.observer.present(), reward, False, False, info
-        self._done = True
+        self._done = self._over
         result = self.result()
         terminated = result.completed and not self._livelock
         info["metrics"] = np.array(list(compute_metrics(result).values()))
         info["completed"] = terminated
-        return self.observer.present(), reward, terminated, not terminated, info
+        return self.observer.present(), reward, terminated, self._over and not terminated, info
 
     def close(self) -> None:
         """Free the memory of the environment. Saved states, results and what it returned stay as they are."""
@@ -258,6 +264,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             self.np_random.bit_generator.state,
             {name: getattr(self, name) for name in _FLAGS},
             self._done,
+            self._steps,
         )
 
     def set_state(self, state: RoutingState) -> tuple[Any, dict[str, Any]]:
@@ -280,6 +287,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self.np_random.bit_generator.state = state.generator
         for name, value in state.flags.items():
             setattr(self, name, value)
+        self._steps, self._limit = state.steps, step_limit(self.spec)
         self._recording = None
         return self.observer.present(), self._info(0)
 
@@ -336,6 +344,14 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             gap_counts=found.gap_counts.copy(),
             gap_sums=found.gap_sums.copy(),
         )
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of the present episode so far by name, see :func:`kvgym.compute_metrics`.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there is no episode yet.
+        """
+        return compute_metrics(self.result())
 
     # ------------------------------------------------------------ rendering
 

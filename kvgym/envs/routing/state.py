@@ -24,8 +24,7 @@ class RoutingState(SavedState):
         generator: state of the bit generator that seeds of later episodes are drawn with.
         flags: the rest of the environment by name; nothing of it is written in place.
         ended: whether the episode is over.
-        steps: steps of the episode, where the environment counts them, see
-            :class:`~kvgym.envs.scheduling.state.EnvState`.
+        steps: steps of the episode so far.
     """
 
     config: RoutingConfig

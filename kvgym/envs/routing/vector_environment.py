@@ -56,7 +56,6 @@ class RoutingEpisodes:
         self.outcomes, self.ignored = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self.requests = np.zeros(count, np.int64)
         self._seeds = [0] * count
-        self._metrics: list[Any] = [None] * count
 
     def prepare(self, index: int, seed: int) -> None:
         """Choose the requests of the next episode of a cluster; :meth:`run` with START begins it."""
@@ -88,7 +87,6 @@ class RoutingEpisodes:
         self.observations[i], self.masks[i] = observer.flat, observer.mask
         self.terms[i], self.ignored[i] = info["reward_terms"], info["ignored"]
         self.times[i], self.requests[i] = info["time"], info["request"]
-        self._metrics[i] = info.get("metrics")
 
     def renew_observations(self) -> None:
         """Leave the observations where they are: what is given away is a copy."""
@@ -108,9 +106,8 @@ class RoutingEpisodes:
         self._note(index, self.envs[index].set_state(state)[1])
 
     def metrics(self, index: int) -> NDArray[np.float64]:
-        """Return the metrics of an episode that has just ended."""
-        found: NDArray[np.float64] = self._metrics[index]
-        return found
+        """Return the metrics of the present episode of a cluster, float64, in the order of ``metric_names()``."""
+        return np.array(list(self.envs[index].metrics().values()))
 
 
 class RoutingVectorEnv(ServingVectorEnv):

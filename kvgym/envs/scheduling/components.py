@@ -17,17 +17,22 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 from numba import types
 
+from kvgym.checks import real_number, whole_number
 from kvgym.envs.scheduling.opening import WHERE
 from kvgym.envs.scheduling.revealed import FEATURES
 from kvgym.envs.scheduling.tables import MOST_COMPONENTS, REWARD_TERMS
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown, some
 from kvgym.registry import Registry, load_plugins
 from kvgym.simulator.compiled import Kernel, kernel
 
 TERM_SIGNATURE = types.float64(WHERE, types.float64, types.float64[::1])
 PART_SIGNATURE = types.void(WHERE, types.float32[::1])
+
+MOST_MEMORY = 1_000_000
+"""Most numbers that a reward term remembers."""
 
 KEYS = ("system", "profile", "classes", "rule", "queue", "active")
 """Keys of Dict observations that no part can have."""
@@ -62,10 +67,9 @@ class RewardTerm:
     def __post_init__(self) -> None:
         """Check the fields."""
         _check("reward term", self.name, self.earn, "earn", TERM_SIGNATURE, "reward_kernel", REWARD_TERMS)
-        if self.memory < 0:
-            raise ConfigError(
-                f"reward term {self.name!r}: memory = {self.memory}; expected 0 or more numbers"
-            )
+        what = f"reward term {self.name!r}"
+        _one_line(self.summary, f"{what}: summary")
+        whole_number(self.memory, f"{what}: memory", f"0 to {MOST_MEMORY:,} numbers", 0, MOST_MEMORY)
 
 
 @dataclass(frozen=True)
@@ -97,22 +101,38 @@ class ObservationPart:
             "observation_kernel",
             KEYS + FEATURES,
         )
-        if not self.features or not self.low < self.high:
+        what = f"observation {self.name!r}"
+        pairs = self.features if isinstance(self.features, tuple) else ()
+        if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
             raise ConfigError(
-                f"observation {self.name!r}: {len(self.features)} features from {self.low} to {self.high}; expected "
-                "one or more, and low < high"
+                f"{what}: features = {shown(self.features)}; expected one or more (name, meaning), in a tuple"
             )
+        for name, meaning in pairs:
+            _one_line(name, f"{what}: name of a feature")
+            _one_line(meaning, f"{what}: meaning of feature {shown(name)}")
+        if len({name for name, _ in pairs}) < len(pairs):
+            raise ConfigError(f"{what}: features {some(name for name, _ in pairs)}; expected different names")
+        finite = lambda number: abs(number) <= float(np.finfo(np.float32).max)  # noqa: E731
+        low = real_number(self.low, f"{what}: low", "a finite float32", finite)
+        high = real_number(self.high, f"{what}: high", "a finite float32", finite)
+        if not low < high:
+            raise ConfigError(f"{what}: from low = {low:g} to high = {high:g}; expected low < high")
 
 
 def _check(
     what: str, name: str, made: Any, field: str, signature: Any, decorator: str, taken: Sequence[str]
 ) -> None:
-    if not name.isidentifier() or name in taken:
+    if not isinstance(name, str) or not name.isidentifier() or name in taken:
         raise ConfigError(
-            f"{what} {name!r}: expected a name of letters, digits and _ other than {', '.join(taken)}"
+            f"{what} {shown(name)}: expected a name of letters, digits and _ other than {', '.join(taken)}"
         )
     if not isinstance(made, Kernel) or made.signature != signature:
-        raise ConfigError(f"{what} {name!r}: {field} must be made by {decorator}, got {made!r}")
+        raise ConfigError(f"{what} {name!r}: {field} must be made by {decorator}, got {shown(made)}")
+
+
+def _one_line(text: Any, what: str) -> None:
+    if not isinstance(text, str) or not text.strip() or "\n" in text:
+        raise ConfigError(f"{what} = {shown(text)}; expected a text of one line")
 
 
 def _load(group: str, what: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.checks import check_seed
-from kvgym.envs.closing import not_running
+from kvgym.envs.closing import not_running, step_limit
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.recordable import RANDOM, Act, Recordable
 from kvgym.envs.scheduling import spaces
@@ -27,7 +27,7 @@ from kvgym.envs.scheduling.episodes import (
 from kvgym.envs.scheduling.explaining import introduction
 from kvgym.envs.scheduling.state import EnvState
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.metrics import metric_names
+from kvgym.metrics import compute_metrics, metric_names
 from kvgym.runner import SimulationResult
 from kvgym.simulator.view import SystemView
 
@@ -93,7 +93,9 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         MultiBinary, a tuple of int8 of MultiDiscrete, None of a Box, which Gymnasium samples without a mask;
         :meth:`action_masks` has which of its numbers mean something), ``reward_terms`` float64 in the order of
         :attr:`reward_terms`, ``ignored`` int, ``time`` s. On the last step also ``metrics``, float64, in the order of
-        :attr:`metric_names`, and ``completed``.
+        :attr:`metric_names`, and ``completed``, whether every request has finished; the last step is also the one at
+        the ``max_episode_steps`` that the id declares. Where another wrapper ends an episode, or ``gymnasium.make``
+        with a limit of its own, :meth:`metrics` has the figures of the episode so far.
 
     Arguments:
         Keyword arguments are the fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`, all JSON-able, and
@@ -123,8 +125,9 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self.tables = EpisodeTables(self.episodes)
         self.view = SystemView(self.tables)
         self._flat = self.config.observation == "flat"
-        self._reader = ActionReader(self.action_space, self.episodes.actions[0])
+        self._reader = ActionReader(self.action_space, self.episodes.actions[0], self.episodes)
         self._done = True
+        self._steps, self._limit = 0, step_limit(None)
         self._recorder: Any = None
 
     # ------------------------------------------------------------ episodes
@@ -144,6 +147,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         super().reset(seed=None if seed is None else check_seed(seed))
         self.episodes.start(0, workload_seed(options, self.np_random))
         self._done = False
+        self._steps, self._limit = 0, step_limit(self.spec)
         self.episodes.todo[0] = STEP
         if self.render_mode is not None:
             self._record(restart=True)
@@ -165,8 +169,9 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         outcome = int(episodes.outcomes[0])
         observation = episodes.observations[0].copy() if self._flat else self._observation()
         info = self._info()
-        if outcome != RUNNING:
-            self._done = True
+        self._steps += 1
+        if outcome != RUNNING or self._steps == self._limit:
+            self._done = outcome != RUNNING
             info["metrics"] = episodes.metrics(0)
             info["completed"] = outcome == TERMINATED
         if self.render_mode is not None:
@@ -186,7 +191,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             gymnasium.error.ResetNeeded: there has been no reset.
         """
         episode = self.episodes.save(0)
-        return EnvState(self.config, episode, self.np_random.bit_generator.state, self._done)
+        return EnvState(self.config, episode, self.np_random.bit_generator.state, self._done, self._steps)
 
     def set_state(self, state: EnvState) -> tuple[Any, dict[str, Any]]:
         """Go on from a state.
@@ -204,6 +209,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self.episodes.restore(0, state.episode)
         self.np_random.bit_generator.state = state.generator
         self._done = state.ended
+        self._steps, self._limit = state.steps, step_limit(self.spec)
         self.episodes.todo[0] = STEP
         if self.render_mode is not None:
             self._record(restart=True)
@@ -233,8 +239,20 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return sample_mask(self.action_space, self.episodes.masks[0])
 
     def result(self) -> SimulationResult:
-        """Return the records of the present episode, as :func:`kvgym.simulate` does."""
+        """Return the records of the present episode, as :func:`kvgym.simulate` does.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there is no episode yet.
+        """
         return self.episodes.result(0)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of the present episode so far by name, see :func:`kvgym.compute_metrics`.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there is no episode yet.
+        """
+        return compute_metrics(self.result())
 
     # ------------------------------------------------------------ rendering
 

@@ -112,6 +112,7 @@ class Episodes(Arrays):
             mask=self.kind.mask_size(config),
             terms=len(config.reward_terms),
             threads=threads,
+            dtype=self.space.dtype,
         )
         self.load = config.load
         self.reference = (
@@ -200,7 +201,7 @@ class Episodes(Arrays):
         for index, slot in enumerate(self.slots):
             slot.block.check(f"{who}, environment {index}" if len(self.slots) > 1 else who)
         names = ("settings", "batch_params", "actions", "observations", "masks", "rewards", "terms", "outcomes",
-                 "ignored", "times")  # fmt: skip
+                 "ignored", "times", "given")  # fmt: skip
         check(who, {"bounds": self._bounds, **{name: getattr(self, name) for name in names}})
 
     def _who(self) -> str:
@@ -308,15 +309,21 @@ class Episodes(Arrays):
         self.todo[index] = START
         self.run()
 
+    def _begun(self, index: int) -> Slot:
+        """Return the place of an environment that has an episode."""
+        slot = self.slots[index]
+        if slot.table is None:
+            raise gym.error.ResetNeeded("there is no episode yet; call reset() first")
+        return slot
+
     def save(self, index: int) -> EpisodeState:
         """Return the present episode of an environment, which later steps do not change.
 
         Raises:
             gymnasium.error.ResetNeeded: there is none yet.
         """
-        slot = self.slots[index]
-        if slot.table is None:
-            raise gym.error.ResetNeeded("there is no episode yet; call reset() first")
+        slot = self._begun(index)
+        assert slot.table is not None
         return EpisodeState(
             slot.block.sizes.num_requests,
             slot.block.memory.copy(),
@@ -349,8 +356,12 @@ class Episodes(Arrays):
     # ------------------------------------------------------------ looking
 
     def result(self, index: int) -> SimulationResult:
-        """Return the records of the present episode of an environment; the arrays are copies."""
-        slot = self.slots[index]
+        """Return the records of the present episode of an environment; the arrays are copies.
+
+        Raises:
+            gymnasium.error.ResetNeeded: there is none yet.
+        """
+        slot = self._begun(index)
         assert slot.table is not None
         block, n = slot.block, len(slot.table)
         requests = final_records(block["requests"][:n], block["active"][None], block["workers"]["num_active"])

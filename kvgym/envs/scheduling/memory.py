@@ -137,12 +137,12 @@ def control_row(tables: Sequence[NDArray[Any]], settings: NDArray[Any]) -> NDArr
 
 
 ARRAYS = (
-    "control", "todo", "actions", "observations", "masks", "rewards", "terms", "outcomes", "ignored", "times",
+    "control", "todo", "actions", "observations", "masks", "rewards", "terms", "outcomes", "ignored", "times", "given",
 )  # fmt: skip
 """Arrays that a call of the stepping functions is given, each with a row for every environment."""
 
 WIDTHS = len(ARRAYS)
-FIRST, LAST, WORK = 2 * WIDTHS, 2 * WIDTHS + 1, 2 * WIDTHS + 2
+FIRST, LAST, WORK, GIVEN = 2 * WIDTHS, 2 * WIDTHS + 1, 2 * WIDTHS + 2, 2 * WIDTHS + 3
 """Places in an order, see :class:`Arrays`."""
 
 CHECK, PLAY = 1, 2
@@ -163,10 +163,13 @@ class Arrays:
         outcomes: int64 (N,), written.
         ignored: int64 (N,), written: parts of the action that were not possible.
         times: float64 (N,), written: clocks, seconds.
-        orders: int64 (1 or 1 + T, 23): what a call is given. The addresses of the arrays in the order of
+        given: (N, a) of the dtype of the actions' space: actions as they came, before the call writes them to
+            ``actions``.
+        orders: int64 (1 or 1 + T, 26): what a call is given. The addresses of the arrays in the order of
             :data:`ARRAYS`, from WIDTHS on the lengths of their rows, then FIRST, LAST (not included) and WORK: which
-            environments are meant, and what for. With T threads the first order is to look at the actions of all, the
-            others divide the environments between them.
+            environments are meant, and what for; and GIVEN, where actions are to be taken from ``given``, how those are
+            stored (:data:`~kvgym.envs.scheduling.actions.reading.STORED`), else 0. With T threads the first order is to
+            look at the actions of all, the others divide the environments between them.
     """
 
     def __init__(
@@ -177,22 +180,29 @@ class Arrays:
         mask: int,
         terms: int,
         threads: int = 1,
+        dtype: Any = np.float64,
     ) -> None:
-        """Allocate them for the environments of ``control``, given the lengths of the rows; T is ``threads``."""
+        """Allocate them for the environments of ``control``, given the lengths of the rows and the dtype of actions.
+
+        T is ``threads``.
+        """
         count = len(control)
         self.control = control
         self.todo = np.zeros(count, np.uint8)
-        self.actions = guarded(np.zeros((count, actions)))
+        self.actions, self.given = (
+            guarded(np.zeros((count, actions))),
+            guarded(np.zeros((count, actions), dtype)),
+        )
         self.observations = guarded(np.zeros((count, observation), np.float32))
         self.masks = guarded(np.zeros((count, mask), np.uint8))
         self.rewards, self.times = guarded(np.zeros(count)), guarded(np.zeros(count))
         self.terms = guarded(np.zeros((count, terms)))
         self.outcomes, self.ignored = guarded(np.zeros(count, np.int64)), guarded(np.zeros(count, np.int64))
         parts = 0 if threads == 1 else threads
-        self.orders = np.zeros((1 + parts, WORK + 1), np.int64)
-        self.orders[0, FIRST:] = 0, count, CHECK if parts else CHECK | PLAY
+        self.orders = np.zeros((1 + parts, GIVEN + 1), np.int64)
+        self.orders[0, FIRST:GIVEN] = 0, count, CHECK if parts else CHECK | PLAY
         for k in range(parts):
-            self.orders[1 + k, FIRST:] = k * count // parts, (k + 1) * count // parts, PLAY
+            self.orders[1 + k, FIRST:GIVEN] = k * count // parts, (k + 1) * count // parts, PLAY
         for k, name in enumerate(ARRAYS):
             array = getattr(self, name)
             self.orders[:, k] = array.ctypes.data
@@ -206,7 +216,7 @@ class Arrays:
     @property
     def outputs(self) -> tuple[NDArray[Any], ...]:
         """All arrays that a call writes."""
-        return tuple(getattr(self, name) for name in ARRAYS[3:])
+        return tuple(getattr(self, name) for name in ARRAYS[3:-1])
 
 
 class Block:

@@ -76,8 +76,7 @@ class EnvState(SavedState):
         episode: the episode.
         generator: state of the bit generator.
         ended: whether the episode is over.
-        steps: steps of the episode, where the environment counts them: in a vector. A single one leaves that to its
-            ``TimeLimit``.
+        steps: steps of the episode so far; the ``TimeLimit`` around a single environment has its own count.
     """
 
     config: EnvConfig

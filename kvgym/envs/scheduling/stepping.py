@@ -18,9 +18,9 @@ from kvgym.envs.scheduling.actions.kind import (
     MASK_SIGNATURE,
     MORE,
 )
-from kvgym.envs.scheduling.actions.reading import inside
+from kvgym.envs.scheduling.actions.reading import inside, write_rows
 from kvgym.envs.scheduling.components import PART_SIGNATURE, TERM_SIGNATURE
-from kvgym.envs.scheduling.memory import CHECK, FIRST, LAST, WIDTHS, WORK
+from kvgym.envs.scheduling.memory import CHECK, FIRST, GIVEN, LAST, WIDTHS, WORK
 from kvgym.envs.scheduling.observations import write_observation
 from kvgym.envs.scheduling.opening import f8_at, i8_at, open_environment, open_term_memory, open_view
 from kvgym.envs.scheduling.window import Env, window_update
@@ -196,6 +196,7 @@ def total_reward(e: Env, terms: Any) -> float:
 
 i8_rows_at, f8_rows_at = view_at("i8", 2), view_at("f8", 2)
 f4_rows_at, u1_rows_at, u1_at = view_at("f4", 2), view_at("u1", 2), view_at("u1")
+i1_rows_at = view_at("i1", 2)
 
 
 @jit_inline
@@ -214,6 +215,18 @@ def do_one(e: Env, where: Any, what: int, action: Any, apply: Any) -> int:
         return 1 if something_to_decide(e) else 0
     episode.num_ignored = 0
     return apply(where, action)
+
+
+@jit_inline
+def take_given(order: Any, actions: Any) -> None:
+    """Write the actions of all environments as kinds of action read them, of what came as their space has it."""
+    first, last, size, place = order[FIRST], order[LAST], order[WIDTHS + 2], order[WIDTHS - 1]
+    if order[GIVEN] == 1:
+        write_rows(i1_rows_at(place, last, size), actions, first)
+    elif order[GIVEN] == 2:
+        write_rows(i8_rows_at(place, last, size), actions, first)
+    elif order[GIVEN] == 3:
+        write_rows(f4_rows_at(place, last, size), actions, first)
 
 
 @kernel(types.int64(types.int64[::1]), "environment", nogil=True)
@@ -239,6 +252,7 @@ def step_envs(order: Any) -> int:
     actions = f8_rows_at(order[2], last, size)
     s = open_environment(control[0]).settings
     if order[WORK] & CHECK:
+        take_given(order, actions)
         bounds = f8_at(s.action_bounds, 2 * size)
         for n in range(first, last):
             if (todo[n] == STEP or todo[n] == COMPOSE) and not inside(bounds, s.whole_actions, actions[n]):

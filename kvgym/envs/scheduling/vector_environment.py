@@ -17,7 +17,7 @@ from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.actions.reading import ActionReader, sample_mask
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.drawing import reset_options
-from kvgym.envs.scheduling.episodes import RUNNING, START, STEP, TERMINATED, TRUNCATED, Episodes
+from kvgym.envs.scheduling.episodes import START, STEP, TERMINATED, TRUNCATED, Episodes
 from kvgym.envs.scheduling.state import EnvState, SavedState
 from kvgym.errors import ConfigError, shown
 from kvgym.metrics import metric_names
@@ -42,7 +42,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         **arguments: fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`.
 
     Per-step information: the arrays of the scalar environment's info with a leading axis, and ``_key``
-    presence masks. ``info["metrics"]`` comes where an episode ends.
+    presence masks. ``info["metrics"]`` and ``info["completed"]`` come where an episode ends, at whatever limit.
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -79,7 +79,11 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self.max_episode_steps = None if max_episode_steps == -1 else max_episode_steps
         self._set_up(arguments, compiled)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self._reader = ActionReader(self.single_action_space, self.episodes.actions)
+        self._reader = ActionReader(
+            self.single_action_space,
+            self.episodes.actions,
+            self.episodes if isinstance(self.episodes, Episodes) else None,
+        )
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self._generators: list[np.random.Generator] = []
         self._started = False
@@ -310,13 +314,11 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         info = self._every_step()
         info.update(zip([f"_{key}" for key in info], np.ones((len(info), self.num_envs), bool), strict=True))
         if ended is not None and ended.any():
-            own = ended & (episodes.outcomes != RUNNING)
-            if own.any():
-                metrics = np.zeros((self.num_envs, len(self.metric_names)))
-                for i in np.flatnonzero(own):
-                    metrics[i] = episodes.metrics(int(i))
-                info["metrics"], info["_metrics"] = metrics, own
-                info["completed"], info["_completed"] = (episodes.outcomes == TERMINATED) & own, own.copy()
+            metrics = np.zeros((self.num_envs, len(self.metric_names)))
+            for i in np.flatnonzero(ended):
+                metrics[i] = episodes.metrics(int(i))
+            info["metrics"], info["_metrics"] = metrics, ended.copy()
+            info["completed"], info["_completed"] = (episodes.outcomes == TERMINATED) & ended, ended.copy()
         return info
 
     def action_masks(self) -> NDArray[np.bool_]:

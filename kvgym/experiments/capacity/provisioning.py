@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kvgym.batch_time.described import completed
 from kvgym.batch_time.hardware import load_hardware
+from kvgym.checks import real_number
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.capacity.contenders import Contender, find_policies
 from kvgym.experiments.capacity.estimates import (
@@ -53,7 +54,7 @@ def provision(
     *,
     hardware: Sequence[str] | None = None,
     routers: Sequence[str | Router] | None = None,
-    prices: Mapping[str, float] | None = None,
+    prices: float | Mapping[str, float] | None = None,
     window: float | None = None,
     seed: int = 0,
     request_slos: dict[str, float] | None = None,
@@ -80,7 +81,8 @@ def provision(
         hardware: names or files to compare, with the scenario's engine where they know it, else with their own; None =
             the scenario's.
         routers: routers or specs to compare; None = the scenario's.
-        prices: of a worker per hour, by hardware; any currency.
+        prices: of a worker per hour, one for all hardware or by name (a roofline may say as little as in ``hardware``);
+            any currency.
         window: seconds; None = the load as a whole only.
         seed: of the workload, policies and routers.
         request_slos: as in :func:`~kvgym.experiments.capacity.finding.find_capacity`.
@@ -103,7 +105,7 @@ def provision(
     if isinstance(chosen.workers, int):
         chosen = chosen.override(workers=1)
     loads = _loads(chosen, hardware, request_slos)
-    check_prices(prices or {}, [load.scenario.hardware or "" for load in loads])
+    priced = prices_of(prices, [load.scenario.hardware or "" for load in loads], chosen.hardware)
     chosen_routers = [make_router(r) for r in ((chosen.router,) if routers is None else routers)]
     labels = [label_of(router) for router in chosen_routers]
     if not labels or len(set(labels)) < len(labels):
@@ -144,7 +146,7 @@ def provision(
         mean_output=float(table.output_len.mean()),
         workers=tuple(estimates),
         plans=tuple(
-            Plan.of(quest, own, loads[0].rate, wanted, (prices or {}).get(own.hardware))
+            Plan.of(quest, own, loads[0].rate, wanted, priced.get(own.hardware))
             for quest, own in zip(quests, owners, strict=True)
         ),
         windows=tuple(windows),
@@ -157,18 +159,34 @@ def provision(
     )
 
 
-def check_prices(prices: Mapping[str, float], hardware: Sequence[str]) -> None:
-    """Check prices of workers per hour.
+def prices_of(
+    prices: float | Mapping[str, float] | None, hardware: Sequence[str], base: str | None = None
+) -> dict[str, float]:
+    """Return what a worker costs per hour, by hardware.
+
+    Args:
+        prices: as of :func:`provision`.
+        hardware: what is compared.
+        base: the hardware of the scenario, which completes rooflines that say too little.
 
     Raises:
         UnknownNameError: a price is for hardware that is not compared.
-        ConfigError: a price is not a number >= 0.
+        ConfigError: a price is not a number >= 0, or is given twice.
     """
-    for name, price in prices.items():
-        if name not in hardware:
+    if prices is None:
+        return {}
+    given = prices if isinstance(prices, Mapping) else dict.fromkeys(hardware, prices)
+    found: dict[str, float] = {}
+    for name, price in given.items():
+        whole = completed(name, base)
+        if whole not in hardware:
             raise UnknownNameError("hardware (with a price)", name, [h for h in hardware if h])
-        if not 0 <= price < math.inf:
-            raise ConfigError(f"price of {name}: {price}; expected a number ≥ 0 per worker and hour")
+        if whole in found:
+            raise ConfigError(f"two prices of {whole}; expected one")
+        what = f"price of {whole}" if whole else "price"
+        expected = "a number ≥ 0 per worker and hour"
+        found[whole] = real_number(price, what, expected, lambda number: 0 <= number < math.inf)
+    return found
 
 
 def _loads(

@@ -175,6 +175,7 @@ def test_profiles_by_hand():
     [
         ({"prices": {"h100": 1}}, UnknownNameError, "with a price"),
         ({"prices": {"llama3-8b-a100-tp1": -1}}, ConfigError, "expected a number ≥ 0"),
+        ({"prices": "cheap"}, ConfigError, "expected a number ≥ 0"),
         ({"hardware": []}, ConfigError, "at least one name"),
         ({"hardware": ["nope"]}, UnknownNameError, "nope"),
         ({"routers": ["round_robin", "round_robin"]}, ConfigError, "all different"),

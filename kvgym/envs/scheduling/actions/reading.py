@@ -1,8 +1,7 @@
 """Where an agent and the stepping functions meet: actions come in, masks go out.
 
-Actions are checked once, where they come in: form and dtype here, by identity where they are the usual ones, and the
-numbers by :func:`inside` in the compiled call that takes them
-(:func:`~kvgym.envs.scheduling.stepping.step_envs`), before anything has changed.
+Actions are checked once, where they come in: form and dtype here, and the numbers by :func:`inside` in the compiled
+call that takes them (:func:`~kvgym.envs.scheduling.stepping.step_envs`), before anything has changed.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from kvgym.envs.scheduling.memory import GIVEN, Arrays
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.compiled import jit
 
@@ -62,20 +62,46 @@ def inside(bounds: Any, whole: int, action: Any) -> bool:
     return found
 
 
+STORED = {np.dtype(np.int8): 1, np.dtype(np.int64): 2, np.dtype(np.float32): 3, np.dtype(np.float64): 0}
+"""Numbers that stand for how actions are stored, by the dtype of their space; 0 as the stepping functions read them."""
+
+
+@jit
+def write_rows(given: Any, actions: Any, first: int) -> None:
+    """Write rows of numbers of any kind, from ``first`` on, as float64."""
+    for n in range(first, given.shape[0]):
+        for k in range(given.shape[1]):
+            actions[n, k] = given[n, k]
+
+
 class ActionReader:
     """Takes actions of a space, or batches of them, as the stepping functions read them.
 
     Args:
         space: of single actions.
         out: float64, memory of the stepping functions: (a,), or (N, a) for batches.
+        arrays: what calls of the stepping functions are given, where they may take actions from ``arrays.given``; None
+            where they do not.
     """
 
-    def __init__(self, space: spaces.Space[Any], out: NDArray[np.float64]) -> None:
+    def __init__(
+        self, space: spaces.Space[Any], out: NDArray[np.float64], arrays: Arrays | None = None
+    ) -> None:
         self._space, self._shape = space, (*out.shape[:-1], *(space.shape or ()))
         self._out = out.reshape(self._shape)
         self._dtype, self._scalar = space.dtype, self._shape == () and is_whole(space)
         # Gymnasium's MultiBinary takes 0 and 1 of any dtype, which frameworks make use of.
         self._kinds = "biuf" if isinstance(space, spaces.MultiBinary) else "iu" if is_whole(space) else "iuf"
+        self._usual: frozenset[type] = frozenset()
+        self._taken = False
+        if arrays is not None and space.dtype in STORED and len(self._shape) <= 1:
+            # A view compares form and dtype of what it is assigned, and copies it, in a fraction of NumPy's time.
+            self._usual = frozenset((int, np.int64)) if self._scalar else frozenset((np.ndarray,))
+            self._stored = STORED[space.dtype]
+            memory: Any = arrays.given if self._stored else out
+            self._view: Any = memoryview(memory.reshape(-1))
+            self._place: Any = 0 if self._scalar else slice(None)
+            self._order = arrays.orders[0]
 
     def read(self, action: Any) -> None:
         """Write an action into the memory of the stepping functions.
@@ -87,6 +113,21 @@ class ActionReader:
         Raises:
             ConfigError: another form, or no such numbers; nothing has been written.
         """
+        if action.__class__ in self._usual:
+            try:
+                self._view[self._place] = action
+            except (TypeError, ValueError, BufferError):
+                pass  # another dtype or form: as all others
+            else:
+                if not self._taken:
+                    self._order[GIVEN], self._taken = self._stored, True
+                return
+        self._read_any(action)
+        if self._taken:
+            self._order[GIVEN], self._taken = 0, False
+
+    def _read_any(self, action: Any) -> None:
+        """Write an action of any form; arguments and errors as of :meth:`read`."""
         kind = action.__class__
         try:
             if kind is np.ndarray:
