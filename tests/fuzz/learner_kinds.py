@@ -169,11 +169,10 @@ def play_learning(content: Any, folder: Path) -> None:
     config = load_training(path)
     if not isinstance(config, TrainConfig):
         return
-    given = config.hyperparameters
-    work = config.num_envs * given.get("n_steps", 1) + given.get("n_epochs", 1) + sum(config.network.hidden)
-    gradient_steps = given.get("gradient_steps", 1)
     model = _fresh(config.model_dump(mode="json"))
-    if work + gradient_steps < 2000:  # more is a matter of patience, not of settings
+    steps = config.num_envs * getattr(model, "n_steps", 1) * getattr(model, "n_epochs", 1)
+    work = steps + getattr(model, "gradient_steps", 1) + sum(config.network.hidden)
+    if work < 2000:  # more is a matter of patience, not of settings
         model.learn(min(config.total_steps, 16))
 
 

@@ -68,7 +68,10 @@ def rebuilt(tree: Any, original: Any) -> Any:
 
 def _text(tree: Any) -> str:
     """Return a tree as text; objects of Python that are none of JSON by their classes."""
-    return json.dumps(tree, default=lambda value: f"${type(value)}")
+    try:
+        return json.dumps(tree, default=lambda value: f"${type(value)}")
+    except ValueError:  # a whole number of thousands of digits
+        return ""
 
 
 def _array(tree: dict[str, Any]) -> Any:
@@ -96,9 +99,11 @@ def state_seeds() -> list[Any]:
 def play_state(content: Any, folder: Path) -> None:
     """Go to a state, and on from there."""
     content = content if isinstance(content, dict) else {}
-    name = str(content.get("env"))
-    env, state, pickled = taken(name if name in NAMES else "admit")
-    how, tree = str(content.get("how")), content.get("state")
+    name = content.get("env")
+    name = name if isinstance(name, str) and name in NAMES else "admit"
+    env, state, pickled = taken(name)
+    how, tree = content.get("how"), content.get("state")
+    how = how if isinstance(how, str) else ""
     if how == "pickle":
         again = type(env).__new__(type(env))
         again.__setstate__(rebuilt(tree, pickled))

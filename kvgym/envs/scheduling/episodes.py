@@ -343,8 +343,8 @@ class Episodes(Arrays):
                 f"episode of the state = {shown(state)}; expected what get_state() has returned"
             )
         n = whole_number(state.num_requests, "num_requests of the state", "a whole number of requests")
-        sizes = self.slots[index].block.sizes
-        expected = (sizes if n == sizes.num_requests else self._sizes(n)).num_bytes
+        block = self.slots[index].block
+        expected = block.memory.size if n == block.sizes.num_requests else self._sizes(n).num_bytes
         memory = state.memory
         if not isinstance(memory, np.ndarray) or memory.dtype != np.uint8 or memory.shape != (expected,):
             found = memory.nbytes if isinstance(memory, np.ndarray) else shown(memory)
@@ -361,7 +361,7 @@ class Episodes(Arrays):
                 f"outputs of the state: {len(state.outputs)} arrays; expected {len(self.outputs)}"
             )
         for array, saved in zip(self.outputs, state.outputs, strict=True):
-            check_array(saved, np.asarray(array[index]), "outputs of the state")
+            check_array(saved, array[index, ...], "outputs of the state")
 
     def restore(self, index: int, state: EpisodeState) -> None:
         """Go on from a saved episode that was checked, in environment ``index``."""

@@ -26,12 +26,14 @@ from kvgym.workloads.table import RequestTable
 
 
 class Sealed:
-    """Mixin of a dataclass with arrays that compiled code will read: nobody writes into them, and damage is told."""
+    """Mixin of a dataclass with memory that compiled code will read: nobody writes into it, and damage is told."""
+
+    memory: NDArray[np.uint8]
 
     def __post_init__(self) -> None:
-        """Make the arrays read-only."""
-        for array in self._arrays():
-            array.flags.writeable = False
+        """Make the memory read-only."""
+        if isinstance(self.memory, np.ndarray):
+            self.memory.setflags(write=False)
 
     def _arrays(self) -> Iterator[NDArray[Any]]:
         for value in vars(self).values():
@@ -102,6 +104,10 @@ class SavedState:
         """
         if not isinstance(state, cls):
             raise ConfigError(f"state = {shown(state)}; expected what get_state() has returned")
+        if type(state.config) is not type(config):
+            raise ConfigError(
+                f"config of the state = {shown(state.config)}; expected {type(config).__name__}"
+            )
         if state.config is config or state.config == config:
             return
         names = type(config).model_fields
