@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from typing import Any
 
 from kvgym.agents.config import TrainConfig
+from kvgym.agents.estimates import check_training_memory
+from kvgym.agents.limits import MAX_REAL, RANGES
 from kvgym.agents.mixed_env import MixedVecEnv
 from kvgym.agents.networks import policy_for
 from kvgym.agents.vec_env import SB3VecEnv, VecEnv, make_sb3_env
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 
 try:
     from sb3_contrib import MaskablePPO
@@ -32,10 +33,11 @@ ALGORITHMS: dict[str, type[BaseAlgorithm]] = {
 }
 """Algorithms by the name they have in training configurations."""
 
-# Least values of whole-number hyperparameters, where that is not 1.
-_LEAST = {"batch_size": 2, "gradient_steps": -1, "learning_starts": 0, "sde_sample_freq": -1}
-
-_OURS = ("policy", "env", "policy_kwargs", "seed", "device", "tensorboard_log", "verbose")
+_OURS = (
+    "policy", "env", "policy_kwargs", "seed", "device", "tensorboard_log", "verbose", "_init_setup_model",
+    "rollout_buffer_class", "rollout_buffer_kwargs", "replay_buffer_class", "replay_buffer_kwargs",
+)  # fmt: skip
+"""Arguments of algorithms that are no hyperparameters: what they are is said elsewhere, or no file can hold them."""
 
 
 def make_environments(config: TrainConfig, seed: int) -> VecEnv:
@@ -64,21 +66,19 @@ def wrap(config: TrainConfig, envs: VecEnv) -> VecEnv:
     return VecNormalize(envs, norm_obs=False, norm_reward=True, gamma=gamma, clip_reward=50.0)
 
 
-def schedule(value: Any) -> Any:
-    """Return a hyperparameter, with ``"lin_3e-4"`` as a function that falls linearly to 0.
+def schedule(text: str) -> Callable[[float], float]:
+    """Return what a hyperparameter such as ``"lin_3e-4"`` is at a remaining progress: it falls linearly to 0.
 
     Raises:
         ConfigError: other text.
     """
-    if not isinstance(value, str):
-        return value
-    kind, _, start = value.partition("_")
+    kind, _, start = text.partition("_")
     try:
         first = float(start)
     except ValueError:
         first = float("nan")
-    if kind != "lin" or not first > 0:
-        raise ConfigError(f"hyperparameter {value!r}: expected a number, or e.g. lin_3e-4")
+    if kind != "lin" or not 0 < first <= MAX_REAL:
+        raise ConfigError(f"hyperparameter {shown(text)}: expected a number, or e.g. lin_3e-4")
     return _Linear(first)
 
 
@@ -96,25 +96,18 @@ def _checked(name: str, value: Any, default: Any) -> Any:
     """Return the value of a hyperparameter, of the type of its default.
 
     Raises:
-        ConfigError: it is of another type, or too small.
+        ConfigError: it is of another type, or out of its range.
     """
+    allowed = RANGES.get(name)
     if isinstance(default, bool):
         if not isinstance(value, bool):
-            raise ConfigError(f"hyperparameter {name} = {value!r}; expected true or false")
+            raise ConfigError(f"hyperparameter {name} = {shown(value)}; expected true or false")
         return value
-    if not isinstance(default, int | float):
-        if isinstance(value, str):
-            raise ConfigError(f"hyperparameter {name} = {value!r}; expected a number")
+    if allowed is None or (value is None and default is None):
         return value
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if isinstance(default, float) or name == "max_grad_norm":
-        if not number:
-            raise ConfigError(f"hyperparameter {name} = {value!r}; expected a number")
-        return value
-    low = _LEAST.get(name, 1)
-    if not number or value != int(value) or value < low:
-        raise ConfigError(f"hyperparameter {name} = {value!r}; expected a whole number ≥ {low}")
-    return int(value)
+    if not allowed.holds(value):
+        raise ConfigError(f"hyperparameter {name} = {shown(value)}; expected {allowed}")
+    return int(value) if allowed.whole else value
 
 
 def make_model(config: TrainConfig, envs: VecEnv) -> BaseAlgorithm:
@@ -124,22 +117,32 @@ def make_model(config: TrainConfig, envs: VecEnv) -> BaseAlgorithm:
         ConfigError: a hyperparameter that the algorithm does not have, or a value it refuses.
     """
     cls: Callable[..., BaseAlgorithm] = ALGORITHMS[config.algorithm]
-    valid = [name for name in inspect.signature(cls).parameters if name not in (*_OURS, "_init_setup_model")]
-    defaults = {name: parameter.default for name, parameter in inspect.signature(cls).parameters.items()}
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(cls).parameters.items()
+        if name not in _OURS
+    }
     hyperparameters = {}
     for name, value in config.hyperparameters.items():
-        if name not in valid:
-            raise ConfigError(f"{config.algorithm} has no hyperparameter {name!r}; valid: {', '.join(valid)}")
-        scheduled = name in ("learning_rate", "clip_range")
-        hyperparameters[name] = schedule(value) if scheduled else _checked(name, value, defaults[name])
-    if config.algorithm == "maskable_ppo":
-        given = {**defaults, **hyperparameters}
-        if given["normalize_advantage"] and (config.num_envs * given["n_steps"]) % given["batch_size"] == 1:
+        if name not in defaults:
             raise ConfigError(
-                f"maskable_ppo: a batch of one step cannot be normalised: {config.num_envs} environments times "
-                f"n_steps = {given['n_steps']} leaves one in batches of {given['batch_size']}; change batch_size"
+                f"{config.algorithm} has no hyperparameter {shown(name)}; valid: {', '.join(defaults)}"
             )
+        scheduled = name in ("learning_rate", "clip_range") and isinstance(value, str)
+        hyperparameters[name] = schedule(value) if scheduled else _checked(name, value, defaults[name])
+    given = {**defaults, **hyperparameters}
+    steps = config.num_envs * given.get("n_steps", 1)
+    if (
+        config.algorithm == "maskable_ppo"
+        and given["normalize_advantage"]
+        and steps % given["batch_size"] == 1
+    ):
+        raise ConfigError(
+            f"maskable_ppo: a batch of one step cannot be normalised: {config.num_envs} environments times "
+            f"n_steps = {given['n_steps']} leaves one in batches of {given['batch_size']}; change batch_size"
+        )
     env: EnvConfig = config.env_configs()[0]
+    check_training_memory(config, env, given)
     policy, policy_kwargs = policy_for(config.network.kind, config.algorithm, env, **config.network.sizes())
     try:
         return cls(

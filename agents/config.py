@@ -7,13 +7,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from kvgym.agents.header import OUTPUTS
 from kvgym.agents.kinds import kind_of
+from kvgym.agents.limits import MAX_COUNT, MAX_LAYERS, MAX_SEED, MAX_STEPS, MAX_UNITS, check_ranges
 from kvgym.agents.overrides import number, pair, put
+from kvgym.checks import MAX_SEEDS
 from kvgym.envs.scheduling.config import EnvConfig
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.metrics import metric_info
 from kvgym.reading import parse_fields, read_text, shipped_texts, validate_fields
 
@@ -59,7 +62,7 @@ class TrainingConfig(Part):
     name: str
     summary: str = ""
     algorithm: str
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, le=MAX_SEED)
 
     @property
     def length(self) -> int:
@@ -87,14 +90,16 @@ class NetworkConfig(Part):
 
     kind: Literal["mlp", "slots"] = "mlp"
     hidden: tuple[int, ...] = (64, 64)
-    row_dim: int = Field(default=32, ge=1)
-    context_dim: int = Field(default=64, ge=1)
+    row_dim: int = Field(default=32, ge=1, le=MAX_UNITS)
+    context_dim: int = Field(default=64, ge=1, le=MAX_UNITS)
 
     @field_validator("hidden")
     @classmethod
     def _positive(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if not value or min(value) < 1:
-            raise ValueError(f"expected one or more numbers of units ≥ 1, got {list(value)}")
+        if not 1 <= len(value) <= MAX_LAYERS or not all(1 <= units <= MAX_UNITS for units in value):
+            raise ValueError(
+                f"expected 1 to {MAX_LAYERS} numbers of units from 1 to {MAX_UNITS:,}, got {shown(list(value))}"
+            )
         return value
 
     def sizes(self) -> dict[str, Any]:
@@ -116,8 +121,8 @@ class WarmStart(Part):
     """
 
     policy: str | None = None
-    steps: int = Field(default=50_000, ge=1)
-    epochs: int = Field(default=5, ge=1)
+    steps: int = Field(default=50_000, ge=1, le=MAX_COUNT)
+    epochs: int = Field(default=5, ge=1, le=10_000)
     action: tuple[int, ...] | int | None = None
     probability: float = Field(default=0.7, gt=0, lt=1)
 
@@ -136,9 +141,9 @@ class EvaluationConfig(Part):
         baselines: policies whose values on the same requests are shown beside.
     """
 
-    interval: int = Field(default=100_000, ge=1)
-    seeds: int = Field(default=8, ge=1)
-    first_seed: int = Field(default=1_000_000, ge=0)
+    interval: int = Field(default=100_000, ge=1, le=MAX_STEPS)
+    seeds: int = Field(default=8, ge=1, le=MAX_SEEDS)
+    first_seed: int = Field(default=1_000_000, ge=0, le=2**63)
     metric: str = "e2e_latency_mean"
     select: Literal["metric", "return"] = "metric"
     env: dict[str, Any] = Field(default_factory=dict)
@@ -185,17 +190,17 @@ class TrainConfig(TrainingConfig):
 
     algorithm: Algorithm = "maskable_ppo"
     env: dict[str, Any] = Field(default_factory=dict)
-    num_envs: int = Field(default=64, ge=1)
+    num_envs: int = Field(default=64, ge=1, le=MAX_COUNT)
     variants: tuple[dict[str, Any], ...] = ()
     curriculum: tuple[tuple[float, tuple[float, float]], ...] = ()
     network: NetworkConfig = NetworkConfig()
     hyperparameters: dict[str, Any] = Field(default_factory=dict)
     normalize_reward: bool = True
     warm_start: WarmStart | None = None
-    total_steps: int = Field(default=1_000_000, ge=1)
+    total_steps: int = Field(default=1_000_000, ge=1, le=MAX_STEPS)
     evaluation: EvaluationConfig = EvaluationConfig()
-    keep_checkpoints: int = Field(default=2, ge=1)
-    threads: int = Field(default=1, ge=1)
+    keep_checkpoints: int = Field(default=2, ge=1, le=MAX_COUNT)
+    threads: int = Field(default=1, ge=1, le=1024)
     device: str = "cpu"
 
     @field_validator("hyperparameters")
@@ -221,6 +226,7 @@ class TrainConfig(TrainingConfig):
         Raises:
             ConfigError: naming what is wrong and what would be right.
         """
+        check_ranges(self.hyperparameters, f"training {self.name!r}")
         kinds = {config.action for config in self.env_configs()}
         if len(kinds) > 1:
             raise ConfigError(f"training {self.name!r}: variants cannot change the kind of action")
@@ -259,6 +265,8 @@ class TrainConfig(TrainingConfig):
         warm = self.warm_start
         if warm is not None and (warm.policy is None) == (warm.action is None):
             raise ConfigError(f"training {self.name!r}: warm_start needs either policy or action")
+        if warm is not None and warm.action is not None:
+            check_action(first, warm.action, f"training {self.name!r}: warm_start.action")
         if warm is not None and self.algorithm == "dqn":
             raise ConfigError(f"training {self.name!r}: dqn has no warm_start; use maskable_ppo, ppo or a2c")
         return self
@@ -284,6 +292,21 @@ class TrainConfig(TrainingConfig):
         share = 0.0 if after[0] == before[0] else (progress - before[0]) / (after[0] - before[0])
         low, high = (a + share * (b - a) for a, b in zip(before[1], after[1], strict=True))
         return low, high
+
+
+def check_action(config: EnvConfig, action: Any, what: str) -> None:
+    """Check that an action is one of an environment.
+
+    Raises:
+        ConfigError: it lies outside of the action space.
+    """
+    space = config.kind.space(config)
+    try:
+        inside = space.contains(np.asarray(action, space.dtype))
+    except OverflowError:
+        inside = False
+    if not inside:
+        raise ConfigError(f"{what} = {shown(action)}; expected an action of {shown(space)}")
 
 
 def training_names() -> dict[str, str]:

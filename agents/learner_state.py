@@ -6,6 +6,8 @@ configuration instead; the numbers are tensors, read by ``torch.load(weights_onl
 
 from __future__ import annotations
 
+import functools
+import math
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
+from kvgym.reading import check_archive
 
 try:
     import torch
@@ -53,28 +56,100 @@ def load_learner(model: BaseAlgorithm, path: Path) -> None:
     """Give a new learner of the same configuration what :func:`save_learner` wrote.
 
     Raises:
-        Exception: the file is damaged, or of another configuration; of many kinds.
+        ConfigError: the file is damaged, or of another configuration; the learner is good for nothing then.
     """
-    content = torch.load(path, map_location="cpu", weights_only=True)
+    check_archive(path, "checkpoint")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        _take(model, content)
+    except MemoryError:
+        raise
+    except Exception as error:  # what is damaged fails in many ways
+        raise ConfigError(f"checkpoint {path} cannot be loaded: {error}") from None
+
+
+def _take(model: BaseAlgorithm, content: Any) -> None:
+    """Check and take over the parts of a file; whatever it raises says that one is wrong."""
+    optimisers = {name: _groups(part) for name, part in _optimisers(model).items()}
     model.set_parameters(content["parameters"], exact_match=True, device=model.device)
-    for name, value in content["counters"].items():
+    if not all(bool(x.isfinite().all()) for x in model.policy.state_dict().values()):
+        raise ValueError("weights that are not finite")
+    for name, optimiser in _optimisers(model).items():
+        _check_optimiser(optimiser, optimisers[name])
+    counters = content["counters"]
+    for name in counters:
         if name not in COUNTERS:
-            raise ValueError(f"unknown counter {name!r}")
-        setattr(model, name, value)
-    model.ep_info_buffer = deque(content["episodes"], maxlen=model._stats_window_size)
+            raise ValueError(f"unknown counter {shown(name)}")
+    for name in COUNTERS:
+        if hasattr(model, name):
+            setattr(model, name, _like(counters[name], getattr(model, name), name))
+    episodes = [{str(k): _like(x, 0.0, "episodes") for k, x in info.items()} for info in content["episodes"]]
+    if any(info.keys() < {"r", "l"} for info in episodes):
+        raise ValueError("episodes without return or length")
+    model.ep_info_buffer = deque(episodes, maxlen=model._stats_window_size)
     model.ep_success_buffer = deque(maxlen=model._stats_window_size)
     normaliser = model.get_vec_normalize_env()
     if normaliser is not None:
         scale: Any = normaliser.ret_rms
-        for name, value in content["rewards"].items():
-            setattr(scale, name, value.numpy() if value.ndim else value.numpy()[()])
+        for name, least in (("mean", -math.inf), ("var", 0.0), ("count", 0.0)):
+            found = content["rewards"][name].numpy()
+            if (
+                found.shape != np.shape(getattr(scale, name))
+                or not (np.isfinite(found) & (found >= least)).all()
+            ):
+                raise ValueError(f"rewards.{name} = {shown(found)}")
+            setattr(scale, name, found if found.ndim else found[()])
     buffer: Any = getattr(model, "replay_buffer", None)
     if buffer is not None:
         replay = content["replay"]
         for name in REPLAYED:
             if hasattr(buffer, name):
                 _fill(getattr(buffer, name), replay[name])
+        if type(replay["full"]) is not bool or type(replay["pos"]) is not int:
+            raise ValueError("a place in the replay buffer that is none")
+        if not 0 <= replay["pos"] < buffer.buffer_size:
+            raise ValueError(f"place {replay['pos']} in a replay buffer of {buffer.buffer_size}")
         buffer.pos, buffer.full = replay["pos"], replay["full"]
+
+
+def _optimisers(model: BaseAlgorithm) -> dict[str, torch.optim.Optimizer]:
+    """Return the optimisers among the parts that :meth:`get_parameters` has, by name."""
+    found = {name: functools.reduce(getattr, name.split("."), model) for name in model.get_parameters()}
+    return {name: part for name, part in found.items() if isinstance(part, torch.optim.Optimizer)}
+
+
+def _groups(optimiser: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    return [{name: x for name, x in group.items() if name != "params"} for group in optimiser.param_groups]
+
+
+def _check_optimiser(optimiser: torch.optim.Optimizer, before: list[dict[str, Any]]) -> None:
+    """Check that an optimiser has settings of the kinds it had, and moments of the shapes of its weights."""
+    for group, own in zip(_groups(optimiser), before, strict=True):
+        if group.keys() != own.keys() or any(_kind(group[k]) != _kind(own[k]) for k in own):
+            raise ValueError(f"settings of the optimiser: {shown(group)}")
+    for weights, moments in optimiser.state.items():
+        for name, value in moments.items():
+            fits = isinstance(value, torch.Tensor) and value.shape in (weights.shape, torch.Size())
+            if not fits or not bool(value.isfinite().all()) or (name == "step" and value.numel() != 1):
+                raise ValueError(f"optimiser: {name} of weights {tuple(weights.shape)} is of another kind")
+
+
+def _kind(value: Any) -> Any:
+    """Return what tells kinds of settings apart: a number is finite, and parts count one by one."""
+    if isinstance(value, list | tuple):
+        return [_kind(x) for x in value]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "number" if math.isfinite(value) else "not finite"
+    return type(value)
+
+
+def _like(value: Any, own: Any, name: str) -> Any:
+    """Return a number of the kind that a learner has."""
+    whole = isinstance(own, int) and not isinstance(own, bool)
+    kinds = (int,) if whole else (int, float)
+    if type(value) not in kinds or not math.isfinite(value) or (whole and not 0 <= value < 2**63):
+        raise ValueError(f"{name} = {shown(value)}")
+    return value
 
 
 def _number(value: Any) -> Any:
@@ -96,6 +171,8 @@ def _fill(array: Any, value: Any) -> None:
         for name, own in array.items():
             _fill(own, value[name])
         return
+    if not isinstance(value, torch.Tensor) or not bool(value.isfinite().all()):
+        raise ValueError("an array that is none, or not finite")
     if array.shape != tuple(value.shape):
         raise ValueError(f"an array of shape {tuple(value.shape)}; expected {array.shape}")
     array[...] = value.numpy()

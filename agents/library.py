@@ -22,6 +22,7 @@ from kvgym.envs.agents import AgentPolicy
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.policy import Policy, register_policy_source
+from kvgym.reading import check_archive
 from kvgym.routing import Router, register_router_source
 
 DEFAULT_METRIC = "e2e_latency_mean"
@@ -271,6 +272,7 @@ def _load_zip(path: Path, label: str, trusted: bool, arguments: dict[str, Any]) 
             f"{path}: a Stable-Baselines3 file runs code when it is read; if it is your own, say trusted=True, or "
             "export it once with kvgym.agents.export"
         )
+    check_archive(path, "agent")
     from kvgym.agents.algorithms import ALGORITHMS  # needs the extra, and says so
 
     errors = []

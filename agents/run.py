@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from kvgym.agents.algorithms import make_environments, make_model, wrap
 from kvgym.agents.callbacks import (
@@ -24,6 +24,7 @@ from kvgym.agents.config import TrainConfig
 from kvgym.agents.export import export
 from kvgym.agents.folder import write_curve
 from kvgym.agents.learner_state import load_learner, save_learner
+from kvgym.agents.limits import MAX_STEPS
 from kvgym.agents.numpy_model import NumpyModel
 from kvgym.agents.playing import Evaluator
 from kvgym.agents.progress import TrainingLog
@@ -87,11 +88,11 @@ class TrainingResult:
 class _Counters(BaseModel):
     """What ``state.json`` of a checkpoint holds; None stands for what is not finite."""
 
-    steps: int
+    steps: int = Field(ge=0, le=MAX_STEPS)
     best: float | None
-    best_step: int
+    best_step: int = Field(ge=0)
     best_score: float | None
-    rows: list[dict[str, float | None]]
+    rows: list[dict[str, float | None]] = Field(min_length=1)
     baselines: dict[str, dict[str, float | None]]
 
 
@@ -119,8 +120,8 @@ class Run:
         if checkpoint is not None:
             try:
                 load_learner(self.model, checkpoint / "model.pt")
-            except Exception as error:  # damaged files fail in many ways
-                raise ConfigError(f"checkpoint {checkpoint} cannot be loaded: {error}; {REMEDY}") from error
+            except ConfigError as error:
+                raise ConfigError(f"{error}; {REMEDY}") from error
         self.model.set_logger(configure(str(self.folder / "tensorboard"), ["tensorboard"]))
 
     def save(self, steps: int) -> None:
@@ -146,7 +147,15 @@ class Run:
         Raises:
             ConfigError: they are none.
         """
-        found = validate_fields(_Counters, state, f"the latest checkpoint of {self.folder}")
+        origin = f"the latest checkpoint of {self.folder}"
+        found = validate_fields(_Counters, state, origin)
+        shown = {*SHOWN, self.config.evaluation.metric}
+        for figures in found.rows:
+            if figures.keys() != {"steps", "return", *shown} or figures["steps"] is None:
+                raise ConfigError(f"{origin}: rows with other figures; {REMEDY}")
+        for label, figures in found.baselines.items():
+            if not shown <= figures.keys():
+                raise ConfigError(f"{origin}: baseline {label!r} without its figures; {REMEDY}")
         self.saved, self.best_step = found.steps, found.best_step
         self.rows = [_numbers(row) for row in found.rows]
         self.best = float("nan") if found.best is None else found.best

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,37 @@ def as_array(given: Any, what: str, error: type[KVGymError] = ConfigError) -> ND
     if np.ma.is_masked(given):
         raise error(f"{what} has masked values; expected a value in every row")
     return made
+
+
+def check_parts(given: Any, kinds: Mapping[str, Any], what: str) -> Mapping[str, Any]:
+    """Return a mapping that has certain entries, and no others.
+
+    Args:
+        given: the mapping.
+        kinds: class or classes of each entry, as for ``isinstance``.
+        what: what it is, for the message.
+
+    Raises:
+        ConfigError: it is none, an entry is missing or unknown, or of another class.
+    """
+    if not isinstance(given, Mapping) or given.keys() != kinds.keys():
+        raise ConfigError(f"{what} is damaged: {shown(given)}; expected {', '.join(kinds)}")
+    for name, kind in kinds.items():
+        if not isinstance(given[name], kind):
+            raise ConfigError(f"{what} is damaged: {name} = {shown(given[name])}")
+    return given
+
+
+def check_array(given: Any, like: NDArray[Any], what: str) -> NDArray[Any]:
+    """Return an array that has the form and the dtype of another one.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(given, np.ndarray) or given.dtype != like.dtype or given.shape != like.shape:
+        found = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else shown(given)
+        raise ConfigError(f"{what} = {found}; expected an array, {like.dtype} {like.shape}")
+    return given
 
 
 def check_seed(seed: Any, what: str = "seed") -> int:

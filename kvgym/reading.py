@@ -220,6 +220,28 @@ def validate_fields(kind: type[M], fields: Mapping[str, Any], origin: str) -> M:
         raise ConfigError(f"{origin}: {wrong[0]}", details) from None
 
 
+def check_archive(path: Path, what: str) -> None:
+    """Check that a zip file holds no more than its own size, as those do whose members are stored as they are.
+
+    Args:
+        path: the file.
+        what: what it is, for messages.
+
+    Raises:
+        ConfigError: it cannot be read or is no zip file, or would take more memory than it has bytes.
+    """
+    try:
+        size = path.stat().st_size
+        with zipfile.ZipFile(path) as archive:
+            announced = sum(member.file_size for member in archive.infolist())
+    except Exception as error:  # damaged archives fail in many ways
+        raise ConfigError(f"{what} {path}: cannot be read, or damaged: {error}") from None
+    if announced > size:
+        raise ConfigError(
+            f"{what} {path}: {size:,} bytes that would take {announced:,} unpacked; this is no such file"
+        )
+
+
 def read_arrays(path: Path, what: str) -> dict[str, NDArray[Any]]:
     """Return the arrays of an ``.npz`` file by name.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 import subprocess
@@ -49,6 +50,17 @@ def test_pages_with_lists_are_up_to_date(what: str, name: str) -> None:
     page = (DOCS / f"{name}.md").read_text("utf-8")
     for line in markdown_table(*listing(what, full=True)).splitlines():
         assert line in page, f"run kvgym list {what} --markdown and put the table into docs/{name}.md"
+
+
+def test_the_limits_of_sizes_are_those_of_the_code() -> None:
+    page = (DOCS / "hardening.md").read_text("utf-8")
+    rows = re.findall(r"^\| [^|]+ \| ([\d,]+)[^|]* \| `([\w.]+)\.(\w+)`", page, re.MULTILINE)
+    assert len(rows) == 12
+    for number, module, name in rows:
+        assert getattr(importlib.import_module(module), name) == int(number.replace(",", "")), name
+    assert f"draws {importlib.import_module('kvgym.workloads.base').MAX_REQUESTS:,} requests" in (
+        DOCS / "traces.md"
+    ).read_text("utf-8")
 
 
 def test_the_examples_of_hardware_run(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from kvgym.agents.evolution.role import AS_POLICY, KINDS, Role
 from kvgym.agents.evolution.services import Services
 from kvgym.agents.evolution.space import Value, chosen_weights, weights_of
 from kvgym.agents.evolution.strategies import Strategy, make_strategy
+from kvgym.agents.limits import MAX_COUNT, MAX_REAL, MAX_STEPS
+from kvgym.checks import MAX_SEEDS
 from kvgym.errors import ConfigError
 from kvgym.metrics import WITHIN_SLO, check_targets
 from kvgym.policy import Weight, make_policy
@@ -30,9 +32,9 @@ class WeightChoice(Part):
     """
 
     start: float | tuple[float, ...] | None = None
-    step: float | None = Field(default=None, gt=0)
-    low: float | None = None
-    high: float | None = None
+    step: float | None = Field(default=None, gt=0, le=MAX_REAL)
+    low: float | None = Field(default=None, ge=-MAX_REAL, le=MAX_REAL)
+    high: float | None = Field(default=None, ge=-MAX_REAL, le=MAX_REAL)
 
 
 class HeldOut(Part):
@@ -45,10 +47,10 @@ class HeldOut(Part):
         patience: evaluations without a better agent after which the run stops early; None = it does not.
     """
 
-    services: int = Field(default=32, ge=1)
-    first_seed: int = Field(default=1_000_000, ge=0)
-    interval: int = Field(default=10, ge=1)
-    patience: int | None = Field(default=None, ge=1)
+    services: int = Field(default=32, ge=1, le=MAX_SEEDS)
+    first_seed: int = Field(default=1_000_000, ge=0, le=2**63)
+    interval: int = Field(default=10, ge=1, le=MAX_STEPS)
+    patience: int | None = Field(default=None, ge=1, le=MAX_COUNT)
 
     @property
     def seeds(self) -> range:
@@ -98,16 +100,16 @@ class EvolutionConfig(TrainingConfig):
     start: str | None = None
     imitate: Imitation | None = None
     hyperparameters: dict[str, float | bool] = Field(default_factory=dict)
-    population: int = Field(default=16, ge=4)
-    generations: int = Field(default=100, ge=0)
+    population: int = Field(default=16, ge=4, le=1_000_000)
+    generations: int = Field(default=100, ge=0, le=MAX_STEPS)
     services: Services
-    services_per_generation: int = Field(default=8, ge=1)
+    services_per_generation: int = Field(default=8, ge=1, le=MAX_SEEDS)
     metric: str = "e2e_latency_mean"
     reference: tuple[str, ...] = Field(min_length=1)
     behind: float = Field(default=1.0, ge=1.0, le=1e3)
     held_out: HeldOut = HeldOut()
-    keep_checkpoints: int = Field(default=2, ge=1)
-    jobs: int = Field(default=0, ge=0)
+    keep_checkpoints: int = Field(default=2, ge=1, le=MAX_COUNT)
+    jobs: int = Field(default=0, ge=0, le=10_000)
     ray: str | None = None
 
     @field_validator("weights", mode="before")

@@ -23,6 +23,8 @@ from kvgym.agents.evolution.drawing import generator
 from kvgym.agents.evolution.fitting import Examples, fit_network, outputs, unexplained
 from kvgym.agents.evolution.services import Service, Services
 from kvgym.agents.evolution.space import Value
+from kvgym.agents.limits import MAX_COUNT
+from kvgym.checks import MAX_SEEDS
 from kvgym.errors import ConfigError
 from kvgym.policy import POLICIES, CompiledPolicy, Weight, make_policy
 from kvgym.runner import check_needs, prepare_run
@@ -46,12 +48,12 @@ class Imitation(Part):
         decay: penalty on large numbers.
     """
 
-    services: int = Field(default=24, ge=2)
-    every: int = Field(default=20, ge=1)
-    requests: int = Field(default=32, ge=2)
+    services: int = Field(default=24, ge=2, le=MAX_SEEDS)
+    every: int = Field(default=20, ge=1, le=MAX_COUNT)
+    requests: int = Field(default=32, ge=2, le=MAX_COUNT)
     emphasis: float = Field(default=1.0, ge=0, le=2)
-    iterations: int = Field(default=300, ge=1)
-    decay: float = Field(default=1e-3, ge=0)
+    iterations: int = Field(default=300, ge=1, le=MAX_COUNT)
+    decay: float = Field(default=1e-3, ge=0, le=1e6)
 
 
 class Student(Protocol):

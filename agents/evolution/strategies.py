@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
+from kvgym.experiments.effort import check_free
 from kvgym.policy import describe_arguments, policy_defaults, require, require_flag
 from kvgym.registry import Registry
 
@@ -272,6 +273,10 @@ def make_strategy(
         raise ConfigError(
             f"{algorithm} has no hyperparameter {unknown[0]!r}; valid: {describe_arguments(cls)}"
         )
+    # Proposals and what is learned of them, and, unless it is diagonal, a matrix and its factors.
+    matrix = 6 * size**2 if cls is CMAES and not hyperparameters.get("diagonal") else 0
+    what = f"a population of {population:,} vectors of {size:,} weights"
+    check_free(8 * (4 * population * size + matrix), what, "choose a smaller population or fewer weights")
     try:
         return cls(size, population, seed, **hyperparameters)  # type: ignore[call-arg]
     except TypeError as error:

@@ -14,6 +14,7 @@ from kvgym.batch_time.profile import COMPOSITIONS, ProfileBatchTime
 from kvgym.batch_time.roofline import RooflineBatchTime
 from kvgym.batch_time.shapes import GPU, ModelShape
 from kvgym.batch_time.tables import ProfileTables
+from kvgym.checks import check_text
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.simulator.batch_time import BatchTimeModel
 
@@ -166,6 +167,7 @@ class CalibratedHardware(Hardware):
         Raises:
             UnknownNameError: an unknown composition.
         """
+        check_text(composition, "composition", "a text")
         if composition not in COMPOSITIONS:
             raise UnknownNameError("composition", composition, COMPOSITIONS)
         return NO_ENGINE if composition == "vidur" else self.engine

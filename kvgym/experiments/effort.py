@@ -27,11 +27,24 @@ def check_memory(num_requests: int, workers: int, kv_capacity: int) -> None:
         ConfigError: they do not, by an estimate that the message names.
     """
     needed = num_requests * BYTES_PER_REQUEST + workers * min(num_requests, kv_capacity) * BYTES_PER_SLOT
+    check_free(needed, f"{num_requests:,} requests on {workers:,} worker(s)", "choose fewer")
+
+
+def check_free(needed: int, what: str, remedy: str) -> None:
+    """Check that something fits into the memory that is free.
+
+    Args:
+        needed: bytes, an estimate.
+        what: what it is, for the message: "1,000 requests".
+        remedy: what would be right.
+
+    Raises:
+        ConfigError: it does not.
+    """
     free = free_memory()
     if free is not None and needed > free:
         raise ConfigError(
-            f"{num_requests:,} requests on {workers:,} worker(s) take about {needed / 1e9:,.0f} GB of memory, "
-            f"{free / 1e9:,.1f} GB are free: choose fewer"
+            f"{what} take about {needed // 10**9:,} GB of memory, {free / 1e9:,.1f} GB are free: {remedy}"
         )
 
 

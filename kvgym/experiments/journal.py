@@ -5,18 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Literal, TextIO
 
-from kvgym.errors import ConfigError, KVGymError
+from pydantic import BaseModel, ConfigDict, Field
+
+from kvgym.errors import ConfigError, KVGymError, some
 from kvgym.execution import Executor
 from kvgym.experiments.runs import Played, Run, RunRecord, play_runs
 from kvgym.files import UNFINISHED as UNFINISHED
 from kvgym.files import alone_in
 from kvgym.metrics import metric_names
+from kvgym.reading import mapping, parse_json, validate_fields
 
 FILE = "runs.jsonl"
 """Of a sweep, which goes on in it."""
@@ -98,16 +101,20 @@ class Journal:
                 self._file.truncate(end)
                 break
             end = self._file.tell()
-            try:
-                key, played = _parse(json.loads(line))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise ConfigError(
-                    f"{self.path}, line {number}: not a run ({error!r}); choose another folder, or remove "
-                    "the line"
-                ) from None
+            key, played = self._parse(line, number)
             found[key] = played
         self._file.seek(0, 2)
         return found
+
+    def _parse(self, line: str, number: int) -> tuple[str, Played]:
+        origin = f"{self.path}, line {number}"
+        try:
+            content = mapping(parse_json(line, origin, finite=True), origin)
+            return validate_fields(_Line, content, origin).played()
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}; not a run: choose another folder, or remove the line", error.details
+            ) from None
 
     def _next(self, number: int) -> str:
         try:
@@ -146,41 +153,70 @@ def play_kept(
 
 def _line(key: str, played: Played) -> str:
     record = asdict(played.record)
-    record["metrics"] = {name: _number(value) for name, value in record["metrics"].items()}
+    for figures in (record["metrics"], *record["workers"]):
+        figures |= {name: _number(x) for name, x in figures.items() if isinstance(x, float)}
     content = {"key": key, **record, "num_requests": played.num_requests, "notes": list(played.notes)}
     if played.measured:
         content["measured"] = {name: _number(value) for name, value in played.measured.items()}
     return json.dumps(content, allow_nan=False) + "\n"
 
 
-def _number(value: float) -> float | str | None:
+Figure = float | Literal["inf", "-inf"] | None
+"""A number as a line holds it, which JSON has none of for infinity and NaN."""
+
+
+def _number(value: float) -> Figure:
     """Return a number as JSON knows it; text repeats what is not finite, NaN is null."""
     if math.isfinite(value):
         return value
-    return None if math.isnan(value) else str(value)
+    return None if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
-def _float(value: Any) -> float:
+def _float(value: Figure) -> float:
     return math.nan if value is None else float(value)
 
 
-def _parse(content: Mapping[str, Any]) -> tuple[str, Played]:
-    values = content["metrics"]
-    known = metric_names()
-    if not isinstance(content["key"], str) or values.keys() - set(known):
-        raise ValueError("its key or metrics are none of this version")
-    record = RunRecord(
-        policy=str(content["policy"]),
-        seed=int(content["seed"]),
-        metrics={name: _float(values.get(name)) for name in known},
-        error=str(content["error"]),
-        completed_once=bool(content["completed_once"]),
-        wall_time=float(content["wall_time"]),
-        workers=tuple(dict(worker) for worker in content["workers"]),
-    )
-    measured = {str(name): _float(value) for name, value in content.get("measured", {}).items()}
-    notes = tuple(map(str, content["notes"]))
-    return content["key"], Played(record, int(content["num_requests"]), notes, measured=measured)
+class _Line(BaseModel):
+    """What a line holds; a figure that is null is NaN."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    key: str
+    policy: str
+    seed: int = Field(ge=0)
+    metrics: dict[str, Figure]
+    error: str
+    completed_once: bool
+    wall_time: float = Field(ge=0)
+    workers: list[dict[str, int | float | str | None]]
+    num_requests: int = Field(ge=0)
+    notes: list[str]
+    measured: dict[str, Figure] = Field(default_factory=dict)
+
+    def played(self) -> tuple[str, Played]:
+        """Return key and run.
+
+        Raises:
+            ConfigError: it has metrics that this version does not know.
+        """
+        known = metric_names()
+        unknown = self.metrics.keys() - set(known)
+        if unknown:
+            raise ConfigError(f"unknown metrics {some(sorted(unknown))}")
+        values = {name: self.metrics.get(name) for name in known}
+        record = RunRecord(
+            policy=self.policy,
+            seed=self.seed,
+            metrics={name: _float(value) for name, value in values.items()},
+            error=self.error,
+            completed_once=self.completed_once,
+            wall_time=self.wall_time,
+            workers=tuple(
+                {name: math.nan if x is None else x for name, x in worker.items()} for worker in self.workers
+            ),
+        )
+        measured = {name: _float(value) for name, value in self.measured.items()}
+        return self.key, Played(record, self.num_requests, tuple(self.notes), measured=measured)
 
 
 def has_runs(folder: str | Path) -> bool:

@@ -103,7 +103,8 @@ class WorkloadSpec(Spec):
         limits: bounds on the lengths.
         ttft_slo: target of the time to first token of every request, seconds; None = those of the classes or the trace.
         tbt_slo: the same for the time between tokens.
-        num_requests: number of requests, or a range to draw it from.
+        num_requests: number of requests, or a range to draw it from. At most
+            :data:`~kvgym.workloads.base.MAX_REQUESTS` are drawn, by whatever the arrivals would come to.
         duration: horizon in seconds (slots for slotted arrivals), or a range to draw it from.
     """
 

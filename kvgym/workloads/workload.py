@@ -131,6 +131,8 @@ class Workload:
             table = RequestTable.from_columns(
                 arrival_time=times, prompt_len=prompt, output_len=output, **self._class_columns(class_id)
             )
+            if not len(table):
+                table = table.replace(notes=("no requests: none arrive in time.",))
         table = spec.limits.apply(table)
         targets = {"ttft_slo": spec.ttft_slo, "tbt_slo": spec.tbt_slo}
         given: dict[str, Any] = {name: np.full(len(table), x) for name, x in targets.items() if x is not None}

@@ -49,7 +49,7 @@ def test_replay_buffers_are_restored(tmp_path):
     for name in ("actions", "rewards", "dones"):
         assert np.array_equal(getattr(again.replay_buffer, name), getattr(model.replay_buffer, name))
     smaller = fresh(make_training({**TINY, **settings, "hyperparameters": {**DQN, "buffer_size": 20}}))
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ConfigError, match="expected"):
         load_learner(smaller, tmp_path / "model.pt")
 
 

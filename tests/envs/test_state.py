@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -166,3 +167,83 @@ def test_what_are_no_states_of_a_vector_is_refused():
     with pytest.raises(ConfigError, match="workload_seed"):
         env.reset(options={"workload_seed": np.array(1.5)})
     env.reset(options={"workload_seed": np.array(3)})
+
+
+DAMAGES = {
+    "no state": lambda state: {"config": 3},
+    "memory of another size": lambda state: with_episode(state, memory=np.zeros(7, np.uint8)),
+    "memory of another dtype": lambda state: with_episode(state, memory=np.zeros(7)),
+    "memory that is none": lambda state: with_episode(state, memory=None),
+    "a generator that is none": lambda state: replace(state, generator={"bit_generator": "PCG64"}),
+    "a generator of another kind": lambda state: replace(state, generator=np.random.MT19937(0).state),
+    "steps": lambda state: replace(state, steps=-1),
+    "an end": lambda state: replace(state, ended=3),
+}
+
+
+def with_episode(state, **changes):
+    """Return a state with another episode, which in a cluster is the state itself."""
+    if hasattr(state, "episode"):
+        return replace(state, episode=replace(state.episode, **changes))
+    return replace(state, **changes)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["kvgym/AdmitCount-v0", "kvgym/Route-v0"])
+def test_states_are_checked_before_they_are_restored(name, damage):
+    env = make(name).unwrapped
+    env.reset(seed=1)
+    state = env.get_state()
+    before = pickle.dumps(state)
+    with pytest.raises(ConfigError) as caught:
+        env.set_state(DAMAGES[damage](state))
+    assert len(str(caught.value)) <= 300
+    assert pickle.dumps(env.get_state()) == before
+    env.step(0)
+
+
+@pytest.mark.parametrize("name", ["kvgym/AdmitCount-v0", "kvgym/Route-v0"])
+def test_pickled_states_tell_damage_and_nobody_writes_into_one(name):
+    env = make(name).unwrapped
+    env.reset(seed=1)
+    state = getattr(env.get_state(), "episode", env.get_state())
+    with pytest.raises(ValueError, match="read-only"):
+        state.memory[0] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        pickle.loads(pickle.dumps(state)).memory[0] = 1
+    parts = state.__getstate__()
+    for wrong in (
+        {**parts, "memory": parts["memory"] ^ np.uint8(1)},
+        {**parts, "digest": b"0"},
+        {**parts, "memory": parts["memory"].astype(object)},
+        {**parts, "more": 1},
+        {"memory": parts["memory"]},
+        [],
+    ):
+        with pytest.raises(ConfigError, match="damaged"):
+            type(state).__new__(type(state)).__setstate__(wrong)
+
+
+@pytest.mark.parametrize("name", ["kvgym/AdmitCount-v0", "kvgym/Route-v0"])
+def test_damaged_pickles_of_environments(name):
+    env = make(name).unwrapped
+    env.reset(seed=1)
+    vector = gym.make_vec(name, num_envs=2, vectorization_mode="vector_entry_point", **TASK).unwrapped
+    vector.reset(seed=1)
+    for one in (env, vector):
+        parts = one.__getstate__()
+        space = gym.spaces.Discrete(99)
+        for wrong in (
+            {},
+            {**parts, "own": {}},
+            {**parts, "own": {**parts["own"], "action_space": space}},
+            {**parts, "own": {**parts["own"], "spec": 3}},
+            {**parts, "arguments": {"scenario": 3}},
+            {**parts, ("state" if one is env else "states"): (3,)},
+        ):
+            with pytest.raises(ConfigError):
+                type(one).__new__(type(one)).__setstate__(wrong)
+    parts = vector.__getstate__()
+    wrong = {**parts, "own": {**parts["own"], "_generators": [3, 4]}}
+    with pytest.raises(ConfigError, match="_generators"):
+        type(vector).__new__(type(vector)).__setstate__(wrong)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -57,20 +58,17 @@ class Kind:
         self.play(revive(tree), folder)
 
 
+MODULES = ("file", "calibration", "result", "agent", "learner", "api", "state", "command")
+"""Where the kinds are."""
+
 _SEEDS: dict[str, list[Any]] = {}
 _READY: set[str] = set()
 
 
 def all_kinds() -> dict[str, Kind]:
     """Return all kinds by name; they are loaded when they are asked for."""
-    from fuzz import agent_kinds, api_kinds, command_kinds, file_kinds
-
-    found = [
-        kind
-        for module in (file_kinds, agent_kinds, api_kinds, command_kinds)
-        for kind in vars(module).values()
-        if isinstance(kind, Kind)
-    ]
+    modules = [importlib.import_module(f"fuzz.{name}_kinds") for name in MODULES]
+    found = [kind for module in modules for kind in vars(module).values() if isinstance(kind, Kind)]
     return {kind.name: kind for kind in found}
 
 

@@ -11,18 +11,18 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from kvgym.checks import check_seed
+from kvgym.checks import check_array, check_parts, check_seed
 from kvgym.envs.closing import Closed, not_running, step_limit
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.recordable import RANDOM, Act, Recordable
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.observer import Observer, feature_names, observation_space, shortest_queue
 from kvgym.envs.routing.players import router_player
-from kvgym.envs.routing.state import RoutingState, pack, unpack
+from kvgym.envs.routing.state import RoutingState, check_packed, pack, unpack
 from kvgym.envs.scheduling.actions.reading import ActionReader, outside, sample_mask
 from kvgym.envs.scheduling.drawing import workload_seed
 from kvgym.envs.scheduling.tables import REWARD_TERMS
-from kvgym.errors import ConfigError, LivelockError, UnknownNameError
+from kvgym.errors import ConfigError, LivelockError, UnknownNameError, shown
 from kvgym.metrics import compute_metrics, metric_names
 from kvgym.policy import CompiledPolicy
 from kvgym.routing import DEFAULT_ROUTER, ROUTERS, make_router
@@ -30,7 +30,14 @@ from kvgym.runner import SimulationResult, check_needs, known_to, result_of, sys
 from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
 
-_FLAGS = ("_over", "_done", "_livelock", "_owed", "_request")
+_FLAGS: dict[str, Any] = {
+    "_over": bool,
+    "_done": bool,
+    "_livelock": bool,
+    "_owed": (np.ndarray, type(None)),
+    "_request": int,
+}
+"""Attributes that are part of a state, and what they are."""
 
 
 class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
@@ -277,12 +284,16 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             Observation and information of that moment, as :meth:`reset` does.
 
         Raises:
-            ConfigError: the arguments are others.
+            ConfigError: the arguments are others, or it is no state or a damaged one; the environment may then be at
+                the beginning of the episode that it names.
         """
-        RoutingState.check(state, self.config)
+        self.check_state(state)
         if self.simulation is None or self._seed != state.seed:
             self._start(state.seed)
         assert self.simulation is not None
+        check_packed(state.memory, self.simulation.changing() + self.observer.changing())
+        if not -1 <= state.flags["_request"] < len(self.simulation.table):
+            raise ConfigError(f"the state is damaged: no request {shown(state.flags['_request'])}")
         unpack(state.memory, self.simulation.changing() + self.observer.changing())
         self.np_random.bit_generator.state = state.generator
         for name, value in state.flags.items():
@@ -290,6 +301,19 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self._steps, self._limit = state.steps, step_limit(self.spec)
         self._recording = None
         return self.observer.present(), self._info(0)
+
+    def check_state(self, state: Any) -> None:
+        """Check that something is a state of an environment with the same arguments, but for its tables.
+
+        Raises:
+            ConfigError: it is none, or damaged.
+        """
+        RoutingState.check(state, self.config)
+        RoutingState.check_rest(state)
+        check_seed(state.seed, "seed of the state")
+        check_parts(state.flags, _FLAGS, "the state")
+        if state.flags["_owed"] is not None:
+            check_array(state.flags["_owed"], self.observer.episode, "the state: _owed")
 
     def _info(self, ignored: int) -> dict[str, Any]:
         episode = self.observer.episode

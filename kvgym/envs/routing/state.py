@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.envs.routing.config import RoutingConfig
-from kvgym.envs.scheduling.state import SavedState
+from kvgym.envs.scheduling.state import SavedState, Sealed
+from kvgym.errors import ConfigError, shown
 
 
 @dataclass(frozen=True)
-class RoutingState(SavedState):
+class RoutingState(Sealed, SavedState):
     """A routing environment at a moment; it can be pickled, and restored as often as one likes.
 
     Attributes:
@@ -39,6 +40,21 @@ class RoutingState(SavedState):
 def pack(arrays: list[NDArray[Any]]) -> NDArray[np.uint8]:
     """Return the contents of contiguous arrays in one block."""
     return np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
+
+
+def check_packed(memory: Any, arrays: list[NDArray[Any]]) -> None:
+    """Check that a block could have been packed from arrays of these shapes.
+
+    Raises:
+        ConfigError: it could not.
+    """
+    expected = sum(array.nbytes for array in arrays)
+    if not isinstance(memory, np.ndarray) or memory.dtype != np.uint8 or memory.shape != (expected,):
+        found = memory.nbytes if isinstance(memory, np.ndarray) else shown(memory)
+        raise ConfigError(
+            f"the state has tables of {found} bytes, and here they have {expected}: it was saved by another version "
+            "of kvgym, or is damaged"
+        )
 
 
 def unpack(memory: NDArray[np.uint8], arrays: list[NDArray[Any]]) -> None:

@@ -135,6 +135,9 @@ class RoutingVectorEnv(ServingVectorEnv):
         ended, steps = bool(self._ended[i]), int(self._steps[i])
         return replace(self.episodes.envs[i].get_state(), generator=generator, ended=ended, steps=steps)
 
+    def _check_state(self, i: int, state: RoutingState) -> None:
+        self.episodes.envs[i].check_state(state)
+
     def _go_back(self, i: int, state: RoutingState) -> None:
         self.episodes.restore(i, state)
 

@@ -203,9 +203,11 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             Observation and information of that moment, as :meth:`reset` does.
 
         Raises:
-            ConfigError: the arguments are others.
+            ConfigError: the arguments are others, or it is no state or a damaged one; nothing has changed.
         """
         EnvState.check(state, self.config)
+        EnvState.check_rest(state)
+        self.episodes.check_state(0, state.episode)
         self.episodes.restore(0, state.episode)
         self.np_random.bit_generator.state = state.generator
         self._done = state.ended

@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.checks import check_array, whole_number
 from kvgym.envs.closing import Closed
 from kvgym.envs.scheduling.actions.reading import outside
 from kvgym.envs.scheduling.config import EnvConfig, use_action_bounds, use_batch_time
@@ -27,7 +28,8 @@ from kvgym.envs.scheduling.reward_reference import ReferenceRewards, reference_p
 from kvgym.envs.scheduling.state import EpisodeState
 from kvgym.envs.scheduling.stepping import LOOK, RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
 from kvgym.envs.scheduling.tables import MOST_CLASSES
-from kvgym.errors import ConfigError, KVGymError
+from kvgym.errors import ConfigError, KVGymError, shown
+from kvgym.experiments.effort import check_free
 from kvgym.metrics import compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.runner import SimulationResult, check_needs, copy_of, final_records, simulate
@@ -103,6 +105,11 @@ class Episodes(Arrays):
         self._bounds = use_action_bounds(self.settings, self.space)
         self._beginnings: dict[int, NDArray[np.uint8]] = {}
         sizes = self._sizes(len(first))
+        check_free(
+            count * sizes.num_bytes,
+            f"{count:,} environments of {len(first):,} requests",
+            "choose fewer of either",
+        )
         memory = zeroed(count, sizes.num_bytes)
         self.slots = [Slot(Block(sizes, self.settings, memory[i])) for i in range(count)]
         super().__init__(
@@ -327,27 +334,47 @@ class Episodes(Arrays):
         return EpisodeState(
             slot.block.sizes.num_requests,
             slot.block.memory.copy(),
-            tuple(array[index].copy() for array in self.outputs),
+            tuple(np.array(array[index]) for array in self.outputs),
             slot.table,
             copy.copy(slot.reference),
         )
 
-    def restore(self, index: int, state: EpisodeState) -> None:
-        """Go on from a saved episode, in environment ``index``.
+    def check_state(self, index: int, state: Any) -> None:
+        """Check that something is an episode that can be restored in environment ``index``.
 
         Raises:
-            ConfigError: the tables of the episode have another form, those of another version or build of kvgym.
+            ConfigError: it is none, or its tables have another form, those of another version or build of kvgym.
         """
-        slot = self.slots[index]
-        block = slot.block
-        if block.sizes.num_requests != state.num_requests:
-            block = Block(self._sizes(state.num_requests), self.settings)
-        if block.memory.size != state.memory.size:
+        if not isinstance(state, EpisodeState) or not isinstance(state.table, RequestTable):
             raise ConfigError(
-                f"the state has tables of {state.memory.size} bytes, and here they have {block.memory.size}: it was "
-                "saved by another version of kvgym, or one of both is the checked build (KVGYM_DEBUG)"
+                f"episode of the state = {shown(state)}; expected what get_state() has returned"
             )
-        self._use(index, block)
+        n = whole_number(state.num_requests, "num_requests of the state", "a whole number of requests")
+        block = self.slots[index].block
+        expected = block.memory.size if n == block.sizes.num_requests else self._sizes(n).num_bytes
+        memory = state.memory
+        if not isinstance(memory, np.ndarray) or memory.dtype != np.uint8 or memory.shape != (expected,):
+            found = memory.nbytes if isinstance(memory, np.ndarray) else shown(memory)
+            raise ConfigError(
+                f"the state has tables of {found} bytes, and here they have {expected}: it was saved by another "
+                "version of kvgym, or one of both is the checked build (KVGYM_DEBUG)"
+            )
+        if len(state.table) > n or (state.reference is None) != (self.reference is None):
+            raise ConfigError("the state is damaged: its requests are not those of its tables")
+        if not isinstance(state.reference, ReferenceRewards | None) or not isinstance(state.outputs, tuple):
+            raise ConfigError(f"the state is damaged: {shown(state)}")
+        if len(state.outputs) != len(self.outputs):
+            raise ConfigError(
+                f"outputs of the state: {len(state.outputs)} arrays; expected {len(self.outputs)}"
+            )
+        for array, saved in zip(self.outputs, state.outputs, strict=True):
+            check_array(saved, array[index, ...], "outputs of the state")
+
+    def restore(self, index: int, state: EpisodeState) -> None:
+        """Go on from a saved episode that was checked, in environment ``index``."""
+        slot = self.slots[index]
+        if slot.block.sizes.num_requests != state.num_requests:
+            self._use(index, Block(self._sizes(state.num_requests), self.settings))
         slot.block.memory[:] = state.memory
         for array, saved in zip(self.outputs, state.outputs, strict=True):
             array[index] = saved

@@ -3,31 +3,77 @@
 An episode is one block of memory (:class:`~kvgym.envs.scheduling.memory.Block`), so that saving and restoring it are a
 copy each. The future is part of the state: requests that have not arrived lie in the block, and a copy continues with
 the same ones. A planner that plays copies knows what no scheduler can know.
+
+Compiled code trusts what lies in the block. So nobody can write into that of a state, a state is looked at before it is
+restored, and one that has been pickled has a digest of its memory, which tells damage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.checks import check_parts, whole_number
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.reward_reference import ReferenceRewards
 from kvgym.errors import ConfigError, shown
 from kvgym.workloads.table import RequestTable
 
 
+class Sealed:
+    """Mixin of a dataclass with memory that compiled code will read: nobody writes into it, and damage is told."""
+
+    memory: NDArray[np.uint8]
+
+    def __post_init__(self) -> None:
+        """Make the memory read-only."""
+        if isinstance(self.memory, np.ndarray):
+            self.memory.setflags(write=False)
+
+    def _arrays(self) -> Iterator[NDArray[Any]]:
+        for value in vars(self).values():
+            parts = value if isinstance(value, tuple) else (value,)
+            yield from (part for part in parts if isinstance(part, np.ndarray))
+
+    def _digest(self) -> bytes:
+        seen = hashlib.blake2b(digest_size=16)
+        for array in self._arrays():
+            seen.update(f"{array.dtype}{array.shape}".encode())
+            seen.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return seen.digest()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle the fields, and a digest of the arrays."""
+        return {**vars(self), "digest": self._digest()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the fields over.
+
+        Raises:
+            ConfigError: some are missing, or the arrays are not those that were pickled.
+        """
+        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        check_parts(state, {**dict.fromkeys(names, object), "digest": bytes}, "the saved state")
+        for name in names:
+            object.__setattr__(self, name, state[name])
+        if any(array.dtype.hasobject for array in self._arrays()) or self._digest() != state["digest"]:
+            raise ConfigError("the saved state is damaged: its arrays are not those that were saved")
+        self.__post_init__()
+
+
 @dataclass(frozen=True)
-class EpisodeState:
+class EpisodeState(Sealed):
     """An episode at a moment; it can be pickled, and restored as often as one likes.
 
     Attributes:
         num_requests: requests that its tables have room for.
         memory: uint8, a copy of its tables.
-        outputs: copies of what the latest step has written, see :attr:`Episodes.outputs`.
+        outputs: arrays, copies of what the latest step has written, see :attr:`Episodes.outputs`.
         table: its requests.
         reference: what the reference policy earns on them; all but its last look is never written.
     """
@@ -58,6 +104,10 @@ class SavedState:
         """
         if not isinstance(state, cls):
             raise ConfigError(f"state = {shown(state)}; expected what get_state() has returned")
+        if type(state.config) is not type(config):
+            raise ConfigError(
+                f"config of the state = {shown(state.config)}; expected {type(config).__name__}"
+            )
         if state.config is config or state.config == config:
             return
         names = type(config).model_fields
@@ -65,6 +115,34 @@ class SavedState:
         raise ConfigError(
             f"the state is of an environment with another {', '.join(other)}; make both with the same arguments"
         )
+
+    @staticmethod
+    def check_rest(state: Any) -> None:
+        """Check what a state holds beside the episode.
+
+        Raises:
+            ConfigError: something is none of what get_state() returns.
+        """
+        check_generator(state.generator)
+        whole_number(state.steps, "steps of the state", "a whole number ≥ 0", 0)
+        if not isinstance(state.ended, bool):
+            raise ConfigError(f"ended of the state = {shown(state.ended)}; expected true or false")
+
+
+_PLACE = np.random.PCG64(0)
+"""Where states of generators are tried."""
+
+
+def check_generator(state: Any) -> None:
+    """Check that something is the state of a bit generator as Gymnasium makes them.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    try:
+        _PLACE.state = state
+    except Exception as error:  # NumPy's are of many kinds
+        raise ConfigError(f"generator of the state = {shown(state)}: no state of PCG64 ({error})") from None
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from kvgym.checks import as_array, check_seed, whole_number
+from kvgym.checks import as_array, check_parts, check_seed, whole_number
 from kvgym.envs.closing import not_running
+from kvgym.envs.rebuilt import take_own
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.actions.reading import ActionReader, sample_mask
 from kvgym.envs.scheduling.config import EnvConfig
@@ -21,6 +22,9 @@ from kvgym.envs.scheduling.episodes import START, STEP, TERMINATED, TRUNCATED, E
 from kvgym.envs.scheduling.state import EnvState, SavedState
 from kvgym.errors import ConfigError, shown
 from kvgym.metrics import metric_names
+
+OWN = ("_generators", "action_space", "spec")
+"""Attributes that copies have, beside what they are made with and their states."""
 
 
 class ServingVectorEnv(VectorEnv[Any, Any, Any]):
@@ -273,15 +277,18 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             Observations and information of these moments, as :meth:`reset` does.
 
         Raises:
-            ConfigError: another number of states, or the arguments are others.
+            ConfigError: another number of states, or the arguments are others, or one is no state or a damaged one;
+                nothing has changed.
         """
         if not isinstance(states, Sequence) or len(states) != self.num_envs:
             given = f"{len(states)} states" if isinstance(states, Sequence) else shown(states)
             raise ConfigError(
                 f"{given} for {self.num_envs} environments; expected a sequence with one for each"
             )
-        for state in states:
+        for i, state in enumerate(states):
             self.saved.check(state, self.config)
+            self.saved.check_rest(state)
+            self._check_state(i, state)
         self._seed(None, self._ended)  # makes generators, if there are none yet
         self.episodes.renew_observations()
         for i, state in enumerate(states):
@@ -290,6 +297,9 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             self._ended[i], self._steps[i] = state.ended, state.steps
         self._started = True
         return self._observation(), self._info()
+
+    def _check_state(self, i: int, state: Any) -> None:
+        self.episodes.check_state(i, state.episode)
 
     def _go_back(self, i: int, state: Any) -> None:
         self.episodes.restore(i, state.episode)
@@ -350,15 +360,21 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
                 "num_threads": self.num_threads,
                 **self.config.model_dump(),
             },
-            "own": {name: getattr(self, name) for name in ("_generators", "action_space", "spec")},
+            "own": {name: getattr(self, name) for name in OWN},
             "states": states,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Rebuild the environment in memory of its own."""
+        """Rebuild the environment in memory of its own.
+
+        Raises:
+            ConfigError: the pickled state is damaged.
+        """
+        check_parts(
+            state, {"arguments": dict, "own": dict, "states": (tuple, type(None))}, "the saved environment"
+        )
         self.__init__(**state["arguments"])  # type: ignore[misc]
-        for name, value in state["own"].items():
-            setattr(self, name, value)
+        take_own(self, state["own"], OWN)
         if state["states"] is not None:
             self.set_state(state["states"])
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from kvgym.checks import MAX_SEEDS
 from kvgym.errors import ConfigError, UnknownNameError, field_errors
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario, located
 from kvgym.experiments.sweeping.fields import TEXTS, check_fields, parse_values
@@ -55,7 +56,7 @@ class SweepPlan(BaseModel):
     combine: Literal["grid", "zip"] = "grid"
     points: tuple[dict[str, Value], ...] = ()
     policies: tuple[str, ...] = ()
-    seeds: int | None = Field(default=None, ge=1)
+    seeds: int | None = Field(default=None, ge=1, le=MAX_SEEDS)
     first_seed: int = Field(default=0, ge=0)
     metrics: tuple[str, ...] = DEFAULT_METRICS
 

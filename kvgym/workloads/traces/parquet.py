@@ -28,7 +28,7 @@ def parquet_names(path: Path) -> tuple[str, ...]:
 def parquet_rows(path: Path, names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the rows as Python's values by name, None where one is missing; errors as :func:`parquet_names`."""
     with _reading(path) as pa:
-        rows: list[dict[str, Any]] = pa.parquet.read_table(path, columns=list(names)).to_pylist()
+        rows: list[dict[str, Any]] = _table(pa, path, names).to_pylist()
         return rows
 
 
@@ -39,7 +39,7 @@ def parquet_numbers(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]
     """
     found: dict[str, NDArray[Any]] = {}
     with _reading(path) as pa:
-        table = pa.parquet.read_table(path, columns=list(names))
+        table = _table(pa, path, names)
         for name in names:
             column, kind = table[name], table.schema.field(name).type
             if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
@@ -52,6 +52,11 @@ def parquet_numbers(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]
             values = column.fill_null(0).to_numpy()
             found[name] = np.ma.MaskedArray(values, missing) if missing.any() else values
     return found
+
+
+def _table(pa: Any, path: Path, names: Sequence[str]) -> Any:
+    """Return some columns; damaged pages are told where the file has checksums of them."""
+    return pa.parquet.read_table(path, columns=list(names), page_checksum_verification=True)
 
 
 @contextmanager

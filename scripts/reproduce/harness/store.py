@@ -12,7 +12,9 @@ from typing import Any
 
 from harness.experiment import Experiment, Finding, Outcome, Paper, Table, Verdict
 from harness.scale import Scale
+from kvgym.errors import ConfigError
 from kvgym.experiments.result_files import write_json
+from kvgym.reading import mapping, parse_json, read_bytes
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -51,19 +53,17 @@ def save(file: Path, key: dict[str, Any], outcome: Outcome) -> Outcome:
 
 
 def load(file: Path, key: dict[str, Any] | None = None) -> Outcome | None:
-    """Return what was kept; ``None`` where there is nothing, or it is of another ``key``."""
+    """Return what was kept; ``None`` where there is nothing, or what is damaged or of another ``key``."""
     try:
-        kept = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        kept = mapping(parse_json(read_bytes(file, "outcome"), str(file)), str(file))
+        return None if key is not None and kept.get("key") != key else _outcome(kept)
+    except (ConfigError, LookupError, TypeError, ValueError):
         return None
-    if key is not None and kept.get("key") != key:
-        return None
-    return _outcome(kept)
 
 
 def _outcome(kept: Mapping[str, Any]) -> Outcome:
     return Outcome(
         [Finding(**{**row, "verdict": Verdict(row["verdict"])}) for row in kept["findings"]],
         [Table(**table) for table in kept["tables"]],
-        kept["data"],
+        mapping(kept["data"], "data"),
     )

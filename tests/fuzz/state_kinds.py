@@ -1,0 +1,154 @@
+"""Saved states of environments, and environments that come back from a pickle."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from fuzz.api_kinds import environment
+from fuzz.kinds import Kind, refuse
+from kvgym.envs.scheduling.state import EpisodeState, SavedState
+from kvgym.errors import ConfigError
+
+NAMES = ("admit", "vector", "route")
+
+
+@functools.cache
+def taken(name: str) -> Any:
+    """Return an environment in the middle of an episode, its state, and what a pickle of it holds."""
+    env = environment(name)
+    env.reset(seed=3)
+    for _ in range(3):
+        env.step(np.ones(2, int) if name == "vector" else 1)
+    state = env.get_state()
+    return env, state, env.__getstate__()
+
+
+def described(value: Any) -> Any:
+    """Return the tree of a part of a state: what JSON has as it is, anything else by its kind and form."""
+    if isinstance(value, np.ndarray):
+        return {"$array": value.dtype.str if value.dtype.names is None else "V", "shape": list(value.shape)}
+    if isinstance(value, SavedState | EpisodeState):
+        return {field.name: described(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {name: described(x) for name, x in value.items() if isinstance(name, str)}
+    if isinstance(value, list | tuple):
+        return [described(x) for x in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return {"$kept": type(value).__name__}
+
+
+def rebuilt(tree: Any, original: Any) -> Any:
+    """Return what a tree describes: the original, but for the parts of the tree that were changed."""
+    if _text(tree) == _text(described(original)):
+        return original
+    if isinstance(tree, dict) and "$array" in tree:
+        return _array(tree)
+    if isinstance(tree, dict) and isinstance(original, SavedState | EpisodeState):
+        names = {field.name for field in dataclasses.fields(original)}
+        kept = {
+            name: rebuilt(value, getattr(original, name)) for name, value in tree.items() if name in names
+        }
+        return dataclasses.replace(original, **kept)
+    if isinstance(tree, dict) and isinstance(original, Mapping):
+        return {name: rebuilt(value, original.get(name)) for name, value in tree.items()}
+    if isinstance(tree, list) and isinstance(original, list | tuple):
+        parts = list(original) + [None] * len(tree)
+        return type(original)(rebuilt(value, part) for value, part in zip(tree, parts, strict=False))
+    return tree
+
+
+def _text(tree: Any) -> str:
+    """Return a tree as text; objects of Python that are none of JSON by their classes."""
+    try:
+        return json.dumps(tree, default=lambda value: f"${type(value)}")
+    except ValueError:  # a whole number of thousands of digits
+        return ""
+
+
+def _array(tree: dict[str, Any]) -> Any:
+    """Return zeros of a form, where it is one that memory holds."""
+    shape = tree.get("shape")
+    fine = isinstance(shape, list) and all(type(n) is int and 0 <= n < 10**5 for n in shape)
+    try:
+        return np.zeros(shape[:3] if fine else 3, str(tree["$array"])[:20])  # type: ignore[index]
+    except (TypeError, ValueError, SyntaxError, MemoryError):
+        return np.zeros(2)
+
+
+def state_seeds() -> list[Any]:
+    """Return states to be set, states that come from a pickle with a damaged byte, and pickled environments."""
+    found: list[Any] = []
+    for name in NAMES:
+        _, state, pickled = taken(name)
+        tree = json.loads(json.dumps(described(state)))
+        found.append({"env": name, "how": "set", "state": tree})
+        found.append({"env": name, "how": "bytes", "place": 1000, "bit": 3, "part": "memory"})
+        found.append({"env": name, "how": "pickle", "state": json.loads(json.dumps(described(pickled)))})
+    return found
+
+
+def play_state(content: Any, folder: Path) -> None:
+    """Go to a state, and on from there."""
+    content = content if isinstance(content, dict) else {}
+    name = content.get("env")
+    name = name if isinstance(name, str) and name in NAMES else "admit"
+    env, state, pickled = taken(name)
+    how, tree = content.get("how"), content.get("state")
+    how = how if isinstance(how, str) else ""
+    if how == "pickle":
+        again = type(env).__new__(type(env))
+        again.__setstate__(rebuilt(tree, pickled))
+        again.close()
+        return
+    if how == "bytes":
+        given = damaged(state, content)
+        refuse(True, "damaged memory")
+    else:
+        given = rebuilt(tree, state)
+    _check(given, state)
+    env.set_state(given)
+    try:
+        env.step(np.zeros(2, int) if name == "vector" else 0)
+    except gym.error.ResetNeeded as error:  # what a state that has ended says
+        raise ConfigError(str(error)) from None
+    finally:
+        env.set_state(state)
+
+
+def damaged(state: Any, content: Mapping[str, Any]) -> Any:
+    """Return a state as a pickle would bring it back of which one bit is wrong.
+
+    Raises:
+        ConfigError: the damage was noticed.
+    """
+    one = state[0] if isinstance(state, tuple) else state
+    one = getattr(one, "episode", one)
+    parts = dict(one.__getstate__())
+    memory = parts["memory"].copy()
+    place, bit = content.get("place"), content.get("bit")
+    at = place % memory.size if type(place) is int else 0
+    memory[at] ^= 1 << (bit % 8 if type(bit) is int else 0)
+    parts[str(content.get("part"))] = memory
+    again = type(one).__new__(type(one))
+    again.__setstate__(parts)
+    return again
+
+
+def _check(given: Any, state: Any) -> None:
+    """Say so if what compiled code trusts can be written into."""
+    for one in given if isinstance(given, tuple) else (given,):
+        memory = getattr(getattr(one, "episode", one), "memory", None)
+        if isinstance(memory, np.ndarray):
+            refuse(memory.flags.writeable, "memory that can be written into")
+
+
+STATE = Kind("state", state_seeds, play_state, odd=True)
