@@ -22,10 +22,10 @@ from kvgym.kernels import (
 # Layout of the parameters.
 SHORTEST, PAYING, OFFSET, LOW_OFFSET, HIGH_MEMORY, BUDGET, MAX_ACTIVE, MAX_DECODES, LIMIT = range(9)
 
-# Layout of the state array: where the heap, the four lists begin, how many requests have joined the queue in front of
-# those that wait and behind them, then ranks by request id, the heap of waiting requests, the slots of critical decodes
-# and of the others, room for such a list, and who was in which slot. The real numbers are a deadline and a TBT objective
-# per slot.
+# Layout of the state array: where the heap and the four lists begin, how many requests have joined the queue in front
+# of those that wait and behind them, then ranks by request id, the heap of waiting requests, the slots of critical
+# decodes and of the others, room for such a list, and who was in which slot. The real numbers are a deadline and a TBT
+# objective per slot.
 WAITING_AT, CRITICAL_AT, OTHERS_AT, ROOM_AT, FOLLOWED_AT, FRONT, BACK, RANKS = range(8)
 
 

@@ -20,7 +20,7 @@ def load_matplotlib() -> None:
         setattr(artist, name, classmethod(lambda _: None))
     try:
         import matplotlib.backends.backend_svg
-        import matplotlib.figure  # noqa: F401
+        import matplotlib.figure
     finally:
         if writes is not None:
             setattr(artist, name, writes)
