@@ -85,10 +85,10 @@ class Page:
             legend: policies to name above it.
             wide: whether it takes the whole width, pictures beside each other.
         """
-        alone = isinstance(charts, Chart)
+        pairs: Iterable[tuple[Chart, str | None]] = [(charts, None)] if isinstance(charts, Chart) else charts
         shown = []
-        for i, (chart, policy) in enumerate([(charts, None)] if isinstance(charts, Chart) else charts):
-            own = name if alone else f"{name}-{i}"
+        for i, (chart, policy) in enumerate(pairs):
+            own = name if isinstance(charts, Chart) else f"{name}-{i}"
             label = caption if policy is None else f"{policy}: {caption}"
             svg, self._charts[own] = inline_svg(chart, own, label)
             shown.append(ShownChart(Markup(svg), policy))

@@ -204,7 +204,8 @@ def memory_strips(runs: Runs, *, width: float = WIDTH) -> Iterator[tuple[Chart, 
         width: in inches.
     """
     results, styles = examples_of(runs)
-    chart, labels = None, 0
+    chart: Chart | None = None
+    labels = 0
     for policy, result in results.items():
         if chart is None or labels != _capacity(result):
             chart, labels = kv_memory(runs, policies=[policy], width=width), _capacity(result)
