@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from kvgym.kernels import (
     UNKNOWN,
+    RuleDecision,
     RuleMemory,
     RuleView,
     follow_slots,
@@ -20,33 +22,45 @@ from kvgym.kernels import (
 # Layout of the parameters.
 SHORTEST, PAYING, OFFSET, LOW_OFFSET, HIGH_MEMORY, BUDGET, MAX_ACTIVE, MAX_DECODES, LIMIT = range(9)
 
-# Layout of the state array: where the heap and the two lists begin, how many requests have joined the queue in front of
-# those that wait and behind them, then ranks by request id, the heap of waiting requests, a list of slots, and who was
-# in which slot. The real numbers are a deadline and a TBT objective per slot.
-WAITING_AT, SLOTS_AT, FOLLOWED_AT, FRONT, BACK, RANKS = range(6)
+# Layout of the state array: where the heap and the four lists begin, how many requests have joined the queue in front
+# of those that wait and behind them, then ranks by request id, the heap of waiting requests, the slots of critical
+# decodes and of the others, room for such a list, and who was in which slot. The real numbers are a deadline and a TBT
+# objective per slot.
+WAITING_AT, CRITICAL_AT, OTHERS_AT, ROOM_AT, FOLLOWED_AT, FRONT, BACK, RANKS = range(8)
+
+
+@jit
+def put(state: Any, at: int, k: int) -> None:
+    """Add a slot to the list that begins at a place of the state."""
+    state[at] += 1
+    state[at + state[at]] = k
 
 
 @jit_inline
-def find_deadlines(view: RuleView, memory: RuleMemory) -> int:
-    """Write the last schedulable time (8) of every decode to ``reals``; returns how many are critical."""
-    w, params, deadlines = view.worker, memory.params, memory.reals
+def find_deadlines(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
+    """Write the last schedulable time (8) of every decode to ``reals``, list the decodes, and leave everybody out.
+
+    Returns:
+        How many decodes are critical.
+    """
+    w, params, state, deadlines = view.worker, memory.params, memory.state, memory.reals
     offset = params[LOW_OFFSET] if w.kv_allocated < params[HIGH_MEMORY] else params[OFFSET]
     margin = offset * (w.busy_time / w.iteration) if w.iteration > 0 else 0.0
-    objectives, critical = deadlines.shape[0] // 2, 0
-    for k in range(
-        follow_slots(view, memory.state, memory.state[FOLLOWED_AT], deadlines, objectives), w.num_active
-    ):
+    objectives, critical, others = deadlines.shape[0] // 2, state[CRITICAL_AT], state[OTHERS_AT]
+    for k in range(follow_slots(view, state, state[FOLLOWED_AT], deadlines, objectives), w.num_active):
         deadlines[objectives + k] = view.requests[view.active[k].request_id].tbt_slo
+    state[critical] = state[others] = 0
+    decision.record.explicit = 1
     for k in range(w.num_active):
         slot = view.active[k]
+        slot.planned = 0
         if slot.num_prefill_left > 0:
             continue
         deadlines[k] = -np.inf
         if not math.isnan(slot.last_token_time):
             deadlines[k] = slot.last_token_time + deadlines[objectives + k] - margin
-        if deadlines[k] <= w.clock:
-            critical += 1
-    return critical
+        put(state, critical if deadlines[k] <= w.clock else others, k)
+    return int(state[critical])
 
 
 @jit_inline
@@ -54,65 +68,58 @@ def count_full(view: RuleView, memory: RuleMemory, decoding: int, critical: int)
     """Return how many decodes, and how many critical ones, need a new block for their next token."""
     if view.problem.block_size == 1:
         return decoding, critical
-    filled = full = 0
-    for k in range(view.worker.num_active):
-        if view.active[k].num_prefill_left == 0 and needs_block(view, view.active[k]):
-            filled += 1
-            if memory.reals[k] <= view.worker.clock:
-                full += 1
-    return filled, full
+    full = full_of(view, memory.state, memory.state[CRITICAL_AT])
+    return full + full_of(view, memory.state, memory.state[OTHERS_AT]), full
 
 
-@jit
-def list_decodes(view: RuleView, memory: RuleMemory, keep: int, critical: bool, filled: bool) -> None:
-    """Add critical, or non-critical, decodes to the list of slots: if they need a new block, or if they do not."""
-    state, at = memory.state, memory.state[SLOTS_AT]
-    for k in range(keep):
-        slot = view.active[k]
-        if (
-            slot.num_prefill_left == 0
-            and (memory.reals[k] <= view.worker.clock) == critical
-            and needs_block(view, slot) == filled
-        ):
-            slot.planned = 0
-            state[at] += 1
-            state[at + state[at]] = k
+@jit_inline
+def full_of(view: RuleView, state: Any, at: int) -> int:
+    """Return how many decodes of a list need a new block for their next token."""
+    if view.problem.block_size == 1:
+        return int(state[at])
+    full = 0
+    for j in range(at + 1, at + 1 + state[at]):
+        full += needs_block(view, view.active[state[j]])
+    return full
+
+
+@jit_inline
+def copy_decodes(view: RuleView, state: Any, at: int, to: int, full: bool) -> None:
+    """Add the decodes of a list to another one: those that need a new block, or those that do not."""
+    for j in range(at + 1, at + 1 + state[at]):
+        if needs_block(view, view.active[state[j]]) == full:
+            put(state, to, state[j])
 
 
 @jit_inline
 def run_decodes(
-    view: RuleView, memory: RuleMemory, keep: int, critical: bool, limit: int, free: int
+    view: RuleView, memory: RuleMemory, at: int, keep: int, limit: int, free: int
 ) -> tuple[int, int]:
-    """Run up to ``limit`` critical, or non-critical, decodes by last schedulable time.
+    """Run up to ``limit`` decodes of a list, which is used up by that, by last schedulable time.
 
     A decode that needs a new block where none is ``free`` is passed over: of those that need one, as many of the first
-    stay in the running as there are free blocks.
+    stay in the running as there are free blocks. Slots from ``keep`` on are evicted.
 
     Returns:
         How many run, and the memory they gain.
     """
-    active, state, deadlines, now = view.active, memory.state, memory.reals, view.worker.clock
-    block_size, count, full = view.problem.block_size, 0, 0
+    state, deadlines, block_size = memory.state, memory.reals, view.problem.block_size
     if limit == 0:
         return 0, 0
-    for k in range(keep):
-        if active[k].num_prefill_left == 0 and (deadlines[k] <= now) == critical:
-            count += 1
-            full += needs_block(view, active[k])
-            active[k].planned = UNKNOWN
-    blocks = free // block_size
-    most = min(limit, count - full + min(full, blocks))
-    if count <= most:
-        return count, full * block_size
-    at = state[SLOTS_AT]
-    state[at] = 0
-    list_decodes(view, memory, keep, critical, True)
-    ranked_keep(state, at, deadlines, 0, min(full, blocks))
-    list_decodes(view, memory, keep, critical, False)
-    ranked_keep(state, at, deadlines, 0, most)
-    full = 0
-    for j in range(most):
-        slot = active[state[at + 1 + j]]
-        slot.planned = UNKNOWN
-        full += needs_block(view, slot)
+    while state[at] > 0 and state[at + state[at]] >= keep:
+        state[at] -= 1
+    count, full, blocks = state[at], full_of(view, state, at), free // block_size
+    most = min(count, limit, count - full + min(full, blocks))
+    if count > most:
+        room = at
+        if block_size > 1:
+            room = state[ROOM_AT]
+            state[room] = 0
+            copy_decodes(view, state, at, room, True)
+            ranked_keep(state, room, deadlines, 0, min(full, blocks))
+            copy_decodes(view, state, at, room, False)
+        ranked_keep(state, room, deadlines, 0, most)
+        full, at = full_of(view, state, room), room
+    for j in range(at + 1, at + 1 + most):
+        view.active[state[j]].planned = UNKNOWN
     return most, full * block_size

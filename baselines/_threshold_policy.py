@@ -15,6 +15,7 @@ from kvgym.baselines._thresholds import (
     DRAINING,
     HOLDING,
     IN_FORCE,
+    NEXT_COUNT,
     NUM_QUEUES,
     NUM_THRESHOLDS,
     THRESHOLDS,
@@ -144,7 +145,7 @@ class ThresholdPolicy(CompiledPolicy):
         params = self.params(system)
         m, queues = int(params[NUM_THRESHOLDS]), int(params[NUM_QUEUES])
         state = np.full(IN_FORCE + m + 4 * queues + system.max_requests, UNKNOWN, dtype=np.int64)
-        state[[HOLDING, DRAINING]] = 0
+        state[[HOLDING, DRAINING, NEXT_COUNT]] = 0
         state[IN_FORCE : IN_FORCE + m] = params[THRESHOLDS : THRESHOLDS + m]
         state[IN_FORCE + m + 2 * queues : IN_FORCE + m + 4 * queues] = 0
         reals = np.zeros(COUNTS + queues + m)

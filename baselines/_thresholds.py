@@ -33,9 +33,10 @@ from kvgym.kernels import (
 NUM_THRESHOLDS, DRAIN, PATIENCE, NUM_QUEUES, ADJUST, SLACK, STRICT, THRESHOLDS = range(8)
 _SUMS = 5
 
-# Layout of the state: whether the last decision was to wait, whether the drain rule is in force, the thresholds in
-# force; heads, tails and lengths of the queues, how far they run; for every request the next one.
-HOLDING, DRAINING, IN_FORCE = range(3)
+# Layout of the state: whether the last decision was to wait, whether the drain rule is in force, from where on counters
+# count next, the thresholds in force; heads, tails and lengths of the queues, how far they run; for every request the
+# next one.
+HOLDING, DRAINING, NEXT_COUNT, IN_FORCE = range(4)
 
 # Layout of the real numbers: the end of the patience; when rates were last brought up to date, and when thresholds
 # were; for each queue a count of arrivals that fades; room for thresholds.
@@ -45,6 +46,9 @@ _ROUNDS = 200
 """Rounds after which a search for adjusted thresholds keeps what it has."""
 
 _ROUNDING = 1e-12
+
+_HIGHEST = 2**31 - 1
+"""Of a counter in the profile."""
 
 
 @jit_inline
@@ -91,6 +95,30 @@ def reached(memory: RuleMemory, q: int) -> bool:
 def num_stages(view: RuleView) -> Any:
     """Return a number above every stage that a request can reach."""
     return view.problem.kv_capacity + 2
+
+
+@jit_inline
+def begin_count(view: RuleView, memory: RuleMemory, counters: int) -> int:
+    """Return from where on the first ``counters`` numbers of the profile count active requests now.
+
+    That is at least what any of them has been counted up to, so none has to be set back to 0 between two counts.
+    """
+    state, base = memory.state, memory.state[NEXT_COUNT]
+    if base > _HIGHEST - view.worker.num_active:
+        memory.profile[:counters] = 0
+        base = 0
+    state[NEXT_COUNT] = base + view.worker.num_active
+    return int(base)
+
+
+@jit_inline
+def counted(profile: Any, at: int, base: int, most: int) -> bool:
+    """Count one more, unless ``most`` have been counted since the count began; returns whether it has been."""
+    count = max(profile[at], base)
+    if count - base >= most:
+        return False
+    profile[at] = count + 1
+    return True
 
 
 @jit

@@ -35,6 +35,8 @@ from kvgym.baselines._thresholds import (
     NUM_QUEUES,
     adjust_thresholds,
     admit_by_queue,
+    begin_count,
+    counted,
     drain_or_wait,
     evict_newest,
     fade_counts,
@@ -106,33 +108,33 @@ def plan_segments(view: RuleView, decision: RuleDecision, memory: RuleMemory) ->
     state, profile, num_active = memory.state, memory.profile, view.worker.num_active
     queues, stages = int(memory.params[NUM_QUEUES]), num_stages(view)
     ends, segment_of = rest(memory) + queues, queues * stages
+    base = begin_count(view, memory, segment_of)
     for k in range(num_active):
         slot = view.active[k]
-        profile[group_of(memory, slot.prompt_len) * stages + slot.num_output_tokens] += 1
+        counted(
+            profile, group_of(memory, slot.prompt_len) * stages + slot.num_output_tokens, base, num_active
+        )
     for q in range(queues):
         t = first_of(memory, q)
         if reached(memory, q):
             t += 1
             while t < first_of(memory, q + 1) and (
-                profile[q * stages + int(memory.params[ends + t - 1])] >= state[IN_FORCE + t]
+                profile[q * stages + int(memory.params[ends + t - 1])] - base >= state[IN_FORCE + t]
             ):
                 t += 1
         state[run_to(memory, q)] = t
     running, need, runs_to = 0, view.worker.kv_allocated, run_to(memory, 0)
-    for k in range(num_active - 1, -1, -1):  # from the newest: of each stage the surplus is paused
+    base = begin_count(view, memory, segment_of)
+    for k in range(num_active):
         slot = view.active[k]
         q = group_of(memory, slot.prompt_len)
         at = q * stages + slot.num_output_tokens
         t = profile[segment_of + at]
-        if t >= state[runs_to + q] or profile[at] > state[IN_FORCE + t]:
-            profile[at] -= 1
-            pause(decision, slot)
-        else:
+        if t < state[runs_to + q] and counted(profile, at, base, state[IN_FORCE + t]):
             running += 1
             need += kv_growth(view.problem, slot, full_tokens(slot.num_prefill_left))
-    for k in range(num_active):
-        slot = view.active[k]
-        profile[group_of(memory, slot.prompt_len) * stages + slot.num_output_tokens] = 0
+        else:
+            pause(decision, slot)
     return running, need
 
 

@@ -40,15 +40,17 @@ from numpy.typing import NDArray
 from kvgym.baselines._deadlines import (
     BACK,
     BUDGET,
+    CRITICAL_AT,
     FOLLOWED_AT,
     FRONT,
     LIMIT,
     MAX_ACTIVE,
     MAX_DECODES,
+    OTHERS_AT,
     PAYING,
     RANKS,
+    ROOM_AT,
     SHORTEST,
-    SLOTS_AT,
     WAITING_AT,
     count_full,
     find_deadlines,
@@ -78,7 +80,6 @@ from kvgym.kernels import (
     need_of_tokens,
     needs_block,
     next_waiting,
-    pause_all,
     policy_kernel,
     ranked_pop,
     ranked_push,
@@ -288,20 +289,19 @@ def slai_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
     w, params = view.worker, memory.params
     if ranked(params):
         rank_waiting(view, memory)
-    critical = find_deadlines(view, memory)
+    critical = find_deadlines(view, decision, memory)
     keep = evict_until_somebody_runs(view, decision, memory, critical)
     free = view.problem.kv_capacity - w.kv_allocated
     for k in range(keep, w.num_active):
         free += held_by(view, view.active[k])
-    pause_all(view, decision)
 
     tokens, decodes = int(params[BUDGET]), int(params[MAX_DECODES])
-    ran, gained = run_decodes(view, memory, keep, True, min(tokens, decodes) if critical > 0 else 0, free)
+    ran, gained = run_decodes(view, memory, memory.state[CRITICAL_AT], keep, min(tokens, decodes), free)
     tokens, decodes, free = tokens - ran, decodes - ran, free - gained
     tokens, free, room = run_prefills(view, keep, tokens, free)
     if decision.record.num_evict == 0:
         tokens, decodes, free = admit_prefills(view, decision, memory, tokens, decodes, free, room)
-    run_decodes(view, memory, keep, False, min(tokens, decodes), free)
+    run_decodes(view, memory, memory.state[OTHERS_AT], keep, min(tokens, decodes), free)
     drop_full_plan(view, decision)
 
 
@@ -376,11 +376,11 @@ class SLAI(CompiledPolicy):
         return np.array(values, dtype=np.float64)
 
     def memory(self, system: SystemInfo) -> RuleMemory:
-        """Return an empty heap, and room for a deadline and an objective per slot."""
+        """Return an empty heap and lists, and room for a deadline and an objective per slot."""
         slots = max(min(system.max_requests, system.kv_capacity), 1)
         waiting_at = RANKS + system.max_requests
-        slots_at = waiting_at + 1 + system.max_requests
-        followed_at = slots_at + 1 + slots
-        state = np.zeros(followed_at + 1 + slots, np.int64)
-        state[[WAITING_AT, SLOTS_AT, FOLLOWED_AT]] = waiting_at, slots_at, followed_at
+        lists_at = waiting_at + 1 + system.max_requests + np.arange(5) * (1 + slots)
+        state = np.zeros(lists_at[-1], np.int64)
+        state[WAITING_AT] = waiting_at
+        state[[CRITICAL_AT, OTHERS_AT, ROOM_AT, FOLLOWED_AT]] = lists_at[:-1]
         return rule_memory(self.params(system), state=state, reals=np.zeros(2 * slots))

@@ -39,6 +39,8 @@ from kvgym.baselines._thresholds import (
     NUM_QUEUES,
     adjust_thresholds,
     admit_by_queue,
+    begin_count,
+    counted,
     drain_or_wait,
     evict_newest,
     fade_counts,
@@ -79,26 +81,25 @@ def leave_queues(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> 
 def plan_thresholds(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> tuple[int, int]:
     """Plan min(n_j, n_js) requests of each class that has reached its threshold, at each stage; pause others.
 
-    The profile counts the planned requests by class and stage and is zero before and after.
+    The profile counts the planned requests by class and stage.
 
     Returns:
         How many active requests run, and the memory needed.
     """
     profile, state, stages = memory.profile, memory.state, num_stages(view)
     running, need, quotas = 0, view.worker.kv_allocated, run_to(memory, 0)
-    for c in range(int(memory.params[NUM_QUEUES])):
+    classes = int(memory.params[NUM_QUEUES])
+    base = begin_count(view, memory, classes * stages)
+    for c in range(classes):
         state[quotas + c] = state[IN_FORCE + c] if reached(memory, c) else 0
     for k in range(view.worker.num_active):
         slot = view.active[k]
         at = slot.class_id * stages + slot.num_output_tokens + 1
-        if profile[at] < state[quotas + slot.class_id]:
-            profile[at] += 1
+        if counted(profile, at, base, state[quotas + slot.class_id]):
             running += 1
             need += kv_growth(view.problem, slot, full_tokens(slot.num_prefill_left))
         else:
             pause(decision, slot)
-    for k in range(view.worker.num_active if running > 0 else 0):
-        profile[view.active[k].class_id * stages + view.active[k].num_output_tokens + 1] = 0
     return running, need
 
 

@@ -188,9 +188,12 @@ def compare(
 
 def _report(comparison: Any, folder: Path) -> None:
     """Write the HTML report, or say what it would take."""
-    from kvgym.report import write_report
+    from kvgym.report import require, write_report
+    from kvgym.report.loading import load_matplotlib
 
     try:
+        require("matplotlib", "jinja2")
+        load_matplotlib()
         path = write_report(comparison, folder / "report.html", command=command_line())
     except ConfigError as error:
         console.err.print(f"no report: {error}", markup=False)

@@ -219,9 +219,12 @@ def _text(value: Any) -> str:
 
 def _report(result: SweepResult, folder: Path) -> None:
     """Write the HTML report, or say what it would take."""
-    from kvgym.report import write_sweep_report
+    from kvgym.report import require, write_sweep_report
+    from kvgym.report.loading import load_matplotlib
 
     try:
+        require("matplotlib", "jinja2")
+        load_matplotlib()
         path = write_sweep_report(
             result.to_frame(), result.fields, folder / "report.html", metrics=result.plan.metrics,
             title=f"Sweep: {result.plan.name}", lead=result.plan.summary, notes=result.notes(),

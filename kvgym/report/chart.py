@@ -95,6 +95,11 @@ class Chart(Figure):
         """
         self.panels[axes] = Panel(axes, x, y, z, title)
 
+    def forget(self) -> None:
+        """Forget what the axes show, so that other artists and numbers can take its place."""
+        self.panels.clear()
+        self._artists = 0
+
     def belong(self, policy: str, artists: Iterable[Artist]) -> None:
         """Mark artists as a policy's: a page hides them with it."""
         for artist in artists:

@@ -114,8 +114,8 @@ def _add_single_runs(page: Page, comparison: Comparison) -> None:
                 title=f"{plots.LATENCIES[name].label}, by class",
                 legend=ran,
             )
-    strips = [(plots.kv_memory(comparison, policies=[p], width=CHART_WIDTH), p) for p in ran]
     page.add(
-        "memory", strips, f"KV memory in use over time, {first}; dashed: capacity.{without}{cut}",
+        "memory", plots.memory_strips(comparison, width=CHART_WIDTH),
+        f"KV memory in use over time, {first}; dashed: capacity.{without}{cut}",
         title="KV memory in use", wide=True,
     )  # fmt: skip

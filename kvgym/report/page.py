@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -68,7 +68,7 @@ class Page:
     def add(
         self,
         name: str,
-        charts: Chart | Sequence[tuple[Chart, str | None]],
+        charts: Chart | Iterable[tuple[Chart, str | None]],
         caption: str,
         *,
         title: str = "",
@@ -79,16 +79,16 @@ class Page:
 
         Args:
             name: letters, of no other figure.
-            charts: its picture; or several, each with the policy that it shows alone, or None.
+            charts: its picture; or several, each with the policy that it shows alone, or None, taken one by one.
             caption: what it shows.
             title: heading.
             legend: policies to name above it.
             wide: whether it takes the whole width, pictures beside each other.
         """
-        pairs = [(charts, None)] if isinstance(charts, Chart) else list(charts)
+        pairs: Iterable[tuple[Chart, str | None]] = [(charts, None)] if isinstance(charts, Chart) else charts
         shown = []
         for i, (chart, policy) in enumerate(pairs):
-            own = name if len(pairs) == 1 else f"{name}-{i}"
+            own = name if isinstance(charts, Chart) else f"{name}-{i}"
             label = caption if policy is None else f"{policy}: {caption}"
             svg, self._charts[own] = inline_svg(chart, own, label)
             shown.append(ShownChart(Markup(svg), policy))

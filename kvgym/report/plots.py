@@ -6,13 +6,15 @@ figure says which line is which policy's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.patches import StepPatch
 from matplotlib.ticker import FuncFormatter
 
 from kvgym.errors import ConfigError
@@ -21,7 +23,17 @@ from kvgym.metrics import metric_info, scope_of
 from kvgym.report import series
 from kvgym.report.chart import Chart, Quantity
 from kvgym.report.numbers import figures
-from kvgym.report.style import GRID, INK, LineStyle, log_ticks, marked_lines, policy_styles, styled, text_of
+from kvgym.report.style import (
+    GRID,
+    INK,
+    STYLE,
+    LineStyle,
+    log_ticks,
+    marked_lines,
+    policy_styles,
+    styled,
+    text_of,
+)
 from kvgym.runner import SimulationResult
 
 Runs = Comparison | SimulationResult | Mapping[str, SimulationResult]
@@ -181,6 +193,34 @@ def kv_memory(runs: Runs, *, policies: Sequence[str] | None = None, width: float
     return chart
 
 
+def memory_strips(runs: Runs, *, width: float = WIDTH) -> Iterator[tuple[Chart, str]]:
+    """Go through the strips of :func:`kv_memory`, each as a chart of its own, and the policy that it is of.
+
+    It is one chart, in which only what differs is drawn anew: each has to be used before the next is asked for.
+    Where there is room for the axes is found when the first is drawn, as all have the same labels.
+
+    Args:
+        runs: what to draw.
+        width: in inches.
+    """
+    results, styles = examples_of(runs)
+    chart: Chart | None = None
+    labels = 0
+    for policy, result in results.items():
+        if chart is None or labels != _capacity(result):
+            chart, labels = kv_memory(runs, policies=[policy], width=width), _capacity(result)
+        else:
+            (ax,) = chart.axes
+            chart.set_layout_engine("none")
+            chart.forget()
+            for artist in (*ax.lines, *ax.patches):
+                artist.remove()
+            with mpl.rc_context(STYLE):
+                draw_memory(chart, ax, result, policy, styles[policy])
+                ax.set_title(text_of(policy), pad=3)
+        yield chart, policy
+
+
 @styled
 def waiting_queue(runs: Runs, *, width: float = WIDTH, legend: bool = True) -> Chart:
     """Waiting requests over time, counted after the admissions of each iteration.
@@ -319,19 +359,25 @@ def draw_bars(chart: Chart, ax: Axes, comparison: Comparison, metric: str, *, do
 
 def draw_memory(chart: Chart, ax: Axes, result: SimulationResult, policy: str, style: LineStyle) -> None:
     """Draw one strip of :func:`kv_memory` into axes."""
-    capacity = result.system.usable_capacity * len(result.worker)
+    capacity = _capacity(result)
     x, y = series.thin_steps(*series.step_series(series.iteration_log(result), "kv_tokens"))
     chart.panel(ax, TIME, Quantity("KV memory in use", "tokens"), title=policy)
     artists: list[Artist] = [
         *ax.plot(x, y, drawstyle="steps-post", color=style.color, linewidth=1.0, label=text_of(policy))
     ]
     if len(x) > 1:
-        artists.append(ax.stairs(y[:-1], x, fill=True, color=style.color, alpha=0.22, linewidth=0))
+        area = StepPatch(y[:-1], x, color=style.color, alpha=0.22, linewidth=0)
+        artists.append(ax.add_artist(area))  # unlike stairs, which looks for limits at every step
     chart.tell(ax, policy, "steps", {"x": x, "y": y}, artists=artists)
     ax.axhline(capacity, color=INK, linewidth=1.0, linestyle=(0, (4, 2)), label="capacity")
     ax.set_ylim(0, capacity * 1.12)
     ax.set_yticks([0, capacity])
     _thousands(ax)
+
+
+def _capacity(result: SimulationResult) -> int:
+    """Return how many tokens the memory of all workers holds."""
+    return result.system.usable_capacity * len(result.worker)
 
 
 def draw_legend(chart: Chart, policies: Iterable[str], styles: Mapping[str, LineStyle]) -> None:

@@ -15,6 +15,15 @@ from kvgym.report.style import INK, STYLE
 
 _NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"
 _CORNER = re.compile(rf"(z)|([ML])\s*({_NUMBER})\s+({_NUMBER})")
+_PARTS = re.compile(r"(<[^>]+>)")
+_TAG = re.compile(r"<[^>]+>")
+_PATH = re.compile(r' d="([^"]*)"')
+_GROUP = re.compile(rf' id="{GID}(\d+)\.\d+"')
+_PLACE = re.compile(r' (x|y|transform)="([^"]*)"')
+_FONT = re.compile(r'(font: [\d.]+px|font-family:) [^;"]*')
+_ID = re.compile(r' id="([^"]+)"')
+_REFERENCE = re.compile(r'(href="|url\()#([^")]+)')
+_DIGITS = re.compile(r"-?\d+\.\d{3,}")
 _LONG = 400
 """From so many letters on a path is drawn to a tenth of a point."""
 
@@ -45,7 +54,7 @@ def inline_svg(chart: Chart, name: str, label: str) -> tuple[str, list[dict[str,
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
     body = re.sub(r"<!--.*?-->\s*", "", body, flags=re.DOTALL)
     # Only inside tags, so that no text of the user's is touched.
-    body = _bare(re.sub(r"<[^>]+>", lambda tag: _adapt(tag.group()), body), name)
+    body = _bare(_TAG.sub(lambda tag: _adapt(tag.group()), body), name)
     opening = (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}" '
         f'preserveAspectRatio="xMinYMin" data-chart="{name}">'
@@ -54,32 +63,32 @@ def inline_svg(chart: Chart, name: str, label: str) -> tuple[str, list[dict[str,
 
 
 def _adapt(tag: str) -> str:
-    tag = re.sub(r' d="([^"]*)"', lambda path: f' d="{_shorten(path.group(1))}"', tag)
-    tag = re.sub(rf' id="{GID}(\d+)\.\d+"', r' class="p\1"', tag)
-    tag = re.sub(r' (x|y|transform)="([^"]*)"', _round_place, tag)
-    tag = re.sub(r'(font: [\d.]+px|font-family:) [^;"]*', r"\1 sans-serif", tag)
+    if tag == "</g>":
+        return tag
+    tag = _PATH.sub(lambda path: f' d="{_shorten(path.group(1))}"', tag)
+    tag = _GROUP.sub(r' class="p\1"', tag)
+    tag = _PLACE.sub(_round_place, tag)
+    tag = _FONT.sub(r"\1 sans-serif", tag)
     return tag.replace("xlink:href=", "href=").replace(INK, "currentColor")
 
 
 def _round_place(attribute: re.Match[str]) -> str:
-    numbers = re.sub(r"-?\d+\.\d{3,}", lambda n: _rounded(n.group(), 2), attribute.group(2))
+    numbers = _DIGITS.sub(lambda n: _rounded(n.group(), 2), attribute.group(2))
     return f' {attribute.group(1)}="{numbers}"'
 
 
 def _bare(body: str, name: str) -> str:
     """Leave out ids that nothing refers to, groups that say nothing and space between tags; number the other ids."""
-    used = dict.fromkeys(re.findall(r'(?:href="|url\()#([^")]+)', body))
+    used = dict.fromkeys(old for _, old in _REFERENCE.findall(body))
     ids = {old: f"{name}-{i}" for i, old in enumerate(used)}
     parts: list[str] = []
     kept: list[bool] = []  # of the groups that are open
-    for part in re.split(r"(<[^>]+>)", body):
+    for part in _PARTS.split(body):
         if not part.startswith("<"):
             parts.append(part if part.strip() else "")
             continue
-        tag = re.sub(
-            r' id="([^"]+)"', lambda i: f' id="{ids[i.group(1)]}"' if i.group(1) in ids else "", part
-        )
-        tag = re.sub(r'(href="|url\()#([^")]+)', lambda i: f"{i.group(1)}#{ids[i.group(2)]}", tag)
+        tag = _ID.sub(lambda i: f' id="{ids[i.group(1)]}"' if i.group(1) in ids else "", part)
+        tag = _REFERENCE.sub(lambda i: f"{i.group(1)}#{ids[i.group(2)]}", tag)
         if tag == "<g/>":
             continue
         if tag.startswith("<g") and tag[2] in " >":
@@ -95,7 +104,7 @@ def _bare(body: str, name: str) -> str:
 def _shorten(path: str) -> str:
     """Return a path in few letters: rounded, and what is level or upright written as such."""
     if re.search(r"[CQ]", path):
-        return re.sub(r"-?\d+\.\d{3,}", lambda n: _rounded(n.group(), 2), " ".join(path.split()))
+        return _DIGITS.sub(lambda n: _rounded(n.group(), 2), " ".join(path.split()))
     digits = 1 if len(path) > _LONG else 2
     parts: list[str] = []
     last = ("", "")

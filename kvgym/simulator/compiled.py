@@ -19,7 +19,7 @@ from numba.core.errors import NumbaError
 from kvgym.simulator.code_cache import cache_dir, compiled_once, expected_seconds
 from kvgym.simulator.compile_errors import kernel_error
 from kvgym.simulator.debug import CHECKED
-from kvgym.simulator.numba_internals import INTO_CALLERS, SURPRISE, WITHOUT_COUNTING
+from kvgym.simulator.numba_internals import INTO_CALLERS, SURPRISE, WITHOUT_COUNTING, load_array_functions
 
 _LOCK = threading.RLock()
 _config: Any = numba.config
@@ -166,6 +166,7 @@ class Kernel:
     def _compile(self) -> Any:
         if _config.DISABLE_JIT:
             return self.function
+        load_array_functions()
         marker, previous = self._marker(), _config.CACHE_DIR
         _config.CACHE_DIR = str(marker.parent)
         try:

@@ -15,6 +15,9 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import numba
@@ -95,6 +98,25 @@ WITHOUT_COUNTING: dict[str, Any] = {"_nrt": False} if SURPRISE is None else {}
 
 INTO_CALLERS: dict[str, Any] = {"forceinline": True} if SURPRISE is None else {}
 """Options by which machine code of a helper is put into that of its callers."""
+
+
+_LINEAR_ALGEBRA = "scipy.linalg.cython_blas"
+
+
+def load_array_functions() -> None:
+    """Load what Numba knows of arrays, which it does with the first code that it compiles or loads.
+
+    It imports SciPy's linear algebra for that, to see whether it is there. Kernels have no use for it, and it takes
+    longer than all that they need. So something else stands there meanwhile; code that multiplies matrices
+    imports it where it is compiled.
+    """
+    if SURPRISE is not None or _LINEAR_ALGEBRA in sys.modules or find_spec("scipy") is None:
+        return
+    sys.modules[_LINEAR_ALGEBRA] = ModuleType(_LINEAR_ALGEBRA)
+    try:
+        import_module("numba.np.arraymath")
+    finally:
+        del sys.modules[_LINEAR_ALGEBRA]
 
 
 def array_opener(array: Any) -> Callable[..., Any]:
