@@ -167,7 +167,7 @@ def make_token(
     apart, late = 0, False
     if output > slot.num_delivered_tokens and slot.last_token_time == last_batch_end:
         slot.last_token_time = end
-        slot.max_token_gap = max(slot.max_token_gap, end - last_batch_end)  # no branch: nobody could foresee it
+        slot.max_token_gap = max(slot.max_token_gap, end - last_batch_end)  # a branch would be guessed wrong
     else:  # if not late, it was made before progress was lost: the user has it already and waits
         apart = 1
         late = output > slot.num_delivered_tokens

@@ -44,15 +44,16 @@ def heap_pop(state: Any, at: int) -> int:
     base, length = at + 1, state[at] - 1
     top, key = state[base], state[base + length]
     state[at] = length
+    # The last key belongs near the bottom: the gap at the top goes all the way down, without a look at it, ...
     k, child = 0, 1
-    while child + 1 < length:  # the last key belongs near the bottom: a gap goes all the way down, without a look at it
+    while child + 1 < length:
         child += 1 if state[base + child + 1] < state[base + child] else 0
         state[base + k] = state[base + child]
         k, child = child, 2 * child + 1
     if child < length:
         state[base + k] = state[base + child]
         k = child
-    while k > 0:  # and from there up to its place
+    while k > 0:  # ... and from there up to its place
         parent = (k - 1) >> 1
         if state[base + parent] <= key:
             break
