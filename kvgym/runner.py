@@ -164,7 +164,7 @@ def simulate(
     watch = None if window is None else Watch(simulation, window)
 
     def outcome() -> SimulationResult:
-        result = result_of(simulation, policy)
+        result = result_of(simulation, policy, given_up=True)
         kept = result if log else replace(result, log=None, moves=None)
         return kept if watch is None else replace(kept, window=watch.measured())
 
@@ -278,7 +278,7 @@ def copy_of(table: NDArray[Any]) -> NDArray[Any]:
 
 
 def final_records(
-    requests: NDArray[Any], active: NDArray[Any], num_active: NDArray[np.int64]
+    requests: NDArray[Any], active: NDArray[Any], num_active: NDArray[np.int64], *, copied: bool = True
 ) -> NDArray[Any]:
     """Return request records in which those still active carry what their slots hold.
 
@@ -286,8 +286,9 @@ def final_records(
         requests: dtype REQUEST, (n,).
         active: dtype SLOT, (r, slots).
         num_active: slots in use of each worker, (r,).
+        copied: whether they go to a copy; else to ``requests``.
     """
-    records = copy_of(requests)
+    records = copy_of(requests) if copied else requests
     for slot in (slot for row, count in zip(active, num_active, strict=True) for slot in row[:count]):
         r = records[slot["request_id"] : slot["request_id"] + 1]
         for name in (
@@ -302,14 +303,21 @@ def final_records(
     return records
 
 
-def result_of(simulation: Simulation, policy: Policy) -> SimulationResult:
-    """Return the outcome of a simulation, so far if it has not ended."""
+def result_of(simulation: Simulation, policy: Policy, *, given_up: bool = False) -> SimulationResult:
+    """Return the outcome of a simulation, so far if it has not ended.
+
+    Args:
+        simulation: the simulation.
+        policy: of its first worker.
+        given_up: whether it will not go on, nor be looked at: the result takes its records, which are not copied.
+    """
+    active, num_active = simulation.active, simulation.workers["num_active"]
     tracker, kept = simulation.tracker[0], bool(simulation.problem[0]["keep_log"])
     return SimulationResult(
         policy=policy,
         system=simulation.system,
         table=simulation.table,
-        requests=final_records(simulation.requests, simulation.active, simulation.workers["num_active"]),
+        requests=final_records(simulation.requests, active, num_active, copied=not given_up),
         worker=simulation.workers,
         log=simulation.log[: int(tracker["num_log"])] if kept else None,
         gap_counts=simulation.gap_counts,

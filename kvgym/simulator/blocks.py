@@ -31,6 +31,14 @@ def allocated(p: Any, tokens: int) -> int:
 
 
 @jit_inline
+def whole_blocks(size: int, tokens: int) -> int:
+    """Return the tokens of the whole blocks, of ``size`` tokens each, that so many tokens make."""
+    if size & (size - 1) == 0:
+        return tokens & -size
+    return tokens // size * size
+
+
+@jit_inline
 def kv_growth(p: Any, row: Any, tokens: int) -> int:
     """Return the memory a slot or a waiting request gains by processing ``tokens``, in allocated tokens.
 

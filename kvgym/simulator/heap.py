@@ -41,22 +41,24 @@ def heap_push(state: Any, at: int, key: int) -> None:
 @jit
 def heap_pop(state: Any, at: int) -> int:
     """Remove and return the smallest key."""
-    base = at + 1
-    top = state[base]
-    state[at] -= 1
-    length = state[at]
-    key = state[base + length]
-    k = 0
-    while True:
-        child = 2 * k + 1
-        if child >= length:
-            break
-        if child + 1 < length and state[base + child + 1] < state[base + child]:
-            child += 1
-        if key <= state[base + child]:
-            break
+    base, length = at + 1, state[at] - 1
+    top, key = state[base], state[base + length]
+    state[at] = length
+    # The last key belongs near the bottom: the gap at the top goes all the way down, without a look at it, ...
+    k, child = 0, 1
+    while child + 1 < length:
+        child += 1 if state[base + child + 1] < state[base + child] else 0
+        state[base + k] = state[base + child]
+        k, child = child, 2 * child + 1
+    if child < length:
         state[base + k] = state[base + child]
         k = child
+    while k > 0:  # ... and from there up to its place
+        parent = (k - 1) >> 1
+        if state[base + parent] <= key:
+            break
+        state[base + k] = state[base + parent]
+        k = parent
     state[base + k] = key
     return top
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.simulator.blocks import allocated
+from kvgym.simulator.blocks import allocated, whole_blocks
 from kvgym.simulator.compiled import jit
 
 
@@ -87,7 +87,7 @@ def blocked_for(profile: Any, offset: int, first: int, rounds: int, limit: int, 
         block_size: tokens of a block.
     """
     part, bound = profile[offset : max(offset, offset + rounds)], np.int32(0)
-    excess, k = np.int32(first - limit // block_size * block_size), np.int32(1)
+    excess, k = np.int32(first - whole_blocks(block_size, limit)), np.int32(1)
     for x in range(part.shape[0]):
         bound = max(bound, min(np.int32(part[x] + excess), k))
         excess = np.int32(excess + 1)

@@ -10,6 +10,7 @@ from typing import Any
 
 from kvgym.simulator.agenda import NEVER, NOW, put_down
 from kvgym.simulator.apply_decision import detach
+from kvgym.simulator.batch import move_up
 from kvgym.simulator.boundary import Run, advance_clock, belong, expected_tokens, join
 from kvgym.simulator.cluster_tables import Cluster, i4_at, run_of
 from kvgym.simulator.compiled import jit
@@ -51,14 +52,10 @@ def depart(w: Any, r: Any) -> None:
 def hand_over(run: Run) -> None:
     """Let requests whose prefill has ended leave a prefill worker, in order of activation."""
     w, t = run.w, run.tracker
-    kept = 0
+    gone = stay = 0
     for k in range(w.num_active):
         slot = run.active[k]
         if slot.num_prefill_left > 0:
-            if k != kept:
-                run.active[kept] = run.active[k]
-                run.targets[kept] = run.targets[k]
-            kept += 1
             continue
         i = slot.request_id
         r = run.requests[i]
@@ -71,7 +68,11 @@ def hand_over(run: Run) -> None:
         else:
             run.requests[t.handoff_tail].queue_next = i
         t.handoff_tail = i
-    w.num_active = kept
+        move_up(run.active, run.targets, stay, k, gone)
+        stay = k + 1
+        gone += 1
+    move_up(run.active, run.targets, stay, w.num_active, gone)
+    w.num_active -= gone
 
 
 @jit
@@ -154,15 +155,11 @@ def withdraw(w: Any, queued: Any, i: int) -> None:
 @jit
 def leave_batch(run: Run, i: int) -> None:
     """Take an active request out of the active set, with what its slot knows."""
-    w, gone = run.w, 0
-    for k in range(w.num_active):
-        slot = run.active[k]
-        if slot.request_id == i:
-            detach(run.problem, w, run.requests[i], slot)
-            gone = 1
-        elif gone == 1:
-            run.active[k - 1] = run.active[k]
-            run.targets[k - 1] = run.targets[k]
+    w, k = run.w, 0
+    while run.active[k].request_id != i:
+        k += 1
+    detach(run.problem, w, run.requests[i], run.active[k])
+    move_up(run.active, run.targets, k + 1, w.num_active, 1)
     w.num_active -= 1
 
 

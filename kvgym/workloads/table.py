@@ -27,7 +27,7 @@ _OPTIONAL = {
     "tbt_slo": ("tbt_slo", np.inf),
 }
 
-_ROWS = 1024  # rows written at a time
+_ROWS = 4096  # rows written at a time
 
 
 @dataclass(frozen=True, eq=False)

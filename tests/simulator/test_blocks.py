@@ -14,9 +14,12 @@ from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError, InvalidDecisionError, WorkloadError
 from kvgym.metrics import worker_metrics
 from kvgym.policy import Decision
+from kvgym.simulator.blocks import whole_blocks as compiled_whole_blocks
+from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.system import Worker
 
 UNIT = UnitBatchTime()
+whole_blocks = uncompiled(compiled_whole_blocks)
 
 
 def memory(simulation: Any) -> tuple[int, int]:
@@ -31,6 +34,11 @@ def memory(simulation: Any) -> tuple[int, int]:
 def test_a_block_is_a_whole_number_of_tokens(size: Any) -> None:
     with pytest.raises(ConfigError, match=r"block_size = .*expected a whole number of tokens ≥ 1"):
         System(20, UNIT, block_size=size)
+
+
+@pytest.mark.parametrize("size", [1, 3, 16, 24])
+def test_whole_blocks_among_tokens(size: int) -> None:
+    assert [whole_blocks(size, tokens) for tokens in range(100)] == [t // size * size for t in range(100)]
 
 
 def test_a_block_fits_into_every_worker() -> None:

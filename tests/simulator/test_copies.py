@@ -13,7 +13,7 @@ import pytest
 from clusters import UNIT, workload
 
 from kvgym.policy import make_policy
-from kvgym.runner import prepare_run, simulate
+from kvgym.runner import prepare_run, result_of, simulate
 from kvgym.simulator.system import System, Worker
 
 SYSTEM = System.cluster([Worker(40, UNIT), Worker(60, UNIT), Worker(50, UNIT)])
@@ -55,6 +55,20 @@ def test_a_copy_outlives_the_run():
     assert twin.resume()
     assert twin.requests.tobytes() == expected.tobytes()
     assert len(kept) == 300
+
+
+def test_the_result_of_a_run_that_will_not_go_on_takes_its_records():
+    system = System(60, UNIT, horizon=9.0)
+    policy = make_policy("fcfs")
+    run, _ = prepare_run(system, TABLE, policy)
+    run.run(policy.kernel, policy.arguments())
+    assert run.worker["num_active"] > 0
+    kept = result_of(run, policy)
+    assert not np.shares_memory(kept.requests, run.requests)
+    taken = result_of(run, policy, given_up=True)
+    assert taken.requests is run.requests
+    assert taken.requests.tobytes() == kept.requests.tobytes()
+    assert simulate(system, TABLE, "fcfs").requests.tobytes() == kept.requests.tobytes()
 
 
 def test_another_process_goes_on(tmp_path):
