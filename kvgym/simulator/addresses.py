@@ -16,7 +16,13 @@ from numba import types
 from numba.extending import intrinsic
 
 from kvgym.simulator.compiled import jit_disabled
-from kvgym.simulator.numba_internals import SURPRISE, array_opener, function_addresses, function_maker
+from kvgym.simulator.numba_internals import (
+    SURPRISE,
+    array_opener,
+    fetcher,
+    function_addresses,
+    function_maker,
+)
 from kvgym.simulator.tables import as_records
 
 
@@ -55,6 +61,16 @@ def view_at(dtype: Any, dimensions: int = 1) -> Any:
     found.opens = np.dtype(dtype)
     found.python_twin = lambda address, *shape: _view_in_python(dtype, int(address), tuple(map(int, shape)))
     return found
+
+
+@intrinsic
+def _fetch(typing: Any, address: Any) -> Any:
+    return types.void(types.int64), fetcher
+
+
+fetch: Any = _fetch
+"""Has the cache line at an address brought near while the work goes on: a hint, which changes nothing."""
+fetch.python_twin = lambda address: None
 
 
 _HELD: dict[int, Any] = {}

@@ -64,17 +64,22 @@ def measure_load(run: Run) -> None:
 
 
 @jit
-def count_gap(gap_counts: Any, gap_sums: Any, gap: float, count: int) -> None:
-    """Add ``count`` token gaps of ``gap`` seconds to the histogram."""
-    per_octave = gap_counts.shape[0] // GAP_OCTAVES
-    if per_octave == 0:
-        return  # not wanted
-    bin_ = 0
+def gap_bin(gap: float, bins: int) -> int:
+    """Return the bin of a gap of so many seconds in a histogram of so many bins."""
+    per_octave, found = bins // GAP_OCTAVES, 0
     if gap > 0.0:
         bits = np.float64(gap).view(np.int64)  # of 2^octave (1 + fraction); a call of frexp takes longer
         octave, fraction = (bits >> 52) - 1023, (bits & (2**52 - 1)) * 2.0**-52
-        bin_ = (octave + 1 - GAP_MIN_EXPONENT) * per_octave + int(fraction * per_octave)
-    bin_ = min(max(bin_, 0), gap_counts.shape[0] - 1)
+        found = (octave + 1 - GAP_MIN_EXPONENT) * per_octave + int(fraction * per_octave)
+    return min(max(found, 0), bins - 1)
+
+
+@jit
+def count_gap(gap_counts: Any, gap_sums: Any, gap: float, count: int) -> None:
+    """Add ``count`` token gaps of ``gap`` seconds to the histogram."""
+    if gap_counts.shape[0] == 0:
+        return  # not wanted
+    bin_ = gap_bin(gap, gap_counts.shape[0])
     gap_counts[bin_] += count
     gap_sums[bin_] += gap * count
 

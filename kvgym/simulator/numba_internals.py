@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 import numba
+from llvmlite import ir
 from numba import types
 
 FIRST, LAST = (0, 61), (0, 68)
@@ -165,6 +166,17 @@ def function_maker(kind: Any) -> Callable[..., Any]:
         return out._getvalue()
 
     return generate
+
+
+def fetcher(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Generate the code of an intrinsic ``(address) -> None`` that has the cache line there brought near."""
+    pointer, number = context.get_value_type(types.voidptr), context.get_value_type(types.int32)
+    prefetch = builder.module.declare_intrinsic(
+        "llvm.prefetch", [pointer], ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+    )
+    to_write, near, data = (number(choice) for choice in (1, 3, 1))
+    builder.call(prefetch, [builder.inttoptr(arguments[0], pointer), to_write, near, data])
+    return context.get_dummy_value()
 
 
 def _refuse_if_unknown() -> None:

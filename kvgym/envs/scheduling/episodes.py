@@ -39,6 +39,7 @@ from kvgym.simulator.debug import check, watched
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED, GAP_OCTAVES, UNKNOWN
 from kvgym.simulator.view import SystemView
+from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload
 
@@ -225,10 +226,10 @@ class Episodes(Arrays):
             self._use(index, Block(self._sizes(2 * len(table)), self.settings))
         block = slot.block
         block.memory[:] = self._beginning(block.sizes)
-        block["problem"][:] = self.system.to_record(table, self._needs, log=False)
+        words(block["problem"])[:] = words(self.system.to_record(table, self._needs, log=False))
         if "class_rates" in self._needs:
             block["episode"][0]["classes"] = class_table(table.classes)
-        block["workload"][: len(table)] = table.to_records()
+        words(block["workload"])[: len(table)] = words(table.to_records())
         slot.table = table
         if self.reference is not None:
             system = replace(self.system, stall_limit=None)  # that of the agent would end slow starters

@@ -33,6 +33,13 @@ RULE_TABLES = tuple(f"rule_{name}" for name in RuleMemory._fields)
 """Names of the tables that hold the memory of a kind's rule, in the order of :class:`RuleMemory`."""
 
 
+NEAR = (
+    "problem", "tracker", "workers", "decision", "load", "episode", "window", "seen_waiting", "seen_active",
+    "active", "targets", "finished", "queued", "admit", "admit_tokens", "evict",
+)  # fmt: skip
+"""Tables that every step touches; they lie together, before "active" those of which all is in use."""
+
+
 class Sizes(NamedTuple):
     """Lengths that decide the layout of a block.
 
@@ -89,13 +96,15 @@ class Sizes(NamedTuple):
     def places(self) -> tuple[list[int], int]:
         """Return where each table begins in a block and how long that is, bytes.
 
-        Tables begin on cache lines; in the checked build there are canaries before, between and behind them.
+        Those of :data:`NEAR` come first. Tables begin on cache lines; in the checked build there are canaries before,
+        between and behind them.
         """
-        begins, end = [], GAP
-        for _, dtype, length in self.layout():
-            begins.append(end)
-            end += -(-np.dtype(dtype).itemsize * length // LINE) * LINE + GAP
-        return begins, end
+        tables = {name: np.dtype(dtype).itemsize * length for name, dtype, length in self.layout()}
+        begins, end = dict.fromkeys(tables, 0), GAP
+        for name in (*NEAR, *(name for name in tables if name not in NEAR)):
+            begins[name] = end
+            end += -(-tables[name] // LINE) * LINE + GAP
+        return list(begins.values()), end
 
     @property
     def num_bytes(self) -> int:
@@ -249,7 +258,7 @@ class Block:
             self._canary = np.ones(total, bool)
             for begin, table in zip(begins, self.tables.values(), strict=True):
                 self._canary[begin : begin + table.nbytes] = False
-            self._begins = begins
+            self._places = sorted(zip(begins, self.tables, strict=True))
             self.memory[self._canary] = CANARY
 
     def check(self, who: str) -> None:
@@ -263,9 +272,8 @@ class Block:
         """
         wrong = np.flatnonzero(self._canary & (self.memory != CANARY))
         if len(wrong):
-            before = int(np.searchsorted(self._begins, wrong[0])) - 1
-            names = list(self.tables)
-            raise damage(who, names[max(before, 0)], "before" if before < 0 else "behind")
+            before = [name for begin, name in self._places if begin < wrong[0]]
+            raise damage(who, before[-1] if before else self._places[0][1], "behind" if before else "before")
 
     def __getstate__(self) -> NoReturn:
         """Refuse to be copied or pickled: addresses would be those of this block.

@@ -10,13 +10,14 @@ from typing import Any
 
 from numba import types
 
-from kvgym.envs.scheduling.memory import NUM_TABLES
+from kvgym.envs.scheduling.memory import LINE, NUM_TABLES
 from kvgym.envs.scheduling.tables import EPISODE, SEEN, SETTINGS
 from kvgym.envs.scheduling.window import Env
-from kvgym.simulator.addresses import function_at, view_at
+from kvgym.simulator.addresses import fetch, function_at, view_at
+from kvgym.simulator.batch import gap_bin
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import Run
-from kvgym.simulator.compiled import jit_expand
+from kvgym.simulator.compiled import jit_expand, jit_inline
 from kvgym.simulator.rule import RuleMemory, RuleView, view_of
 from kvgym.simulator.tables import (
     DECISION,
@@ -77,6 +78,38 @@ def open_environment(where: Any) -> Env:
         seen_at(where[25], where[NUM_TABLES + 25]),
         seen_at(where[26], where[NUM_TABLES + 26]),
     )
+
+
+_SLOT_BYTES, _REQUEST_BYTES, _WORKLOAD_BYTES = SLOT.itemsize, REQUEST.itemsize, WORKLOAD.itemsize
+
+
+@jit_inline
+def fetch_lines(address: int, size: int) -> None:
+    """Have ``size`` bytes brought into the cache while the work goes on."""
+    for line in range(address, address + size, LINE):
+        fetch(line)
+
+
+@jit_inline
+def fetch_environment(soon: Any, later: Any) -> None:
+    """Have what steps touch of two environments brought into the cache, while another one is stepped.
+
+    Tables that are in use as a whole (:data:`~kvgym.envs.scheduling.memory.NEAR`) come one environment earlier than the
+    rest: which part of the rest a step touches stands in them.
+    """
+    fetch_lines(later[0], later[10] - later[0])
+    tracker, w = tracker_at(soon[1], 1)[0], worker_at(soon[2], 1)[0]
+    fetch_lines(soon[10], w.num_active * _SLOT_BYTES)
+    fetch_lines(soon[11], w.num_active * 4)
+    for table in range(12, 15):  # lists of requests: their beginnings
+        fetch(soon[table])
+    usual = gap_bin(w.batch_duration, soon[NUM_TABLES + 17])  # batches take about as long as the one before
+    fetch(soon[17] + 8 * usual)
+    fetch(soon[18] + 8 * usual)
+    fetch(soon[8] + tracker.next_arrival * _WORKLOAD_BYTES)
+    fetch_lines(soon[9] + tracker.next_arrival * _REQUEST_BYTES, _REQUEST_BYTES)
+    fetch_lines(soon[9] + w.queue_head * _REQUEST_BYTES, _REQUEST_BYTES)
+    fetch_lines(soon[9] + w.queue_tail * _REQUEST_BYTES, _REQUEST_BYTES)
 
 
 @jit_expand

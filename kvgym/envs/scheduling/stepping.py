@@ -22,7 +22,14 @@ from kvgym.envs.scheduling.actions.reading import inside, write_rows
 from kvgym.envs.scheduling.components import PART_SIGNATURE, TERM_SIGNATURE
 from kvgym.envs.scheduling.memory import CHECK, FIRST, GIVEN, LAST, WIDTHS, WORK
 from kvgym.envs.scheduling.observations import write_observation
-from kvgym.envs.scheduling.opening import f8_at, i8_at, open_environment, open_term_memory, open_view
+from kvgym.envs.scheduling.opening import (
+    f8_at,
+    fetch_environment,
+    i8_at,
+    open_environment,
+    open_term_memory,
+    open_view,
+)
 from kvgym.envs.scheduling.window import Env, window_update
 from kvgym.simulator.addresses import function_at, view_at
 from kvgym.simulator.boundary import next_boundary
@@ -39,6 +46,9 @@ STEP, START, BEGIN, COMPOSE, LOOK = 1, 2, 3, 4, 5
 
 # Outcome of an environment's step.
 RUNNING, TERMINATED, TRUNCATED, FAILED = 0, 1, 2, 3
+
+MANY = 512
+"""Environments of a call from which on what steps touch does not stay in a core's own cache between two steps."""
 
 
 @jit
@@ -266,6 +276,8 @@ def step_envs(order: Any) -> int:
     apply = apply_at(s.apply_function[0], s.apply_function[1])
     failed = 0
     for n in range(first, last):
+        if last - first >= MANY and n + 2 < last:
+            fetch_environment(control[n + 1], control[n + 2])
         if todo[n] == 0:
             continue
         where = control[n]

@@ -14,9 +14,12 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
 
 from kvgym.envs import SCHEDULING_IDS as IDS
-from kvgym.envs.scheduling.memory import NUM_TABLES
+from kvgym.envs.scheduling.memory import LINE, NEAR, NUM_TABLES, Sizes
+from kvgym.envs.scheduling.opening import fetch_environment
+from kvgym.envs.scheduling.stepping import MANY
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError
+from kvgym.simulator.compiled import uncompiled
 
 N = 3
 MODES = tuple(AutoresetMode)
@@ -235,6 +238,29 @@ def test_any_number_of_threads_gives_the_same_bits(mode, small, equal):
     assert ends >= 5
     others[0].close()
     assert equal(others[1].reset(seed=2), alone.reset(seed=2))
+
+
+def test_what_steps_touch_is_fetched_ahead_without_a_change(small, equal):
+    """So many in a call are, half of them are not; fetching is a hint, which uncompiled code does without."""
+    alone, halves = (ServingVectorEnv(MANY, num_threads=n, **{**small, **TINY}) for n in (1, 2))
+    assert equal(alone.reset(seed=1), halves.reset(seed=1))
+    for _ in range(5):
+        actions = alone.action_masks()[:, 1].astype(np.int64)
+        assert equal(alone.step(actions), halves.step(actions))
+    before = [slot.block.memory.copy() for slot in alone.episodes.slots[:2]]
+    uncompiled(fetch_environment)(*alone.episodes.control[:2])
+    for slot, memory in zip(alone.episodes.slots, before, strict=False):
+        np.testing.assert_array_equal(slot.block.memory, memory)
+
+
+def test_what_every_step_touches_lies_together():
+    """First, and without anything between, whatever the other tables are."""
+    sizes = Sizes(300, 200, 7, 302, 80)
+    places = dict(zip((name for name, _, _ in sizes.layout()), sizes.places()[0], strict=True))
+    order = sorted(places, key=lambda name: (places[name], name not in NEAR))
+    assert set(order[: len(NEAR)]) == set(NEAR)
+    assert order[0] == "problem"
+    assert all(place % LINE == 0 for place in places.values())
 
 
 def test_threads_refuse_an_action_before_anything_changes(small, equal):
