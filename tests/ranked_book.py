@@ -345,7 +345,9 @@ class RankedBook(Policy):
     def best(self, items: Batch, stay: list[Job]) -> tuple[Batch, float]:
         """Return the prefix of the items that is worth most, and its duration."""
         w = self.weights
-        power = w["cost"] + w["cost_pressure"] * self.pressure + w["cost_room"] * self.room()
+        power = w["cost"] + w["cost_pressure"] * self.pressure
+        share = len(self.waiting) / (1 + len(self.running) + len(self.waiting))
+        power += (w["cost_room"] + w["cost_waiting"] * share) * self.room()
         power += w["cost_active"] * math.log(1 + len(self.view.active))
         power = max(power, w["cost_least"])
         pressed = [job for job in stay if job.has_objective and self.spare(job) >= 0]

@@ -11,6 +11,7 @@ from kvgym.baselines.ranked.layout import (
     COST_LEAST,
     COST_PRESSURE,
     COST_ROOM,
+    COST_WAITING,
     DEADLINES,
     EVICT_KV,
     FREE,
@@ -139,9 +140,12 @@ def number_late(view: RuleView, memory: RuleMemory, seconds: float) -> int:
 @jit_inline
 def cost_power(view: RuleView, memory: RuleMemory) -> Any:
     """Return the power of a batch's duration that its worth is divided by: by who waits or is active, and memory."""
-    p, free = memory.params, view.problem.kv_capacity - view.worker.kv_allocated
-    power = p[COST] + p[COST_PRESSURE] * memory.reals[PRESSURE] + p[COST_ROOM] * (free / (free + HALF_ROOM))
-    power += p[COST_ACTIVE] * math.log(1.0 + view.worker.num_active)
+    p, w = memory.params, view.worker
+    free = view.problem.kv_capacity - w.kv_allocated
+    waiting = w.num_waiting / (1 + w.num_active + w.num_waiting)
+    power = p[COST] + p[COST_PRESSURE] * memory.reals[PRESSURE]
+    power += (p[COST_ROOM] + p[COST_WAITING] * waiting) * (free / (free + HALF_ROOM))
+    power += p[COST_ACTIVE] * math.log(1.0 + w.num_active)
     return max(power, p[COST_LEAST])
 
 

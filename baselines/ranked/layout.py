@@ -34,6 +34,7 @@ GROUPS = 9
     COST,
     COST_PRESSURE,
     COST_ROOM,
+    COST_WAITING,
     COST_ACTIVE,
     COST_LEAST,
     LATE,
@@ -41,7 +42,7 @@ GROUPS = 9
     GROWTH,
     EVICT_KV,
     NUM_WEIGHTS,
-) = range(25)
+) = range(26)
 
 # Parameters behind the weights: units of the network (0: none), then its numbers.
 HIDDEN, NETWORK = NUM_WEIGHTS, NUM_WEIGHTS + 1

@@ -195,6 +195,7 @@ class Ranked(CompiledPolicy):
         cost: float = 1.2,
         cost_pressure: float = 0.0,
         cost_room: float = 0.0,
+        cost_waiting: float = 0.0,
         cost_active: float = 0.0,
         cost_least: float = 0.0,
         late: float = 1.0,
@@ -226,6 +227,8 @@ class Ranked(CompiledPolicy):
             cost: power of a batch's duration that its worth is divided by.
             cost_pressure: the same, times log(1 + waiting / (1 + active)).
             cost_room: the same, times f / (f + 2,048), f being the tokens for which there is free memory.
+            cost_waiting: the same, times f / (f + 2,048) and the share of those present that wait,
+                waiting / (1 + active + waiting).
             cost_active: the same, times log(1 + active).
             cost_least: the power is at least this.
             late: how much less a batch is worth per request whose next token it makes late, a logarithm.
@@ -261,6 +264,7 @@ class Ranked(CompiledPolicy):
                     cost,
                     cost_pressure,
                     cost_room,
+                    cost_waiting,
                     cost_active,
                     cost_least,
                     late,

@@ -68,7 +68,7 @@ def gap_bin(gap: float, bins: int) -> int:
     """Return the bin of a gap of so many seconds in a histogram of so many bins."""
     per_octave, found = bins // GAP_OCTAVES, 0
     if gap > 0.0:
-        bits = np.float64(gap).view(np.int64)  # of 2^octave (1 + fraction); a call of frexp takes longer
+        bits = int(np.float64(gap).view(np.int64))  # of 2^octave (1 + fraction); a call of frexp takes longer
         octave, fraction = (bits >> 52) - 1023, (bits & (2**52 - 1)) * 2.0**-52
         found = (octave + 1 - GAP_MIN_EXPONENT) * per_octave + int(fraction * per_octave)
     return min(max(found, 0), bins - 1)

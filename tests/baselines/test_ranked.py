@@ -74,6 +74,18 @@ def test_a_step_pays_or_not_by_the_memory_that_is_free(capacity: int, first: int
     check(result, start=[0], first=[first], finish=[first + 2])
 
 
+@pytest.mark.parametrize(("capacity", "first"), [(9_931, 10), (9_932, 11)])
+def test_a_step_pays_or_not_by_how_many_wait(capacity: int, first: int) -> None:
+    """As above with a power of 0.96 · 1 / 2 · f / (f + 2,048): one waits, nobody is active.
+
+    Where eight tokens come first, nobody waits after them: the power is 0, and the rest comes at once.
+    """
+    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
+    weights = {"cost": 0.0, "cost_waiting": 0.96}
+    result = run(at_once([20], [3]), capacity, weights, batch_time=staircase)
+    check(result, start=[0], first=[first], finish=[first + 2])
+
+
 @pytest.mark.parametrize(("weight", "first"), [(0.61, 20), (0.62, 13)])
 def test_the_more_are_active_the_more_a_long_batch_costs(weight: float, first: int) -> None:
     """As below with a power of weight · log(2): all of the prompt is worth as much as a part where it is 0.426.
