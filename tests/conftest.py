@@ -17,6 +17,18 @@ settings.register_profile("explore", deadline=None, derandomize=False)
 settings.load_profile("kvgym")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="also run the checks that take a minute or more each")
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--long"):
+        skipped = pytest.mark.skip(reason="takes long: pytest --long runs it")
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(skipped)
+
+
 @pytest.fixture
 def one_torch_thread():
     """PyTorch computes in one thread: tests run side by side, and small networks gain nothing from more."""

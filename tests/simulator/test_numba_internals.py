@@ -183,6 +183,7 @@ def played():
     return found
 
 
+@pytest.mark.long
 def test_with_another_version_all_runs_and_says_why_it_is_slow():
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", WITHOUT],

@@ -13,6 +13,11 @@ DOCS = ROOT / "docs"
 PAPERS = ("mc_sf", "wait", "slai", "flow", "stab")
 
 
+def papers(*long):
+    """All papers, those named marked as long."""
+    return [pytest.param(name, marks=pytest.mark.long) if name in long else name for name in PAPERS]
+
+
 @pytest.fixture(scope="module")
 def load_paper(reproduce):
     return reproduce("harness.command").load_paper
@@ -35,7 +40,7 @@ def run(*arguments, folder):
     return done.stdout
 
 
-@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("name", papers("wait", "slai"))
 def test_all_run_quick_and_draw(load_paper, name, tmp_path):
     pytest.importorskip("matplotlib")
     text = run(name, "--quick", "--jobs", "1", folder=tmp_path)
@@ -95,7 +100,7 @@ def test_every_figure_of_the_paper_is_answered(load_paper, name):
     assert covered <= set(paper.figures)
 
 
-@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("name", papers("mc_sf", "wait"))
 def test_pages_say_what_comes_out(load_paper, pages, name, tmp_path):
     pytest.importorskip("matplotlib")
     paper = load_paper(name)
