@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from pygments.lexers.special import TextLexer
 from sphinx.highlighting import lexers
 from sphinx.pycode import ModuleAnalyzer
@@ -30,6 +31,7 @@ COPIES |= {
     path: GENERATED / f"agent-{path.name}" for path in sorted((ROOT / "agents" / "models").glob("*.md"))
 }
 written: set[Path] = set()
+PROSE = 30  # characters of a table's cell from which its column is one of sentences, not of names and numbers
 LINK = re.compile(r"\]\((?!http|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 project = "kvgym"
@@ -40,6 +42,8 @@ exclude_patterns = ["images", "**/README.md"]
 html_theme = "furo"
 html_title = f"kvgym {version}"
 html_show_sourcelink = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 myst_heading_anchors = 6
 napoleon_custom_sections = [
     ("Description", "notes_style"), "Action Space", "Observation Space", "Rewards", "Starting State", "Episode End",
@@ -154,6 +158,16 @@ def resolve_links(app: Any, docname: str, source: list[str]) -> None:
     source[0] = re.sub(r"\[([^\[\]]*)" + LINK.pattern, resolved, source[0])
 
 
+def mark_prose(app: Any, doctree: nodes.document, docname: str) -> None:
+    """Mark the cells of columns that hold sentences, which static/site.css keeps from becoming too narrow."""
+    for table in doctree.findall(nodes.tgroup):
+        rows = [list(row.children) for body in table.findall(nodes.tbody) for row in body.findall(nodes.row)]
+        for column in zip(*rows, strict=False):
+            if any(len(cell.astext()) > PROSE and " " in cell.astext() for cell in column):
+                for cell in column:
+                    cell["classes"].append("prose")
+
+
 def setup(app: Any) -> None:
     """Write what is generated, before pages are read."""
     write_reference()
@@ -161,3 +175,4 @@ def setup(app: Any) -> None:
     for path in set(GENERATED.iterdir()) - written:  # of a name that is public no longer
         path.unlink()
     app.connect("source-read", resolve_links)
+    app.connect("doctree-resolved", mark_prose)

@@ -36,5 +36,8 @@ def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     assert len([page for page in pages if page.startswith("environments/")]) == len(IDS) + 1
     reference = (site / "generated" / "kvgym.policy.html").read_text("utf-8")
     assert 'id="kvgym.policy.Policy.schedule"' in reference
+    policies = (site / "policies.html").read_text("utf-8")
+    assert 'class="prose"' in policies  # its sentences, which stood one word below the other
+    assert (site / "_static" / "site.css").read_text("utf-8").count(".prose")
     contributing = (site / "generated" / "contributing.html").read_text("utf-8")
     assert 'href="../compiled-policies.html"' in contributing

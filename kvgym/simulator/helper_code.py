@@ -49,7 +49,6 @@ class _Lowering(typed_passes.NativeLowering):
         name = object()  # under which callers find it, in place of a compiled function
         state["cr"] = state["cr"]._replace(cfunc=name)
         state.targetctx.insert_user_function(name, state["cr"].fndesc, [library])
-        state.reload_init.extend(library._reload_init)
         return True
 
 

@@ -1,5 +1,6 @@
 """The wheel: complete, importable away from the repository, no generic top-level names, light."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -32,6 +33,31 @@ def packages_in_tree():
 
 def test_every_package_is_listed():
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == packages_in_tree()
+
+
+BROUGHT_ALONG = {"llvmlite": "numba", "PIL": "matplotlib"}
+"""What is imported of libraries that come with a declared one, whose versions go together with it."""
+DISTRIBUTIONS = {"yaml": "PyYAML"}
+"""Distributions that are not called as what they hold is imported."""
+
+
+def test_every_library_that_is_imported_is_declared():
+    # what comes with another library is missing where that one leaves it out
+    imported = set()
+    for folder in ("kvgym", "agents", "baselines"):
+        for source in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(source.read_text("utf-8"))):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and not node.level:
+                    names = [node.module]
+                imported |= {name.split(".")[0] for name in names}
+    imported -= {*sys.stdlib_module_names, "kvgym"}
+    extras = PROJECT["project"]["optional-dependencies"]
+    lines = PROJECT["project"]["dependencies"] + [x for name in extras if name != "dev" for x in extras[name]]
+    declared = {re.match(r"[\w.-]+", line)[0].lower().replace("-", "_") for line in lines}
+    wanted = {BROUGHT_ALONG.get(name, DISTRIBUTIONS.get(name, name)) for name in imported}
+    assert {name for name in wanted if name.lower() not in declared} == set()
+    assert set(BROUGHT_ALONG) <= imported
 
 
 @pytest.fixture(scope="module")

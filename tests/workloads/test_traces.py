@@ -109,6 +109,14 @@ def test_plain_times_need_no_closer_look():
     assert parse_times(texts).tolist() == [parse_value(text.decode(), "datetime") for text in texts]
 
 
+@pytest.mark.parametrize(
+    "text", ["2023-13-01 00:00:00", "2023-02-29 00:00:00", "2023-00-10 00:00:00", "2023-04-31 00:00:00",
+             "2023-01-00 00:00:00", "2023-01-01 24:00:00", "2023-01-01 00:60:00", "2023-01-01 00:00:60"],
+)  # fmt: skip
+def test_times_that_do_not_exist_need_a_closer_look(text):
+    assert parse_times(np.array([b"2024-02-29 23:59:59.5", text.encode()], "S40")) is None
+
+
 def test_parquet_times(tmp_path):
     frame = pl.DataFrame(
         {
