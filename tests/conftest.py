@@ -18,7 +18,9 @@ settings.load_profile("kvgym")
 
 
 def pytest_addoption(parser):
-    parser.addoption("--long", action="store_true", help="also run the checks that take a minute or more each")
+    parser.addoption(
+        "--long", action="store_true", help="also run the checks that take a minute or more each"
+    )
 
 
 def pytest_collection_modifyitems(config, items):

@@ -170,8 +170,7 @@ def bound(
             interval.method,
         )
     headings = ("metric", "bound", "best known", "× optimum", "left at most", "how")
-    title = f"{chosen.name}: {chosen.summary}"
-    console.out.print(console.mapping_table(title, lines, headings))
+    console.out.print(console.mapping_table(chosen.heading, lines, headings))
     for note in table.notes:
         console.out.print(f"note: {note}", markup=False)
     _say_what_is_left(names, found)

@@ -88,7 +88,7 @@ def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_CO
     first, *rest = columns
     bounded = bool(comparison.bounds)
     table = Table(
-        title=escape(f"{comparison.scenario.name}: {comparison.scenario.summary}"),
+        title=escape(comparison.scenario.heading),
         caption=_caption(comparison),
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -146,7 +146,7 @@ def _caption(comparison: Comparison) -> str:
 def agent_table(comparison: Comparison, agent: str, metric: str) -> Table:
     """Return the means of one metric, and by how much the agent is better than each policy, paired by seed."""
     table = Table(
-        title=escape(f"{comparison.scenario.name}: {comparison.scenario.summary}"),
+        title=escape(comparison.scenario.heading),
         caption=f"means over {len(comparison.seeds)} seeds from {comparison.seeds[0]:,}, 95 % intervals, paired by "
         "seed; positive = the agent is better" + _MARK * bool(comparison.clairvoyant),
         box=box.SIMPLE_HEAD,

@@ -169,7 +169,7 @@ def run(
         vllm_bench.write({**figures, **vllm_bench.details(result)}, folder / "vllm-bench.json")
         print(json.dumps(figures, indent=2))
         return
-    console.out.print(f"{result.policy!r} on {chosen.name}: {chosen.summary}", markup=False)
+    console.out.print(f"{result.policy!r} on {chosen.heading}", markup=False)
     if made.info.clairvoyant:
         console.out.print(f"note: {made.info.name} is {REFERENCE_ONLY}", markup=False)
     console.out.print(console.metrics_table(summary_metrics(summary)))

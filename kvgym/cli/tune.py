@@ -211,7 +211,7 @@ def tune(
             continue
         with replacing(place, trace):
             result.save(place, command=command_line())
-        title = f"{result.policy} on {chosen.name}: {chosen.summary}"
+        title = f"{result.policy} on {chosen.heading}"
         console.out.print(title, style="italic", markup=False, soft_wrap=True)
         console.out.print(tuning_table(result))
         console.out.print(_caption(result), style="dim italic", markup=False, soft_wrap=True)

@@ -91,7 +91,7 @@ class Scenario(BaseModel):
 
     Attributes:
         name: id.
-        summary: one line.
+        summary: one line; may be left out.
         hardware: name or path of a hardware file, or a roofline, ``{model: llama3-70b, gpu: h200, tp: 4}`` with the
             options of :class:`~kvgym.batch_time.described.Roofline`; None where ``batch_time`` is given.
         engine: what the engine adds to a batch outside the GPU: a name in the hardware file, ``"none"``, or
@@ -120,7 +120,7 @@ class Scenario(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    summary: str
+    summary: str = ""
     hardware: HardwareName = None
     engine: Engine = None
     batch_time: dict[str, Any] = Field(default_factory=dict)
@@ -277,6 +277,11 @@ class Scenario(BaseModel):
     def make_router(self) -> Router | None:
         """Return the router, None where there is one worker."""
         return None if self.workers == 1 else make_router(self.router)
+
+    @property
+    def heading(self) -> str:
+        """Name and, where there is one, the summary."""
+        return f"{self.name}: {self.summary}" if self.summary else self.name
 
     @property
     def window(self) -> Window | None:

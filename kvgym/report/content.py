@@ -239,7 +239,7 @@ def completion(comparison: Comparison) -> str:
 def setting(comparison: Comparison) -> list[tuple[str, str]]:
     """Return what was compared: pairs of a term and its description."""
     scenario = comparison.scenario
-    rows = [("Scenario", f"{scenario.name}: {scenario.summary}")]
+    rows = [("Scenario", scenario.heading)]
     hardware = _hardware(comparison)
     if hardware is not None:
         rows.append(("Hardware", f"{hardware.name}: {hardware.description}"))

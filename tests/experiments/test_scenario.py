@@ -81,6 +81,14 @@ def test_a_scenario_of_ones_own(tmp_path):
         scenario.override(seeds=0)
 
 
+def test_a_summary_may_be_left_out(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("workload: lmsys\n")
+    assert load_scenario(path).heading == "mine"
+    path.write_text("summary: conversations\nworkload: lmsys\n")
+    assert load_scenario(path).heading == "mine: conversations"
+
+
 def test_a_mistake_in_a_worker_group_is_named() -> None:
     scenario = load_scenario("a100-llama3-8b")
     with pytest.raises(ConfigError, match=r"group 1: role: Input should be 'mixed', 'prefill' or 'decode'"):
