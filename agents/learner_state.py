@@ -7,6 +7,7 @@ configuration instead; the numbers are tensors, read by ``torch.load(weights_onl
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections import deque
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.errors import ConfigError, shown
+from kvgym.errors import ConfigError, shown, some
 from kvgym.reading import check_archive
 
 try:
@@ -127,18 +128,35 @@ def _check_optimiser(optimiser: torch.optim.Optimizer, before: list[dict[str, An
     for group, own in zip(_groups(optimiser), before, strict=True):
         if group.keys() != own.keys() or any(_kind(group[k]) != _kind(own[k]) for k in own):
             raise ValueError(f"settings of the optimiser: {shown(group)}")
+    expected = _moments(optimiser, before[0])
     for weights, moments in optimiser.state.items():
+        if moments and moments.keys() != expected.keys():
+            raise ValueError(f"optimiser: moments {some(map(str, moments))}; expected {some(expected)}")
         for name, value in moments.items():
-            fits = isinstance(value, torch.Tensor) and value.shape in (weights.shape, torch.Size())
-            if not fits or not bool(value.isfinite().all()) or (name == "step" and value.numel() != 1):
+            shape = weights.shape if expected[name] else torch.Size()
+            fits = isinstance(value, torch.Tensor) and value.shape == shape
+            if not fits or not bool(value.isfinite().all()):
                 raise ValueError(f"optimiser: {name} of weights {tuple(weights.shape)} is of another kind")
+
+
+def _moments(optimiser: torch.optim.Optimizer, settings: Mapping[str, Any]) -> dict[str, bool]:
+    """Return what such an optimiser keeps of weights, by name: numbers of their shape (True), or one number."""
+    weights = torch.nn.Parameter(torch.zeros(2, 3))
+    weights.grad = torch.zeros(2, 3)
+    taken = inspect.signature(type(optimiser)).parameters
+    made: Any = type(optimiser)
+    probe = made([weights], **{name: x for name, x in settings.items() if name in taken})
+    probe.step()
+    return {name: tuple(value.shape) == (2, 3) for name, value in probe.state[weights].items()}
 
 
 def _kind(value: Any) -> Any:
     """Return what tells kinds of settings apart: a number is finite, and parts count one by one."""
     if isinstance(value, list | tuple):
         return [_kind(x) for x in value]
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, bool | str):
+        return value  # these choose what is kept of weights
+    if isinstance(value, int | float):
         return "number" if math.isfinite(value) else "not finite"
     return type(value)
 

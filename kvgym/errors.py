@@ -202,7 +202,7 @@ def _place(item: Any, given: Any) -> tuple[Any, ...]:
     place = []
     for part in item["loc"]:
         inside = isinstance(given, Mapping) and part in given
-        if inside or (isinstance(given, list | tuple) and isinstance(part, int) and part < len(given)):
+        if inside or (isinstance(given, list | tuple) and isinstance(part, int) and 0 <= part < len(given)):
             place.append(part)
             given = given[part]
         elif item["type"] == "missing" and part == item["loc"][-1]:

@@ -115,7 +115,8 @@ class EvolutionConfig(TrainingConfig):
     @field_validator("weights", mode="before")
     @classmethod
     def _names(cls, value: Any) -> Any:
-        return {name: {} for name in value} if isinstance(value, list | tuple) else value
+        named = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+        return {name: {} for name in value} if named else value
 
     @field_validator("metric")
     @classmethod

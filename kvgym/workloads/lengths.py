@@ -213,6 +213,8 @@ class LogNormalLength(LengthDistribution):
         s = self.log_std
         if s == 0 or math.isinf(x):
             return max(self.median - x, 0.0)
+        if s > 37.0:  # e^(s²/2) is more than a number can hold
+            return math.inf
         d = math.log(self.median / x) / s
         return float(self.median * math.exp(0.5 * s * s) * ndtr(d + s) - x * ndtr(d))
 

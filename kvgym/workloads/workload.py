@@ -364,6 +364,9 @@ def _merge(old: Any, new: Any) -> Any:
     return {**old, **{key: _merge(old.get(key), value) for key, value in new.items()}}
 
 
+_COUNTED = 10**18
+
+
 def _check_sizes(processes: Sequence[ArrivalProcess], n: int | None, horizon: float | None) -> None:
     """Refuse what would draw too many requests, before anything is drawn.
 
@@ -371,9 +374,9 @@ def _check_sizes(processes: Sequence[ArrivalProcess], n: int | None, horizon: fl
         WorkloadError: naming the number, or rate and duration, and the limit.
     """
     if n is not None:
-        check_size(
-            n * len(processes), f"{n:,} requests" + f" of {len(processes)} processes" * (len(processes) > 1)
-        )
+        shown = f"{n:,}" if n < _COUNTED else "more than 10^18"
+        of = f" of {len(processes)} processes" if len(processes) > 1 else ""
+        check_size(min(n, _COUNTED) * len(processes), f"{shown} requests{of}")
         return
     assert horizon is not None
     rates = " + ".join(f"{process.mean_rate:g}" for process in processes[:3]) + " + …" * (len(processes) > 3)

@@ -248,7 +248,7 @@ def test_errors_of_runs(tmp_path):
         train(small(total_steps=64), tmp_path / "run")
     for path in checkpoints(tmp_path / "run/checkpoints"):
         (path / "model.pt").write_bytes(b"damaged")
-    with pytest.raises(ConfigError, match="cannot be loaded"):
+    with pytest.raises(ConfigError, match="cannot be read, or damaged"):
         resume(tmp_path / "run")
     with pytest.raises(ConfigError, match=r"no hyperparameter 'n_step'; valid: .*n_steps"):
         train(small(hyperparameters={"n_step": 3}), tmp_path / "other")

@@ -26,7 +26,7 @@ def test_a_run_says_everywhere_that_it_is_not_validated(kvgym, tmp_path):
     assert f"note: {NOTE}" in shown
     page = (out / "report.html").read_text("utf-8")
     assert NOTE in page
-    assert "<dd>roofline, not validated; 60% of the peak FLOP/s" in " ".join(page.split())
+    assert "<td>roofline, not validated; 60% of the peak FLOP/s" in " ".join(page.split())
     assert "config.json of Qwen/Qwen3-30B-A3B" in page
 
 

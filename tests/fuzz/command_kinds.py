@@ -100,7 +100,7 @@ def play_process(content: Any, folder: Path) -> None:
         told = [line for line in errors.splitlines() if line.startswith("error: ")]
         if told and len(told[0]) > LIMIT + len("error: "):
             raise UnclearError(f"a message of {len(told[0])} characters: {told[0][:300]}")
-        if not errors.strip():
+        if not errors.strip() and not done.stdout.strip():  # without a command the help is the answer
             raise SilentError("no word of what was wrong")
         raise KVGymError(errors[-200:])
 

@@ -65,6 +65,7 @@ def _tensors(value: Any) -> Any:
     import torch
 
     if isinstance(value, np.ndarray):
+        value = value.astype(np.float64) if value.dtype == np.longdouble else value
         return torch.from_numpy(value.copy()) if value.dtype.kind in "biuf" else value.tolist()
     if isinstance(value, dict):
         return {

@@ -137,7 +137,8 @@ def damaged(state: Any, content: Mapping[str, Any]) -> Any:
     place, bit = content.get("place"), content.get("bit")
     at = place % memory.size if type(place) is int else 0
     memory[at] ^= 1 << (bit % 8 if type(bit) is int else 0)
-    parts[str(content.get("part"))] = memory
+    part = content.get("part")
+    parts[part if isinstance(part, str) else "memory"] = memory
     again = type(one).__new__(type(one))
     again.__setstate__(parts)
     return again

@@ -69,18 +69,25 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             raise ConfigError(
                 "the vector environment does not render; use render_mode with a single environment"
             )
-        if max_episode_steps is not None and max_episode_steps != -1 and max_episode_steps < 1:
-            raise ConfigError(
-                f"max_episode_steps = {max_episode_steps!r}; expected a whole number ≥ 1, or -1 for no limit"
+        limit = -1
+        if max_episode_steps is not None and not (
+            isinstance(max_episode_steps, int) and max_episode_steps == -1
+        ):
+            limit = whole_number(
+                max_episode_steps, "max_episode_steps", "a whole number ≥ 1, or -1 for no limit"
             )
-        if isinstance(num_threads, bool) or not isinstance(num_threads, int | np.integer) or num_threads < 1:
-            raise ConfigError(f"num_threads = {num_threads!r}; expected a whole number ≥ 1")
+        num_threads = whole_number(num_threads, "num_threads", "a whole number ≥ 1")
         self.num_envs = num_envs
-        self.num_threads = int(num_threads)
+        self.num_threads = num_threads
         self.render_mode = None
-        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        try:
+            self.autoreset_mode = AutoresetMode(autoreset_mode)
+        except ValueError:
+            raise ConfigError(
+                f"autoreset_mode = {shown(autoreset_mode)}; expected {', '.join(m.value for m in AutoresetMode)}"
+            ) from None
         self.metadata = {**type(self).metadata, "autoreset_mode": self.autoreset_mode}
-        self.max_episode_steps = None if max_episode_steps == -1 else max_episode_steps
+        self.max_episode_steps = None if limit == -1 else limit
         self._set_up(arguments, compiled)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._reader = ActionReader(
