@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     add("--ray", help="run on Ray: local, auto, or the address of a cluster")
     add("--json", type=Path, help="file of the figures, read first and written after every scenario")
     add("--markdown", type=Path, help="file of the page; default: standard output")
+    add("--title", default="Learned agents in figures", help="of the page")
     add("--curves", nargs="+", default=(), type=Path, metavar="FOLDER", help="training folders, for the page")
     add("--figure", type=Path, help="picture of their learning curves")
     return found
@@ -133,9 +134,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KVGymError as error:
         raise SystemExit(f"compare_agents.py: {error}") from None
     if options.markdown is None:
-        print(page_of(store))
+        print(page_of(store, options.title))
     else:
-        options.markdown.write_text(page_of(store), "utf-8")
+        options.markdown.write_text(page_of(store, options.title), "utf-8")
 
 
 if __name__ == "__main__":

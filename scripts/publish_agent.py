@@ -107,12 +107,14 @@ def origin_of_weights(model: EvolvedModel, libraries: dict[str, str]) -> list[st
     ]
 
 
-def card(model: Model, name: str, rows: Sequence[str], limits: Sequence[str], run: dict[str, Any]) -> str:
-    """Return the model card, Markdown."""
+def card(
+    model: Model, name: str, rows: Sequence[str], limits: Sequence[str], run: dict[str, Any], page: str
+) -> str:
+    """Return the model card, Markdown; ``page`` of the documentation has all figures."""
     use = f"`kvgym compare --policies {name},mc_sf`, or in Python `kvgym.make_policy({name!r})`;"
     source = [
         "Means over 30 held-out seeds from 2,000,000, baselines tuned on seeds from 1,000",
-        "(`scripts/compare_agents.py`, [docs/agents_tables.md](../../docs/agents_tables.md)):",
+        f"(`scripts/compare_agents.py`, [docs/{page}](../../docs/{page})); traces are replayed once:",
     ]
     if isinstance(model, EvolvedModel) and model.kind == "router":
         policy = model.metadata["training"]["policy"]
@@ -182,6 +184,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--renew", metavar="NAME", help="only replace the figures in the card of this agent")
     parser.add_argument("--figures", type=Path, required=True, help="JSON of compare_agents.py")
     parser.add_argument("--as", dest="label", help="label of the agent in the figures; default: the name")
+    parser.add_argument("--page", default="agents_tables.md", help="page of docs/ that has all its figures")
     parser.add_argument("--limits", nargs="+", help="what the agent is not good for")
     parser.add_argument("--models", type=Path, default=MODELS, help="where to put it")
     options = parser.parse_args(arguments)
@@ -197,7 +200,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run = json.loads((options.run / "run.json").read_text())
     options.models.mkdir(parents=True, exist_ok=True)
     model.save(options.models / f"{options.name}{'.npz' if isinstance(model, NumpyModel) else '.json'}")
-    (options.models / f"{options.name}.md").write_text(card(model, options.name, rows, options.limits, run))
+    (options.models / f"{options.name}.md").write_text(
+        card(model, options.name, rows, options.limits, run, options.page)
+    )
 
 
 if __name__ == "__main__":

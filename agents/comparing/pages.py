@@ -42,11 +42,11 @@ TITLES = {
 }
 
 
-def page_of(store: Store) -> str:
-    """Return the whole page."""
+def page_of(store: Store, title: str = "Learned agents in figures") -> str:
+    """Return the whole page, under a title."""
     rows = store.rows()
     by_task = {task: [row for row in rows if row.task == task] for task in TASKS}
-    lines = ["# Learned agents in figures", "", INTRODUCTION, ""]
+    lines = [f"# {title}", "", INTRODUCTION, ""]
     if "cpu_seconds" in store.about:
         lines += [f"All runs together took {store.about['cpu_seconds'] / 60:.1f} CPU minutes.", ""]
     lines += summary_table(by_task)
