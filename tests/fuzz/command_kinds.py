@@ -102,7 +102,7 @@ def play_process(content: Any, folder: Path) -> None:
             raise UnclearError(f"a message of {len(told[0])} characters: {told[0][:300]}")
         if not errors.strip() and not done.stdout.strip():  # without a command the help is the answer
             raise SilentError("no word of what was wrong")
-        raise KVGymError(errors[-200:])
+        raise KVGymError(errors[-200:] or "the help")
 
 
 PROCESS = Kind("process", line_seeds, play_process, weight=0.02, quick=False)
