@@ -85,7 +85,7 @@ def _take(model: BaseAlgorithm, content: Any) -> None:
         if hasattr(model, name):
             setattr(model, name, _like(counters[name], getattr(model, name), name))
     episodes = [{str(k): _like(x, 0.0, "episodes") for k, x in info.items()} for info in content["episodes"]]
-    if any(info.keys() < {"r", "l"} for info in episodes):
+    if not all({"r", "l"} <= info.keys() for info in episodes):
         raise ValueError("episodes without return or length")
     model.ep_info_buffer = deque(episodes, maxlen=model._stats_window_size)
     model.ep_success_buffer = deque(maxlen=model._stats_window_size)

@@ -62,7 +62,8 @@ _COUNT, _SHARE, _REAL = Range(1, MAX_COUNT), Range(0, 1, False), Range(-MAX_REAL
 _POSITIVE = Range(0, MAX_REAL, False)
 
 RANGES: dict[str, Range] = {
-    **dict.fromkeys(("n_steps", "buffer_size", "train_freq", "target_update_interval", "stats_window_size"), _COUNT),
+    **dict.fromkeys(("n_steps", "buffer_size", "target_update_interval", "stats_window_size"), _COUNT),
+    "train_freq": Range(1, 1_000_000),  # so many steps are taken even where the run has fewer
     "batch_size": Range(2, MAX_COUNT),
     "n_epochs": Range(1, 10_000),
     "gradient_steps": Range(-1, 1_000_000),

@@ -36,6 +36,11 @@ def whole_number(value: Any, what: str, expected: str, least: int = 1, most: int
     return number
 
 
+def is_one_of(value: Any, names: Iterable[str]) -> bool:
+    """Whether a value, of whatever kind, is one of these texts."""
+    return isinstance(value, str) and value in names
+
+
 def real_number(value: Any, what: str, expected: str, valid: Callable[[float], bool]) -> float:
     """Return a number, of Python or NumPy, as a float; arguments and errors as of :func:`whole_number`."""
     try:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import math
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
+
+LARGEST = 1e100
+"""Largest figure of a model: what it adds to a batch stays a number, however large the batch."""
 
 
 def number(model: str, name: str, value: object) -> float:
     """Return ``value`` as a finite float.
 
     Raises:
-        ConfigError: it is not a finite number.
+        ConfigError: it is not a finite number, or is beyond :data:`LARGEST`.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f"batch time {model!r}: {name} must be a finite number, got {value!r}")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or value != value
+        or abs(value) == math.inf
+    ):
+        raise ConfigError(f"batch time {model!r}: {name} must be a finite number, got {shown(value)}")
+    if abs(value) > LARGEST:
+        raise ConfigError(f"batch time {model!r}: {name} = {shown(value)}; expected {LARGEST:g} at most")
     return float(value)
 
 

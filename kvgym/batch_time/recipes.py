@@ -28,7 +28,7 @@ class ProfileFile(_Section):
         where: value that rows must have, by column, beside what the recipe itself asks for.
     """
 
-    file: str
+    file: str = Field(min_length=1, pattern=r"^[^\x00]+$")
     where: dict[str, float | str] = {}
 
 

@@ -136,7 +136,7 @@ class ModelShape(_Figures):
     experts: Experts | None = None
     latent: Latent | None = None
     tied_embeddings: bool | None = None
-    dtype_bytes: float = Field(default=2.0, gt=0)
+    dtype_bytes: float = Field(default=2.0, ge=0.125, le=16)
     weight_dtype: Dtype | None = None
     kv_dtype: Dtype | None = None
 

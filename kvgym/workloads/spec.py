@@ -70,7 +70,7 @@ class RequestClass(Spec):
     arrivals: AnyArrivals | None = None
     prompt: AnyLength | None = None
     output: AnyLength | None = None
-    priority: int = 0
+    priority: int = Field(default=0, ge=-(2**31), lt=2**31)
     ttft_slo: float | None = Field(default=None, ge=0)
     tbt_slo: float | None = Field(default=None, ge=0)
 

@@ -127,7 +127,8 @@ def play_table(content: Any, folder: Path) -> None:
         _no_count(replicas) and replicas is not None and system.replicate(replicas) is not None, "replicas"
     )
     seed = run.get("seed", 0)
-    result = simulate(system, table, str(run.get("policy", "fcfs"))[:200], seed=seed)
+    policy = run.get("policy")
+    result = simulate(system, table, policy[:200] if isinstance(policy, str) else "fcfs", seed=seed)
     refuse(_no_seed(seed), "a seed that is none")
     compute_metrics(result)
 

@@ -172,6 +172,7 @@ def play_learning(content: Any, folder: Path) -> None:
         return
     model = _fresh(config.model_dump(mode="json"))
     steps = config.num_envs * getattr(model, "n_steps", 1) * getattr(model, "n_epochs", 1)
+    steps += getattr(getattr(model, "train_freq", None), "frequency", 1)
     work = steps + getattr(model, "gradient_steps", 1) + sum(config.network.hidden)
     if work < 2000:  # more is a matter of patience, not of settings
         model.learn(min(config.total_steps, 16))

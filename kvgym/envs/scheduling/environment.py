@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.checks import check_seed
+from kvgym.checks import check_seed, is_one_of
 from kvgym.envs.closing import not_running, step_limit
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.recordable import RANDOM, Act, Recordable
@@ -110,7 +110,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     def __init__(self, *, render_mode: str | None = None, compiled: bool = True, **arguments: Any) -> None:
         """Set the environment up; see :class:`~kvgym.envs.scheduling.config.EnvConfig` for the arguments."""
-        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+        if render_mode is not None and not is_one_of(render_mode, self.metadata["render_modes"]):
             raise ConfigError(
                 f"render_mode = {render_mode!r}; valid: {', '.join(self.metadata['render_modes'])}"
             )
