@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,9 +36,15 @@ def whole_number(value: Any, what: str, expected: str, least: int = 1, most: int
     return number
 
 
-def is_one_of(value: Any, names: Iterable[str]) -> bool:
-    """Whether a value, of whatever kind, is one of these texts."""
-    return isinstance(value, str) and value in names
+def check_one_of(value: Any, what: str, names: Sequence[str]) -> str:
+    """Return a text that is one of several.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(value, str) or value not in names:
+        raise ConfigError(f"{what} = {shown(value)}; valid: {', '.join(names)}")
+    return value
 
 
 def real_number(value: Any, what: str, expected: str, valid: Callable[[float], bool]) -> float:

@@ -16,12 +16,7 @@ def number(model: str, name: str, value: object) -> float:
     Raises:
         ConfigError: it is not a finite number, or is beyond :data:`LARGEST`.
     """
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or value != value
-        or abs(value) == math.inf
-    ):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         raise ConfigError(f"batch time {model!r}: {name} must be a finite number, got {shown(value)}")
     if abs(value) > LARGEST:
         raise ConfigError(f"batch time {model!r}: {name} = {shown(value)}; expected {LARGEST:g} at most")

@@ -365,6 +365,7 @@ def _merge(old: Any, new: Any) -> Any:
 
 
 _COUNTED = 10**18
+"""Larger numbers of requests are not written out: Python refuses those of thousands of digits."""
 
 
 def _check_sizes(processes: Sequence[ArrivalProcess], n: int | None, horizon: float | None) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from kvgym.checks import check_array, check_parts, check_seed, is_one_of
+from kvgym.checks import check_array, check_one_of, check_parts, check_seed
 from kvgym.envs.closing import Closed, not_running, step_limit
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.recordable import RANDOM, Act, Recordable
@@ -110,10 +110,8 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     def __init__(self, *, render_mode: str | None = None, compiled: bool = True, **arguments: Any) -> None:
         """Set the environment up; see :class:`~kvgym.envs.routing.config.RoutingConfig` for the arguments."""
-        if render_mode is not None and not is_one_of(render_mode, self.metadata["render_modes"]):
-            raise ConfigError(
-                f"render_mode = {render_mode!r}; valid: {', '.join(self.metadata['render_modes'])}"
-            )
+        if render_mode is not None:
+            check_one_of(render_mode, "render_mode", self.metadata["render_modes"])
         self.render_mode = render_mode
         self.config = RoutingConfig.of(**arguments)
         self._compiled = compiled

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.checks import check_seed, is_one_of
+from kvgym.checks import check_one_of, check_seed
 from kvgym.envs.closing import not_running, step_limit
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.recordable import RANDOM, Act, Recordable
@@ -26,7 +26,7 @@ from kvgym.envs.scheduling.episodes import (
 )
 from kvgym.envs.scheduling.explaining import introduction
 from kvgym.envs.scheduling.state import EnvState
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import UnknownNameError
 from kvgym.metrics import compute_metrics, metric_names
 from kvgym.runner import SimulationResult
 from kvgym.simulator.view import SystemView
@@ -110,10 +110,8 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     def __init__(self, *, render_mode: str | None = None, compiled: bool = True, **arguments: Any) -> None:
         """Set the environment up; see :class:`~kvgym.envs.scheduling.config.EnvConfig` for the arguments."""
-        if render_mode is not None and not is_one_of(render_mode, self.metadata["render_modes"]):
-            raise ConfigError(
-                f"render_mode = {render_mode!r}; valid: {', '.join(self.metadata['render_modes'])}"
-            )
+        if render_mode is not None:
+            check_one_of(render_mode, "render_mode", self.metadata["render_modes"])
         self.render_mode = render_mode
         self.config = EnvConfig.of(**arguments)
         self.__doc__ = introduction(self.config, ServingEnv)

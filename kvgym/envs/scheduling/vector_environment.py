@@ -69,13 +69,9 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             raise ConfigError(
                 "the vector environment does not render; use render_mode with a single environment"
             )
-        limit = -1
-        if max_episode_steps is not None and not (
-            isinstance(max_episode_steps, int) and max_episode_steps == -1
-        ):
-            limit = whole_number(
-                max_episode_steps, "max_episode_steps", "a whole number ≥ 1, or -1 for no limit"
-            )
+        unlimited = max_episode_steps is None or (
+            isinstance(max_episode_steps, int | np.integer) and max_episode_steps == -1
+        )
         num_threads = whole_number(num_threads, "num_threads", "a whole number ≥ 1")
         self.num_envs = num_envs
         self.num_threads = num_threads
@@ -87,7 +83,13 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
                 f"autoreset_mode = {shown(autoreset_mode)}; expected {', '.join(m.value for m in AutoresetMode)}"
             ) from None
         self.metadata = {**type(self).metadata, "autoreset_mode": self.autoreset_mode}
-        self.max_episode_steps = None if limit == -1 else limit
+        self.max_episode_steps = (
+            None
+            if unlimited
+            else whole_number(
+                max_episode_steps, "max_episode_steps", "a whole number ≥ 1, or -1 for no limit"
+            )
+        )
         self._set_up(arguments, compiled)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._reader = ActionReader(
