@@ -34,6 +34,9 @@ COUNTERS = (
 REPLAYED = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 """Arrays of a replay buffer; the first two are mappings of arrays where observations are."""
 
+POSITIVE = ("step", "exp_avg_sq", "max_exp_avg_sq", "square_avg")
+"""What optimisers keep of weights that is never below 0: they take roots of it, or powers to it."""
+
 
 def save_learner(model: BaseAlgorithm, path: Path) -> None:
     """Write weights, optimiser, counters, normalisation of rewards and replay buffer of a learner."""
@@ -124,9 +127,13 @@ def _groups(optimiser: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def _check_optimiser(optimiser: torch.optim.Optimizer, before: list[dict[str, Any]]) -> None:
-    """Check that an optimiser has settings of the kinds it had, and moments of the shapes of its weights."""
+    """Check that an optimiser has the settings it was made with, and moments that fit its weights.
+
+    Only the learning rate may be another one: it follows a schedule.
+    """
     for group, own in zip(_groups(optimiser), before, strict=True):
-        if group.keys() != own.keys() or any(_kind(group[k]) != _kind(own[k]) for k in own):
+        rate = group.get("lr")
+        if {**group, "lr": own["lr"]} != own or type(rate) is not float or not 0 <= rate < math.inf:
             raise ValueError(f"settings of the optimiser: {shown(group)}")
     expected = _moments(optimiser, before[0])
     for weights, moments in optimiser.state.items():
@@ -135,7 +142,8 @@ def _check_optimiser(optimiser: torch.optim.Optimizer, before: list[dict[str, An
         for name, value in moments.items():
             shape = weights.shape if expected[name] else torch.Size()
             fits = isinstance(value, torch.Tensor) and value.shape == shape
-            if not fits or not bool(value.isfinite().all()):
+            least = 0.0 if name in POSITIVE else -math.inf
+            if not fits or not bool((value.isfinite() & (value >= least)).all()):
                 raise ValueError(f"optimiser: {name} of weights {tuple(weights.shape)} is of another kind")
 
 
@@ -148,17 +156,6 @@ def _moments(optimiser: torch.optim.Optimizer, settings: Mapping[str, Any]) -> d
     probe = made([weights], **{name: x for name, x in settings.items() if name in taken})
     probe.step()
     return {name: tuple(value.shape) == (2, 3) for name, value in probe.state[weights].items()}
-
-
-def _kind(value: Any) -> Any:
-    """Return what tells kinds of settings apart: a number is finite, and parts count one by one."""
-    if isinstance(value, list | tuple):
-        return [_kind(x) for x in value]
-    if isinstance(value, bool | str):
-        return value  # these choose what is kept of weights
-    if isinstance(value, int | float):
-        return "number" if math.isfinite(value) else "not finite"
-    return type(value)
 
 
 def _like(value: Any, own: Any, name: str) -> Any:

@@ -40,12 +40,12 @@ def shown(value: object, limit: int = 80) -> str:
         text = repr(value)
     except Exception:  # a whole number of thousands of digits refuses, and classes of others may do anything
         text = f"a value of type {type(value).__name__}"
-    return _cut(text, limit)
+    return cut(text, limit)
 
 
 def some(names: Iterable[object], limit: int = 120) -> str:
     """Return names in a row, only the first of them where all would take more than ``limit`` characters."""
-    known = [_cut(str(name), 40) for name in names]
+    known = [cut(str(name), 40) for name in names]
     if len(", ".join(known)) <= limit:
         return ", ".join(known)
     count = next(k for k in range(len(known), -1, -1) if len(", ".join(known[:k])) <= limit)
@@ -58,7 +58,7 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
-def _cut(text: str, limit: int) -> str:
+def cut(text: str, limit: int) -> str:
     """Return a text of at most ``limit`` characters; what was wrong and what is expected stand at its ends."""
     tail = limit // 3
     return text if len(text) <= limit else f"{text[: limit - tail - 1]}…{text[len(text) - tail :]}"
@@ -80,7 +80,7 @@ class KVGymError(Exception):
 
     def __init__(self, message: object = "", details: str = "") -> None:
         whole = str(message)
-        short = _cut(" ".join(whole.split()) if "\n" in whole else whole, LIMIT)
+        short = cut(" ".join(whole.split()) if "\n" in whole else whole, LIMIT)
         super().__init__(short)
         self.details = details or ("" if short == whole else whole)
 

@@ -1,15 +1,16 @@
 """Mutated inputs of every kind: what comes of them must be fine, or a clear error.
 
     python scripts/fuzz.py --cases 2000                        # a look, a minute or so
-    python scripts/fuzz.py --cases 100000 --jobs 2 --seed 7    # a night
+    python scripts/fuzz.py --cases 100000 --jobs 2 --seed 7    # some minutes
     python scripts/fuzz.py --kinds trace,scenario --cases 5000
     python scripts/fuzz.py --case trace:7:421                  # one input again, with its traceback
     python scripts/fuzz.py --replay fuzz-found/x.json          # one that was written down
 
 Each input is a function of its kind, the seed and its number. A failure is an error that is none of kvgym's, a hang
 (more than 20 s of CPU time), absurd memory, the acceptance of what is known to be wrong, or a message of more than 300
-characters; the smallest input that fails in each way is printed and written to ``--out``. Once it is mended, its file
-goes to ``tests/fuzz/corpus``, which the tests play. The exit status is 1 if anything failed.
+characters. The smallest input that fails in each way is written to ``--out`` as soon as it is found, and printed at the
+end. Once it is mended, its file goes to ``tests/fuzz/corpus``, which the tests play. The exit status is 1 if anything
+failed.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ def main() -> int:
         done, failed = sum(report.counts.values()), sum(f.count for f in report.findings.values())
         begins = f"; getting ready for {', '.join(report.preparing)}" if report.preparing else ""
         _say(f"{done:,} of {total:,}, {report.seconds:,.0f} s, {failed} failures{begins}")
+        save(report, options.out)
 
     kernels = all_kernels()
     missing = sum(not kernel.kept for kernel in kernels)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 from kvgym.batch_time.presets import GPUS, MODELS
 from kvgym.batch_time.shapes import GPU, ModelShape
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 
 _GIB = 2**30
 _MOST_GPUS = 128
+
+MAX_CAPACITY = 2**31 - 1
+"""Most tokens that a KV cache may hold."""
 
 
 def check_tensor_parallel(model: ModelShape, tensor_parallel: int) -> None:
@@ -54,17 +59,17 @@ def kv_capacity(
         tokens, a multiple of ``block_size``.
 
     Raises:
-        ConfigError: an argument is out of range, or the weights leave no room for a single block; then the message
+        ConfigError: an argument or the result is out of range, or the weights leave no room for a single block; then the message
             says how much memory is missing, and how many GPUs would do.
     """
     gpu, model = GPUS.find(gpu), MODELS.find(model)
     check_tensor_parallel(model, tensor_parallel)
     if not 0 < memory_fraction <= 1:
         raise ConfigError(f"memory_fraction must be in (0, 1], got {memory_fraction!r}")
-    if activation_reserve < 0:
+    if not 0 <= activation_reserve < math.inf:
         raise ConfigError(f"activation_reserve must be >= 0 bytes, got {activation_reserve!r}")
-    if block_size < 1:
-        raise ConfigError(f"block_size must be >= 1 token, got {block_size!r}")
+    if not 1 <= block_size <= MAX_CAPACITY:
+        raise ConfigError(f"block_size must be 1 … 2^31-1 tokens, got {shown(block_size)}")
     usable = gpu.memory * memory_fraction
 
     def free(parts: int) -> float:
@@ -87,4 +92,10 @@ def kv_capacity(
             f"reserve and one KV block in the {usable / _GIB:.1f} GiB usable; {remedy}; or raise memory_fraction, "
             "lower the reserve, or take smaller weights (fp8, int4)"
         )
-    return int(free(tensor_parallel) // block(tensor_parallel)) * block_size
+    tokens = free(tensor_parallel) // block(tensor_parallel) * block_size
+    if not 2 <= tokens <= MAX_CAPACITY:
+        raise ConfigError(
+            f"{model.name} on {tensor_parallel} x {gpu.name} has room for {tokens:.3g} tokens in blocks of {block_size}; "
+            "expected 2 … 2^31-1: look at memory, widths, fraction, reserve and block size"
+        )
+    return int(tokens)

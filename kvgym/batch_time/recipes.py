@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from kvgym.batch_time.memory import check_tensor_parallel, kv_capacity
+from kvgym.batch_time.memory import MAX_CAPACITY, check_tensor_parallel, kv_capacity
 from kvgym.batch_time.overhead import NO_ENGINE, EngineOverhead, check_engine
 from kvgym.batch_time.presets import GPUS, MODELS
 from kvgym.batch_time.shapes import GPU, ModelShape, require_plain
@@ -17,7 +17,7 @@ from kvgym.reading import parse_fields, read_text, validate_fields
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ProfileFile(_Section):
@@ -69,7 +69,7 @@ class KVCapacity(_Section):
         block_size: tokens per block.
     """
 
-    tokens: int | None = Field(default=None, gt=0)
+    tokens: int | None = Field(default=None, ge=2, le=MAX_CAPACITY)
     origin: str = ""
     memory_fraction: float = 0.9
     activation_reserve_gib: float = 2.0

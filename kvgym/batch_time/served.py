@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kvgym.batch_time.held_out import Comparison, FitError, HeldOut, compare_held_out, fit_errors
+from kvgym.batch_time.memory import MAX_CAPACITY
 from kvgym.batch_time.overhead import NO_ENGINE, NONE, EngineOverhead, check_engine, parse_overhead
 from kvgym.batch_time.profile import COMPOSITIONS, ProfileBatchTime
 from kvgym.batch_time.roofline import RooflineBatchTime
@@ -46,7 +47,7 @@ class Hardware(BaseModel, ABC):
     gpu: GPU
     tensor_parallel: int = Field(gt=0)
     model: ModelShape
-    kv_capacity: int = Field(gt=0)
+    kv_capacity: int = Field(ge=2, le=MAX_CAPACITY)
     kv_capacity_origin: str
     engine: str
     engines: dict[str, EngineOverhead]

@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 
 from kvgym.cli import console
-from kvgym.errors import KVGymError
+from kvgym.errors import LIMIT, KVGymError, cut
 from kvgym.version import __version__
 
 WRONG, BUG = 2, 70
@@ -83,7 +83,8 @@ def _of_the_machine(error: OSError) -> bool:
 def _say(message: str, details: str) -> int:
     if verbose and details:
         console.err.print(details.rstrip(), markup=False, soft_wrap=True)
-    _line(message + (" (--verbose says more)" if details and not verbose else ""))
+    more = " (--verbose says more)" if details and not verbose else ""
+    _line(cut(message, LIMIT - len(more)) + more)
     return WRONG
 
 

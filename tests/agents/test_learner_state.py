@@ -53,6 +53,36 @@ def test_replay_buffers_are_restored(tmp_path):
         load_learner(smaller, tmp_path / "model.pt")
 
 
+def damage(part):
+    """Change what a checkpoint says of its optimiser."""
+
+    def changed(optimiser):
+        if part in ("step", "exp_avg_sq"):
+            optimiser["state"][0][part] = optimiser["state"][0][part] * 0 - 1
+        else:
+            name, value = part
+            optimiser["param_groups"][0][name] = value
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["step", "exp_avg_sq", ("betas", (1.0, 0.999)), ("eps", 0.0), ("weight_decay", 1e9), ("lr", -1.0)],
+    ids=lambda part: part if isinstance(part, str) else part[0],
+)
+def test_an_optimiser_that_cannot_go_on_is_refused(tmp_path, part):
+    config = make_training(TINY)
+    model = fresh(config)
+    model.learn(64)
+    save_learner(model, tmp_path / "model.pt")
+    content = torch.load(tmp_path / "model.pt", weights_only=True)
+    damage(part)(content["parameters"]["policy.optimizer"])
+    torch.save(content, tmp_path / "model.pt")
+    with pytest.raises(ConfigError, match="optimiser"):
+        load_learner(fresh(config), tmp_path / "model.pt")
+
+
 class Evil:
     """Leaves a folder behind where it is unpickled."""
 

@@ -16,6 +16,7 @@ from kvgym.batch_time.calibration_report import (
 )
 from kvgym.batch_time.hardware import hardware_names
 from kvgym.batch_time.recipes import load_recipe, recipe_names
+from kvgym.batch_time.shapes import GPU
 from kvgym.errors import ConfigError, UnknownNameError
 
 NAMES = list(hardware_names())
@@ -174,11 +175,20 @@ def test_kv_capacity_errors():
     for arguments in (
         {"memory_fraction": 1.2},
         {"activation_reserve": -1},
+        {"activation_reserve": float("nan")},
         {"block_size": 0},
+        {"block_size": 10**4000},
         {"tensor_parallel": 0},
     ):
         with pytest.raises(ConfigError, match=next(iter(arguments))):
             kv_capacity("a100-80gb", "llama2-7b", **arguments)
+
+
+@pytest.mark.parametrize("memory", [float("nan"), float("inf"), 1e300])
+def test_a_memory_without_end(memory):
+    gpu = {**load_hardware("llama2-7b-a100-tp1").gpu.model_dump(), "memory": memory}
+    with pytest.raises(ValueError, match=r"2 … 2\^31-1|finite number"):
+        kv_capacity(GPU(**gpu), "llama2-7b")
 
 
 def test_the_document_shows_the_committed_figures():

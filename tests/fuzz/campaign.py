@@ -352,8 +352,9 @@ def failures(report: Report) -> list[str]:
 
 
 def save(report: Report, folder: Path) -> Sequence[Path]:
-    """Write each finding to a file, as the corpus has them."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write each finding to a file, as the corpus has them; without any, nothing."""
+    if report.findings:
+        folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for finding in report.findings.values():
         name = "".join(

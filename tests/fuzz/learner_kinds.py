@@ -66,6 +66,7 @@ def _tensors(value: Any) -> Any:
 
     if isinstance(value, np.ndarray):
         value = value.astype(np.float64) if value.dtype == np.longdouble else value
+        value = value.astype(value.dtype.newbyteorder("="))  # PyTorch has no other
         return torch.from_numpy(value.copy()) if value.dtype.kind in "biuf" else value.tolist()
     if isinstance(value, dict):
         return {

@@ -33,7 +33,7 @@ from kvgym.envs.scheduling.actions.kind import (
 from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.tables import MARKED
 from kvgym.envs.scheduling.window import Env
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.lookahead import first_use
 from kvgym.simulator.tables import UNKNOWN
@@ -217,7 +217,7 @@ class Knobs(ActionKind):
                 raise UnknownNameError("knob", name, LEVELS)
             count = len(LEVELS[name])
             if not levels or not all(0 <= level < count for level in levels):
-                raise ConfigError(f"knobs: {name} = {list(levels)}; expected levels from 0 to {count - 1}")
+                raise ConfigError(f"knobs: {name} = {shown(list(levels))}; expected levels from 0 to {count - 1}")
         if set(config.knobs.get("cap", (1,))) == {0}:
             raise ConfigError("knobs: cap = [0] admits nobody ever; allow another level")
 
