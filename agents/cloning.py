@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kvgym.agents.supervised import CHUNK, check_model, check_positive, distribution, update
 from kvgym.envs.demonstrations import Demonstrations
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 
 try:
     import torch
@@ -123,7 +123,7 @@ def clone(
     check_positive(epochs=epochs, batch_size=batch_size)
     if not learning_rate > 0 or not value_weight >= 0:
         raise ConfigError(
-            f"learning_rate = {learning_rate!r} must be > 0 and value_weight = {value_weight!r} ≥ 0"
+            f"learning_rate = {shown(learning_rate)} must be > 0 and value_weight = {shown(value_weight)} ≥ 0"
         )
     rng = np.random.default_rng(seed)
     critic = "trained" if value_weight > 0 else "not trained: value_weight is 0"

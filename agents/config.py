@@ -40,7 +40,7 @@ def known_metric(value: str) -> str:
     try:
         better = metric_info(value).lower_is_better
     except KeyError:
-        raise ValueError(f"unknown metric {value!r}; kvgym list metrics shows them") from None
+        raise ValueError(f"unknown metric {shown(value)}; kvgym list metrics shows them") from None
     if better is None:
         raise ValueError(f"{value} has no better or worse; choose another metric")
     return value
@@ -229,46 +229,48 @@ class TrainConfig(TrainingConfig):
         check_ranges(self.hyperparameters, f"training {self.name!r}")
         kinds = {config.action for config in self.env_configs()}
         if len(kinds) > 1:
-            raise ConfigError(f"training {self.name!r}: variants cannot change the kind of action")
+            raise ConfigError(f"training {shown(self.name)}: variants cannot change the kind of action")
         for config in self.env_configs():
             if config.observation != "flat":
                 raise ConfigError(
-                    f"training {self.name!r}: observation must be 'flat', got {config.observation!r}"
+                    f"training {shown(self.name)}: observation must be 'flat', got {shown(config.observation)}"
                 )
         first, measured = self.env_configs()[0], self.evaluation_config()
         for name in ("action", "observation", "queue_window", "active_window"):
             if getattr(measured, name) != getattr(first, name):
                 raise ConfigError(
-                    f"training {self.name!r}: evaluation.env cannot change {name} "
-                    f"({getattr(first, name)!r}): the agent would not fit"
+                    f"training {shown(self.name)}: evaluation.env cannot change {name} "
+                    f"({shown(getattr(first, name))}): the agent would not fit"
                 )
         action = first.action
         if action not in OUTPUTS:
             raise ConfigError(
-                f"training {self.name!r}: agents are trained for {', '.join(OUTPUTS)}, not for {action}"
+                f"training {shown(self.name)}: agents are trained for {', '.join(OUTPUTS)}, not for {action}"
             )
         real = [name for name, outputs in OUTPUTS.items() if outputs.real]
         if self.algorithm == "dqn" and action not in ("admit_count", "admit_evict"):
             raise ConfigError(
-                f"training {self.name!r}: dqn needs a Discrete action (admit_count or admit_evict), got {action}; "
+                f"training {shown(self.name)}: dqn needs a Discrete action (admit_count or admit_evict), got {action}; "
                 f"ppo and a2c take any, maskable_ppo all but {' and '.join(real)}"
             )
         if self.algorithm == "maskable_ppo" and action in real:
             raise ConfigError(
-                f"training {self.name!r}: maskable_ppo chooses among options, and {action} is made of real numbers; "
-                "ppo and a2c learn these"
+                f"training {shown(self.name)}: maskable_ppo chooses among options, and {action} is made of real "
+                "numbers; ppo and a2c learn these"
             )
         if self.num_envs < len(self.variants):
             raise ConfigError(
-                f"training {self.name!r}: num_envs = {self.num_envs} is less than {len(self.variants)} variants"
+                f"training {shown(self.name)}: num_envs = {self.num_envs} is less than {len(self.variants)} variants"
             )
         warm = self.warm_start
         if warm is not None and (warm.policy is None) == (warm.action is None):
-            raise ConfigError(f"training {self.name!r}: warm_start needs either policy or action")
+            raise ConfigError(f"training {shown(self.name)}: warm_start needs either policy or action")
         if warm is not None and warm.action is not None:
             check_action(first, warm.action, f"training {self.name!r}: warm_start.action")
         if warm is not None and self.algorithm == "dqn":
-            raise ConfigError(f"training {self.name!r}: dqn has no warm_start; use maskable_ppo, ppo or a2c")
+            raise ConfigError(
+                f"training {shown(self.name)}: dqn has no warm_start; use maskable_ppo, ppo or a2c"
+            )
         return self
 
     def env_configs(self) -> tuple[EnvConfig, ...]:

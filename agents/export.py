@@ -15,7 +15,7 @@ from kvgym.agents.numpy_model import Array, NumpyModel
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import active_features, queue_features
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 
 __all__ = [
     "export",
@@ -60,7 +60,7 @@ def export(
                 f"the model's {what} space is {given}; with these environment arguments it is {expected}"
             )
     if config.observation != "flat":
-        raise ConfigError(f"exported agents read flat observations, this one {config.observation!r}")
+        raise ConfigError(f"exported agents read flat observations, this one {shown(config.observation)}")
     normaliser = model.get_vec_normalize_env()
     if normaliser is not None and normaliser.norm_obs:
         raise ConfigError("this model sees observations through VecNormalize, which would be lost")

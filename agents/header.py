@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,9 @@ class Header:
             ("activation", ("tanh", "relu")),
         ):
             if getattr(self, name) not in valid:
-                raise ConfigError(f"{name} must be one of {', '.join(valid)}, got {getattr(self, name)!r}")
+                raise ConfigError(
+                    f"{name} must be one of {', '.join(valid)}, got {shown(getattr(self, name))}"
+                )
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
             if item.name in ("row_dim", "context_dim"):
@@ -164,7 +166,7 @@ class Header:
             else:
                 fine = isinstance(value, bool if item.type == "bool" else str)
             if not fine:
-                raise ConfigError(f"{item.name} must be of type {item.type} and possible, got {value!r}")
+                raise ConfigError(f"{item.name} must be of type {item.type} and possible, got {shown(value)}")
         self._check_numbers()
         flags = self.action == "flags"
         number = {"flags": self.queue_window + self.active_window, "knobs": max(len(self.choices), 1)}

@@ -31,7 +31,7 @@ from kvgym.agents.header import OUTPUTS
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import active_features, queue_features
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, shown
 
 try:
     import torch
@@ -386,7 +386,7 @@ def policy_for(
     if algorithm not in _SLOTS_POLICIES:
         raise UnknownNameError("algorithm", algorithm, _SLOTS_POLICIES)
     if config.observation != "flat":
-        raise ConfigError(f"networks read flat observations; the environment has {config.observation!r}")
+        raise ConfigError(f"networks read flat observations; the environment has {shown(config.observation)}")
     if network == "slots" and config.action not in OUTPUTS:
         raise ConfigError(f"the slots network is for {', '.join(OUTPUTS)}, not for {config.action}")
     if algorithm == "dqn" and config.action not in ("admit_evict", "admit_count"):
@@ -398,11 +398,13 @@ def policy_for(
     )
     for name, value in sizes.items():
         if name not in defaults:
-            raise ConfigError(f"network {network!r} has no size {name!r}; valid: {', '.join(defaults)}")
+            raise ConfigError(
+                f"network {shown(network)} has no size {shown(name)}; valid: {', '.join(defaults)}"
+            )
         wanted = "a list of positive whole numbers" if name == "hidden" else "a positive whole number"
         numbers = value if name == "hidden" else [value]
         if not _all_positive(numbers):
-            raise ConfigError(f"{name} must be {wanted}, got {value!r}")
+            raise ConfigError(f"{name} must be {wanted}, got {shown(value)}")
     sizes = {**defaults, **sizes}
     usual = config.kind.usual(config)
     around = {} if usual is None else {"centre": usual[0].tolist(), "spread": usual[1].tolist()}

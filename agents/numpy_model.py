@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.agents.header import Header
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.files import whole_file
 from kvgym.reading import mapping, parse_json, read_arrays
 
@@ -291,10 +291,10 @@ class NumpyModel:
         content = mapping(parse_json(str(arrays.pop("header")), where, finite=True), where)
         found = content.pop("format", None)
         if found != FORMAT:
-            raise ConfigError(f"{path}: expected format {FORMAT!r}, found {found!r}")
+            raise ConfigError(f"{path}: expected format {shown(FORMAT)}, found {shown(found)}")
         version = content.pop("version", None)
         if version != VERSION:
-            raise ConfigError(f"{path}: expected format version {VERSION}, found {version!r}")
+            raise ConfigError(f"{path}: expected format version {VERSION}, found {shown(version)}")
         try:
             fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
             header = Header(**fields)

@@ -17,7 +17,9 @@ def pair(text: str) -> tuple[str, Any]:
     """
     key, equals, value = text.partition("=")
     if not equals or not key:
-        raise ConfigError(f"override {text!r}: expected key=value, e.g. total_steps=200000 or env.rate=20")
+        raise ConfigError(
+            f"override {shown(text)}: expected key=value, e.g. total_steps=200000 or env.rate=20"
+        )
     return key.strip(), number(parse_yaml(value, f"override {shown(text)}"))
 
 
@@ -42,13 +44,13 @@ def put(fields: dict[str, Any], key: str, value: Any) -> None:
         if isinstance(place, list):
             if not (part.isdecimal() and int(part) < len(place)):
                 raise ConfigError(
-                    f"override {key!r}: {above} is a list; expected a number below {len(place)} after it"
+                    f"override {shown(key)}: {above} is a list; expected a number below {len(place)} after it"
                 )
             entry: Any = int(part)
         elif isinstance(place, dict):
             entry = part
         else:
-            raise ConfigError(f"override {key!r}: {above} is {place!r} and has nothing inside")
+            raise ConfigError(f"override {shown(key)}: {above} is {shown(place)} and has nothing inside")
         if depth == len(path) - 1:
             place[entry] = value
             return

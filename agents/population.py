@@ -10,7 +10,7 @@ from typing import Any
 from kvgym.agents.checkpoints import write_json
 from kvgym.agents.config import TrainingConfig, read_run_config
 from kvgym.agents.trainers import resume, train
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.execution import make_executor
 from kvgym.files import alone_in, plain_name
 from kvgym.metrics import metric_info
@@ -80,8 +80,8 @@ def _check_same(member: Member) -> None:
     if others := [name for name in wanted if there.get(name) != wanted[name]]:
         name = others[0]
         raise ConfigError(
-            f"{member.folder} holds a run of another configuration: {name} is {there.get(name)!r}, not "
-            f"{wanted[name]!r}; choose another folder"
+            f"{member.folder} holds a run of another configuration: {name} is {shown(there.get(name))}, not "
+            f"{shown(wanted[name])}; choose another folder"
         )
 
 

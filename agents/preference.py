@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.agents.supervised import CHUNK, check_model, check_positive, distribution, update
-from kvgym.errors import ConfigError, KVGymError
+from kvgym.errors import ConfigError, KVGymError, shown
 
 try:
     import torch
@@ -70,7 +70,7 @@ def prefer(
     check_positive(steps=steps, max_updates=max_updates)
     if not 0 < probability < 1 or not learning_rate > 0:
         raise ConfigError(
-            f"probability = {probability!r} must be between 0 and 1 and learning_rate = {learning_rate!r} > 0"
+            f"probability = {shown(probability)} must be between 0 and 1 and learning_rate = {shown(learning_rate)} > 0"
         )
     wanted = _whole_action(model.action_space, action)
     seen, masks = _collect(model, env, wanted, steps, seed)
@@ -109,7 +109,7 @@ def _whole_action(space: Any, action: Any) -> NDArray[np.int64]:
     given = np.asarray(action)
     wanted = given.astype(np.int64) if given.dtype.kind in "iu" else None
     if wanted is None or wanted.shape != space.shape or not space.contains(wanted):
-        raise ConfigError(f"action = {action!r} is not in the model's action space {space}")
+        raise ConfigError(f"action = {shown(action)} is not in the model's action space {space}")
     return wanted.reshape(-1)
 
 

@@ -28,7 +28,7 @@ from kvgym.agents.limits import MAX_STEPS
 from kvgym.agents.numpy_model import NumpyModel
 from kvgym.agents.playing import Evaluator
 from kvgym.agents.progress import TrainingLog
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.experiments.result_files import jsonable
 from kvgym.files import remove_left, whole_file
 from kvgym.metrics import metric_info
@@ -149,13 +149,13 @@ class Run:
         """
         origin = f"the latest checkpoint of {self.folder}"
         found = validate_fields(_Counters, state, origin)
-        shown = {*SHOWN, self.config.evaluation.metric}
+        expected = {*SHOWN, self.config.evaluation.metric}
         for figures in found.rows:
-            if figures.keys() != {"steps", "return", *shown} or figures["steps"] is None:
+            if figures.keys() != {"steps", "return", *expected} or figures["steps"] is None:
                 raise ConfigError(f"{origin}: rows with other figures; {REMEDY}")
         for label, figures in found.baselines.items():
-            if not shown <= figures.keys():
-                raise ConfigError(f"{origin}: baseline {label!r} without its figures; {REMEDY}")
+            if not expected <= figures.keys():
+                raise ConfigError(f"{origin}: baseline {shown(label)} without its figures; {REMEDY}")
         self.saved, self.best_step = found.steps, found.best_step
         self.rows = [_numbers(row) for row in found.rows]
         self.best = float("nan") if found.best is None else found.best

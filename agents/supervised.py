@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 
 try:
     import torch
@@ -44,7 +44,7 @@ def check_positive(**numbers: int) -> None:
     """
     for name, value in numbers.items():
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise ConfigError(f"{name} = {value!r}; expected a whole number ≥ 1")
+            raise ConfigError(f"{name} = {shown(value)}; expected a whole number ≥ 1")
 
 
 def distribution(policy: Any, observations: Tensor, masks: Tensor | None) -> Any:

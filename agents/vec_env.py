@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs import SCHEDULING_IDS
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, shown
 
 try:
     from stable_baselines3.common.monitor import Monitor
@@ -52,7 +52,7 @@ class SB3VecEnv(VecEnv):
             raise ConfigError(f"SB3VecEnv needs a ServingVectorEnv, got {type(inner).__name__}")
         if inner.autoreset_mode != AutoresetMode.SAME_STEP:
             raise ConfigError(
-                f"SB3VecEnv needs autoreset_mode='SameStep', got {inner.autoreset_mode.value!r}"
+                f"SB3VecEnv needs autoreset_mode='SameStep', got {shown(inner.autoreset_mode.value)}"
             )
         self.env = inner
         super().__init__(inner.num_envs, inner.single_observation_space, inner.single_action_space)
@@ -129,7 +129,9 @@ class SB3VecEnv(VecEnv):
     ) -> list[Any]:
         """Return what a method gives for each environment; there is ``action_masks``."""
         if method_name != "action_masks":
-            raise AttributeError(f"no method {method_name!r} for single environments; there is action_masks")
+            raise AttributeError(
+                f"no method {shown(method_name)} for single environments; there is action_masks"
+            )
         masks = self.env.action_masks(*method_args, **method_kwargs)
         return list(masks) if indices is None else [masks[i] for i in self._get_indices(indices)]
 

@@ -20,7 +20,7 @@ from kvgym.baselines._thresholds import (
     NUM_THRESHOLDS,
     THRESHOLDS,
 )
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.kernels import UNKNOWN, RuleMemory, rule_memory
 from kvgym.policy import CompiledPolicy, SystemInfo, numbers_of, require, require_count, require_flag
 
@@ -96,7 +96,7 @@ class ThresholdPolicy(CompiledPolicy):
             return None
         if len(self.thresholds) not in (1, count):
             raise ConfigError(
-                f"policy {self.info.name!r}: thresholds = {self.thresholds}, but there are {count} {what}; "
+                f"policy {shown(self.info.name)}: thresholds = {self.thresholds}, but there are {count} {what}; "
                 "expected one threshold for each, or one for all"
             )
         return np.broadcast_to(np.array(self.thresholds, dtype=np.int64), (count,))
@@ -111,7 +111,7 @@ class ThresholdPolicy(CompiledPolicy):
             return compute()
         except ConfigError as error:
             raise ConfigError(
-                f"policy {self.info.name!r}: {error}; lower the rates, or give thresholds or rule=practical"
+                f"policy {shown(self.info.name)}: {error}; lower the rates, or give thresholds or rule=practical"
             ) from error
 
     def shared_params(

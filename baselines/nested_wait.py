@@ -52,7 +52,7 @@ from kvgym.baselines._thresholds import (
     start_batch,
     stop_draining,
 )
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.kernels import (
     RuleDecision,
     RuleMemory,
@@ -289,7 +289,7 @@ class NestedWait(ThresholdPolicy):
                 if self.groups:
                     where = f" of group {q + 1} of prompts, {(*self.groups, 'longer')[q]}"
                 raise ConfigError(
-                    f"policy {self.info.name!r}: no class has its mean output in segment {empty + 1} of "
+                    f"policy {shown(self.info.name)}: no class has its mean output in segment {empty + 1} of "
                     f"{ends.tolist()}{where}, so thresholds cannot be computed; give thresholds, or other segments"
                 )
             rates = np.array([c.rate for c in classes])

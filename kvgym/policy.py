@@ -111,7 +111,9 @@ class PolicyInfo:
         """
         unknown = sorted({*self.needs, *self.uses} - set(NEEDS))
         if unknown:
-            raise ConfigError(f"policy {self.name!r} needs {unknown}, which is not one of {', '.join(NEEDS)}")
+            raise ConfigError(
+                f"policy {shown(self.name)} needs {unknown}, which is not one of {', '.join(NEEDS)}"
+            )
 
 
 @dataclass(frozen=True)
@@ -284,7 +286,7 @@ def recording(original: Callable[..., None], kind: str = "policy") -> Callable[.
             values = dict(list(signature.bind(self, *arguments, **hyperparameters).arguments.items())[1:])
         except TypeError as error:
             raise ConfigError(
-                f"{kind} {cls.info.name!r}: {error}; valid: {describe_arguments(cls)}"
+                f"{kind} {shown(cls.info.name)}: {error}; valid: {describe_arguments(cls)}"
             ) from error
         try:
             for parameter in signature.parameters.values():
@@ -296,7 +298,7 @@ def recording(original: Callable[..., None], kind: str = "policy") -> Callable[.
         except (TypeError, OverflowError) as error:
             given = ", ".join(f"{k}={v!r}" for k, v in values.items())
             raise ConfigError(
-                f"{kind} {cls.info.name!r}: a value of the wrong type in {given} ({error}); defaults: "
+                f"{kind} {shown(cls.info.name)}: a value of the wrong type in {given} ({error}); defaults: "
                 f"{describe_arguments(cls)}"
             ) from error
 
@@ -352,7 +354,7 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
     """
     if isinstance(spec, Policy):
         if hyperparameters:
-            raise ConfigError(f"{spec!r} is made already; give hyperparameters with a name")
+            raise ConfigError(f"{shown(spec)} is made already; give hyperparameters with a name")
         return spec
     spec = check_text(
         spec, "policy", "a name, with hyperparameters as in 'alpha_greedy:alpha=0.3', or a Policy"
@@ -411,7 +413,7 @@ def require_flag(name: str, value: Any) -> None:
         ConfigError: it is neither True nor False.
     """
     if not isinstance(value, bool):
-        raise ConfigError(f"{name} = {value!r}; expected True or False")
+        raise ConfigError(f"{name} = {shown(value)}; expected True or False")
 
 
 def numbers_of(name: str, value: Any, kind: type[int] | type[float] = int) -> tuple[Any, ...]:
@@ -435,5 +437,5 @@ def numbers_of(name: str, value: Any, kind: type[int] | type[float] = int) -> tu
         numbers, whole = (), False
     what = "whole numbers" if kind is int else "numbers"
     if not numbers or not whole or any(isinstance(part, bool) for part in parts):
-        raise ConfigError(f"{name} = {value!r}; expected {what}, one or several as in 4/4/4")
+        raise ConfigError(f"{name} = {shown(value)}; expected {what}, one or several as in 4/4/4")
     return numbers

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, shown
 
 T = TypeVar("T")
 
@@ -39,7 +39,9 @@ class Registry(Generic[T]):
             ConfigError: the name is taken by another object.
         """
         if name in self._items and not _same(self._items[name], item):
-            raise ConfigError(f"{self.kind} {name!r} is already registered as {self._items[name]!r}")
+            raise ConfigError(
+                f"{self.kind} {shown(name)} is already registered as {shown(self._items[name])}"
+            )
         self._items[name] = item
         return item
 

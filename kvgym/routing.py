@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.checks import check_text
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.policy import Weight, construct, policy_defaults, recording
 from kvgym.registry import Registry, Sources
 from kvgym.simulator.cluster_tables import REASSIGN_SIGNATURE, ROUTER_SIGNATURE
@@ -238,7 +238,7 @@ def make_router(spec: str | Router, **hyperparameters: Any) -> Router:
     """
     if isinstance(spec, Router):
         if hyperparameters:
-            raise ConfigError(f"{spec!r} is made already; give hyperparameters with a name")
+            raise ConfigError(f"{shown(spec)} is made already; give hyperparameters with a name")
         return spec
     spec = check_text(spec, "router", "a name, with hyperparameters as in 'weighted:work=1.5', or a Router")
     made = None if spec in ROUTERS else _SOURCES.find(spec)

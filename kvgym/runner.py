@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError, RunError
+from kvgym.errors import ConfigError, RunError, shown
 from kvgym.policy import CompiledPolicy, Policy, SystemInfo, make_policy
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.seeding import stream_seed
@@ -73,12 +73,12 @@ def check_needs(policy: Policy, table: RequestTable) -> None:
     for need, column in _REQUIRED.items():
         if need in policy.info.needs and getattr(table, column) is None:
             raise ConfigError(
-                f"policy {policy.info.name!r} needs {need}, but the requests have no {column}; choose a workload "
+                f"policy {shown(policy.info.name)} needs {need}, but the requests have no {column}; choose a workload "
                 "or a prediction model that provides it (for lengths: exact, noisy, upper_bound, …)"
             )
     if "class_rates" in policy.info.needs and not table.classes:
         raise ConfigError(
-            f"policy {policy.info.name!r} needs class_rates, but the requests carry none; choose a workload with "
+            f"policy {shown(policy.info.name)} needs class_rates, but the requests carry none; choose a workload with "
             "classes, e.g. wait-low (kvgym list workloads), or give RequestTable.from_columns its classes"
         )
 

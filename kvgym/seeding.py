@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from kvgym.checks import check_seed
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 
 STREAMS = ("arrivals", "lengths", "predictions", "classes", "policy", "routing", "noise", "load")
 """The named streams. The position of a name is its spawn key: append, never reorder."""
@@ -23,7 +23,7 @@ def stream_seed(seed: int, name: str, *part: int) -> np.random.SeedSequence:
         ConfigError: unknown stream name, or a seed that is none.
     """
     if name not in STREAMS:
-        raise ConfigError(f"unknown random stream {name!r}; valid: {', '.join(STREAMS)}")
+        raise ConfigError(f"unknown random stream {shown(name)}; valid: {', '.join(STREAMS)}")
     return np.random.SeedSequence(check_seed(seed), spawn_key=(STREAMS.index(name), *part))
 
 

@@ -61,10 +61,12 @@ def parse_spec(text: str, what: str) -> tuple[str, dict[str, Any]]:
     for part in filter(None, (p.strip() for p in rest.split(","))):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"{what} {text!r}: {part!r} is not key=value")
+            raise ConfigError(f"{what} {shown(text)}: {shown(part)} is not key=value")
         options[key.strip()] = parse_value(value.strip())
     if not name.strip():
-        raise ConfigError(f"{what} {text!r}: the name is missing; write name or name:key=value,key=value")
+        raise ConfigError(
+            f"{what} {shown(text)}: the name is missing; write name or name:key=value,key=value"
+        )
     return name.strip(), options
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.simulator.tables import BUSY
 from kvgym.specs import PER_SECOND
 from kvgym.workloads.table import RequestTable
@@ -49,7 +49,7 @@ def parse_extent(value: Extent, name: str) -> tuple[float, bool]:
     requests = bool(match and match[2].lower().startswith("r"))
     if not 0 <= amount < math.inf or (requests and amount != int(amount)):
         raise ConfigError(
-            f"{name} = {value!r}: expected seconds ≥ 0, as in 30 or 500ms, or requests, as in 200r"
+            f"{name} = {shown(value)}: expected seconds ≥ 0, as in 30 or 500ms, or requests, as in 200r"
         )
     return amount, requests
 

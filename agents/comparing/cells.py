@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kvgym.agents.comparing.bench import Bench
 from kvgym.agents.comparing.entrants import Entrant
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.experiments.scenario import Scenario
 
 HELD_OUT = 2_000_000
@@ -78,7 +78,9 @@ class Cell:
         """
         labels = [entrant.label for entrant in self.entrants]
         if twice := {label for label in labels if labels.count(label) > 1}:
-            raise ConfigError(f"cell {self.name}: {min(twice)!r} is there twice; labels tell entrants apart")
+            raise ConfigError(
+                f"cell {self.name}: {shown(min(twice))} is there twice; labels tell entrants apart"
+            )
 
     @property
     def name(self) -> str:

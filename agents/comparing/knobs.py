@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs.scheduling.actions.knobs import LEVELS
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics import metric_info, metric_names
 from kvgym.workloads.table import RequestTable
@@ -67,7 +67,7 @@ def environment_arguments(scenario: Scenario, order: str) -> dict[str, Any]:
         ConfigError: it drops or clips requests, which environments do not.
     """
     if scenario.too_long != "error":
-        raise ConfigError(f"fixed knobs are played where too_long is error, not {scenario.too_long!r}")
+        raise ConfigError(f"fixed knobs are played where too_long is error, not {shown(scenario.too_long)}")
     made = scenario.resolved()
     workload = made.workload if isinstance(made.workload, dict) else {"preset": made.workload}
     rules = made.system.model_dump()

@@ -29,7 +29,7 @@ from kvgym.agents.comparing.tasks import (
     slo,
     traces,
 )
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 
 PARTS: dict[str, dict[str, float]] = {
     "tokens attained and KV held (attained, held)": {"attained": 0.0, "held": 0.0},
@@ -66,7 +66,7 @@ def ablation(contest: Contest) -> list[Cell]:
     """
     if (name := hyperparameters_of(contest.agent)[0]) != "ranked":
         raise ConfigError(
-            f"ablation: agent {contest.agent} is weights of {name!r}; expected some of 'ranked'"
+            f"ablation: agent {contest.agent} is weights of {shown(name)}; expected some of 'ranked'"
         )
     bases = [agent_of(contest.agent), by_hand()]
     parts = dict(contest.some(list(PARTS.items())))

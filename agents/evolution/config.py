@@ -16,7 +16,7 @@ from kvgym.agents.evolution.space import Value, chosen_weights, weights_of
 from kvgym.agents.evolution.strategies import Strategy, make_strategy
 from kvgym.agents.limits import MAX_COUNT, MAX_REAL, MAX_STEPS
 from kvgym.checks import MAX_SEEDS
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.metrics import WITHIN_SLO, check_targets
 from kvgym.policy import Weight, make_policy
 
@@ -157,7 +157,7 @@ class EvolutionConfig(TrainingConfig):
                 for family in self.services.families:
                     check_targets((self.metric,), family.typical_requests())
         except ConfigError as error:
-            raise ConfigError(f"training {self.name!r}: {error}") from None
+            raise ConfigError(f"training {shown(self.name)}: {error}") from None
         return self
 
     def learned(self) -> tuple[tuple[Weight, ...], dict[str, Value]]:
@@ -188,7 +188,8 @@ class EvolutionConfig(TrainingConfig):
         model = EvolvedModel.load(self.start)
         if (model.kind, model.name) != (self.role.kind, self.learner):
             raise ConfigError(
-                f"start {self.start}: weights of {model.kind} {model.name!r}, not of {self.role.kind} {self.learner!r}"
+                f"start {self.start}: weights of {model.kind} {shown(model.name)}, not of {self.role.kind} "
+                f"{shown(self.learner)}"
             )
         declared = weights_of(self.learner, self.fixed, self.role.kind)
         names = [weight.name for weight in self.learned()[0]]
@@ -196,7 +197,9 @@ class EvolutionConfig(TrainingConfig):
         for name, value in found.items():
             size = declared[name].size if name in declared else 1
             if size != (len(value) if isinstance(value, tuple) else 1):
-                raise ConfigError(f"start {self.start}: weight {name!r} is of another size; expected {size}")
+                raise ConfigError(
+                    f"start {self.start}: weight {shown(name)} is of another size; expected {size}"
+                )
         if not found:
             raise ConfigError(f"start {self.start}: has none of the weights to learn ({', '.join(names)})")
         return found

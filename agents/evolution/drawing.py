@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 
 _RANGES = ("uniform", "log_uniform", "integer")
 _KINDS = (*_RANGES, "choice")
@@ -139,7 +139,7 @@ def _check(value: Mapping[str, Any], place: str) -> None:
     given, where = value[kind], place.lstrip(".") or "the description"
     if kind == "choice":
         if not isinstance(given, list | tuple) or not given:
-            raise ConfigError(f"{where}: choice needs a list of one or more values, got {given!r}")
+            raise ConfigError(f"{where}: choice needs a list of one or more values, got {shown(given)}")
         weights = value.get("weights")
         if weights is not None and not (
             isinstance(weights, list | tuple)
@@ -148,16 +148,16 @@ def _check(value: Mapping[str, Any], place: str) -> None:
             and sum(weights) > 0
         ):
             raise ConfigError(
-                f"{where}: weights need a number ≥ 0 for each of {len(given)} choices, not all 0; got {weights!r}"
+                f"{where}: weights need a number ≥ 0 for each of {len(given)} choices, not all 0; got {shown(weights)}"
             )
         return
     pair = isinstance(given, list | tuple) and len(given) == 2 and all(_is_number(x) for x in given)
     if not pair or given[0] > given[1]:
-        raise ConfigError(f"{where}: {kind} needs two numbers [low, high], low ≤ high; got {given!r}")
+        raise ConfigError(f"{where}: {kind} needs two numbers [low, high], low ≤ high; got {shown(given)}")
     if kind == "log_uniform" and given[0] <= 0:
-        raise ConfigError(f"{where}: log_uniform needs 0 < low, got {given!r}")
+        raise ConfigError(f"{where}: log_uniform needs 0 < low, got {shown(given)}")
     if kind == "integer" and not all(isinstance(x, int) for x in given):
-        raise ConfigError(f"{where}: integer needs whole numbers, got {given!r}")
+        raise ConfigError(f"{where}: integer needs whole numbers, got {shown(given)}")
 
 
 def _is_number(value: Any) -> bool:

@@ -25,7 +25,7 @@ from kvgym.agents.evolution.services import Service, Services
 from kvgym.agents.evolution.space import Value
 from kvgym.agents.limits import MAX_COUNT
 from kvgym.checks import MAX_SEEDS
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.policy import POLICIES, CompiledPolicy, Weight, make_policy
 from kvgym.runner import check_needs, prepare_run
 from kvgym.simulator.rule import RuleView
@@ -120,18 +120,18 @@ def network_of(policy: str, learned: Sequence[Weight], starts: Mapping[str, Valu
     if name is None:
         able = sorted(key for key in POLICIES if hasattr(POLICIES[key], "NETWORK"))
         raise ConfigError(
-            f"imitate: policy {policy!r} has no network that could imitate; policies that have: {', '.join(able)}"
+            f"imitate: policy {shown(policy)} has no network that could imitate; policies that have: {', '.join(able)}"
         )
     for weight in learned:
         if weight.name == name:
             if np.any(starts[name]):
                 raise ConfigError(
-                    f"imitate: {name!r}, the network of policy {policy!r}, has numbers to start from already; "
-                    "leave out these, or imitate"
+                    f"imitate: {shown(name)}, the network of policy {shown(policy)}, has numbers to start from "
+                    "already; leave out these, or imitate"
                 )
             return weight
     raise ConfigError(
-        f"imitate: {name!r}, the network of policy {policy!r}, is not among the weights that are learned "
+        f"imitate: {shown(name)}, the network of policy {shown(policy)}, is not among the weights that are learned "
         f"({', '.join(w.name for w in learned)}); give it units (fixed: {{hidden: 4}}), "
         "and name it where weights are listed"
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 from kvgym.agents.evolution.role import KINDS
 from kvgym.agents.evolution.space import Value, checked, weights_of
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.files import write_text
 from kvgym.policy import Policy, policy_defaults
 from kvgym.reading import parse_json, read_bytes
@@ -66,11 +66,11 @@ class EvolvedModel:
         for name in (*self.fixed, *self.weights):
             if name not in known:
                 raise ConfigError(
-                    f"{self.kind} {self.name!r} has no hyperparameter {name!r}; valid: "
+                    f"{self.kind} {shown(self.name)} has no hyperparameter {shown(name)}; valid: "
                     f"{', '.join(sorted(known)) or 'none'}"
                 )
         if both := self.fixed.keys() & self.weights.keys():
-            raise ConfigError(f"{min(both)!r} is among fixed and among weights")
+            raise ConfigError(f"{shown(min(both))} is among fixed and among weights")
         found: dict[str, Value] = {}
         for name, value in self.weights.items():
             found[name] = checked(declared[name], value) if name in declared else _finite(name, value)
@@ -109,10 +109,10 @@ class EvolvedModel:
     @classmethod
     def _of(cls, content: Any) -> EvolvedModel:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise ConfigError(f"not an evolved agent; expected a mapping with format {FORMAT!r}")
+            raise ConfigError(f"not an evolved agent; expected a mapping with format {shown(FORMAT)}")
         if content.get("version") != VERSION:
             raise ConfigError(
-                f"version {content.get('version')!r} of the format; this kvgym reads version {VERSION}"
+                f"version {shown(content.get('version'))} of the format; this kvgym reads version {VERSION}"
             )
         kind = next((kind for kind in KINDS if kind in content), "policy")
         fields = ("format", "version", kind, *_MAPPINGS)
@@ -123,7 +123,7 @@ class EvolvedModel:
                 f"{', '.join(_MAPPINGS)}"
             )
         if not isinstance(content[kind], str):
-            raise ConfigError(f"{kind} = {content[kind]!r}; expected a name")
+            raise ConfigError(f"{kind} = {shown(content[kind])}; expected a name")
         for name in _MAPPINGS:
             if not isinstance(content[name], dict):
                 raise ConfigError(f"{name} must be a mapping, got {type(content[name]).__name__}")
@@ -133,5 +133,5 @@ class EvolvedModel:
 def _finite(name: str, value: Any) -> float:
     """Return a number; its range is checked by what it is for."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f"weight {name!r} = {value!r}; expected a finite number")
+        raise ConfigError(f"weight {shown(name)} = {shown(value)}; expected a finite number")
     return float(value)

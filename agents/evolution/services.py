@@ -13,7 +13,7 @@ from pydantic import Field
 from kvgym.agents.config import Part
 from kvgym.agents.evolution.capacity import sustained_rate
 from kvgym.agents.evolution.drawing import draw, extremes, generator, typical
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.routing import Router
 from kvgym.simulator.system import System
@@ -76,7 +76,7 @@ class Family(Part):
                 number = isinstance(value, int | float) and not isinstance(value, bool)
                 if given is not None and not (number and 0 < value < math.inf):
                     raise ConfigError(
-                        f"{place}.{name}: expected a number > 0, or a range of such; got {value!r}"
+                        f"{place}.{name}: expected a number > 0, or a range of such; got {shown(value)}"
                     )
         for drawn in extremes(self._random(), place):
             try:
@@ -176,8 +176,8 @@ class Services(Part):
         name = family.name or family.scenario
         if not len(table):
             raise ConfigError(
-                f"services of family {name!r}, seed {seed}: no request fits into {system.usable_capacity:,} tokens; "
-                "draw shorter prompts and outputs, or give limits to the workload"
+                f"services of family {shown(name)}, seed {seed}: no request fits into {system.usable_capacity:,} "
+                "tokens; draw shorter prompts and outputs, or give limits to the workload"
             )
         rate = workload.mean_rate * len(table) / len(sampled)
         target = family._rate(wanted, system, table)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.agents.evolution.role import KINDS
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.policy import Weight, policy_defaults
 
 Value = float | tuple[float, ...]
@@ -33,7 +33,7 @@ def weights_of(name: str, fixed: Mapping[str, Any], kind: str = "policy") -> dic
     try:
         return {weight.name: weight for weight in KINDS[kind].registry[name].weights(**fixed)}
     except TypeError as error:
-        raise ConfigError(f"{kind} {name!r}: {error}") from None
+        raise ConfigError(f"{kind} {shown(name)}: {error}") from None
 
 
 def chosen_weights(
@@ -57,7 +57,7 @@ def chosen_weights(
     defaults = policy_defaults(KINDS[kind].registry[name])
     if not declared and not chosen:
         raise ConfigError(
-            f"{kind} {name!r} declares no weights; name hyperparameters to learn with step, low and high, e.g. "
+            f"{kind} {shown(name)} declares no weights; name hyperparameters to learn with step, low and high, e.g. "
             "weights: {alpha: {step: 0.1, low: 0, high: 1}}"
         )
     learned: list[Weight] = []
@@ -66,15 +66,15 @@ def chosen_weights(
         given = {field: value for field, value in changes.items() if value is not None}
         start = given.pop("start", None)
         if key in fixed:
-            raise ConfigError(f"weight {key!r} is in fixed as well; it is either held or learned")
+            raise ConfigError(f"weight {shown(key)} is in fixed as well; it is either held or learned")
         if key in declared:
             weight = dataclasses.replace(declared[key], **given)
         else:
             weight = _of_number(f"{kind} {name!r}", key, defaults, given, tuple(declared))
         if not 0 < weight.step < math.inf or not weight.low < weight.high:
             raise ConfigError(
-                f"weight {key!r}: step = {weight.step}, low = {weight.low}, high = {weight.high}; expected 0 < step "
-                "and low < high"
+                f"weight {shown(key)}: step = {weight.step}, low = {weight.low}, high = {weight.high}; expected 0 "
+                "< step and low < high"
             )
         learned.append(weight)
         default: Value = weight.default if weight.size == 1 else (weight.default,) * weight.size
@@ -90,11 +90,11 @@ def _of_number(
     if isinstance(default, bool) or not isinstance(default, float):
         numbers = [key for key, value in defaults.items() if isinstance(value, float)]
         valid = ", ".join(dict.fromkeys((*declared, *numbers))) or "none"
-        raise ConfigError(f"{what} has no weight {name!r} that is a real number; valid: {valid}")
+        raise ConfigError(f"{what} has no weight {shown(name)} that is a real number; valid: {valid}")
     missing = [key for key in ("step", "low", "high") if key not in given]
     if missing:
         raise ConfigError(
-            f"weight {name!r}: {what} does not say how to vary it; give {', '.join(missing)} as well"
+            f"weight {shown(name)}: {what} does not say how to vary it; give {', '.join(missing)} as well"
         )
     return Weight(name=name, default=default, **given)
 
@@ -112,11 +112,12 @@ def checked(weight: Weight, value: Any, what: str = "value") -> Value:
     if not good or len(entries) != weight.size:
         expected = "a number" if weight.size == 1 else f"{weight.size} numbers"
         found = f"{len(value)} entries" if isinstance(value, list | tuple) else repr(value)
-        raise ConfigError(f"weight {weight.name!r}: {what} needs {expected}, got {found}")
+        raise ConfigError(f"weight {shown(weight.name)}: {what} needs {expected}, got {found}")
     for x in entries:
         if not math.isfinite(x) or not weight.low <= x <= weight.high:
             raise ConfigError(
-                f"weight {weight.name!r}: {what} {x!r} is out of range; expected {weight.low:g} … {weight.high:g}"
+                f"weight {shown(weight.name)}: {what} {shown(x)} is out of range; expected {weight.low:g} … "
+                f"{weight.high:g}"
             )
     numbers = tuple(float(x) for x in entries)
     return numbers[0] if weight.size == 1 else numbers

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.experiments.effort import check_free
 from kvgym.policy import describe_arguments, policy_defaults, require, require_flag
 from kvgym.registry import Registry
@@ -271,7 +271,7 @@ def make_strategy(
     unknown = sorted(hyperparameters.keys() - policy_defaults(cls).keys())
     if unknown:
         raise ConfigError(
-            f"{algorithm} has no hyperparameter {unknown[0]!r}; valid: {describe_arguments(cls)}"
+            f"{algorithm} has no hyperparameter {shown(unknown[0])}; valid: {describe_arguments(cls)}"
         )
     # Proposals and what is learned of them, and, unless it is diagonal, a matrix and its factors.
     matrix = 6 * size**2 if cls is CMAES and not hyperparameters.get("diagonal") else 0

@@ -29,7 +29,7 @@ from kvgym.agents.evolution.run import EvolutionResult, Run
 from kvgym.agents.evolution.strategies import STRATEGIES
 from kvgym.agents.folder import check_free, context_of, note_resume, write_config, write_start
 from kvgym.agents.progress import Tell, TrainingLog
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 
 
 def train(
@@ -107,7 +107,9 @@ def resume(
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             if state is None or isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"the latest checkpoint of {path} is damaged: {error!r}; {REMEDY}") from error
+            raise ConfigError(
+                f"the latest checkpoint of {path} is damaged: {shown(error)}; {REMEDY}"
+            ) from error
         note_resume(path, {"generations": done, **_context(config, command)})
         if length is not None:
             write_config(path, config)

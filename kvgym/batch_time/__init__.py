@@ -30,7 +30,7 @@ from kvgym.batch_time.shapes import GPU, ModelShape
 from kvgym.batch_time.tables import ProfileTables
 from kvgym.batch_time.tile import TileBatchTime
 from kvgym.batch_time.unit import UnitBatchTime
-from kvgym.errors import ConfigError, field_errors
+from kvgym.errors import ConfigError, field_errors, shown
 from kvgym.registry import Registry
 from kvgym.simulator.batch_time import LOAD_FIELDS, BatchTimeModel, batch_time_kernel
 
@@ -146,7 +146,7 @@ def _profile(
         return load_calibrated(hardware).batch_time(composition=composition, engine=engine)
     if isinstance(engine, str) and engine != NO_ENGINE:
         raise ConfigError(
-            f"batch time 'profile' with tables: engine = {engine!r} names an engine of a hardware file; give its "
+            f"batch time 'profile' with tables: engine = {shown(engine)} names an engine of a hardware file; give its "
             "figures, {base_ms: …, per_request_ms: …}, or 'none'"
         )
     return ProfileBatchTime(
@@ -177,17 +177,21 @@ def make_batch_time(spec: Mapping[str, Any]) -> BatchTimeModel:
         UnknownNameError: an unknown kind.
     """
     if not isinstance(spec, Mapping) or not isinstance(spec.get("kind"), str):
-        raise ConfigError(f"a batch-time model needs 'kind', one of: {', '.join(BATCH_TIMES)}; got {spec!r}")
+        raise ConfigError(
+            f"a batch-time model needs 'kind', one of: {', '.join(BATCH_TIMES)}; got {shown(spec)}"
+        )
     build = BATCH_TIMES[spec["kind"]]
     arguments = {key: value for key, value in spec.items() if key != "kind"}
     known = list(inspect.signature(build).parameters)
     unknown = sorted(set(arguments) - set(known))
     if unknown:
         raise ConfigError(
-            f"batch time {spec['kind']!r}: unknown key {', '.join(map(repr, unknown))}; "
+            f"batch time {shown(spec['kind'])}: unknown key {', '.join(map(shown, unknown))}; "
             f"valid: {', '.join(known) or 'none'}"
         )
     try:
         return build(**arguments)
     except TypeError as error:
-        raise ConfigError(f"batch time {spec['kind']!r}: {error}; valid keys: {', '.join(known)}") from None
+        raise ConfigError(
+            f"batch time {shown(spec['kind'])}: {error}; valid keys: {', '.join(known)}"
+        ) from None

@@ -17,9 +17,9 @@ def number(model: str, name: str, value: object) -> float:
         ConfigError: it is not a finite number, or is beyond :data:`LARGEST`.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
-        raise ConfigError(f"batch time {model!r}: {name} must be a finite number, got {shown(value)}")
+        raise ConfigError(f"batch time {shown(model)}: {name} must be a finite number, got {shown(value)}")
     if abs(value) > LARGEST:
-        raise ConfigError(f"batch time {model!r}: {name} = {shown(value)}; expected {LARGEST:g} at most")
+        raise ConfigError(f"batch time {shown(model)}: {name} = {shown(value)}; expected {LARGEST:g} at most")
     return float(value)
 
 
@@ -31,7 +31,7 @@ def non_negative(model: str, name: str, value: object) -> float:
     """
     result = number(model, name, value)
     if result < 0:
-        raise ConfigError(f"batch time {model!r}: {name} must be >= 0, got {value!r}")
+        raise ConfigError(f"batch time {shown(model)}: {name} must be >= 0, got {shown(value)}")
     return result
 
 
@@ -43,5 +43,5 @@ def share(model: str, name: str, value: object) -> float:
     """
     result = number(model, name, value)
     if not 0 < result <= 1:
-        raise ConfigError(f"batch time {model!r}: {name} must be in (0, 1], got {value!r}")
+        raise ConfigError(f"batch time {shown(model)}: {name} must be in (0, 1], got {shown(value)}")
     return result

@@ -31,7 +31,7 @@ from kvgym.batch_time.profile_csv import Profiles, read_profiles
 from kvgym.batch_time.recipes import Recipe
 from kvgym.batch_time.roofline import RooflineBatchTime
 from kvgym.batch_time.served import CalibratedHardware
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.files import write_text
 
 HELD_OUT_SHARE = 0.2
@@ -316,7 +316,7 @@ def _day(date: str | None) -> str:
     try:
         return (datetime.date.today() if date is None else datetime.date.fromisoformat(date)).isoformat()
     except ValueError:
-        raise ConfigError(f"date = {date!r}; expected a day such as 2026-01-31") from None
+        raise ConfigError(f"date = {shown(date)}; expected a day such as 2026-01-31") from None
 
 
 def _ranges(profiles: Profiles) -> dict[str, list[float]]:

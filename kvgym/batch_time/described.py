@@ -16,7 +16,7 @@ from kvgym.batch_time.overhead import EngineOverhead
 from kvgym.batch_time.presets import GPUS, MODELS, Presets
 from kvgym.batch_time.served import RooflineHardware
 from kvgym.batch_time.shapes import GPU, Dtype, ModelShape
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.reading import validate_fields
 from kvgym.specs import parse_spec
 
@@ -148,7 +148,9 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
         if name not in OPTIONS:
             raise UnknownNameError("option of a roofline", name, OPTIONS)
         if isinstance(value, Mapping | list):
-            raise ConfigError(f"roofline: {name} = {value!r}; write it into a YAML file and give its path")
+            raise ConfigError(
+                f"roofline: {name} = {shown(value)}; write it into a YAML file and give its path"
+            )
     return dict(options)
 
 
@@ -164,8 +166,8 @@ def completed(hardware: str, base: str | None) -> str:
     if missing := [name for name in ("model", "gpu") if name not in given]:
         if base is None or not is_roofline(base):
             raise ConfigError(
-                f"hardware {hardware!r}: {' and '.join(missing)} missing; a roofline needs a model and a GPU, as in "
-                "--model llama3-70b --gpu h200 --tp 4 (kvgym list models, kvgym list gpus)"
+                f"hardware {shown(hardware)}: {' and '.join(missing)} missing; a roofline needs a model and a "
+                "GPU, as in --model llama3-70b --gpu h200 --tp 4 (kvgym list models, kvgym list gpus)"
             )
         given = {**roofline_options(base), **given}
     return roofline_text(given)

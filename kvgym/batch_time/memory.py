@@ -59,15 +59,15 @@ def kv_capacity(
         tokens, a multiple of ``block_size``.
 
     Raises:
-        ConfigError: an argument or the result is out of range, or the weights leave no room for a single block; then the message
-            says how much memory is missing, and how many GPUs would do.
+        ConfigError: an argument or the result is out of range, or the weights leave no room for a block; the message
+            then says how much memory is missing, and how many GPUs would do.
     """
     gpu, model = GPUS.find(gpu), MODELS.find(model)
     check_tensor_parallel(model, tensor_parallel)
     if not 0 < memory_fraction <= 1:
-        raise ConfigError(f"memory_fraction must be in (0, 1], got {memory_fraction!r}")
+        raise ConfigError(f"memory_fraction must be in (0, 1], got {shown(memory_fraction)}")
     if not 0 <= activation_reserve < math.inf:
-        raise ConfigError(f"activation_reserve must be >= 0 bytes, got {activation_reserve!r}")
+        raise ConfigError(f"activation_reserve must be >= 0 bytes, got {shown(activation_reserve)}")
     if not 1 <= block_size <= MAX_CAPACITY:
         raise ConfigError(f"block_size must be 1 … 2^31-1 tokens, got {shown(block_size)}")
     usable = gpu.memory * memory_fraction
@@ -95,7 +95,7 @@ def kv_capacity(
     tokens = free(tensor_parallel) // block(tensor_parallel) * block_size
     if not 2 <= tokens <= MAX_CAPACITY:
         raise ConfigError(
-            f"{model.name} on {tensor_parallel} x {gpu.name} has room for {tokens:.3g} tokens in blocks of {block_size}; "
-            "expected 2 … 2^31-1: look at memory, widths, fraction, reserve and block size"
+            f"{model.name} on {tensor_parallel} x {gpu.name} has room for {tokens:.3g} tokens in blocks of "
+            f"{block_size}; expected 2 … 2^31-1: look at memory, widths, fraction, reserve and block size"
         )
     return int(tokens)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kvgym.errors import ConfigError, field_errors
+from kvgym.errors import ConfigError, field_errors, shown
 
 NO_ENGINE = "none"
 """Name of the engine that adds nothing: GPU kernels only."""
@@ -55,7 +55,7 @@ def check_engine(engine: str, engines: Mapping[str, EngineOverhead]) -> None:
         ValueError: it is not; validators of fields raise these.
     """
     if engine not in (*engines, NO_ENGINE):
-        raise ValueError(f"engine is {engine!r}, engines holds: {', '.join(engines) or 'none'}")
+        raise ValueError(f"engine is {shown(engine)}, engines holds: {', '.join(engines) or 'none'}")
 
 
 def parse_overhead(value: Mapping[str, Any]) -> EngineOverhead:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kvgym.batch_time.interpolation import FAR, Floats, curve, locate, pack_curve, pack_surface, surface
 from kvgym.batch_time.overhead import NONE, EngineOverhead
 from kvgym.batch_time.tables import AllReduceTable, ProfileTables
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 from kvgym.simulator.compiled import Kernel, jit
 
@@ -258,7 +258,7 @@ def all_reduce_ms(table: AllReduceTable, column: str, size: NDArray[np.float64])
         ConfigError: an unknown column.
     """
     if column not in ("kernel_ms", "median_ms"):
-        raise ConfigError(f"all-reduce column must be 'kernel_ms' or 'median_ms', got {column!r}")
+        raise ConfigError(f"all-reduce column must be 'kernel_ms' or 'median_ms', got {shown(column)}")
     x, y = np.array(table.size), np.array(getattr(table, column))
     middle = min(int(np.searchsorted(x, x[-1] / 2)), len(x) - 2)
     slope = max((y[-1] - y[middle]) / (x[-1] - x[middle]), 0.0)

@@ -16,7 +16,7 @@ from kvgym.batch_time.ideal import IdealTimes
 from kvgym.batch_time.interpolation import Floats
 from kvgym.batch_time.profile_table import ProfileTable, by_key
 from kvgym.batch_time.recipes import ProfileFile, Recipe
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 
 BLOCK_OPERATORS = (
     "input_layernorm",
@@ -135,7 +135,7 @@ def _attention(
         row = int(np.argmax(wrong))
         raise ConfigError(
             f"profile {table.path}: line {table.line(row)}, column is_prefill: must be True or False, "
-            f"got {table.texts('is_prefill')[row]!r}"
+            f"got {shown(table.texts('is_prefill')[row])}"
         )
     whole_batch = recipe.profiles.kv_cache_size == "batch"
 

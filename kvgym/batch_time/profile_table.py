@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from kvgym.batch_time.interpolation import Floats
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 
 ALIASES = {"tp": "num_tensor_parallel_workers", "n_head": "n_q_head", "backend": "attention_backend"}
 """Other names of columns, as sampled files have them."""
@@ -172,7 +172,7 @@ class ProfileTable:
             need = "a number" if least is None else f"a number {'>' if above else '>='} {least:g}"
             raise ConfigError(
                 f"profile {self.path}: line {self.line(place)}, column {column}: "
-                f"{self.texts(column)[place]!r} is not {need}"
+                f"{shown(self.texts(column)[place])} is not {need}"
             )
         return values
 

@@ -16,7 +16,7 @@ from kvgym.batch_time.roofline import RooflineBatchTime
 from kvgym.batch_time.shapes import GPU, ModelShape
 from kvgym.batch_time.tables import ProfileTables
 from kvgym.checks import check_text
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 
 NOT_VALIDATED = "roofline, not validated"
@@ -100,7 +100,7 @@ class Hardware(BaseModel, ABC):
         name = default if engine is None else engine
         if not isinstance(name, str):
             raise ConfigError(
-                f"engine = {name!r}; expected a name or figures, {{base_ms: …, per_request_ms: …}}"
+                f"engine = {shown(name)}; expected a name or figures, {{base_ms: …, per_request_ms: …}}"
             )
         return name, self.overhead(name)
 
@@ -213,7 +213,7 @@ class RooflineHardware(Hardware):
         """
         if composition != "kvgym":
             raise ConfigError(
-                f"hardware {self.name}: composition = {composition!r} is for tables, not for a roofline"
+                f"hardware {self.name}: composition = {shown(composition)} is for tables, not for a roofline"
             )
         return self.engine
 

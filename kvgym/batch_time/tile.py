@@ -17,7 +17,7 @@ from kvgym.batch_time._checks import non_negative, number, share
 from kvgym.batch_time.memory import check_tensor_parallel
 from kvgym.batch_time.presets import GPUS, MODELS
 from kvgym.batch_time.shapes import GPU, ModelShape, require_plain
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 from kvgym.simulator.compiled import jit
 
@@ -335,7 +335,7 @@ class TileBatchTime(BatchTimeModel):
 def _whole(name: str, value: object) -> int:
     result = number("tile", name, value)
     if result != int(result) or result < 1:
-        raise ConfigError(f"batch time 'tile': {name} must be a whole number >= 1, got {value!r}")
+        raise ConfigError(f"batch time 'tile': {name} must be a whole number >= 1, got {shown(value)}")
     return int(result)
 
 
@@ -344,5 +344,5 @@ def _rate(name: str, value: object) -> float | None:
         return None
     result = number("tile", name, value)
     if result <= 0:
-        raise ConfigError(f"batch time 'tile': {name} must be > 0, got {value!r}")
+        raise ConfigError(f"batch time 'tile': {name} must be > 0, got {shown(value)}")
     return result

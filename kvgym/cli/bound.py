@@ -34,7 +34,7 @@ from kvgym.cli.scenario_options import (
     roofline_options,
 )
 from kvgym.cli.times import time_option
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.execution.aside import call_aside
 from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
@@ -116,7 +116,7 @@ def bound(
     ).of_seed(seed)  # fmt: skip
     names = [m for m in METRICS if m != "request_throughput"] if metrics is None else split_specs(metrics)
     if not names:
-        raise ConfigError(f"--metrics {metrics!r} names none; there is a bound on: {', '.join(METRICS)}")
+        raise ConfigError(f"--metrics {shown(metrics)} names none; there is a bound on: {', '.join(METRICS)}")
     specs = [REFERENCE, *split_specs(policies or "")]
     system = chosen.make_system()
     table = chosen.sample(chosen.make_workload(), seed, system.usable_capacity)

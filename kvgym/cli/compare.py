@@ -44,7 +44,7 @@ from kvgym.cli.scenario_options import (
     WorkloadOption,
     roofline_options,
 )
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
@@ -132,10 +132,10 @@ def compare(
         from kvgym.export import vllm_bench
 
         vllm_bench.check_window(chosen)
-    shown = console.DEFAULT_COLUMNS if metrics is None else tuple(split_specs(metrics))
-    if not shown:
-        raise ConfigError(f"--metrics {metrics!r} names none; kvgym list metrics shows them")
-    for name in shown:
+    columns_shown = console.DEFAULT_COLUMNS if metrics is None else tuple(split_specs(metrics))
+    if not columns_shown:
+        raise ConfigError(f"--metrics {shown(metrics)} names none; kvgym list metrics shows them")
+    for name in columns_shown:
         try:
             metric_info(name)
         except KeyError:
@@ -167,8 +167,8 @@ def compare(
     with replacing(folder, trace):
         comparison.save(folder, command=command_line())
     if metrics is None and comparison.has_targets:
-        shown = (*shown, "slo_attainment")
-    console.out.print(console.comparison_table(comparison, shown))
+        columns_shown = (*columns_shown, "slo_attainment")
+    console.out.print(console.comparison_table(comparison, columns_shown))
     console.print_remarks(comparison)
     total = sum(comparison.num_requests) * len(comparison.policies)
     finished = sum(int(r.metrics["finished"]) for r in comparison.runs if not r.error)

@@ -36,7 +36,7 @@ from kvgym.cli.scenario_options import (
     WorkloadOption,
     roofline_options,
 )
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.specs import split_specs
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def evaluate(
     try:
         better = metric_info(by).lower_is_better
     except KeyError:
-        raise ConfigError(f"unknown metric {by!r}; kvgym list metrics shows them") from None
+        raise ConfigError(f"unknown metric {shown(by)}; kvgym list metrics shows them") from None
     if better is None:
         raise ConfigError(f"{by} has no better or worse; choose another metric")
     if horizon is None and scenario is None and workload is None and trace is None:

@@ -178,7 +178,7 @@ def _read(texts: list[str]) -> tuple[SweepPlan | None, dict[str, Any]]:
             named = load_plan(text)
         else:
             raise ConfigError(
-                f"{text!r}: expected name=values" + ("" if equals else ", a plan is named already")
+                f"{shown(text)}: expected name=values" + ("" if equals else ", a plan is named already")
             )
     return named, given
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kvgym.cli.completion import names
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 
 SloOption = Annotated[
     str,
@@ -48,10 +48,11 @@ def parse_prices(text: str, option: str) -> float | dict[str, float]:
         number = _number(figure)
         if not name or not equals or number is None:
             raise ConfigError(
-                f"{option} {text!r}: {part.strip()!r} is not name=number; or give one number, for all hardware"
+                f"{option} {shown(text)}: {shown(part.strip())} is not name=number; or give one number, for all "
+                "hardware"
             )
         if name in found:
-            raise ConfigError(f"{option} {text!r}: {name} is given twice")
+            raise ConfigError(f"{option} {shown(text)}: {name} is given twice")
         found[name] = number
     return found
 

@@ -47,7 +47,7 @@ from kvgym.cli.scenario_options import (
     WorkloadOption,
     roofline_options,
 )
-from kvgym.errors import ConfigError, KVGymError
+from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.experiments.value_ranges import number_range
 from kvgym.files import plain_name
@@ -72,12 +72,12 @@ def parse_grid(texts: list[str]) -> dict[str, tuple[Any, ...]]:
     for text in texts:
         name, equals, rest = (part.strip() for part in text.partition("="))
         if not name or not equals or not rest:
-            raise ConfigError(f"--grid {text!r}: not name=values; {_FORM}")
+            raise ConfigError(f"--grid {shown(text)}: not name=values; {_FORM}")
         if name in space:
-            raise ConfigError(f"--grid {text!r}: {name} is given twice; put its values into one")
+            raise ConfigError(f"--grid {shown(text)}: {name} is given twice; put its values into one")
         parts = [part.strip() for part in rest.split("|" if "|" in rest else "/")]
         if not all(parts):
-            raise ConfigError(f"--grid {text!r}: a value is missing; {_FORM}")
+            raise ConfigError(f"--grid {shown(text)}: a value is missing; {_FORM}")
         if ":" in rest:
             space[name] = number_range(rest, f"--grid {text!r}: ")
         else:

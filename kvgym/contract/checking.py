@@ -14,7 +14,7 @@ from typing import Any
 
 from kvgym.contract.cases import Make
 from kvgym.contract.checks import CHECKS, FIRST
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.policy import Policy, construct, make_policy
 from kvgym.simulator.debug import checked_environment
 from kvgym.specs import parse_spec
@@ -52,9 +52,11 @@ def policy_maker(spec: str) -> Make:
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
     except Exception as error:
-        raise ConfigError(f"policy {spec!r}: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"policy {shown(spec)}: {type(error).__name__}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise ConfigError(f"policy {spec!r}: {attribute} of {module} is no class derived from kvgym.Policy")
+        raise ConfigError(
+            f"policy {shown(spec)}: {attribute} of {module} is no class derived from kvgym.Policy"
+        )
     _, hyperparameters = parse_spec(f"{attribute}:{options}", "policy")
     return lambda: construct(found, hyperparameters, f"policy {spec!r}")
 
@@ -129,7 +131,9 @@ def examine(
                 if entry["name"] == FIRST and entry["fault"]:
                     yield from _skipped(left)
         if left and not current:
-            raise ConfigError(f"policy {spec!r}: the process that tries it {_ending(process.returncode)}")
+            raise ConfigError(
+                f"policy {shown(spec)}: the process that tries it {_ending(process.returncode)}"
+            )
         if current:  # go on with the others in a new process
             left.remove(current)
             ending = f"took more than {timeout:g} s" if late.is_set() else _ending(process.returncode)

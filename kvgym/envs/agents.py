@@ -39,7 +39,7 @@ from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.spaces import present
 from kvgym.envs.scheduling.stepping import BEGIN, COMPOSE, step_envs
 from kvgym.envs.scheduling.tables import EPISODE, SEEN
-from kvgym.errors import InvalidDecisionError
+from kvgym.errors import InvalidDecisionError, shown
 from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.runner import SimulationResult, system_info
 from kvgym.simulator.addresses import runs_compiled
@@ -259,7 +259,7 @@ class AgentPolicy(Policy):
         who, look = f"policy {self.info.name!r}", self._simulation.check_memory
         entry = watched(step_envs.compiled, lambda: who, look) if self._compiled else uncompiled(step_envs)
         if entry(arrays.orders[0]) < 0:
-            raise outside(self._space, self._action, f" of {self.info.name!r}")
+            raise outside(self._space, self._action, f" of {shown(self.info.name)}")
         return bool(arrays.outcomes[0])
 
     def schedule(self, view: SystemView) -> Decision:

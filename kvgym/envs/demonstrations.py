@@ -27,7 +27,7 @@ from kvgym.envs.scheduling.actions.kind import ENCODE_SIGNATURE
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.episodes import Episodes
 from kvgym.envs.scheduling.stepping import RUNNING, TERMINATED, TRUNCATED
-from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError
+from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.metrics import metric_names
 from kvgym.policy import CompiledPolicy, Policy, make_policy
 from kvgym.runner import check_needs, system_info
@@ -99,7 +99,7 @@ def demonstrate(
         LivelockError: the policy makes no progress.
     """
     if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
-        raise ConfigError(f"steps = {steps!r}; expected a whole number ≥ 1")
+        raise ConfigError(f"steps = {shown(steps)}; expected a whole number ≥ 1")
     config = EnvConfig.of(**arguments)
     chosen = _check(make_policy(policy), config)
     episodes = _Episodes(config, 1, compiled=compiled)
@@ -145,18 +145,20 @@ def _check(policy: Policy, config: EnvConfig) -> CompiledPolicy:
     name = policy.info.name
     if not isinstance(policy, CompiledPolicy) or type(policy).schedule is not CompiledPolicy.schedule:
         raise ConfigError(
-            f"policy {name!r} is not compiled; kvgym.envs.agents.play lets any policy act in an environment"
+            f"policy {shown(name)} is not compiled; kvgym.envs.agents.play lets any policy act in an environment"
         )
     if config.kind.encode is None:
         raise NotExpressibleError(
-            f"policy {name!r}: {config.action} set parameters of a rule and cannot carry out single decisions; choose "
-            "another kind of action"
+            f"policy {shown(name)}: {config.action} set parameters of a rule and cannot carry out single "
+            "decisions; choose another kind of action"
         )
     missing = sorted(policy.info.needs - set(config.information))
     if missing:
-        raise ConfigError(f"policy {name!r} needs {', '.join(missing)}; add it to information")
+        raise ConfigError(f"policy {shown(name)} needs {', '.join(missing)}; add it to information")
     if config.observation != "flat":
-        raise ConfigError(f"demonstrations hold flat observations, not observation={config.observation!r}")
+        raise ConfigError(
+            f"demonstrations hold flat observations, not observation={shown(config.observation)}"
+        )
     return policy
 
 
@@ -201,15 +203,15 @@ def _play(
     )  # fmt: skip
     if outcome <= REFUSED:
         what = explain_refusal(REFUSED - outcome, block["tracker"][0])
-        raise InvalidDecisionError(f"policy {policy.info.name!r}, {_moment(episodes)}: {what}")
+        raise InvalidDecisionError(f"policy {shown(policy.info.name)}, {_moment(episodes)}: {what}")
     if outcome < 0:
         raise NotExpressibleError(
-            f"policy {policy.info.name!r}, {_moment(episodes)}: it {explain(outcome, episodes.config, report)}"
+            f"policy {shown(policy.info.name)}, {_moment(episodes)}: it {explain(outcome, episodes.config, report)}"
         )
     status = int(block["episode"][0]["status"])
     if outcome == TRUNCATED and status == STALLED:
         raise LivelockError(
-            f"policy {policy.info.name!r}, {_moment(episodes)}: nothing new has been computed for "
+            f"policy {shown(policy.info.name)}, {_moment(episodes)}: nothing new has been computed for "
             f"{episodes.config.stall_limit} decisions; if it evicts and readmits the same requests for ever, it "
             "needs a larger protection margin"
         )

@@ -41,7 +41,7 @@ def register_action(
         ConfigError: the name or the id is taken.
     """
     if id in gym.registry and gym.registry[id].kwargs.get("action") != name:
-        raise ConfigError(f"action {name!r}: the id {id!r} is already registered with Gymnasium")
+        raise ConfigError(f"action {shown(name)}: the id {shown(id)} is already registered with Gymnasium")
     _announce(name, ACTIONS.add(name, ActionEntry(id, kind, summary, max_episode_steps)))
 
 

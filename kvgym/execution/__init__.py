@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.execution.executor import Executor, InProcess, Work
 from kvgym.execution.growing import Growing
 from kvgym.execution.processes import Processes, cores
@@ -38,7 +38,9 @@ def make_executor(
         ConfigError: ``jobs`` is below 0, Ray is not installed, or there is no cluster at the address.
     """
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 0):
-        raise ConfigError(f"jobs = {jobs!r}; expected a whole number ≥ 0, 0 for as many as there are cores")
+        raise ConfigError(
+            f"jobs = {shown(jobs)}; expected a whole number ≥ 0, 0 for as many as there are cores"
+        )
     if ray is not None:
         from kvgym.execution.ray_cluster import OnRay
 

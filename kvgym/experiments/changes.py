@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kvgym.batch_time.hardware import hardware_label
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.specs import parse_spec
 from kvgym.window import Extent
@@ -79,7 +79,7 @@ def build_scenario(
     if workers is not None and workers < 1:
         raise ConfigError(f"workers = {workers}: expected a whole number ≥ 1")
     if router is not None and (base.workers if workers is None else workers) == 1:
-        raise ConfigError(f"router = {router!r} goes with a cluster; add workers, 4 say")
+        raise ConfigError(f"router = {shown(router)} goes with a cluster; add workers, 4 say")
     if workload is not None and trace is not None:
         raise ConfigError("workload and trace exclude each other: a trace is the workload")
     changes: dict[str, Any] = {
@@ -156,7 +156,8 @@ def parse_columns(text: str) -> dict[str, str]:
         if not key or not name or key in found:
             wrong = "is given twice" if key in found else "is not column=name"
             raise ConfigError(
-                f"columns {text!r}: {part.strip()!r} {wrong}; write arrival=timestamp,prompt=input_tokens,output=…"
+                f"columns {shown(text)}: {shown(part.strip())} {wrong}; write "
+                "arrival=timestamp,prompt=input_tokens,output=…"
             )
         found[key] = name
     return found

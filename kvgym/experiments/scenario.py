@@ -22,7 +22,7 @@ from kvgym.batch_time.described import completed, is_roofline, roofline_text
 from kvgym.batch_time.hardware import load_hardware
 from kvgym.batch_time.served import Hardware, RooflineHardware
 from kvgym.checks import MAX_SEEDS
-from kvgym.errors import ConfigError, UnknownNameError, field_errors
+from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
 from kvgym.experiments.defaults import DEFAULT_SCENARIO as DEFAULT_SCENARIO
 from kvgym.experiments.effort import check_memory
 from kvgym.reading import parse_fields, read_text, shipped_texts, validate_fields
@@ -208,8 +208,8 @@ class Scenario(BaseModel):
         for name in ("hardware", "engine"):
             if getattr(self, name) is not None and all(_stands_alone(group) for group in self.workers):
                 raise ConfigError(
-                    f"scenario {self.name!r}: {name} = {getattr(self, name)!r} is that of no worker, all groups have "
-                    f"hardware or a batch_time of their own; give the {name} to the groups"
+                    f"scenario {shown(self.name)}: {name} = {shown(getattr(self, name))} is that of no worker, "
+                    f"all groups have hardware or a batch_time of their own; give the {name} to the groups"
                 )
         workers: list[Worker] = []
         for group in self.workers:
@@ -230,13 +230,13 @@ class Scenario(BaseModel):
         """Return the KV capacity and the batch-time model of a worker."""
         if engine is not None and (hardware is None or "kind" in batch_time):
             raise ConfigError(
-                f"scenario {self.name!r}: engine = {engine!r} goes with hardware; a batch_time with a kind has an "
-                "overhead of its own"
+                f"scenario {shown(self.name)}: engine = {shown(engine)} goes with hardware; a batch_time with a "
+                "kind has an overhead of its own"
             )
         if hardware is None:
             if "kind" not in batch_time or capacity is None:
                 raise ConfigError(
-                    f"scenario {self.name!r} needs either hardware, or batch_time with a kind and kv_capacity"
+                    f"scenario {shown(self.name)} needs either hardware, or batch_time with a kind and kv_capacity"
                 )
             return capacity, make_batch_time(batch_time)
         loaded = load_hardware(hardware)
@@ -247,8 +247,9 @@ class Scenario(BaseModel):
         """Refuse what calibrated hardware does not take."""
         if other := batch_time.keys() - {"composition"}:
             raise ConfigError(
-                f"scenario {self.name!r}: batch_time with hardware takes composition, got {', '.join(sorted(other))}; "
-                "what an engine adds to a batch is the field engine: a name, or base_ms and per_request_ms"
+                f"scenario {shown(self.name)}: batch_time with hardware takes composition, got "
+                f"{', '.join(sorted(other))}; what an engine adds to a batch is the field engine: a name, or "
+                "base_ms and per_request_ms"
             )
 
     def resolved(self) -> Scenario:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.policy import Policy, construct, describe_arguments, make_policy, policy_defaults
 from kvgym.specs import parse_spec
 
@@ -191,7 +191,7 @@ def plan_search(policy: str | Policy, space: Space | None = None) -> SearchPlan:
     if space is None:
         if name not in SEARCH_SPACES and set(defaults) - set(fixed):
             raise ConfigError(
-                f"policy {name!r} has no search space of its own; give one, e.g. --grid name=1/2/3, of its "
+                f"policy {shown(name)} has no search space of its own; give one, e.g. --grid name=1/2/3, of its "
                 f"hyperparameters: {describe_arguments(cls)}"
             )
         space = {k: v for k, v in SEARCH_SPACES.get(name, {}).items() if k not in fixed}
@@ -199,7 +199,7 @@ def plan_search(policy: str | Policy, space: Space | None = None) -> SearchPlan:
     for key, given in space.items():
         if key not in defaults:
             raise ConfigError(
-                f"policy {name!r} has no hyperparameter {key!r}; valid: {describe_arguments(cls)}"
+                f"policy {shown(name)} has no hyperparameter {shown(key)}; valid: {describe_arguments(cls)}"
             )
         if key in fixed:
             raise ConfigError(
@@ -207,11 +207,13 @@ def plan_search(policy: str | Policy, space: Space | None = None) -> SearchPlan:
                 "leave it out of one of them"
             )
         if isinstance(given, str) or not isinstance(given, Iterable) or not list(given):
-            raise ConfigError(f"{key} = {given!r}; expected the values to search, one or more, in a sequence")
+            raise ConfigError(
+                f"{key} = {shown(given)}; expected the values to search, one or more, in a sequence"
+            )
         values[key] = tuple(_plain(v) for v in given)
         for value in values[key]:
             if parse_spec(f"{name}:{key}={value}", "policy")[1] != {key: value}:
-                raise ConfigError(f"{key} = {value!r} cannot be written as in {name}:{key}=…")
+                raise ConfigError(f"{key} = {shown(value)} cannot be written as in {name}:{key}=…")
         if len(set(values[key])) < len(values[key]):
             raise ConfigError(f"{key} = {', '.join(map(str, values[key]))}: a value is there twice")
     plan = SearchPlan(cls, fixed, {k: _plain(v) for k, v in defaults.items()}, values)
@@ -238,7 +240,7 @@ def _check_values(plan: SearchPlan) -> None:
                     first = first or error
             else:
                 assert first is not None
-                raise ConfigError(f"{plan.policy.info.name!r} cannot be tried: {first}") from first
+                raise ConfigError(f"{shown(plan.policy.info.name)} cannot be tried: {first}") from first
 
 
 def _plain(value: Any) -> Any:

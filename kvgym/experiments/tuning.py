@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvgym.checks import check_seeds
-from kvgym.errors import ConfigError, KVGymError, UnknownNameError
+from kvgym.errors import ConfigError, KVGymError, UnknownNameError, shown
 from kvgym.experiments.capacity.targets import Target, parse_targets
 from kvgym.experiments.notes import merge_notes
 from kvgym.experiments.optuna_search import counts_finished_only, import_optuna, search_optuna
@@ -84,9 +84,9 @@ def tune(
     _check_metric(metric)
     targets = parse_targets(subject_to)
     if search not in ("grid", "optuna"):
-        raise ConfigError(f"search = {search!r}; expected grid or optuna")
+        raise ConfigError(f"search = {shown(search)}; expected grid or optuna")
     if trials is not None and (isinstance(trials, bool) or not isinstance(trials, int) or trials < 1):
-        raise ConfigError(f"trials = {trials!r}; expected a whole number ≥ 1")
+        raise ConfigError(f"trials = {shown(trials)}; expected a whole number ≥ 1")
     if search == "optuna":
         import_optuna()
     numbers = check_seeds(seeds, FIRST_SEED)

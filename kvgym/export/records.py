@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.frame import Frame, pyarrow
 from kvgym.metrics import slo_met
 from kvgym.runner import SimulationResult
@@ -134,7 +134,7 @@ def check_format(file_format: str) -> str:
         ConfigError: there is none of this name, or it is Parquet and PyArrow is missing.
     """
     if file_format not in FILE_FORMATS:
-        raise ConfigError(f"records as {file_format!r}: valid are {', '.join(FILE_FORMATS)}")
+        raise ConfigError(f"records as {shown(file_format)}: valid are {', '.join(FILE_FORMATS)}")
     if file_format == "parquet":
         pyarrow()
     return file_format

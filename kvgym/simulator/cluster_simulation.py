@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError
+from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.addresses import function_handle, runs_compiled
 from kvgym.simulator.agenda import empty_agenda
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, RoughFigures
@@ -196,7 +196,7 @@ class ClusterSimulation(Simulation):
             for name, array, kind in zip(memory._fields, memory, MEMORY_DTYPES, strict=True):
                 if array.dtype != kind or array.ndim != 1 or not array.flags.c_contiguous:
                     raise ConfigError(
-                        f"policy {self.policy_name!r}: its {name} array has dtype {array.dtype} and shape "
+                        f"policy {shown(self.policy_name)}: its {name} array has dtype {array.dtype} and shape "
                         f"{array.shape}; expected {kind}, one dimension, contiguous"
                     )
         params, state = self._router_memory
@@ -297,7 +297,7 @@ class ClusterSimulation(Simulation):
         candidates = self.cluster_view.candidates
         if not isinstance(worker, int | np.integer) or worker not in candidates:
             raise InvalidDecisionError(
-                f"request {self.pending} cannot go to worker {worker!r}; valid: {candidates.start} … "
+                f"request {self.pending} cannot go to worker {shown(worker)}; valid: {candidates.start} … "
                 f"{candidates.stop - 1}"
             )
         self.tracker[0]["route"] = worker
@@ -315,8 +315,8 @@ class ClusterSimulation(Simulation):
             self.tracker[0]["route"] = operator.index(chosen)
         except (TypeError, OverflowError):
             raise InvalidDecisionError(
-                f"router {self.router.info.name!r} returned {chosen!r} for request {view.request_id}; expected the "
-                "index of a worker"
+                f"router {shown(self.router.info.name)} returned {shown(chosen)} for request {view.request_id}; "
+                "expected the index of a worker"
             ) from None
         return RESUME_ROUTE
 
@@ -329,7 +329,7 @@ class ClusterSimulation(Simulation):
             request, worker = map(operator.index, chosen)
         except (TypeError, ValueError):
             raise InvalidDecisionError(
-                f"router {router.info.name!r} reassigns {chosen!r}; expected a request and a worker, or None"
+                f"router {shown(router.info.name)} reassigns {shown(chosen)}; expected a request and a worker, or None"
             ) from None
         if not (0 <= worker < count and 0 <= request < len(self.requests)):
             raise InvalidDecisionError(self._refused_move(router, request, worker))
@@ -385,8 +385,9 @@ class ClusterSimulation(Simulation):
             t = self.tracker[0]
             name = self.router.info.name if self.router is not None else "?"
             raise InvalidDecisionError(
-                f"router {name!r} sends request {int(t['error_request'])} to worker {int(t['error_needed'])}; valid: "
-                f"{self.cluster_view.candidates.start} … {self.cluster_view.candidates.stop - 1}"
+                f"router {shown(name)} sends request {int(t['error_request'])} to worker "
+                f"{int(t['error_needed'])}; valid: {self.cluster_view.candidates.start} … "
+                f"{self.cluster_view.candidates.stop - 1}"
             )
         if status == BAD_MOVE and self.router is not None:
             t = self.tracker[0]
@@ -394,8 +395,9 @@ class ClusterSimulation(Simulation):
             raise InvalidDecisionError(self._refused_move(self.router, request, worker))
         if status == ENDLESS_MOVES and self.router is not None:
             raise LivelockError(
-                f"router {self.router.info.name!r} has moved more requests than there are at one boundary of worker "
-                f"{int(self.tracker[0]['asking'])} ({self._where()}); it must return None or UNKNOWN when it is done"
+                f"router {shown(self.router.info.name)} has moved more requests than there are at one boundary of "
+                f"worker {int(self.tracker[0]['asking'])} ({self._where()}); it must return None or UNKNOWN when "
+                "it is done"
             )
         if status == DECIDE:
             return

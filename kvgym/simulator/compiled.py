@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import hashlib
 import sys
 import threading
@@ -113,6 +115,18 @@ def _length(functions: Iterable[Callable[..., Any]]) -> int:
     return sum(len(function.__code__.co_code) // 2 for function in functions)
 
 
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Leave cycles where they are: compiling makes millions of objects, and looking through them costs a tenth."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
 _KERNELS: weakref.WeakSet[Kernel] = weakref.WeakSet()
 _typed: set[Callable[..., Any]] = set()
 
@@ -181,7 +195,8 @@ class Kernel:
 
     def _machine_code(self, *, cache: bool) -> Any:
         try:
-            return _njit(self.signature, cache=cache, nogil=self._nogil)(self.function)
+            with _no_collection():
+                return _njit(self.signature, cache=cache, nogil=self._nogil)(self.function)
         except (NumbaError, KeyError) as error:  # Numba looks fields of records up in a dict
             functions = list(_all_reached(self.function))
             told = kernel_error(self.title, self.signature, functions, error)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import InvalidDecisionError
+from kvgym.errors import InvalidDecisionError, shown
 from kvgym.simulator.decision import Decision
 from kvgym.simulator.rule import RuleDecision
 from kvgym.simulator.tables import ACTIVE, FINISHED, FUTURE, RUN, TRANSFERRING, UNKNOWN, WAIT, WAITING
@@ -52,10 +52,10 @@ def enter_decision(
         try:
             return operator.index(value)
         except TypeError:
-            raise refuse(f"{what} {value!r}; expected a whole number") from None
+            raise refuse(f"{what} {shown(value)}; expected a whole number") from None
 
     if not hasattr(decision, "wait_until"):
-        raise refuse(f"is {decision!r}; expected a kvgym.Decision")
+        raise refuse(f"is {shown(decision)}; expected a kvgym.Decision")
     slots = {int(i): k for k, i in enumerate(active["request_id"])}
     admit = [whole(i, "admits request") for i in decision.admit]
     evict = [whole(i, "evicts request") for i in decision.evict]
@@ -78,7 +78,7 @@ def enter_decision(
             raise refuse(f"gives request {i} {tokens[i]} tokens; leave it out to run it in full")
     until = math.inf if decision.wait_until is None else decision.wait_until
     if not isinstance(until, int | float | np.number):
-        raise refuse(f"waits until {until!r}; expected seconds, or None to run a batch")
+        raise refuse(f"waits until {shown(until)}; expected seconds, or None to run a batch")
     put_back = whole(decision.put_back, "puts back")
     if put_back < 0:
         raise refuse(f"puts back {put_back} requests; expected a number >= 0")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError
+from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.compiled import Kernel, jit_disabled, uncompiled
 from kvgym.simulator.debug import CHECKED, check, guarded, watched
 from kvgym.simulator.decision import Decision
@@ -309,20 +309,20 @@ class Simulation:
         fruitless = int(w["decisions"]) - int(w["last_progress"]) - 1
         if status == STALLED and not int(w["num_active"]) and w["total_evicted"] == w["evicted_before"]:
             raise LivelockError(
-                f"policy {self.policy_name!r}, {self._where()}: it has admitted nobody for {fruitless} decisions with "
-                f"an empty worker ({counts}). {self._blocked()} (kv_capacity {self.kv_capacity}); less margin or a "
-                "tighter prediction lets it in"
+                f"policy {shown(self.policy_name)}, {self._where()}: it has admitted nobody for {fruitless} "
+                f"decisions with an empty worker ({counts}). {self._blocked()} (kv_capacity {self.kv_capacity}); "
+                "less margin or a tighter prediction lets it in"
             )
         if status == STALLED:
             raise LivelockError(
-                f"policy {self.policy_name!r}, {self._where()}: nothing new has been computed for {fruitless} "
+                f"policy {shown(self.policy_name)}, {self._where()}: nothing new has been computed for {fruitless} "
                 f"decisions ({counts}, {int(w['total_evicted'])} evictions so far, kv_capacity {self.kv_capacity}); "
                 "the policy makes no progress. If it evicts and readmits the same requests for ever, it needs a larger "
                 "protection margin."
             )
         if status == DEADLOCK:
             raise LivelockError(
-                f"policy {self.policy_name!r}, {self._where()}: it waits for the next arrival, but there is none "
+                f"policy {shown(self.policy_name)}, {self._where()}: it waits for the next arrival, but there is none "
                 f"({counts}); the run can never end. A policy with thresholds needs a drain rule."
             )
         if status == NO_MEMORY:

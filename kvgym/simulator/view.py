@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.errors import InformationError
+from kvgym.errors import InformationError, shown
 from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.decision import Decision
 from kvgym.simulator.rule import RuleDecision, RuleMemory, RuleView
@@ -60,15 +60,17 @@ class RequestColumns:
             source, need = _GUARDED[name]
             if need not in self._simulation.needs:
                 raise InformationError(
-                    f"policy {self._simulation.policy_name!r} read {name!r} but declares "
-                    f"needs = {sorted(self._simulation.needs)}; add {need!r} to PolicyInfo.needs"
+                    f"policy {shown(self._simulation.policy_name)} read {shown(name)} but declares "
+                    f"needs = {sorted(self._simulation.needs)}; add {shown(need)} to PolicyInfo.needs"
                 )
         if self._slots is not None and name in _IN_SLOTS:
             column = self._slots[source].copy()
         elif name in _ALWAYS or name in _GUARDED:
             column = self._simulation.requests[source][self.request_id]
         else:
-            raise AttributeError(f"no request column {name!r}; valid: {', '.join([*_ALWAYS, *_GUARDED])}")
+            raise AttributeError(
+                f"no request column {shown(name)}; valid: {', '.join([*_ALWAYS, *_GUARDED])}"
+            )
         column.setflags(write=False)
         found: NDArray[Any] = column
         return found
@@ -322,7 +324,7 @@ class ClusterView:
             column = self.simulation.workers[name].copy()
         else:
             raise AttributeError(
-                f"no worker column {name!r}; valid: {', '.join((*_FIXED_COLUMNS, *_CLUSTER_COLUMNS))}"
+                f"no worker column {shown(name)}; valid: {', '.join((*_FIXED_COLUMNS, *_CLUSTER_COLUMNS))}"
             )
         column.setflags(write=False)
         found: NDArray[Any] = column

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 
 
 def check_number(
@@ -37,7 +37,7 @@ def check_number(
     bounds = (least, above, most, below)
     found = np.asarray(value)
     if found.ndim or not _within(found, bounds, whole):
-        raise ConfigError(f"{name} must be a {_expected(bounds, whole)}, got {value!r}")
+        raise ConfigError(f"{name} must be a {_expected(bounds, whole)}, got {shown(value)}")
     return value
 
 
@@ -59,7 +59,7 @@ def check_numbers(
     bounds = (least, above, most, below)
     found = np.asarray(values)
     if not _within(found, bounds, whole):
-        raise ConfigError(f"{name}: each must be a {_expected(bounds, whole)}, got {values!r}")
+        raise ConfigError(f"{name}: each must be a {_expected(bounds, whole)}, got {shown(values)}")
     return found.astype(np.float64)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.theory.checks import check_number, check_numbers
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
@@ -169,7 +169,7 @@ def mean_queue_bound(rate: float, budget: float, *, variance: float | None = Non
     slack, spread = _drift(rate, budget, variance)
     if slack <= 0:
         raise ConfigError(
-            f"budget = {budget!r} must be above the rate, {rate!r}, for a queue that is bounded"
+            f"budget = {shown(budget)} must be above the rate, {shown(rate)}, for a queue that is bounded"
         )
     return spread / (2 * slack)
 
@@ -349,5 +349,5 @@ def _rates(classes: Sequence[ClassStatistics], slot: float) -> NDArray[np.float6
 def _budgets(classes: Sequence[ClassStatistics], budgets: Sequence[int]) -> NDArray[np.int64]:
     raw = check_numbers("budgets", budgets, least=0, whole=True)
     if raw.shape != (len(classes),):
-        raise ConfigError(f"{len(classes)} classes need as many budgets, got {budgets!r}")
+        raise ConfigError(f"{len(classes)} classes need as many budgets, got {shown(budgets)}")
     return raw.astype(np.int64)

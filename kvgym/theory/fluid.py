@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import poisson
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.checks import check_number, check_numbers
 from kvgym.workloads.classes import ClassStatistics
@@ -390,7 +390,7 @@ def whole_numbers(name: str, values: ArrayLike) -> NDArray[np.int64]:
     """
     x = check_numbers(name, values, least=1, whole=True)
     if x.ndim != 1 or not len(x):
-        raise ConfigError(f"{name}: expected a list of numbers, got {values!r}")
+        raise ConfigError(f"{name}: expected a list of numbers, got {shown(values)}")
     return x.astype(np.int64)
 
 
@@ -414,5 +414,5 @@ def _per_type(
 ) -> NDArray[np.float64]:
     n = check_numbers(name, values, least=0)
     if n.shape != (len(_some(classes)),):
-        raise ConfigError(f"{name}: expected {len(classes)} numbers, one per class, got {values!r}")
+        raise ConfigError(f"{name}: expected {len(classes)} numbers, one per class, got {shown(values)}")
     return n

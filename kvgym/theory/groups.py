@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.buffers import MemoryBound, memory_bound
 from kvgym.theory.checks import check_number, check_numbers
@@ -282,5 +282,7 @@ def split_thresholds(
     """
     lengths = [len(g.output_lens) for g in groups]
     if np.shape(thresholds) != (sum(lengths),):
-        raise ConfigError(f"expected {sum(lengths)} thresholds, one for each segment, got {thresholds!r}")
+        raise ConfigError(
+            f"expected {sum(lengths)} thresholds, one for each segment, got {shown(thresholds)}"
+        )
     return np.split(check_numbers("thresholds", thresholds, least=0), np.cumsum(lengths)[:-1])

@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.theory.checks import check_number, check_numbers
 from kvgym.theory.flow import request_workload
 
@@ -220,4 +220,4 @@ def _within_theorem(
 
 def _check_exponent(exponent: int) -> None:
     if exponent not in (2, 3):
-        raise ConfigError(f"exponent must be 2 or 3, got {exponent!r}")
+        raise ConfigError(f"exponent must be 2 or 3, got {shown(exponent)}")

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.checks import check_number, check_numbers
 from kvgym.theory.fluid import ROUNDING, least_thresholds, load_time, whole_numbers
@@ -76,7 +76,7 @@ def segment_memory(
         mean_width = ends[-1] / len(ends)
         k = np.arange(1, len(ends) + 1)
         return float(n @ (prompt_len + k * mean_width / 2) * mean_width)
-    raise ConfigError(f"unknown form of M^pi {form!r}; valid: exact, theorem, segment_design")
+    raise ConfigError(f"unknown form of M^pi {shown(form)}; valid: exact, theorem, segment_design")
 
 
 def nested_batch_time(
@@ -252,7 +252,7 @@ def _tails(rates: ArrayLike) -> Floats:
     """Return sum_{j>=k} lambda_j, shape (m,)."""
     x = check_numbers("rates", rates, above=0)
     if x.ndim != 1 or not len(x):
-        raise ConfigError(f"rates: expected a list of numbers, one per segment, got {rates!r}")
+        raise ConfigError(f"rates: expected a list of numbers, one per segment, got {shown(rates)}")
     return np.cumsum(x[::-1])[::-1]
 
 
@@ -264,7 +264,7 @@ def ends_of(output_lens: ArrayLike) -> NDArray[np.int64]:
     """
     ends = whole_numbers("output_lens", output_lens)
     if np.any(np.diff(ends) <= 0):
-        raise ConfigError(f"output_lens must ascend, got {output_lens!r}")
+        raise ConfigError(f"output_lens must ascend, got {shown(output_lens)}")
     return ends
 
 
@@ -276,7 +276,7 @@ def thresholds_of(thresholds: ArrayLike) -> Floats:
     """
     n = check_numbers("thresholds", thresholds, least=0)
     if n.ndim != 1 or not len(n):
-        raise ConfigError(f"thresholds: expected a list of numbers, one per segment, got {thresholds!r}")
+        raise ConfigError(f"thresholds: expected a list of numbers, one per segment, got {shown(thresholds)}")
     return n
 
 

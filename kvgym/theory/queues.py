@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom, poisson
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.theory.buffers import theta
 from kvgym.theory.checks import check_number
 
@@ -133,7 +133,7 @@ def throughput_gap(
         ConfigError: arrivals exceed the threshold, so that the queue grows without bound.
     """
     if kind not in ("exact", "printed"):
-        raise ConfigError(f"unknown kind of gap {kind!r}; valid: exact, printed")
+        raise ConfigError(f"unknown kind of gap {shown(kind)}; valid: exact, printed")
     check_number("mean", mean, above=0)
     check_number("threshold", threshold, above=0)
     if mean > threshold * (1 + 1e-12):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.theory.checks import check_number, check_numbers
 from kvgym.workloads.table import RequestTable
 
@@ -109,11 +109,11 @@ def outstanding_memory(
     prompt, output, done, made = np.broadcast_arrays(prompt, output, done, made)
     if np.any((done > prompt) | ((done % size != 0) & (done < prompt))):
         raise ConfigError(
-            f"prefilled: expected whole chunks of {size} tokens or the whole prompt, got {prefilled!r}"
+            f"prefilled: expected whole chunks of {size} tokens or the whole prompt, got {shown(prefilled)}"
         )
     if np.any((made > output) | ((made > 0) & (done < prompt))):
         raise ConfigError(
-            f"generated: expected at most the output, and 0 during the prefill, got {generated!r}"
+            f"generated: expected at most the output, and 0 during the prefill, got {shown(generated)}"
         )
     spent = _prefill_memory(done, size) + made * prompt + made * (made + 1) // 2
     left = cumulative_memory(prompt, output, size) - spent
@@ -275,7 +275,7 @@ def typical_batch_time(durations: ArrayLike, estimator: str = "median") -> float
         ConfigError: an unknown estimator; no batches; a duration that is negative or not finite.
     """
     if estimator not in ESTIMATORS:
-        raise ConfigError(f"unknown estimator {estimator!r}; valid: {', '.join(ESTIMATORS)}")
+        raise ConfigError(f"unknown estimator {shown(estimator)}; valid: {', '.join(ESTIMATORS)}")
     seconds = np.sort(check_numbers("durations", durations, least=0).ravel())
     if not len(seconds):
         raise ConfigError("durations: expected at least one number of seconds, got none")
@@ -293,7 +293,7 @@ def _prefill_memory(prompt: NDArray[np.int64], chunk: int) -> NDArray[np.int64]:
 def _support(name: str, bounds: tuple[int, int]) -> NDArray[np.int64]:
     low, high = (int(_lengths(name, bound)) for bound in bounds)
     if high < low:
-        raise ConfigError(f"{name}: the range {bounds!r} is empty")
+        raise ConfigError(f"{name}: the range {shown(bounds)} is empty")
     return np.arange(low, high + 1, dtype=np.int64)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.checks import check_number, check_numbers
 from kvgym.theory.fluid import at_least, batch_memory, full_batch_time, least_thresholds
@@ -154,7 +154,7 @@ def time_varying_thresholds(
 def _pieces(times: ArrayLike, rates: ArrayLike) -> tuple[Floats, Floats]:
     start, rate = check_numbers("times", times), check_numbers("rates", rates, least=0)
     if start.ndim != 1 or not len(start) or np.any(np.diff(start) <= 0):
-        raise ConfigError(f"times must ascend, got {times!r}")
+        raise ConfigError(f"times must ascend, got {shown(times)}")
     if rate.ndim != 2 or rate.shape[1] != len(start):
-        raise ConfigError(f"rates must have shape (types, {len(start)}), got {rates!r}")
+        raise ConfigError(f"rates must have shape (types, {len(start)}), got {shown(rates)}")
     return start, rate

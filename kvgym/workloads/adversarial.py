@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.workloads.arrivals import TimestampArrivals
 from kvgym.workloads.lengths import ConstantLength
 from kvgym.workloads.spec import RequestClass, WorkloadSpec
@@ -76,5 +76,5 @@ def theorem_4_1_schedule(memory: int, start: int = 0) -> NDArray[np.int64]:
 def _release(memory: int, start: int) -> int:
     for name, value, least in (("memory", memory, 4), ("start", start, 0)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ConfigError(f"{name} must be a whole number ≥ {least}, got {value!r}")
+            raise ConfigError(f"{name} must be a whole number ≥ {least}, got {shown(value)}")
     return int(start) + int(memory) - math.isqrt(int(memory)) // 2

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kvgym.errors import WorkloadError
+from kvgym.errors import WorkloadError, shown
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,9 @@ class RateProfile:
         if not (np.isfinite(self.rates).all() and min(self.rates) >= 0):
             raise WorkloadError(f"rates of a profile must be finite and >= 0, got {self.rates}")
         if self.period is not None and not self.times[-1] < self.period < np.inf:
-            raise WorkloadError(f"period = {self.period!r} must exceed the last time, {self.times[-1]:g}")
+            raise WorkloadError(
+                f"period = {shown(self.period)} must exceed the last time, {self.times[-1]:g}"
+            )
 
     def scaled(self, factor: float, speed: float = 1.0) -> RateProfile:
         """Return ``factor`` times the rates, run through ``speed`` times as fast."""
@@ -76,7 +78,9 @@ class ClassStatistics:
         for label in ("rate", "prompt_len", "output_len"):
             value = getattr(self, label)
             if not (np.isfinite(value) and value > 0):
-                raise WorkloadError(f"class {self.name!r}: {label} = {value!r}; expected a positive number")
+                raise WorkloadError(
+                    f"class {shown(self.name)}: {label} = {shown(value)}; expected a positive number"
+                )
 
     def at_rate(self, factor: float, speed: float = 1.0) -> ClassStatistics:
         """Return the class with ``factor`` times the rate; ``speed`` times as fast, where that changes over time."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.workloads.arrivals import ArrivalProcess, PoissonArrivals, Times
 from kvgym.workloads.base import TRACE_SUFFIXES, IntRange, check_size, substream
 from kvgym.workloads.classes import ClassStatistics, RateProfile
@@ -306,7 +306,7 @@ def make_workload(source: str | Path | Mapping[str, Any] | WorkloadSpec, **overr
     if rate is None:
         return Workload(spec)
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < np.inf:
-        raise ConfigError(f"rate must be a number of requests per second > 0, got {rate!r}")
+        raise ConfigError(f"rate must be a number of requests per second > 0, got {shown(rate)}")
     if spec.arrivals is None and spec.replays:
         trace = Workload(spec).trace
         assert trace is not None

@@ -16,7 +16,7 @@ from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.errors import ConfigError, LivelockError, UnknownNameError
+from kvgym.errors import ConfigError, LivelockError, UnknownNameError, shown
 from kvgym.metrics import compute_metrics
 from kvgym.policy import POLICIES, Policy, make_policy
 from kvgym.runner import check_needs, prepare_run, result_of, steps_of
@@ -150,7 +150,9 @@ def _environment(env: Any) -> tuple[gym.Env[Any, Any], Recordable]:
         env = ServingEnv(**env)
     served = getattr(env, "unwrapped", None)
     if not isinstance(served, Recordable):
-        raise ConfigError(f"record_episode takes an environment of kvgym or its configuration, got {env!r}")
+        raise ConfigError(
+            f"record_episode takes an environment of kvgym or its configuration, got {shown(env)}"
+        )
     return env, served
 
 
@@ -189,6 +191,6 @@ def _player(policy: Any, served: Recordable, seed: int) -> Act:
     if callable(policy):
         return policy
     raise ConfigError(
-        f"policy {policy!r}: give a name ({', '.join(served.players())}), a function (observation, mask) -> "
+        f"policy {shown(policy)}: give a name ({', '.join(served.players())}), a function (observation, mask) -> "
         "action, or an agent with predict"
     )

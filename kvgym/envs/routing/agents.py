@@ -17,7 +17,7 @@ from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.routing.observer import Observer, shortest_queue
 from kvgym.envs.routing.players import router_player
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.routing import Router, RouterInfo
 from kvgym.runner import SimulationResult
 from kvgym.simulator.cluster_simulation import ClusterSimulation
@@ -95,7 +95,7 @@ class AgentRouter(Router):
         """
         if num_workers != self._observer.num_workers:
             raise ConfigError(
-                f"router {self.info.name!r} was trained with {self._observer.num_workers} workers; this cluster "
+                f"router {shown(self.info.name)} was trained with {self._observer.num_workers} workers; this cluster "
                 f"has {num_workers}"
             )
         self._simulation = None

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kvgym.envs.routing.features import ROUTING_SETTINGS
 from kvgym.envs.scheduling.config import EnvConfig, check_names, episode_horizon, validated
 from kvgym.envs.scheduling.tables import REWARD_TERMS
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, WorkerGroup
 from kvgym.policy import CompiledPolicy, make_policy
 from kvgym.simulator.system import System
@@ -103,7 +103,9 @@ class RoutingConfig(BaseModel):
         """
         policy = make_policy(self.policy)
         if not isinstance(policy, CompiledPolicy) or type(policy).schedule is not CompiledPolicy.schedule:
-            raise ConfigError(f"policy {self.policy!r} is plain Python; workers here need a compiled one")
+            raise ConfigError(
+                f"policy {shown(self.policy)} is plain Python; workers here need a compiled one"
+            )
         return policy
 
     def make_scenario(self) -> Scenario:
@@ -177,6 +179,6 @@ class RoutingConfig(BaseModel):
             column = INFORMATION[name]
             if column and getattr(table, column) is None:
                 raise ConfigError(
-                    f"information has {name!r}, but the requests have no {column}; leave it out of information "
+                    f"information has {shown(name)}, but the requests have no {column}; leave it out of information "
                     "or choose a workload that provides it"
                 )

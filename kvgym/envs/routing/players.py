@@ -6,7 +6,7 @@ import operator
 from typing import Any, Protocol
 
 from kvgym.envs.recordable import Act
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.routing import Router, make_router
 from kvgym.seeding import stream_seed
 from kvgym.simulator.system import System
@@ -44,8 +44,8 @@ def router_player(env: Routed, router: str | Router, *, seed: int = 0) -> Act:
     chosen = make_router(router)
     if chosen.reassigns:
         raise ConfigError(
-            f"router {chosen.info.name!r} moves requests after they have been routed, which the environment cannot; "
-            "use it with kvgym compare --router"
+            f"router {shown(chosen.info.name)} moves requests after they have been routed, which the environment "
+            "cannot; use it with kvgym compare --router"
         )
     chosen.reset(len(env.system.all_workers), stream_seed(seed, "routing"))
 
@@ -54,7 +54,9 @@ def router_player(env: Routed, router: str | Router, *, seed: int = 0) -> Act:
             return 0
         worker = operator.index(chosen.route(env.view))
         if worker not in env.view.candidates:
-            raise ConfigError(f"router {chosen.info.name!r} chose worker {worker}, which is not a candidate")
+            raise ConfigError(
+                f"router {shown(chosen.info.name)} chose worker {worker}, which is not a candidate"
+            )
         return worker
 
     return act

@@ -127,7 +127,7 @@ def _check(
             f"{what} {shown(name)}: expected a name of letters, digits and _ other than {', '.join(taken)}"
         )
     if not isinstance(made, Kernel) or made.signature != signature:
-        raise ConfigError(f"{what} {name!r}: {field} must be made by {decorator}, got {shown(made)}")
+        raise ConfigError(f"{what} {shown(name)}: {field} must be made by {decorator}, got {shown(made)}")
 
 
 def _one_line(text: Any, what: str) -> None:

@@ -42,7 +42,7 @@ from kvgym.envs.scheduling.tables import (
     REWARD_TERMS,
     SETTINGS,
 )
-from kvgym.errors import ConfigError, UnknownNameError, field_errors
+from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.policy import NEEDS
 from kvgym.simulator.addresses import function_handle
@@ -237,7 +237,7 @@ class EnvConfig(BaseModel):
         config = validated(cls, arguments)
         if config.action not in ACTIONS:
             raise ConfigError(
-                f"environment argument action = {config.action!r}; valid: {', '.join(map(repr, ACTIONS))}"
+                f"environment argument action = {shown(config.action)}; valid: {', '.join(map(shown, ACTIONS))}"
             )
         check_names("information", config.information, NEEDS)
         check_names("feature", config.features, (*FEATURES, *OBSERVATIONS))
@@ -245,7 +245,9 @@ class EnvConfig(BaseModel):
         chosen_parts(config.features)
         chosen_terms(list(config.reward))
         if config.queue_order in ("predicted", "volume") and "predicted_length" not in config.information:
-            raise ConfigError(f"queue_order {config.queue_order!r} needs 'predicted_length' in information")
+            raise ConfigError(
+                f"queue_order {shown(config.queue_order)} needs 'predicted_length' in information"
+            )
         if config.kind.write_features is None:
             for name, given in (
                 ("feature 'rank'", config.features),
@@ -345,7 +347,7 @@ class EnvConfig(BaseModel):
         system = scenario.make_system()
         if system.workers:
             raise ConfigError(
-                f"scenario {scenario.name!r} is a cluster; this environment schedules one worker, and "
+                f"scenario {shown(scenario.name)} is a cluster; this environment schedules one worker, and "
                 "kvgym/Route-v0 routes requests between workers"
             )
         horizon = episode_horizon(self.horizon, system, workload, episode_requests)

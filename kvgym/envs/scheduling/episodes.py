@@ -183,7 +183,7 @@ class Episodes(Arrays):
             if need in self.config.information and getattr(table, column) is None:
                 what = "has no classes" if need == "class" else "predicts no such thing"
                 raise ConfigError(
-                    f"information has {need!r}, but the workload {what}; leave it out of information or choose a "
+                    f"information has {shown(need)}, but the workload {what}; leave it out of information or choose a "
                     f"workload with {'classes' if need == 'class' else 'predictions'}"
                 )
         if "class_rates" in self.config.information and len(table.classes) > MOST_CLASSES:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.metrics import slo_met
 from kvgym.policy import CompiledPolicy, Policy, make_policy
 from kvgym.runner import SimulationResult
@@ -74,7 +74,7 @@ def reference_policy(spec: str, reward: dict[str, float]) -> Policy:
     policy = make_policy(spec)
     if not isinstance(policy, CompiledPolicy):
         raise ConfigError(
-            f"reward_reference {spec!r} is not a built-in policy; running it would take too long"
+            f"reward_reference {shown(spec)} is not a built-in policy; running it would take too long"
         )
     for name, weight in reward.items():
         if weight and name not in TERMS:

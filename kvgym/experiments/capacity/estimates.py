@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.experiments.capacity.loads import Load
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.runs import Played, Run
@@ -253,6 +253,6 @@ def check_equal_workers(load: Load) -> None:
     """
     if not isinstance(load.scenario.workers, int):
         raise ConfigError(
-            f"scenario {load.scenario.name!r} has groups of workers; provisioning counts equal ones, each by itself: "
-            "take a scenario of one worker"
+            f"scenario {shown(load.scenario.name)} has groups of workers; provisioning counts equal ones, each by "
+            "itself: take a scenario of one worker"
         )

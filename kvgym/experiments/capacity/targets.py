@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.metrics import metric_info, metric_names
 from kvgym.specs import PER_SECOND
 
@@ -47,7 +47,9 @@ class Target:
         except KeyError:
             raise UnknownNameError("metric", self.metric, metric_names()) from None
         if self.relation not in _COMPARE:
-            raise ConfigError(f"target {self}: {self.relation!r} is none of {', '.join(_COMPARE)}; {_FORM}")
+            raise ConfigError(
+                f"target {self}: {shown(self.relation)} is none of {', '.join(_COMPARE)}; {_FORM}"
+            )
         if not math.isfinite(self.bound):
             raise ConfigError(f"target {self}: the bound must be a finite number")
         if lower is None:
@@ -105,16 +107,16 @@ def parse_targets(text: str | Iterable[str | Target]) -> tuple[Target, ...]:
 def _parse(part: str) -> Target:
     match = _PATTERN.fullmatch(part)
     if match is None:
-        raise ConfigError(f"target {part.strip()!r}: cannot be read; {_FORM}")
+        raise ConfigError(f"target {shown(part.strip())}: cannot be read; {_FORM}")
     metric, relation, figure, unit = match[1], match[2], match[3], match[4] or ""
     metric = SHARE if metric == "goodput" else metric
     try:
         bound = float(figure) / _PER_UNIT[unit]
     except ValueError:
-        raise ConfigError(f"target {part.strip()!r}: {figure!r} is not a number; {_FORM}") from None
+        raise ConfigError(f"target {shown(part.strip())}: {shown(figure)} is not a number; {_FORM}") from None
     target = Target(metric, relation, bound)
     of_metric = metric_info(metric).unit
     if unit and of_metric != {"%": "1"}.get(unit, "s"):
         has = "no unit" if of_metric == "1" else f"the unit {of_metric}"
-        raise ConfigError(f"target {part.strip()!r}: {metric} has {has}, not {unit}")
+        raise ConfigError(f"target {shown(part.strip())}: {metric} has {has}, not {unit}")
     return target

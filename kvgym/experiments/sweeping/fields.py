@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kvgym.batch_time.described import is_roofline, roofline_options, roofline_text
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario import Scenario, SystemSettings
 from kvgym.experiments.value_ranges import RANGE_FORMS, is_range, number_range
@@ -47,7 +47,7 @@ def parse_values(text: str, where: str = "") -> tuple[Any, ...]:
     """
     parts = [part.strip() for part in text.split("|" if "|" in text else ",")]
     if not all(parts):
-        raise ConfigError(f"{where}{text!r}: a value is missing; {FORM}")
+        raise ConfigError(f"{where}{shown(text)}: a value is missing; {FORM}")
     if "|" not in text:
         parts = split_specs(text)
     values: list[Any] = []
@@ -74,7 +74,8 @@ def check_fields(names: Sequence[str], policies: Sequence[str | Policy]) -> None
         if dot and rest and (part in POLICIES or part in taking_part):
             if part not in taking_part:
                 raise ConfigError(
-                    f"field {name!r}: policy {part} does not take part; it is between {', '.join(sorted(taking_part))}"
+                    f"field {shown(name)}: policy {part} does not take part; it is between "
+                    f"{', '.join(sorted(taking_part))}"
                 )
             continue
         known = [*DIRECT, *(f"{p}.…" for p in PREFIXES), "POLICY.hyperparameter"]
@@ -103,7 +104,7 @@ def set_fields(base: Scenario, point: Mapping[str, Any]) -> Scenario:
         given = direct.get("hardware", base.hardware)
         if "hardware" in direct and not is_roofline(given):
             raise ConfigError(
-                f"hardware.{next(iter(roofline))} is of rooflines; hardware = {given!r} is none"
+                f"hardware.{next(iter(roofline))} is of rooflines; hardware = {shown(given)} is none"
             )
         said = roofline_options(given) if is_roofline(given) else {}
         direct["hardware"] = roofline_text({**said, **roofline})
@@ -144,7 +145,7 @@ def with_hyperparameters(spec: str, point: Mapping[str, Any]) -> Policy:
         return make_policy(spec)
     _, given = parse_spec(spec, "policy")
     if both := sorted(given.keys() & own.keys()):
-        raise ConfigError(f"policy {spec!r} gives {both[0]}, which is swept; leave one of them out")
+        raise ConfigError(f"policy {shown(spec)} gives {both[0]}, which is swept; leave one of them out")
     return make_policy(spec, **own)
 
 
@@ -168,7 +169,7 @@ def _typed(name: str, value: Any) -> Any:
         return "none" if value is None else str(value)
     whole = name in ("kv_capacity", "block_size", "num_requests", "workers")
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-        raise ConfigError(f"{name} = {value!r}; expected a {'whole ' if whole else ''}number")
+        raise ConfigError(f"{name} = {shown(value)}; expected a {'whole ' if whole else ''}number")
     return value
 
 
@@ -190,7 +191,7 @@ def _set_inside(described: Mapping[str, Any], path: Sequence[str], value: Any, n
     else:
         kind = "; set predictions too, as in predictions=noisy" if path[0] == "predictions" else ""
         raise ConfigError(
-            f"field {name!r}: the workload has no {'.'.join(path[:-1])} with fields to set{kind}"
+            f"field {shown(name)}: the workload has no {'.'.join(path[:-1])} with fields to set{kind}"
         )
     return {**found, path[0]: top}
 
@@ -201,10 +202,12 @@ def _entry(place: Any, step: str, name: str) -> Any:
     if isinstance(place, dict) and step in place:
         return place[step]
     there = ", ".join(place) if isinstance(place, dict) else "nothing"
-    raise ConfigError(f"field {name!r}: the workload has no {step!r} there; there is {there}")
+    raise ConfigError(f"field {shown(name)}: the workload has no {shown(step)} there; there is {there}")
 
 
 def _index(place: Sequence[Any], step: str, name: str) -> int:
     if not step.isdecimal() or int(step) >= len(place):
-        raise ConfigError(f"field {name!r}: expected a number below {len(place)} instead of {step!r}")
+        raise ConfigError(
+            f"field {shown(name)}: expected a number below {len(place)} instead of {shown(step)}"
+        )
     return int(step)

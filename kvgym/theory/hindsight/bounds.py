@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from kvgym.batch_time import UnitBatchTime
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.metrics import compute_metrics, metric_info
 from kvgym.runner import SimulationResult, simulate
 from kvgym.simulator.system import System
@@ -83,9 +83,9 @@ def bound(
     candidates = list(runs)
     for run in candidates:
         if run.table is not table and not _same_requests(run.table, table):
-            raise ConfigError(f"a run of {run.policy!r} is of other requests than those to bound")
+            raise ConfigError(f"a run of {shown(run.policy)} is of other requests than those to bound")
         if not _same_system(run.system, system):
-            raise ConfigError(f"a run of {run.policy!r} is of another system than the one to bound")
+            raise ConfigError(f"a run of {shown(run.policy)} is of another system than the one to bound")
     if reference is not None:
         candidates.append(simulate(system, table, reference))
     for run in candidates:
@@ -98,8 +98,8 @@ def bound(
     allowed = end * (1 - TOLERANCE if lower_is_better else 1 + TOLERANCE)
     if (reached < allowed) if lower_is_better else (reached > allowed):
         raise ConfigError(
-            f"{by} reaches {metric} = {reached!r}, which no scheduler does ({how}: {end!r}); bounds hold for batch "
-            "times that do not fall when a batch gets more: check the batch-time model"
+            f"{by} reaches {metric} = {shown(reached)}, which no scheduler does ({how}: {shown(end)}); bounds "
+            "hold for batch times that do not fall when a batch gets more: check the batch-time model"
         )
     reached = max(reached, end) if lower_is_better else min(reached, end)
     low, high = (end, reached) if lower_is_better else (reached, end)

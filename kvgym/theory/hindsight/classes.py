@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, sparse
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.theory.hindsight.interval import Interval
 from kvgym.workloads.table import RequestTable
 
@@ -97,7 +97,7 @@ def bound_classes(
             50 kinds.
     """
     if metric not in METRICS:
-        raise ConfigError(f"metric = {metric!r}; expected one of {', '.join(METRICS)}")
+        raise ConfigError(f"metric = {shown(metric)}; expected one of {', '.join(METRICS)}")
     kinds = Kinds.of(table)
     if len(kinds.prompt) > 50:
         raise ConfigError(f"{len(kinds.prompt)} different lengths; a program by kind is for at most 50")
@@ -201,7 +201,7 @@ def volume_bound(table: RequestTable, kv_capacity: int, metric: str = "e2e_laten
         ConfigError: no requests, arrivals between slots, or an unknown metric.
     """
     if metric not in METRICS:
-        raise ConfigError(f"metric = {metric!r}; expected one of {', '.join(METRICS)}")
+        raise ConfigError(f"metric = {shown(metric)}; expected one of {', '.join(METRICS)}")
     kinds = Kinds.of(table)
     output = table.output_len.astype(np.float64)
     if metric == "e2e_latency_mean":

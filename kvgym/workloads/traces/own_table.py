@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
-from kvgym.errors import ConfigError, TraceFormatError, some
+from kvgym.errors import ConfigError, TraceFormatError, shown, some
 from kvgym.workloads.traces.source import SourceFile
 from kvgym.workloads.traces.values import DATE, DECIMAL_COMMA, PER_SECOND, Column, Columns, to_seconds
 
@@ -116,10 +116,10 @@ class OwnTable:
                 meant = f"{name}={key}" if name in valid else f"{_meant(key)}={name}" if _meant(key) else ""
                 hint = meant and f"write {meant}; "
                 raise ConfigError(
-                    f"columns: {key!r} is no column of a request; {hint}valid: {', '.join(valid)}"
+                    f"columns: {shown(key)} is no column of a request; {hint}valid: {', '.join(valid)}"
                 )
         if self.time_unit is not None and self.time_unit not in UNITS:
-            raise ConfigError(f"time_unit = {self.time_unit!r}; valid: {', '.join(UNITS)}")
+            raise ConfigError(f"time_unit = {shown(self.time_unit)}; valid: {', '.join(UNITS)}")
 
     def matches(self, names: tuple[str, ...]) -> bool:
         """Whether a file with these columns or keys can be read without being told more."""

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError, TraceFormatError, some
+from kvgym.errors import ConfigError, TraceFormatError, shown, some
 from kvgym.registry import Registry
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
@@ -59,8 +59,8 @@ class TableFormat:
             own = OwnTable()
             given = "" if own.matches(source.names) else f" and give {own.mapping_of(source.names)}"
             raise TraceFormatError(
-                f"{source.path}: column {missing[0]!r} is missing; found {some(source.names, 60) or 'none'}; leave "
-                f"format {self.name} out{given}"
+                f"{source.path}: column {shown(missing[0])} is missing; found {some(source.names, 60) or 'none'}; "
+                f"leave format {self.name} out{given}"
             )
         data = source.columns(self.columns)
         kinds = {c.target: c.kind for c in self.columns}
@@ -100,7 +100,7 @@ class ConversationFormat:
         """Return prompt and output lengths in file order, and notes."""
         if not self.matches(source.names):
             raise TraceFormatError(
-                f"{source.path}: key {self.turns!r} is missing; found {', '.join(source.names) or 'none'}"
+                f"{source.path}: key {shown(self.turns)} is missing; found {', '.join(source.names) or 'none'}"
             )
         lengths: list[tuple[int, int]] = []
         for place, record in source.records(self.turns):
@@ -112,14 +112,14 @@ class ConversationFormat:
     def _first_exchange(self, path: Path, place: str, turns: Any) -> tuple[str, str] | None:
         """Return the texts of the first question and the first answer after it, None without."""
         if not isinstance(turns, list):
-            raise TraceFormatError(f"{path}, {place}, key {self.turns!r}: expected a list of turns")
+            raise TraceFormatError(f"{path}, {place}, key {shown(self.turns)}: expected a list of turns")
         question = None
         for turn in turns:
             text = turn.get(self.text) if isinstance(turn, dict) else None
             if not isinstance(text, str) or self.role not in turn:
                 raise TraceFormatError(
-                    f"{path}, {place}, key {self.turns!r}: "
-                    f"expected turns with {self.role!r} and text in {self.text!r}"
+                    f"{path}, {place}, key {shown(self.turns)}: "
+                    f"expected turns with {shown(self.role)} and text in {shown(self.text)}"
                 )
             speaker = str(turn[self.role]).lower()
             if question is None and speaker in ("user", "human"):

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import TraceFormatError, some
+from kvgym.errors import TraceFormatError, shown, some
 from kvgym.workloads.base import TRACE_SUFFIXES
 from kvgym.workloads.traces.parquet import parquet_names, parquet_numbers, parquet_rows
 from kvgym.workloads.traces.values import DECIMAL_COMMA, KINDS, Column, Columns, parse_times, parse_value
@@ -94,7 +94,9 @@ class SourceFile:
                 raise TraceFormatError(f"{path}, line 1: not CSV: {error}") from None
         if len(set(names)) < len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
-            raise TraceFormatError(f"{path}, line 1: column {twice[0]!r} occurs twice; names must differ")
+            raise TraceFormatError(
+                f"{path}, line 1: column {shown(twice[0])} occurs twice; names must differ"
+            )
         return cls(path, "csv", names, delimiter)
 
     @cached_property
@@ -125,7 +127,7 @@ class SourceFile:
         missing = [c.source for c in wanted if c.required and c.source not in self.names]
         if missing:
             raise TraceFormatError(
-                f"{self.path}: column {missing[0]!r} is missing; found {', '.join(self.names) or 'none'}"
+                f"{self.path}: column {shown(missing[0])} is missing; found {', '.join(self.names) or 'none'}"
             )
         if self.container == "parquet":
             return self._parquet_columns(present)
@@ -154,7 +156,7 @@ class SourceFile:
         for place, record in self.records():
             if late := absent.intersection(record):
                 raise TraceFormatError(
-                    f"{self.path}, {place}: key {min(late)!r} is missing in the first record; "
+                    f"{self.path}, {place}: key {shown(min(late))} is missing in the first record; "
                     f"give it in every record or in none"
                 )
             yield place, record
@@ -224,7 +226,7 @@ class SourceFile:
                     lists[c.target].append(parse_value(value, c.kind))
                 except ValueError:
                     raise TraceFormatError(
-                        f"{self.path}, {place}, column {c.source!r}: {_wrong(value, c.kind)}"
+                        f"{self.path}, {place}, column {shown(c.source)}: {_wrong(value, c.kind)}"
                     ) from None
         types = {c.target: np.int64 if c.kind == "datetime" else np.float64 for c in columns}
         return {target: np.array(values, types[target]) for target, values in lists.items()}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError, WorkloadError
+from kvgym.errors import ConfigError, WorkloadError, shown
 from kvgym.workloads.table import RequestTable
 
 Times = NDArray[np.float64]
@@ -95,9 +95,9 @@ class Trace:
             rng: for the spreading; None seeds it with 0.
         """
         if not 0 < rate_scale < np.inf:
-            raise ConfigError(f"rate_scale must be a number > 0, got {rate_scale!r}")
+            raise ConfigError(f"rate_scale must be a number > 0, got {shown(rate_scale)}")
         if max_requests is not None and max_requests < 1:
-            raise ConfigError(f"max_requests must be at least 1, got {max_requests!r}")
+            raise ConfigError(f"max_requests must be at least 1, got {shown(max_requests)}")
         notes = list(self.notes)
         times = self.arrival_time
         if self.batched if debatch is None else debatch:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.files import write_text
 from kvgym.frame import Frame
 from kvgym.workloads.table import RequestTable
@@ -44,4 +44,4 @@ def write_requests(table: RequestTable, path: str | Path) -> None:
     elif suffix == ".jsonl":
         write_text(path, "".join(json.dumps(row) + "\n" for row in frame.rows()))
     else:
-        raise ConfigError(f"{path}: unknown ending {suffix!r}; valid: .csv, .jsonl, .parquet")
+        raise ConfigError(f"{path}: unknown ending {shown(suffix)}; valid: .csv, .jsonl, .parquet")

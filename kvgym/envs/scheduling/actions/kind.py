@@ -30,7 +30,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from kvgym.envs.scheduling.opening import WHERE
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.simulator.compiled import Kernel, kernel
 from kvgym.simulator.rule import POLICY_SIGNATURE, RuleMemory
 
@@ -178,9 +178,9 @@ class ActionKind(ABC):
             ConfigError: it does not go with this kind.
         """
         if config.knobs:
-            raise ConfigError(f"knobs go with action 'knobs', not with {self.name!r}")
+            raise ConfigError(f"knobs go with action 'knobs', not with {shown(self.name)}")
         if config.weights:
-            raise ConfigError(f"weights go with action 'rank_scores', not with {self.name!r}")
+            raise ConfigError(f"weights go with action 'rank_scores', not with {shown(self.name)}")
 
     def rule_memory(self, config: ActionConfig, num_requests: int, slots: int) -> RuleMemory | None:
         """Return the memory that a rule begins an episode with, None without a rule.

@@ -217,7 +217,9 @@ class Knobs(ActionKind):
                 raise UnknownNameError("knob", name, LEVELS)
             count = len(LEVELS[name])
             if not levels or not all(0 <= level < count for level in levels):
-                raise ConfigError(f"knobs: {name} = {shown(list(levels))}; expected levels from 0 to {count - 1}")
+                raise ConfigError(
+                    f"knobs: {name} = {shown(list(levels))}; expected levels from 0 to {count - 1}"
+                )
         if set(config.knobs.get("cap", (1,))) == {0}:
             raise ConfigError("knobs: cap = [0] admits nobody ever; allow another level")
 

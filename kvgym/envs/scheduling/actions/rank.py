@@ -35,7 +35,7 @@ from kvgym.envs.scheduling.actions.kind import (
 )
 from kvgym.envs.scheduling.actions.ranking import decide, follow, write_features
 from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
-from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.simulator.compiled import jit_inline
 from kvgym.simulator.rule import RuleMemory
 
@@ -192,7 +192,7 @@ class RankScores(_Ranking):
             ConfigError: one that the rule does not have, or out of its range; or knobs.
         """
         if config.knobs:
-            raise ConfigError(f"knobs go with action 'knobs', not with {self.name!r}")
+            raise ConfigError(f"knobs go with action 'knobs', not with {shown(self.name)}")
         names = [w.name for w in WEIGHTS]
         for name in config.weights:
             if name not in names:

@@ -43,7 +43,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, shown
 from kvgym.simulator.system import System
 from kvgym.theory.hindsight.calibrated.machine import last_completion, least_completions, least_mean_times
 from kvgym.theory.hindsight.calibrated.prices import Steps, groups_of, priced
@@ -159,7 +159,7 @@ def check_boundable(table: RequestTable, system: System, metric: str) -> None:
         WorkloadError: a request can never be served.
     """
     if metric not in METRICS:
-        raise ConfigError(f"no bound on metric {metric!r}; there is one on: {', '.join(METRICS)}")
+        raise ConfigError(f"no bound on metric {shown(metric)}; there is one on: {', '.join(METRICS)}")
     if len(table) == 0:
         raise ConfigError("no requests, so nothing to bound; give at least one")
     if np.isfinite(system.horizon):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvgym.errors import ConfigError, WorkloadError
+from kvgym.errors import ConfigError, WorkloadError, shown
 from kvgym.theory.checks import check_number
 from kvgym.theory.hindsight.interval import Interval
 from kvgym.theory.hindsight.slotted.distances import earliest_chained_end, least_chained_longest
@@ -101,7 +101,9 @@ def bound_slotted(
         WorkloadError: no requests, or one that needs more than the memory.
     """
     if metric not in _METRICS:
-        raise ConfigError(f"no bound in slotted time for {metric!r}; metrics: {', '.join(SLOTTED_METRICS)}")
+        raise ConfigError(
+            f"no bound in slotted time for {shown(metric)}; metrics: {', '.join(SLOTTED_METRICS)}"
+        )
     if not len(table):
         raise WorkloadError("there are no requests to schedule")
     if interruptions and metric in ("queueing_delay_mean", "kv_utilisation"):
