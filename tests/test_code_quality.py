@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -13,6 +14,8 @@ HOOKS = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][
 
 @pytest.mark.parametrize("entry", [hook["entry"] for hook in HOOKS])
 def test_hook(entry):
+    if entry == "mypy" and np.lib.NumpyVersion(np.__version__) < "2.0.0":
+        pytest.skip("types are checked against those that NumPy 2 declares")
     command = [sys.executable, "-m", *entry.split()]
     if entry.startswith("ruff"):
         command.append(".")

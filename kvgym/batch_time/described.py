@@ -44,7 +44,7 @@ class Roofline(BaseModel):
         engines: what engines add to a batch outside the GPU, by name.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     model: str | ModelShape
     gpu: str | GPU

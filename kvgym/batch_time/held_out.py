@@ -17,7 +17,7 @@ WAITING_BYTES = 7e6
 class _Rows(BaseModel):
     """Columns of equal length; the last one, ``ms``, is what was measured."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     ms: tuple[float, ...]
 
@@ -82,7 +82,7 @@ class AllReduceRows(_Rows):
 class HeldOut(BaseModel):
     """Measurements that no table was fitted to, by operator group."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     linear: LinearRows
     decode: DecodeRows
@@ -99,7 +99,7 @@ class FitError(BaseModel):
         rows: how many rows.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     median: float = Field(ge=0)
     p95: float = Field(ge=0)

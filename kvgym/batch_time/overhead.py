@@ -26,10 +26,10 @@ class EngineOverhead(BaseModel):
         validated: what they were compared with, and how well they agreed; empty = nothing.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    base_ms: float = Field(ge=0, allow_inf_nan=False)
-    per_request_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    base_ms: float = Field(ge=0)
+    per_request_ms: float = Field(default=0.0, ge=0)
     source: str = ""
     validated: str = ""
 

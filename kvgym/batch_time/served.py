@@ -39,7 +39,7 @@ class Hardware(BaseModel, ABC):
         engines: what engines add to a batch outside the GPU, by name; ``"none"`` is always one.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: str
     description: str

@@ -8,11 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def _ascending(name: str, values: tuple[float, ...]) -> None:
-    if len(values) < 2 or any(b <= a for a, b in pairwise(values)):
+    if len(values) < 2 or not all(a < b for a, b in pairwise(values)):
         raise ValueError(f"{name} must hold at least two strictly ascending values")
 
 

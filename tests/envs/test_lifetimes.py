@@ -263,7 +263,9 @@ def test_made_and_closed_environments_leave_nothing_behind():
             env.close()
         del env
     gc.collect()
-    size = ServingVectorEnv(1, **TASK).episodes.slots[0].block.memory.nbytes / 1e6
+    one = ServingVectorEnv(1, **TASK)
+    size = one.episodes.slots[0].block.memory.nbytes / 1e6
+    del one
     allowed = 2.5
     assert (
         size * MAKES / 2 > 2 * allowed
