@@ -111,7 +111,8 @@ def play_training(content: Any, folder: Path) -> None:
     from kvgym.agents.config import load_training
 
     config = load_training(written(folder, "training.yaml", content))
-    refuse(not 0 < config.length < 10**18, f"a length of: {config.length}")
+    least = 0 if config.LENGTH == "generations" else 1  # without any the start is evaluated
+    refuse(not least <= config.length < 10**18, f"a length of: {config.length}")
 
 
 TRAINING = Kind("training", training_seeds, play_training, weight=2)
