@@ -5,10 +5,12 @@ Builds the wheel, reads from it what it asks for, and makes a fresh environment 
     python scripts/check_versions.py lowest
     python scripts/check_versions.py lowest --extras parquet,report,train,tune,video
     python scripts/check_versions.py highest
+    python scripts/check_versions.py lowest --suite
 
 Then runs, away from the repository: the import of every module, a comparison, an environment, a trace, and
 something of every extra that was asked for. What constraints.txt pins is held at that version, and said. Prints what
-the environment weighs. Needs a package index; two to ten minutes, most of them compilation.
+the environment weighs. Needs a package index; two to ten minutes, most of them compilation. With ``--suite`` the
+tests run instead, all of them, on the repository with all extras: half an hour on a core.
 """
 
 from __future__ import annotations
@@ -135,6 +137,9 @@ def main() -> None:
     parser.add_argument(
         "--extras", default="", help=f"some of {', '.join(filter(None, CHECKS))}; with commas"
     )
+    parser.add_argument(
+        "--suite", action="store_true", help="run the tests of the repository, with all extras, instead"
+    )
     options = parser.parse_args()
     extras = [extra for extra in options.extras.split(",") if extra]
     if unknown := set(extras) - set(CHECKS):
@@ -142,27 +147,47 @@ def main() -> None:
             f"unknown extras {', '.join(sorted(unknown))}; there are {', '.join(filter(None, CHECKS))}"
         )
     with tempfile.TemporaryDirectory() as folder:
-        check(options.which, extras, Path(folder))
+        if options.suite:
+            check_suite(options.which, Path(folder))
+        else:
+            check(options.which, extras, Path(folder))
 
 
-def check(which: str, extras: list[str], folder: Path) -> None:
-    """Install the wheel with one set of versions into a folder, and run everything."""
-    venv.create(folder / "env", with_pip=True)
-    python = folder / "env" / "bin" / "python"
-    build = [str(python), "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
-    run(build, folder, quiet=True)
-    wheel = next(folder.glob("*.whl"))
+def build(python: Path, folder: Path) -> Path:
+    """Return a wheel of the repository."""
+    command = [str(python), "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    run(command, folder, quiet=True)
+    return next(folder.glob("*.whl"))
+
+
+def install(which: str, extras: list[str], python: Path, wheel: Path, *target: str) -> None:
+    """Install something with the versions that a wheel declares for some extras, and say what there is."""
     wanted = [(name, versions) for name, versions, extra in requirements(wheel) if extra in ("", *extras)]
     held = pinned()
     for name, versions in wanted:
         if name in held:
             print(f"{held[name]}: held by constraints.txt; {name}{versions} is declared", flush=True)
     pins = [lowest(*item) for item in wanted if item[0] not in held] if which == "lowest" else []
-    target = f"{wheel}[{','.join(extras)}]" if extras else str(wheel)
     constraints = ["-c", str(ROOT / "constraints.txt")]
-    run([str(python), "-m", "pip", "install", "-q", *constraints, target, *pins], folder)
+    run([str(python), "-m", "pip", "install", "-q", *constraints, *target, *pins], wheel.parent)
+    run([str(python), "-m", "pip", "list", "--format=freeze"], wheel.parent)
+
+
+def check_suite(which: str, folder: Path) -> None:
+    """Run the tests with one set of versions of what kvgym and its extras need, the newest of what tests need."""
+    venv.create(folder / "env", with_pip=True)
+    python = folder / "env" / "bin" / "python"
+    install(which, list(filter(None, CHECKS)), python, build(python, folder), "-e", f"{ROOT}[dev,tune]")
+    run([str(python), "-m", "pytest", "-n", "auto", "-p", "no:cacheprovider", str(ROOT)], ROOT, cache=folder)
+
+
+def check(which: str, extras: list[str], folder: Path) -> None:
+    """Install the wheel with one set of versions into a folder, and run everything."""
+    venv.create(folder / "env", with_pip=True)
+    python = folder / "env" / "bin" / "python"
+    wheel = build(python, folder)
+    install(which, extras, python, wheel, f"{wheel}[{','.join(extras)}]" if extras else str(wheel))
     run([str(python), "-m", "pip", "check"], folder)
-    run([str(python), "-m", "pip", "list", "--format=freeze"], folder)
     print(weigh(next((folder / "env" / "lib").glob("python*/site-packages"))), flush=True)
     others = [(name, extra) for name, _, extra in requirements(wheel) if extra not in ("", *extras, "dev")]
     absent = ",".join(name.replace("-", "_").lower() for name, _ in others)
@@ -174,13 +199,16 @@ def check(which: str, extras: list[str], folder: Path) -> None:
     print(f"the {which} versions work: {', '.join(['core', *extras])}")
 
 
-def run(command: list[str], folder: Path, *, quiet: bool = False) -> None:
-    """Run a command; what it prints is shown if it fails, or unless ``quiet``."""
+def run(command: list[str], folder: Path, *, quiet: bool = False, cache: Path | None = None) -> None:
+    """Run a command in a folder; what it prints is shown if it fails, or unless ``quiet``.
+
+    Machine code is kept in ``cache``, or else in the folder.
+    """
     shown = " ".join("…" if "\n" in part else Path(part).name if os.sep in part else part for part in command)
     print(f"+ {shown}", flush=True)
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "KVGYM_PLUGINS")}
     done = subprocess.run(
-        command, cwd=folder, env={**kept, "KVGYM_CACHE_DIR": str(folder / "cache")},
+        command, cwd=folder, env={**kept, "KVGYM_CACHE_DIR": str((cache or folder) / "cache")},
         stdout=subprocess.PIPE if quiet else None, stderr=subprocess.STDOUT if quiet else None,
         text=True, check=False,
     )  # fmt: skip
