@@ -1,8 +1,8 @@
 """Play environments at random over random configurations, and say what did not hold.
 
-python scripts/random_play.py --steps 100000                                    # about two minutes on a core
-python scripts/random_play.py --steps 10000000 --jobs 8 --out results/play      # hours; may be stopped
-python scripts/random_play.py --steps 10000000 --jobs 8 --out results/play --resume
+python scripts/random_play.py --steps 100000                                    # about a minute on a core
+python scripts/random_play.py --steps 10000000 --jobs 2 --out results/play      # an hour on a core; may be stopped
+python scripts/random_play.py --steps 10000000 --jobs 2 --out results/play --resume
 python scripts/random_play.py --seed 0 --segment 123                            # one segment again, that had a fault
 
 All ids, scalar and vector, with all rules of the engine, blocks and clusters; what is checked in every step is said in

@@ -35,6 +35,7 @@ GROUPS = 9
     COST_PRESSURE,
     COST_ROOM,
     COST_WAITING,
+    COST_FREE,
     COST_ACTIVE,
     COST_LEAST,
     LATE,
@@ -42,7 +43,7 @@ GROUPS = 9
     GROWTH,
     EVICT_KV,
     NUM_WEIGHTS,
-) = range(26)
+) = range(27)
 
 # Parameters behind the weights: units of the network (0: none), then its numbers.
 HIDDEN, NETWORK = NUM_WEIGHTS, NUM_WEIGHTS + 1

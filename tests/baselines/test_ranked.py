@@ -86,6 +86,21 @@ def test_a_step_pays_or_not_by_how_many_wait(capacity: int, first: int) -> None:
     check(result, start=[0], first=[first], finish=[first + 2])
 
 
+@pytest.mark.parametrize(("weight", "first"), [(0.45, 15), (0.46, 8)])
+def test_the_freer_the_memory_the_more_a_long_batch_costs(weight: float, first: int) -> None:
+    """A power of weight · f / capacity: of the first prompt weight itself, so that it comes in parts of 8 and 7, by 2 s.
+
+    When the second one arrives the first request holds 18 or 19 of 300 tokens, f / capacity is 0.94. As below, all of
+    the prompt, 10 s, is worth as much as 7 of its tokens where the power is 0.426, a weight of 0.453 or 0.455.
+    """
+    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
+    table = RequestTable.from_columns(arrival_time=[0.0, 5.0], prompt_len=[15, 20], output_len=[6, 1])
+    weights = {"cost": 0.0, "cost_free": weight, "growth": 0.0, "gate": 100.0}
+    weights |= {"prefill_value": 10.0, "prefill_pressure": 0.0, "prefill_room": 0.0}
+    result = run(table, 300, weights, batch_time=staircase)
+    assert result.requests["first_token_time"].tolist()[1] == first
+
+
 @pytest.mark.parametrize(("weight", "first"), [(0.61, 20), (0.62, 13)])
 def test_the_more_are_active_the_more_a_long_batch_costs(weight: float, first: int) -> None:
     """As below with a power of weight · log(2): all of the prompt is worth as much as a part where it is 0.426.
