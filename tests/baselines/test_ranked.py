@@ -88,7 +88,7 @@ def test_a_step_pays_or_not_by_how_many_wait(capacity: int, first: int) -> None:
 
 @pytest.mark.parametrize(("weight", "first"), [(0.45, 15), (0.46, 8)])
 def test_the_freer_the_memory_the_more_a_long_batch_costs(weight: float, first: int) -> None:
-    """A power of weight · f / capacity: of the first prompt weight itself, so that it comes in parts of 8 and 7, by 2 s.
+    """A power of weight · f / capacity: for the first prompt weight itself, so it comes in parts, by 2 s.
 
     When the second one arrives the first request holds 18 or 19 of 300 tokens, f / capacity is 0.94. As below, all of
     the prompt, 10 s, is worth as much as 7 of its tokens where the power is 0.426, a weight of 0.453 or 0.455.
