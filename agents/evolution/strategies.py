@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.agents.limits import MAX_STEPS
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.effort import check_free
 from kvgym.policy import describe_arguments, policy_defaults, require, require_flag
@@ -235,10 +236,16 @@ class OpenAIES(Strategy):
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take over mean, moments and generation."""
         found = [np.array(state[name], np.float64) for name in ("mean", "first", "second")]
-        if any(x.shape != (self.size,) for x in found):
-            raise ConfigError(f"the state of the search is damaged: expected {self.size} entries")
+        if any(x.shape != (self.size,) or not np.isfinite(x).all() for x in found) or (found[2] < 0).any():
+            raise ConfigError(
+                f"the state of the search is damaged: expected {self.size} finite numbers each, and second "
+                "moments that are not below 0"
+            )
+        generation = state["generation"]
+        if type(generation) is not int or not 0 <= generation <= MAX_STEPS:
+            raise ConfigError(f"the state of the search is damaged: generation {shown(generation)}")
         self._mean, self._first, self._second = found
-        self._generation = int(state["generation"])
+        self._generation = generation
 
 
 def centred_ranks(objectives: Sequence[float]) -> Vector:

@@ -79,8 +79,22 @@ def test_a_state_of_another_search_is_refused():
     state = strategy.state()
     with pytest.raises(ConfigError, match="cannot be repeated"):
         search("cma_es", seed=9).restore(state)
-    with pytest.raises(ConfigError, match="expected 5 entries"):
+    with pytest.raises(ConfigError, match="expected 5 finite numbers"):
         search("openai_es", size=5).restore(search("openai_es").state())
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("mean", [float("nan")] * 6), ("first", [float("inf")] * 6), ("second", [-1.0] * 6), ("generation", -1),
+     ("generation", 2.5), ("generation", 10**4000)],
+)  # fmt: skip
+def test_a_state_that_no_search_has_is_refused(part, value):
+    begun = search("openai_es")
+    begun.tell(sphere(begun.ask()))
+    state = begun.state()
+    search("openai_es").restore(state)
+    with pytest.raises(ConfigError, match="the state of the search is damaged"):
+        search("openai_es").restore({**state, part: value})
 
 
 @given(st.lists(st.integers(-5, 5), min_size=2, max_size=20))
