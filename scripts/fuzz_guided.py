@@ -1,0 +1,126 @@
+"""Let Atheris seek inputs by what code they reach: an addition to scripts/fuzz.py, for kinds that are bytes somewhere.
+
+    pip install atheris                                        # wheels for some versions of Python, on Linux
+    python scripts/fuzz_guided.py trace --seconds 600          # begins with the valid inputs of the kind
+    python scripts/fuzz_guided.py recipe --corpus results/guided    # goes on with what it has found
+
+What counts as a failure is what scripts/fuzz.py says. The first one ends the run, with its traceback and a file
+for ``scripts/fuzz.py --replay``. Branches are followed in what reads and checks input; compiled code is left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib
+import json
+import pkgutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+READERS = (
+    "kvgym.reading", "kvgym.checks", "kvgym.specs", "kvgym.window", "kvgym.experiments", "kvgym.workloads.traces",
+    "kvgym.batch_time.recipes", "kvgym.batch_time.tables", "kvgym.batch_time.served", "kvgym.agents.config",
+    "kvgym.agents.header", "kvgym.agents.numpy_model", "kvgym.agents.evolution.model", "kvgym.agents.evolution.config",
+)  # fmt: skip
+"""Modules and packages whose branches are followed: those that read and check, without kernels."""
+
+
+def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Go through the places of a tree that are bytes."""
+    if isinstance(tree, dict) and tree.keys() == {"$bytes"}:
+        yield path
+    elif isinstance(tree, dict | list):
+        for key, inner in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from places(inner, (*path, key))
+
+
+def at(tree: Any, path: tuple[Any, ...]) -> Any:
+    """Return what stands at a place of a tree."""
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def filled(tree: Any, path: tuple[Any, ...], data: bytes) -> Any:
+    """Return a tree with these bytes at a place."""
+    tree = copy.deepcopy({"": tree})
+    where: Any = at(tree, ("", *path))
+    where["$bytes"] = data.decode("latin-1")
+    return tree[""]
+
+
+def load(name: str) -> None:
+    """Import a module, and what is in it if it is a package."""
+    module = importlib.import_module(name)
+    for inner in pkgutil.iter_modules(getattr(module, "__path__", []), f"{name}."):
+        load(inner.name)
+
+
+def main() -> int:
+    """Seek until something fails or the time is over."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("kind", help="of input, as scripts/fuzz.py names them")
+    parser.add_argument("--seconds", type=int, default=60, help="how long")
+    parser.add_argument("--seed", type=int, default=1, help="of the search, ≥ 1")
+    parser.add_argument("--corpus", type=Path, help="folder of what is worth keeping, to go on with")
+    parser.add_argument("--out", type=Path, default=Path("fuzz-found"), help="folder for an input that fails")
+    options = parser.parse_args()
+    try:
+        import atheris
+    except ImportError:
+        parser.error("Atheris is not installed: pip install atheris")
+    with atheris.instrument_imports(include=list(READERS)):
+        for name in READERS:
+            load(name)
+    from fuzz.campaign import play, prepare
+    from fuzz.kinds import all_kinds
+
+    prepare()
+    kinds = all_kinds()
+    if options.kind not in kinds:
+        parser.error(f"unknown kind {options.kind!r}; valid: {', '.join(kinds)}")
+    kind = kinds[options.kind]
+    templates = [(tree, path) for tree in kind.seeds() for path in places(tree)]
+    if not templates:
+        parser.error(f"inputs of kind {kind.name} have no bytes in them; scripts/fuzz.py mutates them")
+    kind.ready(Path(tempfile.mkdtemp()))
+
+    def one(data: bytes) -> None:
+        # The first byte chooses what the others are put into.
+        tree, path = templates[data[0] % len(templates) if data else 0]
+        wanted = filled(tree, path, data[1:])
+        verdict = play(kind, wanted)
+        if verdict.failed:
+            options.out.mkdir(parents=True, exist_ok=True)
+            found = options.out / f"guided-{kind.name}.json"
+            was = f"{verdict.outcome}: {verdict.message}"[:300]
+            content = {"kind": kind.name, "input": wanted, "was": was}
+            found.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+            raise RuntimeError(f"{was}\n{verdict.trace}\nwritten to {found}")
+
+    corpus = options.corpus or Path(tempfile.mkdtemp())
+    corpus.mkdir(parents=True, exist_ok=True)
+    for number, (tree, path) in enumerate(templates):
+        data = at(tree, path)["$bytes"].encode("latin-1")
+        (corpus / f"valid-{number}").write_bytes(bytes([number % 256]) + data)
+    limits = [
+        f"-max_total_time={options.seconds}",
+        f"-seed={options.seed}",
+        "-max_len=20000",
+        "-rss_limit_mb=0",
+    ]
+    artifacts = f"-artifact_prefix={tempfile.mkdtemp()}/"
+    atheris.Setup([sys.argv[0], *limits, artifacts, str(corpus)], one)
+    atheris.Fuzz()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
