@@ -291,7 +291,7 @@ class NumpyModel:
         content = mapping(parse_json(str(arrays.pop("header")), where, finite=True), where)
         found = content.pop("format", None)
         if found != FORMAT:
-            raise ConfigError(f"{path}: expected format {shown(FORMAT)}, found {shown(found)}")
+            raise ConfigError(f"{path}: expected format {FORMAT!r}, found {shown(found)}")
         version = content.pop("version", None)
         if version != VERSION:
             raise ConfigError(f"{path}: expected format version {VERSION}, found {shown(version)}")

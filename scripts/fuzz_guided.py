@@ -13,16 +13,16 @@ from __future__ import annotations
 import argparse
 import copy
 import importlib
-import json
 import pkgutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
+
+from fuzz.trees import at, places, put, revive  # noqa: E402  (the rest of it imports kvgym, see main)
 
 READERS = (
     "kvgym.reading", "kvgym.checks", "kvgym.specs", "kvgym.window", "kvgym.experiments", "kvgym.workloads.traces",
@@ -32,28 +32,10 @@ READERS = (
 """Modules and packages whose branches are followed: those that read and check, without kernels."""
 
 
-def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Go through the places of a tree that are bytes."""
-    if isinstance(tree, dict) and tree.keys() == {"$bytes"}:
-        yield path
-    elif isinstance(tree, dict | list):
-        for key, inner in tree.items() if isinstance(tree, dict) else enumerate(tree):
-            yield from places(inner, (*path, key))
-
-
-def at(tree: Any, path: tuple[Any, ...]) -> Any:
-    """Return what stands at a place of a tree."""
-    for key in path:
-        tree = tree[key]
-    return tree
-
-
-def filled(tree: Any, path: tuple[Any, ...], data: bytes) -> Any:
-    """Return a tree with these bytes at a place."""
-    tree = copy.deepcopy({"": tree})
-    where: Any = at(tree, ("", *path))
-    where["$bytes"] = data.decode("latin-1")
-    return tree[""]
+def byte_places(tree: Any) -> list[tuple[Any, ...]]:
+    """Return the places of a tree that are bytes."""
+    found = ((path, at(tree, path)) for path in places(tree))
+    return [path for path, value in found if isinstance(value, dict) and value.keys() == {"$bytes"}]
 
 
 def load(name: str) -> None:
@@ -79,15 +61,15 @@ def main() -> int:
     with atheris.instrument_imports(include=list(READERS)):
         for name in READERS:
             load(name)
-    from fuzz.campaign import play, prepare
-    from fuzz.kinds import all_kinds
+    from fuzz.campaign import Report, play, prepare, save
+    from fuzz.kinds import all_kinds, raw
 
     prepare()
     kinds = all_kinds()
     if options.kind not in kinds:
         parser.error(f"unknown kind {options.kind!r}; valid: {', '.join(kinds)}")
     kind = kinds[options.kind]
-    templates = [(tree, path) for tree in kind.seeds() for path in places(tree)]
+    templates = [(tree, path) for tree in kind.seeds() for path in byte_places(tree)]
     if not templates:
         parser.error(f"inputs of kind {kind.name} have no bytes in them; scripts/fuzz.py mutates them")
     kind.ready(Path(tempfile.mkdtemp()))
@@ -95,21 +77,18 @@ def main() -> int:
     def one(data: bytes) -> None:
         # The first byte chooses what the others are put into.
         tree, path = templates[data[0] % len(templates) if data else 0]
-        wanted = filled(tree, path, data[1:])
+        wanted = put(copy.deepcopy(tree), path, raw(data[1:]))
         verdict = play(kind, wanted)
         if verdict.failed:
-            options.out.mkdir(parents=True, exist_ok=True)
-            found = options.out / f"guided-{kind.name}.json"
-            was = f"{verdict.outcome}: {verdict.message}"[:300]
-            content = {"kind": kind.name, "input": wanted, "was": was}
-            found.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
-            raise RuntimeError(f"{was}\n{verdict.trace}\nwritten to {found}")
+            report = Report()
+            report.note(kind.name, (options.seed, 0), wanted, verdict)
+            found = ", ".join(map(str, save(report, options.out)))
+            raise RuntimeError(f"{verdict.outcome}: {verdict.message}\n{verdict.trace}\nwritten to {found}")
 
     corpus = options.corpus or Path(tempfile.mkdtemp())
     corpus.mkdir(parents=True, exist_ok=True)
     for number, (tree, path) in enumerate(templates):
-        data = at(tree, path)["$bytes"].encode("latin-1")
-        (corpus / f"valid-{number}").write_bytes(bytes([number % 256]) + data)
+        (corpus / f"valid-{number}").write_bytes(bytes([number % 256]) + revive(at(tree, path)))
     limits = [
         f"-max_total_time={options.seconds}",
         f"-seed={options.seed}",

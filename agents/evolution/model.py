@@ -109,7 +109,7 @@ class EvolvedModel:
     @classmethod
     def _of(cls, content: Any) -> EvolvedModel:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise ConfigError(f"not an evolved agent; expected a mapping with format {shown(FORMAT)}")
+            raise ConfigError(f"not an evolved agent; expected a mapping with format {FORMAT!r}")
         if content.get("version") != VERSION:
             raise ConfigError(
                 f"version {shown(content.get('version'))} of the format; this kvgym reads version {VERSION}"

@@ -7,12 +7,10 @@ import math
 from kvgym.batch_time.presets import GPUS, MODELS
 from kvgym.batch_time.shapes import GPU, ModelShape
 from kvgym.errors import ConfigError, shown
+from kvgym.simulator.system import MAX_CAPACITY
 
 _GIB = 2**30
 _MOST_GPUS = 128
-
-MAX_CAPACITY = 2**31 - 1
-"""Most tokens that a KV cache may hold."""
 
 
 def check_tensor_parallel(model: ModelShape, tensor_parallel: int) -> None:

@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from kvgym.batch_time.memory import MAX_CAPACITY, check_tensor_parallel, kv_capacity
+from kvgym.batch_time.memory import check_tensor_parallel, kv_capacity
 from kvgym.batch_time.overhead import NO_ENGINE, EngineOverhead, check_engine
 from kvgym.batch_time.presets import GPUS, MODELS
 from kvgym.batch_time.shapes import GPU, ModelShape, require_plain
 from kvgym.errors import UnknownNameError
 from kvgym.reading import parse_fields, read_text, validate_fields
+from kvgym.simulator.system import MAX_CAPACITY
 
 
 class _Section(BaseModel):

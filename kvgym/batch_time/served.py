@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kvgym.batch_time.held_out import Comparison, FitError, HeldOut, compare_held_out, fit_errors
-from kvgym.batch_time.memory import MAX_CAPACITY
 from kvgym.batch_time.overhead import NO_ENGINE, NONE, EngineOverhead, check_engine, parse_overhead
 from kvgym.batch_time.profile import COMPOSITIONS, ProfileBatchTime
 from kvgym.batch_time.roofline import RooflineBatchTime
@@ -18,6 +17,7 @@ from kvgym.batch_time.tables import ProfileTables
 from kvgym.checks import check_text
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
+from kvgym.simulator.system import MAX_CAPACITY
 
 NOT_VALIDATED = "roofline, not validated"
 """What stands wherever a roofline's figures do."""

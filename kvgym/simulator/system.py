@@ -40,6 +40,9 @@ of either are allowed, and 10 evictions for each request, so that a policy may t
 These are counts, not times: equal runs end alike everywhere.
 """
 
+MAX_CAPACITY = 2**31 - 1
+"""Most tokens that a KV cache may hold."""
+
 MAX_WORKERS = 10_000
 """Most workers of a cluster."""
 
@@ -47,7 +50,9 @@ REQUEUE = {"arrival": REQUEUE_ARRIVAL, "front": REQUEUE_FRONT, "back": REQUEUE_B
 
 
 def _check_capacity(kv_capacity: Any) -> None:
-    whole_number(kv_capacity, "kv_capacity", "a whole number of tokens, 2 … 2^31-1", least=2)
+    whole_number(
+        kv_capacity, "kv_capacity", "a whole number of tokens, 2 … 2^31-1", least=2, most=MAX_CAPACITY
+    )
 
 
 def _check_name(name: str, value: Any, valid: Iterable[str]) -> None:

@@ -86,6 +86,15 @@ def test_a_step_pays_or_not_by_how_many_wait(capacity: int, first: int) -> None:
     check(result, start=[0], first=[first], finish=[first + 2])
 
 
+def first_tokens(capacity: int, **weights: float) -> list[float]:
+    """Return when two prompts, of 15 and of 20 tokens 5 s later, are done; batches above 8 tokens take 10 s."""
+    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
+    table = RequestTable.from_columns(arrival_time=[0.0, 5.0], prompt_len=[15, 20], output_len=[6, 1])
+    weights |= {"cost": 0.0, "growth": 0.0, "gate": 100.0}
+    weights |= {"prefill_value": 10.0, "prefill_pressure": 0.0, "prefill_room": 0.0}
+    return run(table, capacity, weights, batch_time=staircase).requests["first_token_time"].tolist()
+
+
 @pytest.mark.parametrize(("weight", "first"), [(0.45, 15), (0.46, 8)])
 def test_the_freer_the_memory_the_more_a_long_batch_costs(weight: float, first: int) -> None:
     """A power of weight · f / capacity: for the first prompt weight itself, so it comes in parts, by 2 s.
@@ -93,12 +102,7 @@ def test_the_freer_the_memory_the_more_a_long_batch_costs(weight: float, first: 
     When the second one arrives the first request holds 18 or 19 of 300 tokens, f / capacity is 0.94. As below, all of
     the prompt, 10 s, is worth as much as 7 of its tokens where the power is 0.426, a weight of 0.453 or 0.455.
     """
-    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
-    table = RequestTable.from_columns(arrival_time=[0.0, 5.0], prompt_len=[15, 20], output_len=[6, 1])
-    weights = {"cost": 0.0, "cost_free": weight, "growth": 0.0, "gate": 100.0}
-    weights |= {"prefill_value": 10.0, "prefill_pressure": 0.0, "prefill_room": 0.0}
-    result = run(table, 300, weights, batch_time=staircase)
-    assert result.requests["first_token_time"].tolist()[1] == first
+    assert first_tokens(300, cost_free=weight)[1] == first
 
 
 @pytest.mark.parametrize(("weight", "first"), [(0.61, 20), (0.62, 13)])
@@ -107,12 +111,7 @@ def test_the_more_are_active_the_more_a_long_batch_costs(weight: float, first: i
 
     The first prompt meets nobody, a power of 0, and comes at once, by 10 s.
     """
-    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
-    table = RequestTable.from_columns(arrival_time=[0.0, 5.0], prompt_len=[15, 20], output_len=[6, 1])
-    weights = {"cost": 0.0, "cost_active": weight, "growth": 0.0, "gate": 100.0}
-    weights |= {"prefill_value": 10.0, "prefill_pressure": 0.0, "prefill_room": 0.0}
-    result = run(table, 100, weights, batch_time=staircase)
-    assert result.requests["first_token_time"].tolist()[1] == first
+    assert first_tokens(100, cost_active=weight)[1] == first
 
 
 @pytest.mark.parametrize(("least", "first"), [(0.39, 10), (0.4, 3)])
@@ -131,12 +130,7 @@ def test_memory_that_others_hold_is_not_free(capacity: int, first: int) -> None:
     A batch of 8 is worth 1 + 7 · 1.23 = 9.6, all of the prompt 25.6 / 10^power, the power being 0.5 f / (f + 2,048):
     the same where f is 11,702. The prompt of 20 comes at once, in 10 s, or in parts of 7, 7 and 6.
     """
-    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
-    table = RequestTable.from_columns(arrival_time=[0.0, 5.0], prompt_len=[15, 20], output_len=[6, 1])
-    weights = {"cost": 0.0, "cost_room": 0.5, "growth": 0.0, "gate": 100.0}
-    weights |= {"prefill_value": 10.0, "prefill_pressure": 0.0, "prefill_room": 0.0}
-    result = run(table, capacity, weights, batch_time=staircase)
-    assert result.requests["first_token_time"].tolist() == [2.0, first]
+    assert first_tokens(capacity, cost_room=0.5) == [2.0, first]
 
 
 @pytest.mark.parametrize(

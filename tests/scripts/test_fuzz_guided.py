@@ -1,21 +1,28 @@
 """Where Atheris puts its bytes; with Atheris there, that a search ends and finds what is wrong."""
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
 
 import fuzz_guided
 import pytest
+from fuzz.kinds import raw
+from fuzz.trees import put
 
 ROOT = Path(__file__).resolve().parents[2]
 TREE = {"files": [{"$bytes": "a"}, {"plain": 1}], "name": "x", "other": {"$bytes": "b"}}
 
 
-def test_bytes_are_found_and_filled():
-    assert list(fuzz_guided.places(TREE)) == [("files", 0), ("other",)]
-    filled = fuzz_guided.filled(TREE, ("other",), b"\xff\x00")
+def test_bytes_are_found():
+    assert fuzz_guided.byte_places(TREE) == [("files", 0), ("other",)]
+    assert fuzz_guided.byte_places(TREE["other"]) == [()]
+
+
+def test_bytes_are_filled():
+    filled = put(copy.deepcopy(TREE), ("other",), raw(b"\xff\x00"))
     assert filled == {**TREE, "other": {"$bytes": "\xff\x00"}}
-    assert fuzz_guided.filled(TREE["other"], (), b"c") == {"$bytes": "c"}
+    assert put(copy.deepcopy(TREE["other"]), (), raw(b"c")) == {"$bytes": "c"}
     assert TREE["other"] == {"$bytes": "b"}
 
 
