@@ -72,12 +72,16 @@ def planned_tokens(d: Any, chosen: int, prefill_left: int) -> int:
 
 
 @jit_inline
-def decoding_front(run: Run) -> int:
+def decoding_front(run: Run, known: int) -> int:
     """Return the slot before which every active request decodes one token: in most batches, behind the last.
 
     It need not be the first that does not: prefills come last as a rule, and what runs in full is found from there.
+
+    Args:
+        run: its tables.
+        known: a slot before which this is known.
     """
-    d, w, front = run.decision, run.w, 0
+    d, w, front = run.decision, run.w, known
     if d.act == RUN and d.explicit == 0:
         front, prefills = w.num_active, w.num_prefilling
         while prefills > 0:
@@ -111,7 +115,8 @@ def inspect_decision(run: Run) -> int:
     kv = w.kv_allocated + run.problem.block_size * w.num_full  # if everybody decodes one token
     for j in range(d.num_evict):
         kv -= allocated(run.problem, run.active[run.evict[j]].num_kv_tokens + 1)
-    for k in range(decoding_front(run), w.num_active):
+    d.front = decoding_front(run, 0)
+    for k in range(d.front, w.num_active):
         slot = run.active[k]
         if d.num_evict > 0 and run.requests[slot.request_id].status == EVICTING:
             continue

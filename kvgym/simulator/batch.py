@@ -34,7 +34,7 @@ def clear_load(load: Any) -> None:
 def measure_load(run: Run) -> None:
     """Sum the load of the decided batch."""
     d, w, load = run.decision, run.w, run.load
-    front = decoding_front(run)
+    front = d.front = decoding_front(run, d.front)
     num_decodes, decode_context = front, w.kv_tokens
     num_prefills = prefill_tokens = prefill_context = squares = products = 0
     left: Any
@@ -242,7 +242,7 @@ def process_tokens(run: Run, end: float) -> int:
     to the list of finished requests, which is empty while a batch runs.
     """
     w, d, active, targets, notes = run.w, run.decision, run.active, run.targets, run.finished
-    last_batch_end, front = w.last_batch_end, decoding_front(run)
+    last_batch_end, front = w.last_batch_end, d.front
     apart, noted = decode_front(active, targets, notes, front, last_batch_end, end)
     made = written = front
     for k in range(front, w.num_active):  # prompts, chunks of them, what is paused, and decodes among these

@@ -36,6 +36,7 @@ def begin(run: Run, batch_time: Any, batch_params: Any) -> int:
     w.decisions += 1
     if d.num_evict > 0:
         apply_evictions(run)
+        d.front = 0
     for j in range(d.num_admit):
         activate(run, run.admit[j], run.admit_tokens[j] if d.explicit == 1 else UNKNOWN)
     w.total_admitted += d.num_admit

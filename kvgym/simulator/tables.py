@@ -176,6 +176,7 @@ DECISION = np.dtype(
         ("num_evict", "i8"),
         ("num_put_back", "i8"),  # picked without a look at memory, which does not suffice
         ("wait_until", "f8"),  # with WAIT: latest time of the next decision (inf = next arrival)
+        ("front", "i8"),  # the engine's own: slot before which every active request decodes one token
     ],
     align=True,
 )
