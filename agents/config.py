@@ -37,11 +37,7 @@ def known_metric(value: str) -> str:
     Raises:
         ValueError: it is unknown, or has none.
     """
-    try:
-        better = metric_info(value).lower_is_better
-    except KeyError:
-        raise ValueError(f"unknown metric {shown(value)}; kvgym list metrics shows them") from None
-    if better is None:
+    if metric_info(value).lower_is_better is None:
         raise ValueError(f"{value} has no better or worse; choose another metric")
     return value
 

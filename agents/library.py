@@ -67,8 +67,11 @@ def model_card(name: str) -> str:
 
 
 def is_agent(spec: str) -> bool:
-    """Whether ``spec`` names an agent: one that comes with kvgym, a model file, or the folder of a training run."""
-    return spec in _files() or spec.endswith(SUFFIXES) or _is_run(Path(spec))
+    """Whether ``spec`` names an agent: one that comes with kvgym, a model file, or the folder of a training run.
+
+    What has a slash where others have their name is a path, whether or not anything is there.
+    """
+    return spec in _files() or spec.endswith(SUFFIXES) or "/" in spec.partition(":")[0] or _is_run(Path(spec))
 
 
 def _is_run(path: Path) -> bool:

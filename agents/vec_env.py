@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from kvgym.envs import SCHEDULING_IDS
+from kvgym.envs import ROUTING_IDS, SCHEDULING_IDS
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError, UnknownNameError, shown
 
@@ -193,10 +193,15 @@ def make_sb3_env(
 
     Raises:
         UnknownNameError: no such id or kind of action.
-        ConfigError: a wrong argument.
+        ConfigError: a wrong argument, or an environment that routes.
     """
     ids = {action: name for name, action in SCHEDULING_IDS.items()}
     name = ids.get(env_id_or_action, env_id_or_action.removeprefix("kvgym:"))
+    if name in ROUTING_IDS:
+        raise ConfigError(
+            f"{name} routes to a cluster and has no adapter here; stable_baselines3.common.env_util.make_vec_env steps "
+            "scalar ones, gymnasium.make_vec the native vector"
+        )
     if name not in SCHEDULING_IDS:
         raise UnknownNameError("environment", env_id_or_action, [*SCHEDULING_IDS, *ids])
     make: Callable[..., Any] = gym.make_vec

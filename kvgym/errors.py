@@ -54,7 +54,9 @@ def some(names: Iterable[object], limit: int = 120) -> str:
 
 def suggestion(name: object, known: Iterable[str]) -> str:
     """Return the names that are much like one that is unknown, as a question; empty where none is."""
-    close = difflib.get_close_matches(str(name)[:100], list(known), n=3, cutoff=0.5)
+    name, known = str(name)[:100], list(known)
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    close = close or ([other for other in known if name in other][:3] if len(name) > 2 else [])
     return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
@@ -224,7 +226,8 @@ def _message(place: Sequence[Any], items: list[Any], model: type[BaseModel]) -> 
         fields = [name for found in _models_in(_type_at(place[:-1], model)) for name in found.model_fields]
         hint = suggestion(place[-1], fields) if place else ""
         return f"there is no such field; {hint and f'd{hint[1:]} '}valid there: {some(fields)}"
-    message = f"expected {' or '.join(forms)}" if len(items) > 1 and forms else first["msg"]
+    whole = len(items) > 1 or first["type"] in ("tuple_type", "list_type", "dict_type")
+    message = f"expected {' or '.join(forms)}" if whole and forms else first["msg"]
     return message if first["type"] == "missing" else f"{message} (got {shown(first['input'])})"
 
 
@@ -273,7 +276,10 @@ def _forms(kind: Any) -> list[str]:
     if hasattr(kind, "model_fields"):
         return [f"a mapping of {', '.join(kind.model_fields)}"]
     if origin in (tuple, list):
-        return [f"a list, each {form}" for form in _forms(arguments[0])[:1]] or ["a list"]
+        count = f" of {len(arguments)}" if origin is tuple and Ellipsis not in arguments else ""
+        return [f"a list{count}, each {form}" for form in _forms(arguments[0])[:1]] or [f"a list{count}"]
+    if origin is dict:
+        return [f"a mapping, each value {form}" for form in _forms(arguments[1])[:1]] or ["a mapping"]
     words = {
         int: "a whole number",
         float: "a number",

@@ -54,7 +54,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED, FUTURE, WAITING
 from kvgym.workloads.table import RequestTable
@@ -134,14 +134,14 @@ def metric_info(name: str) -> MetricInfo:
     """Return the description of a metric such as ``"ttft_p99"`` or ``"goodput"``.
 
     Raises:
-        KeyError: there is no such metric.
+        UnknownNameError: there is no such metric.
     """
     if name in SCALARS:
         return SCALARS[name]
     family, _, statistic = name.rpartition("_")
     if statistic in STATISTICS and family in LATENCIES:
         return LATENCIES[family]
-    raise KeyError(name)
+    raise UnknownNameError("metric", name, metric_names())
 
 
 def metric_names() -> tuple[str, ...]:
@@ -157,7 +157,7 @@ def compute_metrics(result: SimulationResult, names: Collection[str] | None = No
         names: metrics to compute, which saves the time of the others; None = all.
 
     Raises:
-        KeyError: there is no metric of a name.
+        UnknownNameError: there is no metric of a name.
     """
     r, table, scope = result.requests, result.table, scope_of(result)
     w, span, (end, makespan) = scope.worker, scope.span, _span(result)

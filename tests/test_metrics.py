@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from kvgym import RequestTable, System, compute_metrics, make_batch_time, simulate
+from kvgym.errors import UnknownNameError
 from kvgym.metrics import LATENCIES, SCALARS, STATISTICS, metric_info, metric_names, slo_met
 
 UNIT = make_batch_time({"kind": "unit"})
@@ -144,8 +145,8 @@ def test_every_metric_is_described():
     assert tuple(computed) == metric_names()
     assert len(metric_names()) == len(LATENCIES) * len(STATISTICS) + len(SCALARS)
     assert all(metric_info(name).summary for name in metric_names())
-    with pytest.raises(KeyError):
-        metric_info("speed")
+    with pytest.raises(UnknownNameError, match=r"unknown metric 'tft_mean'. Did you mean 'ttft_mean'"):
+        metric_info("tft_mean")
 
 
 def test_some_metrics_are_those_of_all():
@@ -158,7 +159,7 @@ def test_some_metrics_are_those_of_all():
     assert compute_metrics(result, names) == {name: every[name] for name in names}
     assert all(compute_metrics(result, [name]) == {name: every[name]} for name in metric_names())
     for wrong in ("speed", "ttft", "ttft_p42"):
-        with pytest.raises(KeyError):
+        with pytest.raises(UnknownNameError):
             compute_metrics(result, [wrong])
 
 

@@ -44,7 +44,7 @@ from kvgym.cli.scenario_options import (
     WorkloadOption,
     roofline_options,
 )
-from kvgym.errors import ConfigError, UnknownNameError, shown
+from kvgym.errors import ConfigError, shown
 from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
@@ -136,10 +136,7 @@ def compare(
     if not columns_shown:
         raise ConfigError(f"--metrics {shown(metrics)} names none; kvgym list metrics shows them")
     for name in columns_shown:
-        try:
-            metric_info(name)
-        except KeyError:
-            raise UnknownNameError("metric", name, console.valid_metrics().split(", ")) from None
+        metric_info(name)
     specs = split_specs(",".join(policies)) if policies else list(chosen.policies)
     folder = make_folder(out or default_folder("compare", chosen.name))
     count = seeds if seeds is not None else (1 if trace is not None else chosen.seeds)

@@ -36,7 +36,7 @@ from kvgym.cli.scenario_options import (
     WorkloadOption,
     roofline_options,
 )
-from kvgym.errors import ConfigError, shown
+from kvgym.errors import ConfigError
 from kvgym.specs import split_specs
 
 if TYPE_CHECKING:
@@ -130,11 +130,7 @@ def evaluate(
     trained = background(agent, loaded)
     routers = split_specs(router or "")
     by = metric or trained.metric
-    try:
-        better = metric_info(by).lower_is_better
-    except KeyError:
-        raise ConfigError(f"unknown metric {shown(by)}; kvgym list metrics shows them") from None
-    if better is None:
+    if metric_info(by).lower_is_better is None:
         raise ConfigError(f"{by} has no better or worse; choose another metric")
     if horizon is None and scenario is None and workload is None and trace is None:
         horizon = trained.horizon

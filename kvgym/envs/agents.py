@@ -14,6 +14,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
@@ -36,10 +37,10 @@ from kvgym.envs.scheduling.memory import Arrays, Block, Sizes, control_row, rule
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.revealed import class_table
-from kvgym.envs.scheduling.spaces import present
+from kvgym.envs.scheduling.spaces import observation_space, present
 from kvgym.envs.scheduling.stepping import BEGIN, COMPOSE, step_envs
 from kvgym.envs.scheduling.tables import EPISODE, SEEN
-from kvgym.errors import InvalidDecisionError, shown
+from kvgym.errors import ConfigError, InvalidDecisionError, shown
 from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.runner import SimulationResult, system_info
 from kvgym.simulator.addresses import runs_compiled
@@ -106,11 +107,13 @@ def _written(block: Block, active: Any, decision: Decision) -> RuleDecision:
     return tables
 
 
-def play(env: ServingEnv, policy: str | Policy, *, workload_seed: int = 0) -> tuple[SimulationResult, float]:
+def play(
+    env: gym.Env[Any, Any], policy: str | Policy, *, workload_seed: int = 0
+) -> tuple[SimulationResult, float]:
     """Let a policy act in an environment for one episode.
 
     Args:
-        env: the environment, unwrapped; its ``information`` must include what the policy needs.
+        env: the environment; its ``information`` must include what the policy needs. Wrappers are left out.
         policy: a policy or its name.
         workload_seed: seed of the requests and of the policy, as in ``kvgym compare``.
 
@@ -118,8 +121,10 @@ def play(env: ServingEnv, policy: str | Policy, *, workload_seed: int = 0) -> tu
         The records of the episode, and the undiscounted return.
 
     Raises:
+        ConfigError: it is an environment of another kind.
         NotExpressibleError: the environment's actions cannot express a decision.
     """
+    env = served(env)
     policy = make_policy(policy)
     missing = policy.info.needs - set(env.config.information)
     if missing:
@@ -138,6 +143,20 @@ def play(env: ServingEnv, policy: str | Policy, *, workload_seed: int = 0) -> tu
     return env.result(), total
 
 
+def served(env: gym.Env[Any, Any]) -> ServingEnv:
+    """Return the environment below wrappers.
+
+    Raises:
+        ConfigError: it is not one in which one worker is scheduled.
+    """
+    inner = env.unwrapped
+    if not isinstance(inner, ServingEnv):
+        raise ConfigError(
+            f"expected an environment that schedules a worker, such as kvgym/Tokens-v0; got {shown(env)}"
+        )
+    return inner
+
+
 class Predictor(Protocol):
     """What an agent is: Stable-Baselines3's ``predict``, with or without ``action_masks``."""
 
@@ -152,6 +171,31 @@ def content_of(model: Predictor) -> Any:
     return own() if own is not None else hashlib.sha256(pickle.dumps(model)).hexdigest()[:20]
 
 
+def _check_model(model: Any, config: EnvConfig, name: str) -> None:
+    """Refuse a model that cannot act in an environment, before it has begun to."""
+    if not callable(getattr(model, "predict", None)):
+        raise ConfigError(
+            f"agent {shown(name)}: expected a model with predict(observation, deterministic=True), such as "
+            f"MaskablePPO.load(…); got {shown(model)}. Agents of kvgym train: kvgym.load_agent(path)"
+        )
+    for what, wanted in (("observation", observation_space(config)), ("action", config.kind.space(config))):
+        trained = getattr(model, f"{what}_space", None)
+        if trained is not None and _form(trained) != _form(wanted):
+            raise ConfigError(
+                f"agent {shown(name)}: the {what}s of its training are {shown(trained)}, those of the arguments given "
+                f"here {shown(wanted)}; give AgentPolicy what the environment was made with (action, windows, "
+                "information, features …)"
+            )
+
+
+def _form(space: spaces.Space[Any]) -> Any:
+    """Return what two spaces must have in common for one network to serve both; bounds may differ with the hardware."""
+    if isinstance(space, spaces.Dict):
+        return {name: _form(part) for name, part in space.items()}
+    sizes = getattr(space, "nvec", getattr(space, "n", 0))
+    return type(space).__name__, space.shape, np.asarray(sizes).tolist()
+
+
 class AgentPolicy(Policy):
     """An agent trained in an environment, as a policy for ``simulate`` and ``compare``.
 
@@ -159,6 +203,10 @@ class AgentPolicy(Policy):
         model: has ``predict(observation, deterministic=True)``; ``action_masks=`` is passed if it takes it.
         name: label in results.
         **arguments: the environment arguments the agent was trained with.
+
+    Raises:
+        ConfigError: an argument is wrong, there is nothing to predict with, or a model that says what its spaces are
+            (``observation_space``, ``action_space``) has others than an environment of these arguments.
     """
 
     info = PolicyInfo(name="agent", summary="a learned policy", evicts=True)
@@ -166,6 +214,7 @@ class AgentPolicy(Policy):
     def __init__(self, model: Predictor, *, name: str = "agent", **arguments: Any) -> None:
         self.model = model
         self.config = EnvConfig.of(**arguments)
+        _check_model(model, self.config, name)
         self.info = PolicyInfo(  # type: ignore[misc]
             name=name,
             summary=f"{type(model).__name__} acting by {self.config.action}",

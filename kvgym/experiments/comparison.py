@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.checks import check_seeds
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, UnknownNameError, some
 from kvgym.execution import make_executor
 from kvgym.experiments.identity import run_keys, setting_key
 from kvgym.experiments.journal import UNFINISHED, Journal, play_kept
@@ -76,9 +76,20 @@ class Comparison:
     clairvoyant: frozenset[str] = frozenset()
     bounds: tuple[Bound, ...] = ()
 
+    def __repr__(self) -> str:
+        """Say what was compared; the runs are in :attr:`runs`."""
+        failed = sum(run.error != "" for run in self.runs)
+        return f"Comparison of {some(self.policies)}: {len(self.runs)} runs, {failed} failed, seeds {some(self.seeds)}"
+
     def values(self, policy: str, metric: str) -> NDArray[np.float64]:
-        """Return a metric of a policy by seed, shape (seeds,); NaN where a run failed."""
+        """Return a metric of a policy by seed, shape (seeds,); NaN where a run failed.
+
+        Raises:
+            UnknownNameError: there is no such metric, or the policy is not among :attr:`policies`.
+        """
         metric_info(metric)
+        if policy not in self.policies:
+            raise UnknownNameError("policy of this comparison", policy, self.policies)
         return np.array([r.metrics.get(metric, np.nan) for r in self.runs if r.policy == policy])
 
     def estimate(self, policy: str, metric: str) -> Estimate:

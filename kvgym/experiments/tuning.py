@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvgym.checks import check_seeds
-from kvgym.errors import ConfigError, KVGymError, UnknownNameError, shown
+from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.experiments.capacity.targets import Target, parse_targets
 from kvgym.experiments.notes import merge_notes
 from kvgym.experiments.optuna_search import counts_finished_only, import_optuna, search_optuna
@@ -156,11 +156,7 @@ def tune(
 
 
 def _check_metric(name: str) -> None:
-    try:
-        info = metric_info(name)
-    except KeyError:
-        raise UnknownNameError("metric", name, metric_names()) from None
-    if info.lower_is_better is None:
+    if metric_info(name).lower_is_better is None:
         judged = [m for m in metric_names() if metric_info(m).lower_is_better is not None]
         raise ConfigError(
             f"metric {name}: neither more nor less of it is better; choose of {', '.join(judged)}"

@@ -282,10 +282,10 @@ class Simulation:
         waiting = self.view.waiting
         head, shortest = waiting.request_id[0], waiting.request_id[waiting.prompt_len.argmin()]
         if head == shortest:
-            return f"Request {head}, first in the queue and of the shortest prompt, {self._described(head)}"
+            return f"Request {head}, the first in the queue, {self._described(head)}"
         return (
-            f"Request {head}, first in the queue, {self._described(head)}, and request {shortest}, of the shortest "
-            f"prompt, {self._described(shortest)}"
+            f"Request {head}, the first in the queue, {self._described(head)}, and {shortest}, the shortest, "
+            f"{self._described(shortest)}"
         )
 
     def _described(self, i: int) -> str:
@@ -310,8 +310,8 @@ class Simulation:
         if status == STALLED and not int(w["num_active"]) and w["total_evicted"] == w["evicted_before"]:
             raise LivelockError(
                 f"policy {shown(self.policy_name)}, {self._where()}: it has admitted nobody for {fruitless} "
-                f"decisions with an empty worker ({counts}). {self._blocked()} (kv_capacity {self.kv_capacity}); "
-                "less margin or a tighter prediction lets it in"
+                f"decisions with an empty worker ({int(w['num_waiting'])} waiting, kv_capacity {self.kv_capacity}). "
+                f"{self._blocked()}. Try less margin, tighter predictions or longer training"
             )
         if status == STALLED:
             raise LivelockError(

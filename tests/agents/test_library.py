@@ -164,3 +164,5 @@ def test_errors(run, tmp_path):
         load_agent(tmp_path / "none.zip", action="knobs")
     with pytest.raises(UnknownNameError, match="unknown policy 'mc_fs'"):
         kvgym.make_policy("mc_fs")
+    with pytest.raises(UnknownNameError, match="unknown agent 'results/agnt'"):
+        kvgym.make_policy("results/agnt")

@@ -7,13 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 import kvgym
 from kvgym.envs.agents import AgentPolicy, NotExpressibleError, action_of, play
 from kvgym.envs.scheduling.environment import ServingEnv
-from kvgym.errors import InvalidDecisionError
+from kvgym.errors import ConfigError, InvalidDecisionError
 from kvgym.policy import Decision
 
 AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_context_token": 1e-6}
@@ -165,6 +166,31 @@ class Greedy:
             flags[16:] = 0
             return flags, None
         return np.array([3, 5, 3, 2]), None
+
+
+@pytest.mark.parametrize("wrong", [{"action": "knobs"}, {"queue_window": 4}, {"observation": "dict"}])
+def test_a_model_of_another_environment_is_refused(wrong):
+    """By its spaces, where it says what they are, before a run begins."""
+    options = {"action": "admit_count", "num_requests": 20}
+    env, model = ServingEnv(**options), Greedy("admit_count")
+    model.observation_space, model.action_space = env.observation_space, env.action_space
+    AgentPolicy(model, **options, rate=3.0)
+    with pytest.raises(
+        ConfigError, match=r"agent 'x': the (observation|action)s of its training are .* \(action, win"
+    ):
+        AgentPolicy(model, name="x", **{**options, **wrong})
+    with pytest.raises(ConfigError, match=r"agent 'm': expected a model with predict\(.* got 'm.zip'"):
+        AgentPolicy("m.zip", name="m", **options)
+
+
+def test_wrappers_around_the_environment_are_left_out():
+    env = gym.make("kvgym/Tokens-v0", num_requests=20)
+    result, reward = play(env, "fcfs", workload_seed=1)
+    inner, same = play(env.unwrapped, "fcfs", workload_seed=1)
+    assert same_schedule(result, inner)
+    assert reward == same
+    with pytest.raises(ConfigError, match="schedules a worker, such as kvgym/Tokens-v0"):
+        play(gym.make("kvgym/Route-v0"), "fcfs")
 
 
 class Plain:

@@ -102,6 +102,14 @@ def test_a_failing_policy_does_not_lose_the_others():
     assert result.reference("e2e_latency_mean") == "mc_sf"
     assert result.summary()["alpha_greedy:alpha=0.01"]["e2e_latency_mean"]["value"] is None
     assert result.runs[1].completed_once
+    assert repr(result) == "Comparison of alpha_greedy:alpha=0.01, mc_sf: 2 runs, 1 failed, seeds 0"
+
+
+def test_names_that_a_comparison_does_not_have(comparison):
+    with pytest.raises(ConfigError, match=r"unknown policy of this comparison 'mcsf'. Did you mean 'mc_sf'"):
+        comparison.improvement("mcsf", "fcfs", "e2e_latency_mean")
+    with pytest.raises(ConfigError, match=r"unknown metric 'e2e_latency'. Did you mean 'e2e_latency_"):
+        comparison.estimate("mc_sf", "e2e_latency")
 
 
 def test_mistakes():

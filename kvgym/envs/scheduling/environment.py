@@ -231,7 +231,10 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     # ------------------------------------------------------------ masks and results
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Return the mask as sb3-contrib reads it: bool, Discrete (n,), MultiBinary (2n,), MultiDiscrete (Σ nvec,)."""
+        """Return the mask as sb3-contrib reads it: bool, Discrete (n,), MultiBinary (2n,), MultiDiscrete (Σ nvec,).
+
+        All False before the first reset.
+        """
         return self.episodes.masks[0].astype(bool)
 
     def sample_mask(self) -> Any:

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kvgym.errors import ConfigError, UnknownNameError, shown
-from kvgym.metrics import metric_info, metric_names
+from kvgym.errors import ConfigError, shown
+from kvgym.metrics import metric_info
 from kvgym.specs import PER_SECOND
 
 _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -42,10 +42,7 @@ class Target:
             UnknownNameError: there is no such metric.
             ConfigError: the metric has no better, the relation asks for worse, or the bound is no number.
         """
-        try:
-            lower = metric_info(self.metric).lower_is_better
-        except KeyError:
-            raise UnknownNameError("metric", self.metric, metric_names()) from None
+        lower = metric_info(self.metric).lower_is_better
         if self.relation not in _COMPARE:
             raise ConfigError(
                 f"target {self}: {shown(self.relation)} is none of {', '.join(_COMPARE)}; {_FORM}"

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from kvgym.checks import MAX_SEEDS
-from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
+from kvgym.errors import ConfigError, UnknownNameError, field_errors
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario, located
 from kvgym.experiments.sweeping.fields import TEXTS, check_fields, parse_values
 from kvgym.metrics import metric_info
@@ -75,10 +75,7 @@ class SweepPlan(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> SweepPlan:
         for name in self.metrics:
-            try:
-                metric_info(name)
-            except KeyError:
-                raise ValueError(f"metrics: there is no {shown(name)} (kvgym list metrics)") from None
+            metric_info(name)
         if not self.metrics:
             raise ValueError("metrics: expected at least one")
         lengths = {name: len(values) for name, values in self.fields.items() if len(values) > 1}

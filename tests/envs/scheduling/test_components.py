@@ -27,13 +27,15 @@ PAGE = Path(__file__).parents[3] / "docs" / "components.md"
 @pytest.fixture(scope="module", autouse=True)
 def example(tmp_path_factory):
     """Import the example of the page, which registers its components, and take them away again."""
-    first, code, _ = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    first, code, check = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     assert "features" in first
+    assert "check_component" in check
     path = tmp_path_factory.mktemp("acme") / "acme_components.py"
     path.write_text(code)
     spec = importlib.util.spec_from_file_location("acme_components", path)
     module = sys.modules["acme_components"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    exec(check, {})  # as the page says
     yield module
     del sys.modules["acme_components"], REWARDS._items["acme_headroom"], OBSERVATIONS._items["acme_seniority"]
 

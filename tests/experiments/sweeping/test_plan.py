@@ -35,7 +35,7 @@ def test_fields_can_go_together_and_points_be_added():
             "different numbers of values",
         ),
         ({"fields": {"rate": [1, 2]}, "points": [{"kv_capacity": 3}]}, "other fields than rate"),
-        ({"metrics": ["speed"]}, "there is no 'speed'"),
+        ({"metrics": ["speed"]}, "unknown metric 'speed'"),
         ({"metrics": []}, "expected at least one"),
         ({"seeds": 0}, "field seeds"),
         ({"combine": "sum"}, "'grid' or 'zip'"),
