@@ -21,7 +21,7 @@ class Outer(BaseModel, extra="forbid"):
     groups: int | tuple[Inner, ...] = 1
     share: float = Field(default=0.5, ge=0, lt=1)
     name: str = "x"
-    range_: tuple[float, float] = (0.0, 1.0)
+    ends: tuple[float, float] = (0.0, 1.0)
     terms: dict[str, float] = {}
     tags: tuple[str, ...] = ()
 
@@ -44,9 +44,10 @@ class Outer(BaseModel, extra="forbid"):
         (
             {"name": "long", "shape": 2},
             ["name: long is too long",
-             "shape: there is no such field; did you mean 'share'? valid there: inner, count, groups, share, name, range_, terms, tags"],
+             "shape: there is no such field; did you mean 'share'? "
+             "valid there: inner, count, groups, share, name, ends, terms, tags"],
         ),
-        ({"range_": 3}, ["range_: expected a list of 2, each a number (got 3)"]),
+        ({"ends": 3}, ["ends: expected a list of 2, each a number (got 3)"]),
         ({"terms": "latency"}, ["terms: expected a mapping, each value a number (got 'latency')"]),
         ({"tags": "one"}, ["tags: expected a list, each a text (got 'one')"]),
     ],
@@ -59,7 +60,7 @@ def test_fields_and_forms(given: dict[str, Any], expected: list[str]) -> None:
 
 def test_suggestions() -> None:
     """Names that are alike, and where there are none those of which the unknown one is a part."""
-    assert suggestion("mc_fs", ["mc_sf", "fcfs"]) == "Did you mean 'mc_sf'?"
+    assert suggestion("mc_fs", ["mc_sf", "vllm"]) == "Did you mean 'mc_sf'?"
     assert (
         suggestion("h100", ["llama2-70b-h100-tp4", "llama2-7b-a100-tp1"])
         == "Did you mean 'llama2-70b-h100-tp4'?"
