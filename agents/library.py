@@ -63,7 +63,7 @@ def model_card(name: str) -> str:
     """
     if name not in _files():
         raise UnknownNameError("agent", name, list(_files()))
-    return resources.files("kvgym.agents").joinpath("models", f"{name}.md").read_text("utf-8")
+    return resources.files("kvgym.agents").joinpath("models").joinpath(f"{name}.md").read_text("utf-8")
 
 
 def is_agent(spec: str) -> bool:

@@ -47,6 +47,9 @@ def main() -> int:
     kinds = all_kinds()
     if options.case or options.replay:
         return _one(options.case, options.replay)
+    unknown = set(filter(None, options.kinds.split(","))) - set(kinds)
+    if unknown:
+        parser.error(f"unknown kinds {', '.join(sorted(unknown))}; choose of {', '.join(kinds)}")
     chosen = {name: kinds[name] for name in (options.kinds.split(",") if options.kinds else kinds)}
 
     def tell(report: Report, total: int) -> None:

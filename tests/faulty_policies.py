@@ -7,7 +7,17 @@ import signal
 
 import numpy as np
 
-from kvgym.kernels import admit_while_fits, evict_latest, need_of_active, policy_kernel
+from kvgym.kernels import (
+    UNKNOWN,
+    admit,
+    admit_while_fits,
+    evict_latest,
+    first_waiting,
+    need_of,
+    need_of_active,
+    next_waiting,
+    policy_kernel,
+)
 from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo
 
 
@@ -80,6 +90,28 @@ def wild(view, decision, memory):
         admit_while_fits(view, decision, need, view.problem.kv_capacity)
     if decision.record.num_admit == 3:
         decision.admit[5_000_000] = 1
+
+
+@policy_kernel
+def by_prediction(view, decision, memory):
+    """FCFS with the shortest predicted output first, one a moment."""
+    need, best, i = need_of_active(view), UNKNOWN, first_waiting(view)
+    if need > view.problem.kv_capacity:
+        evict_latest(view, decision, need)
+        return
+    while i != UNKNOWN:
+        if best == UNKNOWN or view.requests[i].predicted_len < view.requests[best].predicted_len:
+            best = i
+        i = next_waiting(view, i)
+    if best != UNKNOWN and need + need_of(view, view.requests[best]) <= view.problem.kv_capacity:
+        admit(decision, best)
+
+
+class ByPrediction(CompiledPolicy):
+    """Reads predicted outputs, of which it says nothing, so that they are blank."""
+
+    info = PolicyInfo(name="by_prediction", summary="reads a blank column", evicts=True)
+    kernel = by_prediction
 
 
 class Wild(CompiledPolicy):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
@@ -16,7 +17,8 @@ from kvgym.reading import parse_fields, read_text, shipped_texts, validate_field
 M = TypeVar("M", bound=BaseModel)
 
 
-class Preset(NamedTuple, Generic[M]):
+@dataclass(frozen=True)
+class Preset(Generic[M]):
     """What a file says.
 
     Attributes:

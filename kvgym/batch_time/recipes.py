@@ -166,7 +166,7 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
         return parse_recipe(read_text(path, "recipe"), str(path), path.stem)
     if name_or_path not in recipe_names():
         raise UnknownNameError("recipe", name_or_path, recipe_names())
-    item = resources.files("kvgym.configs").joinpath("recipe", f"{name_or_path}.yaml")
+    item = resources.files("kvgym.configs").joinpath("recipe").joinpath(f"{name_or_path}.yaml")
     return parse_recipe(item.read_text("utf-8"), f"{name_or_path}.yaml", name_or_path)
 
 

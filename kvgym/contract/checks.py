@@ -8,7 +8,7 @@ import pickle
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -254,9 +254,15 @@ def repeats(make: Make, case: Case) -> None:
     require_equal(first, outcome(case, copy), "as it is, and pickled")
 
 
+def _same_schedule(one: SimulationResult, other: SimulationResult) -> bool:
+    """Return whether the requests of two runs were served at the same times."""
+    fields = ("start_time", "first_token_time", "finish_time", "num_evictions")
+    return all(np.array_equal(one.requests[f], other.requests[f], equal_nan=True) for f in fields)
+
+
 @_check("undeclared", _plain)
 def knows_what_it_declares(make: Make, case: Case) -> None:
-    """Columns that it does not declare in info.needs or info.uses make no difference."""
+    """Columns that it does not declare in info.needs or info.uses make no difference, filled or blank."""
     rng = np.random.default_rng(1)
     first = outcome(case, make())
     for need, columns in REVEALED.items():
@@ -269,8 +275,7 @@ def knows_what_it_declares(make: Make, case: Case) -> None:
             table = case.table.replace(**values)
             other = outcome(Case(table, case.system, case.seed), make())
             if isinstance(first, SimulationResult) and isinstance(other, SimulationResult):
-                fields = ("start_time", "first_token_time", "finish_time", "num_evictions")
-                same = all(np.array_equal(first.requests[f], other.requests[f]) for f in fields)
+                same = _same_schedule(first, other)
                 _demand(
                     same, f"its schedule depends on {' and '.join(columns)}; info.needs does not say {need!r}"
                 )
@@ -281,6 +286,11 @@ def knows_what_it_declares(make: Make, case: Case) -> None:
         assert result is not None
         if need not in needs_of(make()):
             _demand(bool((result.requests[column] == blank).all()), f"{column} is in its reach")
+            told = make()
+            told.info = replace(told.info, needs=told.info.needs | {need})  # type: ignore[misc]
+            known = outcome(case, told)
+            same = isinstance(known, SimulationResult) and _same_schedule(result, known)
+            _demand(same, f"it reads {column}, which is blank, as info.needs does not say {need!r}")
 
 
 @_check("true lengths", _unfinished)

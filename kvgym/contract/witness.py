@@ -82,7 +82,7 @@ class Witness(Policy):
 
     def apply(self, clock: float, decision: Decision) -> None:
         """Write down what the decision must lead to."""
-        for i in decision.evict:
+        for i in map(int, decision.evict):
             kv, left, outputs = self.state[i]
             self.active.remove(i)
             self.evictions[i] += 1
@@ -90,7 +90,7 @@ class Witness(Policy):
                 self.thrown[i] += kv
                 outputs = outputs if self.system.progress_on_evict == "recompute" else 0
                 self.state[i] = (0, int(self.table.prompt_len[i]) + outputs, outputs)
-        self.active += decision.admit
+        self.active += map(int, decision.admit)
         inside = int((self.table.arrival_time <= clock).sum()) - len(self.finished)
         is_batch, completed = decision.wait_until is None, []
         for i in self.active if is_batch else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -285,8 +286,8 @@ def compare(
         progress: called with a line of text after each run.
 
     Returns:
-        All runs. A policy that livelocks or decides something impossible is reported in its record, and the
-        others still run.
+        All runs. A policy that livelocks or decides something impossible is reported in its record, with a
+        RuntimeWarning, and the others still run.
 
     Raises:
         KVGymError: the scenario, a policy or the workload is wrong; nothing has been run then.
@@ -344,6 +345,14 @@ def compare(
             notes.append(
                 (run.seed, f"{run.label} stopped at the horizon, {system.horizon:g} s, with {left}.")
             )
+    failed = [(run, error) for run in runs if (error := played[run.label, run.seed].record.error)]
+    if failed:
+        warnings.warn(
+            f"{len(failed)} of {len(runs)} runs failed and have no figures, see Comparison.errors(); the first is "
+            f"{failed[0][0].label}, seed {failed[0][0].seed}: {failed[0][1]}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     examples = {label: result for label in labels if (result := played[label, numbers[0]].result) is not None}
     return Comparison(
         scenario=chosen,

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvgym.errors import KernelError
 
-_LONGEST = 200
+_LONGEST = 120
 """Characters of Numba's own words that are passed on."""
 
 
@@ -62,8 +62,10 @@ def kernel_error(
         told = shorter
     files = re.findall(r'File "([^"]+)", line (\d+)', text)
     place = f" ({files[-1][0]}:{files[-1][1]})" if files else ""
+    hint = "kernels call jit functions and math, and make no lists or arrays"
     return KernelError(
-        f"{title} cannot be compiled: {told[:_LONGEST]}{place}; KVGYM_DEBUG=1 shows all that Numba says"
+        f"{title} cannot be compiled: {told[:_LONGEST]}{place}; {hint}",
+        f"{title} cannot be compiled:\n{text}",
     )
 
 

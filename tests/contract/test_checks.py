@@ -33,6 +33,11 @@ def test_a_policy_without_fault(check):
         ),
         (faulty.Luck, "repeatable", ": requests.start_time has "),
         (faulty.Evicts, "powers", "info.evicts is False"),
+        (
+            faulty.ByPrediction,
+            "undeclared",
+            "it reads predicted_len, which is blank, as info.needs does not say 'predicted_length'",
+        ),
         (faulty.Untold, "undeclared", "depends on ttft_slo and tbt_slo; info.needs does not say 'slo'"),
     ],
 )

@@ -19,7 +19,9 @@ FOLDER = Path(__file__).resolve().parents[2] / "docs" / "environments"
 
 def test_the_pages_are_up_to_date():
     made = pages()
-    assert {path.name for path in FOLDER.glob("*.md")} == set(made)
+    assert {path.name for path in FOLDER.glob("*.md")} == set(made), (
+        "run python -m kvgym.envs.pages docs/environments"
+    )
     for name, text in made.items():
         assert (FOLDER / name).read_text("utf-8") == text, "run python -m kvgym.envs.pages docs/environments"
     assert tuple(REWARDS) == REWARD_TERMS

@@ -188,6 +188,7 @@ def test_every_policy_has_a_search_space(name):
         assert name not in SEARCH_SPACES
         assert plan_search(name).space == {}
         return
+    assert name in SEARCH_SPACES, f"kvgym/experiments/search_space.py: say which values of {name} are tried"
     space = SEARCH_SPACES[name]
     assert set(space) <= set(policy_defaults(POLICIES[name]))
     plan = plan_search(name)

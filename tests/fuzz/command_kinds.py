@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,17 @@ class UnclearError(Exception):
     """A command line has ended in a traceback, or with a message of many lines."""
 
 
+@contextlib.contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """Work in a folder for a while, as ``contextlib.chdir`` does from Python 3.11 on."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
 def line_seeds() -> list[Any]:
     return [{"arguments": shlex.split(line)} for line in LINES]
 
@@ -56,7 +68,7 @@ def play_line(content: Any, folder: Path) -> None:
 
     words = _arguments(content)
     quiet = io.StringIO()
-    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet), contextlib.chdir(folder):
+    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet), working_in(folder):
         try:
             command: Any = get_command(app)
             name = words[0] if words else ""

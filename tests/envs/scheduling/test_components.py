@@ -206,6 +206,7 @@ def test_too_many_components(small):
 def test_the_page_names_the_librarys_components():
     page = PAGE.read_text("utf-8")
     listed = {"normalized_latency", "queue_shaping", "backlog"}
-    assert listed == {name for name in (*REWARDS, *OBSERVATIONS) if not name.startswith("acme")}
+    found = {name for name in (*REWARDS, *OBSERVATIONS) if not name.startswith("acme")}
+    assert listed == found, "a new component goes into the table of docs/components.md, and is listed here"
     assert all(f"| `{name}` |" in page for name in listed)
     assert all(REWARDS[name].summary in page for name in ("normalized_latency", "queue_shaping"))

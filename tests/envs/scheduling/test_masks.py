@@ -284,6 +284,7 @@ def test_overflow_rule(name, overflow, left, requests_of):
     }
     run = {"admit_evict": 4, "admit_count": 0, "flags": np.zeros(4, int), "knobs": [0, 0, 9, 0]}
     run["tokens"] = np.array([-1, 0] * 2 + [1, 0] * 2 + [-1])
+    assert env.config.action in both, "say here how this kind of action admits both, and then runs the batch"
     for action in both[env.config.action]:
         env.step(action)
     assert env.view.active.request_id.tolist() == [0, 1]
