@@ -24,6 +24,8 @@ from kvgym.policy import POLICIES, PolicyInfo
 from kvgym.report.folders import without_folders
 from kvgym.report.numbers import figures, interval
 from kvgym.workloads.base import IntRange
+from kvgym.workloads.describing import describe_spec
+from kvgym.workloads.spec import WorkloadSpec
 from kvgym.workloads.table import RequestTable
 
 REFERENCE_METRIC = "e2e_latency_mean"
@@ -265,7 +267,7 @@ def setting(comparison: Comparison) -> list[tuple[str, str]]:
             rows.append(("KV capacity", f"{capacity:,} tokens{blocks}"))
     spec = comparison.provenance.get("spec") or {}
     trace = comparison.provenance.get("trace")
-    rows.append(("Workload", spec.get("description") or spec.get("name") or _flat(scenario.workload)))
+    rows.append(("Workload", describe_spec(WorkloadSpec(**spec)) if spec else _flat(scenario.workload)))
     if trace:
         rows.append(("Trace", f"{trace.get('path')} ({trace.get('format')}), SHA-256 {trace.get('sha256')}"))
     sizes = sorted(set(comparison.num_requests))
