@@ -82,16 +82,18 @@ def _is_run(path: Path) -> bool:
         return False
 
 
-@register_policy_source
 def agent_of(spec: str) -> Policy | None:
     """Return the agent that ``spec`` names, None where it names none."""
     return load_agent(spec) if is_agent(spec) else None
 
 
-@register_router_source
 def router_of(spec: str) -> Router | None:
     """Return the learned router that ``spec`` names, None where it names no agent."""
     return load_router(spec) if is_agent(spec) else None
+
+
+register_policy_source(agent_of, lambda: [name for name in _files() if not is_router(name)])
+register_router_source(router_of, lambda: filter(is_router, _files()))
 
 
 def load_model(spec: str | Path) -> Model:
@@ -120,7 +122,7 @@ def load_model(spec: str | Path) -> Model:
                 return LOADERS[file.suffix](file)
         raise ConfigError(f"training run {path} has no agent yet; its first evaluation was not reached")
     raise UnknownNameError(
-        "agent", text, [*_files(), "a file MODEL.npz or MODEL.json", "the folder of a training run"]
+        "agent", text, _files(), "a file MODEL.npz or MODEL.json, or the folder of a training run"
     )
 
 

@@ -98,21 +98,23 @@ class ContractError(KVGymError, AssertionError):
 class UnknownNameError(ConfigError):
     """A registry was asked for a name it does not hold."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], others: str = "") -> None:
         """Build the message, with the closest names first; all valid ones are in the details.
 
         Args:
             kind: what was looked up, e.g. ``"policy"``.
             name: the name that was not found.
             known: all valid names.
+            others: what else would be understood and is no name, e.g. ``"a YAML file"``.
         """
         name, names = str(name), sorted(known)
         hint = suggestion(name, names)
-        message = f"unknown {kind} {shown(name)}.{hint and ' ' + hint} Valid names: {some(names)}."
-        super().__init__(message, f"valid names: {', '.join(names)}")
-        self._arguments = (kind, name, names)
+        more = f"; or {others}" if others else ""
+        message = f"unknown {kind} {shown(name)}.{hint and ' ' + hint} Valid names: {some(names)}{more}."
+        super().__init__(message, f"valid names: {', '.join(names)}{more}")
+        self._arguments = (kind, name, names, others)
 
-    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, list[str]]]:
+    def __reduce__(self) -> tuple[type[UnknownNameError], tuple[str, str, list[str], str]]:
         """Pickle, as process pools do with exceptions."""
         return type(self), self._arguments
 

@@ -262,7 +262,9 @@ def _load_policies() -> None:
     load_plugins("kvgym.policies", "policies")
 
 
-POLICIES: Registry[type[Policy]] = Registry("policy", _load_policies)
+_SOURCES: Sources[Policy] = Sources(["kvgym.agents.library"])
+
+POLICIES: Registry[type[Policy]] = Registry("policy", _load_policies, _SOURCES)
 """All policies by name. Other distributions add theirs by an entry point in group ``kvgym.policies``."""
 
 P = TypeVar("P", bound=type[Policy])
@@ -331,12 +333,17 @@ def describe_arguments(cls: type[Any]) -> str:
 PolicySource = Callable[[str], Policy | None]
 """Makes the policy that a text names, or says by None that the text is none of its own."""
 
-_SOURCES: Sources[Policy] = Sources(["kvgym.agents.library"])
 
+def register_policy_source(
+    source: PolicySource, names: Callable[[], Iterable[str]] | None = None
+) -> PolicySource:
+    """Register what else :func:`make_policy` understands than registered names; usable as a decorator.
 
-def register_policy_source(source: PolicySource) -> PolicySource:
-    """Register what else :func:`make_policy` understands than registered names; usable as a decorator."""
-    return _SOURCES.add(source)
+    Args:
+        source: makes the policy that a text names, or returns None.
+        names: the names that it knows, which messages then list with the registered ones; None = it has none.
+    """
+    return _SOURCES.add(source, names)
 
 
 def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:

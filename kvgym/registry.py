@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
 from kvgym.errors import ConfigError, UnknownNameError, shown
 
@@ -25,10 +25,14 @@ class Registry(Generic[T]):
     Args:
         kind: what the registry holds, used in messages (``"policy"``).
         load: called once before the first look-up, to import the modules that register.
+        sources: what else is understood where a name of the registry is asked for; its names are valid, too.
     """
 
-    def __init__(self, kind: str, load: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, kind: str, load: Callable[[], None] | None = None, sources: Sources[Any] | None = None
+    ) -> None:
         self.kind = kind
+        self._sources = sources
         self._items: dict[str, T] = {}
         self._load = load
 
@@ -66,7 +70,8 @@ class Registry(Generic[T]):
         """
         self._ensure_loaded()
         if name not in self:
-            raise UnknownNameError(self.kind, name, self._items)
+            others = () if self._sources is None else self._sources.names()
+            raise UnknownNameError(self.kind, name, {*self._items, *others})
         return self._items[name]
 
     def __contains__(self, name: object) -> bool:
@@ -96,17 +101,35 @@ class Sources(Generic[T]):
     def __init__(self, modules: Sequence[str]) -> None:
         self._modules = list(modules)
         self._sources: list[Callable[[str], T | None]] = []
+        self._names: list[Callable[[], Iterable[str]]] = []
 
-    def add(self, source: Callable[[str], T | None]) -> Callable[[str], T | None]:
-        """Register a source: it makes the object that a text names, or returns None where the text is not for it."""
+    def add(
+        self, source: Callable[[str], T | None], names: Callable[[], Iterable[str]] | None = None
+    ) -> Callable[[str], T | None]:
+        """Register a source.
+
+        Args:
+            source: makes the object that a text names, or returns None where the text is not for it.
+            names: the names that it knows, for messages; None = it has none.
+        """
         self._sources.append(source)
+        if names is not None:
+            self._names.append(names)
         return source
 
-    def find(self, text: str) -> T | None:
-        """Return what the first source that knows the text makes of it, None where none does."""
+    def _ensure_loaded(self) -> None:
         while self._modules:
             importlib.import_module(self._modules[0])
             self._modules.pop(0)
+
+    def names(self) -> list[str]:
+        """Return the names that the sources know; files they may know besides."""
+        self._ensure_loaded()
+        return [name for names in self._names for name in names()]
+
+    def find(self, text: str) -> T | None:
+        """Return what the first source that knows the text makes of it, None where none does."""
+        self._ensure_loaded()
         return next((made for source in self._sources if (made := source(text)) is not None), None)
 
 

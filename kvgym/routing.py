@@ -15,7 +15,7 @@ comes back when the other worker's policy admits the request. The policy that lo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -198,7 +198,9 @@ def _load_routers() -> None:
     __import__("kvgym.baselines")
 
 
-ROUTERS: Registry[type[Router]] = Registry("router", _load_routers)
+_SOURCES: Sources[Router] = Sources(["kvgym.agents.library"])
+
+ROUTERS: Registry[type[Router]] = Registry("router", _load_routers, _SOURCES)
 """All routers by name."""
 
 DEFAULT_ROUTER = "round_robin"
@@ -215,12 +217,17 @@ def register_router(cls: R) -> R:
 RouterSource = Callable[[str], Router | None]
 """Makes the router that a text names, or says by None that the text is none of its own."""
 
-_SOURCES: Sources[Router] = Sources(["kvgym.agents.library"])
 
+def register_router_source(
+    source: RouterSource, names: Callable[[], Iterable[str]] | None = None
+) -> RouterSource:
+    """Register what else :func:`make_router` understands than registered names; usable as a decorator.
 
-def register_router_source(source: RouterSource) -> RouterSource:
-    """Register what else :func:`make_router` understands than registered names; usable as a decorator."""
-    return _SOURCES.add(source)
+    Args:
+        source: makes the router that a text names, or returns None.
+        names: the names that it knows, which messages then list with the registered ones; None = it has none.
+    """
+    return _SOURCES.add(source, names)
 
 
 def make_router(spec: str | Router, **hyperparameters: Any) -> Router:

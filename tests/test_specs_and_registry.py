@@ -1,5 +1,6 @@
 """Short specs, registries, seeds: what names are made of."""
 
+import pickle
 import sys
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.policy import Policy, PolicyInfo, fraction_of, make_policy
 from kvgym.registry import Registry, Sources, load_plugins
+from kvgym.routing import make_router
 from kvgym.seeding import STREAMS, stream
 from kvgym.specs import parse_spec, split_specs
 
@@ -113,3 +115,33 @@ def test_plugins_of_other_distributions(tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match=r"things of acme \(acme_absent\) cannot be loaded: ModuleNotFound"):
         load_plugins("kvgym.things", "things")
     assert sys.modules.pop("acme_things").loaded
+
+
+def test_names_of_sources_are_valid_names():
+    sources: Sources[str] = Sources([])
+    registry: Registry[str] = Registry("thing", sources=sources)
+    registry.add("first", "a")
+    sources.add(lambda text: None)
+    sources.add(lambda text: "b" if text == "second" else None, lambda: ["second"])
+    assert sources.names() == ["second"]
+    with pytest.raises(UnknownNameError, match=r"Did you mean 'second'\? Valid names: first, second\.$"):
+        registry["secnd"]
+    assert "second" not in registry
+
+
+def test_what_is_no_name_is_not_counted_among_them():
+    error = UnknownNameError("thing", "x", ["b", "a"], "a YAML file")
+    assert str(error) == "unknown thing 'x'. Valid names: a, b; or a YAML file."
+    assert error.details == "valid names: a, b; or a YAML file"
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.details) == (str(error), error.details)
+
+
+@pytest.mark.parametrize(("make", "name"), [(make_router, "routing"), (make_policy, "ranked_latency")])
+def test_agents_are_among_the_names_that_work(make, name):
+    assert make(name).label == name or make(name).info.name == name
+    with pytest.raises(UnknownNameError) as caught:
+        make("nobody_of_this_name")
+    assert name in caught.value.details.split(": ")[1].split(", ")
+    with pytest.raises(UnknownNameError, match=f"Did you mean '{name}'"):
+        make(f"{name}x")

@@ -71,7 +71,7 @@ def load_calibrated(name_or_path: str | Path) -> CalibratedHardware:
 @functools.lru_cache(maxsize=16)
 def _load_name(name: str) -> Hardware:
     if name not in _descriptions():
-        raise UnknownNameError("hardware", name, [*_descriptions(), "roofline:model=…,gpu=…"])
+        raise UnknownNameError("hardware", name, _descriptions(), "a YAML file, or roofline:model=…,gpu=…")
     return parse_hardware(shipped_texts("hardware")[name], f"{name}.yaml")
 
 

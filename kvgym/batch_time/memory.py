@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kvgym.batch_time.presets import GPUS, MODELS
-from kvgym.batch_time.shapes import GPU, ModelShape
+from kvgym.batch_time.shapes import BYTES, GPU, ModelShape
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.system import MAX_CAPACITY
 
@@ -83,12 +83,15 @@ def kv_capacity(
             if enough
             else "no number of them would do"
         )
+        types = [dtype for dtype in ("fp8", "int4") if BYTES[dtype] < model.bytes_per_weight]
+        ways = ["raise memory_fraction", "lower the reserve"]
+        ways += [f"take smaller weights ({', '.join(types)})"] if types else []
         raise ConfigError(
             f"{model.name} does not fit on {tensor_parallel} x {gpu.name}: each GPU lacks "
             f"{(block(tensor_parallel) - free(tensor_parallel)) / _GIB:.1f} GiB for "
             f"{model.weight_bytes / tensor_parallel / _GIB:.1f} GiB of weights, {activation_reserve / _GIB:.1f} GiB of "
-            f"reserve and one KV block in the {usable / _GIB:.1f} GiB usable; {remedy}; or raise memory_fraction, "
-            "lower the reserve, or take smaller weights (fp8, int4)"
+            f"reserve and one KV block in the {usable / _GIB:.1f} GiB usable; {remedy}; or {', '.join(ways[:-1])}, "
+            f"or {ways[-1]}"
         )
     tokens = free(tensor_parallel) // block(tensor_parallel) * block_size
     if not 2 <= tokens <= MAX_CAPACITY:

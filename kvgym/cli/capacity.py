@@ -15,7 +15,7 @@ from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.execution_options import JobsOption, RayOption
-from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing, reporting
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
@@ -148,7 +148,8 @@ def capacity(
         f"processor time of this process {time.process_time() - used:.1f} s."
     )
     if figure:
-        _figure(result, folder)
+        with reporting(folder, "capacity.svg", f"the same command with --out {folder}, all runs anew"):
+            _figure(result, folder)
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
     if all(c.estimate.value == 0 for c in result.capacities):
         raise typer.Exit(1)  # nobody holds the targets at any rate: scripts should notice
@@ -177,12 +178,17 @@ def reason(text: str) -> str:
 
 
 def _limit(c: Capacity) -> str:
-    """Return what limits a contender, with the number of seeds where they differ."""
+    """Return what limits a contender, with the number of seeds where these may differ."""
     if not c.limits:
         return "–"
-    if len(c.limits) == 1:
-        return reason(c.limits[0][0])
+    if not _counts_seeds(c):
+        return ", ".join(reason(text) for text, _ in c.limits)
     return ", ".join(f"{reason(text)} ({count})" for text, count in c.limits)
+
+
+def _counts_seeds(c: Capacity) -> bool:
+    """Return whether a contender's limits need the number of seeds that have them."""
+    return len(c.limits) > 1 and len(c.held) > 1
 
 
 def _cells(result: CapacityResult) -> tuple[list[str], dict[str, list[str]]]:
@@ -207,12 +213,17 @@ def _cells(result: CapacityResult) -> tuple[list[str], dict[str, list[str]]]:
 def _table(result: CapacityResult) -> Table:
     """Return the table for a terminal."""
     seeds = f"means over {len(result.seeds)} seeds" if len(result.seeds) > 1 else "one seed"
+    sizes = sorted({probe.played.num_requests for probe in result.probes})
+    size = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    caption = (
+        f"{seeds}; bisected to {result.tolerance:.1%}; {size} requests a run; metrics at the rate that held"
+    )
+    if any(map(_counts_seeds, result.capacities)):
+        caption += "; what fails next: on how many seeds"
+    targets = ", ".join(map(str, result.targets)) or "no growing backlog"
     table = Table(
-        title=escape(
-            f"{result.scenario.name}: {', '.join(map(str, result.targets)) or 'no growing backlog'}"
-        ),
-        caption=f"{seeds}; bisected to {result.tolerance:.1%}; {max(result.num_requests):,} requests a run; metrics at "
-        "the rate that held",
+        title=escape(f"{result.heading}\n{targets}"),
+        caption=caption,
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         title_justify="left",

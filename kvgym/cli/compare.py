@@ -17,6 +17,7 @@ from kvgym.cli.result_folder import (
     default_folder,
     make_folder,
     replacing,
+    reporting,
 )
 from kvgym.cli.scenario_options import (
     BatchTimeOption,
@@ -115,6 +116,7 @@ def compare(
     """
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import compare as run_comparison
+    from kvgym.experiments.naming import describe_scenario
     from kvgym.metrics import metric_info
     from kvgym.policy import make_policy
 
@@ -138,10 +140,12 @@ def compare(
     for name in columns_shown:
         metric_info(name)
     specs = split_specs(",".join(policies)) if policies else list(chosen.policies)
+    several = routers if len(routers) > 1 else None
+    if several:
+        chosen = chosen.model_copy(update={"summary": describe_scenario(chosen, several)})
     folder = make_folder(out or default_folder("compare", chosen.name))
     count = seeds if seeds is not None else (1 if trace is not None else chosen.seeds)
     numbers = range(first_seed, first_seed + count)
-    several = routers if len(routers) > 1 else None
     added = False
     if bound:  # SciPy's optimisers are loaded with it
         from kvgym.theory.hindsight.bounds import REFERENCE
@@ -177,7 +181,8 @@ def compare(
     if output == "vllm-bench":
         vllm_bench.write_comparison(comparison, folder / "vllm-bench")
     if report:
-        _report(comparison, folder)
+        with reporting(folder, "report.html", f"the same command with --out {folder}, all runs anew"):
+            _report(comparison, folder)
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
     if all(run.error for run in comparison.runs):
         raise typer.Exit(1)  # nobody finished: scripts should notice

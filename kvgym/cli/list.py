@@ -56,7 +56,10 @@ def list_(
     what: Annotated[
         str | None, typer.Argument(help=f"One of {', '.join(LISTS)}; nothing lists the first six.")
     ] = None,
-    name: Annotated[str | None, typer.Argument(help="One of these: all that is known of it.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="One of these, or a file of a scenario or hardware: all that is known of it."),
+    ] = None,
     markdown: Annotated[bool, typer.Option(help="Print Markdown tables, with all columns.")] = False,
 ) -> None:
     """List policies, agents, scenarios, hardware, workloads, environments and more.
@@ -92,9 +95,16 @@ Listing: TypeAlias = tuple[str, Sequence[str], Mapping[str, Sequence[str]]]
 def details(what: str, name: str) -> list[Listing]:
     """Return what is known of one entry of a list; of schedulers and routers also options and their meaning.
 
+    Scenarios and hardware may also be files, hardware also a roofline.
+
     Raises:
         UnknownNameError: the list has no such entry.
     """
+    if what in ("scenarios", "hardware"):
+        from kvgym.cli.list_details import hardware_facts, scenario_facts
+
+        known = scenario_facts(name) if what == "scenarios" else hardware_facts(name)
+        return [("", (name, ""), {term: (text,) for term, text in known})]
     headings, rows = listing(what, full=True)
     if name not in rows:
         raise UnknownNameError(f"entry of {what}", name, rows)

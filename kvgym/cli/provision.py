@@ -115,6 +115,8 @@ def provision(
         time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
         too_long=too_long, workers=None, router=None, horizon=None,
     )  # fmt: skip
+    if kinds and len(kinds) > 1:  # the name is that of the first
+        chosen = chosen.model_copy(update={"name": chosen.make_workload().spec.name})
     folder = make_folder(out or default_folder("provision", chosen.name))
     started = time.perf_counter()
     with run_spinner(progress) as advance:

@@ -130,6 +130,23 @@ def _command_of(folder: Path) -> str:
     return ""
 
 
+@contextlib.contextmanager
+def reporting(folder: Path, name: str, again: str) -> Iterator[None]:
+    """Write a report or a figure in the block; where Ctrl-C ends it, say what is there and how to get the rest.
+
+    Args:
+        folder: of the results, which are written.
+        name: file that the block writes.
+        again: the command that makes it again.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        text = f"stopped before {name} was written; the other results are in {folder}; to get it: {again}"
+        console.err.print(text, markup=False, soft_wrap=True)
+        raise
+
+
 def command_line() -> str:
     """Return the command line of this process."""
     return shlex.join(["kvgym", *sys.argv[1:]])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +17,7 @@ from kvgym.cli import console
 from kvgym.cli.completion import names
 from kvgym.cli.execution_options import JobsOption, RayOption
 from kvgym.cli.progress import progress_bar
-from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing, reporting
 from kvgym.errors import ConfigError, shown, some
 from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
@@ -102,30 +105,26 @@ def sweep(
     folder = make_folder(out or default_folder("sweep", plan.name))
     had_runs = has_runs(folder)
     changed = _changes(plan_of(folder), plan) if had_runs else ""
-    with progress_bar(1, progress) as bar:
+    with _saying_how_to_go_on(folder):
+        with progress_bar(1, progress) as bar:
 
-        def advance(text: str, done: int, total: int) -> None:
-            if resume and not text:
-                _say_what_goes_on(folder, had_runs, changed, done, total)
-            if bar is not None:
-                bar.update(text or plan.name, done, total)
+            def advance(text: str, done: int, total: int) -> None:
+                if resume and not text:
+                    _say_what_goes_on(folder, had_runs, changed, done, total)
+                if bar is not None:
+                    bar.update(text or plan.name, done, total)
 
-        try:
             result = run_sweep(plan, folder, resume=resume, jobs=jobs, ray=ray, progress=advance)
-        except KeyboardInterrupt:
-            if has_runs(folder):
-                text = f"interrupted; what was run is kept: kvgym sweep --resume --out {folder}"
-                console.err.print(text, markup=False, soft_wrap=True)
-            raise
-    console.out.print(sweep_table(result))
-    for note in result.notes():
-        console.out.print(f"note: {note}", markup=False)
-    for error in result.errors()[:_SHOWN]:
-        console.out.print(error, style="red", markup=False)
-    with replacing(folder):
-        result.save(folder, command=command_line())
+        console.out.print(sweep_table(result))
+        for note in result.notes():
+            console.out.print(f"note: {note}", markup=False)
+        for error in result.errors()[:_SHOWN]:
+            console.out.print(error, style="red", markup=False)
+        with replacing(folder):
+            result.save(folder, command=command_line())
     if report:
-        _report(result, folder)
+        with reporting(folder, "report.html", f"{_resuming(folder)} (nothing is run again)"):
+            _report(result, folder)
     known = result.num_distinct - result.num_new
     console.out.print(
         f"{result.num_distinct:,} runs" + (f", {known:,} of them known before" if known else "")
@@ -133,6 +132,25 @@ def sweep(
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
     if all(played.record.error for played in result.runs.values()):
         raise typer.Exit(1)  # nobody finished: scripts should notice
+
+
+@contextlib.contextmanager
+def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
+    """Where Ctrl-C ends the block, say how to go on with the runs that are kept."""
+    from kvgym.experiments.journal import has_runs
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        if has_runs(folder):
+            text = f"interrupted; what was run is kept: {_resuming(folder)}"
+            console.err.print(text, markup=False, soft_wrap=True)
+        raise
+
+
+def _resuming(folder: Path) -> str:
+    """Return the command that goes on in a folder."""
+    return f"kvgym sweep --resume --out {shlex.quote(str(folder))}"
 
 
 def _changes(old: SweepPlan, new: SweepPlan) -> str:

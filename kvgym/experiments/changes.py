@@ -6,12 +6,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-from kvgym.batch_time.hardware import hardware_label
 from kvgym.errors import ConfigError, shown
+from kvgym.experiments.naming import describe_scenario, name_of
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.specs import parse_spec
 from kvgym.window import Extent
-from kvgym.workloads.base import IntRange
 from kvgym.workloads.workload import describe_workload
 
 
@@ -117,6 +116,7 @@ def build_scenario(
         source = describe_workload({"trace": str(trace), **about})
     elif about:
         raise ConfigError(f"{', '.join(sorted(about))}: goes with a trace file")
+    before = dict(source)
     if rate_scale != 1.0:
         lengths = source.get("lengths") or {}
         if lengths.get("kind") != "trace":
@@ -135,12 +135,14 @@ def build_scenario(
     if predictions is not None:
         kind, options = parse_spec(predictions, "prediction")
         source["predictions"] = {"kind": kind, **options}
+    if any(source.get(name) != before.get(name) for name in ("lengths", "rate", "num_requests", "duration")):
+        source.pop("description", None)  # it may say what holds no longer
     updated = updated.override(
         workload=source if source != describe_workload(base.workload) else None, too_long=too_long
     )
     if updated != base:
-        name = trace.stem if trace is not None else f"{base.name}-changed"
-        updated = updated.model_copy(update={"name": name, "summary": _describe(updated)})
+        name = trace.stem if trace is not None else name_of(updated, base)
+        updated = updated.model_copy(update={"name": name, "summary": describe_scenario(updated)})
     return updated
 
 
@@ -161,21 +163,3 @@ def parse_columns(text: str) -> dict[str, str]:
             )
         found[key] = name
     return found
-
-
-def _describe(scenario: Scenario) -> str:
-    """Return the summary of a scenario that the command line has changed."""
-    system, workload = scenario.make_system(), scenario.make_workload()
-    where = hardware_label(scenario.hardware) or scenario.batch_time.get("kind", "?")
-    engine = scenario.resolved().engine if scenario.workers == 1 else None
-    with_engine = f", engine {engine}" if isinstance(engine, str) else ""
-    rate = f", {workload.mean_rate:.3g} requests/s" if math.isfinite(workload.mean_rate) else ""
-    count = "" if workload.size is None else f", {workload.size:,} requests"
-    count_of = len(system.all_workers)
-    cluster = f"{count_of} workers, {scenario.router}: " if count_of > 1 else ""
-    blocks = f" in blocks of {system.block_size}" if system.block_size > 1 else ""
-    memory = scenario.kv_capacity
-    capacity = (
-        f"{memory.low:,} to {memory.high:,}" if isinstance(memory, IntRange) else f"{system.kv_capacity:,}"
-    )
-    return f"{cluster}{where} (M = {capacity}{blocks}{with_engine}), {workload.spec.name}{rate}{count}"

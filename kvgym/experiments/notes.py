@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
 
 from kvgym.policy import PolicyInfo
 from kvgym.simulator.system import System
+
+P = TypeVar("P", bound=Hashable)
 
 _FIGURE = re.compile(r"(?<![\w=.,:/-])\d[\d,]*(?:\.\d+)?(?![\w.]*\w)")
 """A number that stands alone, so not of a name, an option or a version."""
@@ -17,20 +20,54 @@ def merge_notes(notes: list[tuple[int, str]], seeds: int) -> tuple[str, ...]:
 
     Notes of several seeds that differ only in their figures become one, with the least and the largest of each.
     """
-    alike: dict[str, list[tuple[int, str]]] = {}
-    for seed, text in notes:
-        alike.setdefault(_FIGURE.sub("#", text), []).append((seed, text))
+    return tuple(
+        text if len(held) == seeds else f"{_seeds(held).capitalize()}: {text}"
+        for text, held in _merged(notes)
+    )
+
+
+def merge_point_notes(
+    notes: Iterable[tuple[tuple[int, int], str]], points: int, seeds: int
+) -> tuple[str, ...]:
+    """Return each note of runs at several points once, as :func:`merge_notes` does.
+
+    Args:
+        notes: with the place of the point and the seed; of the runs of several policies the same ones count once.
+        points: how many there are.
+        seeds: how many each has.
+    """
     merged = []
-    for group in alike.values():
-        where = [seed for seed, _ in group]
-        texts = list(dict.fromkeys(text for _, text in group))
-        if len(texts) > 1 and len(set(where)) == len(where):
-            texts = [_spans(texts)]
-        for text in texts:
-            held = where if len(texts) == 1 else [seed for seed, own in group if own == text]
-            prefix = "" if len(held) == seeds else f"Seed{'s' if len(held) > 1 else ''} {_ranges(held)}: "
-            merged.append(prefix + text)
+    for text, held in _merged(dict.fromkeys(notes)):
+        at = {point for point, _ in held}
+        where = [f"{len(at)} of {points} points"] if len(at) < points else []
+        if len(held) < len(at) * seeds:
+            where.append(_seeds(sorted({seed for _, seed in held})))
+        merged.append(f"{', '.join(where).capitalize()}: {text}" if where else text)
     return tuple(merged)
+
+
+def _merged(notes: Iterable[tuple[P, str]]) -> list[tuple[str, list[P]]]:
+    """Return each note with the places it holds for, those as one that differ in figures only.
+
+    Where a place has several of these they stay as they are.
+    """
+    alike: dict[str, list[tuple[P, str]]] = {}
+    for place, text in notes:
+        alike.setdefault(_FIGURE.sub("#", text), []).append((place, text))
+    merged: list[tuple[str, list[P]]] = []
+    for group in alike.values():
+        places = [place for place, _ in group]
+        texts = list(dict.fromkeys(text for _, text in group))
+        if len(texts) > 1 and len(set(places)) == len(places):
+            merged.append((_spans(texts), places))
+        else:
+            merged += [(text, [place for place, own in group if own == text]) for text in texts]
+    return merged
+
+
+def _seeds(seeds: list[int]) -> str:
+    """Return seeds in words."""
+    return f"seed{'s' if len(seeds) > 1 else ''} {_ranges(seeds)}"
 
 
 def _spans(texts: list[str]) -> str:

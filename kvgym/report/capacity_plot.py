@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections import defaultdict
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from kvgym.report.numbers import figures
 from kvgym.report.style import INK, STYLE, policy_styles, styled, text_of
 
 WIDTH, HEIGHT = 9.0, 3.4
+TITLE, TITLE_WIDTH = 0.35, 110
+"""Height that the figure's title takes, inches, and where its lines break, characters."""
+
 BEYOND = 30.0
 """A logarithmic axis ends at so many times the target: an overloaded run's latency says only that it is one."""
 
@@ -38,7 +42,10 @@ def capacity_curves(result: CapacityResult) -> Figure:
     styles = policy_styles([c.label for c in result.capacities])
     panels: list[Target | None] = [*result.targets] or [None]
     legend = 0.22 * math.ceil(len(result.capacities) / 4) + 0.1
-    figure = Figure(figsize=(WIDTH, HEIGHT * len(panels) + legend), layout="constrained")
+    figure = Figure(figsize=(WIDTH, HEIGHT * len(panels) + legend + TITLE), layout="constrained")
+    figure.suptitle(
+        textwrap.fill(result.heading, TITLE_WIDTH).replace("$", r"\$"), x=0.01, ha="left", fontsize=10
+    )
     axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     for ax, target in zip(axes, panels, strict=True):
         for capacity in result.capacities:

@@ -13,17 +13,17 @@ import numpy as np
 import yaml
 
 import kvgym.metrics
-from kvgym.batch_time.hardware import hardware_label, load_hardware
 from kvgym.errors import KVGymError
 from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.result_files import jsonable, run_context
-from kvgym.experiments.scenario import WorkerGroup
+from kvgym.experiments.setting import flat, hardware_of, memory, rules, what_serves
 from kvgym.experiments.statistics import Estimate
 from kvgym.metrics import WORKER_METRICS, MetricInfo, metric_info, metric_names
 from kvgym.policy import POLICIES, PolicyInfo
 from kvgym.report.folders import without_folders
 from kvgym.report.numbers import figures, interval
-from kvgym.workloads.base import IntRange
+from kvgym.workloads.describing import describe_spec
+from kvgym.workloads.spec import WorkloadSpec
 from kvgym.workloads.table import RequestTable
 
 REFERENCE_METRIC = "e2e_latency_mean"
@@ -240,32 +240,14 @@ def setting(comparison: Comparison) -> list[tuple[str, str]]:
     """Return what was compared: pairs of a term and its description."""
     scenario = comparison.scenario
     rows = [("Scenario", scenario.heading)]
-    hardware = _hardware(comparison)
-    if hardware is not None:
-        rows.append(("Hardware", f"{hardware.name}: {hardware.description}"))
-        rows.append(("Batch time", f"{hardware.kind}; {hardware.source}"))
-        rows.append(("Engine", _engine(comparison, hardware)))
-    else:
-        model = scenario.hardware or scenario.batch_time
-        if model:
-            rows.append(("Batch time", model if isinstance(model, str) else _flat(model)))
-    workers = scenario.resolved().workers
-    if not isinstance(workers, int):
-        rows.append(("Workers", "; ".join(map(_group, workers))))
-    capacity = scenario.kv_capacity or (hardware.kv_capacity if hardware is not None else None)
-    blocks = f", in blocks of {scenario.system.block_size}" if scenario.system.block_size > 1 else ""
-    if isinstance(capacity, IntRange):
-        rows.append(
-            ("KV capacity", f"{capacity.low:,} to {capacity.high:,} tokens{blocks}, drawn with each seed")
-        )
-    else:
-        for example in list(comparison.examples.values())[:1]:
-            capacity = example.system.kv_capacity
-        if capacity is not None:
-            rows.append(("KV capacity", f"{capacity:,} tokens{blocks}"))
+    hardware = hardware_of(scenario)
+    known = scenario.kv_capacity or (hardware.kv_capacity if hardware is not None else None)
+    for example in list(comparison.examples.values())[:1]:
+        known = example.system.kv_capacity
+    rows += [*what_serves(scenario), *memory(scenario, known if isinstance(known, int) else None)]
     spec = comparison.provenance.get("spec") or {}
     trace = comparison.provenance.get("trace")
-    rows.append(("Workload", spec.get("description") or spec.get("name") or _flat(scenario.workload)))
+    rows.append(("Workload", describe_spec(WorkloadSpec(**spec)) if spec else flat(scenario.workload)))
     if trace:
         rows.append(("Trace", f"{trace.get('path')} ({trace.get('format')}), SHA-256 {trace.get('sha256')}"))
     sizes = sorted(set(comparison.num_requests))
@@ -274,10 +256,7 @@ def setting(comparison: Comparison) -> list[tuple[str, str]]:
     for example in list(comparison.examples.values())[:1]:
         rows += [("Targets", text) for text in [_targets(example.table)] if text]
     rows.append(("Seeds", ", ".join(map(str, comparison.seeds))))
-    rows.append(
-        ("Engine rules", _flat({k: v for k, v in scenario.system.model_dump().items() if v is not None}))
-    )
-    return rows
+    return rows + rules(scenario)
 
 
 def _targets(table: RequestTable) -> str:
@@ -308,7 +287,7 @@ def policy_rows(comparison: Comparison) -> list[dict[str, str]]:
                 "summary": summary,
                 "paper": info.origin if info else "",
                 "needs": needs or "nothing",
-                "options": _flat(given),
+                "options": flat(given),
             }
         )
     return rows
@@ -323,41 +302,6 @@ def _policy_info(comparison: Comparison, label: str) -> PolicyInfo | None:
         return None
 
 
-def _hardware(comparison: Comparison) -> Any:
-    """Return the hardware file, or None where there is none (any more)."""
-    if comparison.scenario.hardware is None:
-        return None
-    try:
-        return load_hardware(comparison.scenario.hardware)
-    except KVGymError:
-        return None
-
-
-def _engine(comparison: Comparison, hardware: Any) -> str:
-    """Return what the engine adds to a batch, and what that was compared with."""
-    scenario = comparison.scenario.resolved()
-    name, overhead = hardware.chosen_engine(scenario.engine, **scenario.batch_time)
-    checked = overhead.validated or "not validated against a running engine"
-    return f"{f'{name}: ' if name else ''}{overhead.formula()} outside the GPU; {checked}"
-
-
-def _group(group: WorkerGroup) -> str:
-    """Return a group of workers in a few words: what it has of its own, and its engine."""
-    model = hardware_label(group.hardware) or _flat(group.batch_time)
-    engine = group.engine if isinstance(group.engine, str) else _flat(group.engine or {})
-    parts = (f"{group.count} {group.role}", model, f"engine {engine}" if engine else "")
-    return ", ".join(filter(None, parts))
-
-
-def _flat(value: Any) -> str:
-    """Return nested options in one line."""
-    if isinstance(value, dict):
-        return ", ".join(f"{k} = {_flat(v)}" for k, v in value.items())
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_flat(v) for v in value) + "]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # a tenth of the time, where it was built
 
 
@@ -368,7 +312,7 @@ def configuration(comparison: Comparison, command: str) -> list[tuple[str, str]]
         ("Workload", comparison.provenance),
         ("Policies", comparison.hyperparameters),
     ]
-    hardware = _hardware(comparison)
+    hardware = hardware_of(comparison.scenario)
     if hardware is not None:
         blocks.append(("Hardware (without its tables)", hardware.model_dump(mode="json", exclude={"tables"})))
     return as_yaml(blocks, command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,21 +67,50 @@ class Workload:
 
     @property
     def mean_rate(self) -> float:
-        """Long-run arrivals per second, of the trace where its timestamps decide."""
-        if self.spec.arrivals is None and self.spec.replays and self.trace is not None:
-            assert isinstance(self.spec.lengths, TraceLengths)
-            return self.trace.mean_rate * self.spec.lengths.rate_scale
-        return self.spec.mean_rate
+        """Long-run arrivals per second; where a trace's timestamps decide, of the requests that are replayed."""
+        times = self._recorded_times()
+        if times is None:
+            return self.spec.mean_rate
+        assert isinstance(self.spec.lengths, TraceLengths)
+        span = float(times[-1] - times[0]) if len(times) else 0.0
+        return (len(times) - 1) / span * self.spec.lengths.rate_scale if span > 0 else math.inf
 
     @property
     def size(self) -> int | None:
-        """The number of requests of every seed, as far as no duration cuts it; None where that depends on the seed."""
-        asked = self.spec.num_requests
-        if self.spec.replays and self.trace is not None:
-            assert isinstance(self.spec.lengths, TraceLengths)
-            rows = len(self.trace.window(self.spec.lengths.start, self.spec.lengths.end))
-            return rows if asked is None else min(asked, rows) if isinstance(asked, int) else None
-        return asked if isinstance(asked, int) else None
+        """The number of requests of every seed; None where that depends on the seed."""
+        asked, duration, rows = self.spec.num_requests, self.spec.duration, self._rows()
+        if rows is None:
+            return asked if isinstance(asked, int) else None
+        if duration is None and not isinstance(asked, IntRange):
+            return len(rows) if asked is None else min(asked, len(rows))
+        times, source = self._recorded_times(), self.spec.lengths
+        assert isinstance(source, TraceLengths)
+        assert self.trace is not None
+        spread = self.trace.batched if source.debatch is None else source.debatch
+        return len(times) if times is not None and isinstance(duration, int | float) and not spread else None
+
+    def _rows(self) -> NDArray[np.int64] | None:
+        """Return the rows of the trace that are replayed unless a number or a duration cuts them; None = none are."""
+        source = self.spec.lengths
+        if not self.spec.replays or self.trace is None:
+            return None
+        assert isinstance(source, TraceLengths)
+        return self.trace.window(source.start, source.end)
+
+    def _recorded_times(self) -> Times | None:
+        """Return when a trace has recorded the requests that every seed replays, seconds; None = others decide."""
+        rows = self._rows()
+        if rows is None or self.spec.arrivals is not None:
+            return None
+        source = self.spec.lengths
+        assert isinstance(source, TraceLengths)
+        assert self.trace is not None
+        times, n, horizon = self.trace.arrival_time[rows], self.spec.num_requests, self.spec.duration
+        if isinstance(n, int):
+            times = times[:n]
+        if isinstance(horizon, int | float):
+            times = times[(times - source.start) / source.rate_scale < horizon]
+        return times
 
     @property
     def class_rates(self) -> NDArray[np.float64]:

@@ -15,6 +15,7 @@ from kvgym.batch_time.calibration_report import (
     roofline_ratios,
 )
 from kvgym.batch_time.hardware import hardware_names
+from kvgym.batch_time.presets import MODELS
 from kvgym.batch_time.recipes import load_recipe, recipe_names
 from kvgym.batch_time.shapes import GPU
 from kvgym.errors import ConfigError, UnknownNameError
@@ -129,6 +130,10 @@ def test_files_read_by_path_and_round_trip(tmp_path):
 def test_unknown_name_suggests():
     with pytest.raises(UnknownNameError, match="Did you mean 'llama2-7b-a100-tp1'"):
         load_hardware("llama2-7b-a100")
+    with pytest.raises(
+        UnknownNameError, match=rf"\({len(NAMES)} in all\); or a YAML file, or roofline:model="
+    ):
+        load_hardware("nope")
 
 
 @pytest.mark.parametrize(
@@ -172,6 +177,15 @@ def test_kv_capacity_by_hand():
 def test_kv_capacity_errors():
     with pytest.raises(ConfigError, match="Llama-2-70B does not fit on 1 x A100"):
         kv_capacity("a100-80gb", "llama2-70b")
+    for dtype, ways in (
+        (None, "lower the reserve, or take smaller weights (fp8, int4)"),
+        ("fp8", "lower the reserve, or take smaller weights (int4)"),
+        ("int4", "raise memory_fraction, or lower the reserve"),
+    ):
+        model = MODELS["llama3.1-405b"].model_copy(update={"weight_dtype": dtype})
+        with pytest.raises(ConfigError) as caught:
+            kv_capacity("a100-80gb", model)
+        assert str(caught.value).endswith(ways)
     for arguments in (
         {"memory_fraction": 1.2},
         {"activation_reserve": -1},

@@ -1,9 +1,12 @@
 """kvgym capacity and kvgym provision: tables, files, exit codes, and what wrong options say."""
 
 import json
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
+
+from kvgym.experiments.statistics import mean_interval
 
 SMALL = ("-n", 60, "--seeds", 1, "-p", "fcfs", "--tolerance", 0.5, "--no-progress")
 TARGETS = "ttft_p99<1,tbt_p99<200ms"
@@ -15,6 +18,11 @@ def test_capacity(kvgym, tmp_path):
     )
     assert code == 0
     assert "ttft_p99<1, tbt_p99<0.2" in out
+    title = " ".join(out.split())
+    assert title.startswith(
+        "a100-llama2-70b-changed: llama2-70b-a100-tp2 (M = 16,492, engine vllm-2023), lmsys ttft"
+    )
+    assert "60 requests a run" in out
     assert "95 % interval" in out
     assert "means over 2 seeds" in out
     assert {f.name for f in (tmp_path / "res").iterdir()} == {
@@ -41,6 +49,39 @@ def test_clusters_have_efficiencies(kvgym):
     assert "| policy | requests/s | per worker | efficiency |" in out
     assert "`fcfs ×1`" in out
     assert "`fcfs ×2`" in out
+
+
+def test_the_requests_of_a_run_are_those_that_were_run(kvgym, tmp_path):
+    out = kvgym("capacity", *SMALL, "--workers", "1,2", "--no-figure", "-o", "res")[1]
+    assert "60 to 120 requests a run" in out
+    assert set(pl.read_parquet(tmp_path / "res" / "probes.parquet")["num_requests"]) == {60, 120}
+
+
+def test_hardware_that_was_asked_for_names_the_search(kvgym, tmp_path):
+    out = kvgym("capacity", "--hardware", "llama3-8b-a100-tp1", *SMALL, "--no-figure")[1]
+    assert "a100-llama2-70b" not in out
+    title = " ".join(out.split())
+    assert title.startswith(
+        "llama3-8b-a100-tp1-lmsys: llama3-8b-a100-tp1 (M = 131,000, engine early-2024), lmsys ttft"
+    )
+    (folder,) = (tmp_path / "results").iterdir()
+    assert folder.name.startswith("capacity-llama3-8b-a100-tp1-lmsys-")
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_limits_count_seeds_where_there_are_several(seeds):
+    from kvgym.cli.capacity import _limit, _table
+
+    capacity = SimpleNamespace(
+        limits=(("tbt_p99<0.2", 1), ("backlog", seeds)), held=(2.0,) * seeds, label="fcfs", workers=None,
+        estimate=mean_interval([2.0] * seeds), on_every_seed=2.0, values={},
+    )  # fmt: skip
+    result = SimpleNamespace(
+        capacities=(capacity,), seeds=tuple(range(seeds)), targets=(), tolerance=0.1, heading="x",
+        probes=(SimpleNamespace(played=SimpleNamespace(num_requests=9)),),
+    )  # fmt: skip
+    assert _limit(capacity) == ("tbt_p99<0.2, backlog" if seeds == 1 else "tbt_p99<0.2 (1), backlog (2)")
+    assert ("on how many seeds" in _table(result).caption) == (seeds > 1)
 
 
 def test_nothing_held_is_an_exit_code(kvgym):

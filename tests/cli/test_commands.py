@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -375,3 +377,28 @@ def test_nobody_finished_is_not_a_success(kvgym):
     code, _, err = kvgym("compare", "-n", 5, "-p", "fcfs:protection=none")
     assert code == 2
     assert "protection = None; expected a fraction in [0, 1)" in err
+
+
+def test_a_title_names_no_router_where_several_are_compared(kvgym, tmp_path):
+    small = ("compare", "--workers", 2, "-p", "fcfs", "-n", 5, "--seeds", 1, "--no-report", "--no-progress")
+    kvgym(*small, "--router", "round_robin,uniform_random", "-o", "two")
+    summary = json.loads((tmp_path / "two" / "config.json").read_text())["scenario"]["summary"]
+    assert summary.startswith("2 workers, 2 routers: llama2-70b-a100-tp2 (M = 16,492), lmsys, ")
+    assert "2 workers, uniform_random: " in kvgym(*small, "--router", "uniform_random")[1]
+
+
+def test_the_first_command_for_engineers_tells_schedulers_apart(kvgym, tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "start-engineer.md").read_text("utf-8")
+    command = next(line for line in page.splitlines() if line.startswith("kvgym compare "))
+    code, _, _ = kvgym(*shlex.split(command)[1:], "--no-progress")
+    assert code == 0
+    rows = (
+        pl.read_csv(tmp_path / "results" / "first" / "runs.csv")
+        .group_by("policy")
+        .agg(pl.col(pl.Float64).mean())
+    )
+    assert len(rows) == 3
+    for metric in ("e2e_latency_mean", "ttft_p99", "tbt_p99", "token_throughput"):
+        best, *_, worst = sorted(rows[metric])
+        assert worst > 1.03 * best, metric
+    assert rows["kv_utilisation"].min() > 0.5

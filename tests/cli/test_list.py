@@ -5,9 +5,11 @@ import re
 import pytest
 import typer
 
+from kvgym.batch_time.hardware import load_hardware
 from kvgym.cli import console
 from kvgym.cli.app import app
 from kvgym.cli.list import LISTS, details, option_rows
+from kvgym.experiments.scenario import scenario_names
 from kvgym.policy import POLICIES, policy_defaults
 from kvgym.routing import ROUTERS
 
@@ -38,7 +40,7 @@ def test_the_details_of_a_policy(kvgym):
     assert re.search(r"^source +Jaillet et al., .*, Section 5.2", out, re.MULTILINE)
     assert "as in alpha_beta:alpha=…" in out
     assert "| `alpha` | 0.2 |" in kvgym("list", "policies", "alpha_beta", "--markdown")[1]
-    assert "4,096 tokens" in kvgym("list", "hardware", "llama2-70b-a100-tp2")[1]
+    assert "1 to 4,096" in kvgym("list", "hardware", "llama2-70b-a100-tp2")[1]
 
 
 @pytest.mark.parametrize("cls", [*(POLICIES[n] for n in POLICIES), *(ROUTERS[n] for n in ROUTERS)])
@@ -102,3 +104,45 @@ def test_headings_name_seconds():
     assert [console.heading(m) for m in ("ttft_mean", "max_wait", "kv_utilisation", "token_throughput")] == [
         "TTFT mean (s)", "max wait (s)", "KV use", "tokens/s",
     ]  # fmt: skip
+
+
+def test_the_details_of_a_scenario(kvgym, tmp_path):
+    facts = details("scenarios", "vllm-v1")[0][2]
+    assert facts["Hardware"] == ("llama3-8b-a100-tp1: Llama-3-8B on one A100 80 GB",)
+    assert facts["Engine"][0].startswith("vllm-2024: 1 ms per batch outside the GPU; not validated")
+    assert facts["KV capacity"] == ("131,000 tokens, in blocks of 16",)
+    assert facts["- arrivals"] == ("poisson (rate = 3.2)",)
+    assert "progress_on_evict = recompute, requeue = front" in facts["Engine rules"][0]
+    assert facts["Policies"] == ("vllm_v1, vllm, sarathi, mc_sf, fcfs",)
+    assert "calibrated; public operator profiles" in kvgym("list", "scenarios", "vllm-v1")[1]
+    groups = "[{hardware: llama3-8b-a100-tp1}, {hardware: llama2-70b-a100-tp2, count: 2}]"
+    (tmp_path / "mine.yaml").write_text(f"workers: {groups}\nworkload: lmsys\nrouter: uniform_random\n")
+    mine = details("scenarios", str(tmp_path / "mine.yaml"))[0][2]
+    assert mine["KV capacity"] == ("16,492 or 131,000 tokens, by worker",)
+    assert mine["Workers"][0].startswith("1 mixed, llama3-8b-a100-tp1")
+    assert mine["Router"] == ("uniform_random",)
+
+
+def test_the_details_of_hardware(kvgym):
+    hardware = load_hardware("llama3-8b-a100-tp1")
+    facts = details("hardware", "llama3-8b-a100-tp1")[0][2]
+    assert facts["Model"][0].startswith(
+        "Llama-3-8B: 32 layers of width 4,096, 32 heads, 8 KV heads; 8.0 B weights"
+    )
+    assert facts["GPU"][0].startswith("1 x A100 80GB: 312 TFLOP/s of 16 bit, 80.0 GiB")
+    assert facts["KV tokens"] == (f"131,000: {hardware.kv_capacity_origin}",)
+    assert facts["Source"] == (hardware.source,)
+    assert "(unless another is asked for)" in facts["Engine early-2024"][0]
+    assert {name for name in facts if name.startswith("Engine ")} == {
+        f"Engine {e}" for e in hardware.all_engines
+    }
+    assert sum(name.startswith("Error ") for name in facts) == len(hardware.fit_error)
+    assert facts["Measured prefill chunk"] == ("32 to 16,384",)
+    assert "roofline, not validated" in kvgym("list", "hardware", "roofline:model=qwen3-8b,gpu=h200")[1]
+
+
+@pytest.mark.parametrize("name", scenario_names())
+def test_every_scenario_has_details(name):
+    facts = details("scenarios", name)[0][2]
+    assert {"What it is", "Batch time", "KV capacity", "Workload", "Engine rules", "Policies"} <= set(facts)
+    assert all(text for (text,) in facts.values()), facts

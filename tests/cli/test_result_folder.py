@@ -1,6 +1,8 @@
 """Folders of results: nothing is left of commands that fail, what is replaced is named, and searches go on."""
 
 import json
+import re
+import shlex
 
 import pytest
 
@@ -129,3 +131,36 @@ def test_the_folder_of_a_command_is_forgotten_with_it(kvgym, tmp_path):
     assert list(result_folder._folders) == [result_folder.Path("one")]
     kvgym("list", "policies")
     assert not result_folder._folders
+
+
+def stop(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_a_report_that_is_stopped_says_how_to_get_it(kvgym, tmp_path, monkeypatch):
+    small = ("-p", "fcfs", "--seeds", 1, "--no-progress")
+    with monkeypatch.context() as patched:
+        patched.setattr("kvgym.report.write_sweep_report", stop)
+        code, _, err = kvgym("sweep", "rate=5,10", "num_requests=5", *small, "-o", "my sweep")
+        assert code == 130
+        assert "stopped before report.html was written; the other results are in my sweep" in err
+        (again,) = re.findall(r"to get it: kvgym (.*) \(nothing is run again\)", err)
+        patched.setattr("kvgym.report.write_report", stop)
+        code, _, err = kvgym("compare", "-n", 5, *small, "-o", "one")
+        assert code == 130
+        assert "report.html was written; the other results are in one; to get it: the same command" in err
+    assert (tmp_path / "my sweep" / "summary.json").exists()
+    assert (tmp_path / "one" / "summary.json").exists()
+    code, out, _ = kvgym(*shlex.split(again))
+    assert code == 0
+    assert "2 runs, 2 of them known before" in out
+    assert (tmp_path / "my sweep" / "report.html").exists()
+
+
+def test_tables_of_a_sweep_that_are_stopped_leave_the_runs(kvgym, monkeypatch):
+    monkeypatch.setattr("kvgym.experiments.sweeping.sweep.SweepResult.save", stop)
+    code, _, err = kvgym(
+        "sweep", "rate=5", "num_requests=5", "-p", "fcfs", "--seeds", 1, "--no-progress", "-o", "s"
+    )
+    assert code == 130
+    assert "interrupted; what was run is kept: kvgym sweep --resume --out s" in err

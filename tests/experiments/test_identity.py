@@ -156,7 +156,7 @@ print(*(name for name in sys.modules if name.startswith("kvgym.")))
 
 HARMLESS = (
     "kvgym.configs", "kvgym.errors", "kvgym.execution", "kvgym.experiments.changes", "kvgym.experiments.sweeping",
-    "kvgym.experiments.defaults", "kvgym.experiments.identity", "kvgym.experiments.effort",
+    "kvgym.experiments.defaults", "kvgym.experiments.identity", "kvgym.experiments.effort", "kvgym.experiments.naming",
     "kvgym.experiments.value_ranges", "kvgym.files",
     "kvgym.lazy", "kvgym.version",
 )  # fmt: skip

@@ -4,7 +4,7 @@ import pytest
 
 from kvgym.baselines.iteration_level import VLLM_RULES
 from kvgym.batch_time.unit import UnitBatchTime
-from kvgym.experiments.notes import merge_notes, rule_notes
+from kvgym.experiments.notes import merge_notes, merge_point_notes, rule_notes
 from kvgym.policy import POLICIES
 from kvgym.simulator.system import System
 
@@ -37,3 +37,18 @@ def test_rules() -> None:
     own = System(kv_capacity=10, batch_time=UnitBatchTime(), **dict(VLLM_RULES))
     assert rule_notes(infos, own) == []
     assert rule_notes(infos[1:2], lost) == []
+
+
+@pytest.mark.parametrize(
+    ("notes", "expected"),
+    [
+        ([((p, s), f"{p + s} cut.") for p in (0, 1, 2) for s in (0, 1)], ["0 to 3 cut."]),
+        ([((p, s), f"{p + s} cut.") for p in (0, 2) for s in (0, 1)], ["2 of 3 points: 0 to 3 cut."]),
+        ([((p, 1), f"{p} cut.") for p in (0, 1, 2)], ["Seed 1: 0 to 2 cut."]),
+        ([((0, 0), "3 cut."), ((1, 1), "5 cut.")], ["2 of 3 points, seeds 0, 1: 3 to 5 cut."]),
+        ([((0, 0), "3 cut."), ((0, 0), "3 cut."), ((0, 1), "3 cut.")], ["1 of 3 points: 3 cut."]),
+        ([], []),
+    ],
+)
+def test_one_line_for_points_and_seeds(notes: list[tuple[tuple[int, int], str]], expected: list[str]) -> None:
+    assert list(merge_point_notes(notes, points=3, seeds=2)) == expected

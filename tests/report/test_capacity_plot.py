@@ -22,6 +22,8 @@ def result():
 def test_a_panel_for_each_target_with_curves_and_dots(result):
     figure = capacity_curves(result)
     assert len(figure.axes) == 2
+    assert " ".join(figure.get_suptitle().split()) == result.heading
+    assert "llama2-70b-a100-tp2 (M = 16,492" in result.heading
     for ax, target in zip(figure.axes, result.targets, strict=True):
         assert ax.get_title(loc="left").startswith(target.metric)
         assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")

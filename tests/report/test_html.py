@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.comparison import compare
 from kvgym.experiments.statistics import Estimate
 from kvgym.metrics import metric_names
@@ -251,3 +252,11 @@ def test_interval_text():
     assert interval(Estimate(1.5, 1.25, 2.0, 3)) == "1.25\N{NO-BREAK SPACE}–\N{NO-BREAK SPACE}2"
     assert interval(Estimate(1.0, 1.0, 1.0, 3)) == ""
     assert interval(Estimate(1.5, float("nan"), float("nan"), 1)) == ""
+
+
+def test_the_setting_has_the_workload_that_was_run():
+    changed = build_scenario("a100-llama2-70b", rate=20.0, num_requests=10)
+    rows = dict(content.setting(compare(changed, ["fcfs"], seeds=1)))
+    assert "20 requests/s, 10 requests" in rows["Scenario"]
+    assert rows["Workload"].startswith("lmsys, 20 requests/s, 10 requests; not as in the preset: ")
+    assert "50/s" not in rows["Workload"]

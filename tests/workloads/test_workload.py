@@ -362,3 +362,38 @@ def test_class_ids_must_be_described() -> None:
         make_workload("wait-low", num_requests=3).sample(0).replace(class_id=[0, 2, 1])
     with pytest.raises(WorkloadError, match="rate = 0"):
         ClassStatistics("idle", 0, 1, 1)
+
+
+def test_rate_and_number_are_those_of_the_requests_that_are_replayed(tmp_path):
+    """The first rows of a trace come at another rate than all; as a file of their own they are the same requests."""
+    times = [0, 1, 2, 3, 3.1, 3.2, 3.3, 3.4]
+    for name, rows in (("all", times), ("first", times[:4])):
+        lines = "".join(f"{t},5,2\n" for t in rows)
+        (tmp_path / f"{name}.csv").write_text(f"arrival_time,prompt_len,output_len\n{lines}")
+    whole = {"trace": str(tmp_path / "all.csv")}
+    first = make_workload(tmp_path / "first.csv")
+    for changes, rate in (
+        ({"num_requests": 4}, 1), ({"end": 3.05}, 1), ({"duration": 3.05}, 1),
+        ({"duration": 1.5, "rate_scale": 2}, 2 * 2 / 2), ({"start": 3, "num_requests": 3}, 10), ({}, 7 / 3.4),
+        ({"num_requests": 1}, np.inf),
+    ):  # fmt: skip
+        workload = make_workload({**whole, **changes})
+        table = workload.sample(0)
+        assert workload.mean_rate == pytest.approx(rate), changes
+        assert workload.size == len(table), changes
+    cut = make_workload({**whole, "num_requests": 4})
+    assert (cut.mean_rate, cut.size) == (first.mean_rate, first.size) == (1, 4)
+    assert same(cut.sample(0), first.sample(0), "arrival_time", "prompt_len")
+
+
+def test_a_number_that_depends_on_the_seed_is_not_told(tmp_path):
+    path = tmp_path / "requests.csv"
+    write_sample_trace(path, "azure")
+    trace = {"trace": str(path)}
+    assert make_workload({**trace, "num_requests": {"low": 2, "high": 9}}).size is None
+    assert make_workload({**trace, "duration": 5, "debatch": True}).size is None
+    poisson = {"arrivals": {"kind": "poisson", "rate": 3}}
+    assert make_workload({**trace, **poisson, "duration": 5}).size is None
+    assert make_workload({**trace, **poisson, "num_requests": 7}).size == 7
+    assert make_workload("flow").size is None
+    assert make_workload("lmsys").size == 1000

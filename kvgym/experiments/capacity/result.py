@@ -13,6 +13,7 @@ import numpy as np
 from kvgym.experiments.capacity.contenders import Contender
 from kvgym.experiments.capacity.probing import Probe
 from kvgym.experiments.capacity.targets import Target
+from kvgym.experiments.naming import describe_cluster, describe_hardware
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import CONFIDENCE, Estimate, mean_interval
@@ -110,6 +111,15 @@ class CapacityResult:
     num_requests: tuple[int, ...]
     notes: tuple[str, ...] = ()
     replays: bool = False
+
+    @property
+    def heading(self) -> str:
+        """Name of the scenario, what serves and whose lengths; rates and numbers of requests are the probes' own."""
+        scenario = self.scenario
+        routers = dict.fromkeys(c.router for c in self.capacities if c.router)
+        cluster = "" if any(c.workers for c in self.capacities) else describe_cluster(scenario, list(routers))
+        lengths = scenario.make_workload().spec.name
+        return f"{scenario.name}: {cluster}{describe_hardware(scenario)}, {lengths}"
 
     def efficiency(self, capacity: Capacity) -> float:
         """Return the rate per worker in relation to that of the fewest workers in the result, same policy and router.

@@ -16,6 +16,7 @@ from kvgym.execution import make_executor
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.identity import run_keys, setting_key
 from kvgym.experiments.journal import Journal, has_runs, play_kept
+from kvgym.experiments.notes import merge_point_notes
 from kvgym.experiments.result_files import run_context, write_json, write_table
 from kvgym.experiments.runs import Played, Player, Run
 from kvgym.experiments.scenario import Scenario
@@ -102,18 +103,13 @@ class SweepResult:
     def notes(self) -> list[str]:
         """Return who is clairvoyant, and what happened to workloads.
 
-        Each sentence is there once, with the points it holds for unless these are all.
+        Each sentence is there once, with the points and seeds it holds for unless these are all.
         """
-        where: dict[str, set[int]] = {}
-        for (i, _, _), played in self.runs.items():
-            for note in played.notes:
-                where.setdefault(note, set()).add(i)
-        total = len(self.points)
         known = [f"{p} is {REFERENCE_ONLY}." for p in self.policies if p in clairvoyant_labels(self.policies)]
-        return known + [
-            note if len(points) == total else f"{len(points)} of {total} points: {note}"
-            for note, points in where.items()
+        notes = [
+            ((i, self.seeds[k]), note) for (i, _, k), played in self.runs.items() for note in played.notes
         ]
+        return [*known, *merge_point_notes(notes, len(self.points), len(self.seeds))]
 
     def to_frame(self) -> Frame:
         """Return one row per point, policy and seed: fields, what failed, all metrics."""

@@ -1,0 +1,72 @@
+"""Changed scenarios are named and described by what they are."""
+
+import pytest
+
+from kvgym.experiments.changes import build_scenario
+from kvgym.experiments.naming import describe_scenario
+from kvgym.experiments.scenario import Scenario, load_scenario
+
+BASE = "a100-llama2-70b"
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"rate": 20.0}, "a100-llama2-70b-changed"),
+        ({"workers": 2}, "a100-llama2-70b-changed"),
+        ({"engine": "none"}, "a100-llama2-70b-changed"),
+        ({"hardware": "llama2-70b-a100-tp2", "rate": 3.0}, "a100-llama2-70b-changed"),
+        ({"hardware": "llama3-8b-a100-tp1"}, "llama3-8b-a100-tp1-lmsys"),
+        ({"hardware": "llama3-8b-a100-tp1", "workload": "stab-1-1"}, "llama3-8b-a100-tp1-stab-1-1"),
+        ({"hardware": "roofline:model=qwen3-8b,gpu=l40s"}, "qwen3-8b-l40s-tp1-lmsys"),
+        (
+            {"hardware": "roofline:model=llama3.1-405b,gpu=h200,tp=8,weights=fp8"},
+            "llama3.1-405b-h200-tp8-fp8-lmsys",
+        ),
+        ({"batch_time": "affine:constant=0.02"}, "affine-lmsys"),
+    ],
+)
+def test_names(changes, name):
+    assert build_scenario(BASE, **changes).name == name
+
+
+def test_hardware_files_are_named_without_their_folder(tmp_path):
+    path = tmp_path / "ours.yaml"
+    path.write_text("{kind: roofline, model: qwen3-8b, gpu: h200}\n")
+    assert build_scenario(BASE, hardware=str(path)).name == "ours-lmsys"
+
+
+def test_traces_name_scenarios_and_their_rate_is_that_of_the_requests_in_use(tmp_path):
+    rows = "".join(f"{t},5,2\n" for t in (0, 1, 2, 2.1, 2.2))
+    path = tmp_path / "mine.csv"
+    path.write_text(f"arrival_time,prompt_len,output_len\n{rows}")
+    made = build_scenario(BASE, trace=path, num_requests=3)
+    assert made.name == "mine"
+    assert made.summary.endswith("mine.csv, 1 requests/s, 3 requests")
+
+
+def test_a_cluster_says_who_routes():
+    made = build_scenario(BASE, workers=2, router="uniform_random")
+    assert made.summary.startswith("2 workers, uniform_random: llama2-70b-a100-tp2 (M = 16,492), lmsys, ")
+    assert describe_scenario(made, ["round_robin"]).startswith("2 workers, round_robin: ")
+    assert describe_scenario(made, ["round_robin", "uniform_random"]).startswith("2 workers, 2 routers: ")
+    assert describe_scenario(load_scenario(BASE), ["round_robin"]).startswith("llama2-70b-a100-tp2 (M = ")
+    groups = [
+        {"hardware": name} for name in ("llama3-8b-a100-tp1", "llama2-7b-a100-tp1", "llama3-8b-a100-tp1")
+    ]
+    mixed = Scenario(name="x", workers=groups, workload="lmsys")
+    assert "llama3-8b-a100-tp1 and llama2-7b-a100-tp1 (M = " in describe_scenario(mixed)
+
+
+def test_a_description_goes_that_may_no_longer_hold():
+    lengths = {"kind": "independent", "prompt": {"kind": "constant", "value": 4}}
+    workload = {
+        "description": "20 a second",
+        "arrivals": {"kind": "poisson", "rate": 20},
+        "lengths": {**lengths, "output": {"kind": "constant", "value": 4}},
+        "num_requests": 30,
+    }
+    base = Scenario(name="x", batch_time={"kind": "unit"}, kv_capacity=50, workload=workload)
+    assert build_scenario(base, num_requests=30) == base
+    assert build_scenario(base, ttft_slo=1.0).make_workload().spec.description == "20 a second"
+    assert build_scenario(base, rate=5.0).make_workload().spec.description == ""
