@@ -49,8 +49,14 @@ def play_profile(content: Any, folder: Path) -> None:
     data = content.get("data")
     if not isinstance(data, bytes):
         rows, text = content.get("rows"), io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(
+        lines = [
             row if isinstance(row, list) else [row] for row in (rows if isinstance(rows, list) else [rows])
+        ]
+        csv.writer(text, lineterminator="\n").writerows(
+            [
+                cell.replace("\0", "") if isinstance(cell, str) else cell for cell in line
+            ]  # Python 3.10 writes no NUL
+            for line in lines
         )
         data = text.getvalue().encode("utf-8", "replace")
     written(folder, f"{name}.csv", data)
