@@ -76,7 +76,7 @@ def test_a_trace_of_ones_own(kvgym, tmp_path):
         assert words in err
     code, _, err = kvgym("run", "fcfs", "--columns", "arrival=at", "--time-unit", "ms")
     assert code == 2
-    assert "columns, time_unit: goes with a trace file" in err
+    assert "columns, time_unit: for traces, and this workload is none; give one with trace (--trace)" in err
     code, _, err = kvgym("run", "fcfs", "-n", 30, "--warm-up", 0.1, "--format", "vllm-bench")
     assert code == 2
     assert "leave out warm_up and cool_down" in err
@@ -214,6 +214,7 @@ def test_too_long_requests(kvgym, tmp_path):
     code, _, err = kvgym(*options)
     assert code == 2
     assert "1 of 2 requests can never be served" in err
+    assert "Drop or clip them (too_long: drop, --too-long drop; kvgym validate --drop-long)" in err
     code, out, _ = kvgym(*options, "--too-long", "drop")
     assert code == 0
     assert "dropped" in out
@@ -237,7 +238,7 @@ def test_too_long_requests(kvgym, tmp_path):
         (("compare", "--predictions", "noisy:epsilon=7"), ("epsilon", "7")),
         (("compare", "--trace", "no.csv"), ("no.csv", "no such file")),
         (("compare", "--rate", "-1"), ("rate", "> 0")),
-        (("compare", "--rate-scale", "2"), ("use rate with other workloads",)),
+        (("compare", "--rate-scale", "2"), ("use rate (--rate) with other workloads",)),
         (("compare", "--too-long", "cut"), ("error, drop, clip",)),
         (("compare", "--batch-time", "afine"), ("afine", "affine")),
         (("compare", "--batch-time", "affine:constant=-1"), ("constant",)),
