@@ -8,7 +8,7 @@ from typing import Any
 
 from kvgym.batch_time.hardware import hardware_label
 from kvgym.errors import ConfigError, shown
-from kvgym.experiments.scenario import Scenario, load_scenario
+from kvgym.experiments.scenario import Engine, Scenario, load_scenario
 from kvgym.specs import parse_spec
 from kvgym.window import Extent
 from kvgym.workloads.base import IntRange
@@ -137,7 +137,7 @@ def build_scenario(
     )
     if updated != base:
         name = trace.stem if trace is not None else f"{base.name}-changed"
-        updated = updated.model_copy(update={"name": name, "summary": _describe(updated)})
+        updated = updated.model_copy(update={"name": name, "summary": describe_scenario(updated)})
     return updated
 
 
@@ -181,12 +181,12 @@ def parse_columns(text: str) -> dict[str, str]:
     return found
 
 
-def _describe(scenario: Scenario) -> str:
+def describe_scenario(scenario: Scenario) -> str:
     """Return the summary of a scenario that the command line has changed."""
     system, workload = scenario.make_system(), scenario.make_workload()
     where = hardware_label(scenario.hardware) or scenario.batch_time.get("kind", "?")
-    engine = scenario.resolved().engine if scenario.workers == 1 else None
-    with_engine = f", engine {engine}" if isinstance(engine, str) else ""
+    engine = scenario.resolved().engine if isinstance(scenario.workers, int) else None
+    with_engine = "" if engine is None else f", engine {engine_text(engine)}"
     rate = f", {workload.mean_rate:.3g} requests/s" if math.isfinite(workload.mean_rate) else ""
     count = "" if workload.size is None else f", {workload.size:,} requests"
     count_of = len(system.all_workers)
@@ -197,3 +197,11 @@ def _describe(scenario: Scenario) -> str:
         f"{memory.low:,} to {memory.high:,}" if isinstance(memory, IntRange) else f"{system.kv_capacity:,}"
     )
     return f"{cluster}{where} (M = {capacity}{blocks}{with_engine}), {workload.spec.name}{rate}{count}"
+
+
+def engine_text(engine: Engine) -> str:
+    """Return an engine as texts show it: its name, or ``base_ms = 6, per_request_ms = 0.2``."""
+    if not isinstance(engine, dict):
+        return str(engine)
+    figures = {name: value for name, value in engine.items() if isinstance(value, float | int)}
+    return ", ".join(f"{name} = {value:g}" for name, value in figures.items())

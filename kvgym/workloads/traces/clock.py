@@ -29,7 +29,7 @@ _EPOCH = (datetime(2015, 1, 1, tzinfo=timezone.utc), datetime(2040, 1, 1, tzinfo
 
 def plain_name(name: str) -> str:
     """Return the name of a column in small letters, with ``_`` between words: ``startTime`` is ``start_time``."""
-    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    parted = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[0-9])(?=[A-Z][a-z])", "_", name)
     return re.sub(r"[^a-z0-9]+", "_", parted.lower()).strip("_")
 
 
