@@ -119,7 +119,10 @@ def test_what_a_user_gave_is_not_taken_for_a_result(kvgym, tmp_path):
 def test_rules_of_an_engine_are_said_to_be_others(kvgym):
     """Where evicted requests lose their output, vllm is not that engine; in scenario vllm-v1 it is."""
     options = ("compare", "-p", "vllm_v1,fcfs,vllm", "-n", 5, "--seeds", 1, "--no-report")
-    note = "vllm_v1 and vllm run under progress_on_evict = lost, requeue = arrival; its engine has recompute, front"
+    note = (
+        "vllm_v1 and vllm run under progress_on_evict = lost, requeue = arrival, blocks of 1, engine vllm-2023; its "
+        "engine has recompute, front. --scenario vllm-v1 has these rules, blocks of 16, engine vllm-2024"
+    )
     assert note in " ".join(kvgym(*options)[1].split())
     assert "note:" not in kvgym(*options, "-s", "vllm-v1")[1]
     assert "note: vllm runs under" in kvgym("run", "vllm", "-n", 5)[1]
