@@ -176,7 +176,7 @@ def run(
     if "workers" in summary:
         console.out.print()
         console.out.print(console.workers_table(summary["workers"]))
-    for note in (*chosen.notes(result.table), *rule_notes([made.info], system)):
+    for note in (*chosen.notes(result.table), *rule_notes([made.info], chosen)):
         console.out.print(f"note: {note}", markup=False)
     if trace_out is not None:
         console.out.print(f"trace:   {trace_out}", markup=False, soft_wrap=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -18,20 +20,20 @@ from kvgym.cli.scenario_options import (
     BatchTimeOption,
     BlockSizeOption,
     CapacityOption,
+    ColumnsOption,
     EngineOption,
     HardwareOption,
     RouterOption,
     ScenarioOption,
+    TimeUnitOption,
     WorkersOption,
     roofline_options,
 )
 from kvgym.errors import ConfigError
+from kvgym.experiments.defaults import SERVER_SCENARIO
 
 WORST_FIT = 0.5
 """Mean error of token times and latencies beyond which a fitted overhead is not offered."""
-
-SERVER = "vllm-v1"
-"""Scenario whose engine rules are those of a server of today."""
 
 if TYPE_CHECKING:
     from kvgym.validation.overhead_fit import OverheadFit
@@ -45,10 +47,12 @@ def validate(
         typer.Option(
             "--requests",
             help="CSV, JSONL or Parquet with a row per served request: arrival_time, prompt_len, output_len, "
-            "first_token_time (or ttft), finish_time (or e2e_latency); times in seconds.",
+            "first_token_time (or ttft), finish_time (or e2e_latency), or names and times as of traces.",
         ),
     ],
-    scenario: ScenarioOption = SERVER,
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
+    scenario: ScenarioOption = SERVER_SCENARIO,
     hardware: HardwareOption = None,
     engine: EngineOption = None,
     policy: Annotated[
@@ -76,19 +80,20 @@ def validate(
     intervals, and writes config.json, requests.csv (observed and simulated, by request), summary.json and
     validation.png. docs/validation.md says what to log.
     """
-    from kvgym.experiments.changes import build_scenario
+    from kvgym.experiments.changes import build_scenario, parse_columns
     from kvgym.validation.overhead_fit import MOST_REPLAYS
     from kvgym.validation.overhead_fit import fit_overhead as fit_to
     from kvgym.validation.replay import replay_log, without_long
     from kvgym.validation.results import save_replay
-    from kvgym.validation.served import read_served
+    from kvgym.validation.served import read_served, trace_columns
 
-    log = read_served(requests)
+    told = {} if columns is None else parse_columns(columns)
+    log = read_served(requests, columns=told, time_unit=time_unit)
+    of_trace = ",".join(f"{key}={name}" for key, name in trace_columns(told).items()) or None
     chosen = build_scenario(
         scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
         block_size=block_size, workload=None,
-        trace=requests, trace_format="kvgym", rate_scale=1.0, rate=None, num_requests=None,
-        predictions=None, too_long="error", workers=workers, router=router, horizon=None,
+        trace=requests, trace_format="table", columns=of_trace, time_unit=time_unit, workers=workers, router=router,
     )  # fmt: skip
     if drop_long:
         log = without_long(log, chosen.make_system().usable_capacity)
@@ -101,6 +106,15 @@ def validate(
     with replacing(folder, requests):
         save_replay(replay, folder, fit=fit, seed=seed, command=command_line())
     console.out.print(difference_table(replay))
+    settings = {
+        "scenario": scenario, "hardware": hardware, "engine": engine, "batch_time": batch_time,
+        "kv_capacity": kv_capacity, "block_size": block_size, "workers": workers, "router": router,
+        "trace": requests, "columns": of_trace, "time_unit": time_unit, "too_long": "drop" if drop_long else None,
+    }  # fmt: skip
+    told_format = {} if same_times(requests, of_trace, time_unit) else {"trace_format": "table"}
+    console.out.print(
+        setup_line(replay, scenario, policy, {**settings, **told_format}), markup=False, soft_wrap=True
+    )
     if fit is not None:
         print_fit(fit)
     for note in log.notes:
@@ -110,19 +124,57 @@ def validate(
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
 
 
-def difference_table(replay: Replay) -> Table:
-    """Return observed, simulated and error of every statistic and total."""
+def same_times(path: Path, columns: str | None, time_unit: str | None) -> bool:
+    """Return whether a trace is read with the times that a log is read with, without being told its format."""
+    from kvgym.experiments.changes import parse_columns
+    from kvgym.workloads import load_trace
+
+    told = {} if columns is None else parse_columns(columns)
+    return load_trace(path, columns=told, time_unit=time_unit).format in ("kvgym", "table")
+
+
+def setup_line(replay: Replay, scenario: str, policy: str, settings: Mapping[str, Any]) -> str:
+    """Return what a log was replayed on, and the command that compares schedulers on the same.
+
+    Args:
+        replay: the replay.
+        scenario: name or file of the scenario.
+        policy: the scheduler.
+        settings: options of ``kvgym compare`` by name, None where one was not given.
+    """
+    from kvgym.batch_time.hardware import hardware_label
+    from kvgym.experiments.naming import engine_text
+
+    found = replay.scenario.resolved()
+    where = hardware_label(found.hardware) or f"batch times {found.batch_time.get('kind', '?')}"
+    engine = "" if found.engine is None else f", engine {engine_text(found.engine)}"
+    given = [
+        part
+        for name, value in settings.items()
+        if value is not None
+        for part in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    command = shlex.join(["kvgym", "compare", *given, "-p", policy])
+    blocks = f"blocks of {found.system.block_size}"
+    return (
+        f"replayed on scenario {scenario}: {where}{engine}, {blocks}; the same for any scheduler: {command}"
+    )
+
+
+def difference_table(replay: Replay, *, explained: bool = True) -> Table:
+    """Return observed, simulated and error of every statistic and total.
+
+    Args:
+        replay: the replay.
+        explained: whether to say what error and intervals are.
+    """
     from kvgym.experiments.comparison import label_of
 
-    engine = replay.scenario.resolved().engine
-    if isinstance(engine, dict):
-        engine = ", ".join(
-            f"{key} = {value:g}" for key, value in engine.items() if isinstance(value, float | int)
-        )
-    named = "" if engine is None else f", engine {engine}"
     table = Table(
-        title=escape(f"{label_of(replay.result.policy)} on {replay.scenario.summary}{named}"),
-        caption="error = simulated / observed - 1; intervals by bootstrap over blocks of consecutive requests",
+        title=escape(f"{label_of(replay.result.policy)} on {replay.scenario.summary}"),
+        caption="error = simulated / observed - 1; intervals by bootstrap over blocks of consecutive requests"
+        if explained
+        else None,
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         title_justify="left",
@@ -156,12 +208,12 @@ def difference_table(replay: Replay) -> Table:
 def print_fit(fit: OverheadFit) -> None:
     """Print the figures of a fit, how well determined they are, errors before and after, and where to put them."""
     from kvgym.validation.overhead_fit import TOLERANCE
-    from kvgym.validation.replay import loss
+    from kvgym.validation.replay import mean_error
 
-    console.out.print(difference_table(fit.after))
+    console.out.print(difference_table(fit.after, explained=False))
     console.out.print(
-        f"fitted overhead: {fit.overhead.formula()}; mean error of token times and latencies "
-        f"{math.expm1(loss(fit.before)):.1%} before, {math.expm1(loss(fit.after)):.1%} after ({fit.replays} replays)",
+        f"fitted overhead: {fit.overhead.formula()}; mean size of the errors of token times and "
+        f"latencies {mean_error(fit.before):.1%} before, {mean_error(fit.after):.1%} after ({fit.replays} replays)",
         markup=False,
     )
     for name, profile in fit.profiles.items():
@@ -169,7 +221,7 @@ def print_fit(fit: OverheadFit) -> None:
             f"  {name}: {profile.range_text()} are within {TOLERANCE:.0%} of that",
             markup=False,
         )
-    if loss(fit.after) > math.log1p(WORST_FIT):
+    if mean_error(fit.after) > WORST_FIT:
         console.out.print(
             f"warning: no overhead brings the simulation within {WORST_FIT:.0%} of the log; check hardware, KV "
             "capacity and policy before using this one",

@@ -52,10 +52,11 @@ def build_scenario(
         block_size: tokens of a block of it.
         workload: a preset instead of the scenario's workload.
         trace: file to replay instead.
-        trace_format: its format.
-        columns: names of its columns, ``"arrival=ts,prompt=input_tokens,output=output_tokens"``.
+        trace_format: format of it, or of the scenario's own trace; so with the next three.
+        columns: names of its columns, ``"arrival=ts,prompt=input_tokens,output=output_tokens"``; those of the scenario
+            that are not named stay.
         time_unit: unit of its times, ``"ms"`` for example.
-        rate_scale: how many times as fast it, or the scenario's own trace, is replayed.
+        rate_scale: how many times as fast it is replayed.
         rate: requests per second.
         num_requests: number of requests, of a trace the first ones.
         predictions: spec of what schedulers know of output lengths, ``"noisy:epsilon=0.5"``.
@@ -107,21 +108,17 @@ def build_scenario(
         updated = updated.model_copy(update={"hardware": None, "engine": None})
     elif hardware is not None and kv_capacity is None:
         updated = updated.model_copy(update={"kv_capacity": None})
-    told = {"format": None if trace_format == "auto" else trace_format, "time_unit": time_unit}
-    about: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
-    if columns is not None:
-        about["columns"] = parse_columns(columns)
     source = describe_workload(base.workload if workload is None else workload)
     if trace is not None:
-        source = describe_workload({"trace": str(trace), **about})
-    elif about:
-        raise ConfigError(f"{', '.join(sorted(about))}: goes with a trace file")
+        source = describe_workload({"trace": str(trace)})
     before = dict(source)
-    if rate_scale != 1.0:
-        lengths = source.get("lengths") or {}
-        if lengths.get("kind") != "trace":
-            raise ConfigError("rate_scale is for traces; use rate with other workloads")
-        source["lengths"] = {**lengths, "rate_scale": rate_scale}
+    _tell_of_trace(
+        source,
+        format=None if trace_format == "auto" else trace_format,
+        columns=None if columns is None else parse_columns(columns),
+        time_unit=time_unit,
+        rate_scale=None if rate_scale == 1.0 else rate_scale,
+    )
     if rate is not None:
         source["rate"] = rate
     for name, seconds in (("ttft_slo", ttft_slo), ("tbt_slo", tbt_slo)):
@@ -144,6 +141,27 @@ def build_scenario(
         name = trace.stem if trace is not None else name_of(updated, base)
         updated = updated.model_copy(update={"name": name, "summary": describe_scenario(updated)})
     return updated
+
+
+def _tell_of_trace(source: dict[str, Any], **told: Any) -> None:
+    """Put what is told of a trace (None = nothing) into the description of the workload that it is.
+
+    Raises:
+        ConfigError: the workload is no trace.
+    """
+    given = {name: value for name, value in told.items() if value is not None}
+    lengths = source.get("lengths") or {}
+    if not given:
+        return
+    if lengths.get("kind") != "trace":
+        where = ", ".join("trace_format" if name == "format" else name for name in given)
+        hint = "; use rate (--rate) with other workloads" if "rate_scale" in given else ""
+        raise ConfigError(
+            f"{where}: for traces, and this workload is none; give one with trace (--trace){hint}"
+        )
+    if "columns" in given:
+        given["columns"] = {**(lengths.get("columns") or {}), **given["columns"]}
+    source["lengths"] = {**lengths, **given}
 
 
 def parse_columns(text: str) -> dict[str, str]:

@@ -361,7 +361,7 @@ def compare(
         runs=tuple(played[label, seed].record for label in labels for seed in numbers),
         num_requests=tuple(sizes),
         examples=examples,
-        notes=(*merge_notes(notes, len(numbers)), *rule_notes((policy.info for policy in made), system)),
+        notes=(*merge_notes(notes, len(numbers)), *rule_notes((policy.info for policy in made), chosen)),
         provenance=workload.provenance(),
         hyperparameters={
             label: _described(policy) if routers is None else _both_described(policy, router)

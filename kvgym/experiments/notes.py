@@ -6,8 +6,10 @@ import re
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
+from kvgym.experiments.defaults import SERVER_SCENARIO
+from kvgym.experiments.naming import engine_text
+from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.policy import PolicyInfo
-from kvgym.simulator.system import System
 
 P = TypeVar("P", bound=Hashable)
 
@@ -90,21 +92,33 @@ def _ranges(seeds: list[int]) -> str:
     return ", ".join(str(seed) for part in ends for seed in part)
 
 
-def rule_notes(infos: Iterable[PolicyInfo], system: System) -> list[str]:
-    """Return what keeps schedulers of engines from doing what these do: rules of the system that are others.
+def rule_notes(infos: Iterable[PolicyInfo], scenario: Scenario) -> list[str]:
+    """Return what keeps schedulers of engines from doing what these do: rules and batch times that are others.
 
     Args:
         infos: of the schedulers.
-        system: what they run on.
+        scenario: what they run on.
     """
     found: dict[str, list[str]] = {}
     for info in infos:
-        other = {name: rule for name, rule in info.rules if getattr(system, name) != rule}
+        other = {name: rule for name, rule in info.rules if getattr(scenario.system, name) != rule}
         if other:
-            here = ", ".join(f"{name} = {getattr(system, name)}" for name in other)
-            text = f"under {here}; its engine has {', '.join(other.values())}, as scenario vllm-v1"
+            here = ", ".join(f"{name} = {getattr(scenario.system, name)}" for name in other)
+            text = f"under {here}{_setting(scenario)}; its engine has {', '.join(other.values())}"
             found.setdefault(text, []).append(info.name)
+    if not found:
+        return []
+    server = load_scenario(SERVER_SCENARIO)
+    has = f"has these rules{_setting(server)} on {server.hardware}"
+    advice = f"--scenario {SERVER_SCENARIO} {has}; another engine: --engine"
     return [
-        f"{' and '.join(dict.fromkeys(names))} run{'s' * (len(set(names)) == 1)} {text}."
+        f"{' and '.join(dict.fromkeys(names))} run{'s' * (len(set(names)) == 1)} {text}. {advice}."
         for text, names in found.items()
     ]
+
+
+def _setting(scenario: Scenario) -> str:
+    """Return blocks of memory and, where there is one, the engine of a scenario, to go on with."""
+    engine = scenario.resolved().engine
+    blocks = f"blocks of {scenario.system.block_size}"
+    return f", {blocks}" if engine is None else f", {blocks}, engine {engine_text(engine)}"

@@ -265,7 +265,8 @@ class System:
                 raise WorkloadError(
                     f"{int(too_long.sum())} of {len(table)} requests can never be served: prompt + output exceeds "
                     f"kv_capacity = {usable} tokens{blocks} (longest: request {i}, {table.prompt_len[i]} + "
-                    f"{output_len[i]} = {peak[i]}). Drop or clip them, or choose hardware with more memory."
+                    f"{output_len[i]} = {peak[i]}). Drop or clip them (too_long: drop, --too-long drop; kvgym validate "
+                    "--drop-long), or choose hardware with more memory."
                 )
 
     def to_record(self, table: RequestTable, needs: frozenset[str], log: bool) -> np.ndarray[Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,8 +11,9 @@ import yaml
 
 from kvgym.batch_time.overhead import EngineOverhead
 from kvgym.errors import ConfigError
+from kvgym.experiments.naming import describe_scenario
 from kvgym.experiments.scenario import Scenario
-from kvgym.validation.replay import Replay, loss, replay_log
+from kvgym.validation.replay import Replay, loss, mean_error, replay_log
 from kvgym.validation.served import Floats, ServedLog
 
 NAMES = ("base_ms", "per_request_ms")
@@ -82,7 +83,7 @@ class OverheadFit:
         entry = {
             **{figure: getattr(self.overhead, figure) for figure in NAMES},
             "source": f"fitted to {self.after.log.name}, {len(self.after.log):,} requests",
-            "validated": f"the requests it was fitted to: mean error {np.expm1(loss(self.after)):.1%}",
+            "validated": f"the requests it was fitted to: mean error {mean_error(self.after):.1%}",
         }
         return yaml.safe_dump({"engines": {name: entry}}, sort_keys=False, width=110).rstrip()
 
@@ -92,6 +93,8 @@ class OverheadFit:
             **{name: getattr(self.overhead, name) for name in NAMES},
             "loss_before": loss(self.before),
             "loss": loss(self.after),
+            "mean_error_before": mean_error(self.before),
+            "mean_error": mean_error(self.after),
             "replays": self.replays,
             "profiles": {
                 name: {
@@ -204,7 +207,9 @@ def fit_overhead(
         for i, (name, curve) in enumerate(zip(NAMES, curves, strict=True))
     }
     overhead = EngineOverhead(base_ms=best[0], per_request_ms=best[1])
-    return OverheadFit(overhead, profiles, len(objective.seen), before, objective.replay(best))
+    after = objective.replay(best)
+    fitted = after.scenario.model_copy(update={"summary": describe_scenario(after.scenario)})
+    return OverheadFit(overhead, profiles, len(objective.seen), before, replace(after, scenario=fitted))
 
 
 def _search(objective: _Objective) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -129,7 +129,7 @@ def has_token_times(replay: Replay) -> bool:
 
 
 def loss(replay: Replay) -> float:
-    """Return how far a replay is from its log: the mean of |log(simulated / observed)|, 0.05 = about 5 %.
+    """Return what a fit makes small: the mean of |log(simulated / observed)|, see :func:`mean_error` for what is shown.
 
     Half of it over the statistics of token times and end-to-end latencies, half over the token times of the single
     requests: distributions alone do not tell a small batch from a large one. Logarithms and absolute values keep a
@@ -138,19 +138,32 @@ def loss(replay: Replay) -> float:
     Raises:
         ConfigError: none is left.
     """
+    return _mean(replay, lambda ratio: np.abs(np.log(ratio)))
+
+
+def mean_error(replay: Replay) -> float:
+    """Return how far a replay is from its log: the mean of |simulated / observed - 1|, over the same as :func:`loss`.
+
+    Raises:
+        ConfigError: as of :func:`loss`.
+    """
+    return _mean(replay, lambda ratio: np.abs(ratio - 1))
+
+
+def _mean(replay: Replay, distance: Callable[[Floats], Floats]) -> float:
+    """Return the mean distance of simulated / observed from 1, half over statistics and half over requests."""
     token, whole = replay.pairs("tbt"), replay.pairs("e2e_latency")
     summed = np.array([summed_up(values) for values in (*token, *whole) if len(values)]).reshape(
         -1, 2, len(STATISTICS)
     )
-    parts = [_mean_log(summed[:, 1].ravel(), summed[:, 0].ravel()), _mean_log(token[1], token[0])]
+    pairs = ((summed[:, 1].ravel(), summed[:, 0].ravel()), (token[1], token[0]))
+    parts = []
+    for x, y in pairs:
+        positive = (x > 0) & (y > 0)
+        parts.append(float(distance(x[positive] / y[positive]).mean()) if positive.any() else np.nan)
     if np.isnan(parts).any():
         raise ConfigError(f"{replay.log.name}: no positive times between tokens to compare")
     return float(np.mean(parts))
-
-
-def _mean_log(x: Floats, y: Floats) -> float:
-    positive = (x > 0) & (y > 0)
-    return float(np.abs(np.log(x[positive] / y[positive])).mean()) if positive.any() else float("nan")
 
 
 def without_long(log: ServedLog, kv_capacity: int) -> ServedLog:

@@ -13,7 +13,7 @@ from kvgym.files import whole_file
 from kvgym.frame import Frame
 from kvgym.report import require
 from kvgym.validation.overhead_fit import OverheadFit
-from kvgym.validation.replay import METRICS, Replay, has_token_times, loss
+from kvgym.validation.replay import METRICS, Replay, has_token_times, loss, mean_error
 
 
 def replay_summary(replay: Replay) -> dict[str, Any]:
@@ -35,6 +35,7 @@ def replay_summary(replay: Replay) -> dict[str, Any]:
         "num_requests": len(replay.log),
         "notes": list(replay.log.notes),
         "loss": loss(replay) if has_token_times(replay) else None,
+        "mean_error": mean_error(replay) if has_token_times(replay) else None,
         "metrics": {metric: rows for metric, rows in differences.items() if rows},
         "rank_correlation": {metric: replay.rank_correlation(metric) for metric in METRICS},
         "totals": totals,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -9,23 +10,54 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import TraceFormatError
+from kvgym.errors import TraceFormatError, some
 from kvgym.workloads.table import RequestTable
+from kvgym.workloads.traces.clock import UNITS, named_unit, time_kind
+from kvgym.workloads.traces.own_table import ALIASES, OWN_COLUMNS, SHORT, OwnTable, columns_note
+from kvgym.workloads.traces.reader import WRITTEN
 from kvgym.workloads.traces.source import SourceFile
-from kvgym.workloads.traces.values import Column
+from kvgym.workloads.traces.values import PER_SECOND, Column, Columns
 
 Floats = NDArray[np.float64]
 
 SLOWEST_TOKEN = 10.0
 """Seconds per output token beyond which times cannot be seconds."""
 
-_REQUIRED = (
+_CHOICES = (
+    ("first_token_time", "ttft"),
+    ("finish_time", "e2e_latency"),
+)  # the moment, or the time since the arrival
+
+COLUMNS = (
     Column("arrival_time", "arrival_time", "seconds"),
     Column("prompt_len", "prompt_len", "positive"),
     Column("output_len", "output_len", "positive"),
+    *(Column(name, name, "seconds", required=False) for pair in _CHOICES for name in pair),
 )
-# Either the moment, or the time since the arrival.
-_CHOICES = (("first_token_time", "ttft"), ("finish_time", "e2e_latency"))
+"""What a log of served requests has."""
+
+SERVED_ALIASES: Mapping[str, tuple[str, ...]] = {
+    **ALIASES,
+    "first_token_time": ("first_token_time", "first_token_at", "first_token_timestamp"),
+    "ttft": ("ttft", "time_to_first_token", "first_token_latency"),
+    "finish_time": (
+        "finish_time",
+        "finished_time",
+        "finished_at",
+        "finish_timestamp",
+        "end_time",
+        "completed_at",
+    ),
+    "e2e_latency": (
+        "e2e_latency",
+        "e2el",
+        "e2e",
+        "end_to_end_latency",
+        "e2e_request_latency",
+        "request_latency",
+    ),
+}
+"""Names that are known without a mapping, as of traces."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,25 +122,36 @@ def time_per_token(ttft: Floats, e2e_latency: Floats, gaps: NDArray[np.int64]) -
     return np.where(gaps > 0, (e2e_latency - ttft) / np.maximum(gaps, 1), np.nan)
 
 
-def read_served(path: str | Path) -> ServedLog:
+def read_served(
+    path: str | Path, *, columns: Mapping[str, str] | None = None, time_unit: str | None = None
+) -> ServedLog:
     """Read a log of served requests.
 
     Columns ``arrival_time``, ``prompt_len``, ``output_len``, ``first_token_time`` or ``ttft``, ``finish_time`` or
-    ``e2e_latency``; times in seconds, of any one clock. Others are ignored.
+    ``e2e_latency``, or other names that are known or told, as of traces (docs/traces.md). Moments are of any one clock;
+    others are ignored.
 
     Args:
         path: CSV, JSON, JSONL or Parquet.
+        columns: the names that the file has for them; ``"arrival"``, ``"prompt"`` and ``"output"`` are short.
+        time_unit: of times that are numbers, but for spans whose names say another: ``"s"``, ``"ms"``, ``"us"`` or
+            ``"ns"``. None = what their names say, for moments what their values leave no doubt of, else seconds.
 
     Raises:
-        TraceFormatError: a column is missing or given twice, a value is wrong, a request got its first token before
-            it arrived or finished before that, or times are not in seconds; with row and column.
+        TraceFormatError: a column is missing, in doubt or given twice, a value is wrong, a request got its first token
+            before it arrived or finished before that, or times are not in the unit; with row and column.
+        ConfigError: no such column or unit.
     """
     source = SourceFile.open(path)
-    data = source.columns((*_REQUIRED, *(_chosen(source, *pair) for pair in _CHOICES)))
+    found = _found(source, columns or {}, time_unit)
+    kinds, notes = _kinds(source, found, time_unit)
+    types = {c.target: kinds.get(c.target, c.kind) for c in COLUMNS}
+    data = source.columns([Column(name, target, types[target]) for target, name in found.items()])
     arrival = data["arrival_time"]
     if not len(arrival):
         raise TraceFormatError(f"{source.path}: no rows; expected at least one request")
-    ttft, e2e = (data[span] if span in data else data[moment] - arrival for moment, span in _CHOICES)
+    start = _seconds(arrival - arrival.min(), kinds["arrival_time"])
+    ttft, e2e = (_since_arrival(data, kinds, *pair) for pair in _CHOICES)
     for bad, what in (
         (ttft < 0, "the first token comes before the arrival"),
         (e2e < ttft, "the request finishes before its first token"),
@@ -116,35 +159,85 @@ def read_served(path: str | Path) -> ServedLog:
         if bad.any():
             row = int(np.argmax(bad))
             raise TraceFormatError(
-                f"{source.path}, request {row + 1}: {what} ({int(bad.sum()):,} of {len(bad):,} requests): arrival "
-                f"{arrival[row]:g}, first token {ttft[row]:+g} s, finish {e2e[row]:+g} s after it; times must be in "
-                "seconds and of one clock"
+                f"{source.path}, request {row + 1}: {what} ({int(bad.sum()):,} of {len(bad):,} requests): first token "
+                f"{ttft[row]:+g} s, finish {e2e[row]:+g} s after it; times must be of one clock, and in the unit that "
+                "their names say (ttft_ms) or --time-unit, else in seconds"
             )
-    order = np.argsort(arrival, kind="stable")
+    order = np.argsort(start, kind="stable")
     log = ServedLog(
         name=source.path.name,
-        arrival_time=(arrival - arrival.min())[order],
+        arrival_time=start[order],
         prompt_len=data["prompt_len"].astype(np.int64)[order],
         output_len=data["output_len"].astype(np.int64)[order],
         ttft=ttft[order],
         e2e_latency=e2e[order],
+        notes=tuple(notes),
     )
     _check_times(log, source.path)
     return log
 
 
-def _chosen(source: SourceFile, moment: str, span: str) -> Column:
-    """Return the column of a pair that the file has."""
-    present = [name for name in (moment, span) if name in source.names]
-    if len(present) != 1:
-        found = ", ".join(source.names) or "none"
-        problem = (
-            f"columns {moment!r} and {span!r} are both there" if present else f"column {moment!r} is missing"
-        )
-        raise TraceFormatError(
-            f"{source.path}: {problem}; give either {moment} or {span} (since the arrival), in seconds; found {found}"
-        )
-    return Column(present[0], present[0], "seconds")
+def trace_columns(columns: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of a mapping that a trace has, too: what is of requests, not of how they were served."""
+    known = {*SHORT, *(c.target for c in OWN_COLUMNS)}
+    return {key: name for key, name in columns.items() if key in known}
+
+
+def _found(source: SourceFile, told: Mapping[str, str], time_unit: str | None) -> dict[str, str]:
+    """Return the name of each column of a log by its target; of moment and span the one that it has."""
+    table = OwnTable(told, time_unit, COLUMNS, SERVED_ALIASES)
+    found, problems = table.resolve(source.names)
+    if problems:
+        raise table.refusal(source)
+    if "arrival_time" not in found:
+        raise TraceFormatError(f"{source.path}: a log is replayed with its times; arrival must name a column")
+    chosen = {c.target: found[c.target] for c in COLUMNS if c.required}
+    for moment, span in _CHOICES:
+        present = [name for name in (moment, span) if name in found]
+        sure = [name for name in present if name in told] or [name for name in present if found[name] == name]
+        if len(sure or present) != 1:
+            names = some(source.names) or "none"
+            both = " and ".join(repr(found[name]) for name in present)
+            problem = f"columns {both} are both there" if present else f"column {moment!r} is missing"
+            raise TraceFormatError(
+                f"{source.path}: {problem}; give either {moment} or {span} (since the arrival), or name the column: "
+                f'--columns "{span}=NAME"; found {names}'
+            )
+        chosen |= {name: found[name] for name in sure or present}
+    return chosen
+
+
+def _kinds(
+    source: SourceFile, found: Mapping[str, str], time_unit: str | None
+) -> tuple[dict[str, str], list[str]]:
+    """Return the kinds of the columns of times by target, and notes on what was not plain."""
+    kinds, how = {}, {}
+    for target, name in found.items():
+        if target.endswith("_time"):
+            kinds[target], how[target] = time_kind(name, source.first_value(name), time_unit)
+        elif target not in ("prompt_len", "output_len"):
+            told = UNITS.get(time_unit or "")
+            kinds[target] = named_unit(name) or told or "seconds"
+            how[target] = f"in {kinds[target]}"
+    if WRITTEN in source.names:
+        return kinds, []
+    notes = [] if all(t == name for t, name in found.items()) else [columns_note(found, source.names)]
+    telling = {t: text for t, text in how.items() if t == "arrival_time" or kinds[t] != "seconds"}
+    return kinds, [*notes, *(f"Times of {found[target]} are {text}." for target, text in telling.items())]
+
+
+def _seconds(times: NDArray[Any], kind: str) -> Floats:
+    return np.asarray(times / (1e9 if kind == "datetime" else PER_SECOND[kind]), np.float64)
+
+
+def _since_arrival(data: Columns, kinds: Mapping[str, str], moment: str, span: str) -> Floats:
+    """Return seconds since the arrival of what stands in a log as a moment or as a span."""
+    if span in data:
+        return _seconds(data[span], kinds[span])
+    arrival, kind = data["arrival_time"], kinds["arrival_time"]
+    if kinds[moment] == kind:
+        return _seconds(data[moment] - arrival, kind)
+    return _seconds(data[moment], kinds[moment]) - _seconds(arrival, kind)
 
 
 def _check_times(log: ServedLog, path: Path) -> None:
@@ -159,8 +252,8 @@ def _check_times(log: ServedLog, path: Path) -> None:
     typical = float(np.median(log.tbt[several]))
     if typical > SLOWEST_TOKEN:
         raise TraceFormatError(
-            f"{path}: a token takes {typical:,.4g} s (median over requests); times must be in seconds, these look "
-            "like milliseconds: divide them by 1,000"
+            f"{path}: a token takes {typical:,.4g} s (median over requests); these look like milliseconds read "
+            "as seconds: name the columns by their unit (ttft_ms), or give --time-unit ms"
         )
     if typical == 0:
         raise TraceFormatError(

@@ -341,7 +341,9 @@ def make_workload(source: str | Path | Mapping[str, Any] | WorkloadSpec, **overr
         trace = Workload(spec).trace
         assert trace is not None
         if trace.has_times:
-            raise ConfigError(f"{spec.name} has arrival times: speed it up or slow it down with rate_scale")
+            raise ConfigError(
+                f"{spec.name} has arrival times: speed it up or slow it down with rate_scale (--rate-scale), not rate"
+            )
         return Workload(spec.model_copy(update={"arrivals": PoissonArrivals(rate=rate)}), trace)
     return Workload(spec.at_rate(rate))
 

@@ -78,7 +78,7 @@ def test_a_trace_of_ones_own(kvgym, tmp_path):
         assert words in err
     code, _, err = kvgym("run", "fcfs", "--columns", "arrival=at", "--time-unit", "ms")
     assert code == 2
-    assert "columns, time_unit: goes with a trace file" in err
+    assert "columns, time_unit: for traces, and this workload is none; give one with trace (--trace)" in err
     code, _, err = kvgym("run", "fcfs", "-n", 30, "--warm-up", 0.1, "--format", "vllm-bench")
     assert code == 2
     assert "leave out warm_up and cool_down" in err
@@ -121,7 +121,10 @@ def test_what_a_user_gave_is_not_taken_for_a_result(kvgym, tmp_path):
 def test_rules_of_an_engine_are_said_to_be_others(kvgym):
     """Where evicted requests lose their output, vllm is not that engine; in scenario vllm-v1 it is."""
     options = ("compare", "-p", "vllm_v1,fcfs,vllm", "-n", 5, "--seeds", 1, "--no-report")
-    note = "vllm_v1 and vllm run under progress_on_evict = lost, requeue = arrival; its engine has recompute, front"
+    note = (
+        "vllm_v1 and vllm run under progress_on_evict = lost, requeue = arrival, blocks of 1, engine vllm-2023; its "
+        "engine has recompute, front. --scenario vllm-v1 has these rules, blocks of 16, engine vllm-2024"
+    )
     assert note in " ".join(kvgym(*options)[1].split())
     assert "note:" not in kvgym(*options, "-s", "vllm-v1")[1]
     assert "note: vllm runs under" in kvgym("run", "vllm", "-n", 5)[1]
@@ -216,6 +219,7 @@ def test_too_long_requests(kvgym, tmp_path):
     code, _, err = kvgym(*options)
     assert code == 2
     assert "1 of 2 requests can never be served" in err
+    assert "Drop or clip them (too_long: drop, --too-long drop; kvgym validate --drop-long)" in err
     code, out, _ = kvgym(*options, "--too-long", "drop")
     assert code == 0
     assert "dropped" in out
@@ -239,7 +243,7 @@ def test_too_long_requests(kvgym, tmp_path):
         (("compare", "--predictions", "noisy:epsilon=7"), ("epsilon", "7")),
         (("compare", "--trace", "no.csv"), ("no.csv", "no such file")),
         (("compare", "--rate", "-1"), ("rate", "> 0")),
-        (("compare", "--rate-scale", "2"), ("use rate with other workloads",)),
+        (("compare", "--rate-scale", "2"), ("use rate (--rate) with other workloads",)),
         (("compare", "--too-long", "cut"), ("error, drop, clip",)),
         (("compare", "--batch-time", "afine"), ("afine", "affine")),
         (("compare", "--batch-time", "affine:constant=-1"), ("constant",)),
@@ -383,7 +387,9 @@ def test_a_title_names_no_router_where_several_are_compared(kvgym, tmp_path):
     small = ("compare", "--workers", 2, "-p", "fcfs", "-n", 5, "--seeds", 1, "--no-report", "--no-progress")
     kvgym(*small, "--router", "round_robin,uniform_random", "-o", "two")
     summary = json.loads((tmp_path / "two" / "config.json").read_text())["scenario"]["summary"]
-    assert summary.startswith("2 workers, 2 routers: llama2-70b-a100-tp2 (M = 16,492), lmsys, ")
+    assert summary.startswith(
+        "2 workers, 2 routers: llama2-70b-a100-tp2 (M = 16,492, engine vllm-2023), lmsys, "
+    )
     assert "2 workers, uniform_random: " in kvgym(*small, "--router", "uniform_random")[1]
 
 

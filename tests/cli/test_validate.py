@@ -1,6 +1,7 @@
 """``kvgym validate``, run in process."""
 
 import json
+import shlex
 
 import polars as pl
 import pytest
@@ -22,7 +23,12 @@ def test_the_same_settings_give_no_error(kvgym, served, tmp_path):
         "validate", "--requests", served, "--engine", "base_ms=6,per_request_ms=0.2", "-o", "check"
     )
     assert code == 0
-    assert "base_ms = 6, per_request_ms = 0.2" in out
+    flat = " ".join(out.split())
+    assert "(M = 131,000 in blocks of 16, engine base_ms = 6, per_request_ms = 0.2), requests.csv" in flat
+    assert (
+        "replayed on scenario vllm-v1: llama3-8b-a100-tp1, engine base_ms = 6, per_request_ms = 0.2, blocks"
+        in flat
+    )
     assert "results: check" in out
     assert {f.name for f in (tmp_path / "check").iterdir()} == {
         "config.json", "requests.csv", "summary.json", "validation.png",
@@ -54,12 +60,20 @@ def test_another_engine_has_an_error_and_the_fit_takes_it_away(kvgym, served, tm
         "within 1%",
     ):
         assert words in out
+    assert out.count("error = simulated") == 1
+    _, before, after = out.split("vllm_v1 on ")
+    assert "early-2024" in before.partition("ttft")[0]
+    assert "early-2024" not in after
+    assert after.partition("ttft")[0].count("engine") == 1
     summary = json.loads((tmp_path / "fit" / "summary.json").read_text())
     assert summary["metrics"]["tbt"]["p50"]["error"] < -0.01
     assert abs(summary["fitted"]["metrics"]["tbt"]["p50"]["error"]) < 0.01
     assert summary["fit"]["loss"] < summary["fit"]["loss_before"]
     assert not (tmp_path / "fit" / "validation.png").exists()
+    shown = [f"{100 * summary['fit'][name]:.1f}%" for name in ("mean_error_before", "mean_error")]
+    assert f"mean size of the errors of token times and latencies {shown[0]} before, {shown[1]} after" in out
     config = json.loads((tmp_path / "fit" / "config.json").read_text())
+    assert "early-2024" not in config["scenario"]["summary"]
     assert config["scenario"]["engine"]["base_ms"] == summary["fit"]["base_ms"]
 
 
@@ -78,6 +92,50 @@ def test_a_server_that_is_faster_than_the_kernels_gets_no_overhead(kvgym, tmp_pa
     assert code == 0
     assert "warning: no overhead brings the simulation within 50%" in out
     assert "use it" not in out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--hardware", "llama3-8b-a100-tp1"),
+        (
+            "--hardware",
+            "llama2-7b-a100-tp1",
+            "--policy",
+            "vllm_v1:max_num_seqs=16,max_num_batched_tokens=512",
+        ),
+        ("--engine", "base_ms=9", "--kv-capacity", 20000, "--workers", 2, "--router", "round_robin"),
+        ("--columns", "arrival=at,first_token_time=first,prompt=size", "--time-unit", "ms"),
+    ],
+)
+def test_the_command_that_is_shown_compares_on_the_same(kvgym, served, tmp_path, options):
+    if "--columns" in options:
+        rows = pl.read_csv(served).rename(
+            {"arrival_time": "at", "first_token_time": "first", "prompt_len": "size"}
+        )
+        times = [(pl.col(name) * 1e3).round(6) for name in ("at", "first", "finish_time")]
+        rows.with_columns(times).write_csv(tmp_path / "log.csv")
+        served = "log.csv"
+    code, out, _ = kvgym("validate", "--requests", served, *options, "--no-picture", "-o", "check")
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if line.startswith("replayed on")]
+    assert line.startswith("replayed on scenario vllm-v1: ")
+    program, *arguments = shlex.split(line.partition("any scheduler: ")[2])
+    assert program == "kvgym"
+    code, out, err = kvgym(*arguments, "--no-report", "--no-progress", "-o", "compared")
+    assert code == 0, err
+    (run,) = pl.read_csv(tmp_path / "compared" / "runs.csv").to_dicts()
+    metrics = json.loads((tmp_path / "check" / "summary.json").read_text())["metrics"]
+    assert run["e2e_latency_mean"] == pytest.approx(metrics["e2e_latency"]["mean"]["simulated"], rel=1e-5)
+    assert run["ttft_p99"] == pytest.approx(metrics["ttft"]["p99"]["simulated"], rel=1e-5)
+
+
+def test_a_log_under_the_names_of_a_known_format_is_compared_as_it_was_replayed(kvgym, served, tmp_path):
+    names = {"arrival_time": "timestamp", "prompt_len": "input_length", "output_len": "output_length"}
+    rows = pl.read_csv(served).drop("start_time")
+    rows.rename(names).write_csv(tmp_path / "log.csv")  # Mooncake's, in milliseconds
+    out = kvgym("validate", "--requests", "log.csv", "--no-picture", "-o", "check")[1]
+    assert "--trace log.csv --trace-format table -p vllm_v1" in out
 
 
 def test_long_requests(kvgym, served):

@@ -47,7 +47,9 @@ def test_traces_name_scenarios_and_their_rate_is_that_of_the_requests_in_use(tmp
 
 def test_a_cluster_says_who_routes():
     made = build_scenario(BASE, workers=2, router="uniform_random")
-    assert made.summary.startswith("2 workers, uniform_random: llama2-70b-a100-tp2 (M = 16,492), lmsys, ")
+    assert made.summary.startswith(
+        "2 workers, uniform_random: llama2-70b-a100-tp2 (M = 16,492, engine vllm-2023), lmsys, "
+    )
     assert describe_scenario(made, ["round_robin"]).startswith("2 workers, round_robin: ")
     assert describe_scenario(made, ["round_robin", "uniform_random"]).startswith("2 workers, 2 routers: ")
     assert describe_scenario(load_scenario(BASE), ["round_robin"]).startswith("llama2-70b-a100-tp2 (M = ")

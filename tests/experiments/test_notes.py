@@ -3,10 +3,10 @@
 import pytest
 
 from kvgym.baselines.iteration_level import VLLM_RULES
-from kvgym.batch_time.unit import UnitBatchTime
+from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.notes import merge_notes, merge_point_notes, rule_notes
+from kvgym.experiments.scenario import load_scenario
 from kvgym.policy import POLICIES
-from kvgym.simulator.system import System
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,18 @@ def test_one_line(notes: list[tuple[int, str]], expected: list[str]) -> None:
 
 def test_rules() -> None:
     infos = [POLICIES[name].info for name in ("vllm", "fcfs", "vllm_v1")]
-    lost = System(kv_capacity=10, batch_time=UnitBatchTime())
+    lost = load_scenario("a100-llama3-8b")
     assert rule_notes(infos, lost) == [
-        "vllm and vllm_v1 run under progress_on_evict = lost, requeue = arrival; its engine has recompute, front, as "
-        "scenario vllm-v1."
+        "vllm and vllm_v1 run under progress_on_evict = lost, requeue = arrival, blocks of 16, engine early-2024; its "
+        "engine has recompute, front. --scenario vllm-v1 has these rules, blocks of 16, engine vllm-2024 on "
+        "llama3-8b-a100-tp1; another engine: --engine."
     ]
-    own = System(kv_capacity=10, batch_time=UnitBatchTime(), **dict(VLLM_RULES))
-    assert rule_notes(infos, own) == []
+    figures = build_scenario(lost, engine="base_ms=6", block_size=1)
+    assert "blocks of 1, engine base_ms = 6; its engine" in rule_notes(infos, figures)[0]
+    slots = load_scenario("mc-sf-model-1")
+    assert "requeue = arrival, blocks of 1; its engine" in rule_notes(infos, slots)[0]
+    assert dict(VLLM_RULES).items() <= load_scenario("vllm-v1").system.model_dump().items()
+    assert rule_notes(infos, load_scenario("vllm-v1")) == []
     assert rule_notes(infos[1:2], lost) == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,34 @@ def test_rates_and_slices(folder: Path) -> None:
     assert Load(base).at(2.0).make_workload().mean_rate == pytest.approx(2.0)
 
 
+def test_the_trace_of_a_scenario_is_told_like_any_other(folder: Path) -> None:
+    untold = written(folder, workload={"trace": "data/log.csv", "columns": {"output": "completion_tokens"}})
+    with pytest.raises(TraceFormatError) as caught:
+        load_scenario(untold).make_workload()
+    (advice,) = re.findall(r'Name them: --columns "(.*)"', str(caught.value))
+    (field,) = re.findall(r"columns: {.*}", caught.value.details)
+    told = build_scenario(str(untold), columns=advice, time_unit="ms")
+    assert told.make_workload().sample(0).arrival_time.tolist() == [k / 1000 for k in range(8)]
+    assert told.workload["lengths"]["path"].endswith("log.csv")
+    part = build_scenario(str(untold), columns="arrival=when")  # the others as the scenario has them
+    assert part.workload["lengths"]["columns"] == {"output": "completion_tokens", "arrival": "when"}
+    fields = yaml.safe_load(field)
+    by_hand = load_scenario(written(folder, workload={"trace": "data/log.csv", **fields}))
+    assert by_hand.make_workload().sample(0).arrival_time.tolist() == list(range(8))
+    with pytest.raises(ConfigError, match="format azure has its own"):
+        build_scenario(str(untold), trace_format="azure")
+    for other in (
+        {"columns": "arrival=when"},
+        {"time_unit": "ms"},
+        {"trace_format": "azure"},
+        {"rate_scale": 2},
+    ):
+        with pytest.raises(
+            ConfigError, match=f"^{next(iter(other))}: for traces, and this workload is none; give"
+        ):
+            build_scenario("a100-llama3-8b", **other)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -83,7 +112,7 @@ def test_rates_and_slices(folder: Path) -> None:
         ({"workload": {**TRACE, "lengths": {}}}, "trace and lengths exclude each other"),
         ({"workload": {**TRACE, "trace": "log.csv"}}, "log.csv: no such file"),
         ({"workload": {**TRACE, "colums": {}}}, "colums: there is no such field"),
-        ({"workload": {**TRACE, "rate": 2}}, "log.csv has arrival times: speed it up or slow it down with rate_scale"),
+        ({"workload": {**TRACE, "rate": 2}}, "has arrival times: speed it up or slow it down with rate_scale (--rate-"),
         ({"workload": {**TRACE, "ttft_slo": 0}}, "ttft_slo: Input should be greater than 0"),
         ({"warm_up": "soon"}, "warm_up = 'soon': expected seconds"),
         ({"warm_up": 7.5}, "leave nothing to measure of 8 requests"),

@@ -7,7 +7,15 @@ import pytest
 from served_logs import TRUE, scenario, served
 
 from kvgym.errors import ConfigError
-from kvgym.validation.replay import METRICS, STATISTICS, loss, replay_log, summed_up, without_long
+from kvgym.validation.replay import (
+    METRICS,
+    STATISTICS,
+    loss,
+    mean_error,
+    replay_log,
+    summed_up,
+    without_long,
+)
 from kvgym.validation.results import replay_summary
 
 
@@ -37,6 +45,14 @@ def test_a_slower_engine_shows_as_slower_tokens(log):
     assert 0 < tokens["mean"].error.low < tokens["mean"].error.value < tokens["mean"].error.high
     assert loss(replay) > 0.2
     assert replay.totals()["makespan"][1] > replay.totals()["makespan"][0]
+
+
+def test_the_mean_error_is_of_the_errors_that_are_shown(log):
+    replay = replay_log(log, scenario(engine=TRUE), "vllm")
+    assert mean_error(replay) == pytest.approx(0, abs=1e-9)
+    slower = replace(replay, log=replace(log, ttft=log.ttft / 0.87, e2e_latency=log.e2e_latency / 0.87))
+    assert all(d.error.value == pytest.approx(-0.13) for d in slower.differences())
+    assert mean_error(slower) == pytest.approx(0.13)
 
 
 def test_statistics_by_hand():

@@ -12,9 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trace_files import write
 
+from kvgym.batch_time.unit import UnitBatchTime
 from kvgym.errors import ConfigError, TraceFormatError
-from kvgym.workloads import load_trace, make_workload, read_trace
-from kvgym.workloads.traces.own_table import ALIASES, OwnTable, plain_name
+from kvgym.export.run_folder import save_run
+from kvgym.runner import simulate
+from kvgym.simulator.system import System
+from kvgym.workloads import RequestTable, load_trace, make_workload, read_trace
+from kvgym.workloads.traces.clock import plain_name
+from kvgym.workloads.traces.own_table import ALIASES, OwnTable
 
 TABLE = "when,in,out,tier\n10,5,6,1\n11.5,7,8,2\n"
 MAPPING = {"arrival": "when", "prompt": "in", "output": "out"}
@@ -122,6 +127,11 @@ def test_without_times(tmp_path):
         (TABLE.replace("11.5", "-1"), {"columns": MAPPING}, "line 3, column 'when': '-1'; expected a number of sec"),
         (TABLE.replace("10,", "10/05/24,"), {"columns": MAPPING}, "line 2, column 'when': '10/05/24'; expected a time"),
         (TABLE.replace("10,", "2024-05-10,"), {"columns": MAPPING}, "expected a time such as"),
+        (TABLE.replace("11.5", "yesterday"), {"columns": MAPPING}, "line 3, column 'when': 'yesterday'; expected a "
+         "number of seconds ≥ 0, or a time such as 2023-11-16 18:15:46.6805900 or 2024-05-10T00:00:00+00:00 (ISO"),
+        (TABLE.replace("10,", "02/03/2026 09:00:00,"), {"columns": MAPPING, "time_unit": "s"}, "(ISO 8601) in every r"),
+        (TABLE.replace("11.5", "2024-05-10 08:00:00Z"), {"columns": MAPPING},
+         "expected a number of seconds ≥ 0; dates are read where every row has one"),
         (TABLE.replace("10,", "2024-05-10 08:00:00Z,"), {"columns": MAPPING}, "line 3, column 'when': '11.5'; expect"),
     ],
 )  # fmt: skip
@@ -129,6 +139,62 @@ def test_mistakes(text, options, says, tmp_path):
     with pytest.raises((TraceFormatError, ConfigError)) as caught:
         load_trace(write(tmp_path, text), **options)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("arrival_time", "prompt_len", "output_len"),
+        ("timestamp", "input_length", "output_length"),  # of Mooncake, whose times are milliseconds
+        ("Timestamp", "Request tokens", "Response tokens"),  # of BurstGPT
+        ("arrived_at", "num_prefill_tokens", "num_decode_tokens"),  # of Vidur's
+    ],
+)
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_dates_are_dates_under_the_names_of_a_known_format(names, suffix, tmp_path):
+    for first, second in (
+        (1772438400036, 1772438401536),
+        (1772438400.036, 1772438401.536),
+        ("2026-03-02T09:00:00.036+01:00", "2026-03-02T08:00:01.536Z"),
+    ):
+        frame = pl.DataFrame({names[0]: [first, second], names[1]: [5, 6], names[2]: [7, 8]})
+        path = tmp_path / f"log{suffix}"
+        getattr(frame, {".csv": "write_csv", ".jsonl": "write_ndjson", ".parquet": "write_parquet"}[suffix])(
+            path
+        )
+        trace = load_trace(path)
+        assert trace.format == "table"
+        np.testing.assert_allclose(trace.arrival_time, [0, 1.5], atol=3e-7)
+        assert any("since 1970" in note or "Times are dates" in note for note in trace.notes)
+        told = load_trace(path, columns=dict(zip(("arrival", "prompt", "output"), names, strict=True)))
+        assert told.arrival_time.tolist() == trace.arrival_time.tolist()
+
+
+def test_the_unit_of_small_numbers_is_noted(tmp_path):
+    own = load_trace(write(tmp_path, "arrival_time,prompt_len,output_len\n36,1,1\n425,1,1\n"))
+    assert (own.format, own.arrival_time.tolist()) == ("kvgym", [36, 425])
+    assert (
+        "Times are read as seconds: nothing says otherwise (another unit: --time-unit ms, us or ns)."
+        in own.notes
+    )
+    mooncake = load_trace(write(tmp_path, "timestamp,input_length,output_length\n36,1,1\n425,1,1\n"))
+    assert "Times are in milliseconds, as format mooncake has them" in mooncake.notes[1]
+    assert not any("Times are" in note for note in load_trace(tmp_path / "trace.csv", "mooncake").notes)
+
+
+def test_what_a_run_wrote_is_read_as_it_was_written(tmp_path):
+    times = [1772438400.25, 1772438402.5]
+    table = RequestTable.from_columns(arrival_time=times, prompt_len=[4, 5], output_len=[2, 2])
+    save_run(simulate(System(100, UnitBatchTime()), table, "fcfs"), tmp_path / "run")
+    trace = load_trace(tmp_path / "run" / "requests.csv")
+    assert (trace.format, trace.arrival_time.tolist()) == ("kvgym", times)
+    assert not any("Times are" in note for note in trace.notes)
+
+
+def test_a_name_of_kvgyms_own_goes_first(tmp_path):
+    rows = "2026-03-02 09:00:00Z,7,4,9,4\n2026-03-02 09:00:02Z,9,5,8,5\n"
+    trace = load_trace(write(tmp_path, f"arrival_time,ts,prompt_len,input_len,output_len\n{rows}"))
+    assert (trace.arrival_time.tolist(), trace.prompt_len.tolist()) == ([0, 2], [4, 5])
 
 
 def test_ambiguity_ends_with_a_mapping(tmp_path):

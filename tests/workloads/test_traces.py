@@ -158,7 +158,7 @@ def test_harmless_variations(text: bytes, tmp_path):
 def test_zero_lengths_are_dropped_and_counted(tmp_path):
     table = read_trace(write(tmp_path, OWN + "0,5,6\n1,0,3\n2,4,0\n"))
     assert len(table) == 1
-    assert table.notes[1] == "2 of 3 rows with a prompt or output of length 0 were dropped."
+    assert table.notes[2] == "2 of 3 rows with a prompt or output of length 0 were dropped."
 
 
 def test_failures_of_burstgpt_are_dropped_and_counted(tmp_path):
@@ -215,7 +215,7 @@ def test_window_scale_and_limits(tmp_path):
     table = read_trace(path, start=2, end=8, rate_scale=2, max_requests=4)
     assert table.arrival_time.tolist() == [0, 0.5, 1, 1.5]
     assert table.prompt_len.tolist() == [12, 13, 14, 15]
-    assert table.notes[1:] == (
+    assert table.notes[2:] == (
         "6 of 10 requests lie in the chosen window.",
         "The first 4 of 6 requests are used.",
     )

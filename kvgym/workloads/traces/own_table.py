@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from difflib import SequenceMatcher, get_close_matches
-from typing import Any
+
+import yaml
 
 from kvgym.errors import ConfigError, TraceFormatError, shown, some
+from kvgym.workloads.traces.clock import UNITS, plain_name, time_kind, without_unit
 from kvgym.workloads.traces.source import SourceFile
-from kvgym.workloads.traces.values import DATE, DECIMAL_COMMA, PER_SECOND, Column, Columns, to_seconds
+from kvgym.workloads.traces.values import Column, Columns, to_seconds
 
 OWN_COLUMNS = (
     Column("arrival_time", "arrival_time", "seconds"),
@@ -57,27 +57,6 @@ _HINTS = {
 }
 """Words in names that are not known, but lead to a guess in a suggestion."""
 
-UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
-"""Units of times by their symbols."""
-
-_UNIT_WORDS = {
-    word: unit
-    for unit, words in {
-        "seconds": "s sec secs second seconds",
-        "milliseconds": "ms msec millis millisecond milliseconds",
-        "microseconds": "us usec micros microsecond microseconds",
-        "nanoseconds": "ns nsec nano nanos nanosecond nanoseconds",
-    }.items()
-    for word in words.split()
-}
-_EPOCH = (datetime(2015, 1, 1, tzinfo=timezone.utc), datetime(2040, 1, 1, tzinfo=timezone.utc))
-
-
-def plain_name(name: str) -> str:
-    """Return the name of a column in small letters, with ``_`` between words: ``startTime`` is ``start_time``."""
-    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    return re.sub(r"[^a-z0-9]+", "_", parted.lower()).strip("_")
-
 
 def alias_table() -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
     """Return headings and rows of the table of known names, as docs/traces.md shows it."""
@@ -90,14 +69,18 @@ class OwnTable:
     """The format of tables with one row per request and any names; see docs/traces.md.
 
     Attributes:
-        mapping: names of columns in the file by what they are: keys of :data:`SHORT` or of :data:`OWN_COLUMNS`.
+        mapping: names of columns in the file by what they are: keys of :data:`SHORT` or targets of ``columns``.
             ``arrival="none"`` says that there are no times.
         time_unit: key of :data:`UNITS`; None = told by the values or the name where that leaves no doubt, else
             seconds.
+        columns: what there may be, kvgym's own columns unless more is read.
+        aliases: names that are known for them.
     """
 
     mapping: Mapping[str, str] = field(default_factory=dict)
     time_unit: str | None = None
+    columns: tuple[Column, ...] = OWN_COLUMNS
+    aliases: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: ALIASES)
     name: str = "table"
     description: str = "any table, CSV, JSON or Parquet: usual names of columns, or --columns; docs/traces.md"
     zero: str = "a prompt or output of length 0"
@@ -110,7 +93,7 @@ class OwnTable:
         Raises:
             ConfigError: a key or a unit that there is not.
         """
-        valid = [*SHORT, *(c.target for c in OWN_COLUMNS)]
+        valid = [*SHORT, *(c.target for c in self.columns)]
         for key, name in self.mapping.items():
             if key not in valid:
                 meant = f"{name}={key}" if name in valid else f"{_meant(key)}={name}" if _meant(key) else ""
@@ -123,23 +106,42 @@ class OwnTable:
 
     def matches(self, names: tuple[str, ...]) -> bool:
         """Whether a file with these columns or keys can be read without being told more."""
-        return not self._resolve(names)[1]
+        return not self.resolve(names)[1]
 
-    def complaint(self, names: tuple[str, ...]) -> str:
-        """Return what is missing, or in doubt, about a file with these columns, and the mapping to give."""
-        problems = self._resolve(names)[1]
-        return f"found columns {some(names, 60) or 'none'}: {'; '.join(problems)}. Name them: {self.mapping_of(names)}"
+    def refusal(self, source: SourceFile, what: str = "") -> TraceFormatError:
+        """Return the error about a file: what is missing, or in doubt, and the mapping to give.
+
+        Args:
+            source: the file, which does not match.
+            what: what to say of it first, ``"unknown format; "``.
+        """
+        names, problems = source.names, "; ".join(self.resolve(source.names)[1])
+        found = f"found columns {some(names, 60) or 'none'}: {problems}"
+        message = f"{source.path}: {what}{found}. Name them: {self.mapping_of(names)}"
+        return TraceFormatError(
+            message,
+            f"{message}\nin a scenario file, beside trace, and in Python: {self.field_of(names)}\n"
+            "arrival=none where there are no times; kvgym list traces shows the formats that are known",
+        )
 
     def mapping_of(self, names: tuple[str, ...]) -> str:
         """Return the option that maps the columns of a file; those that are not known by how their names look."""
-        found, _ = self._resolve(names)
+        return f'--columns "{",".join(f"{short}={name}" for short, name in self._guessed(names).items())}"'
+
+    def field_of(self, names: tuple[str, ...]) -> str:
+        """Return the same as :meth:`mapping_of`, as a scenario file has it."""
+        return yaml.safe_dump(
+            {"columns": self._guessed(names)}, sort_keys=False, default_flow_style=True, width=10**6
+        )[1:-2]
+
+    def _guessed(self, names: tuple[str, ...]) -> dict[str, str]:
+        found, _ = self.resolve(names)
         left = [name for name in names if name not in found.values()]
         for target in SHORT.values():
             if target not in found and (near := _nearest(target, left)):
                 found[target] = near
                 left.remove(near)
-        given = {short: found.get(target, "NAME") for short, target in SHORT.items()}
-        return f'--columns "{",".join(f"{short}={name}" for short, name in given.items())}"'
+        return {short: found.get(target, "NAME") for short, target in SHORT.items()}
 
     def read(self, source: SourceFile, tokenizer: object) -> tuple[Columns, list[str]]:
         """Return the columns in file order, times in seconds, and notes.
@@ -147,30 +149,29 @@ class OwnTable:
         Raises:
             TraceFormatError: a column is missing or in doubt, or a value is wrong.
         """
-        found, problems = self._resolve(source.names)
+        found, problems = self.resolve(source.names)
         if problems:
-            raise TraceFormatError(f"{source.path}: {self.complaint(source.names)}")
-        kinds = {c.target: c.kind for c in OWN_COLUMNS}
+            raise self.refusal(source)
+        kinds = {c.target: c.kind for c in self.columns}
         notes = []
         if "arrival_time" in found:
             name = found["arrival_time"]
-            kinds["arrival_time"], how = self._time_kind(name, source.first_row().get(name))
+            kinds["arrival_time"], how = time_kind(name, source.first_value(name), self.time_unit)
             notes.append(f"Times are {how}.")
         data = source.columns([Column(name, target, kinds[target]) for target, name in found.items()])
         if "arrival_time" in found:
             data["arrival_time"] = to_seconds(data["arrival_time"], kinds["arrival_time"])
-        short = {target: word for word, target in SHORT.items()}
-        used = ", ".join(f"{short.get(target, target)} = {name}" for target, name in found.items())
-        ignored = [name for name in source.names if name not in found.values()]
-        notes.insert(0, f"Columns: {used}{'; ignored: ' + ', '.join(ignored) if ignored else ''}.")
-        return data, notes
+        return data, [columns_note(found, source.names), *notes]
 
-    def _resolve(self, names: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
-        """Return the name of each column by its target, and what is missing or in doubt."""
+    def resolve(self, names: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
+        """Return the name of each column by its target, and what is missing or in doubt.
+
+        A column that is called what kvgym calls it goes before those with other names.
+        """
         given = {SHORT.get(key, key): name for key, name in self.mapping.items()}
         untimed = given.get("arrival_time") == "none" and "none" not in names
         found, problems = {}, []
-        for column in OWN_COLUMNS:
+        for column in self.columns:
             target = column.target
             if target == "arrival_time" and untimed:
                 continue
@@ -178,7 +179,8 @@ class OwnTable:
                 known = [name for name in names if name == given[target]]
                 missing = f"there is no {given[target]!r}"
             else:
-                known = [name for name in names if self._known(name, target) and name not in given.values()]
+                free = [name for name in names if name not in given.values()]
+                known = [target] if target in free else [name for name in free if self._known(name, column)]
                 missing = f"none is known as the {_word(target)}"
             if len(known) == 1:
                 found[target] = known[0]
@@ -188,35 +190,23 @@ class OwnTable:
                 problems.append(missing)
         return found, problems
 
-    @staticmethod
-    def _known(name: str, target: str) -> bool:
+    def _known(self, name: str, column: Column) -> bool:
         """Whether a name stands for a column without a mapping; times may name their unit."""
         plain = plain_name(name)
-        if target == "arrival_time":
-            stem, _, last = plain.rpartition("_")
-            plain = stem if stem and last in _UNIT_WORDS else plain
-        return plain in ALIASES.get(target, (target,))
+        known = self.aliases.get(column.target, (column.target,))
+        return plain in known or (column.kind == "seconds" and without_unit(plain) in known)
 
-    def _time_kind(self, name: str, value: Any) -> tuple[str, str]:
-        """Return the kind of a column of times by its first value, and how it was told."""
-        if self.time_unit is not None:
-            return UNITS[self.time_unit], f"in {UNITS[self.time_unit]}, as told"
-        if isinstance(value, datetime) or (isinstance(value, str) and re.match(DATE, value.strip())):
-            return "datetime", "dates, counted from the first"
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number_like = isinstance(value, str) and re.fullmatch(DECIMAL_COMMA, value.strip())
-            return ("seconds", "numbers") if number_like else ("datetime", "dates")
-        word = plain_name(name).rpartition("_")[2]
-        if word in _UNIT_WORDS:
-            return _UNIT_WORDS[word], f"in {_UNIT_WORDS[word]}, as {name} says"
-        for unit, per_second in PER_SECOND.items():
-            seconds = number / per_second
-            if _EPOCH[0].timestamp() <= seconds < _EPOCH[1].timestamp():
-                day = datetime.fromtimestamp(seconds, timezone.utc).date()
-                return unit, f"{unit} since 1970, counted from the first, of {day}"
-        return "seconds", "read as seconds: nothing says otherwise (another unit: --time-unit ms, us or ns)"
+
+def columns_note(found: Mapping[str, str], names: Sequence[str]) -> str:
+    """Return the note on what the columns of a file were read as.
+
+    Args:
+        found: names of columns by target.
+        names: of all columns.
+    """
+    used = ", ".join(f"{_word(target)} = {name}" for target, name in found.items())
+    ignored = [name for name in names if name not in found.values()]
+    return f"Columns: {used}{'; ignored: ' + ', '.join(ignored) if ignored else ''}."
 
 
 def _meant(key: str) -> str:

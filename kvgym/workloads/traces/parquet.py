@@ -32,6 +32,13 @@ def parquet_rows(path: Path, names: Sequence[str]) -> list[dict[str, Any]]:
         return rows
 
 
+def parquet_first(path: Path, name: str) -> Any:
+    """Return the first value of a column, None where there is none; errors as :func:`parquet_names`."""
+    with _reading(path) as pa, pa.parquet.ParquetFile(path) as file:
+        batch = next(file.iter_batches(batch_size=1, columns=[name]), None)
+        return batch[name][0].as_py() if batch is not None and len(batch) else None
+
+
 def parquet_numbers(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]] | None:
     """Return the columns as arrays, masked where values are missing; errors as :func:`parquet_names`.
 

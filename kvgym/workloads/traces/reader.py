@@ -14,10 +14,14 @@ from kvgym.errors import ConfigError, TraceFormatError, shown, some
 from kvgym.registry import Registry
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
+from kvgym.workloads.traces.clock import AS_SECONDS, dated_kind
 from kvgym.workloads.traces.own_table import OWN_COLUMNS, OwnTable
 from kvgym.workloads.traces.source import SourceFile
 from kvgym.workloads.traces.trace import NO_TIMES, Trace
-from kvgym.workloads.traces.values import Column, Columns, to_seconds
+from kvgym.workloads.traces.values import PER_SECOND, Column, Columns, to_seconds
+
+WRITTEN = "num_evictions"
+"""Column of the ``requests.csv`` of a run, and of no log: whose times are certain."""
 
 Tokenizer = Callable[[str], "int | Sized"]
 """Text to a number of tokens, or to the tokens themselves."""
@@ -51,6 +55,26 @@ class TableFormat:
     def matches(self, names: tuple[str, ...]) -> bool:
         """Whether a file with these columns or keys is of this format."""
         return all(c.source in names for c in self.columns if c.required)
+
+    def fits(self, source: SourceFile) -> bool:
+        """Whether the times of a file that matches may be this format's: its numbers are no dates, and no texts."""
+        clock = self._clock(source)
+        return clock is None or dated_kind(source.first_value(clock.source)) is None
+
+    def time_note(self, source: SourceFile) -> list[str]:
+        """Return the note on the unit of times in a file whose format was detected; none where it is certain."""
+        clock = self._clock(source)
+        if clock is None:
+            return []
+        known = f"in {clock.kind}, as format {self.name} has them (another unit: --time-unit s, ms, us or ns)"
+        return [f"Times are {AS_SECONDS if self.own_clock else known}."]
+
+    def _clock(self, source: SourceFile) -> Column | None:
+        """Return the column of times that are numbers of an unsaid unit, None where there is none."""
+        if self.own_clock and WRITTEN in source.names:
+            return None
+        times = (c for c in self.columns if c.target == "arrival_time" and c.kind in PER_SECOND)
+        return next((c for c in times if c.source in source.names), None)
 
     def read(self, source: SourceFile, tokenizer: Tokenizer) -> tuple[Columns, list[str]]:
         """Return the columns in file order, times in seconds, and notes."""
@@ -269,6 +293,8 @@ def _read(path: str | Path, chosen: Format | None, tokenizer: Tokenizer) -> Trac
     if chosen is None:
         chosen = _detect(source)
     data, notes = chosen.read(source, tokenizer)
+    if how == "detected" and isinstance(chosen, TableFormat):
+        notes += chosen.time_note(source)
     num_rows = len(data["prompt_len"])
     sha256 = source.contents[0]
     has_times = "arrival_time" in data
@@ -355,16 +381,12 @@ def read_trace(
 
 
 def _detect(source: SourceFile) -> Format:
-    """Return the first format whose columns the file has."""
-    for name in FORMATS:
-        if FORMATS[name].matches(source.names):
-            return FORMATS[name]
-    message = f"{source.path}: unknown format; {OwnTable().complaint(source.names)}"
-    raise TraceFormatError(
-        message,
-        f"{message}\ncolumns likewise in YAML and Python; arrival=none where there are no times\n"
-        f"known formats (kvgym list traces): {', '.join(FORMATS)}",
-    )
+    """Return the first format whose columns the file has, and whose times; names alone do not tell a unit."""
+    matching = [FORMATS[name] for name in FORMATS if FORMATS[name].matches(source.names)]
+    fitting = (f for f in matching if not isinstance(f, TableFormat) or f.fits(source))
+    if matching:
+        return next(fitting, matching[0])
+    raise OwnTable().refusal(source, "unknown format; ")
 
 
 def _to_int(name: str, column: NDArray[Any]) -> NDArray[Any]:

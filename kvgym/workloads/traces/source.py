@@ -25,8 +25,17 @@ from numpy.typing import NDArray
 
 from kvgym.errors import TraceFormatError, shown, some
 from kvgym.workloads.base import TRACE_SUFFIXES
-from kvgym.workloads.traces.parquet import parquet_names, parquet_numbers, parquet_rows
-from kvgym.workloads.traces.values import DECIMAL_COMMA, KINDS, Column, Columns, parse_times, parse_value
+from kvgym.workloads.traces.parquet import parquet_first, parquet_names, parquet_numbers, parquet_rows
+from kvgym.workloads.traces.values import (
+    DECIMAL_COMMA,
+    KINDS,
+    PER_SECOND,
+    Column,
+    Columns,
+    is_date,
+    parse_times,
+    parse_value,
+)
 
 _SNIFF = 1 << 16
 
@@ -136,10 +145,13 @@ class SourceFile:
             return fast if fast is not None else self._checked_columns(present, self._csv_rows())
         return self._checked_columns(present, self._complete_records(absent))
 
-    def first_row(self) -> Mapping[str, Any]:
-        """Return the first row, or record, by name; empty where there is none."""
-        rows = self._csv_rows() if self.container == "csv" else self.records(*self.names)
-        return next(rows, ("", {}))[1]
+    def first_value(self, name: str) -> Any:
+        """Return the value of a column, or key, in the first row; None where there is none."""
+        if self.container == "parquet":
+            return parquet_first(self.path, name)
+        rows: Iterator[tuple[str, Mapping[str, Any]]]
+        rows = self._csv_rows() if self.container == "csv" else self.records(name)
+        return next(rows, ("", {}))[1].get(name)
 
     def records(self, *keys: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield (place, record) for every record of a JSON, JSONL or Parquet file, of Parquet with these keys only."""
@@ -226,7 +238,7 @@ class SourceFile:
                     lists[c.target].append(parse_value(value, c.kind))
                 except ValueError:
                     raise TraceFormatError(
-                        f"{self.path}, {place}, column {shown(c.source)}: {_wrong(value, c.kind)}"
+                        f"{self.path}, {place}, column {shown(c.source)}: {_wrong(value, c)}"
                     ) from None
         types = {c.target: np.int64 if c.kind == "datetime" else np.float64 for c in columns}
         return {target: np.array(values, types[target]) for target, values in lists.items()}
@@ -247,15 +259,28 @@ def _delimiter(header: str) -> str:
     return next((sign for sign in DELIMITERS if sign in plain), ",")
 
 
-def _wrong(value: Any, kind: str) -> str:
+def _wrong(value: Any, column: Column) -> str:
     """Return what is wrong with a value, and what would be right."""
-    expected = f"expected {KINDS[kind].expected}"
+    expected = f"expected {KINDS[column.kind].expected}"
     if isinstance(value, str) and not value.strip():
-        zero = ", write 0, which drops the row with a note," if kind == "tokens" else ""
+        zero = ", write 0, which drops the row with a note," if column.kind == "tokens" else ""
         return f"the cell is empty; {expected}: fill it in{zero} or remove the row"
     if isinstance(value, str) and re.fullmatch(DECIMAL_COMMA, value.strip()):
         expected += ", with a point before decimals"
+    elif column.is_moment and column.kind in PER_SECOND and is_date(value):
+        expected += "; dates are read where every row has one and neither a format nor a unit is told"
+    elif column.is_moment and column.kind in PER_SECOND and _is_text(value):
+        expected += f", or {KINDS['datetime'].expected} in every row"
     return f"{'nothing' if value is None else repr(value)[:80]}; {expected}"
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value is a text that is no number."""
+    try:
+        float(value)
+    except (TypeError, ValueError, OverflowError):
+        return isinstance(value, str)
+    return False
 
 
 def _validated(arrays: Mapping[str, NDArray[Any]], columns: Sequence[Column]) -> Columns | None:

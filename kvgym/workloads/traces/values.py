@@ -51,6 +51,11 @@ class Column:
     kind: str
     required: bool = True
 
+    @property
+    def is_moment(self) -> bool:
+        """Whether its times are moments of a clock, which may be dates, and no spans."""
+        return self.target.endswith("_time")
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -78,9 +83,16 @@ KINDS: Mapping[str, Kind] = {
     "integer": Kind("a whole number", _whole(-math.inf)),
     **{unit: Kind(f"a number of {unit} ≥ 0", lambda x: (x >= 0) & (x < math.inf)) for unit in PER_SECOND},
     "slo": Kind("a number of seconds ≥ 0, or nothing for no target", lambda x: x >= 0, missing=math.inf),
-    "datetime": Kind("a time such as 2023-11-16 18:15:46.6805900 or 2024-05-10 00:00:00+00:00", bool),
+    "datetime": Kind(
+        "a time such as 2023-11-16 18:15:46.6805900 or 2024-05-10T00:00:00+00:00 (ISO 8601)", bool
+    ),
 }
 """All kinds of columns by name."""
+
+
+def is_date(value: Any) -> bool:
+    """Whether a value is a date, or a text that begins with one."""
+    return isinstance(value, datetime) or (isinstance(value, str) and bool(re.match(DATE, value.strip())))
 
 
 def to_seconds(times: NDArray[Any], kind: str) -> NDArray[np.float64]:

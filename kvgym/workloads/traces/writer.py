@@ -16,8 +16,9 @@ from kvgym.workloads.table import RequestTable
 def write_requests(table: RequestTable, path: str | Path) -> None:
     """Write a table so that :func:`read_trace` returns the same columns, bit for bit.
 
-    Columns carry the names of :class:`RequestTable`, absent ones are left out, and a service-level target
-    of infinity is an empty value. Notes are not written.
+    Times that count from 1970 are read from the first on unless ``format="kvgym"`` is told. Columns carry the names of
+    :class:`RequestTable`, absent ones are left out, and a service-level target of infinity is an empty value. Notes
+    are not written.
 
     Args:
         table: the requests.
