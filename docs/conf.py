@@ -13,7 +13,7 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from docutils import nodes
 from pygments.lexers.special import TextLexer
@@ -168,6 +168,17 @@ def mark_prose(app: Any, doctree: nodes.document, docname: str) -> None:
                     cell["classes"].append("prose")
 
 
+def skip_fields(app: Any, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out the fields of named tuples, whose docstrings call them aliases: the class describes them."""
+    return True if isinstance(value, type(Field.number)) else None
+
+
+class Field(NamedTuple):
+    """A named tuple, for the kind of thing that its fields are."""
+
+    number: int
+
+
 def setup(app: Any) -> None:
     """Write what is generated, before pages are read."""
     write_reference()
@@ -175,4 +186,5 @@ def setup(app: Any) -> None:
     for path in set(GENERATED.iterdir()) - written:  # of a name that is public no longer
         path.unlink()
     app.connect("source-read", resolve_links)
+    app.connect("autodoc-skip-member", skip_fields)
     app.connect("doctree-resolved", mark_prose)
