@@ -161,7 +161,7 @@ def main() -> None:
 def build(python: Path, folder: Path) -> Path:
     """Return a wheel of the repository, made in a copy: setuptools would take modules from an old build, too."""
     copy = folder / "source"
-    left_out = shutil.ignore_patterns("build", "*.egg-info", ".git", ".venv", "results", "__pycache__")
+    left_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "results", "__pycache__")
     shutil.copytree(ROOT, copy, symlinks=True, ignore=left_out)
     command = [str(python), "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(folder), str(copy)]
     run(command, folder, quiet=True)

@@ -247,13 +247,6 @@ def workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def valid_metrics() -> str:
-    """Return the names of all metrics for messages."""
-    from kvgym.metrics import metric_names
-
-    return ", ".join(metric_names())
-
-
 def print_remarks(comparison: Comparison) -> None:
     """Print the notes of a comparison, and why policies failed."""
     for note in comparison.notes:

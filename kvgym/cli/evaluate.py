@@ -123,15 +123,14 @@ def evaluate(
     from kvgym.agents.library import background, is_router, load_agent, load_router
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import compare
-    from kvgym.metrics import metric_info
+    from kvgym.experiments.statistics import less_is_better
     from kvgym.routing import Router
 
     loaded = load_router(agent) if is_router(agent) else load_agent(agent)
     trained = background(agent, loaded)
     routers = split_specs(router or "")
     by = metric or trained.metric
-    if metric_info(by).lower_is_better is None:
-        raise ConfigError(f"{by} has no better or worse; choose another metric")
+    less_is_better(by)  # or it is refused here, before anything is run
     if horizon is None and scenario is None and workload is None and trace is None:
         horizon = trained.horizon
     chosen = build_scenario(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -131,7 +131,21 @@ def _command_of(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def reporting(folder: Path, name: str, again: str) -> Iterator[None]:
+def saying_if_stopped(text: Callable[[], str]) -> Iterator[None]:
+    """Where Ctrl-C ends the block, say what is there and how to go on.
+
+    Args:
+        text: makes what to say then, "" for nothing.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        if told := text():
+            console.err.print(told, markup=False, soft_wrap=True)
+        raise
+
+
+def reporting(folder: Path, name: str, again: str) -> contextlib.AbstractContextManager[None]:
     """Write a report or a figure in the block; where Ctrl-C ends it, say what is there and how to get the rest.
 
     Args:
@@ -139,12 +153,9 @@ def reporting(folder: Path, name: str, again: str) -> Iterator[None]:
         name: file that the block writes.
         again: the command that makes it again.
     """
-    try:
-        yield
-    except KeyboardInterrupt:
-        text = f"stopped before {name} was written; the other results are in {folder}; to get it: {again}"
-        console.err.print(text, markup=False, soft_wrap=True)
-        raise
+    return saying_if_stopped(
+        lambda: f"stopped before {name} was written; the other results are in {folder}; to get it: {again}"
+    )
 
 
 def command_line() -> str:

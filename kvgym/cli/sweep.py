@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +15,15 @@ from kvgym.cli import console
 from kvgym.cli.completion import names
 from kvgym.cli.execution_options import JobsOption, RayOption
 from kvgym.cli.progress import progress_bar
-from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing, reporting
+from kvgym.cli.result_folder import (
+    OutOption,
+    command_line,
+    default_folder,
+    make_folder,
+    replacing,
+    reporting,
+    saying_if_stopped,
+)
 from kvgym.errors import ConfigError, shown, some
 from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
@@ -105,7 +111,9 @@ def sweep(
     folder = make_folder(out or default_folder("sweep", plan.name))
     had_runs = has_runs(folder)
     changed = _changes(plan_of(folder), plan) if had_runs else ""
-    with _saying_how_to_go_on(folder):
+    with saying_if_stopped(
+        lambda: f"interrupted; what was run is kept: {_resuming(folder)}" if has_runs(folder) else ""
+    ):
         with progress_bar(1, progress) as bar:
 
             def advance(text: str, done: int, total: int) -> None:
@@ -132,20 +140,6 @@ def sweep(
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
     if all(played.record.error for played in result.runs.values()):
         raise typer.Exit(1)  # nobody finished: scripts should notice
-
-
-@contextlib.contextmanager
-def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
-    """Where Ctrl-C ends the block, say how to go on with the runs that are kept."""
-    from kvgym.experiments.journal import has_runs
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        if has_runs(folder):
-            text = f"interrupted; what was run is kept: {_resuming(folder)}"
-            console.err.print(text, markup=False, soft_wrap=True)
-        raise
 
 
 def _resuming(folder: Path) -> str:

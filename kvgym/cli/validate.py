@@ -86,6 +86,7 @@ def validate(
     from kvgym.validation.replay import replay_log, without_long
     from kvgym.validation.results import save_replay
     from kvgym.validation.served import read_served, trace_columns
+    from kvgym.workloads.traces.reader import detected_format
 
     told = {} if columns is None else parse_columns(columns)
     log = read_served(requests, columns=told, time_unit=time_unit)
@@ -111,10 +112,11 @@ def validate(
         "kv_capacity": kv_capacity, "block_size": block_size, "workers": workers, "router": router,
         "trace": requests, "columns": of_trace, "time_unit": time_unit, "too_long": "drop" if drop_long else None,
     }  # fmt: skip
-    told_format = {} if same_times(requests, of_trace, time_unit) else {"trace_format": "table"}
-    console.out.print(
-        setup_line(replay, scenario, policy, {**settings, **told_format}), markup=False, soft_wrap=True
-    )
+    if of_trace is None and time_unit is None and detected_format(requests) not in ("kvgym", "table"):
+        settings["trace_format"] = (
+            "table"  # else compare would take it for that format, and its times for others
+        )
+    console.out.print(setup_line(replay, scenario, policy, settings), markup=False, soft_wrap=True)
     if fit is not None:
         print_fit(fit)
     for note in log.notes:
@@ -122,15 +124,6 @@ def validate(
     if picture:
         _picture(replay, folder / "validation.png", fit)
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
-
-
-def same_times(path: Path, columns: str | None, time_unit: str | None) -> bool:
-    """Return whether a trace is read with the times that a log is read with, without being told its format."""
-    from kvgym.experiments.changes import parse_columns
-    from kvgym.workloads import load_trace
-
-    told = {} if columns is None else parse_columns(columns)
-    return load_trace(path, columns=told, time_unit=time_unit).format in ("kvgym", "table")
 
 
 def setup_line(replay: Replay, scenario: str, policy: str, settings: Mapping[str, Any]) -> str:
@@ -143,11 +136,10 @@ def setup_line(replay: Replay, scenario: str, policy: str, settings: Mapping[str
         settings: options of ``kvgym compare`` by name, None where one was not given.
     """
     from kvgym.batch_time.hardware import hardware_label
-    from kvgym.experiments.naming import engine_text
+    from kvgym.experiments.naming import with_engine
 
     found = replay.scenario.resolved()
     where = hardware_label(found.hardware) or f"batch times {found.batch_time.get('kind', '?')}"
-    engine = "" if found.engine is None else f", engine {engine_text(found.engine)}"
     given = [
         part
         for name, value in settings.items()
@@ -155,10 +147,8 @@ def setup_line(replay: Replay, scenario: str, policy: str, settings: Mapping[str
         for part in (f"--{name.replace('_', '-')}", str(value))
     ]
     command = shlex.join(["kvgym", "compare", *given, "-p", policy])
-    blocks = f"blocks of {found.system.block_size}"
-    return (
-        f"replayed on scenario {scenario}: {where}{engine}, {blocks}; the same for any scheduler: {command}"
-    )
+    served = f"{where}{with_engine(replay.scenario)}, blocks of {found.system.block_size}"
+    return f"replayed on scenario {scenario}: {served}; the same for any scheduler: {command}"
 
 
 def difference_table(replay: Replay, *, explained: bool = True) -> Table:

@@ -24,6 +24,7 @@ from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.experiments.statistics import (
     Estimate,
     improvement_interval,
+    less_is_better,
     mean_interval,
     mean_intervals,
     ratio_interval,
@@ -119,9 +120,7 @@ class Comparison:
         Raises:
             ConfigError: the metric has no better or worse.
         """
-        lower = metric_info(metric).lower_is_better
-        if lower is None:
-            raise ConfigError(f"{metric} has no better or worse; choose another metric")
+        lower = less_is_better(metric)
         return improvement_interval(
             self.values(policy, metric), self.values(reference, metric), lower_is_better=lower
         )
@@ -135,9 +134,7 @@ class Comparison:
         Raises:
             ConfigError: the metric has no better or worse.
         """
-        lower = metric_info(metric).lower_is_better
-        if lower is None:
-            raise ConfigError(f"{metric} has no better or worse; choose another metric")
+        lower = less_is_better(metric)
         means = {p: float(self.values(p, metric).mean()) for p in self.policies if p not in self.clairvoyant}
         order = sorted(
             (p for p, mean in means.items() if np.isfinite(mean)),

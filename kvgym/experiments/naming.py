@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kvgym.batch_time.described import is_roofline, roofline_options
 from kvgym.batch_time.hardware import hardware_label
-from kvgym.experiments.scenario import Engine, Scenario
+from kvgym.experiments.scenario import Scenario
 from kvgym.workloads.base import IntRange
 from kvgym.workloads.describing import describe_requests
 
@@ -47,22 +47,22 @@ def describe_hardware(scenario: Scenario) -> str:
     """Return what serves: hardware, memory, engine."""
     system = scenario.make_system()
     where = hardware_label(scenario.hardware) or scenario.batch_time.get("kind") or _of_groups(scenario)
-    engine = scenario.resolved().engine if isinstance(scenario.workers, int) else None
-    with_engine = "" if engine is None else f", engine {engine_text(engine)}"
+    engine = with_engine(scenario) if isinstance(scenario.workers, int) else ""
     blocks = f" in blocks of {system.block_size}" if system.block_size > 1 else ""
     memory = scenario.kv_capacity
     capacity = (
         f"{memory.low:,} to {memory.high:,}" if isinstance(memory, IntRange) else f"{system.kv_capacity:,}"
     )
-    return f"{where} (M = {capacity}{blocks}{with_engine})"
+    return f"{where} (M = {capacity}{blocks}{engine})"
 
 
-def engine_text(engine: Engine) -> str:
-    """Return an engine as texts show it: its name, or ``base_ms = 6, per_request_ms = 0.2``."""
-    if not isinstance(engine, dict):
-        return str(engine)
-    figures = {name: value for name, value in engine.items() if isinstance(value, float | int)}
-    return ", ".join(f"{name} = {value:g}" for name, value in figures.items())
+def with_engine(scenario: Scenario) -> str:
+    """Return the engine of a scenario, to go on with: ``, engine early-2024``, or its figures; "" for none."""
+    engine = scenario.resolved().engine
+    if isinstance(engine, dict):
+        figures = {name: value for name, value in engine.items() if isinstance(value, float | int)}
+        return ", engine " + ", ".join(f"{name} = {value:g}" for name, value in figures.items())
+    return "" if engine is None else f", engine {engine}"
 
 
 def _of_groups(scenario: Scenario) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
 from kvgym.experiments.defaults import SERVER_SCENARIO
-from kvgym.experiments.naming import engine_text
+from kvgym.experiments.naming import with_engine
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.policy import PolicyInfo
 
@@ -119,6 +119,4 @@ def rule_notes(infos: Iterable[PolicyInfo], scenario: Scenario) -> list[str]:
 
 def _setting(scenario: Scenario) -> str:
     """Return blocks of memory and, where there is one, the engine of a scenario, to go on with."""
-    engine = scenario.resolved().engine
-    blocks = f"blocks of {scenario.system.block_size}"
-    return f", {blocks}" if engine is None else f", {blocks}, engine {engine_text(engine)}"
+    return f", blocks of {scenario.system.block_size}{with_engine(scenario)}"

@@ -9,6 +9,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kvgym.errors import ConfigError
+from kvgym.metrics import metric_info
+
 CONFIDENCE = 0.95
 
 _Statistic = Callable[..., NDArray[np.float64]]
@@ -206,3 +209,16 @@ def block_ratio_intervals(
         ends = np.quantile(known, (tail, 1 - tail)) if len(known) and np.isfinite(value) else (np.nan, np.nan)
         found.append(Estimate(float(value), float(ends[0]), float(ends[1]), n))
     return found
+
+
+def less_is_better(name: str) -> bool:
+    """Return whether less of a metric is better.
+
+    Raises:
+        UnknownNameError: there is no such metric.
+        ConfigError: neither more nor less of it is better.
+    """
+    lower = metric_info(name).lower_is_better
+    if lower is None:
+        raise ConfigError(f"{name} has no better or worse; choose another metric")
+    return lower

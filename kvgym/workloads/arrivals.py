@@ -418,3 +418,9 @@ AnyArrivals = Annotated[
     Field(discriminator="kind"),
 ]
 """Any arrival process, told apart by ``kind``."""
+
+
+def mean_rate_of(times: Times) -> float:
+    """Return the gaps over the span of times in order, per second; inf where there is no span."""
+    span = float(times[-1] - times[0]) if len(times) else 0.0
+    return (len(times) - 1) / span if span > 0 else np.inf

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, shown
-from kvgym.workloads.arrivals import ArrivalProcess, PoissonArrivals, Times
+from kvgym.workloads.arrivals import ArrivalProcess, PoissonArrivals, Times, mean_rate_of
 from kvgym.workloads.base import TRACE_SUFFIXES, IntRange, check_size, substream
 from kvgym.workloads.classes import ClassStatistics, RateProfile
 from kvgym.workloads.lengths import Lengths, PairDistribution, draw_index
@@ -68,44 +67,38 @@ class Workload:
     @property
     def mean_rate(self) -> float:
         """Long-run arrivals per second; where a trace's timestamps decide, of the requests that are replayed."""
-        times = self._recorded_times()
-        if times is None:
+        replayed, times = self._replayed(), self._recorded_times()
+        if replayed is None or times is None:
             return self.spec.mean_rate
-        assert isinstance(self.spec.lengths, TraceLengths)
-        span = float(times[-1] - times[0]) if len(times) else 0.0
-        return (len(times) - 1) / span * self.spec.lengths.rate_scale if span > 0 else math.inf
+        return mean_rate_of(times) * replayed[1].rate_scale
 
     @property
     def size(self) -> int | None:
         """The number of requests of every seed; None where that depends on the seed."""
-        asked, duration, rows = self.spec.num_requests, self.spec.duration, self._rows()
-        if rows is None:
+        asked, duration, replayed = self.spec.num_requests, self.spec.duration, self._replayed()
+        if replayed is None:
             return asked if isinstance(asked, int) else None
+        trace, source, rows = replayed
         if duration is None and not isinstance(asked, IntRange):
             return len(rows) if asked is None else min(asked, len(rows))
-        times, source = self._recorded_times(), self.spec.lengths
-        assert isinstance(source, TraceLengths)
-        assert self.trace is not None
-        spread = self.trace.batched if source.debatch is None else source.debatch
+        times = self._recorded_times()
+        spread = trace.batched if source.debatch is None else source.debatch
         return len(times) if times is not None and isinstance(duration, int | float) and not spread else None
 
-    def _rows(self) -> NDArray[np.int64] | None:
-        """Return the rows of the trace that are replayed unless a number or a duration cuts them; None = none are."""
+    def _replayed(self) -> tuple[Trace, TraceLengths, NDArray[np.int64]] | None:
+        """Return a trace, how it is replayed, and its rows that are unless a number or duration cuts them."""
         source = self.spec.lengths
-        if not self.spec.replays or self.trace is None:
+        if self.trace is None or not isinstance(source, TraceLengths) or not self.spec.replays:
             return None
-        assert isinstance(source, TraceLengths)
-        return self.trace.window(source.start, source.end)
+        return self.trace, source, self.trace.window(source.start, source.end)
 
     def _recorded_times(self) -> Times | None:
         """Return when a trace has recorded the requests that every seed replays, seconds; None = others decide."""
-        rows = self._rows()
-        if rows is None or self.spec.arrivals is not None:
+        replayed = self._replayed()
+        if replayed is None or self.spec.arrivals is not None:
             return None
-        source = self.spec.lengths
-        assert isinstance(source, TraceLengths)
-        assert self.trace is not None
-        times, n, horizon = self.trace.arrival_time[rows], self.spec.num_requests, self.spec.duration
+        trace, source, rows = replayed
+        times, n, horizon = trace.arrival_time[rows], self.spec.num_requests, self.spec.duration
         if isinstance(n, int):
             times = times[:n]
         if isinstance(horizon, int | float):

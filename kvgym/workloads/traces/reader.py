@@ -265,6 +265,15 @@ def load_trace(
     return trace
 
 
+def detected_format(path: str | Path) -> str:
+    """Return the name of the format that :func:`load_trace` tells a file to have, of which little is read.
+
+    Raises:
+        TraceFormatError: it has none.
+    """
+    return _detect(SourceFile.open(path)).name
+
+
 _last: tuple[tuple[Any, ...], Trace] | None = None  # one trace only: they may be large
 
 

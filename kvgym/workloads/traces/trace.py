@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, WorkloadError, shown
+from kvgym.workloads.arrivals import mean_rate_of
 from kvgym.workloads.table import RequestTable
 
 Times = NDArray[np.float64]
@@ -54,8 +55,7 @@ class Trace:
     @property
     def mean_rate(self) -> float:
         """Gaps over the span of the times, per second; inf where all times are equal."""
-        span = float(self.arrival_time[-1] - self.arrival_time[0])
-        return (len(self) - 1) / span if span > 0 else np.inf
+        return mean_rate_of(self.arrival_time)
 
     def window(self, start: float = 0.0, end: float | None = None) -> NDArray[np.int64]:
         """Return the rows with start ≤ arrival time < end (seconds), int64.
