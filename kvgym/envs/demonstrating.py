@@ -30,6 +30,7 @@ from kvgym.envs.scheduling.tables import MARKED
 from kvgym.envs.scheduling.window import Env
 from kvgym.simulator.addresses import function_at
 from kvgym.simulator.compiled import jit, kernel
+from kvgym.simulator.references import by_address
 from kvgym.simulator.rule import MEMORY, POLICY_SIGNATURE, RuleDecision, RuleMemory
 from kvgym.simulator.tables import DECISION, REQUEUE_ARRIVAL, RUN, UNKNOWN, WAIT
 
@@ -115,7 +116,7 @@ def demonstrate_episode(
     encode = encode_at(handles[2], handles[3])
     apply = apply_at(s.apply_function[0], s.apply_function[1])
     d = record[0]
-    decision = RuleDecision(d, admit, admit_tokens, evict)
+    decision, known = by_address(RuleDecision(d, admit, admit_tokens, evict)), by_address(memory)
     outcome, pending = RUNNING, UNKNOWN  # the row whose reward is still being earned
     first = True  # an episode begins with a step, whatever there is to decide
     while True:
@@ -127,7 +128,7 @@ def demonstrate_episode(
             return outcome
         first = False
         d.act, d.explicit, d.num_admit, d.num_evict, d.num_put_back, d.wait_until = RUN, 0, 0, 0, 0, np.inf
-        policy(open_view(e), decision, memory)
+        policy(by_address(open_view(e)), decision, known)
         report[NUM_ADMIT], report[NUM_EVICT], report[NUM_ACTIVE] = d.num_admit, d.num_evict, run.w.num_active
         reason = refused(e, decision)
         if reason != 0:

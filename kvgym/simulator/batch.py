@@ -11,6 +11,7 @@ from kvgym.simulator.apply_decision import decoding_front, planned_tokens
 from kvgym.simulator.blocks import allocated, count_memory, written_tokens
 from kvgym.simulator.boundary import Run, expected_tokens
 from kvgym.simulator.compiled import jit, jit_inline
+from kvgym.simulator.moving import move_up
 from kvgym.simulator.tables import (
     BAD_DURATION,
     BUSY,
@@ -200,13 +201,11 @@ def decode_front(
 
 
 @jit_inline
-def move_up(active: Any, targets: Any, first: int, end: int, places: int) -> None:
+def close_up(active: Any, targets: Any, first: int, end: int, places: int) -> None:
     """Move the slots from ``first`` to before ``end`` up by some places, which are free."""
-    if places > 0:
-        slots, lengths = active[first - places : end], targets[first - places : end]
-        for k in range(end - first):  # indices of slices that begin at 0 need no look at their sign
-            slots[k] = slots[k + places]
-            lengths[k] = lengths[k + places]
+    if places > 0 and end > first:
+        move_up(active, first, end, places)
+        move_up(targets, first, end, places)
 
 
 @jit_inline
@@ -226,10 +225,10 @@ def settle(run: Run, noted: int, end: float) -> int:
             deliver(run.requests, run.gap_counts, run.gap_sums, slot, end)
         if slot.num_output_tokens == targets[k]:
             complete(run.problem, w, run.requests, run.finished, slot, end)
-            move_up(active, targets, stay, k, gone)
+            close_up(active, targets, stay, k, gone)
             stay = k + 1
             gone += 1
-    move_up(active, targets, stay, w.num_active, gone)
+    close_up(active, targets, stay, w.num_active, gone)
     w.num_active -= gone
     return late
 

@@ -40,6 +40,7 @@ from kvgym.simulator.cluster_tables import (
 )
 from kvgym.simulator.compiled import jit, jit_inline, kernel
 from kvgym.simulator.engine import begin, clear_decision
+from kvgym.simulator.references import by_address
 from kvgym.simulator.rule import decision_of, view_of
 from kvgym.simulator.tables import (
     BAD_ROUTE,
@@ -350,7 +351,7 @@ def run_cluster(
                 return DECIDE
             policy = policy_at(handles[k, 0], handles[k, 1])
             view = view_of(run, batch_time_at(handles[k, 2], handles[k, 3]), batch_params_of(c, k))
-            policy(view, decision_of(run), memory_of(c, k))
+            policy(by_address(view), by_address(decision_of(run)), by_address(memory_of(c, k)))
             decided = True
         else:
             return question

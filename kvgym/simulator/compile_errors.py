@@ -16,7 +16,8 @@ _LONGEST = 120
 def _field_names(kind: Any) -> set[str]:
     """Return the names of the fields of a Numba type, and of those of its parts."""
     names = set(getattr(kind, "fields", ()))
-    parts = [*getattr(kind, "types", ()), *([kind.dtype] if hasattr(kind, "dtype") else [])]
+    inner = (getattr(kind, name) for name in ("dtype", "whole") if hasattr(kind, name))
+    parts = [*getattr(kind, "types", ()), *inner]
     return names.union(*(_field_names(part) for part in parts))
 
 

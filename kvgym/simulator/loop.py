@@ -13,6 +13,7 @@ from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import Run, next_boundary
 from kvgym.simulator.compiled import jit_expand, kernel
 from kvgym.simulator.engine import carry_out, clear_decision
+from kvgym.simulator.references import by_address
 from kvgym.simulator.rule import MEMORY, POLICY_SIGNATURE, decision_of, table_type, tuple_type, view_of
 from kvgym.simulator.tables import (
     BUDGET,
@@ -113,12 +114,14 @@ def run_loop(
         refused decision, whose details are in ``tracker``.
     """
     run = first_worker(tables)
+    view = by_address(view_of(run, batch_time, batch_params))
+    decision, known = by_address(decision_of(run)), by_address(memory)
     for _ in range(budget):
         status = next_boundary(run)
         if status != DECIDE:
             return status
         clear_decision(run)
-        policy(view_of(run, batch_time, batch_params), decision_of(run), memory)
+        policy(view, decision, known)
         status = carry_out(run, batch_time, batch_params)
         if status != OK:
             return status

@@ -24,6 +24,7 @@ from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import Run
 from kvgym.simulator.compiled import Kernel, jit_expand, kernel
 from kvgym.simulator.debug import guarded
+from kvgym.simulator.references import Reference
 from kvgym.simulator.tables import DECISION, LOAD, PROBLEM, REQUEST, SLOT, WORKER
 
 
@@ -151,21 +152,26 @@ _I4 = types.int32[::1]
 MEMORY = tuple_type(RuleMemory, types.float64[::1], types.int64[::1], types.float64[::1], _I4)
 """Numba type of :class:`RuleMemory`."""
 
+DECISION_TABLES = tuple_type(RuleDecision, numba.from_dtype(DECISION), _I4, _I4, _I4)
+"""Numba type of :class:`RuleDecision`."""
+
 POLICY_SIGNATURE = types.void(
-    tuple_type(
-        RuleView,
-        numba.from_dtype(PROBLEM),
-        numba.from_dtype(WORKER),
-        table_type(REQUEST),
-        table_type(SLOT),
-        _I4,
-        _I4,
-        numba.from_dtype(LOAD),
-        types.FunctionType(BATCH_TIME_SIGNATURE),
-        types.float64[::1],
+    Reference(
+        tuple_type(
+            RuleView,
+            numba.from_dtype(PROBLEM),
+            numba.from_dtype(WORKER),
+            table_type(REQUEST),
+            table_type(SLOT),
+            _I4,
+            _I4,
+            numba.from_dtype(LOAD),
+            types.FunctionType(BATCH_TIME_SIGNATURE),
+            types.float64[::1],
+        )
     ),
-    tuple_type(RuleDecision, numba.from_dtype(DECISION), _I4, _I4, _I4),
-    MEMORY,
+    Reference(DECISION_TABLES),
+    Reference(MEMORY),
 )
 """Signature of a compiled policy, ``(view, decision, memory)``."""
 

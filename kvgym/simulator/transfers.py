@@ -10,7 +10,7 @@ from typing import Any
 
 from kvgym.simulator.agenda import NEVER, NOW, put_down
 from kvgym.simulator.apply_decision import detach
-from kvgym.simulator.batch import move_up
+from kvgym.simulator.batch import close_up
 from kvgym.simulator.boundary import Run, advance_clock, belong, expected_tokens, join
 from kvgym.simulator.cluster_tables import Cluster, i4_at, run_of
 from kvgym.simulator.compiled import jit
@@ -68,10 +68,10 @@ def hand_over(run: Run) -> None:
         else:
             run.requests[t.handoff_tail].queue_next = i
         t.handoff_tail = i
-        move_up(run.active, run.targets, stay, k, gone)
+        close_up(run.active, run.targets, stay, k, gone)
         stay = k + 1
         gone += 1
-    move_up(run.active, run.targets, stay, w.num_active, gone)
+    close_up(run.active, run.targets, stay, w.num_active, gone)
     w.num_active -= gone
 
 
@@ -159,7 +159,7 @@ def leave_batch(run: Run, i: int) -> None:
     while run.active[k].request_id != i:
         k += 1
     detach(run.problem, w, run.requests[i], run.active[k])
-    move_up(run.active, run.targets, k + 1, w.num_active, 1)
+    close_up(run.active, run.targets, k + 1, w.num_active, 1)
     w.num_active -= 1
 
 
