@@ -348,7 +348,6 @@ class RankedBook(Policy):
         power = w["cost"] + w["cost_pressure"] * self.pressure
         share = len(self.waiting) / (1 + len(self.running) + len(self.waiting))
         power += (w["cost_room"] + w["cost_waiting"] * share) * self.room()
-        power += w["cost_free"] * (1 - self.view.kv_allocated / self.view.kv_capacity)
         power += w["cost_active"] * math.log(1 + len(self.view.active))
         power = max(power, w["cost_least"])
         pressed = [job for job in stay if job.has_objective and self.spare(job) >= 0]

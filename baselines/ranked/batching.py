@@ -8,7 +8,6 @@ from typing import Any
 from kvgym.baselines.ranked.layout import (
     COST,
     COST_ACTIVE,
-    COST_FREE,
     COST_LEAST,
     COST_PRESSURE,
     COST_ROOM,
@@ -146,7 +145,6 @@ def cost_power(view: RuleView, memory: RuleMemory) -> Any:
     waiting = w.num_waiting / (1 + w.num_active + w.num_waiting)
     power = p[COST] + p[COST_PRESSURE] * memory.reals[PRESSURE]
     power += (p[COST_ROOM] + p[COST_WAITING] * waiting) * (free / (free + HALF_ROOM))
-    power += p[COST_FREE] * (free / view.problem.kv_capacity)
     power += p[COST_ACTIVE] * math.log(1.0 + w.num_active)
     return max(power, p[COST_LEAST])
 

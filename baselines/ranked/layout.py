@@ -35,7 +35,6 @@ GROUPS = 9
     COST_PRESSURE,
     COST_ROOM,
     COST_WAITING,
-    COST_FREE,
     COST_ACTIVE,
     COST_LEAST,
     LATE,
@@ -43,7 +42,7 @@ GROUPS = 9
     GROWTH,
     EVICT_KV,
     NUM_WEIGHTS,
-) = range(27)
+) = range(26)
 
 # Parameters behind the weights: units of the network (0: none), then its numbers.
 HIDDEN, NETWORK = NUM_WEIGHTS, NUM_WEIGHTS + 1

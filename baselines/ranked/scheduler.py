@@ -196,7 +196,6 @@ class Ranked(CompiledPolicy):
         cost_pressure: float = 0.0,
         cost_room: float = 0.0,
         cost_waiting: float = 0.0,
-        cost_free: float = 0.0,
         cost_active: float = 0.0,
         cost_least: float = 0.0,
         late: float = 1.0,
@@ -230,7 +229,6 @@ class Ranked(CompiledPolicy):
             cost_room: the same, times f / (f + 2,048), f being the tokens for which there is free memory.
             cost_waiting: the same, times f / (f + 2,048) and the share of those present that wait,
                 waiting / (1 + active + waiting).
-            cost_free: the same, times the fraction of the memory that is not allocated.
             cost_active: the same, times log(1 + active).
             cost_least: the power is at least this.
             late: how much less a batch is worth per request whose next token it makes late, a logarithm.
@@ -267,7 +265,6 @@ class Ranked(CompiledPolicy):
                     cost_pressure,
                     cost_room,
                     cost_waiting,
-                    cost_free,
                     cost_active,
                     cost_least,
                     late,

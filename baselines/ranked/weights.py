@@ -24,7 +24,6 @@ WEIGHTS: tuple[Weight, ...] = (
     Weight("cost_pressure", 0.0, 0.1, -2.0, 2.0),
     Weight("cost_room", 0.0, 0.3, -4.0, 4.0),
     Weight("cost_waiting", 0.0, 0.3, -4.0, 4.0),
-    Weight("cost_free", 0.0, 0.3, -4.0, 4.0),
     Weight("cost_active", 0.0, 0.1, -2.0, 2.0),
     Weight("cost_least", 0.0, 0.1, 0.0, 5.0),
     Weight("late", 1.0, 0.4, 0.0, 50.0),

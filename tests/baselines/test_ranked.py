@@ -95,16 +95,6 @@ def first_tokens(capacity: int, **weights: float) -> list[float]:
     return run(table, capacity, weights, batch_time=staircase).requests["first_token_time"].tolist()
 
 
-@pytest.mark.parametrize(("weight", "first"), [(0.45, 15), (0.46, 8)])
-def test_the_freer_the_memory_the_more_a_long_batch_costs(weight: float, first: int) -> None:
-    """A power of weight · f / capacity: for the first prompt weight itself, so it comes in parts, by 2 s.
-
-    When the second one arrives the first request holds 18 or 19 of 300 tokens, f / capacity is 0.94. As below, all of
-    the prompt, 10 s, is worth as much as 7 of its tokens where the power is 0.426, a weight of 0.453 or 0.455.
-    """
-    assert first_tokens(300, cost_free=weight)[1] == first
-
-
 @pytest.mark.parametrize(("weight", "first"), [(0.61, 20), (0.62, 13)])
 def test_the_more_are_active_the_more_a_long_batch_costs(weight: float, first: int) -> None:
     """As below with a power of weight · log(2): all of the prompt is worth as much as a part where it is 0.426.

@@ -24,7 +24,6 @@ OTHER = {
     "cost": 0.7,
     "cost_room": 0.4,
     "cost_waiting": -0.3,
-    "cost_free": 0.2,
     "cost_active": 0.1,
     "cost_least": 1.1,
     "free": 0.03,
