@@ -289,17 +289,18 @@ def final_records(
         copied: whether they go to a copy; else to ``requests``.
     """
     records = copy_of(requests) if copied else requests
-    for slot in (slot for row, count in zip(active, num_active, strict=True) for slot in row[:count]):
-        r = records[slot["request_id"] : slot["request_id"] + 1]
-        for name in (
-            "num_output_tokens",
-            "num_kv_tokens",
-            "num_prefill_left",
-            "last_token_time",
-            "max_token_gap",
-        ):
-            r[name] = slot[name]
-        r["num_delivered_tokens"] = max(slot["num_delivered_tokens"], slot["num_output_tokens"])
+    slots = active[np.arange(active.shape[1]) < num_active[:, None]]
+    ids = slots["request_id"]
+    for name in (
+        "num_output_tokens",
+        "num_kv_tokens",
+        "num_prefill_left",
+        "last_token_time",
+        "max_token_gap",
+    ):
+        records[name][ids] = slots[name]
+    made, delivered = slots["num_output_tokens"], slots["num_delivered_tokens"]
+    records["num_delivered_tokens"][ids] = np.maximum(made, delivered)
     return records
 
 
