@@ -44,6 +44,16 @@ class Peeks(OneByOne):
         return min(view.waiting.request_id.tolist(), key=lambda i: lengths[i])
 
 
+class Starves(OneByOne):
+    """Keeps prompts of more than 25 tokens waiting for ever."""
+
+    def schedule(self, view):
+        short = view.waiting.request_id[view.waiting.prompt_len <= 25].tolist()
+        if view.num_active or not short:
+            return Decision()
+        return Decision(admit=short[:1])
+
+
 class Remembers(OneByOne):
     """Takes the last of the queue from its second run on."""
 

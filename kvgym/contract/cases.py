@@ -66,14 +66,27 @@ class Case:
         return "\n".join(lines)
 
 
-def requests(seed: int = 0, n: int = 16, longest: int = 9, exact: bool = False) -> RequestTable:
-    """Return requests with every column; unless ``exact``, predictions are off by a little."""
+def requests(
+    seed: int = 0, n: int = 16, longest: int = 9, exact: bool = False, largest: int = 0
+) -> RequestTable:
+    """Return requests with every column.
+
+    Args:
+        seed: of lengths, arrivals, predictions and targets.
+        n: how many.
+        longest: output, tokens.
+        exact: whether predictions are true; else they are off by a little.
+        largest: prompt of a request amid the others, tokens, which otherwise are 1 to 8; 0 = none.
+    """
     rng = np.random.default_rng(seed)
     output = rng.integers(1, longest + 1, n)
     guess = output if exact else np.maximum(1, output + rng.integers(-1, 2, n))
+    arrival, prompt = np.floor(np.cumsum(rng.exponential(1.4, n))), rng.integers(1, 9, n)
+    if largest:
+        prompt[n // 2] = largest
     return RequestTable.from_columns(
-        arrival_time=np.floor(np.cumsum(rng.exponential(1.4, n))),
-        prompt_len=rng.integers(1, 9, n),
+        arrival_time=arrival,
+        prompt_len=prompt,
         output_len=output,
         predicted_output_len=guess,
         predicted_low=np.maximum(1, guess - 2),

@@ -192,7 +192,7 @@ def describes_itself(make: Make, case: Case) -> None:
         )
 
 
-@_check("every request", lambda: rule_cases(1, tuple(TIMES), 48, 3, exact=True))
+@_check("every request", lambda: rule_cases(1, tuple(TIMES), 64, 3, exact=True, largest=30))
 def serves_everybody(make: Make, case: Case) -> None:
     """Every request is served under all rules of the engine, within the memory."""
     result = simulate(case.system, case.table, make(), seed=case.seed, log=True)

@@ -31,6 +31,7 @@ def test_a_policy_without_fault(check):
             "repeatable",
             "again after another run; reset() must forget that: requests.start_time",
         ),
+        (faulty.Starves, "every request", "it has admitted nobody for"),
         (faulty.Luck, "repeatable", ": requests.start_time has "),
         (faulty.Evicts, "powers", "info.evicts is False"),
         (
