@@ -61,7 +61,11 @@ def parse_spec(text: str, what: str) -> tuple[str, dict[str, Any]]:
     for part in filter(None, (p.strip() for p in rest.split(","))):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"{what} {shown(text)}: {shown(part)} is not key=value")
+            raise ConfigError(
+                f"{what} {shown(text)}: {shown(part)} is not key=value; expected name:key=value,key=value (a class of "
+                "your own goes by the name that it is registered under, in an installed package that names its module "
+                "as an entry point, as docs/own-policy.md tells)"
+            )
         options[key.strip()] = parse_value(value.strip())
     if not name.strip():
         raise ConfigError(
