@@ -1,6 +1,7 @@
 """The contract of compiled policies: what a rule sees, what it decides, and what it remembers.
 
-A rule is a function of three named tuples of tables, which cost nothing when compiled::
+A rule is a function of three named tuples of tables, whose fields it reads by name; compiled, they come by their
+address (:mod:`kvgym.simulator.references`)::
 
     @policy_kernel
     def rule(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None: ...
