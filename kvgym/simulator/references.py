@@ -41,14 +41,7 @@ class _Address(extending.models.PrimitiveModel):  # type: ignore[misc]
     """A pointer to the tuple, in the form that compiled code holds it in."""
 
     def __init__(self, manager: Any, reference: Any) -> None:
-        self._whole = manager.lookup(reference.whole).get_value_type()
-        super().__init__(manager, reference, self._whole.as_pointer())
-
-    def from_argument(self, builder: Any, value: Any) -> Any:
-        """Take the pointer, of which the optimiser is to know that it can be read from."""
-        if isinstance(value, ir.Argument):
-            value.add_attribute("nonnull")
-        return value
+        super().__init__(manager, reference, manager.lookup(reference.whole).get_value_type().as_pointer())
 
 
 @extending.infer_getattr
