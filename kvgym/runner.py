@@ -289,6 +289,8 @@ def final_records(
         copied: whether they go to a copy; else to ``requests``.
     """
     records = copy_of(requests) if copied else requests
+    if not num_active.any():
+        return records
     slots = active[np.arange(active.shape[1]) < num_active[:, None]]
     ids = slots["request_id"]
     for name in (
