@@ -113,9 +113,8 @@ def validate(
         "trace": requests, "columns": of_trace, "time_unit": time_unit, "too_long": "drop" if drop_long else None,
     }  # fmt: skip
     if of_trace is None and time_unit is None and detected_format(requests) not in ("kvgym", "table"):
-        settings["trace_format"] = (
-            "table"  # else compare would take it for that format, and its times for others
-        )
+        # Else compare would take it for that format, and its times for others.
+        settings["trace_format"] = "table"
     console.out.print(setup_line(replay, scenario, policy, settings), markup=False, soft_wrap=True)
     if fit is not None:
         print_fit(fit)

@@ -13,9 +13,8 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
-from numba.extending import intrinsic
 
-from kvgym.simulator.compiled import jit_disabled
+from kvgym.simulator.compiled import generated, jit_disabled
 from kvgym.simulator.numba_internals import (
     SURPRISE,
     array_opener,
@@ -45,32 +44,28 @@ def view_at(dtype: Any, dimensions: int = 1) -> Any:
     element = numba.from_dtype(np.dtype(dtype))
     array = types.Array(element, dimensions, "C")
     generate = array_opener(array)
-    found: Any
-    if dimensions == 1:
+    places = (types.int64,) * (1 + dimensions)
 
-        @intrinsic
-        def found(typing: Any, address: Any, n: Any) -> Any:
-            return array(types.int64, types.int64), generate
+    def line(typing: Any, address: Any, n: Any) -> Any:
+        return array(*places), generate
 
-    else:
+    def rows(typing: Any, address: Any, r: Any, n: Any) -> Any:
+        return array(*places), generate
 
-        @intrinsic
-        def found(typing: Any, address: Any, r: Any, n: Any) -> Any:
-            return array(types.int64, types.int64, types.int64), generate
+    def in_python(address: int, *shape: int) -> Any:
+        return _view_in_python(dtype, int(address), tuple(map(int, shape)))
 
+    found = generated(line if dimensions == 1 else rows, in_python)
     found.opens = np.dtype(dtype)
-    found.python_twin = lambda address, *shape: _view_in_python(dtype, int(address), tuple(map(int, shape)))
     return found
 
 
-@intrinsic
 def _fetch(typing: Any, address: Any) -> Any:
     return types.void(types.int64), fetcher
 
 
-fetch: Any = _fetch
+fetch = generated(_fetch, lambda address: None)
 """Has the cache line at an address brought near while the work goes on: a hint, which changes nothing."""
-fetch.python_twin = lambda address: None
 
 
 _HELD: dict[int, Any] = {}
@@ -94,13 +89,10 @@ def function_at(signature: Any) -> Any:
     kind = types.FunctionType(signature)
     generate = function_maker(kind)
 
-    @intrinsic
     def make(typing: Any, c_address: Any, jit_address: Any) -> Any:
         return kind(types.int64, types.int64), generate
 
-    found: Any = make
-    found.python_twin = lambda handle, _: _HELD.get(int(handle))  # 0: none, and none is called
-    return found
+    return generated(make, lambda handle, _: _HELD.get(int(handle)))  # 0: none, and none is called
 
 
 def _view_in_python(dtype: Any, address: int, shape: tuple[int, ...]) -> Any:

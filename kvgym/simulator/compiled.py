@@ -17,6 +17,7 @@ from typing import Any
 import numba
 import numpy as np
 from numba.core.errors import NumbaError
+from numba.extending import intrinsic
 
 from kvgym.simulator.code_cache import cache_dir, compiled_once, expected_seconds
 from kvgym.simulator.compile_errors import kernel_error
@@ -296,3 +297,17 @@ _TWINS = _Twins()
 def jit_disabled() -> bool:
     """Whether Numba was told not to compile (``NUMBA_DISABLE_JIT=1``)."""
     return bool(_config.DISABLE_JIT)
+
+
+def generated(typed: Callable[..., Any], in_python: Callable[..., Any]) -> Any:
+    """Return a function whose compiled code is generated, word for word; where nothing is compiled, its twin.
+
+    Args:
+        typed: what ``numba.extending.intrinsic`` takes: of the types of arguments the signature, and what generates.
+        in_python: what does the same in plain Python.
+    """
+    if jit_disabled():
+        return in_python
+    found: Any = intrinsic(typed)
+    found.python_twin = in_python
+    return found

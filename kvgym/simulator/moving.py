@@ -6,9 +6,8 @@ from typing import Any
 
 from numba import types
 from numba.core import cgutils as typed_cgutils
-from numba.extending import intrinsic
 
-from kvgym.simulator.compiled import jit_disabled
+from kvgym.simulator.compiled import generated
 
 cgutils: Any = typed_cgutils
 
@@ -30,19 +29,10 @@ def _generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
     return context.get_dummy_value()
 
 
-def _made() -> Any:
-    """Return :data:`move_up` as compiled code is made here."""
-    if jit_disabled():
-        return _in_python
-
-    def typed(typing: Any, table: Any, first: Any, end: Any, places: Any) -> Any:
-        return types.void(table, types.intp, types.intp, types.intp), _generate
-
-    found: Any = intrinsic(typed)
-    found.python_twin = _in_python
-    return found
+def _typed(typing: Any, table: Any, first: Any, end: Any, places: Any) -> Any:
+    return types.void(table, types.intp, types.intp, types.intp), _generate
 
 
-move_up = _made()
+move_up = generated(_typed, _in_python)
 """``(table, first, end, places)``: move the rows from ``first`` to before ``end`` up by some places, in a contiguous
 table; what was there is overwritten. A run takes 1 to 6 % less than with a loop over rows."""

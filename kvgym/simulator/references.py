@@ -15,9 +15,8 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils as typed_cgutils
 from numba.core.typing import templates as typed_templates
-from numba.extending import intrinsic
 
-from kvgym.simulator.compiled import jit_disabled
+from kvgym.simulator.compiled import generated
 
 extending: Any = typed_extending
 cgutils: Any = typed_cgutils
@@ -78,27 +77,16 @@ def _unchanging(builder: Any, place: Any) -> Any:
     return value
 
 
-def _made() -> Any:
-    """Return what hands a named tuple over by its address where code is compiled, and as it is elsewhere."""
-
-    def as_it_is(whole: Any) -> Any:
-        return whole
-
-    if jit_disabled():
-        return as_it_is
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = cgutils.alloca_once(builder, arguments[0].type)  # in the caller's frame: for its callees only
-        builder.store(arguments[0], place)
-        return place
-
-    def typed(typing: Any, whole: Any) -> Any:
-        return Reference(whole)(whole), generate
-
-    found: Any = intrinsic(typed)
-    found.python_twin = as_it_is
-    return found
+def _write_down(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Generate the code that hands a named tuple over."""
+    place = cgutils.alloca_once(builder, arguments[0].type)  # in the caller's frame: for its callees only
+    builder.store(arguments[0], place)
+    return place
 
 
-by_address = _made()
+def _typed(typing: Any, whole: Any) -> Any:
+    return Reference(whole)(whole), _write_down
+
+
+by_address = generated(_typed, lambda whole: whole)
 """Write a named tuple down in the frame of the calling function, and return a :class:`Reference` to it."""

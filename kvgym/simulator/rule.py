@@ -153,9 +153,6 @@ _I4 = types.int32[::1]
 MEMORY = tuple_type(RuleMemory, types.float64[::1], types.int64[::1], types.float64[::1], _I4)
 """Numba type of :class:`RuleMemory`."""
 
-DECISION_TABLES = tuple_type(RuleDecision, numba.from_dtype(DECISION), _I4, _I4, _I4)
-"""Numba type of :class:`RuleDecision`."""
-
 POLICY_SIGNATURE = types.void(
     Reference(
         tuple_type(
@@ -171,7 +168,7 @@ POLICY_SIGNATURE = types.void(
             types.float64[::1],
         )
     ),
-    Reference(DECISION_TABLES),
+    Reference(tuple_type(RuleDecision, numba.from_dtype(DECISION), _I4, _I4, _I4)),
     Reference(MEMORY),
 )
 """Signature of a compiled policy, ``(view, decision, memory)``."""
