@@ -77,6 +77,8 @@ class EvolutionConfig(TrainingConfig):
         hyperparameters: of the algorithm, e.g. ``sigma``.
         population: candidates per generation.
         generations: how many; 0 = the start is evaluated only.
+        average: evaluate and keep the average of the search's centres, earlier ones forgotten the faster the greater this
+            is (:class:`~kvgym.agents.evolution.averaging.Averaging`); None = the latest centre itself.
         services: what is trained on.
         services_per_generation: services that all candidates of a generation play, new ones each time.
         metric: what is made better, see :mod:`kvgym.metrics`.
@@ -102,6 +104,7 @@ class EvolutionConfig(TrainingConfig):
     hyperparameters: dict[str, float | bool] = Field(default_factory=dict)
     population: int = Field(default=16, ge=4, le=1_000_000)
     generations: int = Field(default=100, ge=0, le=MAX_STEPS)
+    average: float | None = Field(default=None, ge=0.0, le=100.0)
     services: Services
     services_per_generation: int = Field(default=8, ge=1, le=MAX_SEEDS)
     metric: str = "e2e_latency_mean"

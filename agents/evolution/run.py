@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kvgym.agents.checkpoints import save_checkpoint, write_json
+from kvgym.agents.evolution.averaging import Averaging
 from kvgym.agents.evolution.config import EvolutionConfig
 from kvgym.agents.evolution.imitation import imitate, network_of
 from kvgym.agents.evolution.logs import Curves
@@ -27,6 +28,7 @@ from kvgym.agents.evolution.objective import (
 )
 from kvgym.agents.evolution.playing import Players
 from kvgym.agents.evolution.space import SearchSpace, Value
+from kvgym.agents.evolution.strategies import Vector
 from kvgym.agents.folder import write_curve
 from kvgym.agents.progress import TrainingLog
 from kvgym.experiments.result_files import jsonable
@@ -100,6 +102,7 @@ class Run:
         self.config, self.folder, self.players, self.log = config, folder, players, log
         self.checkpoints = folder / "checkpoints"
         self.generation = 0
+        self.average: Averaging | None = None
         self.rows: list[Row] = []
         self.best, self.best_generation = math.inf, 0
         self._latest: list[list[float]] = []  # objectives of the generations since the last evaluation
@@ -129,10 +132,14 @@ class Run:
             }
         self.space = SearchSpace(learned, self.starts)
         self.strategy = self.config.make_strategy(self.space.size)
+        if self.config.average is not None:
+            self.average = Averaging(self.space.size, self.config.average)
         remove_left(self.folder)
         if state is not None:
             self.strategy.restore(state["strategy"])
             self.generation = int(state["steps"])
+            if self.average is not None:
+                self.average.restore(state["average"], self.generation)
             self.rows = [
                 {name: math.nan if x is None else x for name, x in row.items()} for row in state["rows"]
             ]
@@ -160,6 +167,11 @@ class Run:
     def cpu_seconds(self) -> float:
         """CPU time of all episodes so far, seconds, over all processes."""
         return self._seconds + self.players.cpu_seconds
+
+    @property
+    def centre(self) -> Vector:
+        """What is evaluated and kept: the centre of the search, or the average of its centres."""
+        return self.strategy.mean if self.average is None else self.average.mean
 
     @property
     def exhausted(self) -> bool:
@@ -196,6 +208,8 @@ class Run:
         by_service = self._objectives(found, references, config.metric, config.behind)
         objectives = np.mean(by_service, axis=0).tolist()
         self.strategy.tell(objectives)
+        if self.average is not None:
+            self.average.add(self.strategy.mean)
         self._latest.append(objectives)
         self.generation += 1
 
@@ -211,7 +225,7 @@ class Run:
         reference = config.reference if self._held_out is None else ()  # once; they stay as they are
         if not self.rows:
             self._episodes += len(seeds) * len(reference)
-        weights = self.space.values(self.strategy.mean)
+        weights = self.space.values(self.centre)
         found, references = self.players.compete(
             seeds, config.learner, [{**config.fixed, **weights}], reference, self.shown, config.role
         )
@@ -286,6 +300,7 @@ class Run:
             "best_generation": self.best_generation,
             "starts": self.starts,
             "imitation": self._imitation,
+            **({} if self.average is None else {"average": self.average.mean.tolist()}),
             "rows": jsonable(self.rows),
         }
 
@@ -296,7 +311,7 @@ class Run:
 
     def finish(self) -> EvolutionResult:
         """Save the last agent, and return what the run has reached."""
-        last = self.agent(self.space.values(self.strategy.mean))
+        last = self.agent(self.space.values(self.centre))
         write_text(self.folder / "final.json", last.to_json())
         self.curves.close()
         config = self.config
