@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -228,7 +229,7 @@ class System:
         number = whole_number(count, "replicas", f"1 … {MAX_WORKERS:,}", most=MAX_WORKERS)
         return replace(self, workers=self.all_workers * number)
 
-    @property
+    @cached_property
     def all_workers(self) -> tuple[Worker, ...]:
         """The workers; one for a system that is no cluster."""
         return self.workers or (Worker(self.kv_capacity, self.batch_time),)
@@ -243,11 +244,13 @@ class System:
         """KV memory of :attr:`kv_capacity` in whole blocks, tokens: the longest request that can be served."""
         return whole_blocks(self.kv_capacity, self.block_size)
 
-    @property
+    @cached_property
     def usable_capacities(self) -> NDArray[np.int64]:
-        """KV memory of each worker in whole blocks, tokens, int64 (number of workers,)."""
+        """KV memory of each worker in whole blocks, tokens, int64 (number of workers,), read-only."""
         sizes = [whole_blocks(worker.kv_capacity, self.block_size) for worker in self.all_workers]
-        return np.array(sizes, np.int64)
+        capacities = np.array(sizes, np.int64)
+        capacities.setflags(write=False)
+        return capacities
 
     def check_fits(self, table: RequestTable) -> None:
         """Check that every request can be served alone, by whatever worker it may go to.
