@@ -14,10 +14,10 @@ class Averaging:
     """Polynomial-decay averaging (O. Shamir, T. Zhang, "Stochastic Gradient Descent for Non-smooth Optimization").
 
     A generation sees few services, so that the centre of the search wanders around the optimum by what these happen to
-    prefer; the mean of many centres wanders less (Polyak and Ruppert). After generation t it moves towards the centre by
-    (decay + 1) / (t + decay) of the way: with decay 0 all centres weigh the same, with more the weight of the t-th grows
-    about as t^decay, so that the way from the start is forgotten. Nothing is kept but the mean itself, and a run can be
-    prolonged. The paper does it for the iterates of stochastic gradient descent (its equation 4).
+    prefer; the mean of many centres wanders less (Polyak and Ruppert). After generation t it moves towards the centre
+    by (decay + 1) / (t + decay) of the way: with decay 0 all centres weigh the same, with more the weight of the t-th
+    grows about as t^decay, so that the way from the start is forgotten. Nothing is kept but the mean itself, and a run
+    can be prolonged. The paper does it for the iterates of stochastic gradient descent (section 4).
 
     Attributes:
         mean: the average, float64 (size,); 0, the start of the search, before the first generation.

@@ -87,7 +87,10 @@ def test_prolonged(tmp_path):
     assert final[0] == final[1]
     place = checkpoints(tmp_path / "run/checkpoints")[-1] / "state.json"
     state = json.loads(place.read_text())
-    for damaged, message in (([1.0, 2.0], "expected 1 finite numbers"), ([None], "expected 1 finite numbers")):
+    for damaged, message in (
+        ([1.0, 2.0], "expected 1 finite numbers"),
+        ([None], "expected 1 finite numbers"),
+    ):
         copy = tmp_path / "copy"
         shutil.copytree(tmp_path / "run", copy)
         (checkpoints(copy / "checkpoints")[-1] / "state.json").write_text(
