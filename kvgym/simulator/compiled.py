@@ -41,7 +41,9 @@ def _njit(*signature: Any, **options: Any) -> Any:
 
 if SURPRISE is None:
     from kvgym.simulator.helper_code import helper
+    from kvgym.simulator.kernel_code import machine_code
 else:
+    machine_code = _njit
 
     def helper(function: Callable[..., Any], **options: Any) -> Any:
         """Return a function as compiled code calls it."""
@@ -197,7 +199,7 @@ class Kernel:
     def _machine_code(self, *, cache: bool) -> Any:
         try:
             with _no_collection():
-                return _njit(self.signature, cache=cache, nogil=self._nogil)(self.function)
+                return machine_code(self.signature, cache=cache, nogil=self._nogil)(self.function)
         except (NumbaError, KeyError) as error:  # Numba looks fields of records up in a dict
             functions = list(_all_reached(self.function))
             told = kernel_error(self.title, self.signature, functions, error)

@@ -52,18 +52,22 @@ class _Lowering(typed_passes.NativeLowering):
         return True
 
 
+def with_lowering(state: Any, lowering: type[Any]) -> list[Any]:
+    """Return Numba's passes with another one to lower a function."""
+    manager = _builder.define_nopython_pipeline(state)
+    manager.passes = [
+        (lowering if step is typed_passes.NativeLowering else step, what) for step, what in manager.passes
+    ]
+    manager.finalize()
+    return [manager]
+
+
 class _Compiler(compiler.CompilerBase):
     """Numba's passes, with the lowering above."""
 
     def define_pipelines(self) -> list[Any]:
         """Return the passes."""
-        manager = _builder.define_nopython_pipeline(self.state)
-        manager.passes = [
-            (_Lowering if step is typed_passes.NativeLowering else step, what)
-            for step, what in manager.passes
-        ]
-        manager.finalize()
-        return [manager]
+        return with_lowering(self.state, _Lowering)
 
 
 @functools.cache

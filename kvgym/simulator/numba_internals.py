@@ -1,4 +1,6 @@
-"""What of Numba's private parts the compiled core relies on, with :mod:`kvgym.simulator.helper_code` all of it.
+"""What of Numba's private parts the compiled core relies on.
+
+With :mod:`kvgym.simulator.helper_code` and :mod:`kvgym.simulator.kernel_code` this is all of it.
 
 Numba promises nothing about them from one version to the next, and a mistake about them is no exception but wrong
 memory. So they are used with the versions they are known of, :data:`FIRST` to :data:`LAST`, and where the parts have
@@ -46,6 +48,7 @@ def surprise() -> str | None:
             compiler_machinery,
             cpu,
             datamodel,
+            targetconfig,
             typed_passes,
         )
         from numba.experimental import function_type
@@ -68,6 +71,13 @@ def surprise() -> str | None:
             (getattr(caching, "CompileResultCacheImpl", None), "_locator_classes"),
             (codegen.JITCodeLibrary, "_optimize_final_module"),
             (codegen.JITCodeLibrary, "_finalize_final_module"),
+            (codegen.JITCodeLibrary, "_optimize_functions"),
+            (codegen.JITCodeLibrary, "enable_object_caching"),
+            (codegen.JITCPUCodegen, "_module_pass_manager"),
+            (targetconfig.TargetConfig, "values"),
+            (targetconfig.TargetConfig, "_values"),
+            (targetconfig.ConfigStack, "top_or_none"),
+            (types.functions.BaseFunction, "get_call_type"),
             (compiler.DefaultPassBuilder, "define_nopython_pipeline"),
             (compiler_machinery, "register_pass"),
             (typed_passes.NativeLowering, "run_pass"),

@@ -200,7 +200,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         episodes, mode = self.episodes, self.autoreset_mode
         self._reader.read(actions)
         restarting = self._ended
-        any_restarts = bool(restarting.any())
+        any_restarts = bool(np.count_nonzero(restarting))  # which takes a third of the time of any()
         if any_restarts and mode == AutoresetMode.DISABLED:
             where = np.flatnonzero(restarting).tolist()
             raise gym.error.ResetNeeded(
@@ -208,21 +208,23 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             )
         episodes.renew_observations()
         episodes.todo[:] = STEP
-        episodes.todo[restarting] = 0
+        if any_restarts:
+            episodes.todo[restarting] = 0
         episodes.run()  # before anything else changes: an action may be refused
         self._steps += 1
         if any_restarts:
             self._start(np.flatnonzero(restarting))
         rewards = episodes.rewards.copy()
-        rewards[restarting] = 0.0
         terminated = episodes.outcomes == TERMINATED
         truncated = episodes.outcomes == TRUNCATED
-        terminated[restarting] = truncated[restarting] = False
+        if any_restarts:
+            rewards[restarting] = 0.0
+            terminated[restarting] = truncated[restarting] = False
         if self.max_episode_steps is not None:
             truncated |= self._steps >= self.max_episode_steps
         ended = terminated | truncated
         info = self._info(ended=ended)
-        if mode == AutoresetMode.SAME_STEP and ended.any():
+        if mode == AutoresetMode.SAME_STEP and np.count_nonzero(ended):
             info = self._restart_now(ended, info)
             self._ended[:] = False
         else:
@@ -332,7 +334,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         episodes = self.episodes
         info = self._every_step()
         info.update(zip([f"_{key}" for key in info], np.ones((len(info), self.num_envs), bool), strict=True))
-        if ended is not None and ended.any():
+        if ended is not None and np.count_nonzero(ended):
             metrics = np.zeros((self.num_envs, len(self.metric_names)))
             for i in np.flatnonzero(ended):
                 metrics[i] = episodes.metrics(int(i))
