@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -51,6 +53,12 @@ def systems() -> st.SearchStrategy[System]:
         stall_limit=st.just(300),
     )
     return made.filter(lambda system: system.usable_capacity >= 18)  # longest prompt + longest output
+
+
+def rules_of(system: System) -> dict[str, Any]:
+    """Return the rules that a system runs by, as a cluster takes them."""
+    of_workers = ("kv_capacity", "batch_time", "workers")
+    return {f.name: getattr(system, f.name) for f in fields(system) if f.name not in of_workers}
 
 
 class RandomPolicy(Policy):

@@ -12,7 +12,7 @@ import pytest
 from chrome_trace_format import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_runs import RandomPolicy, systems, tables
+from random_runs import RandomPolicy, rules_of, systems, tables
 
 from kvgym import make_batch_time, simulate
 from kvgym.errors import InvalidDecisionError, LivelockError
@@ -295,7 +295,7 @@ def test_any_run(tmp_path_factory, table, system, seed, name):
 def test_any_run_of_a_cluster(tmp_path_factory, table, system, seed, apart, compiled):
     kinds = ["prefill", "prefill", "decode", "decode"] if apart else ["mixed"] * 3
     workers = [Worker(system.kv_capacity, system.batch_time, kind) for kind in kinds]
-    rules = {k: v for k, v in vars(system).items() if k not in ("kv_capacity", "batch_time", "workers")}
+    rules = rules_of(system)
     rules |= {"stall_limit": 5000, "transfer_latency": 0.2, "transfer_time": 0.01} if apart else {}
     cluster = System.cluster(workers, **rules)
     path = tmp_path_factory.mktemp("trace") / "run.json.gz"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_runs import RandomPolicy, systems, tables
+from random_runs import RandomPolicy, rules_of, systems, tables
 
 from kvgym import make_batch_time, simulate
 from kvgym.errors import InvalidDecisionError, LivelockError
@@ -203,7 +204,7 @@ def check(heard, batches, result, table):
 def test_what_is_heard_adds_up(table, system, seed, name):
     policy = RandomPolicy(seed, table) if name == "random" else name
     if name == "random":
-        system = system.__class__(**{**vars(system), "stall_limit": 5000})
+        system = replace(system, stall_limit=5000)
     notes = Notes()
     try:
         plain = simulate(system, table, policy, seed=seed, log=True)
@@ -221,7 +222,7 @@ def test_what_is_heard_adds_up(table, system, seed, name):
 @given(tables(), systems(), st.integers(0, 2**16), st.sampled_from(["mixed", "apart"]), st.booleans())
 def test_what_is_heard_of_a_cluster_adds_up(table, system, seed, roles, compiled):
     kinds = ["prefill", "decode", "decode"] if roles == "apart" else ["mixed"] * 2
-    own = {k: v for k, v in vars(system).items() if k not in ("kv_capacity", "batch_time", "workers")}
+    own = rules_of(system)
     workers = [Worker(system.kv_capacity, system.batch_time, kind) for kind in kinds]
     cluster = System.cluster(
         workers, **{**own, "transfer_latency": 0.2, "transfer_time": 0.01, "horizon": 25.0}
