@@ -91,12 +91,13 @@ def origin_of_weights(model: EvolvedModel, libraries: dict[str, str]) -> list[st
     training, metric = dict(model.metadata["training"]), model.metadata["training"]["metric"]
     generations = model.metadata["generations"]
     held_out, population = training["held_out"], training["population"]
+    centre = "centre" if training.get("average") is None else "average of the centres"
     episodes, better = model.metadata["episodes"], model.metadata["held_out"][f"improvement_{metric}"]
     used = ", ".join(f"{k} {v}" for k, v in libraries.items() if k in ("cma", "numpy"))
     return [
         f"Configuration `{training['name']}`, seed {training['seed']}: {training['algorithm']}, {population}",
         f"candidates on {training['services_per_generation']} services per generation; weights of `{model.name}`.",
-        f"This is the centre of the search after {generations:,} generations ({episodes:,} episodes), the best",
+        f"This is the {centre} of the search after {generations:,} generations ({episodes:,} episodes), the best",
         f"on {held_out['services']} services from seed {held_out['first_seed']:,}; there its {metric} was",
         f"{better:.1f} % better than the best of "
         f"{', '.join(f'`{spec}`' for spec in training['reference'])}. {used}.",

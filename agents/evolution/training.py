@@ -2,7 +2,8 @@
 
 A run folder holds ``config.yaml`` (resolved), ``run.json`` (versions, seed, commands), ``tensorboard/``,
 ``curve.csv`` (a row per evaluation), ``checkpoints/``, ``best.json`` (the agent that was best on the services held
-out) and, at the end, ``final.json`` (the last centre of the search).
+out) and, at the end, ``final.json`` (the last centre of the search, or the
+average of its centres where the configuration says so).
 
 Columns of ``curve.csv``; objectives are those of :mod:`kvgym.agents.evolution.objective`, smaller is better:
 

@@ -106,8 +106,11 @@ _look_up = _function.get_call_type
 
 
 def _get_call_type(function: Any, context: Any, args: Any, kws: Any) -> Any:
-    """Return the signature of a call of one of Numba's own functions, looked up once."""
-    if kws:
+    """Return the signature of a call of one of Numba's own functions, looked up once.
+
+    Of those, that is, which a program can name: others are made anew wherever they are met.
+    """
+    if kws or context._lookup_global(function.typing_key) is not function:
         return _look_up(function, context, args, kws)
     key = id(function), id(context), tuple(args), _present.top_or_none()
     if key not in _TYPED:
