@@ -50,8 +50,8 @@ def surprise() -> str | None:
             datamodel,
             targetconfig,
             typed_passes,
-            typing,
         )
+        from numba.core.typing import context as typing_context
         from numba.experimental import function_type
         from numba.np import arrayobj
 
@@ -79,7 +79,7 @@ def surprise() -> str | None:
             (targetconfig.TargetConfig, "_values"),
             (targetconfig.ConfigStack, "top_or_none"),
             (types.functions.BaseFunction, "get_call_type"),
-            (typing.Context, "_lookup_global"),
+            (typing_context.Context, "_lookup_global"),
             (compiler.DefaultPassBuilder, "define_nopython_pipeline"),
             (compiler_machinery, "register_pass"),
             (typed_passes.NativeLowering, "run_pass"),
