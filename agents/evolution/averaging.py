@@ -19,6 +19,9 @@ class Averaging:
     grows about as t^decay, so that the way from the start is forgotten. Nothing is kept but the mean itself, and a run
     can be prolonged. The paper does it for the iterates of stochastic gradient descent (section 4).
 
+    What is averaged lies within the ranges of the weights: where a search runs beyond a bound, what it finds there are
+    the weights mirrored at the bound, and the mean of both sides would be the bound.
+
     Attributes:
         mean: the average, float64 (size,); 0, the start of the search, before the first generation.
     """

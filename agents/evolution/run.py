@@ -209,17 +209,17 @@ class Run:
         objectives = np.mean(by_service, axis=0).tolist()
         self.strategy.tell(objectives)
         if self.average is not None:
-            self.average.add(self.strategy.mean)
+            self.average.add(self.space.inside(self.strategy.mean))
         self._latest.append(objectives)
         self.generation += 1
 
     def milestone(self) -> None:
-        """Evaluate the centre of the search, keep it if it is the best so far, and save a checkpoint."""
+        """Evaluate the search's :attr:`centre`, keep it if it is the best so far, and save a checkpoint."""
         self.evaluate()
         self.save()
 
     def evaluate(self) -> None:
-        """Evaluate the centre of the search on the services held out."""
+        """Evaluate the search's :attr:`centre` on the services held out."""
         config = self.config
         seeds = config.held_out.seeds
         reference = config.reference if self._held_out is None else ()  # once; they stay as they are

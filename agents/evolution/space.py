@@ -148,6 +148,12 @@ class SearchSpace:
         """Entries of a vector."""
         return len(self._start)
 
+    def inside(self, vector: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the vector without reflections that has the same weights, float64 (size,)."""
+        entries = self._start + self._step * vector
+        found = reflected(entries, self._low, self._high)
+        return np.where(found == entries, vector, (found - self._start) / self._step)
+
     def values(self, vector: NDArray[np.float64]) -> dict[str, Value]:
         """Return the weights at a vector, float64 (size,), each within its range."""
         entries = reflected(self._start + self._step * vector, self._low, self._high).tolist()

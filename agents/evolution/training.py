@@ -2,15 +2,15 @@
 
 A run folder holds ``config.yaml`` (resolved), ``run.json`` (versions, seed, commands), ``tensorboard/``,
 ``curve.csv`` (a row per evaluation), ``checkpoints/``, ``best.json`` (the agent that was best on the services held
-out) and, at the end, ``final.json`` (the last centre of the search, or the
-average of its centres where the configuration says so).
+out) and, at the end, ``final.json`` (the last one). An agent is the centre of the search, or the average of its centres
+where the configuration says so.
 
 Columns of ``curve.csv``; objectives are those of :mod:`kvgym.agents.evolution.objective`, smaller is better:
 
 - ``generation``, and ``episodes`` and ``cpu_seconds`` so far, those of the references included;
 - ``objective`` and ``objective_best``: on training services, the mean over candidates and the best candidate's, means
   over the generations since the row before;
-- ``held_out``: on the services held out, of the centre of the search; ``best``: the least so far;
+- ``held_out``: of the agent on the services held out; ``best``: the least so far;
 - ``failed``: share of the services held out that it does not serve;
 - ``spread``: mean standard deviation of the search, in steps;
 - ``improvement_<metric>``: by how many per cent it is better than the best reference of each service in that metric.

@@ -99,41 +99,45 @@ def _hash(settings: Any) -> int:
     return _HASHES[kind]
 
 
-_TYPED: dict[tuple[Any, ...], tuple[Any, Any]] = {}
-"""Function, context, types of arguments and settings -> the signature, and the function, lest another has its id."""
+_TYPED: dict[tuple[Any, ...], tuple[Any, Any, tuple[Any, Any]]] = {}
+"""Function, context, types of arguments and settings -> the signature, by what the function finds its implementation,
+and both of them, lest others have their ids."""
 
-_look_up = _function.get_call_type
+_USUAL = {
+    (_settings, "__eq__"): _settings.__eq__,
+    (_settings, "__hash__"): _settings.__hash__,
+    (_function, "get_call_type"): _function.get_call_type,
+}
 
 
 def _get_call_type(function: Any, context: Any, args: Any, kws: Any) -> Any:
     """Return the signature of a call of one of Numba's own functions, looked up once.
 
-    Of those, that is, which a program can name: others are made anew wherever they are met.
+    Of those, that is, which a program can name: others are made anew wherever they are met. The function also notes
+    which implementation such a call has, one for all settings, so that it is noted again with every call.
     """
+    look_up = _USUAL[_function, "get_call_type"]
     if kws or context._lookup_global(function.typing_key) is not function:
-        return _look_up(function, context, args, kws)
+        return look_up(function, context, args, kws)
     key = id(function), id(context), tuple(args), _present.top_or_none()
     if key not in _TYPED:
-        signature = _look_up(function, context, args, kws)
+        signature = look_up(function, context, args, kws)
         if signature is None:
             return None
-        _TYPED[key] = signature, function
-    return _TYPED[key][0]
+        _TYPED[key] = signature, function._impl_keys[signature.args], (function, context)
+    signature, implementation, _ = _TYPED[key]
+    function._impl_keys[signature.args] = implementation
+    return signature
 
 
 @contextlib.contextmanager
 def quicker() -> Iterator[None]:
     """Compile with the shortcuts above. Other threads that compile meanwhile take them too, to the same end."""
-    changes = (
-        (_settings, "__eq__", _equal), (_settings, "__hash__", _hash), (_function, "get_call_type", _get_call_type),
-    )  # fmt: skip
-    before = [vars(place)[name] for place, name, _ in changes]
-    for place, name, change in changes:
-        setattr(place, name, change)
     try:
+        _settings.__eq__, _settings.__hash__, _function.get_call_type = _equal, _hash, _get_call_type
         yield
     finally:
-        for (place, name, _), usual in zip(changes, before, strict=True):
+        for (place, name), usual in _USUAL.items():
             setattr(place, name, usual)
 
 

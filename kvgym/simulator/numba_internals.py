@@ -52,11 +52,13 @@ def surprise() -> str | None:
             typed_passes,
         )
         from numba.core.typing import context as typing_context
+        from numba.core.typing import templates
         from numba.experimental import function_type
         from numba.np import arrayobj
 
         flag: Any = cpu.CPUTargetOptions
         models: Any = datamodel
+        any_template: Any = type("Any", (templates.AbstractTemplate,), {"key": "any"})
         function = models.default_manager.lookup(types.FunctionType(types.int64(types.int64)))._fields
         array = models.default_manager.lookup(types.int64[::1])._fields
         wanted: tuple[tuple[Any, str], ...] = (
@@ -79,6 +81,7 @@ def surprise() -> str | None:
             (targetconfig.TargetConfig, "_values"),
             (targetconfig.ConfigStack, "top_or_none"),
             (types.functions.BaseFunction, "get_call_type"),
+            (types.Function(any_template), "_impl_keys"),
             (typing_context.Context, "_lookup_global"),
             (compiler.DefaultPassBuilder, "define_nopython_pipeline"),
             (compiler_machinery, "register_pass"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -188,6 +188,10 @@ class System:
                 f"workers with roles {', '.join(roles)}; expected at least one prefill worker, then at least one "
                 "decode worker"
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle and copy the attributes, not what was made of them."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _check_blocks(self) -> None:
         size = whole_number(self.block_size, "block_size", "a whole number of tokens ≥ 1")

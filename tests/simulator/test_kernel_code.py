@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from numba import types
 from numba.core import compiler, targetconfig
 from numba.core.registry import cpu_target
+from numba.extending import overload
 
 from kvgym.simulator import kernel_code
 from kvgym.simulator.compiled import jit, kernel
-from kvgym.simulator.kernel_code import machine_code, quicker
+from kvgym.simulator.kernel_code import quicker
 
 OPTIONS = ("nrt", "forceinline", "boundscheck", "no_compile", "release_gil")
 
@@ -141,5 +142,46 @@ def plain_sum(numbers):
 def test_a_kernel_computes_what_its_source_does():
     numbers = np.random.default_rng(0).random(1000)
     assert sum_of_shares(numbers) == plain_sum(numbers)
-    alone = machine_code(sum_of_shares.signature)(sum_of_shares.function)
-    assert alone(numbers) == sum_of_shares(numbers)
+    usual = numba.njit(sum_of_shares.signature)(sum_of_shares.function)  # with none of the shortcuts
+    assert usual(numbers) == sum_of_shares(numbers)
+
+
+def ratio(a, b):
+    """Only compiled code calls it."""
+
+
+@overload(ratio)
+def _ratio(a, b):
+    return lambda a, b: a / b
+
+
+@numba.njit(error_model="numpy")
+def of_others(a, b):
+    return ratio(a, b)
+
+
+@kernel(types.float64(types.float64, types.float64))
+def first(a, b):
+    return ratio(a, b)
+
+
+@kernel(types.float64(types.float64, types.float64))
+def second(a, b):
+    return ratio(a, b) + 1.0
+
+
+@kernel(types.float64(types.float64, types.float64))
+def both(a, b):
+    return ratio(a, b) + of_others(a, 1.0) + ratio(b, b + 1.0)
+
+
+def test_settings_of_others_do_not_leak_into_kernels():
+    """An overload that was compiled by other settings in between has two implementations; each caller gets its own."""
+    with pytest.raises(ZeroDivisionError):
+        first(1.0, 0.0)
+    assert of_others(1.0, 0.0) == np.inf
+    for compiled in (second, both):
+        with pytest.raises(ZeroDivisionError):
+            compiled(1.0, 0.0)
+        assert np.isfinite(compiled(1.0, 2.0))
+    assert of_others(-1.0, 0.0) == -np.inf

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 from typing import Any
 
 import pytest
@@ -63,3 +65,16 @@ def test_requests_must_fit_wherever_they_may_go() -> None:
         wrong = table.replace(prompt_len=[prompt, 3], output_len=[output, 9])
         with pytest.raises(WorkloadError, match=words):
             simulate(system, wrong, "dist_serve")
+
+
+def test_copies_hold_the_attributes_alone() -> None:
+    system = System.cluster([Worker(64, UNIT), Worker(32, UNIT)], block_size=16)
+    assert system.usable_capacities.tolist() == [64, 32]
+    assert len(system.all_workers) == 2
+    for twin in (pickle.loads(pickle.dumps(system)), copy.copy(system), copy.deepcopy(system)):
+        assert vars(twin).keys() == {field.name for field in dataclasses.fields(System)}
+        assert twin.usable_capacities.tolist() == [64, 32]
+        with pytest.raises(ValueError, match="read-only"):
+            twin.usable_capacities[0] = 5
+    assert dataclasses.replace(system, block_size=32).usable_capacities.tolist() == [64, 32]
+    assert dataclasses.replace(system, block_size=20).usable_capacities.tolist() == [60, 20]

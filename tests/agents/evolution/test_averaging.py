@@ -14,7 +14,7 @@ from kvgym.agents.checkpoints import checkpoints
 from kvgym.agents.config import make_training
 from kvgym.agents.evolution.averaging import Averaging
 from kvgym.agents.evolution.model import EvolvedModel
-from kvgym.agents.evolution.strategies import make_strategy
+from kvgym.agents.evolution.strategies import CMAES, make_strategy
 from kvgym.agents.evolution.training import train
 from kvgym.errors import ConfigError
 
@@ -71,10 +71,28 @@ def test_of_a_run(tmp_path):
     assert len(centres) == TINY["generations"] + 1
     train(make_training({**TINY, "held_out": interval, "average": 2}), tmp_path / "run")
     weights = EvolvedModel.load(tmp_path / "run/final.json").weights
-    start, step = 0.5, 0.2
-    expected = start + step * averaged(centres[1:], 2)[0]
+    values = [abs(0.5 + 0.2 * centre) for [centre] in centres[1:]]  # mirrored at 0, where they lie beyond
+    assert max(values) < 0.9
+    expected = averaged([[value] for value in values], 2)[0]
     assert weights["protection"] == pytest.approx(expected, abs=1e-12)
     assert weights != EvolvedModel.load(plain.folder / "final.json").weights
+
+
+def test_centres_beyond_a_bound_count_as_what_they_stand_for(tmp_path, monkeypatch):
+    """A step beyond the bound and a step within are the same weights, and so is their mean."""
+    config = make_training({**TINY, "weights": {"protection": {"start": 0.0, "step": 0.1, "low": 0.0, "high": 0.9}},
+                            "generations": 4, "average": 0})  # fmt: skip
+    sides = iter([1.0, -1.0, 1.0, -1.0])
+    tell = CMAES.tell
+
+    def move(self, objectives):
+        tell(self, objectives)
+        self.shown = np.array([next(sides)])
+
+    monkeypatch.setattr(CMAES, "tell", move)
+    monkeypatch.setattr(CMAES, "mean", property(lambda self: getattr(self, "shown", np.zeros(1))))
+    train(config, tmp_path / "run")
+    assert EvolvedModel.load(tmp_path / "run/final.json").weights["protection"] == pytest.approx(0.1)
 
 
 def test_prolonged(tmp_path):

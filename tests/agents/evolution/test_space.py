@@ -40,6 +40,23 @@ def test_reflection(x, low, width, kind):
             assert back == pytest.approx(bound - sign * step, abs=1e-6)
 
 
+@given(st.lists(st.floats(-50, 50), min_size=3, max_size=3))
+def test_inside(entries):
+    """The same weights, by entries that stay in the ranges; those that do already are left as they are, bit for bit."""
+    vector = np.array(entries)
+    weights = (
+        Weight("free", 0.0, 0.3, -np.inf, np.inf), Weight("half", 0.2, 0.1, 0.0, np.inf),
+        Weight("both", 0.5, 0.25, 0.0, 1.0),
+    )  # fmt: skip
+    space = SearchSpace(weights, {"free": 0.1, "half": 0.2, "both": 0.5})
+    found = space.inside(vector)
+    assert space.values(found) == pytest.approx(space.values(vector), abs=1e-9)
+    assert found[0] == vector[0]
+    assert found[1] >= -2 - 1e-9
+    assert abs(found[2]) <= 2 + 1e-9
+    assert (found == vector)[1:].tolist() == [vector[1] >= -2, abs(vector[2]) <= 2]
+
+
 def test_declared_weights(weighted):
     learned, starts = chosen_weights("weighted", {"count": 3}, {})
     assert [(w.name, w.size) for w in learned] == [("margin", 1), ("bias", 3)]
