@@ -70,6 +70,7 @@ from kvgym.simulator.heap import ranked_forget as ranked_forget
 from kvgym.simulator.heap import ranked_keep as ranked_keep
 from kvgym.simulator.heap import ranked_pop as ranked_pop
 from kvgym.simulator.heap import ranked_push as ranked_push
+from kvgym.simulator.heap import ranked_sort as ranked_sort
 from kvgym.simulator.heap import request_key as request_key
 from kvgym.simulator.leaving import forget_left as forget_left
 from kvgym.simulator.leaving import forget_ranked as forget_ranked
@@ -185,6 +186,7 @@ __all__ = [
     "ranked_keep",
     "ranked_pop",
     "ranked_push",
+    "ranked_sort",
     "request_key",
     "room_to_admit",
     "rounds_for",

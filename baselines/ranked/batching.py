@@ -45,6 +45,7 @@ from kvgym.kernels import (
     kv_growth,
     ranked_pop,
     ranked_push,
+    ranked_sort,
 )
 
 MOST_TOKENS = 8192
@@ -56,7 +57,10 @@ MOST_ASIDE = 8
 HALF_ROOM = 2048.0
 """Tokens for which there is memory where ``cost_room`` counts half: a few batches of prompts."""
 
-_LEAVES = -2  # in SLOT.planned while a decision is made: this one is evicted
+_LEAVES, _LISTED = (
+    -2,
+    -3,
+)  # in SLOT.planned while a decision is made: this one is evicted, or in the order already
 
 
 @jit
@@ -163,26 +167,59 @@ def worth(view: RuleView, memory: RuleMemory, value: float, power: float) -> Any
 
 
 @jit_inline
+def order_active(view: RuleView, memory: RuleMemory, slots: int, slot_of: int) -> Any:
+    """Bring the active requests that stay into the order of their scores; returns their output to come, in all.
+
+    The list lasts from decision to decision, as the order hardly changes: who has left is taken out, who is new comes
+    last, and then it is sorted.
+
+    Args:
+        view: what the rule sees; who leaves is marked by ``planned``.
+        memory: what it remembers.
+        slots: place of the list in ``memory.state``: its length, then ids of requests.
+        slot_of: place of the slot of each request.
+    """
+    state, reals, active, w, n = memory.state, memory.reals, view.active, view.worker, view.requests.shape[0]
+    output = 0.0
+    for k in range(w.num_active):
+        state[slot_of + active[k].request_id] = k
+        if active[k].planned != _LEAVES:
+            output += reals[SCORES + n + active[k].request_id]
+    count = 0
+    for j in range(state[slots]):
+        i = state[slots + 1 + j]
+        k = state[slot_of + i]
+        if k < w.num_active and active[k].request_id == i and active[k].planned == 0:
+            active[k].planned = _LISTED
+            count += 1
+            state[slots + count] = i
+    for k in range(w.num_active):
+        if active[k].planned == 0:
+            count += 1
+            state[slots + count] = active[k].request_id
+        elif active[k].planned == _LISTED:
+            active[k].planned = 0
+    state[slots] = count
+    ranked_sort(state, slots, reals, SCORES)
+    return output
+
+
+@jit_inline
 def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
     """Walk the ranking from the best, admit as memory allows, and find the number of tokens worth most.
 
     Returns:
-        That number. Items of the batch stand behind the heaps in ``memory.state``: slots, and ``~id`` of requests
+        That number. Items of the batch stand behind heap and list in ``memory.state``: slots, and ``~id`` of requests
         that enter.
     """
     state, reals, p = memory.state, memory.reals, memory.params
-    w, d, active, requests, load = view.worker, decision.record, view.active, view.requests, view.load
+    d, active, requests, load = decision.record, view.active, view.requests, view.load
     n, places = requests.shape[0], active.shape[0]
     slots = WAITING_HEAP + 1 + n
     items, slot_of = slots + 1 + places, slots + 1 + 3 * places
-    room, output = make_room(view, decision, memory), 0.0
-    state[slots] = 0
-    for k in range(w.num_active):
-        if active[k].planned != _LEAVES:
-            state[slot_of + active[k].request_id] = k
-            ranked_push(state, slots, reals, SCORES, active[k].request_id)
-            output += reals[SCORES + n + active[k].request_id]
-    staying = state[slots]
+    room = make_room(view, decision, memory)
+    output = order_active(view, memory, slots, slot_of)
+    staying, next_active = state[slots], 0
     room -= int(p[FREE] * view.problem.kv_capacity + p[GROWTH] * output / max(staying, 1))
     load.num_prefills = load.prefill_tokens = load.prefill_context = 0
     load.prefill_squares = load.prefill_products = load.num_decodes = load.decode_context = 0
@@ -203,7 +240,8 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
             if i != UNKNOWN and (staying + entering == places or claim_of(view, requests[i]) > room):
                 i = UNKNOWN
         if i != UNKNOWN and (
-            state[slots] == 0 or reals[SCORES + i] + bias < reals[SCORES + state[slots + 1]]
+            next_active == staying
+            or reals[SCORES + i] + bias < reals[SCORES + state[slots + 1 + next_active]]
         ):
             row = requests[i]
             left, kv, score = row.num_prefill_left, row.num_kv_tokens, reals[SCORES + i]
@@ -212,8 +250,9 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
             entering += 1
             ranked_pop(state, WAITING_HEAP, reals, SCORES)
             i = first_to_enter(view, memory)
-        elif state[slots] > 0:
-            j = ranked_pop(state, slots, reals, SCORES)
+        elif next_active < staying:
+            j = state[slots + 1 + next_active]
+            next_active += 1
             slot = active[state[slot_of + j]]
             left, kv, score = slot.num_prefill_left, slot.num_kv_tokens, reals[SCORES + j]
             state[items + count] = state[slot_of + j]

@@ -75,5 +75,5 @@ RATIO_COUNTS = TOKEN_COUNTS + GROUPS * TOKEN_BINS
 TOKEN_CENSORED = RATIO_COUNTS + GROUPS * RATIO_BINS
 RATIO_CENSORED = TOKEN_CENSORED + GROUPS * TOKEN_BINS
 WAITING_HEAP = RATIO_CENSORED + GROUPS * RATIO_BINS
-# Behind the heap of waiting requests (1 + n): a heap of active ones (1 + A), items of the batch (2 A), slots by
-# request (n).
+# Behind the heap of waiting requests (1 + n): a list of active ones in order (1 + A), items of the batch (2 A), slots
+# by request (n).

@@ -178,6 +178,40 @@ def ranked_keep(heap: Any, at: int, ranks: Any, base: int, most: int) -> None:
 
 
 @jit
+def _sink(listed: Any, first: int, k: int, gap: int, ranks: Any, base: int) -> int:
+    """Move the k-th of listed items before those ``gap`` places apart that it comes before; returns how many."""
+    item, place = listed[first + k], k
+    while place >= gap and comes_before(ranks, base, item, listed[first + place - gap]):
+        listed[first + place] = listed[first + place - gap]
+        place -= gap
+    listed[first + place] = item
+    return (k - place) // gap
+
+
+@jit
+def ranked_sort(listed: Any, at: int, ranks: Any, base: int) -> None:
+    """Bring listed items into order, in time proportional to their number where most of them are in order already.
+
+    The items are listed as those of a heap are, but need not be one. This is insertion sort; where it has to move items
+    far, Shell's sort with Knuth's gaps.
+    """
+    first, n = at + 1, listed[at]
+    k, moves = 1, 0
+    while k < n and moves <= 8 * n:
+        moves += _sink(listed, first, k, 1, ranks, base)
+        k += 1
+    if k >= n:
+        return
+    gap = 1
+    while gap < n // 9:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for k in range(gap, n):
+            _sink(listed, first, k, gap, ranks, base)
+        gap //= 3
+
+
+@jit
 def ranked_forget(heap: Any, at: int, ranks: Any, base: int, item: int) -> bool:
     """Remove an item if it is there, in time proportional to the length; returns whether it was.
 
