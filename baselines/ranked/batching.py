@@ -57,10 +57,8 @@ MOST_ASIDE = 8
 HALF_ROOM = 2048.0
 """Tokens for which there is memory where ``cost_room`` counts half: a few batches of prompts."""
 
-_LEAVES, _LISTED = (
-    -2,
-    -3,
-)  # in SLOT.planned while a decision is made: this one is evicted, or in the order already
+# In SLOT.planned while a decision is made: this one is evicted; it is in the order of the active ones already.
+_LEAVES, _LISTED = -2, -3
 
 
 @jit
