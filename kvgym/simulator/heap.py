@@ -96,8 +96,8 @@ def heap_first(state: Any, at: int) -> int:
     return key_request(state[at + 1]) if state[at] > 0 else UNKNOWN
 
 
-# A heap of items ordered by a rank kept beside it, then by the number of the item itself: ``heap[at]`` is its
-# length, the items follow. Item x, a small whole number such as a request id, has rank ``ranks[base + x]``, a
+# A heap or a list of items ordered by a rank kept beside it, then by the number of the item itself: ``heap[at]`` is
+# its length, the items follow. Item x, a small whole number such as a request id, has rank ``ranks[base + x]``, a
 # whole or a real number that must not change while x is in the heap.
 
 

@@ -52,22 +52,23 @@ class _Lowering(typed_passes.NativeLowering):
         return True
 
 
-def with_lowering(state: Any, lowering: type[Any]) -> list[Any]:
-    """Return Numba's passes with another one to lower a function."""
-    manager = _builder.define_nopython_pipeline(state)
-    manager.passes = [
-        (lowering if step is typed_passes.NativeLowering else step, what) for step, what in manager.passes
-    ]
-    manager.finalize()
-    return [manager]
+def compiler_with(lowering: type[Any]) -> type[compiler.CompilerBase]:
+    """Return a compiler of Numba's passes, with another one to lower a function."""
+
+    class Compiler(compiler.CompilerBase):
+        def define_pipelines(self) -> list[Any]:
+            manager = _builder.define_nopython_pipeline(self.state)
+            manager.passes = [
+                (lowering if step is typed_passes.NativeLowering else step, what)
+                for step, what in manager.passes
+            ]
+            manager.finalize()
+            return [manager]
+
+    return Compiler
 
 
-class _Compiler(compiler.CompilerBase):
-    """Numba's passes, with the lowering above."""
-
-    def define_pipelines(self) -> list[Any]:
-        """Return the passes."""
-        return with_lowering(self.state, _Lowering)
+_Compiler = compiler_with(_Lowering)
 
 
 @functools.cache

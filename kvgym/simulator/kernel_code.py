@@ -13,14 +13,15 @@ that it has been tried for. :func:`quicker` saves both. This stands on inner par
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba
-from numba.core import codegen, compiler, targetconfig, typed_passes, types
+from numba.core import codegen, targetconfig, typed_passes, types
 from numba.core.compiler_machinery import register_pass
 
-from kvgym.simulator.helper_code import with_lowering
+from kvgym.simulator.helper_code import compiler_with
 from kvgym.simulator.numba_internals import WITHOUT_COUNTING
 
 _njit: Any = numba.njit  # untyped: options are not in Numba's stubs
@@ -64,12 +65,7 @@ class _Lowering(typed_passes.NativeLowering):
         return bool(usual.run_pass(state))
 
 
-class _Compiler(compiler.CompilerBase):
-    """Numba's passes, with the lowering above."""
-
-    def define_pipelines(self) -> list[Any]:
-        """Return the passes."""
-        return with_lowering(self.state, _Lowering)
+_Compiler = compiler_with(_Lowering)
 
 
 def _equal(settings: Any, other: Any) -> Any:
@@ -88,15 +84,15 @@ def _equal(settings: Any, other: Any) -> Any:
     )
 
 
-_HASHES: dict[type[Any], int] = {}
+@functools.cache
+def _hash_of(kind: Any) -> int:
+    return hash(tuple(sorted(kind.options)))
 
 
 def _hash(settings: Any) -> int:
     """Return the hash of settings, which in Numba is one of the names of all options."""
-    kind = type(settings)
-    if kind not in _HASHES:
-        _HASHES[kind] = hash(tuple(sorted(kind.options)))
-    return _HASHES[kind]
+    kind: Any = type(settings)
+    return _hash_of(kind)
 
 
 _TYPED: dict[tuple[Any, ...], tuple[Any, Any, tuple[Any, Any]]] = {}
