@@ -67,10 +67,11 @@ from kvgym.simulator.heap import heap_pop as heap_pop
 from kvgym.simulator.heap import heap_push as heap_push
 from kvgym.simulator.heap import key_request as key_request
 from kvgym.simulator.heap import ranked_forget as ranked_forget
+from kvgym.simulator.heap import ranked_insert as ranked_insert
 from kvgym.simulator.heap import ranked_keep as ranked_keep
 from kvgym.simulator.heap import ranked_pop as ranked_pop
 from kvgym.simulator.heap import ranked_push as ranked_push
-from kvgym.simulator.heap import ranked_sort as ranked_sort
+from kvgym.simulator.heap import ranked_sink as ranked_sink
 from kvgym.simulator.heap import request_key as request_key
 from kvgym.simulator.leaving import forget_left as forget_left
 from kvgym.simulator.leaving import forget_ranked as forget_ranked
@@ -183,10 +184,11 @@ __all__ = [
     "profile_offset",
     "put_back",
     "ranked_forget",
+    "ranked_insert",
     "ranked_keep",
     "ranked_pop",
     "ranked_push",
-    "ranked_sort",
+    "ranked_sink",
     "request_key",
     "room_to_admit",
     "rounds_for",

@@ -5,6 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from kvgym.baselines.ranked.active import (
+    LEAVES,
+    certain_memory,
+    evict_worst,
+    list_active,
+    list_at,
+    scores_at,
+    slots_at,
+)
 from kvgym.baselines.ranked.layout import (
     COST,
     COST_ACTIVE,
@@ -13,10 +22,11 @@ from kvgym.baselines.ranked.layout import (
     COST_ROOM,
     COST_WAITING,
     DEADLINES,
-    EVICT_KV,
     FREE,
     GROWTH,
     LATE,
+    NUM_ITEMS,
+    NUM_TAKEN,
     PREFILL_PRESSURE,
     PREFILL_ROOM,
     PREFILL_VALUE,
@@ -35,17 +45,15 @@ from kvgym.kernels import (
     RuleDecision,
     RuleMemory,
     RuleView,
+    admit,
     admit_tokens,
     claim_of,
-    evict,
     full_tokens,
-    held_by,
     jit,
     jit_inline,
-    kv_growth,
+    pause,
     ranked_pop,
     ranked_push,
-    ranked_sort,
 )
 
 MOST_TOKENS = 8192
@@ -57,9 +65,6 @@ MOST_ASIDE = 8
 HALF_ROOM = 2048.0
 """Tokens for which there is memory where ``cost_room`` counts half: a few batches of prompts."""
 
-# In SLOT.planned while a decision is made: this one is evicted; it is in the order of the active ones already.
-_LEAVES, _LISTED = -2, -3
-
 
 @jit
 def grain(tokens: int) -> int:
@@ -69,39 +74,6 @@ def grain(tokens: int) -> int:
     if tokens < 512:
         return 32
     return 64 if tokens < 1024 else 256
-
-
-@jit
-def claim_beyond(view: RuleView, slot: Any) -> Any:
-    """Return the memory that an active request will certainly take and does not hold, allocated tokens.
-
-    What is left of its prompt and a token; of a decode, its next token.
-    """
-    if slot.num_prefill_left > 0:
-        return claim_of(view, slot) - held_by(view, slot)
-    return kv_growth(view.problem, slot, 1)
-
-
-@jit_inline
-def make_room(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
-    """Evict the worst while what the active set will certainly take does not fit; return what is left, in tokens."""
-    w, active = view.worker, view.active
-    used = w.kv_allocated
-    for k in range(w.num_active):
-        active[k].planned = 0
-        used += claim_beyond(view, active[k])
-    while used > view.problem.kv_capacity:
-        worst, at = -math.inf, 0
-        for k in range(w.num_active):
-            if active[k].planned != _LEAVES:
-                weight = memory.params[EVICT_KV] * math.log(1.0 + active[k].num_kv_tokens)
-                score = memory.reals[SCORES + active[k].request_id] + weight
-                if score > worst:
-                    worst, at = score, k
-        used -= held_by(view, active[at]) + claim_beyond(view, active[at])
-        active[at].planned = _LEAVES
-        evict(decision, at)
-    return view.problem.kv_capacity - used
 
 
 @jit
@@ -123,18 +95,18 @@ def prompt_worth(view: RuleView, memory: RuleMemory) -> Any:
 
 
 @jit
-def number_late(view: RuleView, memory: RuleMemory, seconds: float) -> int:
+def number_late(view: RuleView, memory: RuleMemory, seconds: float, taken: int) -> int:
     """Return how many active requests would get their next token too late by a batch of this duration.
 
-    Those in the batch (marked by ``planned`` = 1) if it outlasts their deadline, the others if it leaves less than the
-    shortest batch. Deadlines that cannot be met anyway do not count.
+    The first ``taken`` of their list, which are in the batch, if it outlasts their deadline, the others if it leaves
+    less than the shortest batch. Deadlines that cannot be met anyway do not count.
     """
-    reals, w, dues = memory.reals, view.worker, SCORES + 3 * view.requests.shape[0]
-    late = 0
-    for k in range(w.num_active):
-        slot = view.active[k]
-        end = w.clock + seconds if slot.planned == 1 else w.clock + seconds + reals[SHORTEST]
-        if slot.planned != _LEAVES and end > reals[dues + slot.request_id]:
+    state, reals, listed = memory.state, memory.reals, list_at(view)
+    dues, late, end = SCORES + 3 * view.requests.shape[0], 0, view.worker.clock + seconds
+    for j in range(state[listed]):
+        if j == taken:
+            end += reals[SHORTEST]
+        if end > reals[dues + state[listed + 1 + j]]:
             late += 1
     return late
 
@@ -151,55 +123,56 @@ def cost_power(view: RuleView, memory: RuleMemory) -> Any:
     return max(power, p[COST_LEAST])
 
 
-@jit
-def worth(view: RuleView, memory: RuleMemory, value: float, power: float) -> Any:
-    """Return what the batch described in ``view.load`` is worth: its value over its duration to this power.
+@jit_inline
+def pays(
+    memory: RuleMemory, value: float, seconds: float, best_value: float, best_seconds: float, power: float
+) -> bool:
+    """Return whether a batch is worth more than the best before it: its value over its duration to this power.
 
-    Less for every request whose next token it makes late.
+    For most batches two bounds of the power tell: where a duration is x ≥ 1 times as long and the power p is from 1 to
+    2, x^p is at least 1 + p (x − 1), and more than that by p (p − 1) / 2 (x − 1)^2 at most.
+
+    Args:
+        memory: what the rule remembers.
+        value: of the batch.
+        seconds: its duration.
+        best_value: value of the best; below 0 where there is none.
+        best_seconds: duration of the best.
+        power: the power.
     """
-    seconds = max(view.batch_time(view.load, view.batch_params), 1e-9)
-    found = value / (seconds / memory.reals[SHORTEST]) ** power
-    if memory.state[DEADLINES] == 1:
-        found *= math.exp(-memory.params[LATE] * number_late(view, memory, seconds))
-    return found
+    if 1.0 <= power <= 2.0 and best_value > 0.0 and seconds >= best_seconds:
+        longer, ratio = seconds / best_seconds - 1.0, value / best_value
+        least = 1.0 + power * longer
+        if ratio < least * (1.0 - 1e-9):
+            return False
+        if ratio > (least + 0.5 * power * (power - 1.0) * longer * longer) * (1.0 + 1e-9):
+            return True
+    shortest = memory.reals[SHORTEST]
+    return value / (seconds / shortest) ** power > best_value / (best_seconds / shortest) ** power
 
 
 @jit_inline
-def order_active(view: RuleView, memory: RuleMemory, slots: int, slot_of: int) -> Any:
-    """Bring the active requests that stay into the order of their scores; returns their output to come, in all.
+def judge(view: RuleView, memory: RuleMemory, value: float, taken: int) -> Any:
+    """Return the duration of the batch described in ``view.load``, s, and its value.
 
-    The list lasts from decision to decision, as the order hardly changes: who has left is taken out, who is new comes
-    last, and then it is sorted.
-
-    Args:
-        view: what the rule sees; who leaves is marked by ``planned``.
-        memory: what it remembers.
-        slots: place of the list in ``memory.state``: its length, then ids of requests.
-        slot_of: place of the slot of each request.
+    That is less for every request whose next token it makes late; the first ``taken`` of the active ones are in it.
     """
-    state, reals, active, w, n = memory.state, memory.reals, view.active, view.worker, view.requests.shape[0]
-    output = 0.0
-    for k in range(w.num_active):
-        state[slot_of + active[k].request_id] = k
-        if active[k].planned != _LEAVES:
-            output += reals[SCORES + n + active[k].request_id]
-    count = 0
-    for j in range(state[slots]):
-        i = state[slots + 1 + j]
-        k = state[slot_of + i]
-        if k < w.num_active and active[k].request_id == i and active[k].planned == 0:
-            active[k].planned = _LISTED
-            count += 1
-            state[slots + count] = i
-    for k in range(w.num_active):
-        if active[k].planned == 0:
-            count += 1
-            state[slots + count] = active[k].request_id
-        elif active[k].planned == _LISTED:
-            active[k].planned = 0
-    state[slots] = count
-    ranked_sort(state, slots, reals, SCORES)
-    return output
+    seconds = max(view.batch_time(view.load, view.batch_params), 1e-9)
+    if memory.state[DEADLINES] == 1:
+        value *= math.exp(-memory.params[LATE] * number_late(view, memory, seconds, taken))
+    return value, seconds
+
+
+@jit_inline
+def spare_room(view: RuleView, memory: RuleMemory) -> int:
+    """Return the memory that admission leaves free, tokens: a share of all, and what outputs to come will take."""
+    p, active, n = memory.params, view.active, view.requests.shape[0]
+    output, staying = 0.0, 0
+    for k in range(view.worker.num_active):
+        if active[k].planned != LEAVES:
+            output += memory.reals[SCORES + n + active[k].request_id]
+            staying += 1
+    return int(p[FREE] * view.problem.kv_capacity + p[GROWTH] * output / max(staying, 1))
 
 
 @jit_inline
@@ -211,23 +184,28 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
         that enter.
     """
     state, reals, p = memory.state, memory.reals, memory.params
-    d, active, requests, load = decision.record, view.active, view.requests, view.load
+    active, requests, load = view.active, view.requests, view.load
     n, places = requests.shape[0], active.shape[0]
-    slots = WAITING_HEAP + 1 + n
-    items, slot_of = slots + 1 + places, slots + 1 + 3 * places
-    room = make_room(view, decision, memory)
-    output = order_active(view, memory, slots, slot_of)
-    staying, next_active = state[slots], 0
-    room -= int(p[FREE] * view.problem.kv_capacity + p[GROWTH] * output / max(staying, 1))
+    listed, slot_of, scores = list_at(view) + 1, slots_at(view), scores_at(view)
+    items = listed + places
+    used, room = certain_memory(view), 0
+    if used > view.problem.kv_capacity:
+        used = evict_worst(view, decision, memory, used)
+    list_active(view, decision, memory)
+    staying = state[listed - 1]
+    i = first_to_enter(view, memory) if decision.record.num_evict == 0 else UNKNOWN
+    if i != UNKNOWN:
+        room = view.problem.kv_capacity - used - spare_room(view, memory)
     load.num_prefills = load.prefill_tokens = load.prefill_context = 0
     load.prefill_squares = load.prefill_products = load.num_decodes = load.decode_context = 0
-    count = entering = aside = tokens = best_tokens = 0
-    value, best = 0.0, -1.0
+    decodes = context = 0
+    count = taken = entering = aside = tokens = best_tokens = 0
+    value, best_value, best_seconds = 0.0, -1.0, reals[SHORTEST]
     prompt_value, power = prompt_worth(view, memory), cost_power(view, memory)
-    next_size, bias = grain(0), entry_bias(memory)
-    i = first_to_enter(view, memory) if d.num_evict == 0 else UNKNOWN
+    next_size, bias, judged = grain(0), entry_bias(memory), False
     while tokens < MOST_TOKENS:
-        if i != UNKNOWN and staying + entering > 0:
+        if i != UNKNOWN and not judged and staying + entering > 0:
+            judged = True
             while i != UNKNOWN and kept_out(memory, reals[SCORES + n + i]):
                 if aside == min(MOST_ASIDE, places - 1):
                     i = UNKNOWN
@@ -237,29 +215,31 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
                     i = first_to_enter(view, memory)
             if i != UNKNOWN and (staying + entering == places or claim_of(view, requests[i]) > room):
                 i = UNKNOWN
-        if i != UNKNOWN and (
-            next_active == staying
-            or reals[SCORES + i] + bias < reals[SCORES + state[slots + 1 + next_active]]
-        ):
+        if i != UNKNOWN and (taken == staying or reals[SCORES + i] + bias < reals[scores + taken]):
             row = requests[i]
             left, kv, score = row.num_prefill_left, row.num_kv_tokens, reals[SCORES + i]
             room -= claim_of(view, row)
             state[items + count] = ~i
             entering += 1
             ranked_pop(state, WAITING_HEAP, reals, SCORES)
-            i = first_to_enter(view, memory)
-        elif next_active < staying:
-            j = state[slots + 1 + next_active]
-            next_active += 1
-            slot = active[state[slot_of + j]]
-            left, kv, score = slot.num_prefill_left, slot.num_kv_tokens, reals[SCORES + j]
-            state[items + count] = state[slot_of + j]
-            slot.planned = 1
+            i, judged = first_to_enter(view, memory), False
+        elif taken < staying:
+            k = state[slot_of + state[listed + taken]]
+            left, kv, score = active[k].num_prefill_left, active[k].num_kv_tokens, reals[scores + taken]
+            state[items + count] = k
+            taken += 1
         else:
             break
         count += 1
         each = math.exp(-p[VALUE] * score) if p[VALUE] != 0.0 else 1.0
-        if left > 0:
+        if left == 0:
+            decodes += 1
+            context += kv
+            if tokens + 1 < next_size:
+                tokens += 1
+                value += each
+                continue
+        else:
             each *= prompt_value
             load.num_prefills += 1
             load.prefill_context += kv
@@ -270,22 +250,23 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
                 load.prefill_tokens += step
                 load.prefill_squares += step * (2 * done + step)
                 load.prefill_products += step * kv
-            else:
-                load.num_decodes += 1
-                load.decode_context += kv
             done += step
             tokens += step
             value += each * step
             if tokens == next_size:
                 next_size += grain(tokens)
-                found = worth(view, memory, value, power)
-                if found > best:
-                    best, best_tokens = found, tokens
-    if tokens > 0 and worth(view, memory, value, power) > best:
-        best_tokens = tokens
+                load.num_decodes, load.decode_context = decodes, context
+                worth, seconds = judge(view, memory, value, taken)
+                if pays(memory, worth, seconds, best_value, best_seconds, power):
+                    best_value, best_seconds, best_tokens = worth, seconds, tokens
+    load.num_decodes, load.decode_context = decodes, context
+    if tokens > 0:
+        worth, seconds = judge(view, memory, value, taken)
+        if pays(memory, worth, seconds, best_value, best_seconds, power):
+            best_tokens = tokens
     for j in range(aside):
         ranked_push(state, WAITING_HEAP, reals, SCORES, state[items + places + j])
-    state[items + 2 * places - 1] = count
+    state[NUM_ITEMS], state[NUM_TAKEN] = count, taken
     return best_tokens
 
 
@@ -293,20 +274,27 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
 def carry_out(view: RuleView, decision: RuleDecision, memory: RuleMemory, tokens: int) -> None:
     """Give the items of the ranking their tokens while these last; what enters and gets none waits on."""
     state, active, d = memory.state, view.active, decision.record
-    n, places = view.requests.shape[0], active.shape[0]
-    items = WAITING_HEAP + 2 + n + places
-    d.explicit = 1
-    for j in range(state[items + 2 * places - 1]):
+    listed, slot_of = list_at(view) + 1, slots_at(view)
+    items = listed + active.shape[0]
+    for j in range(state[NUM_ITEMS]):
         item = state[items + j]
         row_left = active[item].num_prefill_left if item >= 0 else view.requests[~item].num_prefill_left
-        share = min(full_tokens(row_left), tokens)
+        full = full_tokens(row_left)
+        share = min(full, tokens)
         tokens -= share
         if item >= 0:
-            active[item].planned = share
+            if share < full:
+                active[item].planned = share
+                d.explicit = 1
         elif share > 0:
-            admit_tokens(decision, ~item, share)
+            if share < full:
+                admit_tokens(decision, ~item, share)
+            else:
+                admit(decision, ~item)
             memory.reals[SCORES + ~item] = math.nan  # to be rated anew, as an active one
         else:
             ranked_push(state, WAITING_HEAP, memory.reals, SCORES, ~item)
+    for j in range(state[NUM_TAKEN], state[listed - 1]):  # no item of the batch
+        pause(decision, active[state[slot_of + state[listed + j]]])
     if view.worker.num_active + d.num_admit == 0:
         d.act = WAIT

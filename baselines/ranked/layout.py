@@ -64,13 +64,14 @@ PROMPT_TIME = SUM_LOG_OUTPUT + 1  # what a prompt token adds to the shortest bat
 PROMPT_RATIO = PROMPT_TIME + 1  # the same over what a decode adds
 SCORES = PROMPT_RATIO + 1
 # By request: scores, outputs still to come, what is added to the score from outside, and when the next token is due
-# (inf: no objective, or it cannot be met); 4 n numbers.
+# (inf: no objective, or it cannot be met); 4 n numbers. Then the scores of the list of active requests, in order (A).
 
 # Whole numbers. How many requests have finished, when to learn next, how many have arrived,
-# whether any of these has a deadline, decisions since the queue was rated, and whether lengths are known.
-SEEN, NEXT, ARRIVED, DEADLINES, UNRATED, CERTAIN = range(6)
+# whether any of these has a deadline, decisions since the queue was rated, and whether lengths are known; of the
+# list of active requests the one in the last slot, and how many of them are items of the batch, of how many items.
+SEEN, NEXT, ARRIVED, DEADLINES, UNRATED, CERTAIN, LAST_LISTED, NUM_TAKEN, NUM_ITEMS = range(9)
 # Counts by group and bin.
-TOKEN_COUNTS = CERTAIN + 1
+TOKEN_COUNTS = NUM_ITEMS + 1
 RATIO_COUNTS = TOKEN_COUNTS + GROUPS * TOKEN_BINS
 TOKEN_CENSORED = RATIO_COUNTS + GROUPS * RATIO_BINS
 RATIO_CENSORED = TOKEN_CENSORED + GROUPS * TOKEN_BINS

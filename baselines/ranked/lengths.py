@@ -17,6 +17,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from kvgym.baselines.ranked.layout import (
     ARRIVED,
     CERTAIN,
@@ -51,10 +53,19 @@ LEARN_EVERY = 8
 """Learned anew after every 8 completions, and after an eighth of those seen once these are more."""
 
 
-@jit
-def token_bin(tokens: float) -> int:
+def _bin_of(tokens: int) -> int:
+    return min(int(math.log2(tokens) * TOKENS_PER_OCTAVE), TOKEN_BINS - 1) if tokens > 1 else 0
+
+
+_BINS = np.array([_bin_of(tokens) for tokens in range(4096)])
+
+
+@jit_inline
+def token_bin(tokens: int) -> Any:
     """Return the bin of an output length."""
-    return min(int(math.log2(tokens) * TOKENS_PER_OCTAVE), TOKEN_BINS - 1) if tokens > 1.0 else 0
+    if tokens < _BINS.shape[0]:
+        return _BINS[tokens]
+    return min(int(math.log2(float(tokens)) * TOKENS_PER_OCTAVE), TOKEN_BINS - 1)
 
 
 @jit
@@ -112,6 +123,8 @@ def learn_group(
     for b in range(bins):
         at_risk += state[counted + b] + state[hidden + b]
         finished += state[counted + b]
+    if g == 0 and at_risk == 0 and state[NEXT] > 0:
+        return  # nothing is known still
     if g > 0 and finished == 0:
         for b in range(bins + 1):
             reals[cost + b] = reals[costs + b]
@@ -129,7 +142,7 @@ def learn_group(
 @jit
 def count(state: Any, row: Any, tokens: int, lengths: int, ratios: int) -> None:
     """Count a request with so many output tokens among all and in its class."""
-    g, b = group_of(row), token_bin(float(tokens))
+    g, b = group_of(row), token_bin(tokens)
     state[lengths + b] += 1
     if g > 0:
         state[lengths + g * TOKEN_BINS + b] += 1
@@ -207,9 +220,7 @@ def output_to_come(view: RuleView, memory: RuleMemory, row: Any, request_id: int
             reals, RATIO_COSTS + g * (RATIO_BINS + 1), RATIO_EDGES, ratio_bin(x), x
         )
     else:
-        cost = cost_at(
-            reals, TOKEN_COSTS + g * (TOKEN_BINS + 1), TOKEN_EDGES, token_bin(float(most)), float(most)
-        )
+        cost = cost_at(reals, TOKEN_COSTS + g * (TOKEN_BINS + 1), TOKEN_EDGES, token_bin(most), float(most))
     left = most - have + max(cost, 1.0)
     request = view.requests[request_id]
     if request.predicted_high > 0:

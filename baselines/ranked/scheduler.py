@@ -9,10 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.baselines.ranked.active import as_listed
 from kvgym.baselines.ranked.batching import carry_out, rank
 from kvgym.baselines.ranked.layout import (
     DEADLINES,
     FIRST_RATIO,
+    HIDDEN,
     RATIO_BINS,
     RATIO_EDGES,
     RATIOS_PER_OCTAVE,
@@ -26,6 +28,7 @@ from kvgym.baselines.ranked.layout import (
 from kvgym.baselines.ranked.lengths import learn, notice_arrival, notice_finished
 from kvgym.baselines.ranked.scoring import (
     NETWORK_INPUTS,
+    has_objective,
     lesson_of,
     observe_moment,
     rate_request,
@@ -98,6 +101,19 @@ def renew(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
 
 
 @jit_inline
+def rests(view: RuleView, memory: RuleMemory, slot: Any) -> bool:
+    """Return whether a decode was not in the last batch, so that its score, but for deadlines, would be the same.
+
+    The network sees what else has changed.
+    """
+    late = (
+        slot.last_token_time < view.worker.last_batch_end
+        and slot.num_output_tokens > slot.num_delivered_tokens
+    )
+    return bool(late and memory.params[HIDDEN] == 0.0)
+
+
+@jit_inline
 def rate_all(view: RuleView, memory: RuleMemory) -> None:
     """Bring the scores up to date: of who has come, and of active requests at every fourth token.
 
@@ -119,16 +135,15 @@ def rate_all(view: RuleView, memory: RuleMemory) -> None:
     if fresh or (state[DEADLINES] == 1 and state[UNRATED] > w.num_waiting // QUEUE_SHARE):
         state[UNRATED] = 0
         rate_waiting(view, memory, True)
+    timed, known = state[DEADLINES] == 1, as_listed(view, memory)
     for k in range(w.num_active):
         slot = view.active[k]
-        request = view.requests[slot.request_id]
-        due = request.ttft_slo < math.inf or request.tbt_slo < math.inf
         if (
             fresh
-            or due
             or slot.num_prefill_left > 0
-            or slot.num_output_tokens % RENEWED_EVERY == 0
-            or math.isnan(memory.reals[SCORES + slot.request_id])
+            or (slot.num_output_tokens % RENEWED_EVERY == 0 and not rests(view, memory, slot))
+            or (timed and has_objective(view.requests[slot.request_id]))
+            or (not known and math.isnan(memory.reals[SCORES + slot.request_id]))
         ):
             rate_slot(view, memory, k)
 
@@ -333,8 +348,8 @@ def empty_memory(params: NDArray[np.float64], max_requests: int) -> RuleMemory:
     places = max(
         1, max_requests
     )  # at most; in a cluster those of the worker with the most memory are everybody's
-    reals = np.zeros(SCORES + 4 * max_requests)
-    reals[SCORES + 3 * max_requests :] = np.inf
+    reals = np.zeros(SCORES + 4 * max_requests + places)
+    reals[SCORES + 3 * max_requests : SCORES + 4 * max_requests] = np.inf
     for at, bins, first, per_octave in (
         (TOKEN_EDGES, TOKEN_BINS, 1.0, TOKENS_PER_OCTAVE),
         (RATIO_EDGES, RATIO_BINS, FIRST_RATIO, RATIOS_PER_OCTAVE),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from kvgym.baselines.ranked.layout import (
     ATTAINED,
     BUSY,
@@ -38,6 +40,15 @@ SAMPLE_PROMPT, SAMPLE_DECODES = 512, 64
 
 NETWORK_INPUTS = 12
 """Features that the network of a score sees, see :func:`network_score`."""
+
+
+_LOGS = np.array([math.log(1.0 + k) for k in range(4096)])
+
+
+@jit_inline
+def log_beyond(tokens: int) -> Any:
+    """Return log(1 + tokens)."""
+    return _LOGS[tokens] if tokens < 4096 else math.log(1.0 + tokens)
 
 
 @jit
@@ -169,8 +180,8 @@ def terms_of(view: RuleView, memory: RuleMemory, row: Any, request: Any, output:
     left, kv = float(row.num_prefill_left), float(row.num_kv_tokens)
     log_work = math.log(output + memory.params[PROMPT] * left)
     log_memory = math.log(kv + left + 0.5 * output)
-    log_attained = math.log(1.0 + row.num_output_tokens)
-    log_held = 0.0 if waiting else math.log(1.0 + kv)
+    log_attained = log_beyond(row.num_output_tokens)
+    log_held = 0.0 if waiting else log_beyond(row.num_kv_tokens)
     slack, lost, urgent = urgency(view, memory, row, request)
     return log_work, log_memory, log_attained, log_held, slack, lost, urgent
 

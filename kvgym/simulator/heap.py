@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.simulator.compiled import jit
+from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.tables import UNKNOWN
 
 
@@ -96,7 +96,7 @@ def heap_first(state: Any, at: int) -> int:
     return key_request(state[at + 1]) if state[at] > 0 else UNKNOWN
 
 
-# A heap or a list of items ordered by a rank kept beside it, then by the number of the item itself: ``heap[at]`` is
+# A heap of items ordered by a rank kept beside it, then by the number of the item itself: ``heap[at]`` is
 # its length, the items follow. Item x, a small whole number such as a request id, has rank ``ranks[base + x]``, a
 # whole or a real number that must not change while x is in the heap.
 
@@ -178,40 +178,6 @@ def ranked_keep(heap: Any, at: int, ranks: Any, base: int, most: int) -> None:
 
 
 @jit
-def _sink(listed: Any, first: int, k: int, gap: int, ranks: Any, base: int) -> int:
-    """Move the k-th of listed items before those ``gap`` places apart that it comes before; returns how many."""
-    item, place = listed[first + k], k
-    while place >= gap and comes_before(ranks, base, item, listed[first + place - gap]):
-        listed[first + place] = listed[first + place - gap]
-        place -= gap
-    listed[first + place] = item
-    return (k - place) // gap
-
-
-@jit
-def ranked_sort(listed: Any, at: int, ranks: Any, base: int) -> None:
-    """Bring listed items into order, in time proportional to their number where most of them are in order already.
-
-    The items are listed as those of a heap are, but need not be one. This is insertion sort; where it has to move items
-    far, Shell's sort with Knuth's gaps.
-    """
-    first, n = at + 1, listed[at]
-    k, moves = 1, 0
-    while k < n and moves <= 8 * n:
-        moves += _sink(listed, first, k, 1, ranks, base)
-        k += 1
-    if k >= n:
-        return
-    gap = 1
-    while gap < n // 9:
-        gap = 3 * gap + 1
-    while gap > 0:
-        for k in range(gap, n):
-            _sink(listed, first, k, gap, ranks, base)
-        gap //= 3
-
-
-@jit
 def ranked_forget(heap: Any, at: int, ranks: Any, base: int, item: int) -> bool:
     """Remove an item if it is there, in time proportional to the length; returns whether it was.
 
@@ -229,3 +195,38 @@ def ranked_forget(heap: Any, at: int, ranks: Any, base: int, item: int) -> bool:
     heap[first] = item
     ranked_pop(heap, at, ranks, base)
     return True
+
+
+# A list in order, with ranks side by side that move with their items: ``items[at + k]`` has rank ``ranks[base + k]``.
+
+
+@jit_inline
+def ranked_sink(items: Any, at: int, ranks: Any, base: int, k: int) -> None:
+    """Move the k-th item to its place among those before it, which are in order, from one to the next."""
+    item, rank = items[at + k], ranks[base + k]
+    while k > 0:
+        other = ranks[base + k - 1]
+        if rank > other or (rank == other and item > items[at + k - 1]):
+            break
+        items[at + k], ranks[base + k] = items[at + k - 1], other
+        k -= 1
+    items[at + k], ranks[base + k] = item, rank
+
+
+@jit
+def ranked_insert(items: Any, at: int, ranks: Any, base: int, k: int) -> None:
+    """Move the k-th item to its place among those before it, which are in order and may be many."""
+    item, rank = items[at + k], ranks[base + k]
+    place, span = 0, k
+    while span > 0:
+        half = span >> 1
+        other = ranks[base + place + half]
+        if rank > other or (rank == other and item > items[at + place + half]):
+            place += half + 1
+            span -= half + 1
+        else:
+            span = half
+    while k > place:
+        items[at + k], ranks[base + k] = items[at + k - 1], ranks[base + k - 1]
+        k -= 1
+    items[at + k], ranks[base + k] = item, rank

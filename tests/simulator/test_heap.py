@@ -1,52 +1,60 @@
-"""Items ordered by a rank kept beside them: sorting what is nearly in order, and what is not."""
+"""Lists in order whose ranks stand side by side: items sink to their place, from near or from far."""
+
+from __future__ import annotations
+
+import bisect
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgym.simulator.compiled import jit, uncompiled
-from kvgym.simulator.heap import ranked_sort
+from kvgym.simulator.heap import ranked_insert, ranked_sink
 
 AT, BASE = 2, 3
 
 
 @jit
-def sort(listed, ranks):
-    ranked_sort(listed, AT, ranks, BASE)
+def sink(items, ranks, k):
+    ranked_sink(items, AT, ranks, BASE, k)
 
 
-def check(items, ranks, compiled=True):
-    """Sort items, listed behind others, by ranks that stand behind others; nothing else may change."""
-    listed = np.array([7, 8, len(items), *items, 9, 10], np.int64)
-    places = np.array([np.nan] * BASE + list(ranks))
-    (sort if compiled else uncompiled(sort))(listed, places)
-    expected = sorted(items, key=lambda item: (ranks[item], item))
-    assert listed.tolist() == [7, 8, len(items), *expected, 9, 10]
+@jit
+def insert(items, ranks, k):
+    ranked_insert(items, AT, ranks, BASE, k)
+
+
+WAYS = (sink, insert, uncompiled(sink), uncompiled(insert))
+
+
+def check(pairs, last, move):
+    """Let the last of some items, (rank, item), behind and before others, find its place; nothing else may change."""
+    before = sorted(pairs)
+    items = np.array([7, 8, *(item for _, item in before), last[1], 9, 10], np.int64)
+    ranks = np.array([np.nan] * BASE + [rank for rank, _ in before] + [last[0], np.nan])
+    move(items, ranks, len(before))
+    bisect.insort(before, last)
+    assert items.tolist() == [7, 8, *(item for _, item in before), 9, 10]
+    expected = [np.nan] * BASE + [rank for rank, _ in before] + [np.nan]
+    np.testing.assert_array_equal(ranks, expected)
 
 
 few = st.sampled_from([-1.5, 0.0, 0.25, np.inf])
+ranks_of_some = st.lists(few | st.floats(-10, 10), min_size=1, max_size=40)
 
 
-@given(st.lists(few | st.floats(-10, 10), max_size=40).flatmap(
-    lambda ranks: st.tuples(st.just(ranks), st.permutations(range(len(ranks))), st.booleans())
-))  # fmt: skip
-def test_any_order(case):
-    ranks, items, compiled = case
-    check(items, ranks, compiled)
+@given(ranks_of_some, st.randoms(), st.sampled_from(WAYS))
+def test_any_place(ranks, random, move):
+    items = random.sample(range(100), len(ranks))  # of equal ranks, the smaller one comes first
+    *pairs, last = zip(ranks, items, strict=True)
+    check(pairs, last, move)
 
 
-def test_orders_that_need_many_moves():
-    rng = np.random.default_rng(0)
-    for n in (1, 2, 9, 10, 100, 1000):
-        ranks = rng.integers(0, max(1, n // 2), n).astype(float).tolist()  # some are equal
-        ordered = sorted(range(n), key=lambda item: (ranks[item], item))
-        for items in (
-            ordered,
-            ordered[::-1],
-            ordered[n // 2 :] + ordered[: n // 2],
-            rng.permutation(n).tolist(),
-        ):
-            check(items, ranks)
-        moved = ordered[1:] + ordered[:1]  # one that is new comes last
-        check(moved, ranks)
-        check(ordered[: n // 3], ranks)  # some of the items
+@pytest.mark.parametrize("move", WAYS)
+def test_every_place_in_lists_of_many_lengths(move):
+    for n in (0, 1, 2, 3, 7, 8, 9, 100):
+        pairs = [(float(2 * k), k) for k in range(n)]
+        for rank in range(-1, 2 * n):
+            check(pairs, (float(rank), n), move)
+            check(pairs, (float(rank), -1), move)
