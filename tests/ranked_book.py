@@ -42,8 +42,14 @@ class Job:
     kv: int = 0
     evictions: int = 0
     active: bool = False
-    score: float = 0.0
-    rest: float = 0.0
+    base: float = 0.0
+    rest: float = 0.0  # when the base was computed
+    added: float = 0.0  # by its deadline
+    pressed: bool = False  # when that was computed
+
+    @property
+    def score(self) -> float:
+        return self.base + self.added
 
     @property
     def has_objective(self) -> bool:
@@ -75,6 +81,10 @@ def revealed(rows: Any, name: str, k: int) -> int:
         return int(getattr(rows, name)[k])
     except InformationError:
         return -1
+
+
+def in_order(job: Job) -> tuple[float, int]:
+    return job.score, job.id
 
 
 Batch = list[tuple[Job, int]]
@@ -140,7 +150,7 @@ class RankedBook(Policy):
         self.jobs, self.joined = dict[int, Job](), list[Job]()
         self.done, self.seen, self.next_at = [Counts() for _ in range(9)], 0, 0
         self.arrived, self.sum_of_logs = 0, 0.0
-        self.any_objective, self.since_scored = False, 0
+        self.any_objective, self.since_looked, self.pressing = False, 0, 0
         self.evicted, self.admitted = list[Job](), list[Job]()
 
     def schedule(self, view: SystemView) -> Decision:
@@ -246,36 +256,57 @@ class RankedBook(Policy):
                 self.sum_of_logs += math.log(job.rest)
                 self.arrived += 1
                 self.any_objective |= job.has_objective
-        self.since_scored += 1
-        if learned or (self.any_objective and self.since_scored > len(self.waiting) // 64):
-            self.since_scored = 0
+        self.since_looked += 1
+        if learned:
             for job in self.waiting:
                 self.score(job)
+            self.looked()
+        elif self.any_objective and self.since_looked > self.pressing // 8:
+            for job in self.waiting:
+                if job.pressed:
+                    self.add_deadline(job)
+            self.looked()
         for job in self.running:
-            due = job.has_objective or job.left > 0 or job.made % 4 == 0 or job in self.admitted
-            if learned or due:
-                self.score(job)
+            if learned or job.left > 0 or job.made % 4 == 0 or job in self.admitted:
+                self.find_base(job)
+            self.add_deadline(job)
+
+    def looked(self) -> None:
+        """Note that the queue's deadlines have been looked at, and how many of it press."""
+        self.since_looked, self.pressing = 0, sum(map(self.presses, self.waiting))
 
     def spare(self, job: Job) -> float:
         """Return the time to its next deadline beyond what its prompt and the shortest batch take."""
         return job.deadline() - self.clock - (self.shortest + self.per_prompt_token * job.left)
 
+    def presses(self, job: Job) -> bool:
+        return math.isfinite(job.deadline()) and self.spare(job) >= 0
+
+    def nearness(self, job: Job) -> float:
+        """Return q."""
+        t = self.spare(job) if job.has_objective else INF
+        return 8.0 if t < 0 else min(math.log(1 + t / self.tau), 8.0)
+
     def score(self, job: Job) -> None:
-        w, job.rest = self.weights, self.output_to_come(job)
-        volume = math.log(job.kv + job.left + job.rest / 2)
-        score = math.log(job.rest + w["prompt"] * job.left) + w["footprint"] * volume
-        score -= w["attained"] * math.log(1 + job.made)
-        if job.active:
-            score -= w["held"] * math.log(1 + job.kv)
-        q, lost = 8.0, False
+        self.find_base(job)
+        self.add_deadline(job)
+
+    def add_deadline(self, job: Job) -> None:
+        job.added, job.pressed = 0.0, self.presses(job)
         if job.has_objective:
-            t = self.spare(job)
+            w, t = self.weights, self.spare(job)
             lost, urgent = t < 0, job.left == 0 and 0 <= t < 2 * self.tau
-            if not lost:
-                q = min(math.log(1 + t / self.tau), 8.0)
-            score += w["lost"] * lost - w["urgent"] * urgent + w["slack"] * (q - 8)
+            job.added = w["lost"] * lost - w["urgent"] * urgent + w["slack"] * (self.nearness(job) - 8)
             self.met["lost"] += lost
             self.met["urgent"] += urgent
+
+    def find_base(self, job: Job) -> None:
+        w, job.rest = self.weights, self.output_to_come(job)
+        volume = math.log(job.kv + job.left + job.rest / 2)
+        base = math.log(job.rest + w["prompt"] * job.left) + w["footprint"] * volume
+        base -= w["attained"] * math.log(1 + job.made)
+        if job.active:
+            base -= w["held"] * math.log(1 + job.kv)
         features = (
             math.log(job.rest) - self.usual,
             math.log(1 + job.left) - self.usual,
@@ -284,17 +315,17 @@ class RankedBook(Policy):
             math.log(1 + job.kv) if job.active else 0.0,
             0.0 if job.active else 1.0,
             math.log(1 + job.evictions),
-            q / 8,
-            float(lost),
+            self.nearness(job) / 8,
+            float(job.has_objective and self.spare(job) < 0),
             self.pressure,
             self.busy,
             self.view.kv_allocated / self.view.kv_capacity,
         )
-        added = 0.0  # summed in this order: the last bit decides between requests that are alike
+        output = 0.0  # summed in this order: the last bit decides between requests that are alike
         for u in range(w["hidden"]):
             *into, bias, out = w["network"][14 * u : 14 * u + 14]
-            added += out * math.tanh(sum((x * f for x, f in zip(into, features, strict=True)), bias))
-        job.score = score + added
+            output += out * math.tanh(sum((x * f for x, f in zip(into, features, strict=True)), bias))
+        job.base = base + output
 
     # ---------------------------------------------------------------- the decision
 
@@ -302,14 +333,22 @@ class RankedBook(Policy):
         """Return the memory that it takes with all of its prompt and one token more."""
         return -(-(job.kv + job.left + 1) // self.block) * self.block
 
+    def finds(self, queue: list[Job]) -> bool:
+        """Look for the best of a sorted queue, and again where it is lost by now: says whether there is one."""
+        while queue and queue[0].pressed and self.spare(queue[0]) < 0:
+            self.met["lost while waiting"] += 1
+            self.add_deadline(queue[0])
+            queue.sort(key=in_order)
+        return bool(queue)
+
     def ranking(self, stay: list[Job], entering: list[Job], room: int) -> Batch:
         """Return who may run, in order, with the tokens of each."""
         w = self.weights
         bias = w["waiting"] + w["waiting_pressure"] * self.pressure
-        active, queue = (sorted(jobs, key=lambda job: (job.score, job.id)) for jobs in (stay, entering))
+        active, queue = (sorted(jobs, key=in_order) for jobs in (stay, entering))
         chosen, total, entered, aside = Batch(), 0, 0, 0
         while total < MOST_TOKENS:
-            while queue and (stay or entered):
+            while self.finds(queue) and (stay or entered):
                 job = queue[0]
                 if self.busy > w["gate_busy"] and math.log(job.rest) > self.usual + w["gate"]:
                     if aside == min(8, self.places - 1):

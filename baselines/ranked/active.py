@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kvgym.baselines.ranked.layout import EVICT_KV, LAST_LISTED, SCORES, WAITING_HEAP
+from kvgym.baselines.ranked.layout import DEADLINES, EVICT_KV, LAST_LISTED, SCORES, WAITING_HEAP
 from kvgym.kernels import (
     UNKNOWN,
     RuleDecision,
@@ -32,7 +32,7 @@ LEAVES = -2
 @jit_inline
 def list_at(view: RuleView) -> int:
     """Return the place in ``memory.state`` of the length of the list; ids of requests follow."""
-    return WAITING_HEAP + 1 + view.requests.shape[0]
+    return WAITING_HEAP + 2 + 2 * view.requests.shape[0]
 
 
 @jit_inline
@@ -44,7 +44,7 @@ def slots_at(view: RuleView) -> int:
 @jit_inline
 def scores_at(view: RuleView) -> int:
     """Return the place in ``memory.reals`` of the scores of the listed requests, in order."""
-    return SCORES + 4 * view.requests.shape[0]
+    return SCORES + 5 * view.requests.shape[0]
 
 
 @jit_inline
@@ -157,3 +157,7 @@ def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
     for j in range(known, state[first - 1]):
         reals[scores + j] = reals[SCORES + state[first + j]]
         ranked_insert(state, first, reals, scores, j)
+    if state[DEADLINES] == 1:
+        dues, n = scores + view.active.shape[0], view.requests.shape[0]
+        for j in range(state[first - 1]):
+            reals[dues + j] = reals[SCORES + 3 * n + state[first + j]]

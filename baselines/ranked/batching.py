@@ -35,13 +35,12 @@ from kvgym.baselines.ranked.layout import (
     SCORES,
     SHORTEST,
     VALUE,
-    WAITING_HEAP,
 )
 from kvgym.baselines.ranked.scoring import entry_bias, kept_out
+from kvgym.baselines.ranked.waiting import add_waiting, first_waiting, take_first
 from kvgym.kernels import (
     UNKNOWN,
     WAIT,
-    WAITING,
     RuleDecision,
     RuleMemory,
     RuleView,
@@ -52,8 +51,6 @@ from kvgym.kernels import (
     jit,
     jit_inline,
     pause,
-    ranked_pop,
-    ranked_push,
 )
 
 MOST_TOKENS = 8192
@@ -76,15 +73,6 @@ def grain(tokens: int) -> int:
     return 64 if tokens < 1024 else 256
 
 
-@jit
-def first_to_enter(view: RuleView, memory: RuleMemory) -> Any:
-    """Return the waiting request with the best score, UNKNOWN if nobody waits."""
-    state = memory.state
-    while state[WAITING_HEAP] > 0 and view.requests[state[WAITING_HEAP + 1]].status != WAITING:
-        ranked_pop(state, WAITING_HEAP, memory.reals, SCORES)
-    return state[WAITING_HEAP + 1] if state[WAITING_HEAP] > 0 else UNKNOWN
-
-
 @jit_inline
 def prompt_worth(view: RuleView, memory: RuleMemory) -> Any:
     """Return what a prompt token is worth, decode tokens: by their times, and more while many wait and could enter."""
@@ -101,13 +89,13 @@ def number_late(view: RuleView, memory: RuleMemory, seconds: float, taken: int) 
     The first ``taken`` of their list, which are in the batch, if it outlasts their deadline, the others if it leaves
     less than the shortest batch. Deadlines that cannot be met anyway do not count.
     """
-    state, reals, listed = memory.state, memory.reals, list_at(view)
-    dues, late, end = SCORES + 3 * view.requests.shape[0], 0, view.worker.clock + seconds
-    for j in range(state[listed]):
-        if j == taken:
-            end += reals[SHORTEST]
-        if end > reals[dues + state[listed + 1 + j]]:
-            late += 1
+    reals, dues, late = memory.reals, scores_at(view) + view.active.shape[0], 0
+    end = view.worker.clock + seconds
+    for j in range(dues, dues + taken):
+        late += 1 if end > reals[j] else 0
+    end += reals[SHORTEST]
+    for j in range(dues + taken, dues + memory.state[list_at(view)]):
+        late += 1 if end > reals[j] else 0
     return late
 
 
@@ -129,8 +117,8 @@ def pays(
 ) -> bool:
     """Return whether a batch is worth more than the best before it: its value over its duration to this power.
 
-    For most batches two bounds of the power tell: where a duration is x ≥ 1 times as long and the power p is from 1 to
-    2, x^p is at least 1 + p (x − 1), and more than that by p (p − 1) / 2 (x − 1)^2 at most.
+    For most batches two bounds of the power tell: the series of x^p at 1 up to the second term is too large, and up to
+    the third too small, where a duration is x ≥ 1 times as long and the power p is from 1 to 2.
 
     Args:
         memory: what the rule remembers.
@@ -140,13 +128,17 @@ def pays(
         best_seconds: duration of the best.
         power: the power.
     """
+    if best_value < 0.0:
+        return True
     if 1.0 <= power <= 2.0 and best_value > 0.0 and seconds >= best_seconds:
         longer, ratio = seconds / best_seconds - 1.0, value / best_value
-        least = 1.0 + power * longer
+        second = 0.5 * power * (power - 1.0) * longer * longer
+        most = 1.0 + power * longer + second
+        least = most + (power - 2.0) / 3.0 * longer * second
+        if ratio > most * (1.0 + 1e-9):
+            return True
         if ratio < least * (1.0 - 1e-9):
             return False
-        if ratio > (least + 0.5 * power * (power - 1.0) * longer * longer) * (1.0 + 1e-9):
-            return True
     shortest = memory.reals[SHORTEST]
     return value / (seconds / shortest) ** power > best_value / (best_seconds / shortest) ** power
 
@@ -158,8 +150,9 @@ def judge(view: RuleView, memory: RuleMemory, value: float, taken: int) -> Any:
     That is less for every request whose next token it makes late; the first ``taken`` of the active ones are in it.
     """
     seconds = max(view.batch_time(view.load, view.batch_params), 1e-9)
-    if memory.state[DEADLINES] == 1:
-        value *= math.exp(-memory.params[LATE] * number_late(view, memory, seconds, taken))
+    late = number_late(view, memory, seconds, taken) if memory.state[DEADLINES] == 1 else 0
+    if late > 0:
+        value *= math.exp(-memory.params[LATE] * late)
     return value, seconds
 
 
@@ -193,7 +186,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
         used = evict_worst(view, decision, memory, used)
     list_active(view, decision, memory)
     staying = state[listed - 1]
-    i = first_to_enter(view, memory) if decision.record.num_evict == 0 else UNKNOWN
+    i = first_waiting(view, memory) if decision.record.num_evict == 0 else UNKNOWN
     if i != UNKNOWN:
         room = view.problem.kv_capacity - used - spare_room(view, memory)
     load.num_prefills = load.prefill_tokens = load.prefill_context = 0
@@ -210,9 +203,10 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
                 if aside == min(MOST_ASIDE, places - 1):
                     i = UNKNOWN
                 else:
-                    state[items + places + aside] = ranked_pop(state, WAITING_HEAP, reals, SCORES)
+                    take_first(view, memory, i)
+                    state[items + places + aside] = i
                     aside += 1
-                    i = first_to_enter(view, memory)
+                    i = first_waiting(view, memory)
             if i != UNKNOWN and (staying + entering == places or claim_of(view, requests[i]) > room):
                 i = UNKNOWN
         if i != UNKNOWN and (taken == staying or reals[SCORES + i] + bias < reals[scores + taken]):
@@ -221,8 +215,8 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
             room -= claim_of(view, row)
             state[items + count] = ~i
             entering += 1
-            ranked_pop(state, WAITING_HEAP, reals, SCORES)
-            i, judged = first_to_enter(view, memory), False
+            take_first(view, memory, i)
+            i, judged = first_waiting(view, memory), False
         elif taken < staying:
             k = state[slot_of + state[listed + taken]]
             left, kv, score = active[k].num_prefill_left, active[k].num_kv_tokens, reals[scores + taken]
@@ -265,7 +259,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
         if pays(memory, worth, seconds, best_value, best_seconds, power):
             best_tokens = tokens
     for j in range(aside):
-        ranked_push(state, WAITING_HEAP, reals, SCORES, state[items + places + j])
+        add_waiting(view, memory, state[items + places + j])
     state[NUM_ITEMS], state[NUM_TAKEN] = count, taken
     return best_tokens
 
@@ -293,7 +287,7 @@ def carry_out(view: RuleView, decision: RuleDecision, memory: RuleMemory, tokens
                 admit(decision, ~item)
             memory.reals[SCORES + ~item] = math.nan  # to be rated anew, as an active one
         else:
-            ranked_push(state, WAITING_HEAP, memory.reals, SCORES, ~item)
+            add_waiting(view, memory, ~item)
     for j in range(state[NUM_TAKEN], state[listed - 1]):  # no item of the batch
         pause(decision, active[state[slot_of + state[listed + j]]])
     if view.worker.num_active + d.num_admit == 0:

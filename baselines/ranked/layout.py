@@ -62,19 +62,23 @@ LAST = SHORTEST + 1  # duration of the last batch, s
 SUM_LOG_OUTPUT = LAST + 1  # over all arrivals: log of the output expected then
 PROMPT_TIME = SUM_LOG_OUTPUT + 1  # what a prompt token adds to the shortest batch, s
 PROMPT_RATIO = PROMPT_TIME + 1  # the same over what a decode adds
-SCORES = PROMPT_RATIO + 1
-# By request: scores, outputs still to come, what is added to the score from outside, and when the next token is due
-# (inf: no objective, or it cannot be met); 4 n numbers. Then the scores of the list of active requests, in order (A).
+SPARE = PROMPT_RATIO + 1  # a time to spare, s, and the slack that it makes
+OTHER_SPARE = SPARE + 2  # and another one
+SCORES = OTHER_SPARE + 2
+# By request: scores, outputs still to come, what is added to the score from outside, when the next token is due (inf:
+# no deadline, or it cannot be met), and the score without what the deadline adds; 5 n numbers. Then, of the list of
+# active requests, the scores and when their next tokens are due, in order (2 A).
 
 # Whole numbers. How many requests have finished, when to learn next, how many have arrived,
-# whether any of these has a deadline, decisions since the queue was rated, and whether lengths are known; of the
-# list of active requests the one in the last slot, and how many of them are items of the batch, of how many items.
-SEEN, NEXT, ARRIVED, DEADLINES, UNRATED, CERTAIN, LAST_LISTED, NUM_TAKEN, NUM_ITEMS = range(9)
+# whether any of these has a deadline, decisions since deadlines of the queue were looked at, and how many pressed then;
+# whether lengths are known; of the list of active requests the one in the last slot, and how many of them are items of
+# the batch, of how many items.
+SEEN, NEXT, ARRIVED, DEADLINES, UNSEEN, PRESSED, CERTAIN, LAST_LISTED, NUM_TAKEN, NUM_ITEMS = range(10)
 # Counts by group and bin.
 TOKEN_COUNTS = NUM_ITEMS + 1
 RATIO_COUNTS = TOKEN_COUNTS + GROUPS * TOKEN_BINS
 TOKEN_CENSORED = RATIO_COUNTS + GROUPS * RATIO_BINS
 RATIO_CENSORED = TOKEN_CENSORED + GROUPS * TOKEN_BINS
 WAITING_HEAP = RATIO_CENSORED + GROUPS * RATIO_BINS
-# Behind the heap of waiting requests (1 + n): a list of active ones in order (1 + A), items of the batch (2 A), slots
-# by request (n).
+# Behind the heap of waiting requests that time does not press (1 + n): that of those it does (1 + n), a list of active
+# ones in order (1 + A), items of the batch (2 A), slots by request (n).

@@ -168,10 +168,11 @@ def learn(view: RuleView, memory: RuleMemory) -> None:
     for k in range(w.num_active):
         if generated(view.active[k]) > 0:
             count(state, view.active[k], generated(view.active[k]), TOKEN_CENSORED, RATIO_CENSORED)
-    for j in range(state[WAITING_HEAP]):
-        row = view.requests[state[WAITING_HEAP + 1 + j]]
-        if row.status == WAITING and row.num_delivered_tokens > 0:
-            count(state, row, row.num_delivered_tokens, TOKEN_CENSORED, RATIO_CENSORED)
+    for heap in (WAITING_HEAP, WAITING_HEAP + 1 + view.requests.shape[0]):
+        for j in range(state[heap]):
+            row = view.requests[state[heap + 1 + j]]
+            if row.status == WAITING and row.num_delivered_tokens > 0:
+                count(state, row, row.num_delivered_tokens, TOKEN_CENSORED, RATIO_CENSORED)
     for g in range(GROUPS):
         learn_group(
             memory, g, TOKEN_COUNTS, TOKEN_CENSORED, TOKEN_COSTS, TOKEN_EDGES, TOKEN_BINS, TOKENS_PER_OCTAVE

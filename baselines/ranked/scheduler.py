@@ -15,6 +15,7 @@ from kvgym.baselines.ranked.layout import (
     DEADLINES,
     FIRST_RATIO,
     HIDDEN,
+    PRESSED,
     RATIO_BINS,
     RATIO_EDGES,
     RATIOS_PER_OCTAVE,
@@ -22,17 +23,24 @@ from kvgym.baselines.ranked.layout import (
     TOKEN_BINS,
     TOKEN_EDGES,
     TOKENS_PER_OCTAVE,
-    UNRATED,
+    UNSEEN,
     WAITING_HEAP,
 )
 from kvgym.baselines.ranked.lengths import learn, notice_arrival, notice_finished
 from kvgym.baselines.ranked.scoring import (
     NETWORK_INPUTS,
-    has_objective,
     lesson_of,
     observe_moment,
+    press,
     rate_request,
     rate_slot,
+)
+from kvgym.baselines.ranked.waiting import (
+    add_waiting,
+    forget_waiting,
+    note_pressing,
+    press_queue,
+    rate_queue,
 )
 from kvgym.baselines.ranked.weights import MOST_UNITS, WEIGHTS
 from kvgym.kernels import (
@@ -40,10 +48,8 @@ from kvgym.kernels import (
     RuleDecision,
     RuleMemory,
     RuleView,
-    forget_ranked,
     jit_inline,
     policy_kernel,
-    ranked_push,
     rule_memory,
 )
 from kvgym.policy import (
@@ -61,28 +67,8 @@ from kvgym.simulator.compiled import uncompiled
 RENEWED_EVERY = 4
 """Tokens of output after which the score of an active request is renewed."""
 
-QUEUE_SHARE = 64
-"""Waiting requests whose scores are renewed per decision, where these change with time."""
-
-
-@jit_inline
-def rate_waiting(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
-    """Renew the scores of waiting requests and bring them into order.
-
-    Args:
-        view: what the rule sees.
-        memory: what it remembers.
-        everybody: else only those without a score, which is NaN.
-    """
-    state, scores = memory.state, memory.reals
-    count = state[WAITING_HEAP]
-    state[WAITING_HEAP] = 0
-    for j in range(count):
-        i = state[WAITING_HEAP + 1 + j]
-        if view.requests[i].status == WAITING:
-            if everybody or math.isnan(scores[SCORES + i]):
-                rate_request(view, memory, i)
-            ranked_push(state, WAITING_HEAP, scores, SCORES, i)
+QUEUE_SHARE = 8
+"""Waiting requests per decision, on average, whose deadlines are looked at."""
 
 
 @jit_inline
@@ -97,7 +83,7 @@ def renew(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
     for k in range(view.worker.num_active):
         if everybody or math.isnan(memory.reals[SCORES + view.active[k].request_id]):
             rate_slot(view, memory, k)
-    rate_waiting(view, memory, everybody)
+    rate_queue(view, memory, everybody)
 
 
 @jit_inline
@@ -117,24 +103,26 @@ def rests(view: RuleView, memory: RuleMemory, slot: Any) -> bool:
 def rate_all(view: RuleView, memory: RuleMemory) -> None:
     """Bring the scores up to date: of who has come, and of active requests at every fourth token.
 
-    All are renewed where lengths have been learned anew. With deadlines, scores change with time: those of active
-    requests are renewed at every decision, and the queue's after as many as it has times 64 requests.
+    All are renewed where lengths have been learned anew. Deadlines change scores with time: what they add is reckoned
+    at every decision for active requests, and for 8 waiting ones per decision on average.
     """
     state, w, n = memory.state, view.worker, view.requests.shape[0]
     observe_moment(view, memory)
     fresh = notice_finished(view, memory)
     if fresh:
         learn(view, memory)
-    forget_ranked(view, state, WAITING_HEAP, memory.reals, SCORES)
+    forget_waiting(view, memory)
     for j in range(w.num_queued):
         i = view.queued[j]
         rate_request(view, memory, i)
         notice_arrival(memory, view.requests[i], memory.reals[SCORES + n + i])
-        ranked_push(state, WAITING_HEAP, memory.reals, SCORES, i)
-    state[UNRATED] += 1
-    if fresh or (state[DEADLINES] == 1 and state[UNRATED] > w.num_waiting // QUEUE_SHARE):
-        state[UNRATED] = 0
-        rate_waiting(view, memory, True)
+        add_waiting(view, memory, i)
+    state[UNSEEN] += 1
+    if fresh:
+        rate_queue(view, memory, True)
+        note_pressing(view, memory)
+    elif state[DEADLINES] == 1 and state[UNSEEN] > state[PRESSED] // QUEUE_SHARE:
+        press_queue(view, memory)
     timed, known = state[DEADLINES] == 1, as_listed(view, memory)
     for k in range(w.num_active):
         slot = view.active[k]
@@ -142,10 +130,11 @@ def rate_all(view: RuleView, memory: RuleMemory) -> None:
             fresh
             or slot.num_prefill_left > 0
             or (slot.num_output_tokens % RENEWED_EVERY == 0 and not rests(view, memory, slot))
-            or (timed and has_objective(view.requests[slot.request_id]))
             or (not known and math.isnan(memory.reals[SCORES + slot.request_id]))
         ):
             rate_slot(view, memory, k)
+        elif timed:
+            press(view, memory, slot, slot.request_id)
 
 
 @jit_inline
@@ -348,12 +337,12 @@ def empty_memory(params: NDArray[np.float64], max_requests: int) -> RuleMemory:
     places = max(
         1, max_requests
     )  # at most; in a cluster those of the worker with the most memory are everybody's
-    reals = np.zeros(SCORES + 4 * max_requests + places)
+    reals = np.zeros(SCORES + 5 * max_requests + 2 * places)
     reals[SCORES + 3 * max_requests : SCORES + 4 * max_requests] = np.inf
     for at, bins, first, per_octave in (
         (TOKEN_EDGES, TOKEN_BINS, 1.0, TOKENS_PER_OCTAVE),
         (RATIO_EDGES, RATIO_BINS, FIRST_RATIO, RATIOS_PER_OCTAVE),
     ):
         reals[at + 1 : at + bins + 1] = first * 2.0 ** (np.arange(1, bins + 1) / per_octave)
-    state = np.zeros(WAITING_HEAP + 2 + 2 * max_requests + 3 * places, np.int64)
+    state = np.zeros(WAITING_HEAP + 3 + 3 * max_requests + 3 * places, np.int64)
     return rule_memory(params, state=state, reals=reals)

@@ -18,6 +18,7 @@ from kvgym.baselines.ranked.layout import (
     LAST,
     LOST,
     NETWORK,
+    OTHER_SPARE,
     PRESSURE,
     PROMPT,
     PROMPT_RATIO,
@@ -25,6 +26,7 @@ from kvgym.baselines.ranked.layout import (
     SCORES,
     SHORTEST,
     SLACK,
+    SPARE,
     URGENT,
     WAITING_BIAS,
     WAITING_PRESSURE,
@@ -81,6 +83,7 @@ def observe_moment(view: RuleView, memory: RuleMemory) -> None:
     decode_time = (decode_seconds(view, SAMPLE_DECODES, context) - reals[SHORTEST]) / (SAMPLE_DECODES - 1)
     reals[PROMPT_RATIO] = min(reals[PROMPT_TIME] / decode_time, 10.0) if decode_time > 0.0 else 1.0
     reals[LAST] = max(w.batch_duration, reals[SHORTEST])
+    reals[SPARE] = reals[OTHER_SPARE] = -1.0  # of no request that slack is asked for
     reals[BUSY] = 1.0 - reals[SHORTEST] / reals[LAST]
     reals[PRESSURE] = math.log(1.0 + w.num_waiting / (1.0 + w.num_active))
 
@@ -117,6 +120,23 @@ def time_to_spare(view: RuleView, memory: RuleMemory, row: Any, request: Any) ->
 
 
 @jit_inline
+def slack_of(memory: RuleMemory, spare: float) -> Any:
+    """Return a time to spare, not below 0, as a logarithm of batches, up to MOST_SLACK.
+
+    Most decodes had their last token at the same time, and there are few objectives: the last two answers are kept.
+    """
+    reals = memory.reals
+    if spare == reals[SPARE]:
+        return reals[SPARE + 1]
+    if spare != reals[OTHER_SPARE]:
+        reals[OTHER_SPARE] = spare
+        reals[OTHER_SPARE + 1] = min(math.log(1.0 + spare / reals[LAST]), MOST_SLACK)
+    reals[SPARE], reals[OTHER_SPARE] = reals[OTHER_SPARE], reals[SPARE]
+    reals[SPARE + 1], reals[OTHER_SPARE + 1] = reals[OTHER_SPARE + 1], reals[SPARE + 1]
+    return reals[SPARE + 1]
+
+
+@jit_inline
 def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple[float, float, float]:
     """Return how near the next deadline of a request is.
 
@@ -130,16 +150,29 @@ def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple
         Slack, logarithm of batches, up to MOST_SLACK; 1 if it is lost, else 0; 1 if it is a decode that cannot wait for
         another batch, else 0.
     """
-    slack, lost, urgent = MOST_SLACK, 0.0, 0.0
+    if not has_objective(request):
+        return MOST_SLACK, 0.0, 0.0
+    spare = time_to_spare(view, memory, row, request)
+    if spare < 0.0:
+        return MOST_SLACK, 1.0, 0.0
+    urgent = 1.0 if row.num_prefill_left == 0 and spare < 2.0 * memory.reals[LAST] else 0.0
+    return slack_of(memory, spare), 0.0, urgent
+
+
+@jit_inline
+def press(view: RuleView, memory: RuleMemory, row: Any, request_id: int) -> None:
+    """Write the score of a request, by its base and what its deadline adds, and when its next token is due.
+
+    That is inf without a deadline, or if it cannot be met.
+    """
+    reals, p, n, request = memory.reals, memory.params, view.requests.shape[0], view.requests[request_id]
+    score = reals[SCORES + 4 * n + request_id]
     if has_objective(request):
-        spare, last = time_to_spare(view, memory, row, request), memory.reals[LAST]
-        if spare < 0.0:
-            lost = 1.0
-        else:
-            slack = min(math.log(1.0 + spare / last), MOST_SLACK)
-            if row.num_prefill_left == 0 and spare < 2.0 * last:
-                urgent = 1.0
-    return slack, lost, urgent
+        slack, lost, urgent = urgency(view, memory, row, request)
+        score += p[LOST] * lost - p[URGENT] * urgent + p[SLACK] * (slack - MOST_SLACK)
+        due = math.inf if lost == 1.0 else deadline_of(view, row, request)
+        reals[SCORES + 3 * n + request_id] = due
+    reals[SCORES + request_id] = score
 
 
 @jit_inline
@@ -162,46 +195,51 @@ def network_score(memory: RuleMemory, features: Any) -> Any:
 
 
 @jit_inline
-def terms_of(view: RuleView, memory: RuleMemory, row: Any, request: Any, output: float, waiting: bool) -> Any:
-    """Return what the score of a request is made of.
+def terms_of(memory: RuleMemory, row: Any, output: float, waiting: bool) -> Any:
+    """Return what the base of a score is made of.
 
     Args:
-        view: what the rule sees.
-        memory: what it remembers, the weights among it.
+        memory: what the rule remembers, the weights among it.
         row: of an active request (its slot) or of a waiting one (its request).
-        request: its row among the requests.
         output: what its output still to come is reckoned at, tokens.
         waiting: whether it waits.
 
     Returns:
-        Logarithms of its work, memory, output so far and KV held; slack, logarithm of batches; 1 if it is
-        lost, else 0; 1 if it cannot wait for another batch, else 0.
+        Logarithms of its work, memory, output so far and KV held.
     """
     left, kv = float(row.num_prefill_left), float(row.num_kv_tokens)
     log_work = math.log(output + memory.params[PROMPT] * left)
     log_memory = math.log(kv + left + 0.5 * output)
-    log_attained = log_beyond(row.num_output_tokens)
     log_held = 0.0 if waiting else log_beyond(row.num_kv_tokens)
-    slack, lost, urgent = urgency(view, memory, row, request)
-    return log_work, log_memory, log_attained, log_held, slack, lost, urgent
+    return log_work, log_memory, log_beyond(row.num_output_tokens), log_held
 
 
 @jit_inline
 def weighted(memory: RuleMemory, terms: Any) -> Any:
-    """Return the score that the weights make of a request's terms, see :func:`terms_of`."""
+    """Return what the weights make of the terms of a request, see :func:`terms_of`."""
     p = memory.params
-    log_work, log_memory, log_attained, log_held, slack, lost, urgent = terms
-    held = p[FOOTPRINT] * log_memory - p[ATTAINED] * log_attained - p[HELD] * log_held
-    return log_work + held + (p[LOST] * lost - p[URGENT] * urgent + p[SLACK] * (slack - MOST_SLACK))
+    log_work, log_memory, log_attained, log_held = terms
+    return log_work + (p[FOOTPRINT] * log_memory - p[ATTAINED] * log_attained - p[HELD] * log_held)
 
 
 @jit_inline
 def features_of(
     view: RuleView, memory: RuleMemory, row: Any, request: Any, output: float, waiting: bool, terms: Any
 ) -> Any:
-    """Return what the network sees of a request, NETWORK_INPUTS numbers; arguments as of :func:`terms_of`."""
+    """Return what the network sees of a request, NETWORK_INPUTS numbers.
+
+    Args:
+        view: what the rule sees.
+        memory: what it remembers.
+        row: of an active request (its slot) or of a waiting one (its request).
+        request: its row among the requests.
+        output: what its output still to come is reckoned at, tokens.
+        waiting: whether it waits.
+        terms: of :func:`terms_of`.
+    """
     reals, mean = memory.reals, mean_log_output(memory)
-    _, log_memory, log_attained, log_held, slack, lost, _ = terms
+    _, log_memory, log_attained, log_held = terms
+    slack, lost, _ = urgency(view, memory, row, request)
     return (
         math.log(output) - mean,
         math.log(1.0 + row.num_prefill_left) - mean,
@@ -219,19 +257,16 @@ def features_of(
 
 
 @jit_inline
-def score_of(
+def base_of(
     view: RuleView, memory: RuleMemory, row: Any, request_id: int, output: float, waiting: bool
 ) -> Any:
-    """Return the score of a request: what is added from outside, its weighted terms, and what the network adds."""
-    request, n = view.requests[request_id], view.requests.shape[0]
-    terms = terms_of(view, memory, row, request, output, waiting)
-    score = memory.reals[SCORES + 2 * n + request_id] + weighted(memory, terms)
+    """Return the base of a score: what is added from outside, its weighted terms, and what the network adds."""
+    terms = terms_of(memory, row, output, waiting)
+    base = memory.reals[SCORES + 2 * view.requests.shape[0] + request_id] + weighted(memory, terms)
     if memory.params[HIDDEN] > 0.0:
-        score += network_score(memory, features_of(view, memory, row, request, output, waiting, terms))
-    if has_objective(request):
-        met = time_to_spare(view, memory, row, request) >= 0.0
-        memory.reals[SCORES + 3 * n + request_id] = deadline_of(view, row, request) if met else math.inf
-    return score
+        request = view.requests[request_id]
+        base += network_score(memory, features_of(view, memory, row, request, output, waiting, terms))
+    return base
 
 
 @jit_inline
@@ -248,12 +283,11 @@ def lesson_of(
         length: its output, tokens.
         waiting: whether it waits.
     """
-    request = view.requests[request_id]
     output = output_to_come(view, memory, row, request_id)
-    terms = terms_of(view, memory, row, request, output, waiting)
+    terms = terms_of(memory, row, output, waiting)
     left = max(float(length - row.num_output_tokens), 1.0)
-    true = weighted(memory, terms_of(view, memory, row, request, left, waiting))
-    features = features_of(view, memory, row, request, output, waiting, terms)
+    true = weighted(memory, terms_of(memory, row, left, waiting))
+    features = features_of(view, memory, row, view.requests[request_id], output, waiting, terms)
     return features, true - weighted(memory, terms)
 
 
@@ -270,20 +304,23 @@ def kept_out(memory: RuleMemory, output: float) -> bool:
     return bool(memory.reals[BUSY] > p[GATE_BUSY] and math.log(output) > mean_log_output(memory) + p[GATE])
 
 
-@jit
-def rate_request(view: RuleView, memory: RuleMemory, i: int) -> None:
-    """Write score and output to come of a waiting request."""
-    row, n = view.requests[i], view.requests.shape[0]
+@jit_inline
+def _rate(view: RuleView, memory: RuleMemory, row: Any, i: int, waiting: bool) -> None:
+    """Write output to come, base and score of a request."""
+    n = view.requests.shape[0]
     output = output_to_come(view, memory, row, i)
     memory.reals[SCORES + n + i] = output
-    memory.reals[SCORES + i] = score_of(view, memory, row, i, output, True)
+    memory.reals[SCORES + 4 * n + i] = base_of(view, memory, row, i, output, waiting)
+    press(view, memory, row, i)
+
+
+@jit
+def rate_request(view: RuleView, memory: RuleMemory, i: int) -> None:
+    """Write output to come, base and score of a waiting request."""
+    _rate(view, memory, view.requests[i], i, True)
 
 
 @jit
 def rate_slot(view: RuleView, memory: RuleMemory, k: int) -> None:
-    """Write score and output to come of an active request."""
-    slot, n = view.active[k], view.requests.shape[0]
-    i = slot.request_id
-    output = output_to_come(view, memory, slot, i)
-    memory.reals[SCORES + n + i] = output
-    memory.reals[SCORES + i] = score_of(view, memory, slot, i, output, False)
+    """Write output to come, base and score of an active request."""
+    _rate(view, memory, view.active[k], view.active[k].request_id, False)

@@ -15,7 +15,7 @@ from kvgym.agents.evolution.services import Services
 from kvgym.agents.evolution.training import resume, train
 from kvgym.baselines.ranked.layout import SCORES
 from kvgym.baselines.ranked.lengths import output_to_come
-from kvgym.baselines.ranked.scoring import score_of
+from kvgym.baselines.ranked.scoring import base_of
 from kvgym.errors import ConfigError
 from kvgym.policy import POLICIES, make_policy
 from kvgym.runner import prepare_run, simulate
@@ -74,7 +74,7 @@ def test_lessons_are_of_the_score(predictions):
     numbers = np.random.default_rng(0).normal(size=UNITS * (FEATURES + 2))
     simulation, policy = crowded(predictions, {"hidden": UNITS, "footprint": 0.7})
     view, found = simulation.view.rule_view(0), 0
-    twin, reckoned = uncompiled(score_of), uncompiled(output_to_come)
+    twin, reckoned = uncompiled(base_of), uncompiled(output_to_come)
     memory = policy.arguments()
     with_network = memory._replace(params=np.concatenate([memory.params[: -len(numbers)], numbers]))
     waiting = [i for i in range(len(simulation.requests)) if simulation.requests["status"][i] == WAITING]

@@ -152,12 +152,13 @@ def test_features_by_hand(requests_of):
         observation, *_ = env.step(np.array([0.0, 0.0, 0.0, -2.0, -2.0]))
     found = features()
     assert env.view.active.num_output_tokens.tolist() == [3]
-    assert found["active.0.share_to_come"] == pytest.approx(2 / 5)
-    assert found["active.0.relative_output"] == pytest.approx(math.log(0.4) / (1 - math.log(0.4)), rel=1e-5)
+    # But for its deadline it was scored with the last action, when it had 2 tokens and held 8.
+    assert found["active.0.share_to_come"] == pytest.approx(3 / 6)
+    assert found["active.0.relative_output"] == pytest.approx(math.log(0.6) / (1 - math.log(0.6)), rel=1e-5)
     assert found["active.0.lost"] == 0
     slack = math.log(1 + 0.5)  # 1.5 s between tokens less a batch
     assert found["active.0.urgency"] == pytest.approx(1 - slack / 8)
-    score = math.log(2) + 1.5 * math.log(9 + 1) - 0.5 * math.log(4) - 0.1 * math.log(10) + 0.5 * (slack - 8)
+    score = math.log(3) + 1.5 * math.log(8 + 1.5) - 0.5 * math.log(3) - 0.1 * math.log(9) + 0.5 * (slack - 8)
     score -= 2.5 * math.log(5) + 10  # it cannot wait for another batch
     assert found["active.0.rank_score"] == pytest.approx(score / (abs(score) + 4), rel=1e-5)
     # The one that came at 0 had 3 s, which are gone; the other has 1.5 s left, and is first now.

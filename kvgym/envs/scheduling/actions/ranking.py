@@ -13,25 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.baselines.ranked.batching import carry_out, first_to_enter, rank
+from kvgym.baselines.ranked.batching import carry_out, rank
 from kvgym.baselines.ranked.layout import (
     BUSY,
     FOOTPRINT,
     PRESSURE,
     SCORES,
     SEEN,
-    WAITING_HEAP,
 )
 from kvgym.baselines.ranked.lengths import generated, mean_log_output
 from kvgym.baselines.ranked.scheduler import rate_all
 from kvgym.baselines.ranked.scoring import MOST_SLACK, urgency
+from kvgym.baselines.ranked.waiting import add_waiting, first_waiting, take_first
 from kvgym.envs.scheduling.actions.kind import boundary_kernel, features_kernel
 from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
 from kvgym.envs.scheduling.revealed import MOMENT_FEATURES, RULE_FEATURES, half_way
 from kvgym.envs.scheduling.tables import MARKED, ORDER_RANK
 from kvgym.envs.scheduling.window import Env, window_forget
 from kvgym.simulator.compiled import jit_inline
-from kvgym.simulator.heap import ranked_pop, ranked_push
 from kvgym.simulator.rule import RuleMemory, RuleView, decision_of
 from kvgym.simulator.tables import UNKNOWN
 
@@ -43,13 +42,14 @@ def show_best(e: Env, view: RuleView, memory: RuleMemory) -> None:
     """Fill the queue window with the waiting requests of the best scores, best first."""
     count = 0
     while count < e.window.shape[0]:
-        i = first_to_enter(view, memory)
+        i = first_waiting(view, memory)
         if i == UNKNOWN:
             break
-        e.window[count] = ranked_pop(memory.state, WAITING_HEAP, memory.reals, SCORES)
+        take_first(view, memory, i)
+        e.window[count] = i
         count += 1
     for q in range(count):
-        ranked_push(memory.state, WAITING_HEAP, memory.reals, SCORES, e.window[q])
+        add_waiting(view, memory, e.window[q])
     e.episode.num_window = count
 
 

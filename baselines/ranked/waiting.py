@@ -1,0 +1,139 @@
+"""The waiting requests of a ranking, the best first.
+
+Two heaps hold them: one those that press, as their deadlines can still be met, so that their scores change with time;
+the other all others, whose scores stand. Who is lost moves from the first to the second, at the latest when it would be
+the best.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kvgym.baselines.ranked.layout import PRESSED, SCORES, UNSEEN, WAITING_HEAP
+from kvgym.baselines.ranked.scoring import press, rate_request, time_to_spare
+from kvgym.kernels import (
+    UNKNOWN,
+    WAITING,
+    RuleMemory,
+    RuleView,
+    forget_ranked,
+    jit,
+    jit_inline,
+    ranked_pop,
+    ranked_push,
+)
+
+
+@jit_inline
+def pressing_at(view: RuleView) -> int:
+    """Return the place in ``memory.state`` of the heap of those that press."""
+    return WAITING_HEAP + 1 + view.requests.shape[0]
+
+
+@jit_inline
+def presses(view: RuleView, memory: RuleMemory, i: int) -> bool:
+    """Return whether a waiting request had a deadline that could be met when this was last looked at."""
+    return bool(memory.reals[SCORES + 3 * view.requests.shape[0] + i] < math.inf)
+
+
+@jit_inline
+def add_waiting(view: RuleView, memory: RuleMemory, i: int) -> None:
+    """Add a request, which has a score."""
+    heap = pressing_at(view) if presses(view, memory, i) else WAITING_HEAP
+    ranked_push(memory.state, heap, memory.reals, SCORES, i)
+
+
+@jit_inline
+def forget_waiting(view: RuleView, memory: RuleMemory) -> None:
+    """Remove those that a router has taken away."""
+    forget_ranked(view, memory.state, WAITING_HEAP, memory.reals, SCORES)
+    forget_ranked(view, memory.state, pressing_at(view), memory.reals, SCORES)
+
+
+@jit
+def first_pressing(view: RuleView, memory: RuleMemory) -> Any:
+    """Return the best of those that press, UNKNOWN if there is none; who is lost meanwhile is so from now on."""
+    state, heap = memory.state, pressing_at(view)
+    while state[heap] > 0:
+        i = state[heap + 1]
+        row = view.requests[i]
+        if row.status == WAITING and time_to_spare(view, memory, row, row) >= 0.0:
+            return i
+        ranked_pop(state, heap, memory.reals, SCORES)
+        if row.status == WAITING:
+            press(view, memory, row, i)
+            ranked_push(state, WAITING_HEAP, memory.reals, SCORES, i)
+    return UNKNOWN
+
+
+@jit_inline
+def first_waiting(view: RuleView, memory: RuleMemory) -> Any:
+    """Return the waiting request with the best score, UNKNOWN if nobody waits."""
+    state, reals = memory.state, memory.reals
+    pressing = first_pressing(view, memory) if state[pressing_at(view)] > 0 else UNKNOWN
+    while state[WAITING_HEAP] > 0 and view.requests[state[WAITING_HEAP + 1]].status != WAITING:
+        ranked_pop(state, WAITING_HEAP, reals, SCORES)
+    if state[WAITING_HEAP] == 0:
+        return pressing
+    i = state[WAITING_HEAP + 1]
+    if pressing == UNKNOWN:
+        return i
+    one, other = reals[SCORES + pressing], reals[SCORES + i]
+    return pressing if one < other or (one == other and pressing < i) else i
+
+
+@jit_inline
+def take_first(view: RuleView, memory: RuleMemory, i: int) -> None:
+    """Remove the one that :func:`first_waiting` has just returned."""
+    heap = pressing_at(view) if presses(view, memory, i) else WAITING_HEAP
+    ranked_pop(memory.state, heap, memory.reals, SCORES)
+
+
+@jit
+def rate_waiting(view: RuleView, memory: RuleMemory, heap: int, everybody: bool) -> None:
+    """Score the requests of a heap anew, and bring them into order.
+
+    Args:
+        view: what the rule sees.
+        memory: what it remembers.
+        heap: place of the heap.
+        everybody: else only those without a score, which is NaN.
+    """
+    state = memory.state
+    count = state[heap]
+    state[heap] = 0
+    for j in range(count):
+        i = state[heap + 1 + j]
+        if view.requests[i].status == WAITING:
+            if everybody or math.isnan(memory.reals[SCORES + i]):
+                rate_request(view, memory, i)
+            add_waiting(view, memory, i)
+
+
+@jit_inline
+def rate_queue(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
+    """Score waiting requests anew: everybody, or those without a score, which is NaN."""
+    rate_waiting(view, memory, WAITING_HEAP, everybody)
+    rate_waiting(view, memory, pressing_at(view), everybody)
+
+
+@jit_inline
+def note_pressing(view: RuleView, memory: RuleMemory) -> None:
+    """Note how many press, when all have been looked at."""
+    memory.state[UNSEEN], memory.state[PRESSED] = 0, memory.state[pressing_at(view)]
+
+
+@jit
+def press_queue(view: RuleView, memory: RuleMemory) -> None:
+    """Reckon anew what deadlines add to the scores of those that press."""
+    state, heap = memory.state, pressing_at(view)
+    count = state[heap]
+    state[heap] = 0
+    for j in range(count):
+        i = state[heap + 1 + j]
+        row = view.requests[i]
+        if row.status == WAITING:
+            press(view, memory, row, i)
+            add_waiting(view, memory, i)
+    note_pressing(view, memory)
