@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kvgym.baselines.ranked.layout import DEADLINES, EVICT_KV, LAST_LISTED, SCORES, WAITING_HEAP
+from kvgym.baselines.ranked.layout import DUES_LISTED, EVICT_KV, LAST_LISTED, SCORES, WAITING_HEAP
 from kvgym.kernels import (
     UNKNOWN,
     RuleDecision,
@@ -157,7 +157,16 @@ def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
     for j in range(known, state[first - 1]):
         reals[scores + j] = reals[SCORES + state[first + j]]
         ranked_insert(state, first, reals, scores, j)
-    if state[DEADLINES] == 1:
-        dues, n = scores + view.active.shape[0], view.requests.shape[0]
+    state[DUES_LISTED] = 0
+
+
+@jit_inline
+def list_dues(view: RuleView, memory: RuleMemory) -> int:
+    """Put when their next tokens are due beside the listed requests, once a decision; returns the place."""
+    state, reals, n = memory.state, memory.reals, view.requests.shape[0]
+    dues, first = scores_at(view) + view.active.shape[0], list_at(view) + 1
+    if state[DUES_LISTED] == 0:
+        state[DUES_LISTED] = 1
         for j in range(state[first - 1]):
             reals[dues + j] = reals[SCORES + 3 * n + state[first + j]]
+    return dues

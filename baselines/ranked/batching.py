@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from kvgym.baselines.ranked.active import (
     LEAVES,
     certain_memory,
     evict_worst,
     list_active,
     list_at,
+    list_dues,
     scores_at,
     slots_at,
 )
@@ -22,6 +25,7 @@ from kvgym.baselines.ranked.layout import (
     COST_ROOM,
     COST_WAITING,
     DEADLINES,
+    FIRST_DUE,
     FREE,
     GROWTH,
     LATE,
@@ -83,20 +87,28 @@ def prompt_worth(view: RuleView, memory: RuleMemory) -> Any:
 
 
 @jit
+def number_below(reals: Any, start: int, end: int, limit: float) -> int:
+    """Return how many of some real numbers are below a limit."""
+    below = 0
+    for j in range(np.uint64(start), np.uint64(end)):  # not negative: no index is counted from the end
+        below += 1 if reals[j] < limit else 0
+    return below
+
+
+@jit_inline
 def number_late(view: RuleView, memory: RuleMemory, seconds: float, taken: int) -> int:
     """Return how many active requests would get their next token too late by a batch of this duration.
 
     The first ``taken`` of their list, which are in the batch, if it outlasts their deadline, the others if it leaves
     less than the shortest batch. Deadlines that cannot be met anyway do not count.
     """
-    reals, dues, late = memory.reals, scores_at(view) + view.active.shape[0], 0
-    end = view.worker.clock + seconds
-    for j in range(dues, dues + taken):
-        late += 1 if end > reals[j] else 0
-    end += reals[SHORTEST]
-    for j in range(dues + taken, dues + memory.state[list_at(view)]):
-        late += 1 if end > reals[j] else 0
-    return late
+    reals, end = memory.reals, view.worker.clock + seconds
+    if end + reals[SHORTEST] <= reals[FIRST_DUE]:
+        return 0
+    dues = list_dues(view, memory)
+    staying = memory.state[list_at(view)]
+    late = number_below(reals, dues, dues + taken, end)
+    return late + number_below(reals, dues + taken, dues + staying, end + reals[SHORTEST])
 
 
 @jit_inline

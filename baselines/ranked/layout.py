@@ -54,8 +54,9 @@ TOKEN_COSTS = RATIO_EDGES + RATIO_BINS + 1
 RATIO_COSTS = TOKEN_COSTS + GROUPS * (TOKEN_BINS + 1)
 HAZARDS = RATIO_COSTS + GROUPS * (RATIO_BINS + 1)
 GROUP_HAZARDS = HAZARDS + max(TOKEN_BINS, RATIO_BINS)
+STEPS = GROUP_HAZARDS + max(TOKEN_BINS, RATIO_BINS)  # room to find costs in: three numbers for each bin
 # The moment: what scores need beside the request itself; sums over arrivals.
-PRESSURE = GROUP_HAZARDS + max(TOKEN_BINS, RATIO_BINS)
+PRESSURE = STEPS + 3 * max(TOKEN_BINS, RATIO_BINS)
 BUSY = PRESSURE + 1  # 1 - duration of the smallest batch / duration of the last one
 SHORTEST = BUSY + 1  # duration of the smallest batch, s
 LAST = SHORTEST + 1  # duration of the last batch, s
@@ -64,16 +65,19 @@ PROMPT_TIME = SUM_LOG_OUTPUT + 1  # what a prompt token adds to the shortest bat
 PROMPT_RATIO = PROMPT_TIME + 1  # the same over what a decode adds
 SPARE = PROMPT_RATIO + 1  # a time to spare, s, and the slack that it makes
 OTHER_SPARE = SPARE + 2  # and another one
-SCORES = OTHER_SPARE + 2
+FIRST_DUE = OTHER_SPARE + 2  # when the first of the next tokens of active requests is due, s
+SCORES = FIRST_DUE + 1
 # By request: scores, outputs still to come, what is added to the score from outside, when the next token is due (inf:
 # no deadline, or it cannot be met), and the score without what the deadline adds; 5 n numbers. Then, of the list of
 # active requests, the scores and when their next tokens are due, in order (2 A).
 
 # Whole numbers. How many requests have finished, when to learn next, how many have arrived,
 # whether any of these has a deadline, decisions since deadlines of the queue were looked at, and how many pressed then;
-# whether lengths are known; of the list of active requests the one in the last slot, and how many of them are items of
-# the batch, of how many items.
-SEEN, NEXT, ARRIVED, DEADLINES, UNSEEN, PRESSED, CERTAIN, LAST_LISTED, NUM_TAKEN, NUM_ITEMS = range(10)
+# whether lengths are known; of the list of active requests the one in the last slot, whether the dues are beside it,
+# and how many of them are items of the batch, of how many items.
+SEEN, NEXT, ARRIVED, DEADLINES, UNSEEN, PRESSED, CERTAIN, LAST_LISTED, DUES_LISTED, NUM_TAKEN, NUM_ITEMS = (
+    range(11)
+)
 # Counts by group and bin.
 TOKEN_COUNTS = NUM_ITEMS + 1
 RATIO_COUNTS = TOKEN_COUNTS + GROUPS * TOKEN_BINS

@@ -35,6 +35,7 @@ from kvgym.baselines.ranked.layout import (
     RATIO_EDGES,
     RATIOS_PER_OCTAVE,
     SEEN,
+    STEPS,
     SUM_LOG_OUTPUT,
     TOKEN_BINS,
     TOKEN_CENSORED,
@@ -84,19 +85,29 @@ def group_of(row: Any) -> int:
 
 @jit
 def gittins_costs(reals: Any, hazards: int, costs: int, edges: int, bins: int) -> None:
-    """Write the Gittins cost at the start of every bin and at the end of the last, tokens or ratios."""
-    for b in range(bins):
-        surviving, spent, done, best = 1.0, 0.0, 0.0, math.inf
-        for c in range(b, bins):
-            ending = surviving * reals[hazards + c]
-            spent += (surviving - 0.5 * ending) * (reals[edges + c + 1] - reals[edges + c])
-            done += ending
-            surviving -= ending
-            if done > 0.0:
-                best = min(best, spent / done)
-            if surviving < 1e-3:
-                break
-        reals[costs + b] = best
+    """Write the Gittins cost at the start of every bin and at the end of the last, tokens or ratios.
+
+    Each is a minimum over where to stop; the inner loop takes a step towards it for all starts at once, as vectors.
+    """
+    zero, one = (
+        np.uint64(0),
+        np.uint64(1),
+    )  # whole numbers that are not negative: no index is counted from the end
+    n, surviving, best = np.uint64(bins), np.uint64(STEPS), np.uint64(costs)
+    spent, done = surviving + n, surviving + n + n
+    for b in range(zero, n):
+        reals[surviving + b], reals[spent + b], reals[done + b], reals[best + b] = 1.0, 0.0, 0.0, math.inf
+    for c in range(bins):
+        hazard, width = reals[hazards + c], reals[edges + c + 1] - reals[edges + c]
+        for b in range(zero, np.uint64(c) + one):
+            before = reals[surviving + b]
+            ending = before * hazard
+            service = reals[spent + b] + (before - 0.5 * ending) * width
+            ended = reals[done + b] + ending
+            cost = service / (ended if ended > 0.0 else 1.0)
+            better = (before >= 1e-3) & (ended > 0.0) & (cost < reals[best + b])
+            reals[surviving + b], reals[spent + b], reals[done + b] = before - ending, service, ended
+            reals[best + b] = cost if better else reals[best + b]
     reals[costs + bins] = reals[costs + bins - 1]
 
 

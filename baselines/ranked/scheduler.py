@@ -13,6 +13,7 @@ from kvgym.baselines.ranked.active import as_listed
 from kvgym.baselines.ranked.batching import carry_out, rank
 from kvgym.baselines.ranked.layout import (
     DEADLINES,
+    FIRST_DUE,
     FIRST_RATIO,
     HIDDEN,
     PRESSED,
@@ -123,7 +124,7 @@ def rate_all(view: RuleView, memory: RuleMemory) -> None:
         note_pressing(view, memory)
     elif state[DEADLINES] == 1 and state[UNSEEN] > state[PRESSED] // QUEUE_SHARE:
         press_queue(view, memory)
-    timed, known = state[DEADLINES] == 1, as_listed(view, memory)
+    timed, known, soonest = state[DEADLINES] == 1, as_listed(view, memory), math.inf
     for k in range(w.num_active):
         slot = view.active[k]
         if (
@@ -135,6 +136,9 @@ def rate_all(view: RuleView, memory: RuleMemory) -> None:
             rate_slot(view, memory, k)
         elif timed:
             press(view, memory, slot, slot.request_id)
+        if timed:
+            soonest = min(soonest, memory.reals[SCORES + 3 * n + slot.request_id])
+    memory.reals[FIRST_DUE] = soonest
 
 
 @jit_inline

@@ -112,11 +112,16 @@ def has_objective(request: Any) -> bool:
 
 
 @jit_inline
+def spare_until(view: RuleView, memory: RuleMemory, row: Any, due: float) -> Any:
+    """Return the time until a token of a request is due beyond what its prompt and the shortest batch take, s."""
+    needed = memory.reals[SHORTEST] + memory.reals[PROMPT_TIME] * row.num_prefill_left
+    return due - view.worker.clock - needed
+
+
+@jit_inline
 def time_to_spare(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> Any:
     """Return the time to the next deadline of a request beyond what its prompt and the shortest batch take, s."""
-    reals = memory.reals
-    needed = reals[SHORTEST] + reals[PROMPT_TIME] * row.num_prefill_left
-    return deadline_of(view, row, request) - view.worker.clock - needed
+    return spare_until(view, memory, row, deadline_of(view, row, request))
 
 
 @jit_inline
@@ -137,7 +142,13 @@ def slack_of(memory: RuleMemory, spare: float) -> Any:
 
 
 @jit_inline
-def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple[float, float, float]:
+def is_urgent(memory: RuleMemory, row: Any, spare: float) -> bool:
+    """Return whether a request is a decode that cannot wait for another batch, by its time to spare, not below 0."""
+    return bool(row.num_prefill_left == 0 and spare < 2.0 * memory.reals[LAST])
+
+
+@jit_inline
+def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple[float, float]:
     """Return how near the next deadline of a request is.
 
     Args:
@@ -147,16 +158,12 @@ def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple
         request: its row among the requests.
 
     Returns:
-        Slack, logarithm of batches, up to MOST_SLACK; 1 if it is lost, else 0; 1 if it is a decode that cannot wait for
-        another batch, else 0.
+        Slack, logarithm of batches, up to MOST_SLACK; 1 if it is lost, else 0.
     """
     if not has_objective(request):
-        return MOST_SLACK, 0.0, 0.0
+        return MOST_SLACK, 0.0
     spare = time_to_spare(view, memory, row, request)
-    if spare < 0.0:
-        return MOST_SLACK, 1.0, 0.0
-    urgent = 1.0 if row.num_prefill_left == 0 and spare < 2.0 * memory.reals[LAST] else 0.0
-    return slack_of(memory, spare), 0.0, urgent
+    return (slack_of(memory, spare), 0.0) if spare >= 0.0 else (MOST_SLACK, 1.0)
 
 
 @jit_inline
@@ -168,9 +175,14 @@ def press(view: RuleView, memory: RuleMemory, row: Any, request_id: int) -> None
     reals, p, n, request = memory.reals, memory.params, view.requests.shape[0], view.requests[request_id]
     score = reals[SCORES + 4 * n + request_id]
     if has_objective(request):
-        slack, lost, urgent = urgency(view, memory, row, request)
-        score += p[LOST] * lost - p[URGENT] * urgent + p[SLACK] * (slack - MOST_SLACK)
-        due = math.inf if lost == 1.0 else deadline_of(view, row, request)
+        due = deadline_of(view, row, request)
+        spare = spare_until(view, memory, row, due)
+        if spare < 0.0:
+            score += p[LOST]
+            due = math.inf
+        else:
+            urgent = p[URGENT] if is_urgent(memory, row, spare) else 0.0
+            score += p[SLACK] * (slack_of(memory, spare) - MOST_SLACK) - urgent
         reals[SCORES + 3 * n + request_id] = due
     reals[SCORES + request_id] = score
 
@@ -239,7 +251,7 @@ def features_of(
     """
     reals, mean = memory.reals, mean_log_output(memory)
     _, log_memory, log_attained, log_held = terms
-    slack, lost, _ = urgency(view, memory, row, request)
+    slack, lost = urgency(view, memory, row, request)
     return (
         math.log(output) - mean,
         math.log(1.0 + row.num_prefill_left) - mean,

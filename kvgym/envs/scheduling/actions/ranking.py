@@ -85,7 +85,7 @@ def write_row(view: RuleView, memory: RuleMemory, row: Any, i: int, out: Any, at
     reals, n = memory.reals, view.requests.shape[0]
     mean, output = mean_log_output(memory), reals[SCORES + n + i]
     score = reals[SCORES + i] - reals[SCORES + 2 * n + i]
-    slack, lost, _ = urgency(view, memory, row, view.requests[i])
+    slack, lost = urgency(view, memory, row, view.requests[i])
     out[at] = around(score - (1.0 + memory.params[FOOTPRINT]) * mean, 4.0)
     out[at + 1] = around(math.log(output) - mean, 1.0)
     out[at + 2] = half_way(output, float(generated(row)))
