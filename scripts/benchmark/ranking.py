@@ -1,0 +1,96 @@
+"""What ``ranked`` takes per iteration beside Sarathi-Serve, by load, hardware and what requests carry.
+
+Both in turn on the same requests, process CPU time, medians. Sarathi-Serve has 128 active requests at most, and looks
+at none of them where all decode; ``ranked`` rates and orders all of them.
+
+    python scripts/benchmark/ranking.py             # about a minute
+    python scripts/benchmark/ranking.py --smoke     # seconds: shows that it runs, the figures mean nothing
+    python scripts/benchmark/ranking.py --json out.json
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+import kvgym
+from harness import AFFINE, command_line, time_runs, write_json
+from kvgym.experiments.scenario import load_scenario
+from kvgym.workloads import make_workload
+from policies import M, chat, print_row
+
+NOISY = {"kind": "noisy", "epsilon": 0.5}
+UNKNOWN = {"kind": "interval", "bounds": [1, 2048]}
+CLASSES = [
+    {"name": "paying", "weight": 0.5, "priority": 1, "tbt_slo": 0.1, "ttft_slo": 5},
+    {"name": "free", "weight": 0.5, "priority": 0, "tbt_slo": 0.5, "ttft_slo": 30},
+]
+"""Two classes of users with objectives, those that ``ranked_slo`` is compared on (docs/agents.md)."""
+
+Case = tuple[str, kvgym.System, kvgym.RequestTable]
+
+
+def conversations(n: int, **workload: Any) -> kvgym.RequestTable:
+    """Return requests with LMSYS's lengths."""
+    return make_workload("lmsys", num_requests=n, **workload).sample(0)
+
+
+def cases(n: int) -> Iterator[Case]:
+    """Return name, system and requests of every case."""
+    affine = kvgym.System(kv_capacity=M, batch_time=kvgym.make_batch_time(AFFINE))
+    for rate in (8, 20, 50):
+        yield f"affine, exact, {rate}/s", affine, conversations(n, rate=rate)
+    large, small = (
+        load_scenario("a100-llama2-70b").override(hardware=name).make_system()
+        for name in ("llama2-70b-a100-tp2", "llama3-8b-a100-tp1")
+    )
+    for rate in (3, 7, 12, 20):
+        yield f"Llama-2-70B, noisy, {rate}/s", large, conversations(n, rate=rate, predictions=NOISY)
+    yield "Llama-2-70B, unknown, 20/s", large, conversations(n, rate=20, predictions=UNKNOWN)
+    for rate in (30, 80):
+        yield f"Llama-3-8B, unknown, {rate}/s", small, conversations(n, rate=rate, predictions=UNKNOWN)
+    base = load_scenario("slai-50")
+    for rate in (1.5, 2.2):
+        workload = {"preset": "slai-paying-50", "num_requests": n // 4, "rate": rate, "classes": CLASSES}
+        scenario = base.override(workload={**workload, "predictions": {"kind": "none"}})
+        table = scenario.make_workload().sample(0)
+        yield f"Mistral-7B, objectives, {rate}/s", scenario.make_system(), table
+    yield "affine, TBT objectives, 50/s", affine, chat(n)
+    for rate in (7, 12):
+        table = conversations(n, rate=rate, predictions=NOISY, classes=CLASSES)
+        yield f"Llama-2-70B, objectives, {rate}/s", large, table
+
+
+def compare(name: str, system: kvgym.System, table: kvgym.RequestTable, repeats: int) -> dict[str, Any]:
+    """Time both schedulers in turn."""
+    row: dict[str, Any] = {"case": name}
+    each: dict[str, list[float]] = {"sarathi": [], "ranked": []}
+    for policy in each:
+        time_runs(system, table.select(slice(0, 50)), policy, 1)  # compile
+    for _ in range(repeats):
+        for policy, found in each.items():
+            timing = time_runs(system, table, policy, 1)
+            found.append(1e9 * timing.run / timing.iterations)
+            workers = timing.simulation.workers
+            row[f"active, {policy}"] = float(workers["active_time"].sum() / workers["busy_time"].sum())
+    row |= {f"ns, {policy}": statistics.median(found) for policy, found in each.items()}
+    row["ratio"] = row["ns, ranked"] / row["ns, sarathi"]
+    return row
+
+
+def main() -> None:
+    """Run the benchmark."""
+    options = command_line(__doc__).parse_args()
+    n, repeats = (200, 1) if options.smoke else (10_000, 9)
+    print("| requests | active, sarathi | active, ranked | ns, sarathi | ns, ranked | ratio |")
+    print("|---|---|---|---|---|---|")
+    rows = []
+    for case in cases(n):
+        rows.append(compare(*case, repeats))
+        print_row(rows[-1])
+    write_json(options.json, {"rows": rows})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,15 @@
+"""What a ranking takes beside a rule that looks at nobody."""
+
+import json
+import sys
+
+
+def test_every_case_is_timed(benchmarks, tmp_path, monkeypatch, capsys):
+    out = tmp_path / "out.json"
+    monkeypatch.setattr(sys, "argv", ["ranking.py", "--smoke", "--json", str(out)])
+    benchmarks("ranking").main()
+    rows = json.loads(out.read_text())["rows"]
+    assert len({row["case"] for row in rows}) == len(rows) == capsys.readouterr().out.count("/s |")
+    assert all(row["ratio"] == row["ns, ranked"] / row["ns, sarathi"] for row in rows)
+    objectives = [row for row in rows if "objectives" in row["case"]]
+    assert len(objectives) == 5
