@@ -72,6 +72,7 @@ from kvgym.simulator.heap import ranked_keep as ranked_keep
 from kvgym.simulator.heap import ranked_pop as ranked_pop
 from kvgym.simulator.heap import ranked_push as ranked_push
 from kvgym.simulator.heap import ranked_sink as ranked_sink
+from kvgym.simulator.heap import ranked_sort as ranked_sort
 from kvgym.simulator.heap import request_key as request_key
 from kvgym.simulator.leaving import forget_left as forget_left
 from kvgym.simulator.leaving import forget_ranked as forget_ranked
@@ -189,6 +190,7 @@ __all__ = [
     "ranked_pop",
     "ranked_push",
     "ranked_sink",
+    "ranked_sort",
     "request_key",
     "room_to_admit",
     "rounds_for",

@@ -23,7 +23,11 @@ from kvgym.kernels import (
     kv_growth,
     ranked_insert,
     ranked_sink,
+    ranked_sort,
 )
+
+MOST_MOVES = 4
+"""Places by which listed requests move on average, from which on sorting them all anew is quicker."""
 
 LEAVES = -2
 """In SLOT.planned while a decision is made: this one is evicted."""
@@ -105,14 +109,6 @@ def evict_worst(view: RuleView, decision: RuleDecision, memory: RuleMemory, used
 
 
 @jit_inline
-def note_slots(view: RuleView, memory: RuleMemory) -> None:
-    """Note the slot of every active request."""
-    slot_of = slots_at(view)
-    for k in range(view.worker.num_active):
-        memory.state[slot_of + view.active[k].request_id] = k
-
-
-@jit_inline
 def relist(view: RuleView, memory: RuleMemory, leaving: int) -> int:
     """Take whoever has left or leaves out of the list, and put whoever is new behind it; returns how many are not."""
     state, active, w = memory.state, view.active, view.worker
@@ -146,14 +142,15 @@ def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
     leaving, known = decision.record.num_evict, state[list_at(view)]
     if leaving > 0 or not as_listed(view, memory):
         known = relist(view, memory, leaving)
-    last = -math.inf
+    last, moves = -math.inf, 0
     for j in range(known):
-        i = state[first + j]
-        score = reals[SCORES + i]
+        score = reals[SCORES + state[first + j]]
         reals[scores + j] = score
-        if score <= last:
-            ranked_sink(state, first, reals, scores, j)
+        if score <= last and moves <= MOST_MOVES * known:
+            moves += ranked_sink(state, first, reals, scores, j)
         last = max(last, score)
+    if moves > MOST_MOVES * known:
+        ranked_sort(state, first, known, reals, scores)
     for j in range(known, state[first - 1]):
         reals[scores + j] = reals[SCORES + state[first + j]]
         ranked_insert(state, first, reals, scores, j)

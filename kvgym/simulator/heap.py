@@ -201,16 +201,29 @@ def ranked_forget(heap: Any, at: int, ranks: Any, base: int, item: int) -> bool:
 
 
 @jit_inline
-def ranked_sink(items: Any, at: int, ranks: Any, base: int, k: int) -> None:
-    """Move the k-th item to its place among those before it, which are in order, from one to the next."""
-    item, rank = items[at + k], ranks[base + k]
-    while k > 0:
-        other = ranks[base + k - 1]
-        if rank > other or (rank == other and item > items[at + k - 1]):
+def ranked_sink(items: Any, at: int, ranks: Any, base: int, k: int, gap: int = 1) -> int:
+    """Move the k-th item before those ``gap`` places apart that it comes before, one by one; returns how many."""
+    item, rank, place = items[at + k], ranks[base + k], k
+    while place >= gap:
+        other = ranks[base + place - gap]
+        if rank > other or (rank == other and item > items[at + place - gap]):
             break
-        items[at + k], ranks[base + k] = items[at + k - 1], other
-        k -= 1
-    items[at + k], ranks[base + k] = item, rank
+        items[at + place], ranks[base + place] = items[at + place - gap], other
+        place -= gap
+    items[at + place], ranks[base + place] = item, rank
+    return (k - place) // gap
+
+
+@jit
+def ranked_sort(items: Any, at: int, count: int, ranks: Any, base: int) -> None:
+    """Bring items into order that may be in none: Shell's sort with Knuth's gaps."""
+    gap = 1
+    while gap < count // 9:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for k in range(gap, count):
+            ranked_sink(items, at, ranks, base, k, gap)
+        gap //= 3
 
 
 @jit

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgym.simulator.compiled import jit, uncompiled
-from kvgym.simulator.heap import ranked_insert, ranked_sink
+from kvgym.simulator.heap import ranked_insert, ranked_sink, ranked_sort
 
 AT, BASE = 2, 3
 
@@ -23,6 +23,11 @@ def sink(items, ranks, k):
 @jit
 def insert(items, ranks, k):
     ranked_insert(items, AT, ranks, BASE, k)
+
+
+@jit
+def sort(items, ranks):
+    ranked_sort(items, AT, len(items) - AT - 2, ranks, BASE)
 
 
 WAYS = (sink, insert, uncompiled(sink), uncompiled(insert))
@@ -58,3 +63,26 @@ def test_every_place_in_lists_of_many_lengths(move):
         for rank in range(-1, 2 * n):
             check(pairs, (float(rank), n), move)
             check(pairs, (float(rank), -1), move)
+
+
+def check_sorted(pairs, way):
+    """Sort some items, (rank, item), behind and before others; nothing else may change."""
+    items = np.array([7, 8, *(item for _, item in pairs), 9, 10], np.int64)
+    ranks = np.array([np.nan] * BASE + [rank for rank, _ in pairs] + [np.nan])
+    way(items, ranks)
+    assert items.tolist() == [7, 8, *(item for _, item in sorted(pairs)), 9, 10]
+    np.testing.assert_array_equal(ranks, [np.nan] * BASE + [rank for rank, _ in sorted(pairs)] + [np.nan])
+
+
+@given(ranks_of_some, st.randoms(), st.sampled_from((sort, uncompiled(sort))))
+def test_any_order(ranks, random, way):
+    check_sorted(list(zip(ranks, random.sample(range(100), len(ranks)), strict=True)), way)
+
+
+def test_orders_of_many_lengths():
+    rng = np.random.default_rng(0)
+    for n in (0, 1, 2, 9, 10, 100, 1000):
+        ranks = rng.integers(0, max(1, n // 2), n).astype(float).tolist()  # some are equal
+        pairs = list(zip(ranks, rng.permutation(n).tolist(), strict=True))
+        for order in (pairs, sorted(pairs), sorted(pairs, reverse=True)):
+            check_sorted(order, sort)
