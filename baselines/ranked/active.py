@@ -110,7 +110,7 @@ def evict_worst(view: RuleView, decision: RuleDecision, memory: RuleMemory, used
 
 @jit_inline
 def relist(view: RuleView, memory: RuleMemory, leaving: int) -> int:
-    """Take whoever has left or leaves out of the list, and put whoever is new behind it; returns how many are not."""
+    """Take who has left or leaves out of the list, and put who is new behind it; returns how many stay in it."""
     state, active, w = memory.state, view.active, view.worker
     first, slot_of = list_at(view) + 1, slots_at(view)
     for k in range(w.num_active):
@@ -121,7 +121,7 @@ def relist(view: RuleView, memory: RuleMemory, leaving: int) -> int:
         k = state[slot_of + i]
         here = k < w.num_active and active[k].request_id == i
         stays = here and (leaving == 0 or active[k].planned != LEAVES)
-        state[first + count] = i
+        state[first + count] = i  # a place that is free by now, taken for good if this one stays
         present += 1 if here else 0
         count += 1 if stays else 0
     known = count

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from kvgym.baselines.ranked.active import (
-    LEAVES,
     certain_memory,
     evict_worst,
     list_active,
@@ -136,11 +135,11 @@ def pays(
         memory: what the rule remembers.
         value: of the batch.
         seconds: its duration.
-        best_value: value of the best; below 0 where there is none.
+        best_value: value of the best; -inf where there is none.
         best_seconds: duration of the best.
         power: the power.
     """
-    if best_value < 0.0:
+    if best_value == -math.inf:
         return True
     if 1.0 <= power <= 2.0 and best_value > 0.0 and seconds >= best_seconds:
         longer, ratio = seconds / best_seconds - 1.0, value / best_value
@@ -170,14 +169,14 @@ def judge(view: RuleView, memory: RuleMemory, value: float, taken: int) -> Any:
 
 @jit_inline
 def spare_room(view: RuleView, memory: RuleMemory) -> int:
-    """Return the memory that admission leaves free, tokens: a share of all, and what outputs to come will take."""
-    p, active, n = memory.params, view.active, view.requests.shape[0]
-    output, staying = 0.0, 0
-    for k in range(view.worker.num_active):
-        if active[k].planned != LEAVES:
-            output += memory.reals[SCORES + n + active[k].request_id]
-            staying += 1
-    return int(p[FREE] * view.problem.kv_capacity + p[GROWTH] * output / max(staying, 1))
+    """Return the memory that admission leaves free, tokens: a share of all, and what outputs to come will take.
+
+    For decisions that evict nobody; the others admit nobody.
+    """
+    p, w, n, output = memory.params, view.worker, view.requests.shape[0], 0.0
+    for k in range(w.num_active):
+        output += memory.reals[SCORES + n + view.active[k].request_id]
+    return int(p[FREE] * view.problem.kv_capacity + p[GROWTH] * output / max(w.num_active, 1))
 
 
 @jit_inline
@@ -185,7 +184,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
     """Walk the ranking from the best, admit as memory allows, and find the number of tokens worth most.
 
     Returns:
-        That number. Items of the batch stand behind heap and list in ``memory.state``: slots, and ``~id`` of requests
+        That number. Items of the batch stand behind heaps and list in ``memory.state``: slots, and ``~id`` of requests
         that enter.
     """
     state, reals, p = memory.state, memory.reals, memory.params
@@ -205,7 +204,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
     load.prefill_squares = load.prefill_products = load.num_decodes = load.decode_context = 0
     decodes = context = 0
     count = taken = entering = aside = tokens = best_tokens = 0
-    value, best_value, best_seconds = 0.0, -1.0, reals[SHORTEST]
+    value, best_value, best_seconds = 0.0, -math.inf, reals[SHORTEST]
     prompt_value, power = prompt_worth(view, memory), cost_power(view, memory)
     next_size, bias, judged = grain(0), entry_bias(memory), False
     while tokens < MOST_TOKENS:

@@ -55,10 +55,12 @@ LEARN_EVERY = 8
 
 
 def _bin_of(tokens: int) -> int:
+    """Return the bin of an output length."""
     return min(int(math.log2(tokens) * TOKENS_PER_OCTAVE), TOKEN_BINS - 1) if tokens > 1 else 0
 
 
 _BINS = np.array([_bin_of(tokens) for tokens in range(4096)])
+"""The bins of most output lengths: a logarithm less."""
 
 
 @jit_inline
@@ -89,17 +91,16 @@ def gittins_costs(reals: Any, hazards: int, costs: int, edges: int, bins: int) -
 
     Each is a minimum over where to stop; the inner loop takes a step towards it for all starts at once, as vectors.
     """
-    zero, one = (
-        np.uint64(0),
-        np.uint64(1),
-    )  # whole numbers that are not negative: no index is counted from the end
+    # Unsigned whole numbers: no index is counted from the end.
     n, surviving, best = np.uint64(bins), np.uint64(STEPS), np.uint64(costs)
     spent, done = surviving + n, surviving + n + n
-    for b in range(zero, n):
+    for start in range(bins):
+        b = np.uint64(start)
         reals[surviving + b], reals[spent + b], reals[done + b], reals[best + b] = 1.0, 0.0, 0.0, math.inf
     for c in range(bins):
         hazard, width = reals[hazards + c], reals[edges + c + 1] - reals[edges + c]
-        for b in range(zero, np.uint64(c) + one):
+        for start in range(np.uint64(c + 1)):
+            b = np.uint64(start)
             before = reals[surviving + b]
             ending = before * hazard
             service = reals[spent + b] + (before - 0.5 * ending) * width
@@ -188,9 +189,8 @@ def learn(view: RuleView, memory: RuleMemory) -> None:
         learn_group(
             memory, g, TOKEN_COUNTS, TOKEN_CENSORED, TOKEN_COSTS, TOKEN_EDGES, TOKEN_BINS, TOKENS_PER_OCTAVE
         )
-    for g in range(
-        GROUPS
-    ):  # a loop of its own: hazards of classes lean on those of all, which stand in one place
+    # A loop of its own: hazards of classes lean on those of all, which stand in one place.
+    for g in range(GROUPS):
         learn_group(
             memory, g, RATIO_COUNTS, RATIO_CENSORED, RATIO_COSTS, RATIO_EDGES, RATIO_BINS, RATIOS_PER_OCTAVE
         )

@@ -340,7 +340,7 @@ def empty_memory(params: NDArray[np.float64], max_requests: int) -> RuleMemory:
     """
     places = max(
         1, max_requests
-    )  # at most; in a cluster those of the worker with the most memory are everybody's
+    )  # at most: in a cluster those of the worker with most memory are everybody's
     reals = np.zeros(SCORES + 5 * max_requests + 2 * places)
     reals[SCORES + 3 * max_requests : SCORES + 4 * max_requests] = np.inf
     for at, bins, first, per_octave in (

@@ -45,12 +45,13 @@ NETWORK_INPUTS = 12
 
 
 _LOGS = np.array([math.log(1.0 + k) for k in range(4096)])
+"""log(1 + k) of most whole numbers that are met."""
 
 
 @jit_inline
 def log_beyond(tokens: int) -> Any:
     """Return log(1 + tokens)."""
-    return _LOGS[tokens] if tokens < 4096 else math.log(1.0 + tokens)
+    return _LOGS[tokens] if tokens < _LOGS.shape[0] else math.log(1.0 + tokens)
 
 
 @jit

@@ -1,8 +1,8 @@
 """The waiting requests of a ranking, the best first.
 
 Two heaps hold them: one those that press, as their deadlines can still be met, so that their scores change with time;
-the other all others, whose scores stand. Who is lost moves from the first to the second, at the latest when it would be
-the best.
+the other all others, whose scores stand. Who is lost moves from the first to the second, at the latest when it is the
+best of both.
 """
 
 from __future__ import annotations
@@ -52,40 +52,42 @@ def forget_waiting(view: RuleView, memory: RuleMemory) -> None:
 
 
 @jit
-def first_pressing(view: RuleView, memory: RuleMemory) -> Any:
-    """Return the best of those that press, UNKNOWN if there is none; who is lost meanwhile is so from now on."""
-    state, heap = memory.state, pressing_at(view)
-    while state[heap] > 0:
-        i = state[heap + 1]
-        row = view.requests[i]
-        if row.status == WAITING and time_to_spare(view, memory, row, row) >= 0.0:
-            return i
-        ranked_pop(state, heap, memory.reals, SCORES)
-        if row.status == WAITING:
-            press(view, memory, row, i)
-            ranked_push(state, WAITING_HEAP, memory.reals, SCORES, i)
-    return UNKNOWN
-
-
-@jit_inline
-def first_waiting(view: RuleView, memory: RuleMemory) -> Any:
-    """Return the waiting request with the best score, UNKNOWN if nobody waits."""
-    state, reals = memory.state, memory.reals
-    pressing = first_pressing(view, memory) if state[pressing_at(view)] > 0 else UNKNOWN
-    while state[WAITING_HEAP] > 0 and view.requests[state[WAITING_HEAP + 1]].status != WAITING:
-        ranked_pop(state, WAITING_HEAP, reals, SCORES)
+def best_waiting(view: RuleView, memory: RuleMemory) -> Any:
+    """Return the waiting request with the best score, by scores as they are; UNKNOWN if nobody waits."""
+    state, reals, pressing = memory.state, memory.reals, pressing_at(view)
+    for heap in (WAITING_HEAP, pressing):
+        while state[heap] > 0 and view.requests[state[heap + 1]].status != WAITING:
+            ranked_pop(state, heap, reals, SCORES)
+    if state[pressing] == 0:
+        return state[WAITING_HEAP + 1] if state[WAITING_HEAP] > 0 else UNKNOWN
     if state[WAITING_HEAP] == 0:
-        return pressing
-    i = state[WAITING_HEAP + 1]
-    if pressing == UNKNOWN:
-        return i
-    one, other = reals[SCORES + pressing], reals[SCORES + i]
-    return pressing if one < other or (one == other and pressing < i) else i
+        return state[pressing + 1]
+    i, other = state[pressing + 1], state[WAITING_HEAP + 1]
+    score, other_score = reals[SCORES + i], reals[SCORES + other]
+    return i if score < other_score or (score == other_score and i < other) else other
+
+
+@jit
+def first_waiting(view: RuleView, memory: RuleMemory) -> Any:
+    """Return the waiting request with the best score, UNKNOWN if nobody waits.
+
+    If it is lost by now it is scored anew, and the best looked for again.
+    """
+    i = best_waiting(view, memory)
+    while i != UNKNOWN and presses(view, memory, i):
+        row = view.requests[i]
+        if time_to_spare(view, memory, row, row) >= 0.0:
+            break
+        ranked_pop(memory.state, pressing_at(view), memory.reals, SCORES)
+        press(view, memory, row, i)
+        add_waiting(view, memory, i)
+        i = best_waiting(view, memory)
+    return i
 
 
 @jit_inline
 def take_first(view: RuleView, memory: RuleMemory, i: int) -> None:
-    """Remove the one that :func:`first_waiting` has just returned."""
+    """Remove the one that :func:`first_waiting` or :func:`best_waiting` has just returned."""
     heap = pressing_at(view) if presses(view, memory, i) else WAITING_HEAP
     ranked_pop(memory.state, heap, memory.reals, SCORES)
 

@@ -35,6 +35,8 @@ TIMES = (
     AffineBatchTime(0.0, 0.002, 0.05, 0.0),
     AffineBatchTime(0.0, 0.1, 0.0, 0.0),
     AffineBatchTime(0.0, 0.0, 0.0, 0.0),
+    # A prompt takes less than a decode: its tokens are worth less than nothing.
+    AffineBatchTime(0.0, 0.0, 0.5, 0.0),
 )
 
 INFORMATION = {
@@ -57,6 +59,8 @@ def draw_weights(rng: np.random.Generator) -> dict[str, Any]:
         drawn[weight.name] = min(max(float(moved), weight.low), weight.high)
     if rng.random() < 0.3:  # some are put aside, and waiting ones go before active ones
         drawn["gate"], drawn["waiting"] = rng.uniform(-1, 1), rng.uniform(-2, 2)
+    if rng.random() < 0.2:  # who is lost or urgent goes last or first
+        drawn |= {"lost": rng.uniform(-20, 5), "slack": rng.uniform(-4, 2), "urgent": rng.uniform(-10, 5)}
     if rng.random() < 0.3:  # batches are small, and some pause
         drawn["cost"] = rng.uniform(1.5, 3.0)
     return drawn

@@ -18,6 +18,7 @@ from kvgym.runner import known_to
 
 KINDS = ("rank", "rank_scores")
 OTHER = {
+    "lost": -5.0,
     "prompt": 0.3,
     "footprint": 1.1,
     "value": 0.1,

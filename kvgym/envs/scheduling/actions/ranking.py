@@ -24,7 +24,7 @@ from kvgym.baselines.ranked.layout import (
 from kvgym.baselines.ranked.lengths import generated, mean_log_output
 from kvgym.baselines.ranked.scheduler import rate_all
 from kvgym.baselines.ranked.scoring import MOST_SLACK, urgency
-from kvgym.baselines.ranked.waiting import add_waiting, first_waiting, take_first
+from kvgym.baselines.ranked.waiting import add_waiting, best_waiting, take_first
 from kvgym.envs.scheduling.actions.kind import boundary_kernel, features_kernel
 from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
 from kvgym.envs.scheduling.revealed import MOMENT_FEATURES, RULE_FEATURES, half_way
@@ -39,10 +39,10 @@ _ROW, _MOMENT = len(RULE_FEATURES), len(MOMENT_FEATURES)
 
 @jit_inline
 def show_best(e: Env, view: RuleView, memory: RuleMemory) -> None:
-    """Fill the queue window with the waiting requests of the best scores, best first."""
+    """Fill the queue window with the waiting requests of the best scores, best first; no score is made anew."""
     count = 0
     while count < e.window.shape[0]:
-        i = first_waiting(view, memory)
+        i = best_waiting(view, memory)
         if i == UNKNOWN:
             break
         take_first(view, memory, i)
