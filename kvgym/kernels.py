@@ -66,6 +66,7 @@ from kvgym.simulator.heap import heap_forget as heap_forget
 from kvgym.simulator.heap import heap_pop as heap_pop
 from kvgym.simulator.heap import heap_push as heap_push
 from kvgym.simulator.heap import key_request as key_request
+from kvgym.simulator.heap import ranked_before as ranked_before
 from kvgym.simulator.heap import ranked_forget as ranked_forget
 from kvgym.simulator.heap import ranked_insert as ranked_insert
 from kvgym.simulator.heap import ranked_keep as ranked_keep
@@ -184,6 +185,7 @@ __all__ = [
     "profile_of",
     "profile_offset",
     "put_back",
+    "ranked_before",
     "ranked_forget",
     "ranked_insert",
     "ranked_keep",

@@ -8,7 +8,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kvgym.baselines.ranked.layout import DUES_LISTED, EVICT_KV, LAST_LISTED, SCORES, WAITING_HEAP
+from kvgym.baselines.ranked.layout import (
+    DUES_LISTED,
+    EVICT_KV,
+    LAST_LISTED,
+    SCORES,
+    dues_at,
+    list_at,
+    listed_dues_at,
+    listed_scores_at,
+    slots_at,
+)
 from kvgym.kernels import (
     UNKNOWN,
     RuleDecision,
@@ -31,24 +41,6 @@ MOST_MOVES = 4
 
 LEAVES = -2
 """In SLOT.planned while a decision is made: this one is evicted."""
-
-
-@jit_inline
-def list_at(view: RuleView) -> int:
-    """Return the place in ``memory.state`` of the length of the list; ids of requests follow."""
-    return WAITING_HEAP + 2 + 2 * view.requests.shape[0]
-
-
-@jit_inline
-def slots_at(view: RuleView) -> int:
-    """Return the place in ``memory.state`` of the slots of the listed requests, by id."""
-    return list_at(view) + 1 + 3 * view.active.shape[0]
-
-
-@jit_inline
-def scores_at(view: RuleView) -> int:
-    """Return the place in ``memory.reals`` of the scores of the listed requests, in order."""
-    return SCORES + 5 * view.requests.shape[0]
 
 
 @jit_inline
@@ -138,7 +130,7 @@ def relist(view: RuleView, memory: RuleMemory, leaving: int) -> int:
 @jit_inline
 def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Bring the list up to date and into order: most scores are what they were or hardly differ."""
-    state, reals, first, scores = memory.state, memory.reals, list_at(view) + 1, scores_at(view)
+    state, reals, first, scores = memory.state, memory.reals, list_at(view) + 1, listed_scores_at(view)
     leaving, known = decision.record.num_evict, state[list_at(view)]
     if leaving > 0 or not as_listed(view, memory):
         known = relist(view, memory, leaving)
@@ -158,12 +150,12 @@ def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
 
 
 @jit_inline
-def list_dues(view: RuleView, memory: RuleMemory) -> int:
+def list_dues(view: RuleView, memory: RuleMemory) -> Any:
     """Put when their next tokens are due beside the listed requests, once a decision; returns the place."""
-    state, reals, n = memory.state, memory.reals, view.requests.shape[0]
-    dues, first = scores_at(view) + view.active.shape[0], list_at(view) + 1
+    state, reals, due = memory.state, memory.reals, dues_at(view)
+    listed, first = listed_dues_at(view), list_at(view) + 1
     if state[DUES_LISTED] == 0:
         state[DUES_LISTED] = 1
         for j in range(state[first - 1]):
-            reals[dues + j] = reals[SCORES + 3 * n + state[first + j]]
-    return dues
+            reals[listed + j] = reals[due + state[first + j]]
+    return listed

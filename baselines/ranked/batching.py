@@ -11,10 +11,7 @@ from kvgym.baselines.ranked.active import (
     certain_memory,
     evict_worst,
     list_active,
-    list_at,
     list_dues,
-    scores_at,
-    slots_at,
 )
 from kvgym.baselines.ranked.layout import (
     COST,
@@ -38,6 +35,10 @@ from kvgym.baselines.ranked.layout import (
     SCORES,
     SHORTEST,
     VALUE,
+    items_at,
+    list_at,
+    listed_scores_at,
+    slots_at,
 )
 from kvgym.baselines.ranked.scoring import entry_bias, kept_out
 from kvgym.baselines.ranked.waiting import add_waiting, first_waiting, take_first
@@ -190,8 +191,8 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
     state, reals, p = memory.state, memory.reals, memory.params
     active, requests, load = view.active, view.requests, view.load
     n, places = requests.shape[0], active.shape[0]
-    listed, slot_of, scores = list_at(view) + 1, slots_at(view), scores_at(view)
-    items = listed + places
+    listed, slot_of, scores = list_at(view) + 1, slots_at(view), listed_scores_at(view)
+    items = items_at(view)
     used, room = certain_memory(view), 0
     if used > view.problem.kv_capacity:
         used = evict_worst(view, decision, memory, used)
@@ -279,8 +280,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
 def carry_out(view: RuleView, decision: RuleDecision, memory: RuleMemory, tokens: int) -> None:
     """Give the items of the ranking their tokens while these last; what enters and gets none waits on."""
     state, active, d = memory.state, view.active, decision.record
-    listed, slot_of = list_at(view) + 1, slots_at(view)
-    items = listed + active.shape[0]
+    listed, items, slot_of = list_at(view) + 1, items_at(view), slots_at(view)
     for j in range(state[NUM_ITEMS]):
         item = state[items + j]
         row_left = active[item].num_prefill_left if item >= 0 else view.requests[~item].num_prefill_left

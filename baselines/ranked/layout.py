@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from kvgym.kernels import RuleView, jit_inline
+
 TOKENS_PER_OCTAVE, TOKEN_BINS = 8, 136
 """Bins of output lengths: logarithmic, from 1 to 2^17 tokens; the first one begins at 0."""
 
@@ -68,8 +72,8 @@ OTHER_SPARE = SPARE + 2  # and another one
 FIRST_DUE = OTHER_SPARE + 2  # when the first of the next tokens of active requests is due, s
 SCORES = FIRST_DUE + 1
 # By request: scores, outputs still to come, what is added to the score from outside, when the next token is due (inf:
-# no deadline, or it cannot be met), and the score without what the deadline adds; 5 n numbers. Then, of the list of
-# active requests, the scores and when their next tokens are due, in order (2 A).
+# no deadline, or it cannot be met), and the score without what the deadline adds; n numbers each. Then, of the list of
+# active requests, the scores and when their next tokens are due, in order; A numbers each.
 
 # Whole numbers. How many requests have finished, when to learn next, how many have arrived,
 # whether any of these has a deadline, decisions since deadlines of the queue were looked at, and how many pressed then;
@@ -86,3 +90,51 @@ RATIO_CENSORED = TOKEN_CENSORED + GROUPS * TOKEN_BINS
 WAITING_HEAP = RATIO_CENSORED + GROUPS * RATIO_BINS
 # Behind the heap of waiting requests that time does not press (1 + n): that of those it does (1 + n), a list of active
 # ones in order (1 + A), items of the batch (2 A), slots by request (n).
+
+
+@jit_inline
+def dues_at(view: RuleView) -> Any:
+    """Return the place in ``memory.reals`` of when the next tokens are due, by request."""
+    return SCORES + 3 * view.requests.shape[0]
+
+
+@jit_inline
+def bases_at(view: RuleView) -> Any:
+    """Return the place in ``memory.reals`` of the scores without what deadlines add, by request."""
+    return SCORES + 4 * view.requests.shape[0]
+
+
+@jit_inline
+def listed_scores_at(view: RuleView) -> Any:
+    """Return the place in ``memory.reals`` of the scores of the listed requests, in order."""
+    return SCORES + 5 * view.requests.shape[0]
+
+
+@jit_inline
+def listed_dues_at(view: RuleView) -> Any:
+    """Return the place in ``memory.reals`` of when the next tokens of the listed requests are due, in order."""
+    return listed_scores_at(view) + view.active.shape[0]
+
+
+@jit_inline
+def pressing_at(view: RuleView) -> Any:
+    """Return the place in ``memory.state`` of the heap of waiting requests that time presses."""
+    return WAITING_HEAP + 1 + view.requests.shape[0]
+
+
+@jit_inline
+def list_at(view: RuleView) -> Any:
+    """Return the place in ``memory.state`` of the length of the list of active requests; ids of requests follow."""
+    return pressing_at(view) + 1 + view.requests.shape[0]
+
+
+@jit_inline
+def items_at(view: RuleView) -> Any:
+    """Return the place in ``memory.state`` of the items of the batch."""
+    return list_at(view) + 1 + view.active.shape[0]
+
+
+@jit_inline
+def slots_at(view: RuleView) -> Any:
+    """Return the place in ``memory.state`` of the slots of the listed requests, by id."""
+    return items_at(view) + 2 * view.active.shape[0]

@@ -44,6 +44,7 @@ from kvgym.baselines.ranked.layout import (
     TOKEN_EDGES,
     TOKENS_PER_OCTAVE,
     WAITING_HEAP,
+    pressing_at,
 )
 from kvgym.kernels import WAITING, RuleMemory, RuleView, jit, jit_inline
 
@@ -180,7 +181,7 @@ def learn(view: RuleView, memory: RuleMemory) -> None:
     for k in range(w.num_active):
         if generated(view.active[k]) > 0:
             count(state, view.active[k], generated(view.active[k]), TOKEN_CENSORED, RATIO_CENSORED)
-    for heap in (WAITING_HEAP, WAITING_HEAP + 1 + view.requests.shape[0]):
+    for heap in (WAITING_HEAP, pressing_at(view)):
         for j in range(state[heap]):
             row = view.requests[state[heap + 1 + j]]
             if row.status == WAITING and row.num_delivered_tokens > 0:

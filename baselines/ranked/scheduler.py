@@ -26,6 +26,7 @@ from kvgym.baselines.ranked.layout import (
     TOKENS_PER_OCTAVE,
     UNSEEN,
     WAITING_HEAP,
+    dues_at,
 )
 from kvgym.baselines.ranked.lengths import learn, notice_arrival, notice_finished
 from kvgym.baselines.ranked.scoring import (
@@ -137,7 +138,7 @@ def rate_all(view: RuleView, memory: RuleMemory) -> None:
         elif timed:
             press(view, memory, slot, slot.request_id)
         if timed:
-            soonest = min(soonest, memory.reals[SCORES + 3 * n + slot.request_id])
+            soonest = min(soonest, memory.reals[dues_at(view) + slot.request_id])
     memory.reals[FIRST_DUE] = soonest
 
 
@@ -338,9 +339,8 @@ def empty_memory(params: NDArray[np.float64], max_requests: int) -> RuleMemory:
         params: weights and network, float64 (k,).
         max_requests: n, requests of the run at most.
     """
-    places = max(
-        1, max_requests
-    )  # at most: in a cluster those of the worker with most memory are everybody's
+    # At most; in a cluster those of the worker with the most memory are everybody's.
+    places = max(1, max_requests)
     reals = np.zeros(SCORES + 5 * max_requests + 2 * places)
     reals[SCORES + 3 * max_requests : SCORES + 4 * max_requests] = np.inf
     for at, bins, first, per_octave in (

@@ -30,6 +30,8 @@ from kvgym.baselines.ranked.layout import (
     URGENT,
     WAITING_BIAS,
     WAITING_PRESSURE,
+    bases_at,
+    dues_at,
 )
 from kvgym.baselines.ranked.lengths import mean_log_output, output_to_come
 from kvgym.kernels import RuleMemory, RuleView, jit, jit_inline
@@ -143,12 +145,6 @@ def slack_of(memory: RuleMemory, spare: float) -> Any:
 
 
 @jit_inline
-def is_urgent(memory: RuleMemory, row: Any, spare: float) -> bool:
-    """Return whether a request is a decode that cannot wait for another batch, by its time to spare, not below 0."""
-    return bool(row.num_prefill_left == 0 and spare < 2.0 * memory.reals[LAST])
-
-
-@jit_inline
 def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple[float, float]:
     """Return how near the next deadline of a request is.
 
@@ -173,8 +169,8 @@ def press(view: RuleView, memory: RuleMemory, row: Any, request_id: int) -> None
 
     That is inf without a deadline, or if it cannot be met.
     """
-    reals, p, n, request = memory.reals, memory.params, view.requests.shape[0], view.requests[request_id]
-    score = reals[SCORES + 4 * n + request_id]
+    reals, p, request = memory.reals, memory.params, view.requests[request_id]
+    score = reals[bases_at(view) + request_id]
     if has_objective(request):
         due = deadline_of(view, row, request)
         spare = spare_until(view, memory, row, due)
@@ -182,9 +178,12 @@ def press(view: RuleView, memory: RuleMemory, row: Any, request_id: int) -> None
             score += p[LOST]
             due = math.inf
         else:
-            urgent = p[URGENT] if is_urgent(memory, row, spare) else 0.0
+            cannot_wait = (
+                row.num_prefill_left == 0 and spare < 2.0 * reals[LAST]
+            )  # a decode, for another batch
+            urgent = p[URGENT] if cannot_wait else 0.0
             score += p[SLACK] * (slack_of(memory, spare) - MOST_SLACK) - urgent
-        reals[SCORES + 3 * n + request_id] = due
+        reals[dues_at(view) + request_id] = due
     reals[SCORES + request_id] = score
 
 
@@ -323,7 +322,7 @@ def _rate(view: RuleView, memory: RuleMemory, row: Any, i: int, waiting: bool) -
     n = view.requests.shape[0]
     output = output_to_come(view, memory, row, i)
     memory.reals[SCORES + n + i] = output
-    memory.reals[SCORES + 4 * n + i] = base_of(view, memory, row, i, output, waiting)
+    memory.reals[bases_at(view) + i] = base_of(view, memory, row, i, output, waiting)
     press(view, memory, row, i)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kvgym.baselines.ranked.layout import PRESSED, SCORES, UNSEEN, WAITING_HEAP
+from kvgym.baselines.ranked.layout import PRESSED, SCORES, UNSEEN, WAITING_HEAP, dues_at, pressing_at
 from kvgym.baselines.ranked.scoring import press, rate_request, time_to_spare
 from kvgym.kernels import (
     UNKNOWN,
@@ -20,28 +20,28 @@ from kvgym.kernels import (
     forget_ranked,
     jit,
     jit_inline,
+    ranked_before,
     ranked_pop,
     ranked_push,
 )
 
 
 @jit_inline
-def pressing_at(view: RuleView) -> int:
-    """Return the place in ``memory.state`` of the heap of those that press."""
-    return WAITING_HEAP + 1 + view.requests.shape[0]
+def presses(view: RuleView, memory: RuleMemory, i: int) -> bool:
+    """Return whether a waiting request had a deadline that could be met when this was last looked at."""
+    return bool(memory.reals[dues_at(view) + i] < math.inf)
 
 
 @jit_inline
-def presses(view: RuleView, memory: RuleMemory, i: int) -> bool:
-    """Return whether a waiting request had a deadline that could be met when this was last looked at."""
-    return bool(memory.reals[SCORES + 3 * view.requests.shape[0] + i] < math.inf)
+def heap_of(view: RuleView, memory: RuleMemory, i: int) -> Any:
+    """Return the place of the heap that a waiting request is in, or belongs into."""
+    return pressing_at(view) if presses(view, memory, i) else WAITING_HEAP
 
 
 @jit_inline
 def add_waiting(view: RuleView, memory: RuleMemory, i: int) -> None:
     """Add a request, which has a score."""
-    heap = pressing_at(view) if presses(view, memory, i) else WAITING_HEAP
-    ranked_push(memory.state, heap, memory.reals, SCORES, i)
+    ranked_push(memory.state, heap_of(view, memory, i), memory.reals, SCORES, i)
 
 
 @jit_inline
@@ -63,8 +63,13 @@ def best_waiting(view: RuleView, memory: RuleMemory) -> Any:
     if state[WAITING_HEAP] == 0:
         return state[pressing + 1]
     i, other = state[pressing + 1], state[WAITING_HEAP + 1]
-    score, other_score = reals[SCORES + i], reals[SCORES + other]
-    return i if score < other_score or (score == other_score and i < other) else other
+    return i if ranked_before(reals, SCORES, i, other) else other
+
+
+@jit_inline
+def take_first(view: RuleView, memory: RuleMemory, i: int) -> None:
+    """Remove the one that :func:`first_waiting` or :func:`best_waiting` has just returned."""
+    ranked_pop(memory.state, heap_of(view, memory, i), memory.reals, SCORES)
 
 
 @jit
@@ -78,18 +83,11 @@ def first_waiting(view: RuleView, memory: RuleMemory) -> Any:
         row = view.requests[i]
         if time_to_spare(view, memory, row, row) >= 0.0:
             break
-        ranked_pop(memory.state, pressing_at(view), memory.reals, SCORES)
+        take_first(view, memory, i)
         press(view, memory, row, i)
         add_waiting(view, memory, i)
         i = best_waiting(view, memory)
     return i
-
-
-@jit_inline
-def take_first(view: RuleView, memory: RuleMemory, i: int) -> None:
-    """Remove the one that :func:`first_waiting` or :func:`best_waiting` has just returned."""
-    heap = pressing_at(view) if presses(view, memory, i) else WAITING_HEAP
-    ranked_pop(memory.state, heap, memory.reals, SCORES)
 
 
 @jit

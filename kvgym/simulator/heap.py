@@ -96,13 +96,13 @@ def heap_first(state: Any, at: int) -> int:
     return key_request(state[at + 1]) if state[at] > 0 else UNKNOWN
 
 
-# A heap of items ordered by a rank kept beside it, then by the number of the item itself: ``heap[at]`` is
-# its length, the items follow. Item x, a small whole number such as a request id, has rank ``ranks[base + x]``, a
+# A heap of items ordered by a rank kept beside it, then by the number of the item itself: ``heap[at]`` is its
+# length, the items follow. Item x, a small whole number such as a request id, has rank ``ranks[base + x]``, a
 # whole or a real number that must not change while x is in the heap.
 
 
 @jit
-def comes_before(ranks: Any, base: int, one: int, other: int) -> bool:
+def ranked_before(ranks: Any, base: int, one: int, other: int) -> bool:
     """Return whether item ``one`` comes before item ``other``."""
     a, b = ranks[base + one], ranks[base + other]
     return bool(a < b or (a == b and one < other))
@@ -116,7 +116,7 @@ def ranked_push(heap: Any, at: int, ranks: Any, base: int, item: int) -> None:
     first = at + 1
     while k > 0:
         parent = (k - 1) >> 1
-        if not comes_before(ranks, base, item, heap[first + parent]):
+        if not ranked_before(ranks, base, item, heap[first + parent]):
             break
         heap[first + k] = heap[first + parent]
         k = parent
@@ -136,9 +136,9 @@ def ranked_pop(heap: Any, at: int, ranks: Any, base: int) -> int:
         child = 2 * k + 1
         if child >= length:
             break
-        if child + 1 < length and comes_before(ranks, base, heap[first + child + 1], heap[first + child]):
+        if child + 1 < length and ranked_before(ranks, base, heap[first + child + 1], heap[first + child]):
             child += 1
-        if not comes_before(ranks, base, heap[first + child], item):
+        if not ranked_before(ranks, base, heap[first + child], item):
             break
         heap[first + k] = heap[first + child]
         k = child
@@ -160,9 +160,9 @@ def ranked_keep(heap: Any, at: int, ranks: Any, base: int, most: int) -> None:
     while low < high:
         pivot, left, right = heap[first + (low + high) // 2], low, high
         while left <= right:
-            while comes_before(ranks, base, heap[first + left], pivot):
+            while ranked_before(ranks, base, heap[first + left], pivot):
                 left += 1
-            while comes_before(ranks, base, pivot, heap[first + right]):
+            while ranked_before(ranks, base, pivot, heap[first + right]):
                 right -= 1
             if left <= right:
                 item = heap[first + left]

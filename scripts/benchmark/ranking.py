@@ -15,18 +15,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import kvgym
-from harness import AFFINE, command_line, time_runs, write_json
+from harness import AFFINE, command_line, write_json
+from kvgym.agents.comparing.tasks import NOISY, PREDICTIONS, SLO_CLASSES, SLO_PREDICTIONS, UNKNOWN
 from kvgym.experiments.scenario import load_scenario
 from kvgym.workloads import make_workload
-from policies import M, chat, print_row
-
-NOISY = {"kind": "noisy", "epsilon": 0.5}
-UNKNOWN = {"kind": "interval", "bounds": [1, 2048]}
-CLASSES = [
-    {"name": "paying", "weight": 0.5, "priority": 1, "tbt_slo": 0.1, "ttft_slo": 5},
-    {"name": "free", "weight": 0.5, "priority": 0, "tbt_slo": 0.5, "ttft_slo": 30},
-]
-"""Two classes of users with objectives, those that ``ranked_slo`` is compared on (docs/agents.md)."""
+from policies import M, chat, measure, print_row
 
 Case = tuple[str, kvgym.System, kvgym.RequestTable]
 
@@ -46,35 +39,42 @@ def cases(n: int) -> Iterator[Case]:
         for name in ("llama2-70b-a100-tp2", "llama3-8b-a100-tp1")
     )
     for rate in (3, 7, 12, 20):
-        yield f"Llama-2-70B, noisy, {rate}/s", large, conversations(n, rate=rate, predictions=NOISY)
-    yield "Llama-2-70B, unknown, 20/s", large, conversations(n, rate=20, predictions=UNKNOWN)
+        yield (
+            f"Llama-2-70B, noisy, {rate}/s",
+            large,
+            conversations(n, rate=rate, predictions=PREDICTIONS[NOISY]),
+        )
+    yield "Llama-2-70B, unknown, 20/s", large, conversations(n, rate=20, predictions=PREDICTIONS[UNKNOWN])
     for rate in (30, 80):
-        yield f"Llama-3-8B, unknown, {rate}/s", small, conversations(n, rate=rate, predictions=UNKNOWN)
+        yield (
+            f"Llama-3-8B, unknown, {rate}/s",
+            small,
+            conversations(n, rate=rate, predictions=PREDICTIONS[UNKNOWN]),
+        )
     base = load_scenario("slai-50")
     for rate in (1.5, 2.2):
-        workload = {"preset": "slai-paying-50", "num_requests": n // 4, "rate": rate, "classes": CLASSES}
-        scenario = base.override(workload={**workload, "predictions": {"kind": "none"}})
+        workload = {"preset": "slai-paying-50", "num_requests": n // 4, "rate": rate, "classes": SLO_CLASSES}
+        scenario = base.override(workload={**workload, "predictions": SLO_PREDICTIONS[UNKNOWN]})
         table = scenario.make_workload().sample(0)
         yield f"Mistral-7B, objectives, {rate}/s", scenario.make_system(), table
     yield "affine, TBT objectives, 50/s", affine, chat(n)
     for rate in (7, 12):
-        table = conversations(n, rate=rate, predictions=NOISY, classes=CLASSES)
+        table = conversations(n, rate=rate, predictions=PREDICTIONS[NOISY], classes=SLO_CLASSES)
         yield f"Llama-2-70B, objectives, {rate}/s", large, table
 
 
 def compare(name: str, system: kvgym.System, table: kvgym.RequestTable, repeats: int) -> dict[str, Any]:
     """Time both schedulers in turn."""
-    row: dict[str, Any] = {"case": name}
-    each: dict[str, list[float]] = {"sarathi": [], "ranked": []}
-    for policy in each:
-        time_runs(system, table.select(slice(0, 50)), policy, 1)  # compile
+    runs: dict[str, list[dict[str, Any]]] = {"sarathi": [], "ranked": []}
+    for policy in runs:
+        measure(system, table.select(slice(0, 50)), policy, 1)  # compile
     for _ in range(repeats):
-        for policy, found in each.items():
-            timing = time_runs(system, table, policy, 1)
-            found.append(1e9 * timing.run / timing.iterations)
-            workers = timing.simulation.workers
-            row[f"active, {policy}"] = float(workers["active_time"].sum() / workers["busy_time"].sum())
-    row |= {f"ns, {policy}": statistics.median(found) for policy, found in each.items()}
+        for policy, found in runs.items():
+            found.append(measure(system, table, policy, 1))
+    row: dict[str, Any] = {"case": name}
+    row |= {f"active, {policy}": found[0]["active"] for policy, found in runs.items()}
+    for policy, found in runs.items():
+        row[f"ns, {policy}"] = statistics.median(one["ns_per_iteration"] for one in found)
     row["ratio"] = row["ns, ranked"] / row["ns, sarathi"]
     return row
 
