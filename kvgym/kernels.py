@@ -29,10 +29,9 @@ with the decorator :func:`jit`, or :func:`jit_inline` where they run at every de
 What there is:
 
 - The queue: :func:`first_waiting`, :func:`next_waiting`, :func:`next_to_admit`; ids are UNKNOWN where there is none.
-- Who has gone: in a cluster a router may take requests away. A rule that keeps any of what waits or is active in its
-  memory forgets ``view.worker.num_left`` of them, :func:`left_request`, before it takes in those of ``view.queued``:
-  from heaps by :func:`forget_left` and :func:`forget_ranked`, from queues by :func:`unlink`, from a profile by
-  :func:`profile_of`.
+- Who has gone: the router of a cluster may take requests away. A rule that remembers who waits or is active forgets
+  ``view.worker.num_left`` of them, :func:`left_request`, before it takes in those of ``view.queued``: from heaps by
+  :func:`forget_left` and :func:`forget_ranked`, from queues by :func:`unlink`, from a profile by :func:`profile_of`.
 - Memory of the coming iteration: :func:`need_of`, :func:`need_of_active`; if not everybody runs in full
   :func:`need_of_tokens`, :func:`need_of_decodes`, :func:`held_by`, :func:`kv_growth`, :func:`claim_of`,
   :func:`chunk_that_fits`, :func:`needs_block`, :func:`full_tokens`.
