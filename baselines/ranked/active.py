@@ -12,6 +12,7 @@ from kvgym.baselines.ranked.layout import (
     DUES_LISTED,
     EVICT_KV,
     LAST_LISTED,
+    RENEWED,
     SCORES,
     dues_at,
     list_at,
@@ -103,8 +104,8 @@ def evict_worst(view: RuleView, decision: RuleDecision, memory: RuleMemory, used
 @jit_inline
 def relist(view: RuleView, memory: RuleMemory, leaving: int) -> int:
     """Take who has left or leaves out of the list, and put who is new behind it; returns how many stay in it."""
-    state, active, w = memory.state, view.active, view.worker
-    first, slot_of = list_at(view) + 1, slots_at(view)
+    state, reals, active, w = memory.state, memory.reals, view.active, view.worker
+    first, slot_of, scores = list_at(view) + 1, slots_at(view), listed_scores_at(view)
     for k in range(w.num_active):
         state[slot_of + active[k].request_id] = k
     count = present = 0
@@ -113,7 +114,8 @@ def relist(view: RuleView, memory: RuleMemory, leaving: int) -> int:
         k = state[slot_of + i]
         here = k < w.num_active and active[k].request_id == i
         stays = here and (leaving == 0 or active[k].planned != LEAVES)
-        state[first + count] = i  # a place that is free by now, taken for good if this one stays
+        # A place that is free by now, taken for good if this one stays.
+        state[first + count], reals[scores + count] = i, reals[scores + j]
         present += 1 if here else 0
         count += 1 if stays else 0
     known = count
@@ -128,12 +130,9 @@ def relist(view: RuleView, memory: RuleMemory, leaving: int) -> int:
 
 
 @jit_inline
-def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Bring the list up to date and into order: most scores are what they were or hardly differ."""
-    state, reals, first, scores = memory.state, memory.reals, list_at(view) + 1, listed_scores_at(view)
-    leaving, known = decision.record.num_evict, state[list_at(view)]
-    if leaving > 0 or not as_listed(view, memory):
-        known = relist(view, memory, leaving)
+def order_known(memory: RuleMemory, first: int, scores: int, known: int) -> None:
+    """Put their scores beside listed requests, and bring these into order."""
+    state, reals = memory.state, memory.reals
     last, moves = -math.inf, 0
     for j in range(known):
         score = reals[SCORES + state[first + j]]
@@ -143,6 +142,18 @@ def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
         last = max(last, score)
     if moves > MOST_MOVES * known:
         ranked_sort(state, first, known, reals, scores)
+
+
+@jit_inline
+def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Bring the list up to date and into order: most scores are what they were or hardly differ."""
+    state, reals, first, scores = memory.state, memory.reals, list_at(view) + 1, listed_scores_at(view)
+    leaving, known = decision.record.num_evict, state[list_at(view)]
+    if leaving > 0 or not as_listed(view, memory):
+        known = relist(view, memory, leaving)
+    if state[RENEWED] > 0:
+        order_known(memory, first, scores, known)
+    state[RENEWED] = 0
     for j in range(known, state[first - 1]):
         reals[scores + j] = reals[SCORES + state[first + j]]
         ranked_insert(state, first, reals, scores, j)

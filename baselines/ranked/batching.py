@@ -24,8 +24,10 @@ from kvgym.baselines.ranked.layout import (
     FIRST_DUE,
     FREE,
     GROWTH,
+    LAST_SHARE,
     LATE,
     NUM_ITEMS,
+    NUM_RUN,
     NUM_TAKEN,
     PREFILL_PRESSURE,
     PREFILL_ROOM,
@@ -41,7 +43,7 @@ from kvgym.baselines.ranked.layout import (
     slots_at,
 )
 from kvgym.baselines.ranked.scoring import entry_bias, kept_out
-from kvgym.baselines.ranked.waiting import add_waiting, first_waiting, take_first
+from kvgym.baselines.ranked.waiting import end_walk, first_waiting, pass_first
 from kvgym.kernels import (
     UNKNOWN,
     WAIT,
@@ -181,12 +183,11 @@ def spare_room(view: RuleView, memory: RuleMemory) -> int:
 
 
 @jit_inline
-def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
+def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Walk the ranking from the best, admit as memory allows, and find the number of tokens worth most.
 
-    Returns:
-        That number. Items of the batch stand behind heaps and list in ``memory.state``: slots, and ``~id`` of requests
-        that enter.
+    Items of the batch stand in ``memory.state``: slots, and ``~id`` of requests that enter; beside them how many of
+    them run, and how many tokens of the last one.
     """
     state, reals, p = memory.state, memory.reals, memory.params
     active, requests, load = view.active, view.requests, view.load
@@ -204,7 +205,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
     load.num_prefills = load.prefill_tokens = load.prefill_context = 0
     load.prefill_squares = load.prefill_products = load.num_decodes = load.decode_context = 0
     decodes = context = 0
-    count = taken = entering = aside = tokens = best_tokens = 0
+    count = taken = entering = aside = tokens = done = state[NUM_RUN] = 0
     value, best_value, best_seconds = 0.0, -math.inf, reals[SHORTEST]
     prompt_value, power = prompt_worth(view, memory), cost_power(view, memory)
     next_size, bias, judged = grain(0), entry_bias(memory), False
@@ -215,8 +216,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
                 if aside == min(MOST_ASIDE, places - 1):
                     i = UNKNOWN
                 else:
-                    take_first(view, memory, i)
-                    state[items + places + aside] = i
+                    pass_first(view, memory, i)
                     aside += 1
                     i = first_waiting(view, memory)
             if i != UNKNOWN and (staying + entering == places or claim_of(view, requests[i]) > room):
@@ -227,7 +227,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
             room -= claim_of(view, row)
             state[items + count] = ~i
             entering += 1
-            take_first(view, memory, i)
+            pass_first(view, memory, i)
             i, judged = first_waiting(view, memory), False
         elif taken < staying:
             k = state[slot_of + state[listed + taken]]
@@ -244,6 +244,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
             if tokens + 1 < next_size:
                 tokens += 1
                 value += each
+                done = 1
                 continue
         else:
             each *= prompt_value
@@ -264,29 +265,32 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> int:
                 load.num_decodes, load.decode_context = decodes, context
                 worth, seconds = judge(view, memory, value, taken)
                 if pays(memory, worth, seconds, best_value, best_seconds, power):
-                    best_value, best_seconds, best_tokens = worth, seconds, tokens
+                    best_value, best_seconds = worth, seconds
+                    state[NUM_RUN], state[LAST_SHARE] = count, done
     load.num_decodes, load.decode_context = decodes, context
     if tokens > 0:
         worth, seconds = judge(view, memory, value, taken)
         if pays(memory, worth, seconds, best_value, best_seconds, power):
-            best_tokens = tokens
-    for j in range(aside):
-        add_waiting(view, memory, state[items + places + j])
+            state[NUM_RUN], state[LAST_SHARE] = count, done
     state[NUM_ITEMS], state[NUM_TAKEN] = count, taken
-    return best_tokens
 
 
 @jit_inline
-def carry_out(view: RuleView, decision: RuleDecision, memory: RuleMemory, tokens: int) -> None:
-    """Give the items of the ranking their tokens while these last; what enters and gets none waits on."""
+def carry_out(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Run the items of the best batch, the last one perhaps in part; what would enter behind them waits on."""
     state, active, d = memory.state, view.active, decision.record
     listed, items, slot_of = list_at(view) + 1, items_at(view), slots_at(view)
+    last = state[NUM_RUN] - 1
     for j in range(state[NUM_ITEMS]):
         item = state[items + j]
-        row_left = active[item].num_prefill_left if item >= 0 else view.requests[~item].num_prefill_left
-        full = full_tokens(row_left)
-        share = min(full, tokens)
-        tokens -= share
+        if item >= 0 and j < last:
+            continue  # it runs in full
+        full = full_tokens(
+            active[item].num_prefill_left if item >= 0 else view.requests[~item].num_prefill_left
+        )
+        share = full if j < last else 0
+        if j == last:
+            share = state[LAST_SHARE]
         if item >= 0:
             if share < full:
                 active[item].planned = share
@@ -297,8 +301,7 @@ def carry_out(view: RuleView, decision: RuleDecision, memory: RuleMemory, tokens
             else:
                 admit(decision, ~item)
             memory.reals[SCORES + ~item] = math.nan  # to be rated anew, as an active one
-        else:
-            add_waiting(view, memory, ~item)
+    end_walk(view, memory)
     for j in range(state[NUM_TAKEN], state[listed - 1]):  # no item of the batch
         pause(decision, active[state[slot_of + state[listed + j]]])
     if view.worker.num_active + d.num_admit == 0:

@@ -67,29 +67,43 @@ LAST = SHORTEST + 1  # duration of the last batch, s
 SUM_LOG_OUTPUT = LAST + 1  # over all arrivals: log of the output expected then
 PROMPT_TIME = SUM_LOG_OUTPUT + 1  # what a prompt token adds to the shortest batch, s
 PROMPT_RATIO = PROMPT_TIME + 1  # the same over what a decode adds
-SPARE = PROMPT_RATIO + 1  # a time to spare, s, and the slack that it makes
-OTHER_SPARE = SPARE + 2  # and another one
-FIRST_DUE = OTHER_SPARE + 2  # when the first of the next tokens of active requests is due, s
+FIRST_DUE = PROMPT_RATIO + 1  # when the first of the next tokens of active requests is due, s
 SCORES = FIRST_DUE + 1
 # By request: scores, outputs still to come, what is added to the score from outside, when the next token is due (inf:
-# no deadline, or it cannot be met), and the score without what the deadline adds; n numbers each. Then, of the list of
-# active requests, the scores and when their next tokens are due, in order; A numbers each.
+# no deadline, or it cannot be met), the score without what the deadline adds, and the time that may pass between tokens
+# (-inf: an objective has been missed, NaN: there was no token when this was looked at); n numbers each. Then, of the
+# list of active requests, the scores and when their next tokens are due, in order; A numbers each.
 
 # Whole numbers. How many requests have finished, when to learn next, how many have arrived,
 # whether any of these has a deadline, decisions since deadlines of the queue were looked at, and how many pressed then;
 # whether lengths are known; of the list of active requests the one in the last slot, whether the dues are beside it,
-# and how many of them are items of the batch, of how many items.
-SEEN, NEXT, ARRIVED, DEADLINES, UNSEEN, PRESSED, CERTAIN, LAST_LISTED, DUES_LISTED, NUM_TAKEN, NUM_ITEMS = (
-    range(11)
-)
+# and how many scores have been renewed since it was in order; whether the front of a queue is out of order; how many of
+# the list are items of the batch, of how many items, how many of these run, and how many tokens of the last one.
+(
+    SEEN,
+    NEXT,
+    ARRIVED,
+    DEADLINES,
+    UNSEEN,
+    PRESSED,
+    CERTAIN,
+    LAST_LISTED,
+    DUES_LISTED,
+    RENEWED,
+    OUT_OF_ORDER,
+    NUM_TAKEN,
+    NUM_ITEMS,
+    NUM_RUN,
+    LAST_SHARE,
+) = range(15)
 # Counts by group and bin.
-TOKEN_COUNTS = NUM_ITEMS + 1
+TOKEN_COUNTS = LAST_SHARE + 1
 RATIO_COUNTS = TOKEN_COUNTS + GROUPS * TOKEN_BINS
 TOKEN_CENSORED = RATIO_COUNTS + GROUPS * RATIO_BINS
 RATIO_CENSORED = TOKEN_CENSORED + GROUPS * TOKEN_BINS
-WAITING_HEAP = RATIO_CENSORED + GROUPS * RATIO_BINS
-# Behind the heap of waiting requests that time does not press (1 + n): that of those it does (1 + n), a list of active
-# ones in order (1 + A), items of the batch (2 A), slots by request (n).
+STANDING = RATIO_CENSORED + GROUPS * RATIO_BINS
+# Behind the queue of waiting requests that time does not press (2 n + 3): that of those it does (2 n + 3), a list of
+# active ones in order (1 + A), items of the batch (2 A), slots by request (n).
 
 
 @jit_inline
@@ -105,9 +119,15 @@ def bases_at(view: RuleView) -> Any:
 
 
 @jit_inline
+def gaps_at(view: RuleView) -> Any:
+    """Return the place in ``memory.reals`` of the time that may pass between tokens, by request."""
+    return SCORES + 5 * view.requests.shape[0]
+
+
+@jit_inline
 def listed_scores_at(view: RuleView) -> Any:
     """Return the place in ``memory.reals`` of the scores of the listed requests, in order."""
-    return SCORES + 5 * view.requests.shape[0]
+    return SCORES + 6 * view.requests.shape[0]
 
 
 @jit_inline
@@ -117,15 +137,21 @@ def listed_dues_at(view: RuleView) -> Any:
 
 
 @jit_inline
+def front_of(view: RuleView, queue: int) -> Any:
+    """Return the place in ``memory.state`` of the front of a queue."""
+    return queue + 1 + view.requests.shape[0]
+
+
+@jit_inline
 def pressing_at(view: RuleView) -> Any:
-    """Return the place in ``memory.state`` of the heap of waiting requests that time presses."""
-    return WAITING_HEAP + 1 + view.requests.shape[0]
+    """Return the place in ``memory.state`` of the queue of waiting requests that time presses."""
+    return STANDING + 3 + 2 * view.requests.shape[0]
 
 
 @jit_inline
 def list_at(view: RuleView) -> Any:
     """Return the place in ``memory.state`` of the length of the list of active requests; ids of requests follow."""
-    return pressing_at(view) + 1 + view.requests.shape[0]
+    return pressing_at(view) + 3 + 2 * view.requests.shape[0]
 
 
 @jit_inline

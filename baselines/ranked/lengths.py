@@ -35,6 +35,7 @@ from kvgym.baselines.ranked.layout import (
     RATIO_EDGES,
     RATIOS_PER_OCTAVE,
     SEEN,
+    STANDING,
     STEPS,
     SUM_LOG_OUTPUT,
     TOKEN_BINS,
@@ -43,7 +44,7 @@ from kvgym.baselines.ranked.layout import (
     TOKEN_COUNTS,
     TOKEN_EDGES,
     TOKENS_PER_OCTAVE,
-    WAITING_HEAP,
+    front_of,
     pressing_at,
 )
 from kvgym.kernels import WAITING, RuleMemory, RuleView, jit, jit_inline
@@ -176,14 +177,15 @@ def generated(row: Any) -> Any:
 def learn(view: RuleView, memory: RuleMemory) -> None:
     """Learn hazards and costs of all that has been seen."""
     state, w = memory.state, view.worker
-    for place in range(TOKEN_CENSORED, WAITING_HEAP):
+    for place in range(TOKEN_CENSORED, STANDING):
         state[place] = 0
     for k in range(w.num_active):
         if generated(view.active[k]) > 0:
             count(state, view.active[k], generated(view.active[k]), TOKEN_CENSORED, RATIO_CENSORED)
-    for heap in (WAITING_HEAP, pressing_at(view)):
-        for j in range(state[heap]):
-            row = view.requests[state[heap + 1 + j]]
+    pressing = pressing_at(view)
+    for place in (STANDING, front_of(view, STANDING), pressing, front_of(view, pressing)):
+        for j in range(state[place]):
+            row = view.requests[state[place + 1 + j]]
             if row.status == WAITING and row.num_delivered_tokens > 0:
                 count(state, row, row.num_delivered_tokens, TOKEN_CENSORED, RATIO_CENSORED)
     for g in range(GROUPS):

@@ -20,17 +20,21 @@ from kvgym.baselines.ranked.layout import (
     RATIO_BINS,
     RATIO_EDGES,
     RATIOS_PER_OCTAVE,
+    RENEWED,
     SCORES,
+    STANDING,
     TOKEN_BINS,
     TOKEN_EDGES,
     TOKENS_PER_OCTAVE,
     UNSEEN,
-    WAITING_HEAP,
+    bases_at,
     dues_at,
+    gaps_at,
 )
 from kvgym.baselines.ranked.lengths import learn, notice_arrival, notice_finished
 from kvgym.baselines.ranked.scoring import (
     NETWORK_INPUTS,
+    added_until,
     lesson_of,
     observe_moment,
     press,
@@ -85,6 +89,7 @@ def renew(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
     for k in range(view.worker.num_active):
         if everybody or math.isnan(memory.reals[SCORES + view.active[k].request_id]):
             rate_slot(view, memory, k)
+            memory.state[RENEWED] += 1
     rate_queue(view, memory, everybody)
 
 
@@ -99,6 +104,52 @@ def rests(view: RuleView, memory: RuleMemory, slot: Any) -> bool:
         and slot.num_output_tokens > slot.num_delivered_tokens
     )
     return bool(late and memory.params[HIDDEN] == 0.0)
+
+
+@jit_inline
+def rate_active(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
+    """Bring the scores of the active requests up to date, and note when the first of their next tokens is due.
+
+    Most decodes had their last token at the same time, and there are few objectives: what the last two deadlines add is
+    at hand.
+    """
+    w, reals, timed, known = view.worker, memory.reals, memory.state[DEADLINES] == 1, as_listed(view, memory)
+    dues, gaps, bases = dues_at(view), gaps_at(view), bases_at(view)
+    asked = other_asked = math.nan
+    added = due = other_added = other_due = 0.0
+    renewed, soonest = 0, math.inf
+    for k in range(w.num_active):
+        slot = view.active[k]
+        i, left = slot.request_id, slot.num_prefill_left
+        new = not known and math.isnan(reals[SCORES + i])
+        turn = slot.num_output_tokens % RENEWED_EVERY == 0 and not rests(view, memory, slot)
+        if everybody or new or left > 0 or turn:
+            rate_slot(view, memory, k)
+            renewed += 0 if new else 1
+        elif timed:
+            gap = reals[gaps + i]
+            if math.isnan(gap):
+                press(view, memory, slot, i)
+            elif gap < math.inf:
+                wanted = slot.last_token_time + gap if slot.max_token_gap <= gap else -math.inf
+                if wanted != asked:
+                    asked, added, due, other_asked, other_added, other_due = (
+                        other_asked,
+                        other_added,
+                        other_due,
+                        asked,
+                        added,
+                        due,
+                    )
+                    if wanted != asked:
+                        asked = wanted
+                        added, due = added_until(view, memory, slot, wanted)
+                reals[SCORES + i], reals[dues + i] = reals[bases + i] + added, due
+            renewed += 1
+        if timed:
+            soonest = min(soonest, reals[dues + i])
+    memory.state[RENEWED] += renewed
+    reals[FIRST_DUE] = soonest
 
 
 @jit_inline
@@ -125,29 +176,15 @@ def rate_all(view: RuleView, memory: RuleMemory) -> None:
         note_pressing(view, memory)
     elif state[DEADLINES] == 1 and state[UNSEEN] > state[PRESSED] // QUEUE_SHARE:
         press_queue(view, memory)
-    timed, known, soonest = state[DEADLINES] == 1, as_listed(view, memory), math.inf
-    for k in range(w.num_active):
-        slot = view.active[k]
-        if (
-            fresh
-            or slot.num_prefill_left > 0
-            or (slot.num_output_tokens % RENEWED_EVERY == 0 and not rests(view, memory, slot))
-            or (not known and math.isnan(memory.reals[SCORES + slot.request_id]))
-        ):
-            rate_slot(view, memory, k)
-        elif timed:
-            press(view, memory, slot, slot.request_id)
-        if timed:
-            soonest = min(soonest, memory.reals[dues_at(view) + slot.request_id])
-    memory.reals[FIRST_DUE] = soonest
+    rate_active(view, memory, fresh)
 
 
 @jit_inline
 def rank_all(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Rate, rank, and run the best prefix."""
     rate_all(view, memory)
-    tokens = rank(view, decision, memory)
-    carry_out(view, decision, memory, tokens)
+    rank(view, decision, memory)
+    carry_out(view, decision, memory)
 
 
 @policy_kernel
@@ -341,12 +378,12 @@ def empty_memory(params: NDArray[np.float64], max_requests: int) -> RuleMemory:
     """
     # At most; in a cluster those of the worker with the most memory are everybody's.
     places = max(1, max_requests)
-    reals = np.zeros(SCORES + 5 * max_requests + 2 * places)
+    reals = np.zeros(SCORES + 6 * max_requests + 2 * places)
     reals[SCORES + 3 * max_requests : SCORES + 4 * max_requests] = np.inf
     for at, bins, first, per_octave in (
         (TOKEN_EDGES, TOKEN_BINS, 1.0, TOKENS_PER_OCTAVE),
         (RATIO_EDGES, RATIO_BINS, FIRST_RATIO, RATIOS_PER_OCTAVE),
     ):
         reals[at + 1 : at + bins + 1] = first * 2.0 ** (np.arange(1, bins + 1) / per_octave)
-    state = np.zeros(WAITING_HEAP + 3 + 3 * max_requests + 3 * places, np.int64)
+    state = np.zeros(STANDING + 7 + 5 * max_requests + 3 * places, np.int64)
     return rule_memory(params, state=state, reals=reals)

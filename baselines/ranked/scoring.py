@@ -18,7 +18,6 @@ from kvgym.baselines.ranked.layout import (
     LAST,
     LOST,
     NETWORK,
-    OTHER_SPARE,
     PRESSURE,
     PROMPT,
     PROMPT_RATIO,
@@ -26,12 +25,12 @@ from kvgym.baselines.ranked.layout import (
     SCORES,
     SHORTEST,
     SLACK,
-    SPARE,
     URGENT,
     WAITING_BIAS,
     WAITING_PRESSURE,
     bases_at,
     dues_at,
+    gaps_at,
 )
 from kvgym.baselines.ranked.lengths import mean_log_output, output_to_come
 from kvgym.kernels import RuleMemory, RuleView, jit, jit_inline
@@ -86,7 +85,6 @@ def observe_moment(view: RuleView, memory: RuleMemory) -> None:
     decode_time = (decode_seconds(view, SAMPLE_DECODES, context) - reals[SHORTEST]) / (SAMPLE_DECODES - 1)
     reals[PROMPT_RATIO] = min(reals[PROMPT_TIME] / decode_time, 10.0) if decode_time > 0.0 else 1.0
     reals[LAST] = max(w.batch_duration, reals[SHORTEST])
-    reals[SPARE] = reals[OTHER_SPARE] = -1.0  # of no request that slack is asked for
     reals[BUSY] = 1.0 - reals[SHORTEST] / reals[LAST]
     reals[PRESSURE] = math.log(1.0 + w.num_waiting / (1.0 + w.num_active))
 
@@ -129,19 +127,8 @@ def time_to_spare(view: RuleView, memory: RuleMemory, row: Any, request: Any) ->
 
 @jit_inline
 def slack_of(memory: RuleMemory, spare: float) -> Any:
-    """Return a time to spare, not below 0, as a logarithm of batches, up to MOST_SLACK.
-
-    Most decodes had their last token at the same time, and there are few objectives: the last two answers are kept.
-    """
-    reals = memory.reals
-    if spare == reals[SPARE]:
-        return reals[SPARE + 1]
-    if spare != reals[OTHER_SPARE]:
-        reals[OTHER_SPARE] = spare
-        reals[OTHER_SPARE + 1] = min(math.log(1.0 + spare / reals[LAST]), MOST_SLACK)
-    reals[SPARE], reals[OTHER_SPARE] = reals[OTHER_SPARE], reals[SPARE]
-    reals[SPARE + 1], reals[OTHER_SPARE + 1] = reals[OTHER_SPARE + 1], reals[SPARE + 1]
-    return reals[SPARE + 1]
+    """Return a time to spare, not below 0, as a logarithm of batches, up to MOST_SLACK."""
+    return min(math.log(1.0 + spare / memory.reals[LAST]), MOST_SLACK)
 
 
 @jit_inline
@@ -164,27 +151,35 @@ def urgency(view: RuleView, memory: RuleMemory, row: Any, request: Any) -> tuple
 
 
 @jit_inline
+def added_until(view: RuleView, memory: RuleMemory, row: Any, due: float) -> tuple[float, float]:
+    """Return what a deadline adds to the score of a request, and the moment: inf, if it cannot be met."""
+    reals, p = memory.reals, memory.params
+    spare = spare_until(view, memory, row, due)
+    if spare < 0.0:
+        return p[LOST], math.inf
+    # A decode that cannot wait for another batch:
+    urgent = p[URGENT] if row.num_prefill_left == 0 and spare < 2.0 * reals[LAST] else 0.0
+    return p[SLACK] * (slack_of(memory, spare) - MOST_SLACK) - urgent, due
+
+
+@jit_inline
 def press(view: RuleView, memory: RuleMemory, row: Any, request_id: int) -> None:
     """Write the score of a request, by its base and what its deadline adds, and when its next token is due.
 
-    That is inf without a deadline, or if it cannot be met.
+    That is inf without a deadline, or if it cannot be met. Noted is also the time that may pass between its tokens.
     """
-    reals, p, request = memory.reals, memory.params, view.requests[request_id]
-    score = reals[bases_at(view) + request_id]
+    reals, request = memory.reals, view.requests[request_id]
+    score, gap = reals[bases_at(view) + request_id], request.tbt_slo
     if has_objective(request):
         due = deadline_of(view, row, request)
-        spare = spare_until(view, memory, row, due)
-        if spare < 0.0:
-            score += p[LOST]
-            due = math.inf
-        else:
-            cannot_wait = (
-                row.num_prefill_left == 0 and spare < 2.0 * reals[LAST]
-            )  # a decode, for another batch
-            urgent = p[URGENT] if cannot_wait else 0.0
-            score += p[SLACK] * (slack_of(memory, spare) - MOST_SLACK) - urgent
+        if math.isnan(row.last_token_time):
+            gap = math.nan
+        elif due == -math.inf:
+            gap = -math.inf
+        added, due = added_until(view, memory, row, due)
+        score += added
         reals[dues_at(view) + request_id] = due
-    reals[SCORES + request_id] = score
+    reals[SCORES + request_id], reals[gaps_at(view) + request_id] = score, gap
 
 
 @jit_inline

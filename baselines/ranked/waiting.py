@@ -1,6 +1,6 @@
 """The waiting requests of a ranking, the best first.
 
-Two heaps hold them: one those that press, as their deadlines can still be met, so that their scores change with time;
+Two queues hold them: one those that press, as their deadlines can still be met, so that their scores change with time;
 the other all others, whose scores stand. Who is lost moves from the first to the second, at the latest when it is the
 best of both.
 """
@@ -10,20 +10,27 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kvgym.baselines.ranked.layout import PRESSED, SCORES, UNSEEN, WAITING_HEAP, dues_at, pressing_at
-from kvgym.baselines.ranked.scoring import press, rate_request, time_to_spare
-from kvgym.kernels import (
-    UNKNOWN,
-    WAITING,
-    RuleMemory,
-    RuleView,
-    forget_ranked,
-    jit,
-    jit_inline,
-    ranked_before,
-    ranked_pop,
-    ranked_push,
+from kvgym.baselines.ranked.layout import (
+    OUT_OF_ORDER,
+    PRESSED,
+    SCORES,
+    STANDING,
+    UNSEEN,
+    dues_at,
+    pressing_at,
 )
+from kvgym.baselines.ranked.queue import (
+    queue_add,
+    queue_end_walk,
+    queue_first,
+    queue_forget,
+    queue_length,
+    queue_mix,
+    queue_pass,
+    queue_remove,
+)
+from kvgym.baselines.ranked.scoring import press, rate_request, time_to_spare
+from kvgym.kernels import UNKNOWN, WAITING, RuleMemory, RuleView, jit, jit_inline, ranked_before
 
 
 @jit_inline
@@ -33,48 +40,53 @@ def presses(view: RuleView, memory: RuleMemory, i: int) -> bool:
 
 
 @jit_inline
-def heap_of(view: RuleView, memory: RuleMemory, i: int) -> Any:
-    """Return the place of the heap that a waiting request is in, or belongs into."""
-    return pressing_at(view) if presses(view, memory, i) else WAITING_HEAP
+def queue_of(view: RuleView, memory: RuleMemory, i: int) -> Any:
+    """Return the place of the queue that a waiting request is in, or belongs into."""
+    return pressing_at(view) if presses(view, memory, i) else STANDING
 
 
 @jit_inline
 def add_waiting(view: RuleView, memory: RuleMemory, i: int) -> None:
     """Add a request, which has a score."""
-    ranked_push(memory.state, heap_of(view, memory, i), memory.reals, SCORES, i)
+    queue_add(view, memory, queue_of(view, memory, i), i)
 
 
 @jit_inline
 def forget_waiting(view: RuleView, memory: RuleMemory) -> None:
     """Remove those that a router has taken away."""
-    forget_ranked(view, memory.state, WAITING_HEAP, memory.reals, SCORES)
-    forget_ranked(view, memory.state, pressing_at(view), memory.reals, SCORES)
+    if view.worker.num_left > 0:
+        queue_forget(view, memory, STANDING)
+        queue_forget(view, memory, pressing_at(view))
 
 
 @jit
 def best_waiting(view: RuleView, memory: RuleMemory) -> Any:
-    """Return the waiting request with the best score, by scores as they are; UNKNOWN if nobody waits."""
-    state, reals, pressing = memory.state, memory.reals, pressing_at(view)
-    for heap in (WAITING_HEAP, pressing):
-        while state[heap] > 0 and view.requests[state[heap + 1]].status != WAITING:
-            ranked_pop(state, heap, reals, SCORES)
-    if state[pressing] == 0:
-        return state[WAITING_HEAP + 1] if state[WAITING_HEAP] > 0 else UNKNOWN
-    if state[WAITING_HEAP] == 0:
-        return state[pressing + 1]
-    i, other = state[pressing + 1], state[WAITING_HEAP + 1]
-    return i if ranked_before(reals, SCORES, i, other) else other
+    """Return the waiting request with the best score that has not been passed, by scores as they are; or UNKNOWN."""
+    i, other = queue_first(view, memory, pressing_at(view)), queue_first(view, memory, STANDING)
+    if i == UNKNOWN or (other != UNKNOWN and ranked_before(memory.reals, SCORES, other, i)):
+        return other
+    return i
 
 
 @jit_inline
-def take_first(view: RuleView, memory: RuleMemory, i: int) -> None:
-    """Remove the one that :func:`first_waiting` or :func:`best_waiting` has just returned."""
-    ranked_pop(memory.state, heap_of(view, memory, i), memory.reals, SCORES)
+def pass_first(view: RuleView, memory: RuleMemory, i: int) -> None:
+    """Pass the one that :func:`first_waiting` or :func:`best_waiting` has just returned."""
+    queue_pass(view, memory, queue_of(view, memory, i))
+
+
+@jit
+def end_walk(view: RuleView, memory: RuleMemory) -> None:
+    """Begin at the best again: who was passed and has been admitted, and has no score any more, leaves."""
+    queue_end_walk(view, memory, STANDING)
+    queue_end_walk(view, memory, pressing_at(view))
+    if memory.state[OUT_OF_ORDER] == 1:  # somebody was lost during the walk, and came before others for it
+        memory.state[OUT_OF_ORDER] = 0
+        rate_queue(view, memory, False)
 
 
 @jit
 def first_waiting(view: RuleView, memory: RuleMemory) -> Any:
-    """Return the waiting request with the best score, UNKNOWN if nobody waits.
+    """Return the waiting request with the best score that has not been passed, UNKNOWN if there is none.
 
     If it is lost by now it is scored anew, and the best looked for again.
     """
@@ -83,7 +95,7 @@ def first_waiting(view: RuleView, memory: RuleMemory) -> Any:
         row = view.requests[i]
         if time_to_spare(view, memory, row, row) >= 0.0:
             break
-        take_first(view, memory, i)
+        queue_remove(view, memory, pressing_at(view))
         press(view, memory, row, i)
         add_waiting(view, memory, i)
         i = best_waiting(view, memory)
@@ -91,20 +103,17 @@ def first_waiting(view: RuleView, memory: RuleMemory) -> Any:
 
 
 @jit
-def rate_waiting(view: RuleView, memory: RuleMemory, heap: int, everybody: bool) -> None:
-    """Score the requests of a heap anew, and bring them into order.
+def rate_waiting(view: RuleView, memory: RuleMemory, at: int, everybody: bool) -> None:
+    """Score the requests of a queue anew, and bring them into order.
 
     Args:
         view: what the rule sees.
         memory: what it remembers.
-        heap: place of the heap.
+        at: place of the queue.
         everybody: else only those without a score, which is NaN.
     """
-    state = memory.state
-    count = state[heap]
-    state[heap] = 0
-    for j in range(count):
-        i = state[heap + 1 + j]
+    for j in range(queue_mix(view, memory, at)):
+        i = memory.state[at + 1 + j]
         if view.requests[i].status == WAITING:
             if everybody or math.isnan(memory.reals[SCORES + i]):
                 rate_request(view, memory, i)
@@ -114,24 +123,22 @@ def rate_waiting(view: RuleView, memory: RuleMemory, heap: int, everybody: bool)
 @jit_inline
 def rate_queue(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
     """Score waiting requests anew: everybody, or those without a score, which is NaN."""
-    rate_waiting(view, memory, WAITING_HEAP, everybody)
+    rate_waiting(view, memory, STANDING, everybody)
     rate_waiting(view, memory, pressing_at(view), everybody)
 
 
 @jit_inline
 def note_pressing(view: RuleView, memory: RuleMemory) -> None:
     """Note how many press, when all have been looked at."""
-    memory.state[UNSEEN], memory.state[PRESSED] = 0, memory.state[pressing_at(view)]
+    memory.state[UNSEEN], memory.state[PRESSED] = 0, queue_length(view, memory, pressing_at(view))
 
 
 @jit
 def press_queue(view: RuleView, memory: RuleMemory) -> None:
     """Reckon anew what deadlines add to the scores of those that press."""
-    state, heap = memory.state, pressing_at(view)
-    count = state[heap]
-    state[heap] = 0
-    for j in range(count):
-        i = state[heap + 1 + j]
+    at = pressing_at(view)
+    for j in range(queue_mix(view, memory, at)):
+        i = memory.state[at + 1 + j]
         row = view.requests[i]
         if row.status == WAITING:
             press(view, memory, row, i)

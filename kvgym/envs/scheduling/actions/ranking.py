@@ -24,7 +24,7 @@ from kvgym.baselines.ranked.layout import (
 from kvgym.baselines.ranked.lengths import generated, mean_log_output
 from kvgym.baselines.ranked.scheduler import rate_all
 from kvgym.baselines.ranked.scoring import MOST_SLACK, urgency
-from kvgym.baselines.ranked.waiting import add_waiting, best_waiting, take_first
+from kvgym.baselines.ranked.waiting import best_waiting, end_walk, pass_first
 from kvgym.envs.scheduling.actions.kind import boundary_kernel, features_kernel
 from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
 from kvgym.envs.scheduling.revealed import MOMENT_FEATURES, RULE_FEATURES, half_way
@@ -45,11 +45,10 @@ def show_best(e: Env, view: RuleView, memory: RuleMemory) -> None:
         i = best_waiting(view, memory)
         if i == UNKNOWN:
             break
-        take_first(view, memory, i)
+        pass_first(view, memory, i)
         e.window[count] = i
         count += 1
-    for q in range(count):
-        add_waiting(view, memory, e.window[q])
+    end_walk(view, memory)
     e.episode.num_window = count
 
 
@@ -67,8 +66,8 @@ def follow(where: Any) -> None:
 def decide(e: Env, view: RuleView, memory: RuleMemory) -> None:
     """Write the decision of the rule; who is admitted leaves the queue window."""
     decision = decision_of(e.run)
-    tokens = rank(view, decision, memory)
-    carry_out(view, decision, memory, tokens)
+    rank(view, decision, memory)
+    carry_out(view, decision, memory)
     for j in range(e.run.decision.num_admit):
         window_forget(e.settings, e.episode, e.window, e.heap, e.run.requests, e.run.admit[j])
 

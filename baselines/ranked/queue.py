@@ -1,0 +1,137 @@
+"""Waiting requests by score: the front in order, as far as a walk has ever come, and a heap of those behind it.
+
+A walk looks at the first ones and passes them; who is admitted leaves when it is over. So nobody is taken out of the
+heap, and put back, at every decision. In ``memory.state``, from ``at``: length and ids of the heap (1 + n), length and
+ids of the front (1 + n), and how many of the front have been passed (1).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from kvgym.baselines.ranked.layout import OUT_OF_ORDER, SCORES, front_of
+from kvgym.kernels import (
+    UNKNOWN,
+    WAITING,
+    RuleMemory,
+    RuleView,
+    jit,
+    jit_inline,
+    left_request,
+    ranked_before,
+    ranked_forget,
+    ranked_pop,
+    ranked_push,
+)
+
+
+@jit_inline
+def passed_at(view: RuleView, at: int) -> Any:
+    """Return the place of the number of requests of the front that have been passed."""
+    return front_of(view, at) + 1 + view.requests.shape[0]
+
+
+@jit_inline
+def queue_length(view: RuleView, memory: RuleMemory, at: int) -> Any:
+    """Return how many are in a queue."""
+    return memory.state[at] + memory.state[front_of(view, at)]
+
+
+@jit
+def queue_add(view: RuleView, memory: RuleMemory, at: int, i: int) -> None:
+    """Add a request, which has a score; during a walk among those that it has not passed."""
+    state, reals, front = memory.state, memory.reals, front_of(view, at)
+    count, passed = state[front], state[passed_at(view, at)]
+    if count == 0 or not ranked_before(reals, SCORES, i, state[front + count]):
+        ranked_push(state, at, reals, SCORES, i)
+        return
+    k = count
+    while k > passed and ranked_before(reals, SCORES, i, state[front + k]):
+        state[front + k + 1] = state[front + k]
+        k -= 1
+    state[front + k + 1] = i
+    state[front] = count + 1
+    if k > 0 and ranked_before(reals, SCORES, i, state[front + k]):
+        state[OUT_OF_ORDER] = 1
+
+
+@jit
+def front_remove(state: Any, front: int, k: int) -> None:
+    """Remove the k-th of the front, from 0."""
+    state[front] -= 1
+    for j in range(k, state[front]):
+        state[front + 1 + j] = state[front + 2 + j]
+
+
+@jit
+def queue_first(view: RuleView, memory: RuleMemory, at: int) -> Any:
+    """Return the best that has not been passed, UNKNOWN if there is none."""
+    state, front, passed = memory.state, front_of(view, at), passed_at(view, at)
+    while True:
+        k = state[passed]
+        if k < state[front]:
+            if view.requests[state[front + 1 + k]].status == WAITING:
+                return state[front + 1 + k]
+            front_remove(state, front, k)
+        elif state[at] > 0:
+            state[front + 1 + k] = ranked_pop(state, at, memory.reals, SCORES)
+            state[front] += 1
+        else:
+            return UNKNOWN
+
+
+@jit_inline
+def queue_pass(view: RuleView, memory: RuleMemory, at: int) -> None:
+    """Pass the one that :func:`queue_first` has returned."""
+    memory.state[passed_at(view, at)] += 1
+
+
+@jit
+def queue_remove(view: RuleView, memory: RuleMemory, at: int) -> None:
+    """Remove the one that :func:`queue_first` has returned."""
+    front_remove(memory.state, front_of(view, at), memory.state[passed_at(view, at)])
+
+
+@jit
+def queue_end_walk(view: RuleView, memory: RuleMemory, at: int) -> None:
+    """Begin at the best again; of those passed, who has no score any more (NaN) leaves."""
+    state, reals, front = memory.state, memory.reals, front_of(view, at)
+    passed, kept = state[passed_at(view, at)], 0
+    if passed == 0:
+        return
+    for j in range(passed):
+        i = state[front + 1 + j]
+        if not math.isnan(reals[SCORES + i]):
+            state[front + 1 + kept] = i
+            kept += 1
+    if kept < passed:
+        for j in range(passed, state[front]):
+            state[front + 1 + kept + j - passed] = state[front + 1 + j]
+    state[front] -= passed - kept
+    state[passed_at(view, at)] = 0
+
+
+@jit
+def queue_mix(view: RuleView, memory: RuleMemory, at: int) -> Any:
+    """Empty a queue; returns how many were in it: their ids follow ``at``, in no order, until others are added."""
+    state, front = memory.state, front_of(view, at)
+    count = state[at]
+    for j in range(state[front]):
+        state[at + 1 + count] = state[front + 1 + j]
+        count += 1
+    state[at] = state[front] = 0
+    return count
+
+
+@jit
+def queue_forget(view: RuleView, memory: RuleMemory, at: int) -> None:
+    """Remove those that a router has taken away."""
+    state, front = memory.state, front_of(view, at)
+    for j in range(view.worker.num_left):
+        i = left_request(view, j)
+        if not ranked_forget(state, at, memory.reals, SCORES, i):
+            for k in range(state[front]):
+                if state[front + 1 + k] == i:
+                    front_remove(state, front, k)
+                    break
