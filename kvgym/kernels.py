@@ -67,8 +67,8 @@ from kvgym.simulator.heap import heap_push as heap_push
 from kvgym.simulator.heap import key_request as key_request
 from kvgym.simulator.heap import ranked_before as ranked_before
 from kvgym.simulator.heap import ranked_forget as ranked_forget
-from kvgym.simulator.heap import ranked_insert as ranked_insert
 from kvgym.simulator.heap import ranked_keep as ranked_keep
+from kvgym.simulator.heap import ranked_merge as ranked_merge
 from kvgym.simulator.heap import ranked_pop as ranked_pop
 from kvgym.simulator.heap import ranked_push as ranked_push
 from kvgym.simulator.heap import ranked_sink as ranked_sink
@@ -186,8 +186,8 @@ __all__ = [
     "put_back",
     "ranked_before",
     "ranked_forget",
-    "ranked_insert",
     "ranked_keep",
+    "ranked_merge",
     "ranked_pop",
     "ranked_push",
     "ranked_sink",

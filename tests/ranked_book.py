@@ -4,125 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ranked_jobs import Batch, Job, in_order, load_of, prefix, revealed
 from ranked_lengths import Counts, learn
 
-from kvgym.batch_time import LOAD_FIELDS
-from kvgym.errors import InformationError
 from kvgym.policy import Decision, Policy, SystemInfo, make_policy
 from kvgym.simulator.view import SystemView
 
 INF = math.inf
 MOST_TOKENS = 8192
-
-# ---------------------------------------------------------------- requests
-
-
-@dataclass(eq=False)
-class Job:
-    """A request: what was revealed of it, its state at this boundary, and what its last scoring found."""
-
-    id: int
-    arrival: float
-    predicted: int
-    low: int
-    high: int
-    group: int
-    ttft: float
-    tbt: float
-    first: float
-    last: float
-    gap: float
-    most: int  # output tokens it has ever had
-    made: int = 0
-    left: int = 0
-    kv: int = 0
-    evictions: int = 0
-    active: bool = False
-    base: float = 0.0
-    rest: float = 0.0  # when the base was computed
-    added: float = 0.0  # by its deadline
-    pressed: bool = False  # when that was computed
-
-    @property
-    def score(self) -> float:
-        return self.base + self.added
-
-    @property
-    def has_objective(self) -> bool:
-        return self.ttft < INF or self.tbt < INF
-
-    @property
-    def tokens(self) -> int:
-        """Tokens it processes if nothing limits the batch."""
-        return max(self.left, 1)
-
-    def deadline(self) -> float:
-        if math.isnan(self.last):
-            return self.arrival + self.ttft
-        missed = self.first - self.arrival > self.ttft or self.gap > self.tbt
-        return -INF if missed else self.last + self.tbt
-
-    def shown(self, time: float) -> None:
-        """Note that a token has appeared."""
-        if math.isnan(self.last):
-            self.first = time
-        else:
-            self.gap = max(self.gap, time - self.last)
-        self.last = time
-
-
-def revealed(rows: Any, name: str, k: int) -> int:
-    """Return an optional column's entry, -1 where the policy may not know it."""
-    try:
-        return int(getattr(rows, name)[k])
-    except InformationError:
-        return -1
-
-
-def in_order(job: Job) -> tuple[float, int]:
-    return job.score, job.id
-
-
-Batch = list[tuple[Job, int]]
-"""Requests with tokens to process."""
-
-
-def load_of(batch: Batch) -> dict[str, int]:
-    load = dict.fromkeys(LOAD_FIELDS, 0)
-    for job, tokens in batch:
-        if job.left == 0:
-            load["num_decodes"] += 1
-            load["decode_context"] += job.kv
-        else:
-            load["num_prefills"] += 1
-            load["prefill_tokens"] += tokens
-            load["prefill_context"] += job.kv
-            load["prefill_squares"] += tokens * tokens
-            load["prefill_products"] += tokens * job.kv
-    return load
-
-
-def prefix(items: Batch, size: int) -> Batch:
-    """Return the first items with ``size`` tokens of them, the last perhaps with a part."""
-    batch = Batch()
-    for job, tokens in items:
-        part = min(tokens, size)
-        if part == 0:
-            break
-        batch.append((job, part))
-        size -= part
-    return batch
-
-
-def sizes(total: int) -> list[int]:
-    """Return the batch sizes that are judged."""
-    steps = [*range(8, 65, 8), *range(96, 513, 32), *range(576, 1025, 64), *range(1280, MOST_TOKENS + 1, 256)]
-    return [size for size in steps if size < total] + [total]
-
+SIZES = [32, 64, *range(128, 1025, 128), *range(1536, MOST_TOKENS + 1, 512)]
 
 # ---------------------------------------------------------------- the rule
 
@@ -152,6 +45,7 @@ class RankedBook(Policy):
         self.arrived, self.sum_of_logs = 0, 0.0
         self.any_objective, self.since_looked, self.pressing = False, 0, 0
         self.evicted, self.admitted = list[Job](), list[Job]()
+        self.worth_of_decode, self.gaps = 1.0, list[float]()  # as the last ranking left them
 
     def schedule(self, view: SystemView) -> Decision:
         self.view, self.clock = view, view.clock
@@ -163,9 +57,10 @@ class RankedBook(Policy):
         decodes = self.batch_time(num_decodes=64, decode_context=64 * context)
         per_decode = (decodes - self.shortest) / 63
         self.ratio = min(self.per_prompt_token / per_decode, 10.0) if per_decode > 0 else 1.0
-        self.rate(self.count())
-        stay, evict = list(self.running), list[Job]()
+        stay, evict, learned = list(self.running), list[Job](), self.count()
         taken = sum(map(self.claim, stay))
+        self.between = self.is_between(learned, taken)
+        self.rate(learned)
         while taken > view.kv_capacity:
             worst = max(stay, key=lambda job: job.score + self.weights["evict_kv"] * math.log(1 + job.kv))
             stay.remove(worst)
@@ -175,8 +70,19 @@ class RankedBook(Policy):
         spare += self.weights["growth"] * sum(job.rest for job in stay) / max(len(stay), 1)
         entering = [] if evict else self.waiting
         room = view.kv_capacity - taken - math.floor(spare)
-        batch, duration = self.best(self.ranking(stay, entering, room), stay)
+        batch, duration = self.best(stay, entering, room)
         return self.decide(stay, evict, batch, duration)
+
+    def is_between(self, learned: bool, taken: int) -> bool:
+        """Say whether so many are active that they are not ranked at this boundary."""
+        many = len(self.running).bit_length() - 5  # from 128 on at every 8th, from 256 on at every 16th
+        if many < 3:
+            return False
+        due, tight = self.view.iteration % 2**many == 0, taken > self.view.kv_capacity
+        self.met[f"ranked at {2**many}th"] += due
+        self.met["learned between rankings"] += learned and not due
+        self.met["tight between rankings"] += tight and not due
+        return not (due or learned or tight)
 
     # ---------------------------------------------------------------- what is seen
 
@@ -266,10 +172,14 @@ class RankedBook(Policy):
                 if job.pressed:
                     self.add_deadline(job)
             self.looked()
+        batches = self.view.iteration
         for job in self.running:
-            if learned or job.left > 0 or job.made % 4 == 0 or job in self.admitted:
+            new = job in self.admitted
+            due = batches % 16 == 0 or (batches % 4 == 0 and (job.left > 0 or job.made < 32))
+            if new or (not self.between and (learned or due)):
                 self.find_base(job)
-            self.add_deadline(job)
+            if new or not self.between:
+                self.add_deadline(job)
 
     def looked(self) -> None:
         """Note that the queue's deadlines have been looked at, and how many of it press."""
@@ -341,14 +251,14 @@ class RankedBook(Policy):
             queue.sort(key=in_order)
         return bool(queue)
 
-    def ranking(self, stay: list[Job], entering: list[Job], room: int) -> Batch:
-        """Return who may run, in order, with the tokens of each."""
+    def ranking(self, active: list[Job], entering: list[Job], room: int, total: int) -> Iterator[Job]:
+        """Yield who may run after ``total`` tokens, in order, each only when it is asked for."""
         w = self.weights
         bias = w["waiting"] + w["waiting_pressure"] * self.pressure
-        active, queue = (sorted(jobs, key=in_order) for jobs in (stay, entering))
-        chosen, total, entered, aside = Batch(), 0, 0, 0
+        active, queue = (sorted(jobs, key=in_order) for jobs in (active, entering))
+        anybody, entered, aside = bool(active) or total > 0, 0, 0
         while total < MOST_TOKENS:
-            while self.finds(queue) and (stay or entered):
+            while self.finds(queue) and anybody:
                 job = queue[0]
                 if self.busy > w["gate_busy"] and math.log(job.rest) > self.usual + w["gate"]:
                     if aside == min(8, self.places - 1):
@@ -366,50 +276,80 @@ class RankedBook(Policy):
             if queue and (not active or queue[0].score + bias < active[0].score):
                 job = queue.pop(0)
                 self.met["enters before an active one"] += bool(active)
+                self.met["enters between rankings"] += self.between
                 room -= self.claim(job)
-                entered += 1
+                anybody, entered = True, entered + 1
             elif active:
                 job = active.pop(0)
             else:
                 break
-            chosen.append((job, job.tokens))
+            yield job
             total += job.tokens
-        return chosen
 
     def room(self) -> float:
         """Return f / (f + 2,048), f being the tokens for which there is memory."""
         free = self.view.kv_capacity - self.view.kv_allocated
         return free / (free + 2048)
 
-    def best(self, items: Batch, stay: list[Job]) -> tuple[Batch, float]:
-        """Return the prefix of the items that is worth most, and its duration."""
+    def best(self, stay: list[Job], entering: list[Job], room: int) -> tuple[Batch, float]:
+        """Return the prefix of those in order that is worth most, and its duration."""
         w = self.weights
         power = w["cost"] + w["cost_pressure"] * self.pressure
         share = len(self.waiting) / (1 + len(self.running) + len(self.waiting))
         power += (w["cost_room"] + w["cost_waiting"] * share) * self.room()
         power += w["cost_active"] * math.log(1 + len(self.view.active))
         power = max(power, w["cost_least"])
-        pressed = [job for job in stay if job.has_objective and self.spare(job) >= 0]
+        pressed = [job for job in stay if self.presses(job)]
         free = 1 - self.view.kv_allocated / self.view.kv_capacity
         pressing = (w["prefill_pressure"] + w["prefill_room"] * free) * self.pressure
         prompt_value = w["prefill_value"] * self.ratio * math.exp(pressing)
-        total = min(sum(tokens for _, tokens in items), MOST_TOKENS)
-        batches = [prefix(items, size) for size in sizes(total)]
-        loads = [load_of(batch) for batch in batches]
-        durations = self.batch_time(**{name: [load[name] for load in loads] for name in LOAD_FIELDS})
-        most, best = -INF, (Batch(), 0.0)
-        for batch, duration in zip(batches, durations.tolist(), strict=True):
+        decodes = [job for job in stay if job.left == 0] if self.between else []
+        ranked = [job for job in stay if job.left > 0 or not self.between]
+        items = self.ranking(ranked, entering, room, len(decodes))
+        chosen, total = [(job, 1) for job in decodes], len(decodes)
+        worths = {job.id: self.worth_of_decode for job in decodes}  # of a token
+        most, best, judged = -INF, (Batch(), 0.0), 0
+        for size in [len(decodes), *(size for size in SIZES if size > len(decodes))]:
+            # Nobody is looked for beyond the size at which the walk ends.
+            while total < size and (job := next(items, None)):
+                chosen.append((job, job.tokens))
+                worths[job.id] = math.exp(-w["value"] * job.score) * (prompt_value if job.left else 1)
+                total += job.tokens
+            if min(size, total) == judged:
+                continue
+            judged = min(size, total)
+            batch = prefix(chosen, judged)
+            duration = float(self.batch_time(**load_of(batch)))
             d, value = max(duration, 1e-9), 0.0
             for job, part in batch:
-                value += part * math.exp(-w["value"] * job.score) * (prompt_value if job.left else 1)
+                value += part * worths[job.id]
             worth = value / (d / self.shortest) ** power
             runs = {job.id for job, _ in batch}
-            ends = (self.clock + d + (0 if job.id in runs else self.shortest) for job in pressed)
-            late = sum(job.deadline() < end for job, end in zip(pressed, ends, strict=True))
-            self.met["makes late"] += late
+            if self.between:
+                late = sum(gap < d for gap in self.gaps)
+                self.met["late between rankings"] += late
+            else:
+                ends = (self.clock + d + (0 if job.id in runs else self.shortest) for job in pressed)
+                late = sum(job.deadline() < end for job, end in zip(pressed, ends, strict=True))
+                self.met["makes late"] += late
             worth *= math.exp(-w["late"] * late)
-            if worth > most:
+            more = worth > most
+            if more:
                 most, best = worth, (batch, duration)
+            if total < size:
+                break
+            if self.between and not more:
+                self.met["stops between rankings"] += 1
+                break
+            if most > 0 and worth < 0.7 * most:
+                if all(job.id in runs for job in pressed):
+                    self.met["hopeless size"] += 1
+                    break
+                self.met["pressing beyond"] += 1
+        if not self.between:
+            of_decodes = [worths[job.id] for job, _ in chosen if job.left == 0]
+            self.worth_of_decode = sum(of_decodes) / len(of_decodes) if of_decodes else 1.0
+            self.gaps = [job.tbt for job in stay if not math.isnan(job.last) and self.spare(job) >= 0]
         return best
 
     def decide(self, stay: list[Job], evict: list[Job], batch: Batch, duration: float) -> Decision:

@@ -1,6 +1,7 @@
 """The active requests of a ranking: who leaves where memory is too tight, and the list of those that stay, in order.
 
-The list lasts from decision to decision, as the order hardly changes, with the scores beside it.
+The list lasts from decision to decision, as the order hardly changes, with the scores beside it. Where very many are
+active they are ranked now and then; between two rankings decodes go on, and only those with prompt left are listed.
 """
 
 from __future__ import annotations
@@ -9,15 +10,19 @@ import math
 from typing import Any
 
 from kvgym.baselines.ranked.layout import (
+    DUE,
     DUES_LISTED,
     EVICT_KV,
+    GAP,
     LAST_LISTED,
     RENEWED,
     SCORES,
-    dues_at,
     list_at,
     listed_dues_at,
     listed_scores_at,
+    notes_of,
+    prompt_scores_at,
+    prompts_at,
     slots_at,
 )
 from kvgym.kernels import (
@@ -32,7 +37,7 @@ from kvgym.kernels import (
     jit,
     jit_inline,
     kv_growth,
-    ranked_insert,
+    ranked_merge,
     ranked_sink,
     ranked_sort,
 )
@@ -43,16 +48,29 @@ MOST_MOVES = 4
 LEAVES = -2
 """In SLOT.planned while a decision is made: this one is evicted."""
 
+MANY, SPARSE = 128, 8
+"""Active requests from which on rankings are sparse, and batches from one to the next; both double together."""
+
 
 @jit_inline
-def as_listed(view: RuleView, memory: RuleMemory) -> bool:
-    """Return whether the active requests are those of the list, in the slots they had.
+def ranks_now(view: RuleView) -> bool:
+    """Return whether all active requests are ranked at this boundary: every 8th, 16th … of many."""
+    w, number, period = view.worker, MANY, SPARSE
+    if w.num_active < MANY:
+        return True
+    while w.num_active >= 2 * number:
+        number, period = 2 * number, 2 * period
+    return bool(w.iteration % period == 0)
 
-    They stand in order of activation. If the last one is who it was nobody new is there, and if they are as many as
-    they were nobody has left.
+
+@jit_inline
+def none_gone(view: RuleView, memory: RuleMemory) -> bool:
+    """Return whether all listed requests are active still, and in the slots they had.
+
+    Active requests stand in order of activation: if the one that was last is where it was, nobody before it has left.
     """
-    number = view.worker.num_active
-    if number != memory.state[list_at(view)]:
+    number = memory.state[list_at(view)]
+    if number > view.worker.num_active:
         return False
     return bool(number == 0 or view.active[number - 1].request_id == memory.state[LAST_LISTED])
 
@@ -102,8 +120,8 @@ def evict_worst(view: RuleView, decision: RuleDecision, memory: RuleMemory, used
 
 
 @jit_inline
-def relist(view: RuleView, memory: RuleMemory, leaving: int) -> int:
-    """Take who has left or leaves out of the list, and put who is new behind it; returns how many stay in it."""
+def drop_gone(view: RuleView, memory: RuleMemory, leaving: int) -> int:
+    """Take who has left or leaves out of the list, and note the slots; returns how many of it are active still."""
     state, reals, active, w = memory.state, memory.reals, view.active, view.worker
     first, slot_of, scores = list_at(view) + 1, slots_at(view), listed_scores_at(view)
     for k in range(w.num_active):
@@ -118,21 +136,31 @@ def relist(view: RuleView, memory: RuleMemory, leaving: int) -> int:
         state[first + count], reals[scores + count] = i, reals[scores + j]
         present += 1 if here else 0
         count += 1 if stays else 0
-    known = count
+    state[first - 1] = count
+    return present
+
+
+@jit_inline
+def list_new(view: RuleView, memory: RuleMemory, present: int, leaving: int) -> None:
+    """Put who is new behind the list: active requests from slot ``present`` on, unless they leave again."""
+    state, active, w = memory.state, view.active, view.worker
+    first, slot_of = list_at(view) + 1, slots_at(view)
+    count = state[first - 1]
     for k in range(present, w.num_active):
+        i = active[k].request_id
+        state[slot_of + i] = k
         if leaving == 0 or active[k].planned != LEAVES:
-            state[first + count] = active[k].request_id
+            state[first + count] = i
             count += 1
     state[first - 1] = count
     # Whoever is evicted leaves its slot to others.
     state[LAST_LISTED] = active[w.num_active - 1].request_id if leaving == 0 and w.num_active > 0 else UNKNOWN
-    return known
 
 
 @jit_inline
-def order_known(memory: RuleMemory, first: int, scores: int, known: int) -> None:
+def order_known(view: RuleView, memory: RuleMemory, known: int) -> None:
     """Put their scores beside listed requests, and bring these into order."""
-    state, reals = memory.state, memory.reals
+    state, reals, first, scores = memory.state, memory.reals, list_at(view) + 1, listed_scores_at(view)
     last, moves = -math.inf, 0
     for j in range(known):
         score = reals[SCORES + state[first + j]]
@@ -141,32 +169,68 @@ def order_known(memory: RuleMemory, first: int, scores: int, known: int) -> None
             moves += ranked_sink(state, first, reals, scores, j)
         last = max(last, score)
     if moves > MOST_MOVES * known:
-        ranked_sort(state, first, known, reals, scores)
+        ranked_sort(state, first, known, reals, scores, prompts_at(view), prompt_scores_at(view))
 
 
 @jit_inline
 def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Bring the list up to date and into order: most scores are what they were or hardly differ."""
     state, reals, first, scores = memory.state, memory.reals, list_at(view) + 1, listed_scores_at(view)
-    leaving, known = decision.record.num_evict, state[list_at(view)]
-    if leaving > 0 or not as_listed(view, memory):
-        known = relist(view, memory, leaving)
+    leaving, present = decision.record.num_evict, state[first - 1]
+    if leaving > 0 or not none_gone(view, memory):
+        present = drop_gone(view, memory, leaving)
+    known = state[first - 1]
+    list_new(view, memory, present, leaving)
     if state[RENEWED] > 0:
-        order_known(memory, first, scores, known)
+        order_known(view, memory, known)
     state[RENEWED] = 0
-    for j in range(known, state[first - 1]):
+    count = state[first - 1]
+    for j in range(known, count):
         reals[scores + j] = reals[SCORES + state[first + j]]
-        ranked_insert(state, first, reals, scores, j)
+    aside, scores_aside = prompts_at(view), prompt_scores_at(view)  # a ranking needs no list of prompts
+    ranked_sort(state, first + known, count - known, reals, scores + known, aside, scores_aside)
+    ranked_merge(state, first, reals, scores, known, count, aside, scores_aside)
     state[DUES_LISTED] = 0
 
 
 @jit_inline
 def list_dues(view: RuleView, memory: RuleMemory) -> Any:
     """Put when their next tokens are due beside the listed requests, once a decision; returns the place."""
-    state, reals, due = memory.state, memory.reals, dues_at(view)
+    state, reals = memory.state, memory.reals
     listed, first = listed_dues_at(view), list_at(view) + 1
     if state[DUES_LISTED] == 0:
         state[DUES_LISTED] = 1
         for j in range(state[first - 1]):
-            reals[listed + j] = reals[due + state[first + j]]
+            reals[listed + j] = reals[notes_of(view, state[first + j]) + DUE]
     return listed
+
+
+@jit_inline
+def list_gaps(view: RuleView, memory: RuleMemory) -> None:
+    """After a ranking, put the time that may pass between its tokens in the place of when the next one is due.
+
+    That is inf where there is no objective, or a deadline cannot be met, and NaN before the first token.
+    """
+    state, reals = memory.state, memory.reals
+    listed, first = listed_dues_at(view), list_at(view) + 1
+    for j in range(state[first - 1]):
+        notes = notes_of(view, state[first + j])
+        reals[listed + j] = reals[notes + GAP] if reals[notes + DUE] < math.inf else math.inf
+
+
+@jit_inline
+def list_prompts(view: RuleView, memory: RuleMemory) -> Any:
+    """List the active requests with prompt left, in order of their scores; returns the KV tokens that they hold."""
+    state, reals, active, w = memory.state, memory.reals, view.active, view.worker
+    first, slot_of, scores = prompts_at(view) + 1, slots_at(view), prompt_scores_at(view)
+    k, count, held = w.num_active, 0, 0
+    while count < w.num_prefilling:  # they come last as a rule
+        k -= 1
+        slot = active[k]
+        if slot.num_prefill_left > 0:
+            state[first + count], reals[scores + count] = slot.request_id, reals[SCORES + slot.request_id]
+            state[slot_of + slot.request_id] = k
+            ranked_sink(state, first, reals, scores, count)
+            count, held = count + 1, held + slot.num_kv_tokens
+    state[first - 1] = count
+    return held

@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 
 from kvgym.baselines.ranked.active import (
+    MANY,
     certain_memory,
     evict_worst,
     list_active,
     list_dues,
+    list_gaps,
+    list_prompts,
 )
 from kvgym.baselines.ranked.layout import (
+    BETWEEN,
     COST,
     COST_ACTIVE,
     COST_LEAST,
@@ -21,28 +25,34 @@ from kvgym.baselines.ranked.layout import (
     COST_ROOM,
     COST_WAITING,
     DEADLINES,
+    DECODE_WORTH,
     FIRST_DUE,
     FREE,
     GROWTH,
     LAST_SHARE,
     LATE,
+    NUM_ENTERING,
     NUM_ITEMS,
     NUM_RUN,
     NUM_TAKEN,
+    OUTPUT,
     PREFILL_PRESSURE,
     PREFILL_ROOM,
     PREFILL_VALUE,
     PRESSURE,
-    PROMPT_RATIO,
     SCORES,
     SHORTEST,
     VALUE,
     items_at,
     list_at,
+    listed_dues_at,
     listed_scores_at,
+    notes_of,
+    prompt_scores_at,
+    prompts_at,
     slots_at,
 )
-from kvgym.baselines.ranked.scoring import entry_bias, kept_out
+from kvgym.baselines.ranked.scoring import entry_bias, kept_out, prompt_ratio
 from kvgym.baselines.ranked.waiting import end_walk, first_waiting, pass_first
 from kvgym.kernels import (
     UNKNOWN,
@@ -65,6 +75,9 @@ MOST_TOKENS = 8192
 MOST_ASIDE = 8
 """Requests kept out at a decision that others may pass."""
 
+HOPELESS = 0.7
+"""Share of the worth of the best batch below which no larger ones are tried."""
+
 HALF_ROOM = 2048.0
 """Tokens for which there is memory where ``cost_room`` counts half: a few batches of prompts."""
 
@@ -73,19 +86,22 @@ HALF_ROOM = 2048.0
 def grain(tokens: int) -> int:
     """Return the step of batch sizes that are tried, which meets the tiles of matrix products: powers of 2."""
     if tokens < 64:
-        return 8
-    if tokens < 512:
         return 32
-    return 64 if tokens < 1024 else 256
+    if tokens < 128:
+        return 64
+    return 128 if tokens < 1024 else 512
 
 
 @jit_inline
 def prompt_worth(view: RuleView, memory: RuleMemory) -> Any:
-    """Return what a prompt token is worth, decode tokens: by their times, and more while many wait and could enter."""
+    """Return what a prompt token is worth, decode tokens: by their times, and more while many wait and could enter.
+
+    It describes a batch of its own in ``view.load``.
+    """
     p, reals = memory.params, memory.reals
     free = 1.0 - view.worker.kv_allocated / view.problem.kv_capacity
     power = (p[PREFILL_PRESSURE] + p[PREFILL_ROOM] * free) * reals[PRESSURE]
-    return p[PREFILL_VALUE] * reals[PROMPT_RATIO] * math.exp(power)
+    return p[PREFILL_VALUE] * prompt_ratio(view, memory) * math.exp(power)
 
 
 @jit
@@ -102,9 +118,13 @@ def number_late(view: RuleView, memory: RuleMemory, seconds: float, taken: int) 
     """Return how many active requests would get their next token too late by a batch of this duration.
 
     The first ``taken`` of their list, which are in the batch, if it outlasts their deadline, the others if it leaves
-    less than the shortest batch. Deadlines that cannot be met anyway do not count.
+    less than the shortest batch. Deadlines that cannot be met anyway do not count. Between two rankings those listed in
+    the last one are late if it takes longer than may pass between their tokens.
     """
     reals, end = memory.reals, view.worker.clock + seconds
+    if memory.state[BETWEEN] == 1:
+        gaps = listed_dues_at(view)
+        return number_below(reals, gaps, gaps + memory.state[list_at(view)], seconds)
     if end + reals[SHORTEST] <= reals[FIRST_DUE]:
         return 0
     dues = list_dues(view, memory)
@@ -121,7 +141,8 @@ def cost_power(view: RuleView, memory: RuleMemory) -> Any:
     waiting = w.num_waiting / (1 + w.num_active + w.num_waiting)
     power = p[COST] + p[COST_PRESSURE] * memory.reals[PRESSURE]
     power += (p[COST_ROOM] + p[COST_WAITING] * waiting) * (free / (free + HALF_ROOM))
-    power += p[COST_ACTIVE] * math.log(1.0 + w.num_active)
+    if p[COST_ACTIVE] != 0.0:
+        power += p[COST_ACTIVE] * math.log(1.0 + w.num_active)
     return max(power, p[COST_LEAST])
 
 
@@ -158,6 +179,22 @@ def pays(
 
 
 @jit_inline
+def hopeless(value: float, seconds: float, best_value: float, best_seconds: float, power: float) -> bool:
+    """Return whether a batch is worth less than HOPELESS of the best; arguments and bounds as of :func:`pays`."""
+    if best_value <= 0.0:
+        return False
+    ratio, times = value / best_value, seconds / best_seconds
+    if 1.0 <= power <= 2.0 and times >= 1.0:
+        longer = times - 1.0
+        least = 1.0 + power * longer
+        if ratio < HOPELESS * least * (1.0 - 1e-9):
+            return True
+        if ratio > HOPELESS * (least + 0.5 * power * (power - 1.0) * longer * longer) * (1.0 + 1e-9):
+            return False
+    return ratio < HOPELESS * times**power
+
+
+@jit_inline
 def judge(view: RuleView, memory: RuleMemory, value: float, taken: int) -> Any:
     """Return the duration of the batch described in ``view.load``, s, and its value.
 
@@ -170,15 +207,24 @@ def judge(view: RuleView, memory: RuleMemory, value: float, taken: int) -> Any:
     return value, seconds
 
 
+@jit
+def nobody_to_save(view: RuleView, memory: RuleMemory, taken: int) -> bool:
+    """Return whether the first ``taken`` of the list are all whose deadlines can be met: more tokens save none."""
+    if memory.reals[FIRST_DUE] == math.inf:
+        return True
+    dues = list_dues(view, memory)
+    return number_below(memory.reals, dues + taken, dues + memory.state[list_at(view)], math.inf) == 0
+
+
 @jit_inline
 def spare_room(view: RuleView, memory: RuleMemory) -> int:
     """Return the memory that admission leaves free, tokens: a share of all, and what outputs to come will take.
 
     For decisions that evict nobody; the others admit nobody.
     """
-    p, w, n, output = memory.params, view.worker, view.requests.shape[0], 0.0
+    p, w, output = memory.params, view.worker, 0.0
     for k in range(w.num_active):
-        output += memory.reals[SCORES + n + view.active[k].request_id]
+        output += memory.reals[notes_of(view, view.active[k].request_id) + OUTPUT]
     return int(p[FREE] * view.problem.kv_capacity + p[GROWTH] * output / max(w.num_active, 1))
 
 
@@ -187,48 +233,74 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Walk the ranking from the best, admit as memory allows, and find the number of tokens worth most.
 
     Items of the batch stand in ``memory.state``: slots, and ``~id`` of requests that enter; beside them how many of
-    them run, and how many tokens of the last one.
+    them run, and how many tokens of the last one. Between two rankings all decodes come first, and are no items.
     """
-    state, reals, p = memory.state, memory.reals, memory.params
+    state, reals, p, w = memory.state, memory.reals, memory.params, view.worker
     active, requests, load = view.active, view.requests, view.load
-    n, places = requests.shape[0], active.shape[0]
+    places = active.shape[0]
     listed, slot_of, scores = list_at(view) + 1, slots_at(view), listed_scores_at(view)
-    items = items_at(view)
-    used, room = certain_memory(view), 0
-    if used > view.problem.kv_capacity:
-        used = evict_worst(view, decision, memory, used)
-    list_active(view, decision, memory)
+    items, between = items_at(view), state[BETWEEN] == 1
+    used, room, decodes, context = certain_memory(view), 0, 0, 0
+    if between:
+        listed, scores = prompts_at(view) + 1, prompt_scores_at(view)
+        context = w.kv_tokens - list_prompts(view, memory)
+        decodes = w.num_active - w.num_prefilling
+    else:
+        if used > view.problem.kv_capacity:
+            used = evict_worst(view, decision, memory, used)
+        list_active(view, decision, memory)
     staying = state[listed - 1]
+    here = w.num_active - decision.record.num_evict
     i = first_waiting(view, memory) if decision.record.num_evict == 0 else UNKNOWN
     if i != UNKNOWN:
         room = view.problem.kv_capacity - used - spare_room(view, memory)
+    prompt_value = prompt_worth(view, memory) if i != UNKNOWN or w.num_prefilling > 0 else 0.0  # of no use
     load.num_prefills = load.prefill_tokens = load.prefill_context = 0
-    load.prefill_squares = load.prefill_products = load.num_decodes = load.decode_context = 0
-    decodes = context = 0
-    count = taken = entering = aside = tokens = done = state[NUM_RUN] = 0
-    value, best_value, best_seconds = 0.0, -math.inf, reals[SHORTEST]
-    prompt_value, power = prompt_worth(view, memory), cost_power(view, memory)
-    next_size, bias, judged = grain(0), entry_bias(memory), False
-    while tokens < MOST_TOKENS:
-        if i != UNKNOWN and not judged and staying + entering > 0:
+    load.prefill_squares = load.prefill_products = 0
+    load.num_decodes, load.decode_context = decodes, context
+    count = taken = entering = aside = done = state[NUM_RUN] = 0
+    tokens, next_size, decode_value = decodes, grain(0), decodes * reals[DECODE_WORTH]
+    value, best_value, best_seconds = decode_value, -math.inf, reals[SHORTEST]
+    power, bias = cost_power(view, memory), entry_bias(memory)
+    judged = looking = over = False
+    plain = p[VALUE] == 0.0  # all decodes are worth the same
+    if tokens > 0:
+        best_value, best_seconds = judge(view, memory, value, 0)
+        while next_size <= tokens:
+            next_size += grain(next_size)
+    while tokens < MOST_TOKENS and not over:
+        if looking:
+            i, judged, looking = first_waiting(view, memory), False, False
+        if i != UNKNOWN and not judged and here + entering > 0:
             judged = True
-            while i != UNKNOWN and kept_out(memory, reals[SCORES + n + i]):
+            while i != UNKNOWN and kept_out(memory, reals[notes_of(view, i) + OUTPUT]):
                 if aside == min(MOST_ASIDE, places - 1):
                     i = UNKNOWN
                 else:
                     pass_first(view, memory, i)
                     aside += 1
                     i = first_waiting(view, memory)
-            if i != UNKNOWN and (staying + entering == places or claim_of(view, requests[i]) > room):
+            if i != UNKNOWN and (here + entering == places or claim_of(view, requests[i]) > room):
                 i = UNKNOWN
-        if i != UNKNOWN and (taken == staying or reals[SCORES + i] + bias < reals[scores + taken]):
+        limit = (
+            reals[SCORES + i] + bias if i != UNKNOWN else math.inf
+        )  # the waiting one comes before scores above
+        while plain and taken < staying and tokens + 1 < next_size and reals[scores + taken] <= limit:
+            k = state[slot_of + state[listed + taken]]
+            if active[k].num_prefill_left > 0:
+                break
+            state[items + count] = k
+            count, taken, decodes, tokens, done = count + 1, taken + 1, decodes + 1, tokens + 1, 1
+            context += active[k].num_kv_tokens
+            value, decode_value = value + 1.0, decode_value + 1.0
+        if i != UNKNOWN and (taken == staying or limit < reals[scores + taken]):
             row = requests[i]
             left, kv, score = row.num_prefill_left, row.num_kv_tokens, reals[SCORES + i]
             room -= claim_of(view, row)
             state[items + count] = ~i
             entering += 1
             pass_first(view, memory, i)
-            i, judged = first_waiting(view, memory), False
+            looking = True
         elif taken < staying:
             k = state[slot_of + state[listed + taken]]
             left, kv, score = active[k].num_prefill_left, active[k].num_kv_tokens, reals[scores + taken]
@@ -241,6 +313,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
         if left == 0:
             decodes += 1
             context += kv
+            decode_value += each
             if tokens + 1 < next_size:
                 tokens += 1
                 value += each
@@ -251,7 +324,7 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
             load.num_prefills += 1
             load.prefill_context += kv
         done, full = 0, full_tokens(left)
-        while done < full and tokens < MOST_TOKENS:
+        while done < full and tokens < MOST_TOKENS and not over:
             step = min(full - done, next_size - tokens)
             if left > 0:
                 load.prefill_tokens += step
@@ -267,30 +340,37 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
                 if pays(memory, worth, seconds, best_value, best_seconds, power):
                     best_value, best_seconds = worth, seconds
                     state[NUM_RUN], state[LAST_SHARE] = count, done
+                elif between or (
+                    hopeless(worth, seconds, best_value, best_seconds, power)
+                    and nobody_to_save(view, memory, taken)
+                ):
+                    over = True
     load.num_decodes, load.decode_context = decodes, context
-    if tokens > 0:
+    if tokens > 0 and not over:
         worth, seconds = judge(view, memory, value, taken)
         if pays(memory, worth, seconds, best_value, best_seconds, power):
             state[NUM_RUN], state[LAST_SHARE] = count, done
-    state[NUM_ITEMS], state[NUM_TAKEN] = count, taken
+    state[NUM_ITEMS], state[NUM_TAKEN], state[NUM_ENTERING] = count, taken, entering
+    if not between and here + entering >= MANY:
+        reals[DECODE_WORTH] = decode_value / decodes if decodes > 0 else 1.0
+        if state[DEADLINES] == 1:
+            list_gaps(view, memory)
 
 
 @jit_inline
 def carry_out(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
     """Run the items of the best batch, the last one perhaps in part; what would enter behind them waits on."""
     state, active, d = memory.state, view.active, decision.record
-    listed, items, slot_of = list_at(view) + 1, items_at(view), slots_at(view)
-    last = state[NUM_RUN] - 1
-    for j in range(state[NUM_ITEMS]):
+    items, slot_of, last = items_at(view), slots_at(view), state[NUM_RUN] - 1
+    listed = 1 + (prompts_at(view) if state[BETWEEN] == 1 else list_at(view))
+    for j in range(max(last, 0) if state[NUM_ENTERING] == 0 else 0, state[NUM_ITEMS]):
         item = state[items + j]
         if item >= 0 and j < last:
             continue  # it runs in full
         full = full_tokens(
             active[item].num_prefill_left if item >= 0 else view.requests[~item].num_prefill_left
         )
-        share = full if j < last else 0
-        if j == last:
-            share = state[LAST_SHARE]
+        share = state[LAST_SHARE] if j == last else full if j < last else 0
         if item >= 0:
             if share < full:
                 active[item].planned = share

@@ -66,19 +66,25 @@ SHORTEST = BUSY + 1  # duration of the smallest batch, s
 LAST = SHORTEST + 1  # duration of the last batch, s
 SUM_LOG_OUTPUT = LAST + 1  # over all arrivals: log of the output expected then
 PROMPT_TIME = SUM_LOG_OUTPUT + 1  # what a prompt token adds to the shortest batch, s
-PROMPT_RATIO = PROMPT_TIME + 1  # the same over what a decode adds
-FIRST_DUE = PROMPT_RATIO + 1  # when the first of the next tokens of active requests is due, s
-SCORES = FIRST_DUE + 1
-# By request: scores, outputs still to come, what is added to the score from outside, when the next token is due (inf:
-# no deadline, or it cannot be met), the score without what the deadline adds, and the time that may pass between tokens
-# (-inf: an objective has been missed, NaN: there was no token when this was looked at); n numbers each. Then, of the
-# list of active requests, the scores and when their next tokens are due, in order; A numbers each.
+FIRST_DUE = PROMPT_TIME + 1  # when the first of the next tokens of active requests is due, s
+DECODE_WORTH = FIRST_DUE + 1  # what a decode was worth at the last ranking, on average
+SCORES = DECODE_WORTH + 1
+# By request: scores and what is added to them from outside, n numbers each; and notes, four of each request side by
+# side, as they are needed together. Then, of the list of active requests, the scores and when their next tokens are
+# due, in order, after a ranking the time that may pass between tokens; and the scores of the list of prompts; A numbers
+# each.
+
+DUE, BASE, GAP, OUTPUT, NOTES = range(5)
+"""What is noted of a request: when the next token is due (inf: no deadline, or it cannot be met); the score without
+what the deadline adds; the time that may pass between tokens (-inf: an objective has been missed, NaN: there was no
+token when this was looked at); and the output still to come."""
 
 # Whole numbers. How many requests have finished, when to learn next, how many have arrived,
 # whether any of these has a deadline, decisions since deadlines of the queue were looked at, and how many pressed then;
 # whether lengths are known; of the list of active requests the one in the last slot, whether the dues are beside it,
-# and how many scores have been renewed since it was in order; whether the front of a queue is out of order; how many of
-# the list are items of the batch, of how many items, how many of these run, and how many tokens of the last one.
+# and how many scores have been renewed since it was in order; whether the front of a queue is out of order; whether
+# this is a boundary between rankings; how many of the list are items of the batch, how many enter with it, of how many
+# items, how many of these run, and how many tokens of the last one.
 (
     SEEN,
     NEXT,
@@ -91,11 +97,13 @@ SCORES = FIRST_DUE + 1
     DUES_LISTED,
     RENEWED,
     OUT_OF_ORDER,
+    BETWEEN,
     NUM_TAKEN,
+    NUM_ENTERING,
     NUM_ITEMS,
     NUM_RUN,
     LAST_SHARE,
-) = range(15)
+) = range(17)
 # Counts by group and bin.
 TOKEN_COUNTS = LAST_SHARE + 1
 RATIO_COUNTS = TOKEN_COUNTS + GROUPS * TOKEN_BINS
@@ -103,25 +111,19 @@ TOKEN_CENSORED = RATIO_COUNTS + GROUPS * RATIO_BINS
 RATIO_CENSORED = TOKEN_CENSORED + GROUPS * TOKEN_BINS
 STANDING = RATIO_CENSORED + GROUPS * RATIO_BINS
 # Behind the queue of waiting requests that time does not press (2 n + 3): that of those it does (2 n + 3), a list of
-# active ones in order (1 + A), items of the batch (2 A), slots by request (n).
+# active ones in order (1 + A), one of those with prompt left (1 + A), items of the batch (A), slots by request (n).
 
 
 @jit_inline
-def dues_at(view: RuleView) -> Any:
-    """Return the place in ``memory.reals`` of when the next tokens are due, by request."""
-    return SCORES + 3 * view.requests.shape[0]
+def outside_at(view: RuleView) -> Any:
+    """Return the place in ``memory.reals`` of what is added to the scores from outside, by request."""
+    return SCORES + view.requests.shape[0]
 
 
 @jit_inline
-def bases_at(view: RuleView) -> Any:
-    """Return the place in ``memory.reals`` of the scores without what deadlines add, by request."""
-    return SCORES + 4 * view.requests.shape[0]
-
-
-@jit_inline
-def gaps_at(view: RuleView) -> Any:
-    """Return the place in ``memory.reals`` of the time that may pass between tokens, by request."""
-    return SCORES + 5 * view.requests.shape[0]
+def notes_of(view: RuleView, i: int) -> Any:
+    """Return the place in ``memory.reals`` of what is noted of a request: DUE, BASE, GAP and OUTPUT."""
+    return SCORES + 2 * view.requests.shape[0] + NOTES * i
 
 
 @jit_inline
@@ -134,6 +136,12 @@ def listed_scores_at(view: RuleView) -> Any:
 def listed_dues_at(view: RuleView) -> Any:
     """Return the place in ``memory.reals`` of when the next tokens of the listed requests are due, in order."""
     return listed_scores_at(view) + view.active.shape[0]
+
+
+@jit_inline
+def prompt_scores_at(view: RuleView) -> Any:
+    """Return the place in ``memory.reals`` of the scores of listed requests with prompt left, in order."""
+    return listed_dues_at(view) + view.active.shape[0]
 
 
 @jit_inline
@@ -155,12 +163,18 @@ def list_at(view: RuleView) -> Any:
 
 
 @jit_inline
+def prompts_at(view: RuleView) -> Any:
+    """Return the place in ``memory.state`` of the length of the list of requests with prompt left; ids follow."""
+    return list_at(view) + 1 + view.active.shape[0]
+
+
+@jit_inline
 def items_at(view: RuleView) -> Any:
     """Return the place in ``memory.state`` of the items of the batch."""
-    return list_at(view) + 1 + view.active.shape[0]
+    return prompts_at(view) + 1 + view.active.shape[0]
 
 
 @jit_inline
 def slots_at(view: RuleView) -> Any:
     """Return the place in ``memory.state`` of the slots of the listed requests, by id."""
-    return items_at(view) + 2 * view.active.shape[0]
+    return items_at(view) + view.active.shape[0]

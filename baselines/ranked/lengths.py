@@ -95,13 +95,17 @@ def gittins_costs(reals: Any, hazards: int, costs: int, edges: int, bins: int) -
     """
     # Unsigned whole numbers: no index is counted from the end.
     n, surviving, best = np.uint64(bins), np.uint64(STEPS), np.uint64(costs)
-    spent, done = surviving + n, surviving + n + n
+    spent, done, first = surviving + n, surviving + n + n, 0
     for start in range(bins):
         b = np.uint64(start)
         reals[surviving + b], reals[spent + b], reals[done + b], reals[best + b] = 1.0, 0.0, 0.0, math.inf
     for c in range(bins):
         hazard, width = reals[hazards + c], reals[edges + c + 1] - reals[edges + c]
-        for start in range(np.uint64(c + 1)):
+        while (
+            first < c and reals[surviving + np.uint64(first)] < 1e-3
+        ):  # the earlier the start, the fewer are left
+            first += 1
+        for start in range(np.uint64(first), np.uint64(c + 1)):
             b = np.uint64(start)
             before = reals[surviving + b]
             ending = before * hazard

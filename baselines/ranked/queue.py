@@ -38,6 +38,10 @@ def queue_length(view: RuleView, memory: RuleMemory, at: int) -> Any:
     return memory.state[at] + memory.state[front_of(view, at)]
 
 
+LONGEST = 128
+"""Requests at the front of a queue at most; beyond it half of them go back to the heap."""
+
+
 @jit
 def queue_add(view: RuleView, memory: RuleMemory, at: int, i: int) -> None:
     """Add a request, which has a score; during a walk among those that it has not passed."""
@@ -46,12 +50,21 @@ def queue_add(view: RuleView, memory: RuleMemory, at: int, i: int) -> None:
     if count == 0 or not ranked_before(reals, SCORES, i, state[front + count]):
         ranked_push(state, at, reals, SCORES, i)
         return
-    k = count
-    while k > passed and ranked_before(reals, SCORES, i, state[front + k]):
-        state[front + k + 1] = state[front + k]
-        k -= 1
+    k, span = passed, count - passed
+    while span > 0:  # look for its place
+        half = span >> 1
+        if ranked_before(reals, SCORES, i, state[front + k + half + 1]):
+            span = half
+        else:
+            k, span = k + half + 1, span - half - 1
+    for j in range(count, k, -1):
+        state[front + j + 1] = state[front + j]
     state[front + k + 1] = i
     state[front] = count + 1
+    if count >= LONGEST and passed == 0:
+        while state[front] > LONGEST // 2:
+            ranked_push(state, at, reals, SCORES, state[front + state[front]])
+            state[front] -= 1
     if k > 0 and ranked_before(reals, SCORES, i, state[front + k]):
         state[OUT_OF_ORDER] = 1
 

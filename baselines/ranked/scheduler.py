@@ -9,13 +9,18 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines.ranked.active import as_listed
+from kvgym.baselines.ranked.active import certain_memory, ranks_now
 from kvgym.baselines.ranked.batching import carry_out, rank
 from kvgym.baselines.ranked.layout import (
+    BASE,
+    BETWEEN,
     DEADLINES,
+    DUE,
     FIRST_DUE,
     FIRST_RATIO,
-    HIDDEN,
+    GAP,
+    NOTES,
+    OUTPUT,
     PRESSED,
     RATIO_BINS,
     RATIO_EDGES,
@@ -27,9 +32,7 @@ from kvgym.baselines.ranked.layout import (
     TOKEN_EDGES,
     TOKENS_PER_OCTAVE,
     UNSEEN,
-    bases_at,
-    dues_at,
-    gaps_at,
+    notes_of,
 )
 from kvgym.baselines.ranked.lengths import learn, notice_arrival, notice_finished
 from kvgym.baselines.ranked.scoring import (
@@ -40,6 +43,7 @@ from kvgym.baselines.ranked.scoring import (
     press,
     rate_request,
     rate_slot,
+    rebase_slot,
 )
 from kvgym.baselines.ranked.waiting import (
     add_waiting,
@@ -70,8 +74,11 @@ from kvgym.policy import (
 )
 from kvgym.simulator.compiled import uncompiled
 
-RENEWED_EVERY = 4
-"""Tokens of output after which the score of an active request is renewed."""
+OFTEN, SELDOM = 4, 16
+"""Batches after which scores of active requests are renewed: of those early in their output, and of all."""
+
+EARLY = 32
+"""Output tokens below which a request is early in its output."""
 
 QUEUE_SHARE = 8
 """Waiting requests per decision, on average, whose deadlines are looked at."""
@@ -86,6 +93,9 @@ def renew(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
         memory: what it remembers.
         everybody: else only those without a score, which is NaN.
     """
+    if memory.state[BETWEEN] == 1:  # it is to tell at once
+        memory.state[BETWEEN] = 0
+        rate_active(view, memory, everybody)
     for k in range(view.worker.num_active):
         if everybody or math.isnan(memory.reals[SCORES + view.active[k].request_id]):
             rate_slot(view, memory, k)
@@ -94,16 +104,12 @@ def renew(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
 
 
 @jit_inline
-def rests(view: RuleView, memory: RuleMemory, slot: Any) -> bool:
-    """Return whether a decode was not in the last batch, so that its score, but for deadlines, would be the same.
-
-    The network sees what else has changed.
-    """
-    late = (
-        slot.last_token_time < view.worker.last_batch_end
-        and slot.num_output_tokens > slot.num_delivered_tokens
-    )
-    return bool(late and memory.params[HIDDEN] == 0.0)
+def rate_new(view: RuleView, memory: RuleMemory) -> None:
+    """Score the active requests that the last decision admitted, which come last and have none: NaN."""
+    k = view.worker.num_active - 1
+    while k >= 0 and math.isnan(memory.reals[SCORES + view.active[k].request_id]):
+        rate_slot(view, memory, k)
+        k -= 1
 
 
 @jit_inline
@@ -113,53 +119,50 @@ def rate_active(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
     Most decodes had their last token at the same time, and there are few objectives: what the last two deadlines add is
     at hand.
     """
-    w, reals, timed, known = view.worker, memory.reals, memory.state[DEADLINES] == 1, as_listed(view, memory)
-    dues, gaps, bases = dues_at(view), gaps_at(view), bases_at(view)
+    w, reals, timed = view.worker, memory.reals, memory.state[DEADLINES] == 1
+    often, seldom = w.iteration % OFTEN == 0, w.iteration % SELDOM == 0
+    if not (everybody or often or timed):
+        return
     asked = other_asked = math.nan
     added = due = other_added = other_due = 0.0
-    renewed, soonest = 0, math.inf
+    soonest = math.inf
     for k in range(w.num_active):
         slot = view.active[k]
         i, left = slot.request_id, slot.num_prefill_left
-        new = not known and math.isnan(reals[SCORES + i])
-        turn = slot.num_output_tokens % RENEWED_EVERY == 0 and not rests(view, memory, slot)
-        if everybody or new or left > 0 or turn:
-            rate_slot(view, memory, k)
-            renewed += 0 if new else 1
-        elif timed:
-            gap = reals[gaps + i]
-            if math.isnan(gap):
-                press(view, memory, slot, i)
-            elif gap < math.inf:
-                wanted = slot.last_token_time + gap if slot.max_token_gap <= gap else -math.inf
-                if wanted != asked:
-                    asked, added, due, other_asked, other_added, other_due = (
-                        other_asked,
-                        other_added,
-                        other_due,
-                        asked,
-                        added,
-                        due,
-                    )
-                    if wanted != asked:
-                        asked = wanted
-                        added, due = added_until(view, memory, slot, wanted)
-                reals[SCORES + i], reals[dues + i] = reals[bases + i] + added, due
-            renewed += 1
-        if timed:
-            soonest = min(soonest, reals[dues + i])
-    memory.state[RENEWED] += renewed
+        notes = notes_of(view, i)
+        if everybody or (often and (seldom or left > 0 or slot.num_output_tokens < EARLY)):
+            rebase_slot(view, memory, k)
+            reals[SCORES + i] = reals[notes + BASE]
+        if not timed:
+            continue
+        gap = reals[notes + GAP]
+        if left > 0 or math.isnan(gap):
+            press(view, memory, slot, i)
+            soonest = min(soonest, reals[notes + DUE])
+        elif gap < math.inf:
+            wanted = slot.last_token_time + gap if slot.max_token_gap <= gap else -math.inf
+            if wanted != asked and wanted != other_asked:
+                other_asked, other_added, other_due = asked, added, due
+                asked = wanted
+                added, due = added_until(view, memory, slot, wanted)
+            # No branches: nobody can tell which of the two comes next.
+            same = wanted == asked
+            gained, until = added if same else other_added, due if same else other_due
+            soonest = until if until < soonest else soonest
+            reals[SCORES + i], reals[notes + DUE] = reals[notes + BASE] + gained, until
+    memory.state[RENEWED] = 1
     reals[FIRST_DUE] = soonest
 
 
 @jit_inline
 def rate_all(view: RuleView, memory: RuleMemory) -> None:
-    """Bring the scores up to date: of who has come, and of active requests at every fourth token.
+    """Bring the scores up to date: of who has come, and of active requests after every 4 or 16 batches.
 
     All are renewed where lengths have been learned anew. Deadlines change scores with time: what they add is reckoned
-    at every decision for active requests, and for 8 waiting ones per decision on average.
+    at every decision for active requests, and for 8 waiting ones per decision on average. Where very many are active,
+    all of them are ranked at some of the boundaries only, see :func:`~.active.ranks_now`, unless memory is too tight.
     """
-    state, w, n = memory.state, view.worker, view.requests.shape[0]
+    state, w = memory.state, view.worker
     observe_moment(view, memory)
     fresh = notice_finished(view, memory)
     if fresh:
@@ -168,7 +171,7 @@ def rate_all(view: RuleView, memory: RuleMemory) -> None:
     for j in range(w.num_queued):
         i = view.queued[j]
         rate_request(view, memory, i)
-        notice_arrival(memory, view.requests[i], memory.reals[SCORES + n + i])
+        notice_arrival(memory, view.requests[i], memory.reals[notes_of(view, i) + OUTPUT])
         add_waiting(view, memory, i)
     state[UNSEEN] += 1
     if fresh:
@@ -176,7 +179,12 @@ def rate_all(view: RuleView, memory: RuleMemory) -> None:
         note_pressing(view, memory)
     elif state[DEADLINES] == 1 and state[UNSEEN] > state[PRESSED] // QUEUE_SHARE:
         press_queue(view, memory)
-    rate_active(view, memory, fresh)
+    rate_new(view, memory)
+    state[BETWEEN] = 0
+    if fresh or ranks_now(view) or certain_memory(view) > view.problem.kv_capacity:
+        rate_active(view, memory, fresh)
+    else:
+        state[BETWEEN] = 1
 
 
 @jit_inline
@@ -204,7 +212,8 @@ class Ranked(CompiledPolicy):
 
     It makes use of predicted lengths, intervals, classes and objectives where requests carry them, and of nothing
     else; hazards are learned from completions, see :mod:`kvgym.baselines.ranked.lengths`. Scores of active
-    requests are renewed at every fourth token, see :func:`rate_all`.
+    requests are renewed after some batches, see :func:`rate_all`, and from 128 active requests on only some boundaries
+    rank all of them, so that a decision does not take longer for more of them.
     """
 
     info = PolicyInfo(
@@ -378,12 +387,14 @@ def empty_memory(params: NDArray[np.float64], max_requests: int) -> RuleMemory:
     """
     # At most; in a cluster those of the worker with the most memory are everybody's.
     places = max(1, max_requests)
-    reals = np.zeros(SCORES + 6 * max_requests + 2 * places)
-    reals[SCORES + 3 * max_requests : SCORES + 4 * max_requests] = np.inf
+    reals = np.zeros(SCORES + 6 * max_requests + 3 * places)
+    reals[FIRST_DUE] = np.inf
+    notes = SCORES + 2 * max_requests
+    reals[notes + DUE : notes + NOTES * max_requests : NOTES] = np.inf
     for at, bins, first, per_octave in (
         (TOKEN_EDGES, TOKEN_BINS, 1.0, TOKENS_PER_OCTAVE),
         (RATIO_EDGES, RATIO_BINS, FIRST_RATIO, RATIOS_PER_OCTAVE),
     ):
         reals[at + 1 : at + bins + 1] = first * 2.0 ** (np.arange(1, bins + 1) / per_octave)
-    state = np.zeros(STANDING + 7 + 5 * max_requests + 3 * places, np.int64)
+    state = np.zeros(STANDING + 8 + 5 * max_requests + 3 * places, np.int64)
     return rule_memory(params, state=state, reals=reals)

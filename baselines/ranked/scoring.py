@@ -9,8 +9,11 @@ import numpy as np
 
 from kvgym.baselines.ranked.layout import (
     ATTAINED,
+    BASE,
     BUSY,
+    DUE,
     FOOTPRINT,
+    GAP,
     GATE,
     GATE_BUSY,
     HELD,
@@ -18,9 +21,9 @@ from kvgym.baselines.ranked.layout import (
     LAST,
     LOST,
     NETWORK,
+    OUTPUT,
     PRESSURE,
     PROMPT,
-    PROMPT_RATIO,
     PROMPT_TIME,
     SCORES,
     SHORTEST,
@@ -28,9 +31,8 @@ from kvgym.baselines.ranked.layout import (
     URGENT,
     WAITING_BIAS,
     WAITING_PRESSURE,
-    bases_at,
-    dues_at,
-    gaps_at,
+    notes_of,
+    outside_at,
 )
 from kvgym.baselines.ranked.lengths import mean_log_output, output_to_come
 from kvgym.kernels import RuleMemory, RuleView, jit, jit_inline
@@ -76,17 +78,23 @@ def decode_seconds(view: RuleView, number: int, context: int) -> Any:
 
 @jit
 def observe_moment(view: RuleView, memory: RuleMemory) -> None:
-    """Note what scores need of the worker: how many wait, how long batches take, and what tokens add to them."""
+    """Note what scores need of the worker: how many wait, how long batches take, and what a prompt token adds."""
     w, reals = view.worker, memory.reals
     if reals[SHORTEST] == 0.0:
         reals[SHORTEST] = max(decode_seconds(view, 1, 1), 1e-9)
         reals[PROMPT_TIME] = (prompt_seconds(view, SAMPLE_PROMPT) - reals[SHORTEST]) / SAMPLE_PROMPT
-    context = w.kv_tokens // max(w.num_active, 1) + 1
-    decode_time = (decode_seconds(view, SAMPLE_DECODES, context) - reals[SHORTEST]) / (SAMPLE_DECODES - 1)
-    reals[PROMPT_RATIO] = min(reals[PROMPT_TIME] / decode_time, 10.0) if decode_time > 0.0 else 1.0
     reals[LAST] = max(w.batch_duration, reals[SHORTEST])
     reals[BUSY] = 1.0 - reals[SHORTEST] / reals[LAST]
-    reals[PRESSURE] = math.log(1.0 + w.num_waiting / (1.0 + w.num_active))
+    reals[PRESSURE] = math.log(1.0 + w.num_waiting / (1.0 + w.num_active)) if w.num_waiting > 0 else 0.0
+
+
+@jit
+def prompt_ratio(view: RuleView, memory: RuleMemory) -> Any:
+    """Return what a prompt token adds to a batch over what a decode with their usual context does."""
+    w, reals = view.worker, memory.reals
+    context = w.kv_tokens // max(w.num_active, 1) + 1
+    decode_time = (decode_seconds(view, SAMPLE_DECODES, context) - reals[SHORTEST]) / (SAMPLE_DECODES - 1)
+    return min(reals[PROMPT_TIME] / decode_time, 10.0) if decode_time > 0.0 else 1.0
 
 
 @jit
@@ -168,8 +176,8 @@ def press(view: RuleView, memory: RuleMemory, row: Any, request_id: int) -> None
 
     That is inf without a deadline, or if it cannot be met. Noted is also the time that may pass between its tokens.
     """
-    reals, request = memory.reals, view.requests[request_id]
-    score, gap = reals[bases_at(view) + request_id], request.tbt_slo
+    reals, request, notes = memory.reals, view.requests[request_id], notes_of(view, request_id)
+    score, gap = reals[notes + BASE], request.tbt_slo
     if has_objective(request):
         due = deadline_of(view, row, request)
         if math.isnan(row.last_token_time):
@@ -178,8 +186,8 @@ def press(view: RuleView, memory: RuleMemory, row: Any, request_id: int) -> None
             gap = -math.inf
         added, due = added_until(view, memory, row, due)
         score += added
-        reals[dues_at(view) + request_id] = due
-    reals[SCORES + request_id], reals[gaps_at(view) + request_id] = score, gap
+        reals[notes + DUE] = due
+    reals[SCORES + request_id], reals[notes + GAP] = score, gap
 
 
 @jit_inline
@@ -269,7 +277,7 @@ def base_of(
 ) -> Any:
     """Return the base of a score: what is added from outside, its weighted terms, and what the network adds."""
     terms = terms_of(memory, row, output, waiting)
-    base = memory.reals[SCORES + 2 * view.requests.shape[0] + request_id] + weighted(memory, terms)
+    base = memory.reals[outside_at(view) + request_id] + weighted(memory, terms)
     if memory.params[HIDDEN] > 0.0:
         request = view.requests[request_id]
         base += network_score(memory, features_of(view, memory, row, request, output, waiting, terms))
@@ -312,22 +320,29 @@ def kept_out(memory: RuleMemory, output: float) -> bool:
 
 
 @jit_inline
-def _rate(view: RuleView, memory: RuleMemory, row: Any, i: int, waiting: bool) -> None:
-    """Write output to come, base and score of a request."""
-    n = view.requests.shape[0]
-    output = output_to_come(view, memory, row, i)
-    memory.reals[SCORES + n + i] = output
-    memory.reals[bases_at(view) + i] = base_of(view, memory, row, i, output, waiting)
-    press(view, memory, row, i)
+def _rebase(view: RuleView, memory: RuleMemory, row: Any, i: int, waiting: bool) -> None:
+    """Write output to come and base of a request."""
+    notes, output = notes_of(view, i), output_to_come(view, memory, row, i)
+    memory.reals[notes + OUTPUT] = output
+    memory.reals[notes + BASE] = base_of(view, memory, row, i, output, waiting)
 
 
 @jit
 def rate_request(view: RuleView, memory: RuleMemory, i: int) -> None:
     """Write output to come, base and score of a waiting request."""
-    _rate(view, memory, view.requests[i], i, True)
+    row = view.requests[i]
+    _rebase(view, memory, row, i, True)
+    press(view, memory, row, i)
+
+
+@jit
+def rebase_slot(view: RuleView, memory: RuleMemory, k: int) -> None:
+    """Write output to come and base of an active request."""
+    _rebase(view, memory, view.active[k], view.active[k].request_id, False)
 
 
 @jit
 def rate_slot(view: RuleView, memory: RuleMemory, k: int) -> None:
     """Write output to come, base and score of an active request."""
-    _rate(view, memory, view.active[k], view.active[k].request_id, False)
+    rebase_slot(view, memory, k)
+    press(view, memory, view.active[k], view.active[k].request_id)

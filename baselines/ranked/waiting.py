@@ -11,12 +11,13 @@ import math
 from typing import Any
 
 from kvgym.baselines.ranked.layout import (
+    DUE,
     OUT_OF_ORDER,
     PRESSED,
     SCORES,
     STANDING,
     UNSEEN,
-    dues_at,
+    notes_of,
     pressing_at,
 )
 from kvgym.baselines.ranked.queue import (
@@ -36,7 +37,7 @@ from kvgym.kernels import UNKNOWN, WAITING, RuleMemory, RuleView, jit, jit_inlin
 @jit_inline
 def presses(view: RuleView, memory: RuleMemory, i: int) -> bool:
     """Return whether a waiting request had a deadline that could be met when this was last looked at."""
-    return bool(memory.reals[dues_at(view) + i] < math.inf)
+    return bool(memory.reals[notes_of(view, i) + DUE] < math.inf)
 
 
 @jit_inline

@@ -198,48 +198,70 @@ def ranked_forget(heap: Any, at: int, ranks: Any, base: int, item: int) -> bool:
 
 
 # A list in order, with ranks side by side that move with their items: ``items[at + k]`` has rank ``ranks[base + k]``.
+# Some functions put items aside meanwhile: to ``items[aside]`` and what follows, their ranks to ``ranks[ranks_aside]``.
+
+_RUN = 8
+"""Items of a list that are brought into order one by one, before they are merged with others."""
 
 
 @jit_inline
-def ranked_sink(items: Any, at: int, ranks: Any, base: int, k: int, gap: int = 1) -> int:
-    """Move the k-th item before those ``gap`` places apart that it comes before, one by one; returns how many."""
+def ranked_sink(items: Any, at: int, ranks: Any, base: int, k: int) -> int:
+    """Move the k-th item before those that it comes before, one by one; returns how many these are."""
     item, rank, place = items[at + k], ranks[base + k], k
-    while place >= gap:
-        other = ranks[base + place - gap]
-        if rank > other or (rank == other and item > items[at + place - gap]):
+    while place > 0:
+        other = ranks[base + place - 1]
+        if rank > other or (rank == other and item > items[at + place - 1]):
             break
-        items[at + place], ranks[base + place] = items[at + place - gap], other
-        place -= gap
+        items[at + place], ranks[base + place] = items[at + place - 1], other
+        place -= 1
     items[at + place], ranks[base + place] = item, rank
-    return (k - place) // gap
+    return k - place
 
 
 @jit
-def ranked_sort(items: Any, at: int, count: int, ranks: Any, base: int) -> None:
-    """Bring items into order that may be in none: Shell's sort with Knuth's gaps."""
-    gap = 1
-    while gap < count // 9:
-        gap = 3 * gap + 1
-    while gap > 0:
-        for k in range(gap, count):
-            ranked_sink(items, at, ranks, base, k, gap)
-        gap //= 3
+def ranked_merge(
+    items: Any, at: int, ranks: Any, base: int, known: int, count: int, aside: int, ranks_aside: int
+) -> None:
+    """Bring ``count`` items into order of which the first ``known`` are, and the others are: these go aside meanwhile.
+
+    It goes from the last to the first.
+    """
+    i, j = known - 1, count - known - 1
+    if i >= 0 and j >= 0:
+        rank, other = ranks[base + i], ranks[base + known]
+        if rank < other or (rank == other and items[at + i] < items[at + known]):
+            return
+    for k in range(count - known):
+        items[aside + k], ranks[ranks_aside + k] = items[at + known + k], ranks[base + known + k]
+    k = count - 1
+    while i >= 0 and j >= 0:
+        rank, other = ranks[base + i], ranks[ranks_aside + j]
+        item, another = items[at + i], items[aside + j]
+        later = rank > other or (rank == other and item > another)
+        items[at + k], ranks[base + k] = item if later else another, rank if later else other
+        i, j, k = i - (1 if later else 0), j - (0 if later else 1), k - 1
+    while j >= 0:
+        items[at + j], ranks[base + j] = items[aside + j], ranks[ranks_aside + j]
+        j -= 1
 
 
 @jit
-def ranked_insert(items: Any, at: int, ranks: Any, base: int, k: int) -> None:
-    """Move the k-th item to its place among those before it, which are in order and may be many."""
-    item, rank = items[at + k], ranks[base + k]
-    place, span = 0, k
-    while span > 0:
-        half = span >> 1
-        other = ranks[base + place + half]
-        if rank > other or (rank == other and item > items[at + place + half]):
-            place += half + 1
-            span -= half + 1
-        else:
-            span = half
-    while k > place:
-        items[at + k], ranks[base + k] = items[at + k - 1], ranks[base + k - 1]
-        k -= 1
-    items[at + k], ranks[base + k] = item, rank
+def ranked_sort(items: Any, at: int, count: int, ranks: Any, base: int, aside: int, ranks_aside: int) -> None:
+    """Bring items into order that may be in none: short runs, merged in pairs; half of them go aside meanwhile."""
+    for start in range(0, count, _RUN):
+        for k in range(1, min(_RUN, count - start)):
+            ranked_sink(items, at + start, ranks, base + start, k)
+    width = _RUN
+    while width < count:
+        for start in range(0, count - width, 2 * width):
+            ranked_merge(
+                items,
+                at + start,
+                ranks,
+                base + start,
+                width,
+                min(2 * width, count - start),
+                aside,
+                ranks_aside,
+            )
+        width *= 2

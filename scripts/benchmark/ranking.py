@@ -1,9 +1,11 @@
 """What ``ranked`` takes per iteration beside Sarathi-Serve, by load, hardware and what requests carry.
 
-Both in turn on the same requests, process CPU time, medians. Sarathi-Serve has 128 active requests at most, and looks
-at none of them where all decode; ``ranked`` rates and orders all of them.
+All in turn on the same requests, process CPU time, medians. Sarathi-Serve has 128 active requests at most, and looks
+at none of them where all decode; a second one has as many as the memory has room for, as ``ranked`` does, which rates
+and orders them. Ratios are of the time per iteration to the first and to the second, and of the whole run to
+the first: where more are active, an iteration does more.
 
-    python scripts/benchmark/ranking.py             # about a minute
+    python scripts/benchmark/ranking.py             # about two minutes
     python scripts/benchmark/ranking.py --smoke     # seconds: shows that it runs, the figures mean nothing
     python scripts/benchmark/ranking.py --json out.json
 """
@@ -21,6 +23,7 @@ from kvgym.experiments.scenario import load_scenario
 from kvgym.workloads import make_workload
 from policies import M, chat, measure, print_row
 
+POLICIES = ("sarathi", "sarathi:max_batch_requests=1024", "ranked")
 Case = tuple[str, kvgym.System, kvgym.RequestTable]
 
 
@@ -45,12 +48,14 @@ def cases(n: int) -> Iterator[Case]:
             conversations(n, rate=rate, predictions=PREDICTIONS[NOISY]),
         )
     yield "Llama-2-70B, unknown, 20/s", large, conversations(n, rate=20, predictions=PREDICTIONS[UNKNOWN])
-    for rate in (30, 80):
-        yield (
-            f"Llama-3-8B, unknown, {rate}/s",
-            small,
-            conversations(n, rate=rate, predictions=PREDICTIONS[UNKNOWN]),
-        )
+    wide = load_scenario("a100-llama2-70b").override(hardware="llama2-70b-h100-tp4").make_system()
+    unknown = {"predictions": PREDICTIONS[UNKNOWN]}
+    for rate in (30, 45, 80, 120):
+        yield f"Llama-3-8B, unknown, {rate}/s", small, conversations(n, rate=rate, **unknown)
+    yield "Llama-2-70B on 4 H100, unknown, 100/s", wide, conversations(n, rate=100, **unknown)
+    for rate in (45, 80):
+        table = conversations(n, rate=rate, classes=SLO_CLASSES, **unknown)
+        yield f"Llama-3-8B, objectives, {rate}/s", small, table
     base = load_scenario("slai-50")
     for rate in (1.5, 2.2):
         workload = {"preset": "slai-paying-50", "num_requests": n // 4, "rate": rate, "classes": SLO_CLASSES}
@@ -64,8 +69,8 @@ def cases(n: int) -> Iterator[Case]:
 
 
 def compare(name: str, system: kvgym.System, table: kvgym.RequestTable, repeats: int) -> dict[str, Any]:
-    """Time both schedulers in turn."""
-    runs: dict[str, list[dict[str, Any]]] = {"sarathi": [], "ranked": []}
+    """Time all schedulers in turn."""
+    runs: dict[str, list[dict[str, Any]]] = {policy: [] for policy in POLICIES}
     for policy in runs:
         measure(system, table.select(slice(0, 50)), policy, 1)  # compile
     for _ in range(repeats):
@@ -75,7 +80,10 @@ def compare(name: str, system: kvgym.System, table: kvgym.RequestTable, repeats:
     row |= {f"active, {policy}": found[0]["active"] for policy, found in runs.items()}
     for policy, found in runs.items():
         row[f"ns, {policy}"] = statistics.median(one["ns_per_iteration"] for one in found)
-    row["ratio"] = row["ns, ranked"] / row["ns, sarathi"]
+    first, second, ranked = (row[f"ns, {policy}"] for policy in POLICIES)
+    iterations = {policy: found[0]["iterations"] for policy, found in runs.items()}
+    row |= {"ratio": ranked / first, "ratio to the second": ranked / second}
+    row["ratio of runs"] = ranked * iterations["ranked"] / (first * iterations["sarathi"])
     return row
 
 
@@ -83,8 +91,10 @@ def main() -> None:
     """Run the benchmark."""
     options = command_line(__doc__).parse_args()
     n, repeats = (200, 1) if options.smoke else (10_000, 9)
-    print("| requests | active, sarathi | active, ranked | ns, sarathi | ns, ranked | ratio |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| requests | active, 1st | 2nd | ranked | ns, 1st | 2nd | ranked | ratio to 1st | to 2nd | of runs |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
     rows = []
     for case in cases(n):
         rows.append(compare(*case, repeats))

@@ -51,26 +51,26 @@ def test_one_request() -> None:
 
 
 def test_a_batch_stops_before_a_step_that_does_not_pay() -> None:
-    """Up to 8 tokens take 1 s, more take 10 s: 8, 8 and 4 tokens of a prompt of 20, then two decodes.
+    """Up to 32 tokens take 1 s, more take 10 s: 32, 32 and 16 tokens of a prompt of 80, then two decodes.
 
-    Eight tokens are worth 8 · 0.4 / 1, twenty 20 · 0.4 / 10^1.2. Where duration costs nothing all are run at once.
+    32 tokens are worth 32 · 0.4 / 1, all of them 80 · 0.4 / 10^1.2. Where duration costs nothing all are run at once.
     """
-    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
-    table = at_once([20], [3])
-    check(run(table, 30, batch_time=staircase), start=[0], first=[3], finish=[5])
-    check(run(table, 30, {"cost": 0.0}, batch_time=staircase), start=[0], first=[10], finish=[12])
+    staircase = PiecewiseBatchTime("tokens", [32, 33], [1, 10], 0.0)
+    table = at_once([80], [3])
+    check(run(table, 90, batch_time=staircase), start=[0], first=[3], finish=[5])
+    check(run(table, 90, {"cost": 0.0}, batch_time=staircase), start=[0], first=[10], finish=[12])
 
 
-@pytest.mark.parametrize(("capacity", "first"), [(24, 10), (9_931, 10), (9_932, 3), (100_000, 3)])
+@pytest.mark.parametrize(("capacity", "first"), [(90, 10), (9_931, 10), (9_932, 3), (100_000, 3)])
 def test_a_step_pays_or_not_by_the_memory_that_is_free(capacity: int, first: int) -> None:
     """The same prompt and steps with a power of 0.48 f / (f + 2,048), f tokens being free.
 
-    Eight tokens are worth 8, twenty 20 / 10^power: the same where the power is log10(2.5) and f 9,931.6. Where it is
+    32 tokens are worth 32, all of them 80 / 10^power: the same where the power is log10(2.5) and f 9,931.6. Where it is
     larger, the rest does not pay at once either.
     """
-    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
+    staircase = PiecewiseBatchTime("tokens", [32, 33], [1, 10], 0.0)
     weights = {"cost": 0.0, "cost_room": 0.48}
-    result = run(at_once([20], [3]), capacity, weights, batch_time=staircase)
+    result = run(at_once([80], [3]), capacity, weights, batch_time=staircase)
     check(result, start=[0], first=[first], finish=[first + 2])
 
 
@@ -78,47 +78,47 @@ def test_a_step_pays_or_not_by_the_memory_that_is_free(capacity: int, first: int
 def test_a_step_pays_or_not_by_how_many_wait(capacity: int, first: int) -> None:
     """As above with a power of 0.96 · 1 / 2 · f / (f + 2,048): one waits, nobody is active.
 
-    Where eight tokens come first, nobody waits after them: the power is 0, and the rest comes at once.
+    Where 32 tokens come first, nobody waits after them: the power is 0, and the rest comes at once.
     """
-    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
+    staircase = PiecewiseBatchTime("tokens", [32, 33], [1, 10], 0.0)
     weights = {"cost": 0.0, "cost_waiting": 0.96}
-    result = run(at_once([20], [3]), capacity, weights, batch_time=staircase)
+    result = run(at_once([80], [3]), capacity, weights, batch_time=staircase)
     check(result, start=[0], first=[first], finish=[first + 2])
 
 
 def first_tokens(capacity: int, **weights: float) -> list[float]:
-    """Return when two prompts, of 15 and of 20 tokens 5 s later, are done; batches above 8 tokens take 10 s."""
-    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
-    table = RequestTable.from_columns(arrival_time=[0.0, 5.0], prompt_len=[15, 20], output_len=[6, 1])
+    """Return when two prompts, of 60 and of 80 tokens 5 s later, are done; batches above 32 tokens take 10 s."""
+    staircase = PiecewiseBatchTime("tokens", [32, 33], [1, 10], 0.0)
+    table = RequestTable.from_columns(arrival_time=[0.0, 5.0], prompt_len=[60, 80], output_len=[6, 1])
     weights |= {"cost": 0.0, "growth": 0.0, "gate": 100.0}
     weights |= {"prefill_value": 10.0, "prefill_pressure": 0.0, "prefill_room": 0.0}
     return run(table, capacity, weights, batch_time=staircase).requests["first_token_time"].tolist()
 
 
-@pytest.mark.parametrize(("weight", "first"), [(0.61, 20), (0.62, 13)])
+@pytest.mark.parametrize(("weight", "first"), [(0.58, 20), (0.59, 13)])
 def test_the_more_are_active_the_more_a_long_batch_costs(weight: float, first: int) -> None:
-    """As below with a power of weight · log(2): all of the prompt is worth as much as a part where it is 0.426.
+    """As below with a power of weight · log(2): all of the prompt is worth as much as a part where it is 0.405.
 
     The first prompt meets nobody, a power of 0, and comes at once, by 10 s.
     """
-    assert first_tokens(100, cost_active=weight)[1] == first
+    assert first_tokens(200, cost_active=weight)[1] == first
 
 
 @pytest.mark.parametrize(("least", "first"), [(0.39, 10), (0.4, 3)])
 def test_the_power_has_a_floor(least: float, first: int) -> None:
-    """As above: eight tokens are worth more from a power of log10(2.5) = 0.398 on."""
-    staircase = PiecewiseBatchTime("tokens", [8, 9], [1, 10], 0.0)
+    """As above: 32 tokens are worth more from a power of log10(2.5) = 0.398 on."""
+    staircase = PiecewiseBatchTime("tokens", [32, 33], [1, 10], 0.0)
     weights = {"cost": 0.1, "cost_room": -4.0, "cost_least": least}
-    result = run(at_once([20], [3]), 9_931, weights, batch_time=staircase)
+    result = run(at_once([80], [3]), 9_931, weights, batch_time=staircase)
     check(result, start=[0], first=[first], finish=[first + 2])
 
 
-@pytest.mark.parametrize(("capacity", "first"), [(11_710, 15), (11_730, 8)])
+@pytest.mark.parametrize(("capacity", "first"), [(8_770, 15), (8_800, 8)])
 def test_memory_that_others_hold_is_not_free(capacity: int, first: int) -> None:
-    """A prompt token is worth 10 · 9 / 512 · 63 / 9 = 1.23 decodes, and somebody who decodes holds 16 tokens or more.
+    """A prompt token is worth 10 · 9 / 512 · 63 / 9 = 1.23 decodes, and somebody who decodes holds 61 tokens or more.
 
-    A batch of 8 is worth 1 + 7 · 1.23 = 9.6, all of the prompt 25.6 / 10^power, the power being 0.5 f / (f + 2,048):
-    the same where f is 11,702. The prompt of 20 comes at once, in 10 s, or in parts of 7, 7 and 6.
+    A batch of 32 is worth 1 + 31 · 1.23 = 39.1, all of the prompt 99.4 / 10^power, the power being 0.5 f / (f + 2,048):
+    the same where f is 8,717. The prompt of 80 comes at once, in 10 s, or in parts of 31, 31 and 18.
     """
     assert first_tokens(capacity, cost_room=0.5) == [2.0, first]
 
@@ -126,8 +126,9 @@ def test_memory_that_others_hold_is_not_free(capacity: int, first: int) -> None:
 @pytest.mark.parametrize(
     ("step", "batch"),
     [
-        *((size, size) for size in (8, 16, 64, 96, 480, 512, 576, 960, 1024, 1280, 1536, 7936, 8192)),
-        *((size - 1, before) for size, before in ((16, 8), (96, 64), (576, 512), (1280, 1024), (8192, 7936))),
+        *((size, size) for size in (32, 64, 128, 256, 384, 896, 1024, 1536, 2048, 7680, 8192)),
+        *((size - 1, before) for size, before in ((64, 32), (128, 64), (384, 256), (1536, 1024))),
+        (8191, 7680),
         (9000, 8192),
     ],
 )

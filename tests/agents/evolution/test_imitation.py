@@ -124,7 +124,10 @@ def test_every_worker_of_a_cluster_teaches():
 
 
 def test_what_can_be_known_is_learned():
-    """Without predictions the prompt tells the length: the network sees it, and the ranking gets better."""
+    """Without predictions the prompt tells the length: the network sees it, and the ranking gets better.
+
+    On average over twelve services that it was not fitted to: they are short, and the gain differs.
+    """
     known = Services(**LONG_ANSWERS_TO_SHORT_QUESTIONS)
     how = Imitation(services=8, every=20, requests=12)
     rule = {"growth": 0.0}  # no room by lengths that are reckoned without the network
@@ -134,12 +137,14 @@ def test_what_can_be_known_is_learned():
     assert (report.services, report.lessons > report.moments > 100) == (8, True)
     assert "of 8 services; " in str(report)
     assert "not fitted to" in str(report)
-    for seed in (100, 101, 102):
-        latency = [
+    logs = []
+    for seed in range(100, 112):
+        without, with_network = (
             measure(known.draw(seed), "ranked", own, ["e2e_latency_mean"]).metrics["e2e_latency_mean"]
             for own in (rule, {**rule, "hidden": UNITS, "network": numbers})
-        ]
-        assert latency[1] < 0.97 * latency[0]
+        )
+        logs.append(math.log(with_network / without))
+    assert np.mean(logs) < math.log(0.97)
 
 
 def test_equal_seeds_give_equal_bits():

@@ -45,7 +45,7 @@ def weights_of(**given):
 def scores(env):
     """Return the scores of the requests, and what is added to them."""
     reals, n = env.episodes.slots[0].block["rule_reals"], len(env.tables.requests)
-    return reals[SCORES : SCORES + n].copy(), reals[SCORES + 2 * n : SCORES + 3 * n].copy()
+    return reals[SCORES : SCORES + n].copy(), reals[SCORES + n : SCORES + 2 * n].copy()
 
 
 def test_weights_by_hand(requests_of):

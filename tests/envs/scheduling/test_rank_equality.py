@@ -56,6 +56,8 @@ SCENARIOS = {
         "system": {"progress_on_evict": "kept"},
     },
     "slots": {"scenario": "mc-sf-model-2", "num_requests": 60},
+    "many": {"workload": LITTLE, "rate": 2000.0, "kv_capacity": 60_000},
+    "many with objectives": {"workload": CLASSES, "rate": 2000.0, "kv_capacity": 60_000},
 }
 
 
@@ -117,12 +119,19 @@ def test_the_schedule_is_that_of_ranked(kind, options, scenario, weights):
 
 
 def test_the_scenarios_tell_weights_and_information_apart():
-    """Other weights, or less information, give another schedule; some evict; else equality would say little."""
+    """Other weights, or less information, give another schedule; some evict, and many are active at once in some.
+
+    Else equality would say little.
+    """
     evicted = 0
     for scenario, arguments in SCENARIOS.items():
         full = informed({"num_requests": 250} | arguments, {})
         env = ServingEnv(action="rank", **full)
         default = play(env, action_for("rank", {}, env.config)).requests
+        if scenario.startswith("many"):
+            table = env.episodes.workload.sample(5)
+            log = kvgym.simulate(env.episodes.system, table, ranked_with({}), log=True).log
+            assert log["num_active"].max() > 128
         other = play(env, action_for("rank", OTHER, env.config)).requests
         assert not np.array_equal(default["finish_time"], other["finish_time"])
         evicted += int(default["num_evictions"].sum())
@@ -134,10 +143,12 @@ def test_the_scenarios_tell_weights_and_information_apart():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("scenario", ["objectives", "evictions"])
+@pytest.mark.parametrize("scenario", ["objectives", "evictions", "many"])
 def test_scalar_vector_and_plain_python_are_equal(kind, scenario, equal):
     """Under random actions, which change at every step."""
     arguments = informed({"num_requests": 30, **SCENARIOS[scenario]}, {})
+    if scenario == "many":
+        arguments |= {"num_requests": 135, "workload": LITTLE | {"limits": {"max_total_len": 25}}}
     arguments |= {"action": kind, "hold": 3, "queue_window": 4, "active_window": 5}
     vector = ServingVectorEnv(2, **arguments)
     alone = [ServingEnv(compiled=compiled, **arguments) for compiled in (True, True, False)]

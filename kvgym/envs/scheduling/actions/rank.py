@@ -84,7 +84,7 @@ def apply_weights(where: Any, action: Any) -> int:
 @jit_inline
 def add_to_score(memory: RuleMemory, n: int, i: int, added: float) -> None:
     """Note what is added to the score of a request from now on, and take its score away, to be reckoned anew."""
-    memory.reals[SCORES + 2 * n + i] = added
+    memory.reals[SCORES + n + i] = added
     memory.reals[SCORES + i] = math.nan
 
 

@@ -17,9 +17,12 @@ from kvgym.baselines.ranked.batching import carry_out, rank
 from kvgym.baselines.ranked.layout import (
     BUSY,
     FOOTPRINT,
+    OUTPUT,
     PRESSURE,
     SCORES,
     SEEN,
+    notes_of,
+    outside_at,
 )
 from kvgym.baselines.ranked.lengths import generated, mean_log_output
 from kvgym.baselines.ranked.scheduler import rate_all
@@ -81,9 +84,9 @@ def around(x: float, scale: float) -> Any:
 @jit_inline
 def write_row(view: RuleView, memory: RuleMemory, row: Any, i: int, out: Any, at: int) -> None:
     """Write what the rule makes of a request; ``row`` is its slot, or its request where it waits."""
-    reals, n = memory.reals, view.requests.shape[0]
-    mean, output = mean_log_output(memory), reals[SCORES + n + i]
-    score = reals[SCORES + i] - reals[SCORES + 2 * n + i]
+    reals = memory.reals
+    mean, output = mean_log_output(memory), reals[notes_of(view, i) + OUTPUT]
+    score = reals[SCORES + i] - reals[outside_at(view) + i]
     slack, lost = urgency(view, memory, row, view.requests[i])
     out[at] = around(score - (1.0 + memory.params[FOOTPRINT]) * mean, 4.0)
     out[at + 1] = around(math.log(output) - mean, 1.0)
