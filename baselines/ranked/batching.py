@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from kvgym.baselines.ranked.active import (
     MANY,
     certain_memory,
@@ -108,7 +106,7 @@ def prompt_worth(view: RuleView, memory: RuleMemory) -> Any:
 def number_below(reals: Any, start: int, end: int, limit: float) -> int:
     """Return how many of some real numbers are below a limit."""
     below = 0
-    for j in range(np.uint64(start), np.uint64(end)):  # not negative: no index is counted from the end
+    for j in range(start, end):
         below += 1 if reals[j] < limit else 0
     return below
 

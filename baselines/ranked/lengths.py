@@ -93,28 +93,22 @@ def gittins_costs(reals: Any, hazards: int, costs: int, edges: int, bins: int) -
 
     Each is a minimum over where to stop; the inner loop takes a step towards it for all starts at once, as vectors.
     """
-    # Unsigned whole numbers: no index is counted from the end.
-    n, surviving, best = np.uint64(bins), np.uint64(STEPS), np.uint64(costs)
-    spent, done, first = surviving + n, surviving + n + n, 0
-    for start in range(bins):
-        b = np.uint64(start)
-        reals[surviving + b], reals[spent + b], reals[done + b], reals[best + b] = 1.0, 0.0, 0.0, math.inf
+    surviving, spent, done, first = STEPS, STEPS + bins, STEPS + 2 * bins, 0
+    for b in range(bins):
+        reals[surviving + b], reals[spent + b], reals[done + b], reals[costs + b] = 1.0, 0.0, 0.0, math.inf
     for c in range(bins):
         hazard, width = reals[hazards + c], reals[edges + c + 1] - reals[edges + c]
-        while (
-            first < c and reals[surviving + np.uint64(first)] < 1e-3
-        ):  # the earlier the start, the fewer are left
+        while first < c and reals[surviving + first] < 1e-3:  # the earlier the start, the fewer are left
             first += 1
-        for start in range(np.uint64(first), np.uint64(c + 1)):
-            b = np.uint64(start)
+        for b in range(first, c + 1):
             before = reals[surviving + b]
             ending = before * hazard
             service = reals[spent + b] + (before - 0.5 * ending) * width
             ended = reals[done + b] + ending
             cost = service / (ended if ended > 0.0 else 1.0)
-            better = (before >= 1e-3) & (ended > 0.0) & (cost < reals[best + b])
+            better = (before >= 1e-3) & (ended > 0.0) & (cost < reals[costs + b])
             reals[surviving + b], reals[spent + b], reals[done + b] = before - ending, service, ended
-            reals[best + b] = cost if better else reals[best + b]
+            reals[costs + b] = cost if better else reals[costs + b]
     reals[costs + bins] = reals[costs + bins - 1]
 
 

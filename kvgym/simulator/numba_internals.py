@@ -66,6 +66,7 @@ def surprise() -> str | None:
             (flag, "forceinline"),
             (cgutils, "create_struct_proxy"),
             (cgutils, "do_boundscheck"),
+            (arrayobj, "fix_integer_index"),
             (arrayobj, "make_array"),
             (arrayobj, "populate_array"),
             (function_type, "_get_wrapper_address"),
@@ -115,6 +116,34 @@ WITHOUT_COUNTING: dict[str, Any] = {"_nrt": False} if SURPRISE is None else {}
 INTO_CALLERS: dict[str, Any] = {"forceinline": True} if SURPRISE is None else {}
 """Options by which machine code of a helper is put into that of its callers."""
 
+
+_OWN = "_ZN5kvgym"
+"""How the names of functions of this package begin in machine code, and those of no other package."""
+
+
+def take_indices_as_they_are() -> None:
+    """Let functions of this package take the indices of arrays as they are: none counts from the end.
+
+    Elsewhere Numba looks whether an index is below 0, and adds the length then, which takes a fifth of the time of code
+    that goes through tables. In functions of others, such as policies, an index counts from the end as in Python. The
+    checked build reports an index below 0 in those of this package, see :mod:`kvgym.simulator.debug`.
+    """
+    if SURPRISE is not None:
+        return
+    from numba.np import arrayobj as typed
+
+    arrayobj: Any = typed
+    usual = arrayobj.fix_integer_index
+
+    def fix_integer_index(context: Any, builder: Any, kind: Any, index: Any, size: Any) -> Any:
+        if not builder.function.name.startswith(_OWN):
+            return usual(context, builder, kind, index, size)
+        return context.cast(builder, index, kind, types.intp)
+
+    arrayobj.fix_integer_index = fix_integer_index
+
+
+take_indices_as_they_are()
 
 _LINEAR_ALGEBRA = "scipy.linalg.cython_blas"
 

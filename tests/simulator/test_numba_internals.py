@@ -21,6 +21,7 @@ from kvgym.simulator import numba_internals
 from kvgym.simulator.addresses import function_at, function_handle, view_at
 from kvgym.simulator.code_cache import cache_dir
 from kvgym.simulator.compiled import jit, uncompiled
+from kvgym.simulator.debug import CHECKED
 from kvgym.simulator.tables import LOAD
 
 SIGNATURE = types.float64(types.float64[::1], types.int64)
@@ -42,6 +43,7 @@ def test_another_version_is_a_surprise(version, monkeypatch):
 @pytest.mark.parametrize(
     ("place", "name", "told"),
     [
+        (arrayobj, "fix_integer_index", "numba.np.arrayobj has no fix_integer_index"),
         (arrayobj, "populate_array", "numba.np.arrayobj has no populate_array"),
         (cpu.CPUTargetOptions, "_nrt", None),
         (function_type, "_get_jit_address", "numba.experimental.function_type has no _get_jit_address"),
@@ -89,6 +91,39 @@ def test_compiled_code_counts_no_references():
 
     assert "NRT_incref" not in compiled_with(**numba_internals.WITHOUT_COUNTING)
     assert "NRT_" in compiled_with()  # or the line above would prove nothing
+
+
+def behind_the_first(module):
+    """Return a function, as if of this module, that reads and writes an array whose first number is not its own."""
+
+    def function(numbers, k):
+        part = numbers[1:]
+        part[k] += 1.0
+        return part[k]
+
+    function.__module__ = module
+    return jit(function)
+
+
+@pytest.mark.parametrize("module", ["kvgym.simulator.engine", "kvgym.baselines.mc_sf", "kvgym"])
+def test_own_code_takes_indices_as_they_are(module):
+    """A fifth of the time goes into counting from the end elsewhere; the checked build reports what is outside."""
+    function, numbers = behind_the_first(module), np.arange(4.0)
+    if CHECKED:
+        with pytest.raises(IndexError):
+            function(numbers, -1)
+    else:
+        assert function(numbers, -1) == 1.0  # the one before the part
+        assert numbers.tolist() == [1, 1, 2, 3]
+    assert function(numbers, 2) == 4.0
+
+
+@pytest.mark.parametrize("module", ["kvgym_policies", "kvgymnasium.policies", "my.kvgym", __name__])
+def test_in_code_of_others_indices_count_from_the_end(module):
+    function, numbers = behind_the_first(module), np.arange(4.0)
+    assert function(numbers, -1) == 4.0
+    assert function(numbers, -3) == 2.0
+    assert numbers.tolist() == [0, 2, 2, 4]
 
 
 def read(addresses, n):
