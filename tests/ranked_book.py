@@ -88,7 +88,10 @@ class RankedBook(Policy):
 
     def look(self) -> None:
         """Bring what is known of each request up to date."""
-        self.waiting, self.running, self.joined = list[Job](), list[Job](), list(self.evicted)
+        for i in self.view.left.tolist():
+            self.jobs.pop(i, None)  # it may be back, as a new one
+        self.waiting, self.running = list[Job](), list[Job]()
+        self.joined = [job for job in self.evicted if job.id in self.jobs]
         for rows, active in ((self.view.waiting, False), (self.view.active, True)):
             state = (rows.num_prefill_left, rows.num_output_tokens, rows.num_kv_tokens, rows.num_evictions)
             for k, i in enumerate(rows.request_id.tolist()):

@@ -15,6 +15,7 @@ from kvgym.baselines.ranked.layout import (
     EVICT_KV,
     GAP,
     LAST_LISTED,
+    NUM_GAPS,
     RENEWED,
     SCORES,
     list_at,
@@ -140,6 +141,14 @@ def drop_gone(view: RuleView, memory: RuleMemory, leaving: int) -> int:
     return present
 
 
+@jit
+def forget_active(view: RuleView, memory: RuleMemory) -> None:
+    """Take out of the list whom a router has taken away, at once: they may be back, as new ones, before a ranking."""
+    drop_gone(view, memory, 0)
+    count = memory.state[list_at(view)]
+    memory.state[LAST_LISTED] = view.active[count - 1].request_id if count > 0 else UNKNOWN
+
+
 @jit_inline
 def list_new(view: RuleView, memory: RuleMemory, present: int, leaving: int) -> None:
     """Put who is new behind the list: active requests from slot ``present`` on, unless they leave again."""
@@ -181,7 +190,7 @@ def list_active(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> N
         present = drop_gone(view, memory, leaving)
     known = state[first - 1]
     list_new(view, memory, present, leaving)
-    if state[RENEWED] > 0:
+    if state[RENEWED] == 1:
         order_known(view, memory, known)
     state[RENEWED] = 0
     count = state[first - 1]
@@ -213,7 +222,8 @@ def list_gaps(view: RuleView, memory: RuleMemory) -> None:
     """
     state, reals = memory.state, memory.reals
     listed, first = listed_dues_at(view), list_at(view) + 1
-    for j in range(state[first - 1]):
+    state[NUM_GAPS] = state[first - 1]
+    for j in range(state[NUM_GAPS]):
         notes = notes_of(view, state[first + j])
         reals[listed + j] = reals[notes + GAP] if reals[notes + DUE] < math.inf else math.inf
 

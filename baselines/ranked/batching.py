@@ -30,6 +30,7 @@ from kvgym.baselines.ranked.layout import (
     LAST_SHARE,
     LATE,
     NUM_ENTERING,
+    NUM_GAPS,
     NUM_ITEMS,
     NUM_RUN,
     NUM_TAKEN,
@@ -122,7 +123,7 @@ def number_late(view: RuleView, memory: RuleMemory, seconds: float, taken: int) 
     reals, end = memory.reals, view.worker.clock + seconds
     if memory.state[BETWEEN] == 1:
         gaps = listed_dues_at(view)
-        return number_below(reals, gaps, gaps + memory.state[list_at(view)], seconds)
+        return number_below(reals, gaps, gaps + memory.state[NUM_GAPS], seconds)
     if end + reals[SHORTEST] <= reals[FIRST_DUE]:
         return 0
     dues = list_dues(view, memory)

@@ -71,8 +71,8 @@ DECODE_WORTH = FIRST_DUE + 1  # what a decode was worth at the last ranking, on 
 SCORES = DECODE_WORTH + 1
 # By request: scores and what is added to them from outside, n numbers each; and notes, four of each request side by
 # side, as they are needed together. Then, of the list of active requests, the scores and when their next tokens are
-# due, in order, after a ranking the time that may pass between tokens; and the scores of the list of prompts; A numbers
-# each.
+# due, in order, after a ranking the time that may pass between tokens; and the scores of the list of prompts, where a
+# ranking has room to merge lists; A numbers each.
 
 DUE, BASE, GAP, OUTPUT, NOTES = range(5)
 """What is noted of a request: when the next token is due (inf: no deadline, or it cannot be met); the score without
@@ -82,9 +82,9 @@ token when this was looked at); and the output still to come."""
 # Whole numbers. How many requests have finished, when to learn next, how many have arrived,
 # whether any of these has a deadline, decisions since deadlines of the queue were looked at, and how many pressed then;
 # whether lengths are known; of the list of active requests the one in the last slot, whether the dues are beside it,
-# and how many scores have been renewed since it was in order; whether the front of a queue is out of order; whether
-# this is a boundary between rankings; how many of the list are items of the batch, how many enter with it, of how many
-# items, how many of these run, and how many tokens of the last one.
+# how many times between tokens, and whether scores have been renewed since it was in order; whether the front of a
+# queue is out of order; whether this is a boundary between rankings; how many of the list are items of the batch, how
+# many enter with it, of how many items, how many of these run, and how many tokens of the last one.
 (
     SEEN,
     NEXT,
@@ -95,6 +95,7 @@ token when this was looked at); and the output still to come."""
     CERTAIN,
     LAST_LISTED,
     DUES_LISTED,
+    NUM_GAPS,
     RENEWED,
     OUT_OF_ORDER,
     BETWEEN,
@@ -103,7 +104,7 @@ token when this was looked at); and the output still to come."""
     NUM_ITEMS,
     NUM_RUN,
     LAST_SHARE,
-) = range(17)
+) = range(18)
 # Counts by group and bin.
 TOKEN_COUNTS = LAST_SHARE + 1
 RATIO_COUNTS = TOKEN_COUNTS + GROUPS * TOKEN_BINS
@@ -140,7 +141,7 @@ def listed_dues_at(view: RuleView) -> Any:
 
 @jit_inline
 def prompt_scores_at(view: RuleView) -> Any:
-    """Return the place in ``memory.reals`` of the scores of listed requests with prompt left, in order."""
+    """Return the place in ``memory.reals`` of the scores of active requests with prompt left, in order."""
     return listed_dues_at(view) + view.active.shape[0]
 
 

@@ -1,4 +1,4 @@
-"""Waiting requests by score: the front in order, as far as a walk has ever come, and a heap of those behind it.
+"""Waiting requests by score: the front in order, as far as the last walks came, and a heap of those behind it.
 
 A walk looks at the first ones and passes them; who is admitted leaves when it is over. So nobody is taken out of the
 heap, and put back, at every decision. In ``memory.state``, from ``at``: length and ids of the heap (1 + n), length and
@@ -39,7 +39,7 @@ def queue_length(view: RuleView, memory: RuleMemory, at: int) -> Any:
 
 
 LONGEST = 128
-"""Requests at the front of a queue at most; beyond it half of them go back to the heap."""
+"""Requests at the front of a queue from which on, with the next one that is added to it, most go back to the heap."""
 
 
 @jit

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.baselines.ranked.active import certain_memory, ranks_now
+from kvgym.baselines.ranked.active import certain_memory, forget_active, ranks_now
 from kvgym.baselines.ranked.batching import carry_out, rank
 from kvgym.baselines.ranked.layout import (
     BASE,
@@ -88,18 +88,20 @@ QUEUE_SHARE = 8
 def renew(view: RuleView, memory: RuleMemory, everybody: bool) -> None:
     """Renew scores between :func:`rate_all` and the decision: something that they are made of has changed.
 
+    All are ranked at this boundary then, as it is to tell at once.
+
     Args:
         view: what the rule sees.
         memory: what it remembers.
         everybody: else only those without a score, which is NaN.
     """
-    if memory.state[BETWEEN] == 1:  # it is to tell at once
-        memory.state[BETWEEN] = 0
-        rate_active(view, memory, everybody)
     for k in range(view.worker.num_active):
         if everybody or math.isnan(memory.reals[SCORES + view.active[k].request_id]):
             rate_slot(view, memory, k)
-            memory.state[RENEWED] += 1
+            memory.state[RENEWED] = 1
+    if memory.state[BETWEEN] == 1:
+        memory.state[BETWEEN] = 0
+        rate_active(view, memory, False)
     rate_queue(view, memory, everybody)
 
 
@@ -159,7 +161,7 @@ def rate_all(view: RuleView, memory: RuleMemory) -> None:
     """Bring the scores up to date: of who has come, and of active requests after every 4 or 16 batches.
 
     All are renewed where lengths have been learned anew. Deadlines change scores with time: what they add is reckoned
-    at every decision for active requests, and for 8 waiting ones per decision on average. Where very many are active,
+    at every ranking for active requests, and for 8 waiting ones per decision on average. Where very many are active,
     all of them are ranked at some of the boundaries only, see :func:`~.active.ranks_now`, unless memory is too tight.
     """
     state, w = memory.state, view.worker
@@ -167,7 +169,9 @@ def rate_all(view: RuleView, memory: RuleMemory) -> None:
     fresh = notice_finished(view, memory)
     if fresh:
         learn(view, memory)
-    forget_waiting(view, memory)
+    if w.num_left > 0:
+        forget_waiting(view, memory)
+        forget_active(view, memory)
     for j in range(w.num_queued):
         i = view.queued[j]
         rate_request(view, memory, i)
@@ -213,7 +217,7 @@ class Ranked(CompiledPolicy):
     It makes use of predicted lengths, intervals, classes and objectives where requests carry them, and of nothing
     else; hazards are learned from completions, see :mod:`kvgym.baselines.ranked.lengths`. Scores of active
     requests are renewed after some batches, see :func:`rate_all`, and from 128 active requests on only some boundaries
-    rank all of them, so that a decision does not take longer for more of them.
+    rank all of them, so that decisions do not take as much longer as there are more.
     """
 
     info = PolicyInfo(

@@ -55,9 +55,8 @@ def add_waiting(view: RuleView, memory: RuleMemory, i: int) -> None:
 @jit_inline
 def forget_waiting(view: RuleView, memory: RuleMemory) -> None:
     """Remove those that a router has taken away."""
-    if view.worker.num_left > 0:
-        queue_forget(view, memory, STANDING)
-        queue_forget(view, memory, pressing_at(view))
+    queue_forget(view, memory, STANDING)
+    queue_forget(view, memory, pressing_at(view))
 
 
 @jit

@@ -4,8 +4,7 @@
 iteration x runs, in allocated tokens. Entries are absolute in x, so the passing of time costs nothing;
 admitting adds a ramp, a staircase where blocks hold several tokens; ending earlier than predicted subtracts
 its rest. The buffer is two horizons long and shifts once a horizon. A check and an update are one loop each
-over the predicted length, on a slice of the buffer: an index into the whole of it could be negative as far as the
-compiler knows, and no SIMD code would come of the loop.
+over the predicted length, on a slice of the buffer, which ends where the buffer does.
 
 This answers inequality (5) of Jaillet et al., "Online Scheduling for LLM Inference with KV Cache
 Constraints", at every future iteration instead of at completion times only. The two agree: between

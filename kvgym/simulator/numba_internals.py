@@ -5,8 +5,8 @@ With :mod:`kvgym.simulator.helper_code` and :mod:`kvgym.simulator.kernel_code` t
 Numba promises nothing about them from one version to the next, and a mistake about them is no exception but wrong
 memory. So they are used with the versions they are known of, :data:`FIRST` to :data:`LAST`, and where the parts have
 the form that is expected here. Otherwise :data:`SURPRISE` says what is wrong, a warning tells it once, and kvgym does
-without them: reference counting stays on, machine code is kept where Numba chooses, and whatever finds arrays and
-functions by address (environments, clusters) runs as plain Python. Results are the same.
+without them: reference counting stays on, every index is looked at, machine code is kept where Numba chooses, and
+whatever finds arrays and functions by address (environments, clusters) runs as plain Python. Results are the same.
 
 When a version of Numba comes out: run ``tests/simulator/test_numba_internals.py`` with it, then all tests, and move
 :data:`LAST` and the upper bound in ``pyproject.toml``.

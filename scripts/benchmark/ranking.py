@@ -81,10 +81,10 @@ def compare(name: str, system: kvgym.System, table: kvgym.RequestTable, repeats:
     for policy, found in runs.items():
         row[f"ns, {policy}"] = statistics.median(one["ns_per_iteration"] for one in found)
     first, second, ranked = (row[f"ns, {policy}"] for policy in POLICIES)
-    iterations = {policy: found[0]["iterations"] for policy, found in runs.items()}
     row |= {"ratio": ranked / first, "ratio to the second": ranked / second}
+    iterations = {policy: found[0]["iterations"] for policy, found in runs.items()}
     row["ratio of runs"] = ranked * iterations["ranked"] / (first * iterations["sarathi"])
-    return row
+    return row | {f"iterations, {policy}": number for policy, number in iterations.items()}
 
 
 def main() -> None:
@@ -98,7 +98,7 @@ def main() -> None:
     rows = []
     for case in cases(n):
         rows.append(compare(*case, repeats))
-        print_row(rows[-1])
+        print_row({name: cell for name, cell in rows[-1].items() if not name.startswith("iterations")})
     write_json(options.json, {"rows": rows})
 
 

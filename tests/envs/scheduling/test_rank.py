@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvgym.baselines.ranked.layout import SCORES
+from kvgym.baselines.ranked.layout import BASE, BETWEEN, NOTES, SCORES
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.config import EnvConfig
@@ -119,6 +119,38 @@ def test_what_is_added_belongs_to_the_request_until_the_next_action(requests_of)
     np.testing.assert_allclose(after[[0, 2]], before[[0, 2]] - [0.25, 0.5], rtol=1e-12)
     env.step(np.zeros(5))
     assert not scores(env)[1].any()
+
+
+@pytest.mark.parametrize("objectives", [{}, {"ttft_slo": 3.0, "tbt_slo": 0.3}])
+def test_what_is_added_counts_at_once_between_rankings_of_many(objectives):
+    """Two environments in step, until one of them adds 5 to the score of an active request, and the other 1."""
+    service = {
+        "name": "only", "rate": 2000.0, **objectives, "prompt": {"kind": "uniform", "low": 20, "high": 40},
+        "output": {"kind": "uniform", "low": 20, "high": 100},
+    }  # fmt: skip
+    arguments = {
+        "num_requests": 250, "kv_capacity": 60_000, "workload": {"classes": [service]}, "information": ["slo"],
+    }  # fmt: skip
+    envs = [ServingEnv(action="rank_scores", **arguments) for _ in range(2)]
+    states = []
+    for env in envs:
+        env.reset(seed=0)
+        states.append(env.episodes.slots[0].block["rule_state"])
+    action = np.zeros(envs[0].action_space.shape)
+    while states[0][BETWEEN] == 0 or envs[0].view.iteration % 8 != 3:
+        for env in envs:
+            env.step(action)
+    assert len(envs[0].view.active) > 128
+    last = envs[0].view.active.request_id[-1]
+    bases = []
+    for env, state, added in zip(envs, states, (5.0, 1.0), strict=True):
+        action[envs[0].config.queue_window] = added
+        env.step(action)
+        assert state[BETWEEN] == 1  # again: no base has been renewed meanwhile
+        assert last in env.view.active.request_id
+        reals, n = env.episodes.slots[0].block["rule_reals"], len(env.tables.requests)
+        bases.append(reals[SCORES + 2 * n + NOTES * last + BASE])
+    assert bases[0] - bases[1] == pytest.approx(5.0 - 1.0)
 
 
 def test_features_by_hand(requests_of):

@@ -44,6 +44,10 @@ CLASSES = {
     ],
     "predictions": {"kind": "interval", "epsilon": 0.5},
 }  # fmt: skip
+HURRY = [
+    {"name": name, "weight": 0.5, "ttft_slo": ttft, "tbt_slo": tbt}
+    for name, ttft, tbt in (("paying", 5.0, 0.2), ("free", 30.0, 1.0))
+]
 SCENARIOS = {
     "noisy": {"scenario": "mc-sf-noisy", "rate": 24.0},
     "unknown": {"workload": {"preset": "lmsys", "predictions": {"kind": "none"}}, "rate": 24.0},
@@ -57,6 +61,7 @@ SCENARIOS = {
     },
     "slots": {"scenario": "mc-sf-model-2", "num_requests": 60},
     "many": {"workload": LITTLE, "rate": 2000.0, "kv_capacity": 60_000},
+    "many in a hurry": {"workload": LITTLE | {"classes": HURRY}, "rate": 2000.0, "kv_capacity": 60_000},
     "many with objectives": {"workload": CLASSES, "rate": 2000.0, "kv_capacity": 60_000},
 }
 
@@ -143,12 +148,14 @@ def test_the_scenarios_tell_weights_and_information_apart():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("scenario", ["objectives", "evictions", "many"])
+@pytest.mark.parametrize("scenario", ["objectives", "evictions", "many", "many in a hurry"])
 def test_scalar_vector_and_plain_python_are_equal(kind, scenario, equal):
     """Under random actions, which change at every step."""
     arguments = informed({"num_requests": 30, **SCENARIOS[scenario]}, {})
-    if scenario == "many":
-        arguments |= {"num_requests": 135, "workload": LITTLE | {"limits": {"max_total_len": 25}}}
+    many = scenario.startswith("many")
+    if many:
+        hurry = {"classes": HURRY} if scenario == "many in a hurry" else {}
+        arguments |= {"num_requests": 135, "workload": LITTLE | {"limits": {"max_total_len": 25}} | hurry}
     arguments |= {"action": kind, "hold": 3, "queue_window": 4, "active_window": 5}
     vector = ServingVectorEnv(2, **arguments)
     alone = [ServingEnv(compiled=compiled, **arguments) for compiled in (True, True, False)]
@@ -158,8 +165,9 @@ def test_scalar_vector_and_plain_python_are_equal(kind, scenario, equal):
     ]
     assert equal(seen, np.stack(first[:2]))
     vector.action_space.seed(0)
-    ended = [False] * 3
+    ended, most = [False] * 3, 0
     while not any(ended):
+        most = max(most, len(alone[0].view.active))
         actions = vector.action_space.sample() * (0.1 if kind == "rank_scores" else 1.0)
         found = vector.step(actions)
         steps = [env.step(action) for env, action in zip(alone, (*actions, actions[0]), strict=True)]
@@ -168,6 +176,7 @@ def test_scalar_vector_and_plain_python_are_equal(kind, scenario, equal):
         assert equal(steps[0], steps[2])
         ended = [s[2] or s[3] for s in steps]
     assert equal(alone[0].result().requests, alone[2].result().requests)
+    assert (most > 128) == many
 
 
 def test_an_episode_forgets_the_one_before():

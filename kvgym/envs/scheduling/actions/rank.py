@@ -6,7 +6,8 @@ their bounds. All scores are renewed when a weight changes.
 ``rank_scores`` is Box(Q + W) in [-10, 10], float64: what is added to the score of the request at each position of
 the queue window, then of the active window (0 = the latest activated), a lower score being better. It belongs to the
 request until the next action, wherever that goes; requests in neither window have 0, and a request with anything added,
-or no longer added, is scored anew. 0 everywhere is ``ranked`` with the environment's ``weights``.
+or no longer added, is scored anew. Whatever changes, all active requests are ranked at that iteration, however many
+there are. 0 everywhere is ``ranked`` with the environment's ``weights``.
 
 The rule decides at every iteration, whatever an action spans, and with equal weights, and as much ``information`` as
 the scheduler has, the schedule is that of :func:`kvgym.simulate`, bit for bit.
