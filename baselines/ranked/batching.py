@@ -146,13 +146,25 @@ def cost_power(view: RuleView, memory: RuleMemory) -> Any:
 
 
 @jit_inline
+def bounds_of_power(times: float, power: float) -> tuple[float, float]:
+    """Return what ``times`` to this power is at least and at most, for times ≥ 1 and powers from 1 to 2.
+
+    The series of x^p at 1 is too large up to the second term, and too small up to the third.
+    """
+    longer = times - 1.0
+    second = 0.5 * power * (power - 1.0) * longer * longer
+    most = 1.0 + power * longer + second
+    least = most + (power - 2.0) / 3.0 * longer * second
+    return least * (1.0 - 1e-9), most * (1.0 + 1e-9)
+
+
+@jit_inline
 def pays(
     memory: RuleMemory, value: float, seconds: float, best_value: float, best_seconds: float, power: float
 ) -> bool:
     """Return whether a batch is worth more than the best before it: its value over its duration to this power.
 
-    For most batches two bounds of the power tell: the series of x^p at 1 up to the second term is too large, and up to
-    the third too small, where a duration is x ≥ 1 times as long and the power p is from 1 to 2.
+    For most batches two bounds of the power tell.
 
     Args:
         memory: what the rule remembers.
@@ -165,13 +177,11 @@ def pays(
     if best_value == -math.inf:
         return True
     if 1.0 <= power <= 2.0 and best_value > 0.0 and seconds >= best_seconds:
-        longer, ratio = seconds / best_seconds - 1.0, value / best_value
-        second = 0.5 * power * (power - 1.0) * longer * longer
-        most = 1.0 + power * longer + second
-        least = most + (power - 2.0) / 3.0 * longer * second
-        if ratio > most * (1.0 + 1e-9):
+        ratio = value / best_value
+        least, most = bounds_of_power(seconds / best_seconds, power)
+        if ratio > most:
             return True
-        if ratio < least * (1.0 - 1e-9):
+        if ratio < least:
             return False
     shortest = memory.reals[SHORTEST]
     return value / (seconds / shortest) ** power > best_value / (best_seconds / shortest) ** power
@@ -179,16 +189,15 @@ def pays(
 
 @jit_inline
 def hopeless(value: float, seconds: float, best_value: float, best_seconds: float, power: float) -> bool:
-    """Return whether a batch is worth less than HOPELESS of the best; arguments and bounds as of :func:`pays`."""
+    """Return whether a batch is worth less than HOPELESS of the best; arguments as of :func:`pays`."""
     if best_value <= 0.0:
         return False
     ratio, times = value / best_value, seconds / best_seconds
     if 1.0 <= power <= 2.0 and times >= 1.0:
-        longer = times - 1.0
-        least = 1.0 + power * longer
-        if ratio < HOPELESS * least * (1.0 - 1e-9):
+        least, most = bounds_of_power(times, power)
+        if ratio < HOPELESS * least:
             return True
-        if ratio > HOPELESS * (least + 0.5 * power * (power - 1.0) * longer * longer) * (1.0 + 1e-9):
+        if ratio > HOPELESS * most:
             return False
     return ratio < HOPELESS * times**power
 
@@ -281,9 +290,8 @@ def rank(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
                     i = first_waiting(view, memory)
             if i != UNKNOWN and (here + entering == places or claim_of(view, requests[i]) > room):
                 i = UNKNOWN
-        limit = (
-            reals[SCORES + i] + bias if i != UNKNOWN else math.inf
-        )  # the waiting one comes before scores above
+        # The waiting one comes before active ones with scores above this.
+        limit = reals[SCORES + i] + bias if i != UNKNOWN else math.inf
         while plain and taken < staying and tokens + 1 < next_size and reals[scores + taken] <= limit:
             k = state[slot_of + state[listed + taken]]
             if active[k].num_prefill_left > 0:

@@ -25,6 +25,9 @@ from kvgym.kernels import (
     ranked_push,
 )
 
+LONGEST = 128
+"""Requests at the front of a queue from which on, with the next one that is added to it, most go back to the heap."""
+
 
 @jit_inline
 def passed_at(view: RuleView, at: int) -> Any:
@@ -36,10 +39,6 @@ def passed_at(view: RuleView, at: int) -> Any:
 def queue_length(view: RuleView, memory: RuleMemory, at: int) -> Any:
     """Return how many are in a queue."""
     return memory.state[at] + memory.state[front_of(view, at)]
-
-
-LONGEST = 128
-"""Requests at the front of a queue from which on, with the next one that is added to it, most go back to the heap."""
 
 
 @jit

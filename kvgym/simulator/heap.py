@@ -222,10 +222,7 @@ def ranked_sink(items: Any, at: int, ranks: Any, base: int, k: int) -> int:
 def ranked_merge(
     items: Any, at: int, ranks: Any, base: int, known: int, count: int, aside: int, ranks_aside: int
 ) -> None:
-    """Bring ``count`` items into order of which the first ``known`` are, and the others are: these go aside meanwhile.
-
-    It goes from the last to the first.
-    """
+    """Merge two lists: of ``count`` items the first ``known`` are in order, and so are the others, which go aside."""
     i, j = known - 1, count - known - 1
     if i >= 0 and j >= 0:
         rank, other = ranks[base + i], ranks[base + known]
@@ -254,14 +251,6 @@ def ranked_sort(items: Any, at: int, count: int, ranks: Any, base: int, aside: i
     width = _RUN
     while width < count:
         for start in range(0, count - width, 2 * width):
-            ranked_merge(
-                items,
-                at + start,
-                ranks,
-                base + start,
-                width,
-                min(2 * width, count - start),
-                aside,
-                ranks_aside,
-            )
+            both = min(2 * width, count - start)
+            ranked_merge(items, at + start, ranks, base + start, width, both, aside, ranks_aside)
         width *= 2

@@ -5,7 +5,7 @@ at none of them where all decode; a second one has as many as the memory has roo
 and orders them. Ratios are of the time per iteration to the first and to the second, and of the whole run to
 the first: where more are active, an iteration does more.
 
-    python scripts/benchmark/ranking.py             # about two minutes
+    python scripts/benchmark/ranking.py             # about half a minute
     python scripts/benchmark/ranking.py --smoke     # seconds: shows that it runs, the figures mean nothing
     python scripts/benchmark/ranking.py --json out.json
 """
