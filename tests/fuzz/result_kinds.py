@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
+import functools
 import json
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
+from script_folders import importing_from
 
 from fuzz.kinds import Kind, raw, refuse, written
 from kvgym.reading import shipped_texts
-
-REPRODUCE = Path(__file__).resolve().parents[2] / "scripts" / "reproduce"
 
 
 def journal_seeds() -> list[Any]:
@@ -87,11 +85,16 @@ def outcome_seeds() -> list[Any]:
     return [kept, raw(json.dumps(kept))]
 
 
+@functools.cache
+def kept_outcomes() -> Any:
+    """Return what reads the outcomes that reproductions keep."""
+    with importing_from("reproduce") as load:
+        return load("harness.store")
+
+
 def play_outcome(content: Any, folder: Path) -> None:
     """Take what a reproduction kept: what is damaged is run again."""
-    if str(REPRODUCE) not in sys.path:
-        sys.path.append(str(REPRODUCE))
-    store = importlib.import_module("harness.store")
+    store = kept_outcomes()
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
     found = store.load(written(folder, "outcome.json", data))
     if found is None:
