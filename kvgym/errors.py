@@ -23,6 +23,7 @@ __all__ = [
     "KVGymError",
     "KernelError",
     "LivelockError",
+    "NumbaVersionError",
     "OutOfBoundsError",
     "RunError",
     "TraceFormatError",
@@ -121,6 +122,10 @@ class UnknownNameError(ConfigError):
 
 class KernelError(KVGymError):
     """A kernel uses what there is not, or what compiled code cannot do."""
+
+
+class NumbaVersionError(KVGymError, ImportError):
+    """The installed Numba is none that kvgym runs with; the message names those that are."""
 
 
 class WorkloadError(KVGymError, ValueError):

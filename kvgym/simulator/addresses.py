@@ -16,7 +16,6 @@ from numba import types
 
 from kvgym.simulator.compiled import generated, jit_disabled
 from kvgym.simulator.numba_internals import (
-    SURPRISE,
     array_opener,
     fetcher,
     function_addresses,
@@ -31,7 +30,7 @@ def runs_compiled(wanted: bool) -> bool:
     Args:
         wanted: whether its user wants that.
     """
-    return wanted and not jit_disabled() and SURPRISE is None
+    return wanted and not jit_disabled()
 
 
 def view_at(dtype: Any, dimensions: int = 1) -> Any:

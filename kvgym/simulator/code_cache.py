@@ -26,7 +26,7 @@ from llvmlite import binding as _llvm
 
 from kvgym.errors import ConfigError
 from kvgym.simulator.debug import CHECKED
-from kvgym.simulator.numba_internals import SURPRISE, keep_code_by
+from kvgym.simulator.numba_internals import keep_code_by
 
 PACKAGE = Path(__file__).resolve().parent.parent
 _COMPILED_PARTS = (
@@ -73,7 +73,7 @@ def cache_dir() -> Path:
     Raises:
         ConfigError: nor can that.
     """
-    how = (CHECKED, _config.BOUNDSCHECK, SURPRISE)
+    how = (CHECKED, _config.BOUNDSCHECK)
     used = (sys.version, numba.__version__, np.__version__, _target(), how)
     digest = hashlib.sha256(repr(used).encode())
     for source in compiled_sources():

@@ -22,32 +22,12 @@ from numba.extending import intrinsic
 from kvgym.simulator.code_cache import cache_dir, compiled_once, expected_seconds
 from kvgym.simulator.compile_errors import kernel_error
 from kvgym.simulator.debug import CHECKED
-from kvgym.simulator.numba_internals import INTO_CALLERS, SURPRISE, WITHOUT_COUNTING, load_array_functions
+from kvgym.simulator.helper_code import helper
+from kvgym.simulator.kernel_code import machine_code
+from kvgym.simulator.numba_internals import FORCE_INLINE, load_array_functions
 
 _LOCK = threading.RLock()
 _config: Any = numba.config
-
-
-_untyped: Any = numba.njit  # the option _nrt is not in Numba's stubs
-
-
-def _njit(*signature: Any, **options: Any) -> Any:
-    return _untyped(*signature, **WITHOUT_COUNTING, **options)
-
-
-# Compiled functions only use arrays that the caller owns and allocate nothing. Numba's reference counting
-# (two atomic operations per array and call) would cost more than the simulation itself: it is off.
-
-
-if SURPRISE is None:
-    from kvgym.simulator.helper_code import helper
-    from kvgym.simulator.kernel_code import machine_code
-else:
-    machine_code = _njit
-
-    def helper(function: Callable[..., Any], **options: Any) -> Any:
-        """Return a function as compiled code calls it."""
-        return _njit(**options)(function)
 
 
 def jit(function: Callable[..., Any]) -> Any:
@@ -60,7 +40,7 @@ def jit_inline(function: Callable[..., Any]) -> Any:
 
     A named tuple of tables counts as many: a call that is not inlined copies it, seven words for each array.
     """
-    return helper(function, **INTO_CALLERS)
+    return helper(function, **FORCE_INLINE)
 
 
 def jit_expand(function: Callable[..., Any]) -> Any:

@@ -2,8 +2,8 @@
 
 Numba optimises every compiled function by itself and together with each of its callers, makes machine code of it, and
 wrappers to call it from Python and from C. Only kernels are called from outside; they take in all that they reach and
-optimise it as one. The rest would be in vain, and takes longer than what is used. This stands on inner parts of Numba,
-and is used where :mod:`kvgym.simulator.numba_internals` finds them as they are known.
+optimise it as one. The rest would be in vain, and takes longer than what is used. This depends on private APIs of Numba
+that :mod:`kvgym.simulator.numba_internals` checks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numba
 from numba.core import codegen, compiler, typed_passes
 from numba.core.compiler_machinery import register_pass
 
-from kvgym.simulator.numba_internals import WITHOUT_COUNTING
+from kvgym.simulator.numba_internals import NO_REFCOUNT
 
 _njit: Any = numba.njit  # untyped: options are not in Numba's stubs
 _register_pass: Any = register_pass
@@ -74,7 +74,7 @@ _Compiler = compiler_with(_Lowering)
 @functools.cache
 def _alone(function: Callable[..., Any]) -> Any:
     """Return a function compiled by itself."""
-    return _njit(**WITHOUT_COUNTING)(function)
+    return _njit(**NO_REFCOUNT)(function)
 
 
 def helper(function: Callable[..., Any], **options: Any) -> Any:
@@ -85,7 +85,7 @@ def helper(function: Callable[..., Any], **options: Any) -> Any:
         **options: of ``numba.njit``.
     """
     made = _njit(
-        **WITHOUT_COUNTING,
+        **NO_REFCOUNT,
         no_cpython_wrapper=True,
         no_cfunc_wrapper=True,
         pipeline_class=_Compiler,

@@ -6,8 +6,8 @@ code is as fast; results are the same, as no optimisation may change them.
 
 While Numba finds out types, most of its time goes into two things that need not take any: comparing settings of the
 compiler option by option wherever an operator is looked up, and trying all that an operator may mean again for operands
-that it has been tried for. :func:`quicker` saves both. This stands on inner parts of Numba, and is used where
-:mod:`kvgym.simulator.numba_internals` finds them as they are known.
+that it has been tried for. :func:`quicker` saves both. This depends on private APIs of Numba
+that :mod:`kvgym.simulator.numba_internals` checks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numba.core import codegen, targetconfig, typed_passes, types
 from numba.core.compiler_machinery import register_pass
 
 from kvgym.simulator.helper_code import compiler_with
-from kvgym.simulator.numba_internals import WITHOUT_COUNTING
+from kvgym.simulator.numba_internals import NO_REFCOUNT
 
 _njit: Any = numba.njit  # untyped: options are not in Numba's stubs
 _register_pass: Any = register_pass
@@ -147,6 +147,6 @@ def machine_code(signature: Any, **options: Any) -> Callable[[Callable[..., Any]
 
     def compiled(function: Callable[..., Any]) -> Any:
         with quicker():
-            return _njit(signature, **WITHOUT_COUNTING, pipeline_class=_Compiler, **options)(function)
+            return _njit(signature, **NO_REFCOUNT, pipeline_class=_Compiler, **options)(function)
 
     return compiled

@@ -1,12 +1,10 @@
-"""What of Numba's private parts the compiled core relies on.
+"""The private Numba APIs that the compiled core depends on.
 
 With :mod:`kvgym.simulator.helper_code` and :mod:`kvgym.simulator.kernel_code` this is all of it.
 
-Numba promises nothing about them from one version to the next, and a mistake about them is no exception but wrong
-memory. So they are used with the versions they are known of, :data:`FIRST` to :data:`LAST`, and where the parts have
-the form that is expected here. Otherwise :data:`SURPRISE` says what is wrong, a warning tells it once, and kvgym does
-without them: reference counting stays on, every index is looked at, machine code is kept where Numba chooses, and
-whatever finds arrays and functions by address (environments, clusters) runs as plain Python. Results are the same.
+Numba promises nothing about them from one version to the next, and a wrong assumption corrupts memory instead of
+raising an exception. So kvgym imports only with the versions that it was tested with, :data:`FIRST` to :data:`LAST`,
+and only where the APIs have the expected form; otherwise the import raises one clear error.
 
 When a version of Numba comes out: run ``tests/simulator/test_numba_internals.py`` with it, then all tests, and move
 :data:`LAST` and the upper bound in ``pyproject.toml``.
@@ -15,7 +13,6 @@ When a version of Numba comes out: run ``tests/simulator/test_numba_internals.py
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
@@ -26,19 +23,20 @@ import numba
 from llvmlite import ir
 from numba import types
 
+from kvgym.errors import NumbaVersionError
+
 FIRST, LAST = (0, 61), (0, 68)
-"""First and last series of Numba that the parts below are known of."""
+"""First and last series of Numba that kvgym runs with."""
 
 
-def surprise() -> str | None:
-    """Return what is not as known about the Numba that is installed, None if nothing is."""
+def incompatibility() -> str | None:
+    """Return what makes the installed Numba unusable for kvgym, None if nothing does."""
     try:
         series = tuple(int(part) for part in numba.__version__.split(".")[:2])
     except ValueError:
         series = (0, 0)
     if not FIRST <= series <= LAST:
-        known = " to ".join(".".join(map(str, end)) for end in (FIRST, LAST))
-        return f"its version is {numba.__version__}, and known are {known}"
+        return f"its version is {numba.__version__}"
     try:
         from numba.core import (
             caching,
@@ -100,20 +98,26 @@ def surprise() -> str | None:
     return None
 
 
-SURPRISE = surprise()
-if SURPRISE is not None:
-    warnings.warn(
-        f"kvgym does not know the inner parts of the installed Numba ({SURPRISE}). Results are right, but environments "
-        "and clusters run uncompiled, a hundred times as slow; install a version that kvgym asks for: "
-        f"pip install 'numba>={FIRST[0]}.{FIRST[1]},<{LAST[0]}.{LAST[1] + 1}'",
-        RuntimeWarning,
-        stacklevel=2,
-    )
+def check_numba() -> None:
+    """Check that the installed Numba is one that kvgym runs with.
 
-WITHOUT_COUNTING: dict[str, Any] = {"_nrt": False} if SURPRISE is None else {}
+    Raises:
+        NumbaVersionError: it is not.
+    """
+    found = incompatibility()
+    if found is not None:
+        wanted = f"numba>={FIRST[0]}.{FIRST[1]},<{LAST[0]}.{LAST[1] + 1}"
+        raise NumbaVersionError(
+            f"kvgym does not run with the installed Numba ({found}); install one that it does: pip install '{wanted}'"
+        )
+
+
+check_numba()
+
+NO_REFCOUNT: dict[str, Any] = {"_nrt": False}
 """Options of ``numba.njit`` by which compiled code counts no references, and can allocate nothing."""
 
-INTO_CALLERS: dict[str, Any] = {"forceinline": True} if SURPRISE is None else {}
+FORCE_INLINE: dict[str, Any] = {"forceinline": True}
 """Options by which machine code of a helper is put into that of its callers."""
 
 
@@ -128,8 +132,6 @@ def take_indices_as_they_are() -> None:
     that goes through tables. In functions of others, such as policies, an index counts from the end as in Python. The
     checked build reports an index below 0 in those of this package, see :mod:`kvgym.simulator.debug`.
     """
-    if SURPRISE is not None:
-        return
     from numba.np import arrayobj as typed
 
     arrayobj: Any = typed
@@ -155,7 +157,7 @@ def load_array_functions() -> None:
     longer than all that they need. So something else stands there meanwhile; code that multiplies matrices
     imports it where it is compiled.
     """
-    if SURPRISE is not None or _LINEAR_ALGEBRA in sys.modules or find_spec("scipy") is None:
+    if _LINEAR_ALGEBRA in sys.modules or find_spec("scipy") is None:
         return
     sys.modules[_LINEAR_ALGEBRA] = ModuleType(_LINEAR_ALGEBRA)
     try:
@@ -175,7 +177,6 @@ def array_opener(array: Any) -> Callable[..., Any]:
         from numba.np import arrayobj as typed
 
         arrayobj: Any = typed
-        _refuse_if_unknown()
         where, *shape = arguments
         data_type = context.get_data_type(array.dtype)
         size = context.get_constant(types.intp, context.get_abi_sizeof(data_type))
@@ -201,7 +202,6 @@ def function_maker(kind: Any) -> Callable[..., Any]:
         from numba.core import cgutils as typed
 
         cgutils: Any = typed
-        _refuse_if_unknown()
         pointer = context.get_value_type(types.voidptr)
         out = cgutils.create_struct_proxy(kind)(context, builder)
         out.c_addr = builder.inttoptr(arguments[0], pointer)
@@ -223,12 +223,6 @@ def fetcher(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     return context.get_dummy_value()
 
 
-def _refuse_if_unknown() -> None:
-    """Generate no code that would depend on parts that are not as known."""
-    if SURPRISE is not None:
-        raise NotImplementedError(f"this needs inner parts of Numba that are not as known: {SURPRISE}")
-
-
 def function_addresses(function: Any, signature: Any) -> tuple[int, int]:
     """Return the addresses that a first-class function of a signature consists of: for C, and for compiled code."""
     from numba.experimental import function_type as typed
@@ -246,13 +240,12 @@ def keep_code_by(locator: type[Any]) -> None:
     Args:
         locator: a class with ``from_function``, ``get_cache_path``, ``get_source_stamp`` and ``get_disambiguator``.
     """
-    if SURPRISE is None:
-        from numba.core import caching as typed
+    from numba.core import caching as typed
 
-        caching: Any = typed
-        base = caching.CompileResultCacheImpl
-        found = type(locator.__name__, (locator, caching._CacheLocator), {})
-        base._locator_classes = [found, *base._locator_classes]
+    caching: Any = typed
+    base = caching.CompileResultCacheImpl
+    found = type(locator.__name__, (locator, caching._CacheLocator), {})
+    base._locator_classes = [found, *base._locator_classes]
 
 
 def check_bounds() -> None:
@@ -262,8 +255,6 @@ def check_bounds() -> None:
     """
     config: Any = numba.config
     config.BOUNDSCHECK = 1  # helpers that others compile are meant, too
-    if SURPRISE is not None:
-        return
     from numba.core import cgutils as typed
 
     cgutils: Any = typed
