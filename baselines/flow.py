@@ -36,6 +36,7 @@ from kvgym.kernels import (
     RuleView,
     admit,
     admit_while_fits,
+    empty_profile,
     evict,
     evict_latest,
     first_tokens,
@@ -416,9 +417,8 @@ class AMin(CompiledPolicy):
         """Return the profile, with two heaps and the predictions behind the scalars."""
         state = np.zeros(HEAP + 2 + 3 * system.max_requests, np.int64)
         state[BLOCKED_ID] = UNKNOWN
-        # A request whose predicted memory exceeds the capacity is never admitted, so that bounds the look-ahead.
-        horizon = min(system.kv_capacity, max(system.max_predicted_len, _LONGEST_HORIZON))
-        return rule_memory(self.params(system), state=state, profile=np.zeros(2 * (horizon + 2), np.int32))
+        profile = empty_profile(max(system.max_predicted_len, _LONGEST_HORIZON), system.kv_capacity)
+        return rule_memory(self.params(system), state=state, profile=profile)
 
     def blocking(self, view: SystemView) -> int | None:
         """Return the request that the look-ahead has kept out last."""

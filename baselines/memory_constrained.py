@@ -29,6 +29,7 @@ from kvgym.kernels import (
     admit,
     blocked_for,
     clear_all,
+    empty_profile,
     first_tokens,
     first_waiting,
     forget_left,
@@ -241,7 +242,7 @@ class LookAhead(CompiledPolicy):
         """Return the profile, with the heap behind the scalars."""
         state = np.zeros(HEAP + 2 + system.max_requests, np.int64)
         state[BLOCKED_ID] = UNKNOWN
-        profile = np.zeros(2 * (system.max_predicted_len + 2), np.int32)
+        profile = empty_profile(system.max_predicted_len, system.kv_capacity)
         return rule_memory(self.params(system), state=state, profile=profile)
 
     def blocking(self, view: SystemView) -> int | None:

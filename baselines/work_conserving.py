@@ -40,6 +40,7 @@ from kvgym.kernels import (
     admit,
     allocated,
     blocked_for,
+    empty_profile,
     evict,
     first_tokens,
     first_waiting,
@@ -138,7 +139,7 @@ def note_queued(view: RuleView, memory: RuleMemory) -> None:
         for j in range(view.worker.num_queued):
             i = view.queued[j]
             r = view.requests[i]
-            work = np.int64(r.prompt_len) + r.predicted_len
+            work = min(np.int64(r.prompt_len) + r.predicted_len, _BEFORE_ALL - 1)
             if memory.params[_RESUME] == 1.0 and r.num_evictions > 0:
                 work -= _BEFORE_ALL
             heap_push(memory.state, _HEAP, request_key(work, i))
@@ -357,8 +358,9 @@ class _WithLookAhead(_WorkConserving):
         """
         state = np.zeros(_HEAP + 1 + 2 * system.max_requests, np.int64)
         state[_BLOCKED_ID] = UNKNOWN
-        horizon = system.kv_capacity // min(self.chunk, system.kv_capacity) + system.max_predicted_len + 2
-        return rule_memory(self.params(system), state=state, profile=np.zeros(2 * horizon, np.int32))
+        chunks = system.kv_capacity // min(self.chunk, system.kv_capacity)
+        profile = empty_profile(system.max_predicted_len, system.kv_capacity, chunks)
+        return rule_memory(self.params(system), state=state, profile=profile)
 
 
 @register_policy

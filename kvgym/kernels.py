@@ -80,6 +80,7 @@ from kvgym.simulator.leaving import left_request as left_request
 from kvgym.simulator.leaving import move_to as move_to
 from kvgym.simulator.leaving import unlink as unlink
 from kvgym.simulator.lookahead import blocked_for as blocked_for
+from kvgym.simulator.lookahead import empty_profile as empty_profile
 from kvgym.simulator.lookahead import first_tokens as first_tokens
 from kvgym.simulator.lookahead import first_use
 from kvgym.simulator.lookahead import predicted_rounds as predicted_rounds
@@ -146,6 +147,7 @@ __all__ = [
     "claim_of",
     "clear_all",
     "drop_full_plan",
+    "empty_profile",
     "evict",
     "evict_latest",
     "first_tokens",

@@ -27,6 +27,7 @@ from kvgym.kernels import (
     RuleView,
     admit,
     blocked_for,
+    empty_profile,
     first_tokens,
     forget_ranked,
     has_place,
@@ -153,6 +154,6 @@ class Clairvoyant(CompiledPolicy):
             return ranking
         state = np.zeros(HEAP + 1 + system.max_requests + self.passed + 1, np.int64)
         state[CERTAIN] = LOOKING_AHEAD
-        profile = np.zeros(2 * (system.max_predicted_len + 2), np.int32)
+        profile = empty_profile(system.max_predicted_len, system.kv_capacity)
         ranks: Any = np.zeros(max(1, system.max_requests))
         return rule_memory(self.params(system), state=state, reals=ranks, profile=profile)

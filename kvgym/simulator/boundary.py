@@ -67,7 +67,7 @@ def reveal(p: Any, source: Any, r: Any) -> None:
 @jit_inline
 def expected_tokens(r: Any) -> int:
     """Return the prompt and predicted output tokens of a request; the prompt alone where none is revealed."""
-    return r.prompt_len + max(r.predicted_len, 0)
+    return int(np.int64(r.prompt_len) + max(r.predicted_len, 0))
 
 
 @jit

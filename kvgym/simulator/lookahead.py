@@ -16,9 +16,37 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kvgym.errors import ConfigError
 from kvgym.simulator.blocks import allocated, whole_blocks
 from kvgym.simulator.compiled import jit
+
+MAX_BYTES = 2**30
+"""Most memory that a profile may take, bytes."""
+
+
+def empty_profile(longest: int, kv_capacity: int, extra: int = 0) -> NDArray[np.int32]:
+    """Return a profile in which no memory is used yet, int32 (two horizons,).
+
+    Args:
+        longest: longest predicted output, tokens. A request whose predicted memory exceeds the capacity is never
+            admitted, so the capacity bounds the horizon as well.
+        kv_capacity: KV memory, tokens.
+        extra: iterations that a request may run beyond its output tokens, for prefill chunks.
+
+    Raises:
+        ConfigError: the profile would take more than :data:`MAX_BYTES`.
+    """
+    horizon = min(longest, kv_capacity) + extra + 2
+    size = 2 * horizon * np.dtype(np.int32).itemsize
+    if size > MAX_BYTES:
+        raise ConfigError(
+            f"a look-ahead over predicted outputs of {longest:,} tokens with kv_capacity {kv_capacity:,} takes "
+            f"{size / 2**30:.1f} GiB; at most {MAX_BYTES / 2**30:g} GiB is possible: clip predictions or use a smaller "
+            "kv_capacity"
+        )
+    return np.zeros(2 * horizon, np.int32)
 
 
 @jit
@@ -120,7 +148,7 @@ def rounds_for(problem: Any, request: Any, output_len: int) -> int:
     """Return the iterations a waiting request would run here if its output had that length, at least 1."""
     if problem.hands_over == 1:
         return 1
-    rounds = output_len - request.num_output_tokens
+    rounds = np.int64(output_len) - request.num_output_tokens
     if request.num_prefill_left > 0:
         rounds += 1 - problem.prefill_emits
     return max(rounds, 1)
