@@ -25,7 +25,7 @@ from kvgym.registry import Registry, Sources, load_plugins
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.compiled import Kernel
 from kvgym.simulator.decision import Decision as Decision
-from kvgym.simulator.rule import RuleMemory, rule_memory
+from kvgym.simulator.rule import MemoryRoom, RuleMemory, rule_memory
 from kvgym.simulator.view import SystemView
 from kvgym.specs import parse_spec
 from kvgym.workloads.classes import ClassStatistics
@@ -237,6 +237,14 @@ class CompiledPolicy(Policy):
     def reset(self, system: SystemInfo) -> None:
         """Prepare parameters and memory for a run."""
         self._memory = rule_memory(**self.memory(system)._asdict())
+        self._room = MemoryRoom(
+            system.kv_capacity, system.max_requests, system.block_size, len(system.classes), self.info.needs
+        )
+
+    @property
+    def room(self) -> MemoryRoom | None:
+        """What the memory that :meth:`reset` prepared has room for; None before the first reset."""
+        return getattr(self, "_room", None)
 
     def arguments(self) -> RuleMemory:
         """Return parameters and memory of the run prepared by :meth:`reset`."""

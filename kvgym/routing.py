@@ -105,10 +105,13 @@ class Router(ABC):
         """
         return None
 
-    def compiled_rule(self) -> tuple[Kernel, Kernel | None, tuple[Any, Any]] | None:
+    def compiled_rule(self, num_workers: int) -> tuple[Kernel, Kernel | None, tuple[Any, Any]] | None:
         """Return what runs inside the compiled core: both kernels, and parameters and state; else None.
 
         The second kernel is that of a router which reassigns, else None.
+
+        Args:
+            num_workers: workers of the cluster that is to run it.
         """
         return None
 
@@ -145,6 +148,7 @@ class CompiledRouter(Router):
 
     def reset(self, num_workers: int, seed: np.random.SeedSequence) -> None:
         """Prepare parameters and memory for a run."""
+        self._num_workers = num_workers
         self._params = guarded(np.ascontiguousarray(self.params(), dtype=np.float64))
         self._state = guarded(np.ascontiguousarray(self.memory(num_workers, seed), dtype=np.int64))
 
@@ -152,11 +156,20 @@ class CompiledRouter(Router):
         """Return ``(params, state)`` of the run prepared by :meth:`reset`."""
         return self._params, self._state
 
-    def compiled_rule(self) -> tuple[Kernel, Kernel | None, tuple[Any, Any]] | None:
-        """Return the kernels and their arguments, unless a subclass routes or reassigns in Python."""
+    def compiled_rule(self, num_workers: int) -> tuple[Kernel, Kernel | None, tuple[Any, Any]] | None:
+        """Return the kernels and their arguments, unless a subclass routes or reassigns in Python.
+
+        Raises:
+            ConfigError: it was not reset for a cluster of this size; compiled code would read beyond its state.
+        """
         cls = type(self)
-        inside = cls.route is CompiledRouter.route and cls.reassign is CompiledRouter.reassign
-        return (self.kernel, self.second_kernel, self.arguments()) if inside else None
+        if cls.route is not CompiledRouter.route or cls.reassign is not CompiledRouter.reassign:
+            return None
+        if getattr(self, "_num_workers", None) != num_workers:
+            raise ConfigError(
+                f"router {shown(self.info.name)} has not been reset for {num_workers} workers; call reset first"
+            )
+        return self.kernel, self.second_kernel, self.arguments()
 
     def route(self, view: ClusterView) -> int:
         """Choose through the uncompiled kernel, as from plain Python."""

@@ -16,7 +16,6 @@ from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.seeding import stream_seed
 from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.following import Follower, Observer
-from kvgym.simulator.rule import RuleMemory
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.slices import tell
 from kvgym.simulator.system import System
@@ -212,8 +211,7 @@ def steps_of(
         pace: after how many decisions of compiled policies the next pause is, asked at each; None = never.
     """
     if isinstance(policy, CompiledPolicy) and type(policy).schedule is CompiledPolicy.schedule:
-        arguments = [p.arguments() for p in copies if isinstance(p, CompiledPolicy)]
-        return _run_kernel(simulation, policy.kernel, arguments, pace)
+        return _run_compiled(simulation, pace)
     return _run_in_python(simulation, copies)
 
 
@@ -225,21 +223,19 @@ def _run_in_python(simulation: Simulation, copies: list[Policy]) -> Iterator[Non
         running = simulation.step(copies[simulation.current].schedule(simulation.view))
 
 
-def _run_kernel(
-    simulation: Simulation, kernel: Any, arguments: list[RuleMemory], pace: Callable[[], int | None]
-) -> Iterator[None]:
-    """Run a compiled policy to the end, pausing before a decision after as many as ``pace`` says; None = never."""
+def _run_compiled(simulation: Simulation, pace: Callable[[], int | None]) -> Iterator[None]:
+    """Run compiled policies to the end, pausing before a decision after as many as ``pace`` says; None = never."""
     if isinstance(simulation, ClusterSimulation):
-        ended = simulation.run(kernel, arguments, budget=None if pace() is None else 0)
+        ended = simulation.run(budget=None if pace() is None else 0)
         while not ended:
             yield
-            ended = simulation.resume(budget=pace())
+            ended = simulation.run(budget=pace())
     elif pace() is None:
-        simulation.run(kernel, arguments[0])
+        simulation.run()
     else:
         while simulation.start():
             yield
-            simulation.run(kernel, arguments[0], budget=pace())
+            simulation.run(budget=pace())
 
 
 def prepare_run(
@@ -263,12 +259,12 @@ def prepare_run(
                 "a router is for clusters; this system has one worker (System.replicate makes more)"
             )
         simulation = Simulation(system, table, **options)
-        simulation.policies = copies
+        simulation.set_policies(copies)
         return simulation, copies
     chosen = make_router(DEFAULT_ROUTER if router is None else router)
     chosen.reset(len(system.workers), stream_seed(seed, "routing"))
     cluster = ClusterSimulation(system, table, chosen, **options)
-    cluster.policies = copies
+    cluster.set_policies(copies)
     return cluster, copies
 
 

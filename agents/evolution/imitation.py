@@ -26,7 +26,7 @@ from kvgym.agents.evolution.space import Value
 from kvgym.agents.limits import MAX_COUNT
 from kvgym.checks import MAX_SEEDS
 from kvgym.errors import ConfigError, shown
-from kvgym.policy import POLICIES, CompiledPolicy, Weight, make_policy
+from kvgym.policy import POLICIES, Weight, make_policy
 from kvgym.runner import check_needs, prepare_run
 from kvgym.simulator.rule import RuleView
 from kvgym.simulator.tables import WAITING
@@ -204,10 +204,7 @@ def _moments(
     """Play a service, and yield the lessons of every moment at which there is something to rank."""
     check_needs(policy, service.table)
     simulation, copies = prepare_run(service.system, service.table, policy, service.router, service.seed)
-    memories: Any = [cast(CompiledPolicy, own).arguments() for own in copies]
-    if not service.system.workers:
-        memories = memories[0]
-    while not simulation.run(policy.kernel, memories, budget=how.every):
+    while not simulation.run(budget=how.every):
         for k, own in enumerate(copies):
             if simulation.workers[k]["decisions"] > 0:
                 found = _lessons(simulation, k, cast(Student, own), how, rng)

@@ -13,6 +13,7 @@ from kvgym.simulator.boundary import Run, expected_tokens
 from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.moving import move_up
 from kvgym.simulator.tables import (
+    BAD_CLOCK,
     BAD_DURATION,
     BUSY,
     FINISHED,
@@ -22,6 +23,12 @@ from kvgym.simulator.tables import (
     READY,
     UNKNOWN,
 )
+
+MAX_DURATION = 1e12
+"""Longest batch, seconds, beyond any use: totals of a run stay finite."""
+
+CLOCK_ERROR = 0.01
+"""Largest share of a batch's duration that may be lost where it is added to the clock, whose digits are limited."""
 
 
 @jit_inline
@@ -294,11 +301,15 @@ def start_batch(run: Run, batch_time: Any, batch_params: Any) -> int:
     w = run.w
     measure_load(run)
     duration = batch_time(run.load, batch_params) + run.problem.swap_time * w.swap_tokens
-    if not 0.0 <= duration < np.inf:
+    end = w.clock + duration
+    w.batch_duration = duration
+    if not 0.0 <= duration <= MAX_DURATION:  # nor NaN
         return BAD_DURATION
+    if abs(end - w.clock - duration) > CLOCK_ERROR * duration:
+        return BAD_CLOCK
     w.total_swapped_tokens += w.swap_tokens
     w.swap_tokens = 0
-    w.phase, w.until, w.batch_duration = BUSY, w.clock + duration, duration
+    w.phase, w.until = BUSY, end
     w.batch_kv, w.batch_active, w.batch_waiting = w.kv_allocated, w.num_active, w.num_waiting
     return OK
 

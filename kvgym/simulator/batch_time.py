@@ -10,8 +10,9 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kvgym.errors import RunError
 from kvgym.simulator.compiled import Kernel, kernel, uncompiled
-from kvgym.simulator.tables import LOAD, records
+from kvgym.simulator.tables import BAD_CLOCK, BAD_DURATION, LOAD, records
 
 BATCH_TIME_SIGNATURE = numba.types.float64(numba.from_dtype(LOAD), numba.types.float64[::1])
 """Signature of every batch-time kernel: ``(load record, parameters) -> seconds``."""
@@ -104,3 +105,30 @@ class BatchTimeModel(ABC):
         prefill = (self(num_decodes=1, decode_context=least, **chunk) - one) / prompt
         decode, context = (many - one) / count, (last - many) / (full - least)
         return RoughFigures(max(0.0, one - decode - context * least), decode, context, prefill)
+
+
+def duration_error(status: int, worker: Any, load: Any, where: str) -> RunError | None:
+    """Return the error for a batch whose duration the engine refuses.
+
+    Args:
+        status: what the engine returned.
+        worker: WORKER record, for its clock and the duration.
+        load: LOAD record of the batch.
+        where: the run and its position, for the message.
+
+    Returns:
+        The error; None where the status is another one.
+    """
+    duration, clock = float(worker["batch_duration"]), float(worker["clock"])
+    if status == BAD_DURATION:
+        found = ", ".join(f"{name} = {int(load[name])}" for name in LOAD_FIELDS if load[name])
+        return RunError(
+            f"{where}: the batch-time model, with swaps, gives a batch {duration:g} s; expected 0 … 1e12 "
+            f"(load: {found or 'empty'})"
+        )
+    if status == BAD_CLOCK:
+        return RunError(
+            f"{where}: the clock at {clock:g} s cannot resolve a batch of {duration:g} s; use arrival times, waits "
+            "and a horizon that are nearer to 0"
+        )
+    return None

@@ -26,7 +26,7 @@ from kvgym.simulator.compiled import Kernel, uncompiled
 from kvgym.simulator.debug import check, guarded, watched
 from kvgym.simulator.decision import Decision
 from kvgym.simulator.entering import STATUS_NAMES
-from kvgym.simulator.rule import MEMORY_DTYPES, POLICY_SIGNATURE, RuleMemory, rule_memory
+from kvgym.simulator.rule import MEMORY_DTYPES, POLICY_SIGNATURE, rule_memory
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.slices import in_slices
 from kvgym.simulator.system import System
@@ -72,7 +72,7 @@ class RouterRule(Protocol):
         """Return a request and the worker it moves to, None if no more is to move."""
         ...
 
-    def compiled_rule(self) -> tuple[Kernel, Kernel | None, tuple[Any, Any]] | None:
+    def compiled_rule(self, num_workers: int) -> tuple[Kernel, Kernel | None, tuple[Any, Any]] | None:
         """Return both kernels, and parameters and state, of a router that runs inside the compiled core; else None."""
         ...
 
@@ -120,7 +120,7 @@ class ClusterSimulation(Simulation):
         self.worker_params = [
             guarded(np.array(worker.batch_time.params(), np.float64)) for worker in system.all_workers
         ]
-        self._memory: list[RuleMemory] = [rule_memory()] * len(self.workers)
+        self._memory = [rule_memory()] * len(self.workers)
         self._router_memory: tuple[Any, Any] = (np.zeros(1), np.zeros(1, np.int64))
         known: dict[tuple[int, int], RoughFigures] = {}  # equal workers mostly share a model
         for k, worker in enumerate(system.all_workers):
@@ -130,11 +130,11 @@ class ClusterSimulation(Simulation):
             for name, value in known[key]._asdict().items():
                 self.problem[k][f"batch_{name}"] = value
         self._ask_router = ASK_ROUTER
-        self._kernels: list[Kernel | None] = [None, None, None]  # policy, router, router that reassigns
-        rule = None if router is None else router.compiled_rule()
+        self._router_kernels: list[Kernel | None] = [None, None]  # of a router, and of one that reassigns
+        rule = None if router is None else router.compiled_rule(len(self.workers))
         if rule is not None:
             self._ask_router = 0
-            *self._kernels[1:], self._router_memory = rule
+            *self._router_kernels, self._router_memory = rule
         self._addresses: tuple[Any, ...] | None = None  # of the tables, found when they are needed
 
     def __getstate__(self) -> dict[str, Any]:
@@ -211,7 +211,8 @@ class ClusterSimulation(Simulation):
         found = {kernel: self._handle_of(kernel, BATCH_TIME_SIGNATURE) for kernel in set(models)}
         handles[:, 2:4] = [found[kernel] for kernel in models]
         signatures = (POLICY_SIGNATURE, ROUTER_SIGNATURE, REASSIGN_SIGNATURE)
-        for at, kernel, signature in zip((0, 4, 6), self._kernels, signatures, strict=True):
+        kernels = (self._kernel, *self._router_kernels)
+        for at, kernel, signature in zip((0, 4, 6), kernels, signatures, strict=True):
             if kernel is not None:
                 handles[:, at : at + 2] = self._handle_of(kernel, signature)
         return (
@@ -246,27 +247,24 @@ class ClusterSimulation(Simulation):
                 self.log = guarded(np.concatenate([self.log, more]))
             self._addresses, resume = None, RESUME_NOTHING
 
-    def run(self, kernel: Any, memory: Any, *, budget: int | None = None) -> bool:
-        """Run under a compiled policy.
+    def run(self, *, budget: int | None = None) -> bool:
+        """Run under the compiled policies that have been set.
 
         Args:
-            kernel: the policy's kernel.
-            memory: sequence of r :class:`~kvgym.simulator.rule.RuleMemory`, one for each worker's policy.
             budget: decisions after which to pause; None = run to the end.
 
         Returns:
             True when the run has ended; False when the budget is used up, or when a request is pending.
 
         Raises:
+            KVGymError: no compiled policy has been set.
+            ConfigError: a policy was not reset for this run.
             InvalidDecisionError: the policy or the router decided something the cluster cannot do.
             LivelockError: the run would never end.
         """
-        self._memory, self._addresses = list(memory), None
-        self._kernels[0] = kernel
-        return self._go_on(RESUME_NOTHING, budget)
-
-    def resume(self, *, budget: int | None = None) -> bool:
-        """Go on as in :meth:`run` after the budget of a call has been used up."""
+        if self._kernel is None:
+            self._take_kernel()
+            self._addresses = None
         return self._go_on(RESUME_NOTHING, budget)
 
     def _go_on(self, resume: int, limit: int | None) -> bool:

@@ -98,6 +98,24 @@ class RuleMemory(NamedTuple):
     profile: NDArray[np.int32]
 
 
+class MemoryRoom(NamedTuple):
+    """The run that the memory of a policy was prepared for: kernels index it by what the run holds, unchecked.
+
+    Attributes:
+        kv_capacity: KV memory of the worker, tokens of whole blocks.
+        max_requests: most requests.
+        block_size: tokens of a block.
+        num_classes: classes whose rates are known.
+        needs: what the policy must observe.
+    """
+
+    kv_capacity: int
+    max_requests: int
+    block_size: int
+    num_classes: int
+    needs: frozenset[str]
+
+
 MEMORY_DTYPES = tuple(map(np.dtype, ("f8", "i8", "f8", "i4")))
 """Dtypes of the arrays of a memory; each has one dimension and is contiguous."""
 

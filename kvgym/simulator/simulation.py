@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError, shown
+from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
+from kvgym.simulator.batch_time import duration_error
 from kvgym.simulator.compiled import Kernel, jit_disabled, uncompiled
 from kvgym.simulator.debug import CHECKED, check, guarded, watched
 from kvgym.simulator.decision import Decision
 from kvgym.simulator.entering import STATUS_NAMES, enter_decision
 from kvgym.simulator.loop import Tables, run_loop, step_worker
-from kvgym.simulator.rule import RuleDecision, RuleMemory
+from kvgym.simulator.rule import MemoryRoom, RuleDecision, RuleMemory
 from kvgym.simulator.slices import in_slices
 from kvgym.simulator.system import ROLES, System
 from kvgym.simulator.tables import (
     ACTIVE,
     BAD_ADMIT,
-    BAD_DURATION,
     BAD_EVICT,
     BAD_TOKENS,
     BAD_WAIT,
@@ -124,7 +124,9 @@ class Simulation:
             for name in (*Tables._fields, "moves"):
                 setattr(self, name, guarded(getattr(self, name)))
         self.view = SystemView(self)
-        self.policies: Sequence[Any] = ()  # each worker's policy, where messages may ask it
+        self.policies: Sequence[Any] = ()  # of each worker, see set_policies
+        self._kernel: Kernel | None = None
+        self._memory: list[RuleMemory] = []
         self._ended = False
 
     # ------------------------------------------------------------ running
@@ -171,22 +173,83 @@ class Simulation:
             status = self._call(entry, before, 0 if entry is step_worker else last)
         return status
 
-    def run(self, kernel: Any, memory: RuleMemory, *, budget: int | None = None) -> bool:
-        """Run under a compiled policy.
+    def set_policies(self, policies: Sequence[Any]) -> None:
+        """Set the policy of each worker; compiled ones decide in :meth:`run`.
+
+        :func:`kvgym.runner.prepare_run` does this with policies that it has reset for the run.
 
         Args:
-            kernel: the policy's kernel.
-            memory: its parameters and what it remembers.
+            policies: one for each worker.
+
+        Raises:
+            ConfigError: another number of policies.
+        """
+        if len(policies) != len(self.workers):
+            raise ConfigError(
+                f"{len(policies)} policies for {len(self.workers)} workers; expected one for each"
+            )
+        self.policies, self._kernel = policies, None
+
+    def _take_kernel(self) -> None:
+        """Take the kernel of the policies, and the memory that their ``reset`` prepared, for the rest of the run.
+
+        Raises:
+            KVGymError: no compiled policy has been set.
+            ConfigError: the kernels differ, or a memory was prepared for another run: compiled code would read and
+                write beyond it.
+        """
+        if self._kernel is not None:
+            return
+        kernels = {getattr(policy, "kernel", None) for policy in self.policies} or {None}
+        if None in kernels:
+            raise KVGymError(
+                "the simulation has no compiled policy to run; make it with prepare_run, or step it by decisions"
+            )
+        if len(kernels) > 1:
+            raise ConfigError(
+                "the policies of the workers have different kernels; expected copies of one policy"
+            )
+        for k, policy in enumerate(self.policies):
+            self._check_room(policy.room, k)
+        self._memory = [policy.arguments() for policy in self.policies]
+        (self._kernel,) = kernels
+
+    def _check_room(self, room: MemoryRoom | None, worker: int) -> None:
+        """Check that the memory of a policy was prepared for this run, or one at least as large."""
+        if room is None:
+            raise ConfigError(
+                f"policy {shown(self.policy_name)} has not been reset for this run; reset it first"
+            )
+        capacity, block, n = int(self.problem[worker]["kv_capacity"]), self.system.block_size, len(self.table)
+        fits = (room.kv_capacity, room.block_size) == (capacity, block) and room.max_requests >= n
+        if "class_rates" in room.needs:
+            fits = fits and room.num_classes >= len(self.table.classes)
+        if not (fits and room.needs <= self.needs):
+            raise ConfigError(
+                f"policy {shown(self.policy_name)} was reset for another run ({room.max_requests} requests, "
+                f"kv_capacity {room.kv_capacity}, block_size {room.block_size}) than this one ({n} requests, "
+                f"{capacity}, {block}, needs {', '.join(sorted(self.needs)) or 'nothing'}); reset it with the "
+                "SystemInfo of this run"
+            )
+
+    def run(self, *, budget: int | None = None) -> bool:
+        """Run under the compiled policies that :meth:`set_policies` has set.
+
+        Args:
             budget: decisions after which to pause; None = run to the end.
 
         Returns:
             True when the run has ended, False when the budget is used up.
 
         Raises:
+            KVGymError: no compiled policy has been set.
+            ConfigError: a policy was not reset for this run.
             InvalidDecisionError: the policy decided something the worker cannot do.
             LivelockError: the run would never end.
         """
-        status = in_slices(lambda most: self._until_log_fits(run_loop, (kernel, memory), most), budget, self)
+        self._take_kernel()
+        arguments = (self._kernel, *self._memory)
+        status = in_slices(lambda most: self._until_log_fits(run_loop, arguments, most), budget, self)
         if status == BUDGET:
             return False
         self._raise_for(status)
@@ -351,9 +414,9 @@ class Simulation:
         if status == BAD_WAIT:
             until = float(self.decision[self.current]["wait_until"])
             raise self._invalid(f"waits until {until:g} s, which is not later than now")
-        if status == BAD_DURATION:
-            load = {name: int(self.load[self.current][name]) for name in self.load.dtype.names or ()}
-            raise KVGymError(f"the batch-time model returned no valid duration for {load}")
+        error = duration_error(status, w, self.load[self.current], self._who())
+        if error is not None:
+            raise error
         raise KVGymError(f"engine returned unknown status {status}")
 
     def _listed(self, ids: NDArray[np.int32], count: str) -> str:

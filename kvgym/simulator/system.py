@@ -47,6 +47,12 @@ MAX_CAPACITY = 2**31 - 1
 MAX_WORKERS = 10_000
 """Most workers of a cluster."""
 
+MAX_TIME = 1e15
+"""Largest finite horizon, seconds: there the clock counts in eighths of a second."""
+
+MAX_SECONDS = 1e6
+"""Longest time that a swap or a transfer may take, for each token and each request: beyond any use."""
+
 REQUEUE = {"arrival": REQUEUE_ARRIVAL, "front": REQUEUE_FRONT, "back": REQUEUE_BACK}
 
 
@@ -122,16 +128,17 @@ class System:
         requeue: where an evicted request re-enters the queue: by ``"arrival"``, at the ``"front"``, or at
             the ``"back"``; several evicted at once enter in the order of the decision. On a decode worker, where
             requests queue in the order their KV comes, ``"arrival"`` is before the first that arrived later.
-        horizon: seconds after which the run stops at the next iteration boundary; inf = when all are done.
+        horizon: seconds (at most 1e15) after which the run stops at the next iteration boundary; inf = when all
+            are done.
         stall_limit: decisions in a row without anything new after which the run is declared a livelock. New is
             an arrival, an output token, or a prompt token that its request had not reached before. None = 10,000
             plus 20 times the longest request (prompt plus output). With None, where there is no horizon and no
             request is still to come, effort without anything new is limited as well, so that a livelock is
             found in seconds however long the queue: see :data:`LEAST_EFFORT`.
-        swap_time: seconds per KV token moved to or from CPU memory, added to the iteration in which an evicted
-            request leaves or comes back under progress ``"kept"``; 0 = swap at no cost.
-        transfer_latency: seconds per hand-over from a prefill to a decode worker.
-        transfer_time: further seconds per KV token handed over. The prefill worker's memory is free as soon
+        swap_time: seconds (0 to 1e6) per KV token moved to or from CPU memory, added to the iteration in which an
+            evicted request leaves or comes back under progress ``"kept"``; 0 = swap at no cost.
+        transfer_latency: seconds (0 to 1e6) per hand-over from a prefill to a decode worker.
+        transfer_time: further seconds (0 to 1e6) per KV token handed over. The prefill worker's memory is free as soon
             as the hand-over begins.
         workers: the workers of a cluster; empty = one worker. Prefill workers come before decode workers.
             Make one with :meth:`cluster` or :meth:`replicate`.
@@ -164,7 +171,12 @@ class System:
         _check_name("first_token", self.first_token, FIRST_TOKEN)
         _check_name("progress_on_evict", self.progress_on_evict, PROGRESS_ON_EVICT)
         _check_name("requeue", self.requeue, REQUEUE)
-        real_number(self.horizon, "horizon", "seconds > 0, or inf", lambda x: x > 0)
+        real_number(
+            self.horizon,
+            "horizon",
+            "seconds > 0, at most 1e15, or inf",
+            lambda x: 0 < x <= MAX_TIME or x == np.inf,
+        )
         if not isinstance(self.workers, tuple) or not all(isinstance(w, Worker) for w in self.workers):
             raise ConfigError(
                 f"workers = {shown(self.workers)}; make clusters with System.cluster or replicate"
@@ -173,7 +185,7 @@ class System:
         if self.stall_limit is not None:
             whole_number(self.stall_limit, "stall_limit", "a whole number ≥ 1, or None", most=2**62)
         for name in ("swap_time", "transfer_latency", "transfer_time"):
-            real_number(getattr(self, name), name, "seconds ≥ 0", lambda x: 0 <= x < np.inf)
+            real_number(getattr(self, name), name, "seconds, 0 … 1e6", lambda x: 0 <= x <= MAX_SECONDS)
         roles = [worker.role for worker in self.workers]
         apart = ["prefill"] * roles.count("prefill") + ["decode"] * roles.count("decode")
         if "mixed" in roles and apart:

@@ -47,7 +47,7 @@ RUN, WAIT = 0, 1
 # Outcome of an engine step. Those from BAD_EVICT on mean that the decision was refused and nothing changed.
 OK, DECIDE, DONE, HORIZON, LOG_FULL, STALLED, DEADLOCK, BUDGET, ROUTE, REASSIGN = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
 BAD_EVICT, BAD_ADMIT, BAD_TOKENS, NO_MEMORY, TOO_MANY, BAD_WAIT, BAD_DURATION = 10, 11, 12, 13, 14, 15, 16
-BAD_ROUTE, BAD_MOVE, ENDLESS_MOVES = 17, 18, 19
+BAD_ROUTE, BAD_MOVE, ENDLESS_MOVES, BAD_CLOCK = 17, 18, 19, 20
 
 REQUEST = np.dtype(
     [

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from kvgym import RequestTable, System, make_policy
-from kvgym.policy import CompiledPolicy
 from kvgym.runner import prepare_run
 from kvgym.simulator.simulation import Simulation
 
@@ -76,10 +75,5 @@ def prepare(
 
     It goes below ``kvgym.simulate``, whose result would be part of the time.
     """
-    made = make_policy(policy)
-    assert isinstance(made, CompiledPolicy)
-    simulation, copies = prepare_run(system, table, made, compiled=compiled)
-    arguments: Any = [own.arguments() for own in copies if isinstance(own, CompiledPolicy)]
-    if not system.workers:
-        (arguments,) = arguments
-    return simulation, lambda budget=None: simulation.run(made.kernel, arguments, budget=budget)
+    simulation, _ = prepare_run(system, table, make_policy(policy), compiled=compiled)
+    return simulation, lambda budget=None: simulation.run(budget=budget)

@@ -140,7 +140,8 @@ def alone(
     known = known_to(policy, table)
     policy.reset(system_info(system, table, seed, known, worker))
     simulation = Simulation(single, table.select(keep), needs=known, log=True)
-    simulation.run(policy.kernel, policy.arguments())
+    simulation.set_policies([policy])
+    simulation.run()
     return result_of(simulation, policy)
 
 

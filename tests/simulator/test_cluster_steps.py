@@ -46,24 +46,24 @@ def test_routing_from_outside_equals_a_router(stages: bool, compiled: bool) -> N
             assert isinstance(policy, CompiledPolicy)
             policy.reset(system_info(system, table, 4, policy.info.needs, k))
             copies.append(policy)
-        arguments = [policy.arguments() for policy in copies]
         router = make_router(name)
         router.reset(len(system.all_workers), stream_seed(4, "routing"))
         sim = ClusterSimulation(system, table, None, log=True, compiled=compiled)
+        sim.set_policies(copies)
         assert sim.pending is None
         with pytest.raises(InvalidDecisionError, match="no request waits"):
             sim.assign(0)
-        ended = sim.run(copies[0].kernel, arguments, budget=budget)
+        ended = sim.run(budget=budget)
         asked = 0
         while not ended:
             before = int(sim.workers["decisions"].sum())
             if sim.pending is None:
                 assert budget is not None
-                ended = sim.run(copies[0].kernel, arguments, budget=budget)
+                ended = sim.run(budget=budget)
             else:
                 asked += 1
                 candidates = sim.cluster_view.candidates
-                assert not sim.run(copies[0].kernel, arguments), "asks again"
+                assert not sim.run(), "asks again"
                 for wrong in (candidates.stop, candidates.start - 1, 1.0, "0", None):
                     with pytest.raises(
                         InvalidDecisionError, match=f"request {sim.pending} cannot go to worker"
@@ -88,8 +88,9 @@ def test_the_budget_is_kept(plain: bool) -> None:
     router = make_router("round_robin")
     router.reset(3, np.random.SeedSequence(0))
     sim = ClusterSimulation(system, table, PlainRouter(router) if plain else router, log=True)
+    sim.set_policies([policy] * 3)
     calls = 0
-    while not sim.run(policy.kernel, [policy.arguments()] * 3, budget=2):
+    while not sim.run(budget=2):
         calls += 1
         assert int(sim.workers["decisions"].sum()) == 2 * calls
     assert 2 * calls <= int(sim.workers["decisions"].sum()) <= 2 * calls + 2

@@ -26,8 +26,8 @@ HOW = {
 
 def running(router, compiled=True):
     """Return a run of a cluster in the middle, and the records that its end has."""
-    run, policies = prepare_run(SYSTEM, TABLE, make_policy("fcfs"), router, compiled=compiled)
-    assert not run.run(policies[0].kernel, [policy.arguments() for policy in policies], budget=25)
+    run, _ = prepare_run(SYSTEM, TABLE, make_policy("fcfs"), router, compiled=compiled)
+    assert not run.run(budget=25)
     expected = simulate(SYSTEM, TABLE, "fcfs", router=router, compiled=compiled).requests
     return run, expected
 
@@ -39,10 +39,10 @@ def test_a_copy_goes_on_by_itself(how, router, compiled):
     run, expected = running(router, compiled)
     before = run.requests.copy()
     twin = HOW[how](run)
-    assert twin.resume()
+    assert twin.run()
     assert twin.requests.tobytes() == expected.tobytes()
     assert run.requests.tobytes() == before.tobytes()
-    assert run.resume()
+    assert run.run()
     assert run.requests.tobytes() == expected.tobytes()
 
 
@@ -52,7 +52,7 @@ def test_a_copy_outlives_the_run():
     del run
     gc.collect()
     kept = [np.full(1000 + 13 * k, 0xAB, np.uint8) for k in range(300)]
-    assert twin.resume()
+    assert twin.run()
     assert twin.requests.tobytes() == expected.tobytes()
     assert len(kept) == 300
 
@@ -61,7 +61,7 @@ def test_the_result_of_a_run_that_will_not_go_on_takes_its_records():
     system = System(60, UNIT, horizon=9.0)
     policy = make_policy("fcfs")
     run, _ = prepare_run(system, TABLE, policy)
-    run.run(policy.kernel, policy.arguments())
+    run.run()
     assert run.worker["num_active"] > 0
     kept = result_of(run, policy)
     assert not np.shares_memory(kept.requests, run.requests)
@@ -75,7 +75,7 @@ def test_another_process_goes_on(tmp_path):
     run, expected = running("join_shortest_queue")
     (tmp_path / "run.pkl").write_bytes(pickle.dumps(run))
     code = (
-        "import pickle\nrun = pickle.load(open('run.pkl', 'rb'))\nassert run.resume()\n"
+        "import pickle\nrun = pickle.load(open('run.pkl', 'rb'))\nassert run.run()\n"
         "print(run.requests.tobytes().hex())"
     )
     done = subprocess.run(

@@ -21,6 +21,7 @@ from kvgym.envs.routing.players import router_player
 from kvgym.envs.routing.state import RoutingState, check_packed, pack, unpack
 from kvgym.envs.scheduling.actions.reading import ActionReader, outside, sample_mask
 from kvgym.envs.scheduling.drawing import workload_seed
+from kvgym.envs.scheduling.state import frozen
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, LivelockError, UnknownNameError, shown
 from kvgym.metrics import compute_metrics, metric_names
@@ -175,6 +176,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self.simulation = ClusterSimulation(
             self.system, table, None, needs=needs, policy_name=self._policy.info.name, compiled=self._compiled
         )
+        self.simulation.set_policies(self._policies)
         self.observer.attach(self.simulation)
         self._recording = None
         self._done = self._livelock = False
@@ -192,14 +194,13 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         budget = None if self._recording is None else self._count
         try:
             if worker is None:
-                arguments = [policy.arguments() for policy in self._policies]
-                self._over = simulation.run(self._policy.kernel, arguments, budget=budget)
+                self._over = simulation.run(budget=budget)
             else:
                 self._over = simulation.assign(worker, budget=budget)
             while not self._over:
                 if simulation.pending is None:
                     self._recording.take()
-                    self._over = simulation.resume(budget=budget)
+                    self._over = simulation.run(budget=budget)
                 elif self._lonely and len(simulation.cluster_view.candidates) == 1:
                     self._over = simulation.assign(simulation.cluster_view.candidates[0], budget=budget)
                 else:
@@ -265,7 +266,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return RoutingState(
             self.config,
             self._seed,
-            pack(self.simulation.changing() + self.observer.changing()),
+            frozen(pack(self.simulation.changing() + self.observer.changing())),
             self.np_random.bit_generator.state,
             {name: getattr(self, name) for name in _FLAGS},
             self._done,
@@ -290,6 +291,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             self._start(state.seed)
         assert self.simulation is not None
         check_packed(state.memory, self.simulation.changing() + self.observer.changing())
+        state.check_seal()
         if not -1 <= state.flags["_request"] < len(self.simulation.table):
             raise ConfigError(f"the state is damaged: no request {shown(state.flags['_request'])}")
         unpack(state.memory, self.simulation.changing() + self.observer.changing())

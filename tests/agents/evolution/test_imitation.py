@@ -64,7 +64,7 @@ def crowded(predictions, hyperparameters):
     policy = make_policy("ranked", **hyperparameters)
     simulation, _ = prepare_run(service.system, service.table, policy, None, 3)
     while simulation.view.num_waiting < 5 or simulation.view.num_active < 3:
-        assert not simulation.run(policy.kernel, policy.arguments(), budget=3)
+        assert not simulation.run(budget=3)
     return simulation, policy
 
 
@@ -104,7 +104,7 @@ def test_pauses_change_nothing():
     policy = make_policy("ranked", hidden=2)
     simulation, _ = prepare_run(service.system, service.table, policy, None, 3)
     rng, seen = np.random.default_rng(0), set()
-    while not simulation.run(policy.kernel, policy.arguments(), budget=7):
+    while not simulation.run(budget=7):
         before = policy.arguments().reals[: SCORES + 1].copy()
         seen |= {len(_lessons(simulation, 0, policy, Imitation(requests=6), rng))}
         assert (policy.arguments().reals[: SCORES + 1] == before).all()

@@ -13,7 +13,7 @@ from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
 from harness.figures import new_figure, palette
 from kvgym.batch_time import make_batch_time
 from kvgym.experiments.statistics import Estimate, mean_interval
-from kvgym.policy import CompiledPolicy, make_policy
+from kvgym.policy import make_policy
 from kvgym.runner import prepare_run
 from kvgym.simulator.system import System
 from kvgym.workloads import make_workload
@@ -53,12 +53,10 @@ def seconds_of(policy: str, kv_capacity: int, table: RequestTable, decisions: in
         table: requests.
         decisions: only the first ones; None = all of the run.
     """
-    rule = make_policy(policy)
-    assert isinstance(rule, CompiledPolicy)
     system = System(kv_capacity=kv_capacity, batch_time=make_batch_time({"kind": "unit"}))
-    simulation, _ = prepare_run(system, table, rule)
+    simulation, _ = prepare_run(system, table, make_policy(policy))
     started = time.process_time()
-    simulation.run(rule.kernel, rule.arguments(), budget=decisions)
+    simulation.run(budget=decisions)
     elapsed = time.process_time() - started
     return elapsed / int(simulation.worker["decisions"])
 

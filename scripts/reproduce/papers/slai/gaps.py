@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym import RequestTable, System, make_policy
-from kvgym.policy import CompiledPolicy
 from kvgym.runner import prepare_run
 from kvgym.simulator.tables import FINISHED
 
@@ -20,18 +19,16 @@ def token_gaps(
 
     The simulator keeps one histogram of all gaps; here it is stopped after each iteration of the window.
     """
-    made = make_policy(policy)
-    assert isinstance(made, CompiledPolicy)
-    run, _ = prepare_run(system, table, made)
+    run, _ = prepare_run(system, table, make_policy(policy))
     ended = False
     while not ended and run.worker["clock"] < window[0]:
-        ended = run.run(made.kernel, made.arguments(), budget=20)
+        ended = run.run(budget=20)
     last, owners, gaps = run.requests["last_token_time"].copy(), [np.empty(0, np.int64)], [np.empty(0)]
     slots = run.active[0, : run.worker["num_active"]]
     before = slots["request_id"].astype(np.int64)
     last[before] = slots["last_token_time"]
     while not ended and run.worker["clock"] < window[1]:
-        ended = run.run(made.kernel, made.arguments(), budget=1)
+        ended = run.run(budget=1)
         slots = run.active[0, : run.worker["num_active"]]
         left, before = (
             before[run.requests["status"][before] == FINISHED],
