@@ -200,6 +200,59 @@ def test_threads_step_environments_of_their_own():
     assert [found[k] for k in range(4)] == expected
 
 
+ONE_ENVIRONMENT = """
+import sys, threading, numpy as np
+from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from test_lifetimes import ServingEnv, ServingVectorEnv
+
+many = {"scenario": "mc-sf-model-2", "num_requests": 200}
+
+def make(vector):
+    env = ServingVectorEnv(64, num_threads=2, **many) if vector else ServingEnv(**many)
+    env.reset(seed=0)
+    return env
+
+def step(env, vector, over):
+    actions = np.zeros(64, int) if vector else 0
+    while True:
+        try:
+            env.step(actions)
+        except ClosedEnvironmentError:
+            over.append("closed")
+            return
+        except ResetNeeded:
+            env.reset()
+
+for vector in (True, False) * 15:
+    env, over = make(vector), []
+    threads = [threading.Thread(target=step, args=(env, vector, over)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    state = env.get_state()
+    for _ in range(3):
+        env.set_state(state)
+        env.reset()
+    env.close()
+    filled = [np.full(10_000, 0x7F, np.uint8) for _ in range(100)]  # takes the memory that was freed
+    for thread in threads:
+        thread.join(60)
+    assert over == ["closed"] * 3, over
+print("alive")
+"""
+
+
+def test_threads_that_share_an_environment_and_close_it_do_no_harm():
+    """Steps of several threads take turns, and what a call works on is not freed before it returns."""
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_ENVIRONMENT],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr[-2000:]
+
+
 PROCESSES = """
 import hashlib, multiprocessing, os, pickle, sys
 from test_lifetimes import make, play, play_vector, ServingVectorEnv, TASK

@@ -203,6 +203,45 @@ def test_states_are_checked_before_they_are_restored(name, damage):
 
 
 @pytest.mark.parametrize("name", ["kvgym/AdmitCount-v0", "kvgym/Route-v0"])
+@pytest.mark.parametrize("how", ["replace", "set", "unlock", "outputs"])
+def test_a_state_goes_back_only_with_arrays_that_were_saved(name, how):
+    """Compiled code finds its way by the numbers in them: others would end the process."""
+    env = make(name).unwrapped
+    env.reset(seed=1)
+    state = env.get_state()
+    part = getattr(state, "episode", state)
+    other = np.full_like(part.memory, 0x7F)
+    if how == "unlock":
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            part.memory.setflags(write=True)
+        return
+    if how == "replace":
+        state = with_episode(state, memory=other)
+    elif how == "set":
+        object.__setattr__(part, "memory", other)
+    elif hasattr(part, "outputs"):
+        state = with_episode(state, outputs=tuple(array.copy() for array in part.outputs))
+    else:
+        return
+    with pytest.raises(ConfigError, match="arrays that were not saved with it"):
+        env.set_state(state)
+    env.step(0)
+
+
+@pytest.mark.parametrize("name", ["kvgym/AdmitCount-v0", "kvgym/Route-v0"])
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda state: pickle.loads(pickle.dumps(state))])
+def test_copies_of_states_go_back(name, how):
+    env = make(name).unwrapped
+    env.reset(seed=1)
+    state = env.get_state()
+    first = env.step(0)
+    env.set_state(how(state))
+    again = env.step(0)
+    assert first[0].tobytes() == again[0].tobytes()
+    assert first[1] == again[1]
+
+
+@pytest.mark.parametrize("name", ["kvgym/AdmitCount-v0", "kvgym/Route-v0"])
 def test_pickled_states_tell_damage_and_nobody_writes_into_one(name):
     env = make(name).unwrapped
     env.reset(seed=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +31,7 @@ class RoutingEpisodes:
     Attributes:
         envs: the clusters.
         compiled: whether they run compiled code.
+        lock: held while the environment steps, is reset or closed.
         todo: uint8 (N,): START, STEP or 0, for :meth:`run`.
         actions: float64 (N, 1), of the coming step.
         observations: float32 (N, D), of the latest step.
@@ -45,6 +47,7 @@ class RoutingEpisodes:
     def __init__(self, config: RoutingConfig, count: int, *, compiled: bool = True) -> None:
         """Set up ``count`` clusters."""
         self.compiled = compiled
+        self.lock = threading.Lock()
         self.envs = [RoutingEnv(compiled=compiled, **config.model_dump()) for _ in range(count)]
         workers = int(self.envs[0].action_space.n)
         self.todo = np.zeros(count, np.uint8)

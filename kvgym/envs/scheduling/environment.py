@@ -142,14 +142,15 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         Raises:
             ConfigError: a seed that is not a whole number ≥ 0, or another option.
         """
-        super().reset(seed=None if seed is None else check_seed(seed))
-        self.episodes.start(0, workload_seed(options, self.np_random))
-        self._done = False
-        self._steps, self._limit = 0, step_limit(self.spec)
-        self.episodes.todo[0] = STEP
-        if self.render_mode is not None:
-            self._record(restart=True)
-        return self._observation(), self._info()
+        with self.episodes.lock:
+            super().reset(seed=None if seed is None else check_seed(seed))
+            self.episodes.start(0, workload_seed(options, self.np_random))
+            self._done = False
+            self._steps, self._limit = 0, step_limit(self.spec)
+            self.episodes.todo[0] = STEP
+            if self.render_mode is not None:
+                self._record(restart=True)
+            return self._observation(), self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Apply an action, see the class.
@@ -159,27 +160,29 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             gymnasium.error.ClosedEnvironmentError: the environment is closed.
             ConfigError: the action is not in the action space; nothing has changed.
         """
-        if self._done:
-            raise not_running(self.episodes.closed)
-        episodes = self.episodes
-        self._reader.read(action)
-        episodes.run()
-        outcome = int(episodes.outcomes[0])
-        observation = episodes.observations[0].copy() if self._flat else self._observation()
-        info = self._info()
-        self._steps += 1
-        if outcome != RUNNING or self._steps == self._limit:
-            self._done = outcome != RUNNING
-            info["metrics"] = episodes.metrics(0)
-            info["completed"] = outcome == TERMINATED
-        if self.render_mode is not None:
-            self._record()
-        return observation, float(episodes.rewards[0]), outcome == TERMINATED, outcome == TRUNCATED, info
+        with self.episodes.lock:
+            if self._done:
+                raise not_running(self.episodes.closed)
+            episodes = self.episodes
+            self._reader.read(action)
+            episodes.run()
+            outcome = int(episodes.outcomes[0])
+            observation = episodes.observations[0].copy() if self._flat else self._observation()
+            info = self._info()
+            self._steps += 1
+            if outcome != RUNNING or self._steps == self._limit:
+                self._done = outcome != RUNNING
+                info["metrics"] = episodes.metrics(0)
+                info["completed"] = outcome == TERMINATED
+            if self.render_mode is not None:
+                self._record()
+            return observation, float(episodes.rewards[0]), outcome == TERMINATED, outcome == TRUNCATED, info
 
     def close(self) -> None:
         """Free the memory of the environment. Saved states, results and what it returned stay as they are."""
-        self._done = True
-        self.episodes.close()
+        with self.episodes.lock:
+            self._done = True
+            self.episodes.close()
         super().close()
 
     def get_state(self) -> EnvState:
@@ -188,8 +191,9 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         Raises:
             gymnasium.error.ResetNeeded: there has been no reset.
         """
-        episode = self.episodes.save(0)
-        return EnvState(self.config, episode, self.np_random.bit_generator.state, self._done, self._steps)
+        with self.episodes.lock:
+            episode = self.episodes.save(0)
+            return EnvState(self.config, episode, self.np_random.bit_generator.state, self._done, self._steps)
 
     def set_state(self, state: EnvState) -> tuple[Any, dict[str, Any]]:
         """Go on from a state.
@@ -203,17 +207,18 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         Raises:
             ConfigError: the arguments are others, or it is no state or a damaged one; nothing has changed.
         """
-        EnvState.check(state, self.config)
-        EnvState.check_rest(state)
-        self.episodes.check_state(0, state.episode)
-        self.episodes.restore(0, state.episode)
-        self.np_random.bit_generator.state = state.generator
-        self._done = state.ended
-        self._steps, self._limit = state.steps, step_limit(self.spec)
-        self.episodes.todo[0] = STEP
-        if self.render_mode is not None:
-            self._record(restart=True)
-        return self._observation(), self._info()
+        with self.episodes.lock:
+            EnvState.check(state, self.config)
+            EnvState.check_rest(state)
+            self.episodes.check_state(0, state.episode)
+            self.episodes.restore(0, state.episode)
+            self.np_random.bit_generator.state = state.generator
+            self._done = state.ended
+            self._steps, self._limit = state.steps, step_limit(self.spec)
+            self.episodes.todo[0] = STEP
+            if self.render_mode is not None:
+                self._record(restart=True)
+            return self._observation(), self._info()
 
     def _observation(self) -> Any:
         return spaces.present(self.config, self.episodes.observations[0], self.episodes.masks[0])

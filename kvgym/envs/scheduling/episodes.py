@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from kvgym.envs.scheduling.memory import Arrays, Block, Sizes, rule_tables, zero
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.revealed import class_table
 from kvgym.envs.scheduling.reward_reference import ReferenceRewards, reference_policy
-from kvgym.envs.scheduling.state import EpisodeState
+from kvgym.envs.scheduling.state import EpisodeState, frozen
 from kvgym.envs.scheduling.stepping import LOOK, RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
 from kvgym.envs.scheduling.tables import MOST_CLASSES
 from kvgym.errors import ConfigError, KVGymError, shown
@@ -34,6 +35,7 @@ from kvgym.metrics import compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.runner import SimulationResult, check_needs, copy_of, final_records, simulate
 from kvgym.simulator.addresses import runs_compiled
+from kvgym.simulator.batch_time import duration_error
 from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.debug import check, watched
 from kvgym.simulator.system import System
@@ -84,6 +86,7 @@ class Episodes(Arrays):
         slots: the places of the environments.
         gap_bins: bins of each histogram of token gaps.
         load: range of the factor on arrival rates, for episodes to come, see :class:`EnvConfig`.
+        lock: held by an environment while it steps, is reset or closed: compiled code runs beside other threads.
     """
 
     gap_bins: ClassVar[int] = GAP_BINS
@@ -131,6 +134,7 @@ class Episodes(Arrays):
         if self.reference is not None:
             check_needs(self.reference, first)
         self._needs = frozenset(config.information)
+        self.lock = threading.Lock()
         self._entry: Any = None
         self._orders = list(self.orders)
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
@@ -248,6 +252,7 @@ class Episodes(Arrays):
 
         Raises:
             ConfigError: an action is not in the space; nothing has changed.
+            RunError: the batch-time model gives no valid duration, or the clock cannot resolve it.
             KVGymError: the engine refused a decision, which is a bug of kvgym.
         """
         if self._entry is None:
@@ -264,9 +269,11 @@ class Episodes(Arrays):
             raise outside(self.space, self.actions[-1 - failed], who)
         if failed:
             index = failed - 1
-            status = int(self.slots[index].block["episode"][0]["status"])
-            raise KVGymError(
-                f"environment {index}: the engine stopped with status {status}; please report this"
+            block = self.slots[index].block
+            status, worker = int(block["episode"][0]["status"]), block["workers"][0]
+            where = f"environment {index}, iteration {int(worker['iteration'])}"
+            raise duration_error(status, worker, block["load"][0], where) or KVGymError(
+                f"{where}: the engine stopped with status {status}; please report this"
             )
         if self.reference is not None:
             for index in np.flatnonzero(self.todo == STEP).tolist():
@@ -334,8 +341,8 @@ class Episodes(Arrays):
         assert slot.table is not None
         return EpisodeState(
             slot.block.sizes.num_requests,
-            slot.block.memory.copy(),
-            tuple(np.array(array[index]) for array in self.outputs),
+            frozen(slot.block.memory),
+            tuple(frozen(array[index, ...]) for array in self.outputs),
             slot.table,
             copy.copy(slot.reference),
         )
@@ -370,6 +377,7 @@ class Episodes(Arrays):
             )
         for array, saved in zip(self.outputs, state.outputs, strict=True):
             check_array(saved, array[index, ...], "outputs of the state")
+        state.check_seal()
 
     def restore(self, index: int, state: EpisodeState) -> None:
         """Go on from a saved episode that was checked, in environment ``index``."""

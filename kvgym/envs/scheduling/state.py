@@ -4,8 +4,8 @@ An episode is one block of memory (:class:`~kvgym.envs.scheduling.memory.Block`)
 copy each. The future is part of the state: requests that have not arrived lie in the block, and a copy continues with
 the same ones. A planner that plays copies knows what no scheduler can know.
 
-Compiled code trusts what lies in the block. So nobody can write into that of a state, a state is looked at before it is
-restored, and one that has been pickled has a digest of its memory, which tells damage.
+Compiled code trusts what lies in the block. So the arrays of a state cannot be written to, a state is restored only
+with arrays that were saved, and one that has been pickled has a digest of them, which reveals damage.
 """
 
 from __future__ import annotations
@@ -25,15 +25,32 @@ from kvgym.errors import ConfigError, shown
 from kvgym.workloads.table import RequestTable
 
 
+class SavedArray(np.ndarray[Any, Any]):
+    """An array of a state: a copy in memory that nothing can write to."""
+
+
+def frozen(array: NDArray[Any]) -> SavedArray:
+    """Return a copy of an array for a state."""
+    return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape).view(SavedArray)
+
+
+def _is_frozen(array: NDArray[Any]) -> bool:
+    return isinstance(array, SavedArray) and not (array.flags.writeable or array.flags.owndata)
+
+
 class Sealed:
-    """Mixin of a dataclass with memory that compiled code will read: nobody writes into it, and damage is told."""
+    """Mixin of a dataclass with arrays that compiled code will read: they cannot be replaced, and damage is noticed."""
 
-    memory: NDArray[np.uint8]
+    def check_seal(self) -> None:
+        """Check that the arrays were saved from an environment.
 
-    def __post_init__(self) -> None:
-        """Make the memory read-only."""
-        if isinstance(self.memory, np.ndarray):
-            self.memory.setflags(write=False)
+        Raises:
+            ConfigError: one was replaced by another, which may hold anything.
+        """
+        if not all(map(_is_frozen, self._arrays())):
+            raise ConfigError(
+                "the state has arrays that were not saved with it; pass what get_state() has returned, or its pickle"
+            )
 
     def _arrays(self) -> Iterator[NDArray[Any]]:
         for value in vars(self).values():
@@ -52,7 +69,7 @@ class Sealed:
         return {**vars(self), "digest": self._digest()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the fields over.
+        """Copy the fields, arrays as :func:`frozen` ones.
 
         Raises:
             ConfigError: some are missing, or the arrays are not those that were pickled.
@@ -60,10 +77,14 @@ class Sealed:
         names = [field.name for field in fields(self)]  # type: ignore[arg-type]
         check_parts(state, {**dict.fromkeys(names, object), "digest": bytes}, "the saved state")
         for name in names:
-            object.__setattr__(self, name, state[name])
+            value = state[name]
+            if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+                value = frozen(value)
+            elif isinstance(value, tuple):
+                value = tuple(frozen(part) if isinstance(part, np.ndarray) else part for part in value)
+            object.__setattr__(self, name, value)
         if any(array.dtype.hasobject for array in self._arrays()) or self._digest() != state["digest"]:
             raise ConfigError("the saved state is damaged: its arrays are not those that were saved")
-        self.__post_init__()
 
 
 @dataclass(frozen=True)

@@ -138,19 +138,22 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         Raises:
             ConfigError: another option, a mask of another form, or a seed that is not a whole number ≥ 0.
         """
-        given = reset_options(options, "reset_mask", "workload_seed")
-        mask = as_array(given.get("reset_mask", np.ones(self.num_envs, bool)), "reset_mask")
-        if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
-            raise ConfigError(f"reset_mask needs {self.num_envs} booleans, at least one of them True")
-        fixed = given.get("workload_seed")
-        self._seed(seed, mask)
-        self._started = True
-        self.episodes.renew_observations()
-        if not mask.all():
-            self.episodes.look(~mask)
-        self._start(np.flatnonzero(mask), None if fixed is None else self._seeds_of(fixed, "workload_seed"))
-        self._ended[mask] = False
-        return self._observation(), self._only(self._info(), mask)
+        with self.episodes.lock:
+            given = reset_options(options, "reset_mask", "workload_seed")
+            mask = as_array(given.get("reset_mask", np.ones(self.num_envs, bool)), "reset_mask")
+            if mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
+                raise ConfigError(f"reset_mask needs {self.num_envs} booleans, at least one of them True")
+            fixed = given.get("workload_seed")
+            self._seed(seed, mask)
+            self._started = True
+            self.episodes.renew_observations()
+            if not mask.all():
+                self.episodes.look(~mask)
+            self._start(
+                np.flatnonzero(mask), None if fixed is None else self._seeds_of(fixed, "workload_seed")
+            )
+            self._ended[mask] = False
+            return self._observation(), self._only(self._info(), mask)
 
     def _seed(self, seed: int | Sequence[int | None] | None, mask: NDArray[np.bool_]) -> None:
         each = isinstance(seed, Iterable) or seed is None
@@ -195,41 +198,42 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             gymnasium.error.ClosedEnvironmentError: the environment is closed.
             ConfigError: an action is not in the action space; nothing has changed.
         """
-        if not self._generators or not self._started:
-            raise not_running(self.closed)
-        episodes, mode = self.episodes, self.autoreset_mode
-        self._reader.read(actions)
-        restarting = self._ended
-        any_restarts = bool(np.count_nonzero(restarting))  # which takes a third of the time of any()
-        if any_restarts and mode == AutoresetMode.DISABLED:
-            where = np.flatnonzero(restarting).tolist()
-            raise gym.error.ResetNeeded(
-                f"environments {where} have ended; reset them with options reset_mask"
-            )
-        episodes.renew_observations()
-        episodes.todo[:] = STEP
-        if any_restarts:
-            episodes.todo[restarting] = 0
-        episodes.run()  # before anything else changes: an action may be refused
-        self._steps += 1
-        if any_restarts:
-            self._start(np.flatnonzero(restarting))
-        rewards = episodes.rewards.copy()
-        terminated = episodes.outcomes == TERMINATED
-        truncated = episodes.outcomes == TRUNCATED
-        if any_restarts:
-            rewards[restarting] = 0.0
-            terminated[restarting] = truncated[restarting] = False
-        if self.max_episode_steps is not None:
-            truncated |= self._steps >= self.max_episode_steps
-        ended = terminated | truncated
-        info = self._info(ended=ended)
-        if mode == AutoresetMode.SAME_STEP and np.count_nonzero(ended):
-            info = self._restart_now(ended, info)
-            self._ended[:] = False
-        else:
-            self._ended = ended
-        return self._observation(), rewards, terminated, truncated, info
+        with self.episodes.lock:
+            if not self._generators or not self._started:
+                raise not_running(self.closed)
+            episodes, mode = self.episodes, self.autoreset_mode
+            self._reader.read(actions)
+            restarting = self._ended
+            any_restarts = bool(np.count_nonzero(restarting))  # which takes a third of the time of any()
+            if any_restarts and mode == AutoresetMode.DISABLED:
+                where = np.flatnonzero(restarting).tolist()
+                raise gym.error.ResetNeeded(
+                    f"environments {where} have ended; reset them with options reset_mask"
+                )
+            episodes.renew_observations()
+            episodes.todo[:] = STEP
+            if any_restarts:
+                episodes.todo[restarting] = 0
+            episodes.run()  # before anything else changes: an action may be refused
+            self._steps += 1
+            if any_restarts:
+                self._start(np.flatnonzero(restarting))
+            rewards = episodes.rewards.copy()
+            terminated = episodes.outcomes == TERMINATED
+            truncated = episodes.outcomes == TRUNCATED
+            if any_restarts:
+                rewards[restarting] = 0.0
+                terminated[restarting] = truncated[restarting] = False
+            if self.max_episode_steps is not None:
+                truncated |= self._steps >= self.max_episode_steps
+            ended = terminated | truncated
+            info = self._info(ended=ended)
+            if mode == AutoresetMode.SAME_STEP and np.count_nonzero(ended):
+                info = self._restart_now(ended, info)
+                self._ended[:] = False
+            else:
+                self._ended = ended
+            return self._observation(), rewards, terminated, truncated, info
 
     def _restart_now(self, ended: NDArray[np.bool_], last: dict[str, Any]) -> dict[str, Any]:
         """Begin new episodes within the step; returns the information of the step."""
@@ -265,9 +269,10 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         Raises:
             gymnasium.error.ResetNeeded: there has been no reset.
         """
-        self.episodes.renew_observations()
-        self.episodes.look(np.ones(self.num_envs, bool))
-        return tuple(self._state_of(i) for i in range(self.num_envs))
+        with self.episodes.lock:
+            self.episodes.renew_observations()
+            self.episodes.look(np.ones(self.num_envs, bool))
+            return tuple(self._state_of(i) for i in range(self.num_envs))
 
     def _state_of(self, i: int) -> Any:
         return EnvState(
@@ -291,23 +296,24 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             ConfigError: another number of states, or the arguments are others, or one is no state or a damaged one;
                 nothing has changed.
         """
-        if not isinstance(states, Sequence) or len(states) != self.num_envs:
-            given = f"{len(states)} states" if isinstance(states, Sequence) else shown(states)
-            raise ConfigError(
-                f"{given} for {self.num_envs} environments; expected a sequence with one for each"
-            )
-        for i, state in enumerate(states):
-            self.saved.check(state, self.config)
-            self.saved.check_rest(state)
-            self._check_state(i, state)
-        self._seed(None, self._ended)  # makes generators, if there are none yet
-        self.episodes.renew_observations()
-        for i, state in enumerate(states):
-            self._go_back(i, state)
-            self._generators[i].bit_generator.state = state.generator
-            self._ended[i], self._steps[i] = state.ended, state.steps
-        self._started = True
-        return self._observation(), self._info()
+        with self.episodes.lock:
+            if not isinstance(states, Sequence) or len(states) != self.num_envs:
+                given = f"{len(states)} states" if isinstance(states, Sequence) else shown(states)
+                raise ConfigError(
+                    f"{given} for {self.num_envs} environments; expected a sequence with one for each"
+                )
+            for i, state in enumerate(states):
+                self.saved.check(state, self.config)
+                self.saved.check_rest(state)
+                self._check_state(i, state)
+            self._seed(None, self._ended)  # makes generators, if there are none yet
+            self.episodes.renew_observations()
+            for i, state in enumerate(states):
+                self._go_back(i, state)
+                self._generators[i].bit_generator.state = state.generator
+                self._ended[i], self._steps[i] = state.ended, state.steps
+            self._started = True
+            return self._observation(), self._info()
 
     def _check_state(self, i: int, state: Any) -> None:
         self.episodes.check_state(i, state.episode)
@@ -391,6 +397,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Free the memory of all environments. Saved states and what was returned stay as they are."""
-        self._started = False
         if hasattr(self, "episodes"):  # a constructor may have failed
-            self.episodes.close()
+            with self.episodes.lock:
+                self._started = False
+                self.episodes.close()
