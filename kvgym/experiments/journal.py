@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TextIO
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,7 +17,7 @@ from kvgym.errors import ConfigError, KVGymError, some
 from kvgym.execution import Executor
 from kvgym.experiments.runs import Played, Run, RunRecord, play_runs
 from kvgym.files import UNFINISHED as UNFINISHED
-from kvgym.files import alone_in
+from kvgym.files import alone_in, open_plain
 from kvgym.metrics import metric_names
 from kvgym.reading import mapping, parse_json, validate_fields
 
@@ -47,7 +47,7 @@ class Journal:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 opened.enter_context(alone_in(self.path.parent))
-                self._file: TextIO = self.path.open("a+", encoding="utf-8")
+                self._file = open_plain(self.path, "a+")
             except OSError as error:
                 raise ConfigError(f"{self.path}: cannot be written: {error.strerror}") from None
             opened.callback(self._close_file)
