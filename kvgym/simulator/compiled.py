@@ -19,7 +19,14 @@ import numpy as np
 from numba.core.errors import NumbaError
 from numba.extending import intrinsic
 
-from kvgym.simulator.code_cache import cache_dir, compiled_once, expected_seconds
+from kvgym.simulator.code_cache import (
+    cache_dir,
+    code_folder,
+    compiled_once,
+    expected_seconds,
+    is_compiled,
+    marker_of,
+)
 from kvgym.simulator.compile_errors import kernel_error
 from kvgym.simulator.debug import CHECKED
 from kvgym.simulator.numba_internals import INTO_CALLERS, SURPRISE, WITHOUT_COUNTING, load_array_functions
@@ -170,22 +177,22 @@ class Kernel:
     @property
     def kept(self) -> bool:
         """Whether its machine code is in the cache."""
-        return self._marker().exists()
+        return is_compiled(self._marker())
 
     def _marker(self) -> Path:
-        """Return the file that is there once the machine code is kept, which lies in the same folder."""
+        """Return the file that holds the checksum of the machine code once that is kept."""
         folder = cache_dir()
         if not self.function.__module__.startswith("kvgym."):
             folder /= f"user-{fingerprint(self.function)}"  # helpers in other files may have changed
             folder.mkdir(exist_ok=True)
-        return folder / f"{self.function.__module__}.{self.function.__qualname__}.compiled"
+        return marker_of(folder, self.function)
 
     def _compile(self) -> Any:
         if _config.DISABLE_JIT:
             return self.function
         load_array_functions()
         marker, previous = self._marker(), _config.CACHE_DIR
-        _config.CACHE_DIR = str(marker.parent)
+        _config.CACHE_DIR = str(code_folder(marker))
         try:
             with compiled_once(marker, self.title, self._seconds):
                 return self._machine_code(cache=True)
