@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import glob
 import hashlib
+import itertools
 import sys
 import threading
 import types as pytypes
@@ -100,6 +102,20 @@ def _all_reached(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
             seen.add(source)
             yield source
             todo += [inner for _, item in _reached(source) if (inner := _source_of(item)) is not None]
+
+
+def _drop_kept_code(function: Callable[..., Any]) -> bool:
+    """Remove what Numba keeps of helpers compiled by ``numba.njit(cache=True)``; return whether there was any."""
+    found: list[Path] = []
+    for _, item in itertools.chain.from_iterable(map(_reached, _all_reached(function))):
+        if folder := getattr(getattr(item, "stats", None), "cache_path", None):
+            code = item.py_func.__code__
+            name = item.py_func.__qualname__.replace("<", "").replace(">", "")
+            stem = glob.escape(f"{Path(code.co_filename).stem}.{name}-{code.co_firstlineno}.py")
+            found += Path(folder).glob(f"{stem}*.nb[ic]")
+    for path in found:
+        path.unlink(missing_ok=True)
+    return bool(found)
 
 
 def fingerprint(function: Callable[..., Any]) -> str:
@@ -204,9 +220,15 @@ class Kernel:
             _config.CACHE_DIR = previous
 
     def _machine_code(self, *, cache: bool) -> Any:
+        compiled = machine_code(self.signature, cache=cache, nogil=self._nogil)
         try:
             with _no_collection():
-                return machine_code(self.signature, cache=cache, nogil=self._nogil)(self.function)
+                try:
+                    return compiled(self.function)
+                except Exception as error:
+                    if isinstance(error, NumbaError) or not _drop_kept_code(self.function):
+                        raise
+                    return compiled(self.function)  # kept code of a helper was damaged, or it fails as before
         except (NumbaError, KeyError) as error:  # Numba looks fields of records up in a dict
             functions = list(_all_reached(self.function))
             told = kernel_error(self.title, self.signature, functions, error)

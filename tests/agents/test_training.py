@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import yaml
 
-from kvgym import files
 from kvgym.agents.algorithms import make_environments, make_model, schedule
 from kvgym.agents.callbacks import SHOWN
 from kvgym.agents.checkpoints import checkpoints, latest_checkpoint, save_checkpoint
@@ -418,35 +417,3 @@ def test_the_windows_of_warm_starts_hold_what_the_policy_admits(name):
     arguments = config.env_configs()[0].model_dump()
     found = demonstrate(config.warm_start.policy, steps=4000, seed=1, **arguments)
     assert len(found.actions) == 4000
-
-
-def test_only_what_training_has_written_is_removed_or_replaced(tmp_path):
-    folder = tmp_path / "checkpoints"
-    for name in ("step-5", "step-0000000000001", ".npmrc.tmp", ".env.tmp"):
-        (folder / name).mkdir(parents=True)
-        (folder / name / "state.json").write_text("{}")
-    (tmp_path / "linked").mkdir()
-    (tmp_path / "linked" / "state.json").write_text("{}")
-    (folder / "step-000000000001").symlink_to(tmp_path / "linked")
-    (folder / files.temporary_name()).symlink_to(tmp_path / "linked")
-    (folder / files.temporary_name()).mkdir()
-    before = {
-        path.name for path in folder.iterdir() if path.is_symlink() or not files.is_temporary(path.name)
-    }
-    for step in (2, 3):
-        save_checkpoint(folder, step, lambda place: None, {"steps": step}, keep=1)
-    assert {path.name for path in folder.iterdir()} == before | {"step-000000000003"}
-    assert (tmp_path / "linked" / "state.json").exists()
-    assert [path.name for path in checkpoints(folder)] == ["step-000000000003"]
-
-
-@pytest.mark.parametrize(
-    "name", ["run.json", "curve.csv", "best.npz", "final.npz", "model.zip", "checkpoints"]
-)
-def test_a_folder_with_other_files_is_refused(tmp_path, name):
-    (tmp_path / name).symlink_to("nothing")
-    with pytest.raises(
-        ConfigError, match=f"holds {name}, which training would replace; choose another folder"
-    ):
-        train(small(), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [name]

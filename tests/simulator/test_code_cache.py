@@ -196,6 +196,41 @@ def test_damaged_machine_code_is_compiled_again(used, tmp_path, damage, ending):
     assert use(tmp_path / "cache")[0] == [0, 0]
 
 
+HELPER = """
+from numba import njit
+from kvgym.simulator.compiled import kernel
+
+@njit(cache=True)
+def helper(x):
+    return x + 1
+
+@kernel("int64(int64)")
+def kernel(x):
+    return helper(x) + 20
+"""
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut short", "random", "another object"])
+def test_damaged_code_of_helpers_with_a_cache_of_their_own_is_compiled_again(tmp_path, damage):
+    (tmp_path / "mine.py").write_text(HELPER)
+    run = [sys.executable, "-B", "-c", "from mine import kernel, helper; print(kernel(1), helper(1))"]
+    assert subprocess.run(run, cwd=tmp_path, capture_output=True, text=True).stdout == "22 2\n"
+    cache = tmp_path / "__pycache__"
+    files = list(cache.glob("mine.helper*.nb[ic]"))
+    assert len(files) == 2
+    for path in files:
+        path.write_bytes(DAMAGE[damage](path.read_bytes()))
+    (cache / "mine.helper2-6.py311.nbi").touch()
+    stamp = (tmp_path / "mine.py").stat()
+    (tmp_path / "mine.py").write_text(HELPER.replace("+ 20", "+ 30"))
+    os.utime(
+        tmp_path / "mine.py", ns=(stamp.st_atime_ns, stamp.st_mtime_ns)
+    )  # so that Numba reads what it has kept
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("32 2\n", 0), done.stderr
+    assert (cache / "mine.helper2-6.py311.nbi").exists()
+
+
 def test_code_that_is_compiled_again_gets_its_checksum(used, tmp_path):
     """A file that was only saved is another one for Numba."""
     use, cache = used
