@@ -101,7 +101,7 @@ def _is_device(path: Path) -> bool:
     except OSError:
         return False
     if stat.S_ISLNK(mode):
-        return path.parts[:2] in ((os.sep, "dev"), (os.sep, "proc")) and path.parts[2] != "shm"
+        return path.parts[:2] in ((os.sep, "dev"), (os.sep, "proc")) and path.parts[2:3] != ("shm",)
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 

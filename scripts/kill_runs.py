@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from kvgym.cli.manifest import MANIFEST
-from kvgym.files import HIDDEN
+from kvgym.files import HIDDEN, LOCK
 
 START = "from kvgym.cli.app import main; main()"
 
@@ -164,8 +164,11 @@ def disturb(command: Command, folder: Path, kills: int, moments: random.Random) 
             _end(process)
         if command.results(folder) != command.results(undisturbed):
             raise SystemExit(f"{folder}: other results than {undisturbed}")
-        if left := [path.name for path in folder.rglob(f"{HIDDEN}*") if path.name != MANIFEST]:
-            raise SystemExit(f"{folder}: left behind: {', '.join(left)}")
+        allowed = (
+            {MANIFEST, LOCK} if kept == FINISHED else {MANIFEST}
+        )  # killed after all was written: its lock is there
+        if left := {path.name for path in folder.rglob(f"{HIDDEN}*")} - allowed:
+            raise SystemExit(f"{folder}: left behind: {', '.join(sorted(left))}")
         return done
 
 

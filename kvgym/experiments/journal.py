@@ -25,6 +25,10 @@ FILE = "runs.jsonl"
 """Of a sweep, which goes on in it."""
 
 
+_START = '{"key": "'
+"""How every line begins."""
+
+
 class Journal:
     """The file of runs of a folder, open for one process at a time; a context manager that closes it.
 
@@ -98,6 +102,8 @@ class Journal:
         while line := self._next(number + 1):
             number += 1
             if not line.endswith("\n"):
+                if not (line.startswith(_START) or _START.startswith(line)):
+                    raise ConfigError(f"{self.path}, line {number}: not a run; choose another folder")
                 self._file.truncate(end)
                 break
             end = self._file.tell()
