@@ -164,9 +164,7 @@ def disturb(command: Command, folder: Path, kills: int, moments: random.Random) 
             _end(process)
         if command.results(folder) != command.results(undisturbed):
             raise SystemExit(f"{folder}: other results than {undisturbed}")
-        allowed = (
-            {MANIFEST, LOCK} if kept == FINISHED else {MANIFEST}
-        )  # killed after all was written: its lock is there
+        allowed = {MANIFEST, LOCK} if kept == FINISHED else {MANIFEST}  # a kill after the end leaves the lock
         if left := {path.name for path in folder.rglob(f"{HIDDEN}*")} - allowed:
             raise SystemExit(f"{folder}: left behind: {', '.join(sorted(left))}")
         return done
