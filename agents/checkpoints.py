@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from kvgym.errors import ConfigError, shown
-from kvgym.files import flush, write_text
+from kvgym.files import flush, is_temporary, temporary_name, write_text
 from kvgym.reading import mapping, parse_json, read_bytes
 
-_PREFIX = "step-"
+_NAME = re.compile(r"step-[0-9]{12}")
 
 REMEDY = "remove the checkpoint's folder to go on from the one before"
 """What helps where the latest checkpoint is damaged."""
@@ -46,10 +47,10 @@ def save_checkpoint(
         The checkpoint's folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(".*.tmp"):  # of a run that was killed
-        shutil.rmtree(left, ignore_errors=True)
-    final = folder / f"{_PREFIX}{step:012d}"
-    temporary = folder / f".{final.name}.{os.getpid()}.tmp"
+    for left in filter(is_temporary, os.listdir(folder)):  # of a run that was killed
+        shutil.rmtree(folder / left, ignore_errors=True)  # follows no links
+    final = folder / f"step-{step:012d}"
+    temporary = folder / temporary_name()
     temporary.mkdir()
     write(temporary)
     write_json(temporary / "state.json", state)
@@ -66,14 +67,15 @@ def save_checkpoint(
 
 def _remove(checkpoint: Path) -> None:
     """Remove a checkpoint under a temporary name, so that half of it is never found."""
-    left = checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}.old.tmp")
+    left = checkpoint.with_name(temporary_name())
     os.replace(checkpoint, left)
     shutil.rmtree(left, ignore_errors=True)
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """Return the whole checkpoints in a folder, oldest first."""
-    return sorted(path for path in folder.glob(f"{_PREFIX}*") if (path / "state.json").is_file())
+    found = (path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and not path.is_symlink())
+    return sorted(path for path in found if (path / "state.json").is_file())
 
 
 def latest_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,14 +15,19 @@ import yaml
 
 from kvgym.agents.checkpoints import write_json
 from kvgym.agents.config import TrainingConfig
-from kvgym.errors import ConfigError
+from kvgym.errors import ConfigError, some
 from kvgym.experiments.result_files import run_context
 from kvgym.files import write_text
 from kvgym.reading import mapping, parse_json, read_bytes
 
+_WRITTEN = (
+    "run.json", "curve.csv", "best.npz", "best.json", "final.npz", "final.json", "model.zip", "checkpoints"
+)  # fmt: skip
+"""What a run writes once its ``config.yaml`` is there."""
+
 
 def check_free(folder: Path) -> None:
-    """Check that a folder holds no run yet.
+    """Check that a folder holds no run yet, and no other file that a run would replace.
 
     Raises:
         ConfigError: it does.
@@ -30,13 +36,17 @@ def check_free(folder: Path) -> None:
         raise ConfigError(
             f"{folder} holds a training run already; resume it with --resume {folder}, or choose another folder"
         )
+    if others := [name for name in _WRITTEN if os.path.lexists(folder / name)]:
+        raise ConfigError(
+            f"{folder} holds {some(others)}, which training would replace; choose another folder, or move it"
+        )
 
 
 def write_start(folder: Path, config: TrainingConfig, context: Mapping[str, Any]) -> None:
     """Write the files of a new run; from then on the folder holds one."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "run.json", {"seed": config.seed, **context, "resumed": []})
     write_config(folder, config)
+    write_json(folder / "run.json", {"seed": config.seed, **context, "resumed": []})
 
 
 def write_config(folder: Path, config: TrainingConfig) -> None:

@@ -140,6 +140,8 @@ def train_population(
     """
     for member in members:
         _check_same(member)
+    if (folder / FILE).exists() and not any((member.folder / "config.yaml").exists() for member in members):
+        raise ConfigError(f"{folder / FILE} is not of these runs; choose another folder, or move it")
     found: dict[int, Trained] = {}
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder), make_executor(train_member, jobs, ray=ray) as executor:

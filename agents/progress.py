@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from kvgym.files import open_plain
+
 INTERVAL = 60.0
 """Seconds between two lines, where no evaluation comes in between."""
 
@@ -76,7 +78,7 @@ class TrainingLog:
         line = self.line(done)
         stamp = datetime.datetime.now().isoformat(" ", "seconds")
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        with self._file.open("a", encoding="utf-8") as file:
+        with open_plain(self._file, "a") as file:
             file.write(f"{stamp}  {line}\n")
         if self._tell is not None:
             self._tell(line)

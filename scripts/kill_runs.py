@@ -1,6 +1,6 @@
 """Kill commands at random moments, go on with them, and compare what they leave with runs that nobody disturbed.
 
-    python scripts/kill_runs.py                         ten kills each of train, compare and tune
+    python scripts/kill_runs.py                         ten kills each of train, compare, tune and capacity
     python scripts/kill_runs.py --kills 100 compare     a hundred of one command
 
 A command is started, killed with SIGKILL at a random moment, and started again as its users do, until it has been
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import random
 import signal
 import subprocess
@@ -25,6 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from kvgym.cli.manifest import MANIFEST
+from kvgym.files import HIDDEN, LOCK
 
 START = "from kvgym.cli.app import main; main()"
 
@@ -77,6 +81,12 @@ def _agent(folder: Path) -> Any:
     return found
 
 
+def _capacity(folder: Path) -> Any:
+    found = json.loads((folder / "capacity.json").read_text("utf-8"))
+    found.pop("simulated_seconds_of_work")
+    return _table(folder, "probes.csv"), found
+
+
 def commands(size: int) -> dict[str, Command]:
     """Return the commands, ``size`` times as long as the shortest."""
     several = ("--no-progress", "--jobs", "1", "-n", "400", "--seeds", str(4 * size))
@@ -87,6 +97,7 @@ def commands(size: int) -> dict[str, Command]:
     )  # fmt: skip
     compared = ("compare", "-p", "fcfs,mc_sf", "--no-report", *several)
     tuned = ("tune", "mc_sf", *several)
+    searched = ("capacity", "-p", "fcfs,mc_sf", "--no-figure", *several)
     return {
         "train": Command(
             ("train", "knobs", *training, "--no-progress"),
@@ -100,6 +111,7 @@ def commands(size: int) -> dict[str, Command]:
         "tune": Command(
             tuned, None, partial(_lines, last="config.json"), lambda folder: _table(folder, "trials.csv")
         ),
+        "capacity": Command(searched, None, partial(_lines, last="config.json"), _capacity),
     }
 
 
@@ -152,8 +164,9 @@ def disturb(command: Command, folder: Path, kills: int, moments: random.Random) 
             _end(process)
         if command.results(folder) != command.results(undisturbed):
             raise SystemExit(f"{folder}: other results than {undisturbed}")
-        if left := [path.name for path in folder.iterdir() if ".tmp" in path.name or path.name == ".lock"]:
-            raise SystemExit(f"{folder}: left behind: {', '.join(left)}")
+        allowed = {MANIFEST, LOCK} if kept == FINISHED else {MANIFEST}  # a kill after the end leaves the lock
+        if left := {path.name for path in folder.rglob(f"{HIDDEN}*")} - allowed:
+            raise SystemExit(f"{folder}: left behind: {', '.join(sorted(left))}")
         return done
 
 
@@ -163,7 +176,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "names", nargs="*", metavar="COMMAND", help="train, compare, tune; all if none is named"
+        "names", nargs="*", metavar="COMMAND", help="train, compare, tune, capacity; all if none is named"
     )
     parser.add_argument("--kills", type=int, default=10, help="of each command")
     parser.add_argument("--size", type=int, default=1, help="how long the commands are")

@@ -87,12 +87,18 @@ def test_columns_of_different_lengths_are_refused():
         Frame({"a": [1], "b": [1, 2]})
 
 
-def test_without_pyarrow_tables_are_csv_and_no_old_parquet_is_left(tmp_path, monkeypatch):
-    write_table(tmp_path, "runs", MIXED)
-    assert {path.name for path in tmp_path.iterdir()} == {"runs.csv", "runs.parquet"}
+def test_without_pyarrow_tables_are_csv_and_other_files_stay(tmp_path, monkeypatch):
+    write_table(tmp_path, "tables", MIXED)
+    (tmp_path / "runs.parquet").write_text("mine")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setattr("kvgym.experiments.result_files.has_pyarrow", lambda: False)
     write_table(tmp_path, "runs", MIXED)
-    assert {path.name for path in tmp_path.iterdir()} == {"runs.csv"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "runs.csv",
+        "runs.parquet",
+        "tables.csv",
+        "tables.parquet",
+    }
+    assert (tmp_path / "runs.parquet").read_text() == "mine"
     with pytest.raises(ConfigError, match=r'pip install "kvgym\[parquet\]", or use CSV'):
         MIXED.write_parquet(tmp_path / "runs.parquet")

@@ -131,7 +131,7 @@ def capacity(
             ray=ray,
             progress=advance,
         )
-    with replacing(folder, trace):
+    with replacing(folder, trace, kept=True):
         result.save(folder, command=command_line())
     if markdown:
         print(console.markdown_table(*_cells(result)))

@@ -165,7 +165,7 @@ def compare(
             ray=ray,
             progress=advance,
         )
-    with replacing(folder, trace):
+    with replacing(folder, trace, kept=True):
         comparison.save(folder, command=command_line())
     if metrics is None and comparison.has_targets:
         columns_shown = (*columns_shown, "slo_attainment")

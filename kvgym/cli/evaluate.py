@@ -158,7 +158,7 @@ def evaluate(
         comparison = compare(
             chosen, specs, seeds=numbers, routers=others, folder=folder, jobs=jobs, ray=ray, progress=advance
         )
-    with replacing(folder, trace):
+    with replacing(folder, trace, kept=True):
         comparison.save(folder, command=command_line())
     console.out.print(console.agent_table(comparison, loaded.info.name, by))
     console.print_remarks(comparison)

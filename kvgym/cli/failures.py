@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import platform
 import shlex
 import sys
@@ -108,10 +107,11 @@ def _write_report(error: BaseException) -> Path | None:
         with contextlib.suppress(PackageNotFoundError):
             lines.append(f"{name} {version(name)}")
     text = "\n".join([*lines, "", _trace(error)])
-    name = f"kvgym-error-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    prefix = f"kvgym-error-{time.strftime('%Y%m%d-%H%M%S')}-"
     for folder in (tempfile.gettempdir, Path.cwd):
         with contextlib.suppress(OSError):  # no such folder, or nothing can be written there
-            path = Path(folder()) / name
-            path.write_text(text, "utf-8", errors="backslashreplace")
-            return path
+            descriptor, path = tempfile.mkstemp(".txt", prefix, folder())  # follows no link that is there
+            with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+            return Path(path)
     return None

@@ -136,7 +136,7 @@ def provision(
             ray=ray,
             progress=advance,
         )
-    with replacing(folder, trace):
+    with replacing(folder, trace, kept=True):
         result.save(folder, command=command_line())
     console.out.print(
         f"{result.scenario.name}: {result.num_requests:,} requests, {result.rate:.3f}/s; targets: "

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shlex
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -13,8 +15,9 @@ from typing import Annotated
 import typer
 
 from kvgym.cli import console
-from kvgym.errors import ConfigError, some
-from kvgym.files import UNFINISHED, plain_name, remove_left
+from kvgym.cli.manifest import Manifest
+from kvgym.errors import ConfigError, cut, some
+from kvgym.files import UNFINISHED, alone_in, owned_by, plain_name, remove_left
 
 INTERRUPTED = 130
 """Exit status of a command that Ctrl-C has ended."""
@@ -25,43 +28,48 @@ OutOption = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder for results (default: results/…).")
 ]
 
-TABLES = ("runs", "requests", "iterations", "workers", "trials", "probes", "estimates", "windows")
-RESULTS = (
-    *(f"{name}.{ending}" for name in TABLES for ending in ("csv", "parquet")),
-    *(f"{name}.json" for name in ("config", "summary", "best", "capacity", "provision", "vllm-bench")),
-    "report.html", "capacity.svg", "validation.png",
-)  # fmt: skip
-"""Files that commands write into the folder of their results."""
-
-
-def default_folder(kind: str, name: str) -> Path:
-    """Return a new folder under ``results/``."""
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    plain = plain_name(name)
-    folder = Path("results") / f"{kind}-{plain}-{stamp}"
-    number = 1
-    while folder.exists():
-        number += 1
-        folder = folder.with_name(f"{kind}-{plain}-{stamp}-{number}")
-    return folder
-
 
 _folders: dict[Path, list[Path]] = {}
 """Folders of the command that runs, each with those that were made for it, the innermost first."""
 
+_open = contextlib.ExitStack()
+"""What the command holds until it ends: the locks of its folders and the lists of their files."""
+
+
+def default_folder(kind: str, name: str) -> Path:
+    """Make a new folder under ``results/``, which no other command has."""
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    first = Path("results") / f"{kind}-{plain_name(name)}-{stamp}"
+    for number in itertools.count(1):
+        folder = first if number == 1 else first.with_name(f"{first.name}-{number}")
+        missing = _missing(folder)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError:
+            break  # make_folder reports it
+        _folders[folder] = missing
+        break
+    return folder
+
+
+def _missing(folder: Path) -> list[Path]:
+    return [place for place in (folder, *folder.parents) if not place.exists()]
+
 
 def make_folder(folder: Path) -> Path:
-    """Make sure before a long run that results can be written."""
-    _folders[folder] = [place for place in (folder, *folder.parents) if not place.exists()]
+    """Lock a folder until the command ends, and check before a long run that results can be written to it."""
+    _folders.setdefault(folder, _missing(folder))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".probe"
-        probe.touch()
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise ConfigError(
             f"results cannot be written to {folder}: {error.strerror}; choose another with --out"
         ) from None
+    _open.enter_context(alone_in(folder, lend=True))
     return folder
 
 
@@ -70,7 +78,8 @@ def tidied() -> Iterator[None]:
     """Leave no empty folders of the command in the block; where Ctrl-C ends it, say how to go on with what is kept."""
     _folders.clear()
     try:
-        yield
+        with _open:
+            yield
     except SystemExit as stop:
         kept = next((folder for folder in _folders if _has_unfinished(folder)), None)
         if stop.code == INTERRUPTED and kept is not None:
@@ -90,44 +99,33 @@ def _has_unfinished(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def replacing(folder: Path, given: Path | None = None) -> Iterator[None]:
-    """Write new results in the block; those of an earlier command then go, and are named, and so do kept runs.
+def replacing(folder: Path, given: Path | None = None, *, kept: bool = False) -> Iterator[None]:
+    """Write new results in the block; those of an earlier command are then removed and named.
 
-    A table of an earlier run would look like a part of the new one. Where the block fails, all stays.
+    A table of an earlier run would look like a part of the new one. Only files are removed that kvgym has written and
+    listed, see :mod:`kvgym.cli.manifest`; those that the command writes after the block are listed, too. Where the
+    block fails, nothing is removed.
 
     Args:
-        folder: without a ``config.json`` or ``summary.json``, which every command writes, nothing in it is a result.
+        folder: of :func:`make_folder`.
         given: file that the user gave, which stays.
+        kept: whether the command has kept its runs in the folder, which are now results.
     """
     remove_left(folder)
-    old: dict[Path, int] = {}
-    if any((folder / name).exists() for name in ("config.json", "summary.json")):
-        for path in [*(folder / name for name in RESULTS), *folder.glob("vllm-bench/*.json")]:
-            if path.exists() and not (given is not None and path.samefile(given)):
-                old[path] = path.stat().st_ino
-    earlier = _command_of(folder) if old else ""
+    manifest = Manifest(folder, command_line(), keep=given, report=_note)
+    _open.enter_context(owned_by(manifest))
+    old = manifest.old()
     yield
-    for path, number in old.items():
-        if path.exists() and path.stat().st_ino == number:  # not written anew
-            path.unlink()
-    (folder / UNFINISHED).unlink(missing_ok=True)
+    manifest.remove_old()
+    if kept:
+        (folder / UNFINISHED).unlink(missing_ok=True)
     if old:
-        names = some((path.name for path in old), 60)
-        text = f"note: replaced what was in {folder}: {names}{earlier and f', of: {earlier}'}"
-        console.err.print(text, markup=False, soft_wrap=True)
+        command = manifest.command and f", of: {cut(manifest.command, LONGEST_COMMAND)}"
+        _note(f"replaced what was in {folder}: {some(old, 60)}{command}")
 
 
-def _command_of(folder: Path) -> str:
-    """Return the command that wrote the results of a folder, "" where they do not tell."""
-    from kvgym.reading import parse_json, read_bytes  # loads what takes a while
-
-    for name in ("config.json", "summary.json"):
-        with contextlib.suppress(ConfigError, AttributeError):  # missing, or written by something else
-            content = parse_json(read_bytes(folder / name, "results"), name)
-            command = content.get("command") or content.get("config", {}).get("command")
-            if isinstance(command, str):
-                return command if len(command) <= LONGEST_COMMAND else f"{command[: LONGEST_COMMAND - 1]}…"
-    return ""
+def _note(text: str) -> None:
+    console.err.print(f"note: {text}", markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

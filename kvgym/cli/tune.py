@@ -209,7 +209,7 @@ def tune(
             failed = True
             console.out.print(f"{spec}: {error}", style="red", markup=False)
             continue
-        with replacing(place, trace):
+        with replacing(place, trace, kept=True):
             result.save(place, command=command_line())
         title = f"{result.policy} on {chosen.heading}"
         console.out.print(title, style="italic", markup=False, soft_wrap=True)

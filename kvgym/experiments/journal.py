@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TextIO
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,12 +17,16 @@ from kvgym.errors import ConfigError, KVGymError, some
 from kvgym.execution import Executor
 from kvgym.experiments.runs import Played, Run, RunRecord, play_runs
 from kvgym.files import UNFINISHED as UNFINISHED
-from kvgym.files import alone_in
+from kvgym.files import alone_in, open_plain
 from kvgym.metrics import metric_names
 from kvgym.reading import mapping, parse_json, validate_fields
 
 FILE = "runs.jsonl"
 """Of a sweep, which goes on in it."""
+
+
+_START = '{"key": "'
+"""How every line begins."""
 
 
 class Journal:
@@ -47,7 +51,7 @@ class Journal:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 opened.enter_context(alone_in(self.path.parent))
-                self._file: TextIO = self.path.open("a+", encoding="utf-8")
+                self._file = open_plain(self.path, "a+")
             except OSError as error:
                 raise ConfigError(f"{self.path}: cannot be written: {error.strerror}") from None
             opened.callback(self._close_file)
@@ -98,6 +102,8 @@ class Journal:
         while line := self._next(number + 1):
             number += 1
             if not line.endswith("\n"):
+                if not (line.startswith(_START) or _START.startswith(line)):
+                    raise ConfigError(f"{self.path}, line {number}: not a run; choose another folder")
                 self._file.truncate(end)
                 break
             end = self._file.tell()

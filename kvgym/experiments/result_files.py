@@ -50,6 +50,4 @@ def write_table(folder: str | Path, name: str, frame: Frame) -> Path:
     frame.write_csv(path / f"{name}.csv")
     if has_pyarrow():
         frame.write_parquet(path / f"{name}.parquet")
-    else:
-        (path / f"{name}.parquet").unlink(missing_ok=True)  # of an earlier run
     return path

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from kvgym.errors import ConfigError, KVGymError
+from kvgym.files import new_beside
 
 ENDINGS = (".json", ".json.gz")
 """What the name of a trace may end in; the second is compressed."""
@@ -55,10 +56,10 @@ class TraceFile:
     def __init__(self, path: str | Path, about: Mapping[str, Any] | None = None) -> None:
         self.path = Path(path)
         check_ending(self.path)
-        self._part = self.path.with_name(self.path.name + ".part")
         if self.path.is_dir():
             raise ConfigError(f"trace file {self.path}: a folder; give the name of a file")
         try:
+            self._part = new_beside(self.path)
             self._raw: IO[bytes] = self._part.open("wb")
         except OSError as error:
             raise ConfigError(f"trace file {self.path} cannot be written: {error.strerror}") from None

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -42,6 +43,8 @@ _COMPILED_PARTS = (
 )
 PATIENCE = 600.0
 """Seconds to wait for another process before compiling beside it; one that has died is not waited for."""
+
+_FOLDER = re.compile("code-[0-9a-f]{20}")
 
 _config: Any = numba.config
 _llvm_untyped: Any = _llvm
@@ -116,15 +119,16 @@ def _prune(root: Path, current: Path, days: float = 30.0) -> None:
     os.utime(current)
     for folder in root.glob("code-*"):
         with contextlib.suppress(OSError):
-            if folder != current and time.time() - folder.stat().st_mtime > days * 86_400:
+            own = _FOLDER.fullmatch(folder.name) and folder != current  # the root may have folders of others
+            if own and time.time() - folder.stat().st_mtime > days * 86_400:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
 class Locator:
-    """Tells Numba where the code of kvgym's own kernels is kept: by module, in a folder that is named by all else."""
+    """Tells Numba where the code of kvgym's own kernels is kept: a folder each, in one that is named by all else."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._path = str(cache_dir() / function.__module__)
+        self._path = str(code_folder(marker_of(cache_dir(), function)))
         self._line = function.__code__.co_firstlineno
 
     def get_cache_path(self) -> str:
@@ -148,24 +152,77 @@ class Locator:
 keep_code_by(Locator)
 
 
+def marker_of(folder: Path, function: Callable[..., Any]) -> Path:
+    """Return the file of a cache folder that holds the checksum of a kernel's machine code."""
+    return folder / f"{function.__module__}.{function.__qualname__}.compiled"
+
+
+def code_folder(marker: Path) -> Path:
+    """Return the folder of a kernel's machine code."""
+    return marker.with_suffix("")
+
+
+def _code_files(marker: Path) -> list[Path]:
+    return sorted(path for path in code_folder(marker).rglob("*.nb[ic]") if path.is_file())
+
+
+def _checksum(marker: Path) -> bytes:
+    """Return the checksum of what Numba keeps of a kernel: indexes and machine code."""
+    digest = hashlib.sha256()
+    for path in _code_files(marker):
+        with contextlib.suppress(FileNotFoundError):  # just removed by another process
+            content = path.read_bytes()
+            digest.update(f"{path.name} {len(content)} ".encode() + content)
+    return digest.hexdigest().encode()
+
+
+def _keep_checksum(marker: Path) -> None:
+    with contextlib.suppress(OSError):  # without it the next process compiles again
+        marker.write_bytes(_checksum(marker))
+
+
+def is_compiled(marker: Path) -> bool:
+    """Whether the machine code of a kernel is there and undamaged."""
+    with contextlib.suppress(OSError):
+        return marker.read_bytes() == _checksum(marker)
+    return False
+
+
+def _stamps(marker: Path) -> list[tuple[Path, int, int]]:
+    """Return what changes when Numba writes machine code."""
+    found = []
+    for path in _code_files(marker):
+        with contextlib.suppress(FileNotFoundError):
+            status = path.stat()
+            found.append((path, status.st_mtime_ns, status.st_ino))
+    return found
+
+
 @contextlib.contextmanager
 def compiled_once(marker: Path, what: str, seconds: Callable[[], float]) -> Iterator[None]:
     """Let one process compile something in the block; others that come here meanwhile wait, and find it done.
 
+    Machine code that does not have its checksum is removed before: Numba would fail to read it, or run it.
+
     Args:
-        marker: file that is there once the machine code is kept; an error in the block leaves it out.
+        marker: file of the checksum, see :func:`marker_of`; an error in the block leaves it out.
         what: what is compiled, for notices.
         seconds: called for how long that takes about; the notice is left out below one second.
     """
-    if not marker.exists():
+    if not is_compiled(marker):
         with _held(marker.with_suffix(".lock"), what):
-            if not marker.exists():
+            if not is_compiled(marker):
+                for path in _code_files(marker):
+                    path.unlink(missing_ok=True)
                 if (expected := seconds()) >= 1:
                     _tell(f"compiling {what} for this machine, about {expected:.0f} s, once", _HINT)
                 yield
-                marker.touch()
+                _keep_checksum(marker)
                 return
+    before = _stamps(marker)
     yield
+    if _stamps(marker) != before:  # compiled again, as for another signature or after its file was saved
+        _keep_checksum(marker)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import glob
 import hashlib
+import itertools
 import sys
 import threading
 import types as pytypes
@@ -19,7 +21,14 @@ import numpy as np
 from numba.core.errors import NumbaError
 from numba.extending import intrinsic
 
-from kvgym.simulator.code_cache import cache_dir, compiled_once, expected_seconds
+from kvgym.simulator.code_cache import (
+    cache_dir,
+    code_folder,
+    compiled_once,
+    expected_seconds,
+    is_compiled,
+    marker_of,
+)
 from kvgym.simulator.compile_errors import kernel_error
 from kvgym.simulator.debug import CHECKED
 from kvgym.simulator.helper_code import helper
@@ -73,6 +82,20 @@ def _all_reached(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
             seen.add(source)
             yield source
             todo += [inner for _, item in _reached(source) if (inner := _source_of(item)) is not None]
+
+
+def _drop_kept_code(function: Callable[..., Any]) -> bool:
+    """Remove what Numba keeps of helpers compiled by ``numba.njit(cache=True)``; return whether there was any."""
+    found: list[Path] = []
+    for _, item in itertools.chain.from_iterable(map(_reached, _all_reached(function))):
+        if folder := getattr(getattr(item, "stats", None), "cache_path", None):
+            code = item.py_func.__code__
+            name = item.py_func.__qualname__.replace("<", "").replace(">", "")
+            stem = glob.escape(f"{Path(code.co_filename).stem}.{name}-{code.co_firstlineno}.py")
+            found += Path(folder).glob(f"{stem}*.nb[ic]")
+    for path in found:
+        path.unlink(missing_ok=True)
+    return bool(found)
 
 
 def fingerprint(function: Callable[..., Any]) -> str:
@@ -150,22 +173,22 @@ class Kernel:
     @property
     def kept(self) -> bool:
         """Whether its machine code is in the cache."""
-        return self._marker().exists()
+        return is_compiled(self._marker())
 
     def _marker(self) -> Path:
-        """Return the file that is there once the machine code is kept, which lies in the same folder."""
+        """Return the file that holds the checksum of the machine code once that is kept."""
         folder = cache_dir()
         if not self.function.__module__.startswith("kvgym."):
             folder /= f"user-{fingerprint(self.function)}"  # helpers in other files may have changed
             folder.mkdir(exist_ok=True)
-        return folder / f"{self.function.__module__}.{self.function.__qualname__}.compiled"
+        return marker_of(folder, self.function)
 
     def _compile(self) -> Any:
         if _config.DISABLE_JIT:
             return self.function
         load_array_functions()
         marker, previous = self._marker(), _config.CACHE_DIR
-        _config.CACHE_DIR = str(marker.parent)
+        _config.CACHE_DIR = str(code_folder(marker))
         try:
             with compiled_once(marker, self.title, self._seconds):
                 return self._machine_code(cache=True)
@@ -177,9 +200,15 @@ class Kernel:
             _config.CACHE_DIR = previous
 
     def _machine_code(self, *, cache: bool) -> Any:
+        compiled = machine_code(self.signature, cache=cache, nogil=self._nogil)
         try:
             with _no_collection():
-                return machine_code(self.signature, cache=cache, nogil=self._nogil)(self.function)
+                try:
+                    return compiled(self.function)
+                except Exception as error:
+                    if isinstance(error, NumbaError) or not _drop_kept_code(self.function):
+                        raise
+                    return compiled(self.function)  # kept code of a helper was damaged, or it fails as before
         except (NumbaError, KeyError) as error:  # Numba looks fields of records up in a dict
             functions = list(_all_reached(self.function))
             told = kernel_error(self.title, self.signature, functions, error)

@@ -73,6 +73,13 @@ def test_a_folder_with_runs_of_another_configuration_is_refused(population):
         train_population(make_members([other], 2, folder), folder)
 
 
+def test_a_population_file_of_something_else_is_refused(tmp_path):
+    (tmp_path / "population.json").write_text("mine")
+    with pytest.raises(ConfigError, match=r"population\.json is not of these runs; choose another folder"):
+        train_population(make_members([config()], 1, tmp_path), tmp_path)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("population.json", "mine")]
+
+
 def test_several_configurations_have_folders_of_their_names(tmp_path):
     members = make_members([config(), config(name="other", seed=5)], 2, tmp_path)
     assert [m.folder.name for m in members] == ["tiny-0", "tiny-1", "other-5", "other-6"]

@@ -270,7 +270,7 @@ def test_a_run_killed_before_its_first_milestone_starts_over(tmp_path):
             train(config, tmp_path / name, progress=stop)
     assert latest_checkpoint(tmp_path / "step/checkpoints")[1]["steps"] == 0
     shutil.rmtree(tmp_path / "nothing/checkpoints")
-    (tmp_path / "nothing/.best.1.tmp.npz").write_bytes(b"half")
+    (tmp_path / "nothing/.kvgym-0123456789abcdef.tmp.npz").write_bytes(b"half")
     (tmp_path / "nothing/run.json").write_text("[]")
     for name in ("step", "nothing"):
         assert resume(tmp_path / name).steps == 128

@@ -27,6 +27,7 @@ def test_capacity(kvgym, tmp_path):
     assert "means over 2 seeds" in out
     assert {f.name for f in (tmp_path / "res").iterdir()} == {
         "probes.csv", "probes.parquet", "capacity.json", "config.json", "capacity.svg",
+        ".kvgym-results.json",
     }  # fmt: skip
     summary = json.loads((tmp_path / "res" / "capacity.json").read_text())
     assert [c["contender"] for c in summary["capacities"]] == ["fcfs", "mc_sf"]
@@ -147,6 +148,7 @@ def test_provision(kvgym, azure_trace, tmp_path):
     assert "enough for 95 % of the windows" in out
     assert {f.name for f in (tmp_path / "res").iterdir()} == {
         "provision.json", "estimates.csv", "windows.csv", "probes.csv", "probes.parquet", "config.json",
+        ".kvgym-results.json",
     }  # fmt: skip
 
 

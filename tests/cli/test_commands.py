@@ -94,10 +94,18 @@ def test_nothing_of_an_earlier_command_stays_beside_new_results(kvgym, tmp_path)
     kvgym("run", "fcfs", "-n", 5, "--log", "--format", "vllm-bench", "-o", "same")
     (tmp_path / "same" / "mine.txt").touch()
     earlier = {f.name for f in (tmp_path / "same").iterdir()}
-    assert earlier == {"requests.csv", "iterations.csv", "summary.json", "vllm-bench.json", "mine.txt"}
+    listed = ".kvgym-results.json"
+    assert earlier == {
+        "requests.csv",
+        "iterations.csv",
+        "summary.json",
+        "vllm-bench.json",
+        "mine.txt",
+        listed,
+    }
     small = ("compare", "-n", 5, "--seeds", 1, "-p", "fcfs", "-o", "same", "--no-report")
     kvgym(*small, "--workers", 2, "--format", "vllm-bench")
-    results = {"runs.csv", "runs.parquet", "summary.json", "config.json", "mine.txt"}
+    results = {"runs.csv", "runs.parquet", "summary.json", "config.json", "mine.txt", listed}
     assert {f.name for f in (tmp_path / "same").iterdir()} == {*results, "workers.csv", "vllm-bench"}
     assert len(list((tmp_path / "same" / "vllm-bench").iterdir())) == 1
     assert kvgym(*small, "--metrics", "nothing")[0] == 2  # refused: what was there stays
@@ -115,7 +123,7 @@ def test_what_a_user_gave_is_not_taken_for_a_result(kvgym, tmp_path):
     for _ in range(2):
         assert kvgym(*small, "iterations.csv")[0] == 0
         assert (tmp_path / "iterations.csv").read_text() == text
-    assert not (tmp_path / "windows.csv").exists()  # beside results it looks like one of them
+    assert (tmp_path / "windows.csv").read_text() == text  # kvgym has not written it
 
 
 def test_rules_of_an_engine_are_said_to_be_others(kvgym):

@@ -1,5 +1,7 @@
 """How commands end that fail."""
 
+import os
+
 import pytest
 
 from kvgym.cli import failures
@@ -14,3 +16,13 @@ def test_a_message_is_one_short_line_whatever_is_said_after_it(capsys, length):
     assert printed.count("\n") == 1
     assert len(printed.strip()) <= len("error: ") + LIMIT
     assert printed.rstrip().endswith("(--verbose says more)")
+
+
+def test_a_report_follows_no_link_that_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("time.strftime", lambda _: "now")
+    (tmp_path / "precious").write_text("mine")
+    (tmp_path / f"kvgym-error-now-{os.getpid()}.txt").symlink_to("precious")
+    report = failures._write_report(ValueError("x"))
+    assert "ValueError: x" in report.read_text()
+    assert (tmp_path / "precious").read_text() == "mine"

@@ -1,13 +1,19 @@
 """Folders of results: nothing is left of commands that fail, what is replaced is named, and searches go on."""
 
 import json
+import os
 import re
 import shlex
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from kvgym.cli import result_folder
+from kvgym.cli.manifest import MANIFEST
+from kvgym.errors import ConfigError
+from kvgym.execution.aside import call_aside
 from kvgym.experiments import journal
+from kvgym.files import alone_in
 
 LARGE = ("-n", 10, "--kv-capacity", 30, "--no-progress")
 
@@ -62,8 +68,174 @@ def test_what_was_there_is_named_when_it_is_replaced(kvgym, tmp_path):
     assert code == 0
     assert json.loads(out)["metrics"]["finished"] == 5  # the note is not among the results
     assert err.startswith("note: replaced what was in same: runs.csv")
-    assert "of:" not in err
+    assert "of: kvgym compare -p fcfs --seeds 1 --no-report" in err
     assert (tmp_path / "same" / "mine.txt").exists()
+
+
+SMALL = ("-n", 5, "--no-progress", "-o", "same")
+
+FOREIGN = (
+    ".env.tmpl", ".npmrc.tmp", ".probe", ".lock", "config.json", "summary.json", "requests.csv", "windows.csv",
+    "best.json", "capacity.json", "estimates.csv", "report.html", "validation.png", "unfinished.jsonl", "runs.parquet",
+)  # fmt: skip
+
+
+def test_files_that_kvgym_has_not_written_stay(kvgym, tmp_path, monkeypatch):
+    folder = tmp_path / "same"
+    folder.mkdir()
+    for name in FOREIGN:
+        (folder / name).write_text(f"my {name}")
+    monkeypatch.setattr("kvgym.experiments.result_files.has_pyarrow", lambda: False)
+    code, _, err = kvgym("run", "fcfs", *SMALL)
+    assert code == 0
+    moved = {"summary.json", "requests.csv"}
+    assert err.splitlines() == [
+        f"note: same/{name} was not written by kvgym; it is now same/{name}.old" for name in sorted(moved)
+    ]
+    assert (
+        kvgym("validate", "--requests", "same/requests.csv", "--policy", "fcfs", "-o", "same")[0] == 0
+    )  # given, and in the way
+    (folder / "unfinished.jsonl").rename(folder / "kept")
+    assert kvgym("compare", "-p", "fcfs", "--seeds", 1, *SMALL)[0] == 0
+    texts = [path.read_text() for path in folder.iterdir() if path.suffix not in (".png", ".parquet")]
+    texts += [
+        (folder / name).read_bytes().decode("utf-8", "replace")
+        for name in ("validation.png.old", "runs.parquet")
+    ]
+    assert {f"my {name}" for name in FOREIGN} <= set(texts)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    ["", "{", "[]", "null", "[" * 10**5, '{"files": ["mine.txt"]}', '{"command": 1, "files": ["mine.txt"]}', "\0"]
+    + [
+        json.dumps({"command": "kvgym", "files": ["mine.txt", name]})
+        for name in (
+            "../outside", "/etc/passwd", "a/../../outside", "..", ".", "", "a\\b", "c:x", "./mine.txt", 5, None,
+            ["mine.txt"], "a\nb", ".kvgym-lock",
+        )
+    ],
+)  # fmt: skip
+def test_a_damaged_manifest_lists_nothing(kvgym, tmp_path, manifest):
+    folder = tmp_path / "same"
+    folder.mkdir()
+    for path in (folder / "mine.txt", tmp_path / "outside"):
+        path.write_text("mine")
+    (folder / MANIFEST).write_text(manifest)
+    assert "replaced" not in kvgym("run", "fcfs", *SMALL)[2]
+    assert [path.read_text() for path in (folder / "mine.txt", tmp_path / "outside")] == ["mine", "mine"]
+    assert json.loads((folder / MANIFEST).read_text())["files"] == ["requests.csv", "summary.json"]
+
+
+def test_what_a_manifest_lists_is_removed_but_never_through_links(kvgym, tmp_path):
+    folder, other = tmp_path / "same", tmp_path / "other"
+    names = ("a.txt", "in/b.txt", "linked/c.txt", "link", "folder", "given.json")
+    for path in (folder / "in", folder / "folder", other):
+        path.mkdir(parents=True, exist_ok=True)
+    (folder / "linked").symlink_to(other)
+    (folder / "link").symlink_to(other / "c.txt")
+    for path in (folder / "a.txt", folder / "in" / "b.txt", other / "c.txt"):
+        path.write_text("x")
+    (folder / MANIFEST).write_text(json.dumps({"command": "kvgym x", "files": names}))
+    err = kvgym("run", "fcfs", *SMALL)[2]
+    assert err.strip() == "note: replaced what was in same: a.txt, in/b.txt, of: kvgym x"
+    assert {path.name for path in folder.iterdir()} == {
+        "in", "linked", "link", "folder", "requests.csv", "summary.json", MANIFEST
+    }  # fmt: skip
+    assert (other / "c.txt").exists()
+
+
+def test_links_in_a_folder_of_results_are_moved_aside(kvgym, tmp_path):
+    folder, precious, other = tmp_path / "same", tmp_path / "precious", tmp_path / "other"
+    precious.write_text("mine")
+    for place in (folder, other):
+        place.mkdir()
+    for name in ("report.html", "runs.csv", "summary.json", "config.json", MANIFEST, ".probe"):
+        (folder / name).symlink_to(precious)
+    (folder / "vllm-bench").symlink_to(other)
+    os.mkfifo(folder / "runs.parquet")
+    compare = ("compare", "-p", "fcfs", "--seeds", 1, "--format", "vllm-bench")
+    code, _, err = kvgym(*compare, *SMALL)
+    assert code == 0
+    assert precious.read_text() == "mine"
+    assert not list(other.iterdir())
+    assert "note: same/report.html was not written by kvgym; it is now same/report.html.old" in err
+    assert (folder / "report.html.old").is_symlink()
+    assert (folder / "report.html").read_text().startswith("<!")
+    assert [path.name for path in (folder / "vllm-bench").iterdir()] == ["fcfs-seed0.json"]
+    assert "was not written" not in kvgym(*compare, *SMALL)[2]
+
+
+def test_a_file_that_is_given_stays_under_its_name_or_aside(kvgym, tmp_path):
+    assert kvgym("run", "fcfs", *SMALL)[0] == 0
+    before = (tmp_path / "same" / "requests.csv").read_bytes()
+    err = kvgym("compare", "-p", "fcfs", "--trace", "same/requests.csv", "--no-progress", "-o", "same")[2]
+    assert "replaced what was in same: summary.json, of" in err
+    assert (tmp_path / "same" / "requests.csv").read_bytes() == before
+    assert kvgym("run", "fcfs", "--requests", "same/requests.csv", "--no-progress", "-o", "same")[0] == 0
+    assert (tmp_path / "same" / "requests.csv.old").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "fcfs", "-n", 5),
+        ("compare", "-p", "fcfs", "--seeds", 1, "-n", 5, "--format", "vllm-bench"),
+        ("capacity", "-p", "fcfs", "--seeds", 1, "-n", 20, "--tolerance", 0.5),
+        ("sweep", "rate=5", "num_requests=5", "-p", "fcfs", "--seeds", 1),
+        ("tune", "fcfs", "--seeds", 1, "-n", 5),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_folder_is_locked_until_all_is_written(kvgym, tmp_path, monkeypatch, command):
+    written = []
+    replace = os.replace
+
+    def checked(source, target):
+        if "same" in str(target):
+            with pytest.raises(ConfigError, match="works on it"):
+                call_aside(lambda: alone_in(tmp_path / "same").__enter__())
+            written.append(target.name)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", checked)
+    assert kvgym(*command, "--no-progress", "-o", "same")[0] == 0
+    found = {path.name for path in (tmp_path / "same").rglob("*") if path.is_file()}
+    assert found - {"runs.jsonl"} == set(written)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    with alone_in(tmp_path / "same"):
+        pass
+
+
+def test_a_command_in_a_folder_where_another_works_changes_nothing(kvgym, tmp_path):
+    with ThreadPoolExecutor(1) as other:
+        (tmp_path / "same").mkdir()
+        lock = alone_in(tmp_path / "same")
+        other.submit(lock.__enter__).result()
+        code, _, err = kvgym("run", "fcfs", *SMALL)
+        other.submit(lock.__exit__, None, None, None).result()
+    assert code == 2
+    assert "works on it; wait until that has ended" in err
+    assert not list((tmp_path / "same").iterdir())
+
+
+def test_default_folders_of_one_second_differ(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = [result_folder.default_folder("run", "x") for _ in range(3)]
+    assert len({*found}) == 3
+    assert all(folder.is_dir() for folder in found)
+
+
+def test_a_plan_of_something_else_is_not_replaced(kvgym, tmp_path):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "plan.json").write_text("mine")
+    sweep = ("sweep", "rate=5", "num_requests=5", "-p", "fcfs", "--seeds", 1, "--no-progress", "-o", "s")
+    for more in ((), ("--resume",)):
+        code, _, err = kvgym(*sweep, *more)
+        assert code == 2, err
+        assert "plan.json" in err
+        assert (tmp_path / "s" / "plan.json").read_text() == "mine"
 
 
 def stop_after(monkeypatch, count):

@@ -31,7 +31,7 @@ def test_the_same_settings_give_no_error(kvgym, served, tmp_path):
     )
     assert "results: check" in out
     assert {f.name for f in (tmp_path / "check").iterdir()} == {
-        "config.json", "requests.csv", "summary.json", "validation.png",
+        "config.json", "requests.csv", "summary.json", "validation.png", ".kvgym-results.json",
     }  # fmt: skip
     summary = json.loads((tmp_path / "check" / "summary.json").read_text())
     for rows in summary["metrics"].values():

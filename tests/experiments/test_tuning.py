@@ -334,12 +334,18 @@ def command(monkeypatch, tmp_path):
     from rich.console import Console
 
     from kvgym.cli import console
+    from kvgym.cli.result_folder import tidied
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "out", Console(highlight=False, width=160))
     app = typer.Typer()
     app.command()(tune_command)
-    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
+
+    def run(*arguments):
+        with tidied():
+            return CliRunner().invoke(app, [str(a) for a in arguments])
+
+    return run
 
 
 def test_command(command, tmp_path):
@@ -355,7 +361,9 @@ def test_command(command, tmp_path):
     assert make_policy(best["spec"]).order == "spf"
     assert best["seeds"] == [7, 8]
     assert "results: res\n" in done.output
-    assert {f.name for f in (tmp_path / "res").iterdir()} == {"trials.csv", "best.json", "config.json"}
+    assert {f.name for f in (tmp_path / "res").iterdir()} == {
+        "trials.csv", "best.json", "config.json", ".kvgym-results.json",
+    }  # fmt: skip
 
 
 def test_command_with_bounds(command, tmp_path):

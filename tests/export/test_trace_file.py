@@ -9,6 +9,7 @@ import pytest
 from chrome_trace_format import check, load
 
 from kvgym.errors import ConfigError, KVGymError
+from kvgym.export import trace_file
 from kvgym.export.trace_file import TraceFile, nanoseconds
 
 
@@ -75,11 +76,25 @@ def test_names_that_do_not_work(tmp_path, name, words):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
 @pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
-def test_a_full_disk(tmp_path, name):
-    (tmp_path / f"{name}.part").symlink_to("/dev/full")
+def test_a_full_disk(tmp_path, name, monkeypatch):
+    def full(path):
+        path.with_name("part").symlink_to("/dev/full")
+        return path.with_name("part")
+
+    monkeypatch.setattr(trace_file, "new_beside", full)
     with pytest.raises(KVGymError, match="cannot be written to its end: No space left"):
         write_and_fail(tmp_path / name, 100_000)
     assert not list(tmp_path.iterdir())
+
+
+def test_files_beside_it_stay_and_a_link_is_replaced(tmp_path):
+    (tmp_path / "run.json.part").write_text("mine")
+    (tmp_path / "run.json").symlink_to("run.json.part")
+    with TraceFile(tmp_path / "run.json") as file:
+        file.write("i", "x", 1, 1, 0)
+    assert (tmp_path / "run.json.part").read_text() == "mine"
+    assert not (tmp_path / "run.json").is_symlink()
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_nanoseconds():

@@ -92,7 +92,7 @@ def test_a_full_disk_leaves_what_was_there_and_names_the_file(forked, tmp_path):
     status, err = forked("run", "fcfs", "-n", "400", "--no-progress", "-o", "out", fault=limit_files(4096))
     assert status == 2
     assert err.strip() == "error: out/requests.csv: cannot be written: File too large"
-    assert set(before) == {"requests.csv", "summary.json"}
+    assert set(before) == {"requests.csv", "summary.json", ".kvgym-results.json"}
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
@@ -244,9 +244,9 @@ def test_one_process_at_a_time_works_in_a_folder(tmp_path):
         pass
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert (tmp_path / ".lock").exists()  # of a process that is dead, and so no lock
+    assert (tmp_path / ".kvgym-lock").exists()  # of a process that is dead, and so no lock
     with alone_in(tmp_path):
-        assert f"process {os.getpid()} " in (tmp_path / ".lock").read_text()
+        assert f"process {os.getpid()} " in (tmp_path / ".kvgym-lock").read_text()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,9 +2,14 @@
 
 import random
 
+import pytest
 
-def test_a_comparison_that_is_killed_once(scripts, tmp_path):
+
+def test_which_commands_are_killed(scripts):
+    assert set(scripts("kill_runs").commands(1)) == {"train", "compare", "tune", "capacity"}
+
+
+@pytest.mark.parametrize("name", ["compare", "capacity"])
+def test_a_command_that_is_killed_once(scripts, tmp_path, name):
     script = scripts("kill_runs")
-    known = script.commands(1)
-    assert set(known) == {"train", "compare", "tune"}
-    assert script.disturb(known["compare"], tmp_path / "compare", 1, random.Random(0)) <= 1
+    assert script.disturb(script.commands(1)[name], tmp_path / name, 1, random.Random(0)) <= 1

@@ -172,7 +172,7 @@ def test_functions_are_called_by_address_and_may_raise(compiled):
 def test_code_is_kept_in_the_folder_that_is_named_by_the_sources():
     compiled = UnitBatchTime.kernel.compiled
     folder = Path(compiled._cache.cache_path)
-    assert folder == cache_dir() / UnitBatchTime.kernel.__module__
+    assert folder.parent == cache_dir()
     assert list(folder.glob("*.nbi"))
 
 

@@ -15,7 +15,7 @@ from kvgym.errors import ConfigError
 from kvgym.execution import make_executor
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.identity import run_keys, setting_key
-from kvgym.experiments.journal import Journal, has_runs, play_kept
+from kvgym.experiments.journal import FILE, Journal, has_runs, play_kept
 from kvgym.experiments.notes import merge_point_notes
 from kvgym.experiments.result_files import run_context, write_json, write_table
 from kvgym.experiments.runs import Played, Player, Run
@@ -191,6 +191,10 @@ def sweep(
         raise ConfigError(f"{folder} has runs of a sweep; resume it, or choose another folder")
     path = Path(folder) / PLAN_FILE
     begins = not path.exists()
+    if not begins and not (Path(folder) / FILE).exists():
+        if not resume:
+            raise ConfigError(f"{path} is there already; resume its sweep, move it, or choose another folder")
+        plan_of(folder)  # refuses a file of something else, which would be replaced
     with Journal(folder) as journal:
         # As Python's JSON, which knows infinity: a horizon may be that.
         write_text(path, json.dumps(chosen.model_dump(mode="json"), indent=2) + "\n")

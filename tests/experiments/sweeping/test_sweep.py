@@ -134,6 +134,14 @@ def test_damaged_files_are_named(tmp_path, line):
         sweep(PLAN, tmp_path, resume=True)
 
 
+@pytest.mark.parametrize("text", ["my notes", '{"epoch": 3', '{"key": 3}\nmine'])
+def test_a_file_of_something_else_is_not_cut(tmp_path, text):
+    (tmp_path / "runs.jsonl").write_text(text)
+    with pytest.raises(ConfigError, match="not a run"):
+        Journal(tmp_path)
+    assert (tmp_path / "runs.jsonl").read_text() == text
+
+
 def test_one_process_at_a_time(tmp_path):
     with Journal(tmp_path), pytest.raises(ConfigError, match="works on it; wait until that has ended"):
         Journal(tmp_path)

@@ -1,0 +1,40 @@
+"""Training removes and replaces only what it has written."""
+
+import pytest
+
+from kvgym import files
+from kvgym.agents.checkpoints import checkpoints, save_checkpoint
+from kvgym.agents.folder import check_free
+from kvgym.errors import ConfigError
+
+
+def test_only_what_training_has_written_is_removed(tmp_path):
+    folder = tmp_path / "checkpoints"
+    for name in ("step-5", "step-0000000000001", ".npmrc.tmp", ".env.tmp"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "state.json").write_text("{}")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "state.json").write_text("{}")
+    (folder / "step-000000000001").symlink_to(tmp_path / "linked")
+    (folder / files.temporary_name()).symlink_to(tmp_path / "linked")
+    (folder / files.temporary_name()).mkdir()
+    before = {
+        path.name for path in folder.iterdir() if path.is_symlink() or not files.is_temporary(path.name)
+    }
+    for step in (2, 3):
+        save_checkpoint(folder, step, lambda place: None, {"steps": step}, keep=1)
+    assert {path.name for path in folder.iterdir()} == before | {"step-000000000003"}
+    assert (tmp_path / "linked" / "state.json").exists()
+    assert [path.name for path in checkpoints(folder)] == ["step-000000000003"]
+
+
+@pytest.mark.parametrize(
+    "name", ["run.json", "curve.csv", "best.npz", "final.npz", "model.zip", "checkpoints"]
+)
+def test_a_folder_with_other_files_is_refused(tmp_path, name):
+    check_free(tmp_path)
+    (tmp_path / name).symlink_to("nothing")
+    with pytest.raises(
+        ConfigError, match=f"holds {name}, which training would replace; choose another folder"
+    ):
+        check_free(tmp_path)
