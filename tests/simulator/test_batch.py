@@ -124,6 +124,54 @@ def play(batch, explicit):
     return stay, finished, first, largest, gaps
 
 
+DECODE = Member(kv=5, left=0, made=2, delivered=2, planned=UNKNOWN, since=LAST_END, target=9)
+
+
+def test_an_empty_load():
+    load = tables_of([DECODE], False).load
+    for name in LOAD.names:
+        setattr(load, name, 9)
+    uncompiled(clear_load)(load)
+    assert [getattr(load, name) for name in LOAD.names] == [0] * len(LOAD.names)
+
+
+def test_a_batch_starts_with_what_was_swapped():
+    """2 s of the model for two decodes with 10 KV tokens, and 3 tokens of half a second each."""
+    run = tables_of([DECODE, DECODE], False)
+    w, run.problem.swap_time = run.w, 0.5
+    w.clock, w.swap_tokens, w.total_swapped_tokens, w.num_waiting = 7.0, 3, 4, 6
+    started = uncompiled(start_batch)(run, lambda load, factor: factor * load.decode_context, 0.2)
+    assert started == OK
+    assert (w.phase, w.until, w.batch_duration, w.clock) == (BUSY, 10.5, 3.5, 7.0)
+    assert (w.swap_tokens, w.total_swapped_tokens) == (0, 7)
+    assert (w.batch_kv, w.batch_active, w.batch_waiting) == (10, 2, 6)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, -math.inf, math.inf, math.nan])
+def test_a_batch_of_an_impossible_duration_does_not_start(seconds):
+    run = tables_of([DECODE], False)
+    run.w.phase, run.w.swap_tokens = READY, 3
+    assert uncompiled(start_batch)(run, lambda load, _: seconds, None) == BAD_DURATION
+    assert (run.w.phase, run.w.swap_tokens, run.w.total_swapped_tokens) == (READY, 3, 0)
+
+
+def test_a_row_of_the_log():
+    run = tables_of([DECODE], False)
+    w, d, load, run.tracker.num_log = run.w, run.decision, run.load, 1
+    w.clock, w.index, w.num_finished, w.batch_active, w.batch_waiting = 9.0, 2, 3, 4, 5
+    d.num_admit, d.num_evict = 6, 7
+    load.num_prefills, load.prefill_tokens, load.num_decodes = 8, 10, 11
+    uncompiled(write_log)(run, 1.0, 12, 13)
+    assert run.tracker.num_log == 2
+    assert {name: run.log[1][name].item() for name in run.log.dtype.names} == {
+        "start_time": 1.0, "end_time": 9.0, "worker": 2, "num_admitted": 6, "num_evicted": 7, "num_finished": 3,
+        "num_active": 4, "num_waiting": 5, "num_prefills": 8, "prefill_tokens": 10, "num_decodes": 11,
+        "num_output_tokens": 13, "kv_tokens": 12,
+    }  # fmt: skip
+    assert not run.log[0]["end_time"]
+    assert not run.log[2]["end_time"]
+
+
 batches = st.booleans().flatmap(
     lambda explicit: st.tuples(st.just(explicit), st.lists(members(explicit), min_size=1, max_size=8))
 )
@@ -220,51 +268,3 @@ def test_blocks_are_those_of_what_the_batch_writes(drawn, size):
         tokens.append(member.kv + processed + emits)
     assert used == run.w.kv_allocated == sum(math.ceil(kv / size) * size for kv in tokens)
     assert run.w.num_full == sum(kv % size == 0 for kv in tokens)
-
-
-DECODE = Member(kv=5, left=0, made=2, delivered=2, planned=UNKNOWN, since=LAST_END, target=9)
-
-
-def test_an_empty_load():
-    load = tables_of([DECODE], False).load
-    for name in LOAD.names:
-        setattr(load, name, 9)
-    uncompiled(clear_load)(load)
-    assert [getattr(load, name) for name in LOAD.names] == [0] * len(LOAD.names)
-
-
-def test_a_batch_starts_with_what_was_swapped():
-    """2 s of the model for two decodes with 10 KV tokens, and 3 tokens of half a second each."""
-    run = tables_of([DECODE, DECODE], False)
-    w, run.problem.swap_time = run.w, 0.5
-    w.clock, w.swap_tokens, w.total_swapped_tokens, w.num_waiting = 7.0, 3, 4, 6
-    started = uncompiled(start_batch)(run, lambda load, factor: factor * load.decode_context, 0.2)
-    assert started == OK
-    assert (w.phase, w.until, w.batch_duration, w.clock) == (BUSY, 10.5, 3.5, 7.0)
-    assert (w.swap_tokens, w.total_swapped_tokens) == (0, 7)
-    assert (w.batch_kv, w.batch_active, w.batch_waiting) == (10, 2, 6)
-
-
-@pytest.mark.parametrize("seconds", [-1.0, -math.inf, math.inf, math.nan])
-def test_a_batch_of_an_impossible_duration_does_not_start(seconds):
-    run = tables_of([DECODE], False)
-    run.w.phase, run.w.swap_tokens = READY, 3
-    assert uncompiled(start_batch)(run, lambda load, _: seconds, None) == BAD_DURATION
-    assert (run.w.phase, run.w.swap_tokens, run.w.total_swapped_tokens) == (READY, 3, 0)
-
-
-def test_a_row_of_the_log():
-    run = tables_of([DECODE], False)
-    w, d, load, run.tracker.num_log = run.w, run.decision, run.load, 1
-    w.clock, w.index, w.num_finished, w.batch_active, w.batch_waiting = 9.0, 2, 3, 4, 5
-    d.num_admit, d.num_evict = 6, 7
-    load.num_prefills, load.prefill_tokens, load.num_decodes = 8, 10, 11
-    uncompiled(write_log)(run, 1.0, 12, 13)
-    assert run.tracker.num_log == 2
-    assert {name: run.log[1][name].item() for name in run.log.dtype.names} == {
-        "start_time": 1.0, "end_time": 9.0, "worker": 2, "num_admitted": 6, "num_evicted": 7, "num_finished": 3,
-        "num_active": 4, "num_waiting": 5, "num_prefills": 8, "prefill_tokens": 10, "num_decodes": 11,
-        "num_output_tokens": 13, "kv_tokens": 12,
-    }  # fmt: skip
-    assert not run.log[0]["end_time"]
-    assert not run.log[2]["end_time"]
