@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import os
 import resource
 import signal
@@ -102,10 +103,8 @@ def _wait(child: int, deadline: float) -> int:
             if time.monotonic() > deadline:
                 os.kill(child, signal.SIGKILL)
             time.sleep(0.01)
-    finally:
-        with contextlib.suppress(
-            ProcessLookupError
-        ):  # what it has started, and itself if this is interrupted
+    finally:  # also the processes it has started, and the child itself if this one is interrupted
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
 
 
@@ -142,6 +141,15 @@ class _Notes:
     def _limit(self) -> None:
         signal.signal(signal.SIGPROF, signal.SIG_DFL)  # ends the process
         signal.setitimer(signal.ITIMER_PROF, TEST_SECONDS)
+
+    def pytest_sessionstart(self) -> None:
+        """Have Hypothesis stop at the first example that fails: the smallest one is of no use."""
+        if "hypothesis" in sys.modules:
+            from hypothesis import Phase, settings
+
+            phases = (Phase.explicit, Phase.generate)
+            settings.register_profile("first", settings.default, phases=phases, report_multiple_bugs=False)
+            settings.load_profile("first")
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         """Begin a test."""
