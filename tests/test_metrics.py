@@ -105,6 +105,15 @@ def test_tpot_leaves_out_requests_without_a_gap():
     assert compute_metrics(result)["tpot_mean"] == 1
 
 
+@pytest.mark.parametrize("horizon", [{}, {"horizon": 5.0}])
+def test_a_run_without_requests(horizon):
+    m = compute_metrics(
+        run(RequestTable.from_columns(arrival_time=[], prompt_len=[], output_len=[]), **horizon)
+    )
+    assert m["makespan"] == m["duration"] == m["finished"] == m["unfinished"] == m["max_wait"] == 0
+    assert all(math.isnan(m[name]) for name in ("e2e_latency_mean", "request_throughput", "batch_size"))
+
+
 def test_horizon_counts_those_still_waiting():
     table = RequestTable.from_columns(
         arrival_time=[0, 0, 50], prompt_len=[6, 6, 6], output_len=[4, 4, 4], ttft_slo=[9, np.inf, np.inf]
