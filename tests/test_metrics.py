@@ -6,8 +6,19 @@ import numpy as np
 import pytest
 
 from kvgym import RequestTable, System, compute_metrics, make_batch_time, simulate
-from kvgym.errors import UnknownNameError
-from kvgym.metrics import LATENCIES, SCALARS, STATISTICS, metric_info, metric_names, slo_met
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.metrics import (
+    LATENCIES,
+    SCALARS,
+    STATISTICS,
+    check_targets,
+    metric_info,
+    metric_names,
+    slo_met,
+    tpot_of,
+    worker_metrics,
+)
+from kvgym.window import Window
 
 UNIT = make_batch_time({"kind": "unit"})
 
@@ -87,6 +98,22 @@ def test_one_token_requests_have_no_tpot():
     assert m["e2e_latency_mean"] == 1
 
 
+def test_tpot_leaves_out_requests_without_a_gap():
+    table = RequestTable.from_columns(arrival_time=[0, 0, 0], prompt_len=[4, 4, 4], output_len=[1, 2, 3])
+    result = run(table)
+    assert tpot_of(result).tolist() == [pytest.approx(math.nan, nan_ok=True), 1, 1]
+    assert compute_metrics(result)["tpot_mean"] == 1
+
+
+@pytest.mark.parametrize("horizon", [{}, {"horizon": 5.0}])
+def test_a_run_without_requests(horizon):
+    m = compute_metrics(
+        run(RequestTable.from_columns(arrival_time=[], prompt_len=[], output_len=[]), **horizon)
+    )
+    assert m["makespan"] == m["duration"] == m["finished"] == m["unfinished"] == m["max_wait"] == 0
+    assert all(math.isnan(m[name]) for name in ("e2e_latency_mean", "request_throughput", "batch_size"))
+
+
 def test_horizon_counts_those_still_waiting():
     table = RequestTable.from_columns(
         arrival_time=[0, 0, 50], prompt_len=[6, 6, 6], output_len=[4, 4, 4], ttft_slo=[9, np.inf, np.inf]
@@ -110,6 +137,70 @@ def test_without_a_target_there_is_no_goodput(slo):
     assert math.isnan(m["slo_attainment"])
     one = compute_metrics(run(table.replace(tbt_slo=[np.inf, 1.0])))
     assert one["slo_attainment"] == 1
+
+
+def test_what_arrives_until_the_end_of_the_last_batch_has_arrived():
+    """Batches take 2 s: the last one before the horizon of 5 s ends at 6 s. Request 1 never enters the queue."""
+    table = RequestTable.from_columns(
+        arrival_time=[0, 5.5, 6, 6.5], prompt_len=[3] * 4, output_len=[5] * 4, tbt_slo=[2] * 4
+    )
+    two = make_batch_time({"kind": "affine", "constant": 2.0})
+    m = compute_metrics(simulate(System(kv_capacity=100, batch_time=two, horizon=5.0), table, "fcfs"))
+    assert (m["makespan"], m["finished"], m["unfinished"]) == (6, 0, 3)
+    assert m["max_wait"] == 0.5
+    assert m["slo_attainment"] == 0
+    assert math.isnan(m["jain_fairness"])
+    assert m["kv_utilisation"] == (4 + 5 + 6) / 3 / 100
+
+
+def test_waits_in_a_window_are_those_of_its_arrivals():
+    """Request 0 fills the memory until 4. At the horizon, 3, request 1 has waited for 2.5 s and request 2 for 1 s."""
+    table = RequestTable.from_columns(arrival_time=[0, 0.5, 2, 9], prompt_len=[6] * 4, output_len=[4] * 4)
+    system = System(kv_capacity=10, batch_time=UNIT, horizon=3.0)
+    m = compute_metrics(simulate(system, table, "fcfs", window=Window(1)))
+    assert (m["max_wait"], m["unfinished"]) == (1, 3)
+
+
+def test_fairness_of_unequal_rates():
+    """Request 1 waits for 4 s: 4 tokens in 4 s, and 2 tokens in 6 s."""
+    table = RequestTable.from_columns(arrival_time=[0, 0], prompt_len=[6, 6], output_len=[4, 2])
+    m = compute_metrics(run(table, kv_capacity=10))
+    assert m["jain_fairness"] == pytest.approx((1 + 1 / 3) ** 2 / (2 * (1 + 1 / 9)), rel=1e-15)
+
+
+def test_workers_by_hand():
+    """Request 0 needs 4 and 5 KV tokens on worker 0, request 1 needs 6, 7, 8 on worker 1; nothing else happens."""
+    table = RequestTable.from_columns(arrival_time=[1, 1], prompt_len=[3, 5], output_len=[2, 3])
+    result = simulate(System(kv_capacity=100, batch_time=UNIT).replicate(2), table, "fcfs")
+    common = {"moved_here": 0, "routed": 1, "finished": 1, "evictions": 0, "batch_size": 1, "ttft_mean": 1}
+    assert worker_metrics(result) == [
+        {
+            "worker": 0, "role": "mixed", "kv_capacity": 100, **common, "e2e_latency_mean": 2,
+            "request_throughput": 1 / 3, "generated_token_throughput": 2 / 3, "kv_utilisation": 9 / 300,
+            "kv_peak": 0.05, "busy_fraction": 2 / 3, "iterations": 2,
+        },
+        {
+            "worker": 1, "role": "mixed", "kv_capacity": 100, **common, "e2e_latency_mean": 3,
+            "request_throughput": 1 / 3, "generated_token_throughput": 1, "kv_utilisation": 21 / 300,
+            "kv_peak": 0.08, "busy_fraction": 1, "iterations": 3,
+        },
+    ]  # fmt: skip
+    m = compute_metrics(result)
+    assert m["kv_utilisation"] == (9 + 21) / 600
+    assert (m["kv_peak"], m["busy_fraction"], m["batch_size"], m["iterations"]) == (0.08, 5 / 6, 1, 5)
+    assert (m["makespan"], m["duration"], m["active_requests"]) == (3, 4, 5 / 3)
+
+
+def test_metrics_within_slos_need_slos():
+    table = RequestTable.from_columns(arrival_time=[0, 1], prompt_len=[3, 5], output_len=[2, 3])
+    for name in ("goodput", "slo_attainment"):
+        with pytest.raises(ConfigError, match=f"{name} counts requests within SLOs"):
+            check_targets(["ttft_mean", name], table)
+        for column in ("ttft_slo", "tbt_slo"):
+            check_targets([name], table.replace(**{column: [np.inf, 1.0]}))
+        with pytest.raises(ConfigError):
+            check_targets([name], table.replace(ttft_slo=[np.inf, np.inf]))
+    check_targets(["ttft_mean"], table)
 
 
 def test_tbt_slo_uses_the_worst_gap():

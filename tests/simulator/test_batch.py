@@ -4,15 +4,36 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvgym import RequestTable, System, make_batch_time
-from kvgym.simulator.batch import count_gap, measure_load, process_tokens
+from kvgym.simulator.batch import (
+    clear_load,
+    count_gap,
+    measure_load,
+    process_tokens,
+    start_batch,
+    take_blocks,
+    write_log,
+)
 from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.loop import Tables, first_worker
 from kvgym.simulator.simulation import Simulation
-from kvgym.simulator.tables import ACTIVE, GAP_BINS, GAP_MIN_EXPONENT, GAP_OCTAVES, UNKNOWN
+from kvgym.simulator.tables import (
+    ACTIVE,
+    BAD_DURATION,
+    BUSY,
+    FINISHED,
+    GAP_BINS,
+    GAP_MIN_EXPONENT,
+    GAP_OCTAVES,
+    LOAD,
+    OK,
+    READY,
+    UNKNOWN,
+)
 
 LAST_END, END = 10.0, 10.5
 
@@ -46,7 +67,8 @@ def tables_of(batch, explicit):
     """Return the tables of a worker that is about to end a batch of these requests."""
     n = len(batch)
     table = RequestTable.from_columns(arrival_time=[0.0] * n, prompt_len=[3] * n, output_len=[9] * n)
-    simulation = Simulation(System(1_000, make_batch_time({"kind": "unit"})), table, compiled=False)
+    system = System(1_000, make_batch_time({"kind": "unit"}))
+    simulation = Simulation(system, table, log=True, compiled=False)
     run = uncompiled(first_worker)(Tables(**simulation.python_tables()))
     run.decision.explicit, run.w.last_batch_end = explicit, LAST_END
     for k, member in enumerate(batch):
@@ -55,11 +77,19 @@ def tables_of(batch, explicit):
         slot.num_kv_tokens, slot.num_prefill_left = member.kv, member.left
         slot.num_output_tokens, slot.num_delivered_tokens = member.made, member.delivered
         slot.last_token_time = member.since
-        run.requests[k].status = ACTIVE
+        slot.num_kv_best = best_of(k, member)
+        request = run.requests[k]
+        request.status, request.prompt_len, request.predicted_len = ACTIVE, 3, 4 + k
     run.w.num_active = n
+    run.w.decisions, run.w.last_progress = 5, 1
     run.w.kv_tokens = run.w.kv_allocated = sum(member.kv for member in batch)
     run.w.num_prefilling = sum(member.left > 0 for member in batch)
     return run
+
+
+def best_of(k, member):
+    """Return the most KV tokens that the request in slot k has ever had."""
+    return member.kv + k % 3
 
 
 def tokens_of(member, explicit):
@@ -94,6 +124,54 @@ def play(batch, explicit):
     return stay, finished, first, largest, gaps
 
 
+DECODE = Member(kv=5, left=0, made=2, delivered=2, planned=UNKNOWN, since=LAST_END, target=9)
+
+
+def test_an_empty_load():
+    load = tables_of([DECODE], False).load
+    for name in LOAD.names:
+        setattr(load, name, 9)
+    uncompiled(clear_load)(load)
+    assert [getattr(load, name) for name in LOAD.names] == [0] * len(LOAD.names)
+
+
+def test_a_batch_starts_with_what_was_swapped():
+    """2 s of the model for two decodes with 10 KV tokens, and 3 tokens of half a second each."""
+    run = tables_of([DECODE, DECODE], False)
+    w, run.problem.swap_time = run.w, 0.5
+    w.clock, w.swap_tokens, w.total_swapped_tokens, w.num_waiting = 7.0, 3, 4, 6
+    started = uncompiled(start_batch)(run, lambda load, factor: factor * load.decode_context, 0.2)
+    assert started == OK
+    assert (w.phase, w.until, w.batch_duration, w.clock) == (BUSY, 10.5, 3.5, 7.0)
+    assert (w.swap_tokens, w.total_swapped_tokens) == (0, 7)
+    assert (w.batch_kv, w.batch_active, w.batch_waiting) == (10, 2, 6)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, -math.inf, math.inf, math.nan])
+def test_a_batch_of_an_impossible_duration_does_not_start(seconds):
+    run = tables_of([DECODE], False)
+    run.w.phase, run.w.swap_tokens = READY, 3
+    assert uncompiled(start_batch)(run, lambda load, _: seconds, None) == BAD_DURATION
+    assert (run.w.phase, run.w.swap_tokens, run.w.total_swapped_tokens) == (READY, 3, 0)
+
+
+def test_a_row_of_the_log():
+    run = tables_of([DECODE], False)
+    w, d, load, run.tracker.num_log = run.w, run.decision, run.load, 1
+    w.clock, w.index, w.num_finished, w.batch_active, w.batch_waiting = 9.0, 2, 3, 4, 5
+    d.num_admit, d.num_evict = 6, 7
+    load.num_prefills, load.prefill_tokens, load.num_decodes = 8, 10, 11
+    uncompiled(write_log)(run, 1.0, 12, 13)
+    assert run.tracker.num_log == 2
+    assert {name: run.log[1][name].item() for name in run.log.dtype.names} == {
+        "start_time": 1.0, "end_time": 9.0, "worker": 2, "num_admitted": 6, "num_evicted": 7, "num_finished": 3,
+        "num_active": 4, "num_waiting": 5, "num_prefills": 8, "prefill_tokens": 10, "num_decodes": 11,
+        "num_output_tokens": 13, "kv_tokens": 12,
+    }  # fmt: skip
+    assert not run.log[0]["end_time"]
+    assert not run.log[2]["end_time"]
+
+
 batches = st.booleans().flatmap(
     lambda explicit: st.tuples(st.just(explicit), st.lists(members(explicit), min_size=1, max_size=8))
 )
@@ -116,8 +194,22 @@ def test_a_batch_advances_everybody(drawn):
         assert slot.planned == UNKNOWN
     assert run.targets[: w.num_active].tolist() == [batch[k].target for k, *_ in stay]
     assert run.finished[: w.num_finished].tolist() == finished
+    assert w.num_prefilling == sum(left > 0 for _, _, left, *_ in stay)
+    assert (w.num_finished, w.total_finished, w.outstanding_requests) == (
+        *[len(finished)] * 2,
+        -len(finished),
+    )
+    assert w.outstanding_tokens == -sum(3 + 4 + k for k in finished)
+    farther = [
+        m.left > 0 and tokens_of(m, explicit) > 0 and m.kv + tokens_of(m, explicit) > best_of(k, m)
+        for k, m in enumerate(batch)
+    ]
+    assert w.last_progress == (5 if gaps or first or any(farther) else 1)
     for k in finished:
-        assert run.requests[k].finish_time == END
+        request = run.requests[k]
+        assert request.status == FINISHED
+        assert request.num_output_tokens == request.num_delivered_tokens == batch[k].target
+        assert request.last_token_time == request.finish_time == END
         assert run.requests[k].max_token_gap == largest[k]
     assert {k: t for k, t in enumerate(run.requests.first_token_time) if t == END} == first
     emitted = sum(tokens_of(m, explicit) >= max(1, m.left) for m in batch)
@@ -160,3 +252,19 @@ def test_the_bin_of_a_gap_is_its_octave_and_its_place_in_it(gap, per_octave):
     expected = min(max(place if gap > 0.0 else 0, 0), len(counts) - 1)
     assert counts[expected] == 3 == counts.sum()
     assert sums[expected] == 3 * gap
+
+
+@settings(max_examples=100, deadline=None)
+@given(batches, st.sampled_from([2, 3, 4, 7]))
+def test_blocks_are_those_of_what_the_batch_writes(drawn, size):
+    explicit, batch = drawn
+    run = tables_of(batch, explicit)
+    run.problem.block_size = size
+    used = uncompiled(take_blocks)(run)
+    tokens = []
+    for member in batch:
+        processed = tokens_of(member, explicit)
+        emits = member.left > 0 and processed == member.left
+        tokens.append(member.kv + processed + emits)
+    assert used == run.w.kv_allocated == sum(math.ceil(kv / size) * size for kv in tokens)
+    assert run.w.num_full == sum(kv % size == 0 for kv in tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,18 @@ import pytest
 from numpy.typing import NDArray
 
 from kvgym.simulator.compiled import uncompiled
-from kvgym.simulator.lookahead import blocked_for, profile_add, profile_forget
+from kvgym.simulator.lookahead import (
+    blocked_for,
+    first_tokens,
+    first_use,
+    predicted_rounds,
+    profile_add,
+    profile_clear,
+    profile_forget,
+    profile_of,
+    profile_offset,
+    rounds_for,
+)
 
 BLOCKS = [1, 2, 3, 4, 7, 16]
 HORIZON = 40
@@ -69,7 +81,107 @@ def test_the_bound_on_waiting_is_exact(compiled: bool, block_size: int) -> None:
             return bool((use[wait:] + own <= limit).all())
 
         found = blocked(profile, offset, first, rounds, limit, block_size)
+        assert found >= 0
         outcomes = [fits(wait) for wait in range(rounds + 1)]
         assert outcomes == [wait >= found for wait in range(rounds + 1)]
         seen.add((found > 0) + (found > 1))
     assert seen == {0, 1, 2}
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_buffer_moves_with_time_by_hand(compiled: bool) -> None:
+    """Eight entries, thus a horizon of 4 iterations; the first entry is iteration 10."""
+    offset_of = profile_offset if compiled else uncompiled(profile_offset)
+    profile, state = np.arange(1, 9, dtype=np.int32), np.array([10, 99])
+    assert [offset_of(profile, state, x) for x in (10, 11, 13)] == [0, 1, 3]
+    assert (profile.tolist(), state.tolist()) == ([1, 2, 3, 4, 5, 6, 7, 8], [10, 99])
+    assert offset_of(profile, state, 14) == 0  # a horizon has passed
+    assert (profile.tolist(), state.tolist()) == ([5, 6, 7, 8, 0, 0, 0, 0], [14, 99])
+    assert offset_of(profile, state, 23) == 1  # two more have passed
+    assert (profile.tolist(), state.tolist()) == ([0] * 8, [22, 99])
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_entries_belong_to_their_iteration_wherever_the_buffer_is(compiled: bool) -> None:
+    offset_of = profile_offset if compiled else uncompiled(profile_offset)
+    rng, profile, state = np.random.default_rng(0), np.zeros(14, np.int32), np.zeros(1, np.int64)
+    expected, iteration = dict[int, int](), 0
+    for _ in range(200):
+        iteration += int(rng.integers(0, 10))
+        offset = offset_of(profile, state, iteration)
+        assert 0 <= offset < 7
+        assert profile[offset:].tolist() == [expected.get(iteration + k, 0) for k in range(14 - offset)]
+        place = offset + int(rng.integers(0, 7))
+        profile[place] += 1
+        expected[iteration + place - offset] = int(profile[place])
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_profile_is_cleared(compiled: bool) -> None:
+    profile = np.array([3, 0, 2, 7], np.int32)
+    (profile_clear if compiled else uncompiled(profile_clear))(profile)
+    assert profile.tolist() == [0, 0, 0, 0]
+
+
+def problem(**fields: int) -> Any:
+    return SimpleNamespace(**{"prefill_emits": 1, "hands_over": 0, "block_size": 1, **fields})
+
+
+def request(kv: int = 0, left: int = 0, made: int = 0, predicted: int = 1) -> Any:
+    return SimpleNamespace(
+        num_kv_tokens=kv, num_prefill_left=left, num_output_tokens=made, predicted_len=predicted
+    )
+
+
+@pytest.mark.parametrize(
+    ("kv", "left", "emits", "tokens"),
+    [(2, 3, 1, 6), (2, 3, 0, 5), (2, 1, 1, 4), (2, 1, 0, 3), (7, 0, 1, 8), (7, 0, 0, 8)],
+)
+def test_tokens_of_the_next_iteration(kv: int, left: int, emits: int, tokens: int) -> None:
+    """What is left of the prompt, and with the last of it an output token where a prefill emits one; or a decode."""
+    settings = problem(prefill_emits=emits, block_size=4)
+    assert uncompiled(first_tokens)(settings, request(kv, left)) == tokens
+    assert uncompiled(first_use)(settings, request(kv, left)) == memory(tokens, 4)
+
+
+@pytest.mark.parametrize(
+    ("left", "made", "output", "emits", "rounds"),
+    [
+        (3, 0, 5, 1, 5),  # the prefill emits the first of 5 tokens
+        (3, 0, 5, 0, 6),  # 5 decodes follow it
+        (1, 0, 5, 0, 6),
+        (3, 2, 5, 1, 3),  # 2 tokens were kept over an eviction
+        (3, 2, 5, 0, 4),
+        (0, 2, 5, 1, 3),  # its KV as well
+        (0, 2, 5, 0, 3),
+        (0, 5, 5, 1, 1),  # longer than predicted
+        (3, 7, 5, 0, 1),
+    ],
+)
+def test_rounds_by_hand(left: int, made: int, output: int, emits: int, rounds: int) -> None:
+    waiting = request(kv=4, left=left, made=made, predicted=output)
+    settings = problem(prefill_emits=emits)
+    assert uncompiled(rounds_for)(settings, waiting, output) == rounds
+    assert uncompiled(predicted_rounds)(settings, waiting) == rounds
+    handed_over = problem(prefill_emits=emits, hands_over=1)  # decodes run on another worker
+    assert uncompiled(rounds_for)(handed_over, waiting, output) == 1
+
+
+@pytest.mark.parametrize(
+    ("slot", "predicted", "settings", "expected"),
+    [
+        (request(kv=5, made=2), 4, problem(), [0, 6, 7, 0, 0]),
+        (request(kv=5, made=2), 5, problem(block_size=4), [0, 8, 8, 8, 0]),
+        (request(kv=5, made=2), 3, problem(), [0, 6, 0, 0, 0]),
+        (request(kv=5, made=2), 2, problem(), [0] * 5),  # it may end at any moment: no prediction is left
+        (request(kv=5, made=2), 1, problem(), [0] * 5),
+        (request(kv=2, left=3), 2, problem(), [0, 6, 7, 0, 0]),
+        (request(kv=2, left=3), 2, problem(prefill_emits=0), [0, 5, 6, 7, 0]),
+    ],
+)
+def test_an_active_request_is_added_until_its_predicted_end(
+    slot: Any, predicted: int, settings: Any, expected: list[int]
+) -> None:
+    profile = np.zeros(5, np.int32)
+    uncompiled(profile_of)(settings, profile, 1, slot, predicted)
+    assert profile.tolist() == expected
