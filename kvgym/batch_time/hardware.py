@@ -38,7 +38,9 @@ def load_hardware(name_or_path: str | Path) -> Hardware:
         ConfigError: the file cannot be read or a field is wrong, the message names file and field; or the model does
             not fit into the memory.
     """
-    if is_roofline(name_or_path):  # before the test for a file: its last option may be one, as in gpu=mine.yaml
+    if is_roofline(
+        name_or_path
+    ):  # before the test for a file: its last option may be one, as in gpu=mine.yaml
         return describe_roofline(name_or_path)
     if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
