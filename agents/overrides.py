@@ -18,7 +18,7 @@ def pair(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(
-            f"override {shown(text)}: expected key=value, e.g. total_steps=200000 or env.rate=20"
+            f"override {shown(text)}: expected key=value, e.g. seed=1 or services_per_generation=8"
         )
     return key.strip(), number(parse_yaml(value, f"override {shown(text)}"))
 

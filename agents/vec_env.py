@@ -185,7 +185,7 @@ def make_sb3_env(
 
     Args:
         env_id_or_action: a registered id such as ``"kvgym/AdmitCount-v0"``, or its kind of action, such as
-            ``"admit_count"``.
+            ``"admit_count"``, which stands for the first version.
         num_envs: N.
         seed: environment i starts with seed + i.
         **arguments: fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`, and ``max_episode_steps``, without
@@ -195,7 +195,7 @@ def make_sb3_env(
         UnknownNameError: no such id or kind of action.
         ConfigError: a wrong argument, or an environment that routes.
     """
-    ids = {action: name for name, action in SCHEDULING_IDS.items()}
+    ids = {action: name for name, action in reversed(SCHEDULING_IDS.items())}
     name = ids.get(env_id_or_action, env_id_or_action.removeprefix("kvgym:"))
     if name in ROUTING_IDS:
         raise ConfigError(
@@ -206,7 +206,7 @@ def make_sb3_env(
         raise UnknownNameError("environment", env_id_or_action, [*SCHEDULING_IDS, *ids])
     make: Callable[..., Any] = gym.make_vec
     env = make(
-        name,
+        gym.registry[name] if env_id_or_action in ids else name,  # by id Gymnasium warns of old versions
         num_envs=num_envs,
         vectorization_mode="vector_entry_point",
         autoreset_mode=AutoresetMode.SAME_STEP,

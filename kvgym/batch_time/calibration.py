@@ -90,6 +90,37 @@ def fit_prefills(points: Rows) -> tuple[Surface, PooledPrefill]:
     return _thinned(table, points[2]), fit_prefill(np.concatenate([[0.0], rows]), points)
 
 
+def with_cached(points: Rows, pair_ms: float) -> Rows:
+    """Return rows of prefill attention; where no chunk followed cached tokens, with estimates of such rows.
+
+    The pairs of new and cached tokens then cost an estimated time each. The tables interpolate linearly in these pairs,
+    so a single number of cached tokens is enough.
+
+    Args:
+        points: chunk, cached tokens, milliseconds, each of shape (p,).
+        pair_ms: milliseconds per pair of query and key.
+    """
+    chunk, cached, ms = points
+    if cached.any():
+        return points
+    far = np.full(len(chunk), chunk.max())
+    estimates = ms + pair_ms * chunk * far
+    return np.tile(chunk, 2), np.append(cached, far), np.append(ms, estimates)
+
+
+def _check_spread(group: str, **columns: Floats) -> None:
+    """Check that each quantity varies: from a single value no table can be made.
+
+    Raises:
+        ConfigError: naming the quantity and its only value.
+    """
+    for name, values in columns.items():
+        if values.min() == values.max():
+            raise ConfigError(
+                f"{group}: every measurement has {name} = {values[0]:g}; at least two different values are needed"
+            )
+
+
 def _thinned(table: Surface, measured: Floats) -> Surface:
     """Return the surface without rows and columns that straight lines between the others replace."""
     near = resolution(measured) / 2
@@ -216,8 +247,9 @@ def calibrate(
         max_error: largest median error allowed in the groups of :data:`WARN_BEYOND`.
 
     Raises:
-        ConfigError: ``date`` is no day, something is wrong with a profile (see :func:`read_profiles`), or a median
-            error is beyond ``max_error``; the message names the group.
+        ConfigError: ``date`` is no day, something is wrong with a profile (see :func:`read_profiles`), it has too few
+            rows or a single value of a quantity, or a median error is beyond ``max_error``; the message names the
+            group.
     """
     day = _day(date)
     gpu, model, parts = recipe.gpu, recipe.model, recipe.tensor_parallel
@@ -241,6 +273,13 @@ def calibrate(
     )
     held["prefill"] = {"chunk": _exact(c), "cached": _exact(k), "ms": _exact(t)}
 
+    _check_spread("decode attention", decodes=decode_rows[0], context=decode_rows[1])
+    _check_spread("prefill attention", chunk=prefill_rows[0])
+    roofline = RooflineBatchTime(gpu, model, tensor_parallel=parts)
+    pair = roofline.attention_pair() * 1e3 / model.num_layers
+    prefill_rows = with_cached(prefill_rows, pair)
+    _check_spread("prefill attention", cached=prefill_rows[1])
+
     block, add, embedding = (isotonic(v) for v in (block, add, embedding))
     save = _save_at(tokens, profiles.save)
     keep = thin(tokens, [block, add, embedding, save])
@@ -248,8 +287,6 @@ def calibrate(
     heads, kv_heads = (max(1, count // parts) for count in (model.num_heads, model.num_kv_heads))
     decode, pooled = fit_decode(decode_rows, batches(gpu.num_sms, heads, kv_heads), capacity)
     prefill, summed = fit_prefills(prefill_rows)
-    roofline = RooflineBatchTime(gpu, model, tensor_parallel=parts)
-    pair = roofline.attention_pair() * 1e3 / model.num_layers
     summed = summed.continued(pair * roofline.compute_efficiency, pair)
     weights, row = roofline.lm_head()
     tables: dict[str, Any] = {
@@ -343,8 +380,11 @@ def _refuse(name: str, errors: dict[str, FitError], max_error: float) -> None:
 
 
 def warnings(hardware: CalibratedHardware) -> list[str]:
-    """Return a line for each operator group whose median error is worth a second look."""
-    return [
+    """Return a line for each operator group whose median error is worth a second look, or that is partly estimated."""
+    estimated = [
+        "attention_prefill: no chunk after cached tokens was measured; their attention is estimated from the data sheet"
+    ]
+    return (estimated if hardware.valid_range["prefill_cached_each"][1] == 0 else []) + [
         f"{group}: median error {hardware.fit_error[group].median:.1%} is beyond {bound:.0%}"
         for group, bound in WARN_BEYOND.items()
         if group in hardware.fit_error and hardware.fit_error[group].median > bound

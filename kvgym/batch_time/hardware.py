@@ -38,10 +38,14 @@ def load_hardware(name_or_path: str | Path) -> Hardware:
         ConfigError: the file cannot be read or a field is wrong, the message names file and field; or the model does
             not fit into the memory.
     """
+    if is_roofline(
+        name_or_path
+    ):  # before the test for a file: its last option may be one, as in gpu=mine.yaml
+        return describe_roofline(name_or_path)
     if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
         return parse_hardware(read_text(path, "hardware file"), str(path), str(path))
-    return describe_roofline(name_or_path) if is_roofline(name_or_path) else _load_name(name_or_path)
+    return _load_name(name_or_path)
 
 
 def hardware_label(name: str | None) -> str:

@@ -23,7 +23,8 @@ class EngineOverhead(BaseModel):
         base_ms: milliseconds per batch, also of an empty one.
         per_request_ms: milliseconds per request that the batch processes.
         source: where the figures come from.
-        validated: what they were compared with, and how well they agreed; empty = nothing.
+        validated: what they were compared with, of which year, and how well they agreed; empty = nothing. Lists show
+            what stands before the first colon, as in "engine of 2023: 19 measured token times …".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

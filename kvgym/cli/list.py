@@ -46,6 +46,7 @@ GPU_HEADINGS = ("name", "16-bit TFLOP/s", "smaller types", "memory", "bandwidth"
 _ROOFLINE = "roofline, not validated: --model NAME --gpu NAME --tp N (docs/hardware.md)"
 ABOUT = {
     "hardware": "others by a roofline of their data sheets: kvgym list models, kvgym list gpus (docs/hardware.md)",
+    "environments": 'made by gymnasium.make("kvgym:ID"), or by gymnasium.make("ID") after import kvgym',
     "models": _ROOFLINE,
     "gpus": _ROOFLINE,
 }
@@ -167,7 +168,7 @@ def hardware_rows(full: bool) -> dict[str, tuple[str, ...]]:
     """Return what each hardware file is and how far it can be trusted, by name, under ``HARDWARE_HEADINGS``.
 
     Args:
-        full: say what the engine was validated on, not only whether.
+        full: show all that the engine was compared with; else what stands before a colon there, as its year.
     """
     from kvgym.batch_time.hardware import hardware_names, load_calibrated
 
@@ -180,7 +181,7 @@ def hardware_rows(full: bool) -> dict[str, tuple[str, ...]]:
             hardware.description,
             f"{hardware.kv_capacity:,}",
             hardware.engine,
-            (validated if full else "yes") if validated else "no",
+            (validated if full else validated.partition(":")[0]) or "no",
             "{}, {} ({}), {}".format(*(f"{errors[group].median:.1%}" for group in SHOWN_ERRORS)),
             f"{most['tokens']:,.0f} tokens, {most['decodes']:,.0f} decodes, "
             f"{most['decode_context_each']:,.0f} of context, chunks of {most['prefill_chunk']:,.0f}",

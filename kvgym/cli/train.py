@@ -25,7 +25,9 @@ def train(
     ] = "default",
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="Changes, e.g. total_steps=200000 env.rate=20 hyperparameters.gamma=0.99."),
+        typer.Argument(
+            help="Changes, e.g. generations=40 metric=ttft_p99; of rank_scores, total_steps=200000 env.rate=20."
+        ),
     ] = None,
     resume: Annotated[
         Path | None, typer.Option("--resume", help="Go on with the interrupted run in this folder.")

@@ -127,7 +127,7 @@ __all__ = [
     "settle",
 ]
 
-SCHEDULING_IDS = {entry.id: name for name, entry in BUILT_IN.items()}
+SCHEDULING_IDS = {version: name for name, entry in BUILT_IN.items() for version in entry.ids}
 """Ids of the library's environments that schedule one worker, and the kind of action behind each."""
 
 ROUTING_IDS = {"kvgym/Route-v0": "route"}
@@ -144,7 +144,7 @@ ROUTE_SUMMARY = "which worker of a cluster serves a request, under a scheduler o
 
 def environment_names() -> dict[str, str]:
     """Return the ids of all environments, with a line each."""
-    lines = {ACTIONS[name].id: ACTIONS[name].summary for name in ACTIONS}
+    lines = {version: line for name in ACTIONS for version, line in ACTIONS[name].lines.items()}
     return lines | dict.fromkeys(ROUTING_IDS, ROUTE_SUMMARY)
 
 

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 from gymnasium import spaces
 from pydantic import BaseModel
 
 from kvgym.docstrings import meanings, sections
-from kvgym.envs import ROUTING_IDS, SCHEDULING_IDS, environment_names
+from kvgym.envs import IDS, ROUTING_IDS, environment_names
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.routing.features import REQUEST_FEATURES, SYSTEM_FEATURES, WORKER_FEATURES
@@ -75,8 +76,8 @@ def arguments_table(config: BaseModel) -> str:
 
 
 def scheduling_page(name: str, action: str) -> list[str]:
-    """Return the parts of the page of an environment that schedules one worker."""
-    config = EnvConfig.of(action=action)
+    """Return the parts of the page of an environment that schedules one worker, in its newest version."""
+    config = EnvConfig.of(**gym.spec(name).kwargs)
     kind, about = config.kind, sections(ServingEnv)
     groups = observation_rows(config)
     shown = [f"### {TITLES[key]}\n\n{features_table(features)}" for key, features in groups.items()]
@@ -150,23 +151,34 @@ def ending(environment: type[Any], config: EnvConfig | RoutingConfig) -> list[st
     ]
 
 
+MAKING = (
+    '`gymnasium.make("kvgym:{0}")` makes this environment, and imports kvgym first. After `import kvgym`, `"{0}"` '
+    "is enough; before it that is a `NamespaceNotFound`, as Gymnasium does not search installed packages for "
+    "environments."
+)
+"""How an environment is made; the same on every page."""
+
+
 def pages() -> dict[str, str]:
-    """Return the pages by file name, and the one that lists them."""
-    listed = environment_names()
-    made = {}
-    for write, ids in ((scheduling_page, SCHEDULING_IDS), (routing_page, ROUTING_IDS)):
-        for name, action in ids.items():
-            head = f"<!-- python -m kvgym.envs.pages docs/environments -->\n\n# {name}"
-            film = f"![An episode of {name}](../images/environments/{name.removeprefix('kvgym/')}.gif)"
-            parts = [head, f"{listed[name][0].upper()}{listed[name][1:]}.", film, *write(name, action)]
-            made[f"{action}.md"] = "\n\n".join(parts) + "\n"
-    ids = {**SCHEDULING_IDS, **ROUTING_IDS}
-    overview = table(("id", "action"), ((f"[{name}]({ids[name]}.md)", listed[name]) for name in ids))
-    toctree = "\n".join(["```{toctree}", ":hidden:", "", *ids.values(), "```"])
+    """Return the pages by file name, one for each kind of action, and the one that lists them."""
+    listed, made, overview = environment_names(), {}, []
+    for action in dict.fromkeys(IDS.values()):
+        versions = [name for name in IDS if IDS[name] == action]
+        name, what = versions[-1], listed[versions[0]]
+        head = f"<!-- python -m kvgym.envs.pages docs/environments -->\n\n# {name}"
+        film = f"![An episode of {name}](../images/environments/{versions[0].removeprefix('kvgym/')}.gif)"
+        write = routing_page if name in ROUTING_IDS else scheduling_page
+        parts = [
+            head, f"{what[0].upper()}{what[1:]}.", MAKING.format(name), film, *write(name, action)
+        ]  # fmt: skip
+        made[f"{action}.md"] = "\n\n".join(parts) + "\n"
+        overview += [(f"[{version}]({action}.md)", listed[version]) for version in versions]
+    toctree = "\n".join(["```{toctree}", ":hidden:", "", *dict.fromkeys(IDS.values()), "```"])
+    making = MAKING.format("kvgym/AdmitCount-v0").replace("this environment", "one")
     made["index.md"] = (
-        "<!-- python -m kvgym.envs.pages docs/environments -->\n\n# Environments\n\n`import kvgym` registers them; in "
-        'a project of your own, `gymnasium.make("kvgym:kvgym/AdmitCount-v0")` also imports it. They share dynamics, '
-        f"observations and rewards, and differ in what an action is.\n\n{overview}\n\n{toctree}\n"
+        f"<!-- python -m kvgym.envs.pages docs/environments -->\n\n# Environments\n\n{making}\n\n"
+        "The environments share dynamics, observations and rewards, and differ in what an action is.\n\n"
+        f"{table(('id', 'action'), overview)}\n\n{toctree}\n"
     )
     return made
 

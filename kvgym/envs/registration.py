@@ -1,4 +1,4 @@
-"""The ids of the environments that schedule one worker: one for each kind of action; and what can be added to them.
+"""The ids of the environments that schedule one worker, by kind of action and version; and what can be added to them.
 
 Other distributions add kinds with :func:`register_action`, reward terms with :func:`register_reward` and parts of
 observations with :func:`register_observation`, called from modules that they name in the entry-point groups
@@ -47,14 +47,15 @@ def register_action(
 
 def _announce(name: str, entry: ActionEntry) -> None:
     """Register the environments of a kind of action with Gymnasium, once."""
-    if entry.id not in gym.registry:
-        gym.register(
-            entry.id,
-            entry_point="kvgym.envs.scheduling.environment:ServingEnv",
-            vector_entry_point="kvgym.envs.scheduling.vector_environment:ServingVectorEnv",
-            max_episode_steps=entry.max_episode_steps,
-            kwargs={"action": name},
-        )
+    for version, arguments in entry.ids.items():
+        if version not in gym.registry:
+            gym.register(
+                version,
+                entry_point="kvgym.envs.scheduling.environment:ServingEnv",
+                vector_entry_point="kvgym.envs.scheduling.vector_environment:ServingVectorEnv",
+                max_episode_steps=entry.max_episode_steps,
+                kwargs={"action": name, **arguments},
+            )
 
 
 def register_reward(term: RewardTerm) -> None:

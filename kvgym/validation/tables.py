@@ -57,13 +57,15 @@ def _kernels(source: Predictor) -> str:
 
 
 def summary() -> str:
-    """Return what the default engine's error is, in a sentence."""
+    """Return the error of the default engine, on the rows it was fitted to and on rows left out of the fit."""
     source = predictor(REFERENCE)
     times = token_times(source)
     median, largest = sizes(token_errors(times, source.overhead))
+    unseen = sizes(np.concatenate([left_out.errors for left_out in held_out(times)]))
     return (
         f"Token times of Llama-2-70B on two A100 with `{source.engine}`: median error {median}, largest {largest} "
-        f"({len(times)} measured rows)."
+        f"({len(times)} measured rows, to which the engine's two figures were fitted).\n"
+        f"On rows of a batch size left out of the fit: median {unseen[0]}, largest {unseen[1]}."
     )
 
 

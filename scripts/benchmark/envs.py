@@ -33,8 +33,8 @@ def single(report: Report, steps: int, repeats: int) -> None:
     for kind in SCHEDULING_IDS.values():
         ServingEnv(action=kind, **TASK).reset()  # compile
     report("CartPole-v1 raw step", microseconds(cartpole(steps), repeats))
-    for name, kind in SCHEDULING_IDS.items():
-        report(f"{name} raw step", microseconds(play(ServingEnv(action=kind, **TASK), steps), repeats))
+    for name in SCHEDULING_IDS:
+        report(f"{name} raw step", microseconds(play(gym.make(name, **TASK).unwrapped, steps), repeats))
     name = "kvgym/AdmitCount-v0"
     made = gym.make(name, **TASK)
     report(f"{name} gym.make step", microseconds(play(made, steps), repeats))
@@ -45,8 +45,8 @@ def single(report: Report, steps: int, repeats: int) -> None:
 
 def boundary(report: Report, steps: int, repeats: int) -> None:
     """Time what is around a step: the check of its action, and states, as microseconds and shares of a raw step."""
-    for name, kind in SCHEDULING_IDS.items():
-        env = ServingEnv(action=kind, **TASK)
+    for name in SCHEDULING_IDS:
+        env = gym.make(name, **TASK).unwrapped
         step = microseconds(play(env, steps), repeats)
         check = check_actions(env, steps)
         report(f"{name} check of an action", check)

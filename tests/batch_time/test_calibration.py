@@ -26,6 +26,7 @@ from kvgym.batch_time.calibration import (
     write_hardware,
 )
 from kvgym.batch_time.hardware import load_hardware
+from kvgym.batch_time.roofline import RooflineBatchTime
 from kvgym.errors import ConfigError
 
 
@@ -61,6 +62,50 @@ def test_calibrating_recovers_the_truth(tmp_path, degree, sampled):
     for composition in ("kvgym", "homogeneous"):
         model = hardware.batch_time(composition=composition, engine="none")
         assert 1e3 * model(num_decodes=8, decode_context=2400) == pytest.approx(expected, rel=0.03)
+
+
+def test_prefills_without_cached_tokens(tmp_path):
+    """As operator tables have them: what chunks after cached tokens cost is then estimated, and said to be."""
+    write_profiles(tmp_path)
+    rows = [row for row in attention_rows() if not row["is_prefill"]]
+    rows += [attention_row(1, c, 0, prefill_ms(c, 0)) for c in range(32, 513, 32)]
+    write(tmp_path / "attention.csv", rows)
+    write_hardware(calibrate(tmp_path, recipe(), "2026-01-02"), tmp_path / "made.yaml")
+    hardware = load_hardware(tmp_path / "made.yaml")
+    [note] = warnings(hardware)
+    assert "no chunk after cached tokens was measured" in note
+    estimated = 256 * 2048 * RooflineBatchTime(hardware.gpu, hardware.model).attention_pair()
+    for composition in ("kvgym", "vidur"):
+        times = hardware.batch_time(composition=composition, engine="none")
+        alone, after = (
+            times(
+                num_prefills=1,
+                prefill_tokens=256,
+                prefill_context=cached,
+                prefill_squares=256**2,
+                prefill_products=256 * cached,
+            )
+            for cached in (0, 2048)
+        )
+        assert after - alone == pytest.approx(estimated, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [
+        (lambda row: row["is_prefill"] or row["batch_size"] == 4, "decode attention: .* decodes = 4;"),
+        (lambda row: row["is_prefill"] or row["kv_cache_size"] == 512, "decode .* context = 512;"),
+        (lambda row: not row["is_prefill"] or row["prefill_chunk_size"] == 128, "prefill .* chunk = 128;"),
+        (lambda row: not row["is_prefill"] or row["kv_cache_size"] == 512, "prefill .* cached = 512;"),
+    ],
+)
+def test_a_quantity_with_a_single_value(tmp_path, kept, words):
+    write_profiles(tmp_path)
+    more = [attention_row(n, 0, k, decode_ms(n, k)) for n in (4,) for k in (64, 256)]
+    more += [attention_row(1, 128, k, prefill_ms(128, k)) for k in (64, 256)]
+    write(tmp_path / "attention.csv", [row for row in attention_rows() + more if kept(row)])
+    with pytest.raises(ConfigError, match=words):
+        calibrate(tmp_path, recipe())
 
 
 def test_calibrating_twice_gives_the_same_file(tmp_path):

@@ -158,6 +158,20 @@ def test_files(tmp_path):
         load_hardware(path)
 
 
+@pytest.mark.parametrize("last", ["gpu", "model"])
+def test_a_roofline_may_end_with_a_file(tmp_path, last):
+    path = tmp_path / "mine.yaml"
+    path.write_text({
+        "gpu": "name: Ours\npeak_flops: 1.0e+14\nmemory_bandwidth: 1.0e+12\nmemory: 2.4e+10\n",
+        "model": "name: Mine\nnum_layers: 16\nhidden: 2048\nnum_heads: 16\nnum_kv_heads: 4\nffn: 8192\nvocab: 32000\n",
+    }[last])  # fmt: skip
+    options = {"model": "qwen3-8b", "gpu": "l4"} | {last: str(path)}
+    first = "gpu" if last == "model" else "model"
+    hardware = load_hardware(f"roofline:{first}={options[first]},{last}={options[last]}")
+    assert hardware.gpu.name == ("Ours" if last == "gpu" else "L4")
+    assert hardware.model.name == ("Mine" if last == "model" else "Qwen3-8B")
+
+
 def test_texts_have_one_spelling():
     text = roofline_text({"tp": 2, "gpu": "H200", "model": "Llama-3-70B", "weights": None})
     assert text == "roofline:model=llama3-70b,gpu=h200,tp=2"

@@ -1,9 +1,15 @@
 """``kvgym train``, ``kvgym evaluate`` and agents on the command line, run in process."""
 
+import inspect
 import json
+import re
+from typing import get_args
 
 import pytest
 import yaml
+
+from kvgym.agents.config import load_training
+from kvgym.cli.train import train
 
 TINY = {
     "env": {"action": "knobs", "num_requests": 10, "queue_window": 2, "active_window": 2},
@@ -20,6 +26,16 @@ def config(tmp_path):
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(TINY))
     return path
+
+
+def test_the_changes_that_the_help_shows_are_accepted():
+    parameters = inspect.get_annotations(train, eval_str=True)
+    [argument] = get_args(parameters["overrides"])[1:]
+    of_default, of_rank_scores = argument.help.split("; of rank_scores, ")
+    for name, text in (("default", of_default), ("rank_scores", of_rank_scores)):
+        changes = re.findall(r"[\w.]+=[\w.]*\w", text)
+        assert len(changes) == 2
+        load_training(name, changes)
 
 
 def test_train_resume_evaluate_compare(kvgym, config, tmp_path):

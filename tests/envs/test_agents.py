@@ -184,7 +184,7 @@ def test_a_model_of_another_environment_is_refused(wrong):
 
 
 def test_wrappers_around_the_environment_are_left_out():
-    env = gym.make("kvgym/Tokens-v0", num_requests=20)
+    env = gym.make("kvgym/Tokens-v1", num_requests=20)
     result, reward = play(env, "fcfs", workload_seed=1)
     inner, same = play(env.unwrapped, "fcfs", workload_seed=1)
     assert same_schedule(result, inner)

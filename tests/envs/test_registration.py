@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import subprocess
 import sys
 import warnings
@@ -14,17 +15,50 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 
 import kvgym.envs
+from kvgym.agents import make_sb3_env
 from kvgym.envs import IDS, ROUTING_IDS, SCHEDULING_IDS, environment_names
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.environment import ServingEnv
+from kvgym.envs.scheduling.spaces import feature_names
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError, UnknownNameError, WorkloadError
 
 
 def test_every_id_of_the_registry_is_listed():
     assert {name for name in gym.registry if name.startswith("kvgym/")} == set(IDS)
-    assert all(name.endswith("-v0") for name in IDS)
+    assert all(re.fullmatch(r"kvgym/\w+-v[01]", name) for name in IDS)
     assert set(environment_names()) >= set(IDS)
+
+
+@pytest.mark.parametrize("name", [name for name in IDS if name.endswith("-v1")])
+def test_the_second_version_observes_what_evicting_saves(name, small, equal):
+    """The first one stays as it is: the same but for the feature, and with it the same."""
+    old, new = (gym.make(version, **small) for version in (name.replace("-v1", "-v0"), name))
+    asked = gym.make(name.replace("-v1", "-v0"), **small, features=["saved_duration"])
+    without = gym.make(name, **small, features=[])
+    assert old.unwrapped.config.features == ()
+    names = feature_names(new.unwrapped.config)
+    kept = [at for at, feature in enumerate(names) if not feature.endswith("saved_duration")]
+    assert [names[at] for at in kept] == list(feature_names(old.unwrapped.config))
+    assert len(names) - len(kept) == new.unwrapped.config.active_window
+    environments, ended = (new, asked, old, without), False
+    seen = [env.reset(seed=3)[0] for env in environments]
+    new.action_space.seed(3)
+    for _ in range(40):
+        assert equal(seen[0], seen[1])
+        assert equal(seen[0][kept], seen[2])
+        assert equal(seen[2], seen[3])
+        if ended:
+            break
+        action = new.action_space.sample(new.unwrapped.sample_mask())
+        stepped = [env.step(action) for env in environments]
+        seen, ended = [found[0] for found in stepped], stepped[0][2] or stepped[0][3]
+
+
+def test_which_environments_have_a_second_version():
+    """Those whose actions name active requests to be evicted."""
+    assert {IDS[name] for name in IDS if name.endswith("-v1")} == {"admit_evict", "flags", "tokens"}
+    assert make_sb3_env("flags", 1).env.spec.id == "kvgym/Flags-v0"
 
 
 @pytest.mark.parametrize("name", SCHEDULING_IDS)
@@ -44,7 +78,10 @@ def test_make(name, small):
 def test_make_without_importing_kvgym(names, tmp_path):
     """The first id of each kind of environment imports kvgym; the others what is left of it for them."""
     program = (
-        "import sys, gymnasium as gym; assert 'kvgym' not in sys.modules\n"
+        "import sys, warnings, gymnasium as gym; assert 'kvgym' not in sys.modules\n"
+        "warnings.filterwarnings('ignore', '.*is out of date')\n"
+        f"try: gym.make({names[0]!r})\n"
+        "except gym.error.NamespaceNotFound: pass\n"  # as docs/environments says
         f"for name in {names}:\n"
         "    env = gym.make(f'kvgym:{name}', scenario='mc-sf-model-2'); env.reset(seed=0)\n"
         "    assert env.spec.id == name\n"

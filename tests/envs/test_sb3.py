@@ -306,7 +306,7 @@ CASES = (
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 @pytest.mark.parametrize("epochs", ["iteration", "decision"])
-@pytest.mark.parametrize("action", IDS.values())
+@pytest.mark.parametrize("action", dict.fromkeys(IDS.values()))
 def test_an_agent_acts_in_simulate_as_in_the_environment(action, epochs, case):
     arguments = {
         "action": action,

@@ -96,7 +96,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         ``render_mode``.
 
     Version History:
-        v0: first version.
+        - v0: first version.
 
     Attributes:
         config: the configuration.

@@ -62,7 +62,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         - ``system`` (14,): memory, counts, coming batch, arrival rate, time
         - ``profile`` (16,): future memory, 1 to 2^15 iterations ahead
         - ``queue`` (8 Q,): 8 features of each position of the queue window
-        - ``active`` (7 W,): 7 features of each position of the active window
+        - ``active`` (7 W,), or (8 W,) with ``saved_duration``: features of each position of the active window
 
         ``observation="flat"`` puts them one after the other in this order; ``"dict"`` keeps the keys, which
         Gymnasium sorts, so that ``FlattenObservation`` of it has another order; ``"rllib"`` is the
@@ -102,7 +102,9 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         ``render_mode``.
 
     Version History:
-        v0: first version.
+        - v1, where actions evict (AdmitEvict, Flags, Tokens): the default observation has ``saved_duration``, how much
+          shorter the coming batch gets without an active request; ``features=()`` leaves it out.
+        - v0: first version.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}  # noqa: RUF012

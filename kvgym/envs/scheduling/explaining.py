@@ -92,13 +92,13 @@ def observation_rows(config: EnvConfig) -> dict[str, list[Feature]]:
 
 
 def introduction(config: EnvConfig, environment: type[Any]) -> str:
-    """Return what ``help`` says of an environment: its id, what its actions are, and what all of its kind share."""
+    """Return what ``help`` says of an environment: its ids, what its actions are, and what all of its kind share."""
     entry, kind = ACTIONS[config.action], config.kind
     actions = "\n".join(
         f"    {part.place}: {part.meaning}. Unit: {part.unit}; {part.low:g} to {part.high:g}."
         for part in kind.parts(config)
     )
     return (
-        f"{entry.id}: {entry.summary}\n\n{inspect.getdoc(type(kind))}\n\nActions of this environment, "
+        f"{', '.join(entry.ids)}: {entry.summary}\n\n{inspect.getdoc(type(kind))}\n\nActions of this environment, "
         f"{kind.space(config)}:\n{actions}\n\n{inspect.getdoc(environment)}"
     )

@@ -150,7 +150,7 @@ def test_durations_and_targets_by_hand(requests_of, information):
 
 
 @pytest.mark.parametrize("block_size", [1, 8, 11])
-@pytest.mark.parametrize("action", IDS.values())
+@pytest.mark.parametrize("action", dict.fromkeys(IDS.values()))
 def test_profile_window_and_fit_by_brute_force(action, block_size):
     """From what a policy sees of the worker, in any state of a run under memory pressure."""
     env = ServingEnv(
@@ -312,7 +312,7 @@ def test_the_largest_volumes_stand_by_arrival(requests_of):
     assert env.episodes.slots[0].block["window"][:4].tolist() == [3, 2, 0, 1]
 
 
-@pytest.mark.parametrize("action", IDS.values())
+@pytest.mark.parametrize("action", dict.fromkeys(IDS.values()))
 def test_kinds_of_observation_hold_the_same_numbers(action, small):
     envs = {kind: ServingEnv(action=action, observation=kind, **small) for kind in ("flat", "dict", "rllib")}
     found = {kind: env.reset(seed=4)[0] for kind, env in envs.items()}
@@ -354,7 +354,7 @@ def unknown_lengths(information, **fields):
 
 @pytest.mark.parametrize("order", ["queue", "prompt", "attained"])
 @pytest.mark.parametrize("epochs", ["iteration", "decision"])
-@pytest.mark.parametrize("action", IDS.values())
+@pytest.mark.parametrize("action", dict.fromkeys(IDS.values()))
 def test_unknown_lengths_stay_unknown(action, epochs, order, equal):
     """Until one of them finishes, requests of other lengths look the same, and so do masks and rewards."""
     envs = [
@@ -389,7 +389,7 @@ def test_unknown_lengths_stay_unknown(action, epochs, order, equal):
         )
 
 
-@pytest.mark.parametrize("action", [action for action in IDS.values() if "rank" not in action])
+@pytest.mark.parametrize("action", [action for action in dict.fromkeys(IDS.values()) if "rank" not in action])
 def test_predicted_features_are_zero_without_predictions(action):
     arguments = {"scenario": "mc-sf-model-2", "num_requests": 20, "queue_window": 4, "active_window": 4}
     blind = ServingEnv(action=action, information=[], **arguments)

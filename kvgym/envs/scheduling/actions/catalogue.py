@@ -7,9 +7,10 @@ add theirs with :func:`kvgym.envs.registration.register_action`.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvgym.registry import Registry, load_plugins
 
@@ -18,20 +19,47 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Version:
+    """A later version of an environment: the same, with other defaults.
+
+    Attributes:
+        id: Gymnasium id.
+        change: what is new, for listings.
+        arguments: environment arguments that have another default.
+    """
+
+    id: str
+    change: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class ActionEntry:
     """A kind of action and its environment.
 
     Attributes:
-        id: Gymnasium id.
+        id: Gymnasium id, of the first version.
         kind: the kind, or ``"module:Class"`` where it is.
         summary: one line for listings.
         max_episode_steps: steps after which Gymnasium truncates an episode, None for no limit.
+        later: later versions, oldest first.
     """
 
     id: str
     kind: ActionKind | str
     summary: str
     max_episode_steps: int | None = None
+    later: tuple[Version, ...] = ()
+
+    @property
+    def ids(self) -> dict[str, Mapping[str, Any]]:
+        """Return the ids of all versions, oldest first, each with the arguments that have another default."""
+        return {self.id: {}, **{version.id: version.arguments for version in self.later}}
+
+    @property
+    def lines(self) -> dict[str, str]:
+        """Return the ids of all versions, oldest first, with a line each."""
+        return {self.id: self.summary} | {v.id: f"{self.summary}; {v.change}" for v in self.later}
 
     def make(self) -> ActionKind:
         """Return the kind."""
@@ -65,12 +93,20 @@ _STEPS, _HELD_STEPS = 25_000, 5_000
 
 _AT = "kvgym.envs.scheduling.actions"
 
+
+def _with_saved_duration(id: str) -> tuple[Version, ...]:  # noqa: A002
+    """Return the second version of an environment whose actions evict."""
+    change = "observes what evicting each active request saves"
+    return (Version(id, change, {"features": ("saved_duration",)}),)
+
+
 BUILT_IN: dict[str, ActionEntry] = {
     "admit_evict": ActionEntry(
         "kvgym/AdmitEvict-v0",
         f"{_AT}.one_at_a_time:AdmitEvict",
         "admit one queued request, evict one active request, or run the batch (Discrete)",
         _STEPS,
+        _with_saved_duration("kvgym/AdmitEvict-v1"),
     ),
     "admit_count": ActionEntry(
         "kvgym/AdmitCount-v0",
@@ -83,6 +119,7 @@ BUILT_IN: dict[str, ActionEntry] = {
         f"{_AT}.flags:Flags",
         "admit and evict flags for the queue and active windows (MultiBinary)",
         _STEPS,
+        _with_saved_duration("kvgym/Flags-v1"),
     ),
     "knobs": ActionEntry(
         "kvgym/Knobs-v0",
@@ -107,6 +144,7 @@ BUILT_IN: dict[str, ActionEntry] = {
         f"{_AT}.tokens:Tokens",
         "tokens for every request of both windows, orders, and waiting: all a policy can decide (Box)",
         _STEPS,
+        _with_saved_duration("kvgym/Tokens-v1"),
     ),
 }
 """The kinds of action of the library, by name."""
