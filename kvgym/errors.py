@@ -27,6 +27,7 @@ __all__ = [
     "RunError",
     "TraceFormatError",
     "UnknownNameError",
+    "UserCodeError",
     "WorkloadError",
 ]
 
@@ -168,6 +169,13 @@ class InformationError(KVGymError):
 
 class LivelockError(RunError):
     """A run cannot end: the policy makes no progress any more; see :class:`RunError` for the result so far."""
+
+
+class UserCodeError(RunError):
+    """A policy, router, observer, batch-time model or plugin that is no part of kvgym raised an exception.
+
+    The message names its function and line, ``error.details`` is the traceback.
+    """
 
 
 class OutOfBoundsError(KVGymError):

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from kvgym.checks import check_text
 from kvgym.errors import ConfigError, shown
-from kvgym.policy import Weight, construct, policy_defaults, recording
+from kvgym.hyperparameters import construct, policy_defaults, recording
+from kvgym.policy import Weight
 from kvgym.registry import Registry, Sources
 from kvgym.simulator.cluster_tables import REASSIGN_SIGNATURE, ROUTER_SIGNATURE
 from kvgym.simulator.compiled import Kernel, kernel, uncompiled
