@@ -18,7 +18,7 @@ def recording(original: Callable[..., None], kind: str = "policy") -> Callable[.
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def __init__(self: Any, *arguments: Any, **hyperparameters: Any) -> None:  # noqa: N807
+    def __init__(self: Any, /, *arguments: Any, **hyperparameters: Any) -> None:  # noqa: N807
         cls = type(self)
         try:
             values = dict(list(signature.bind(self, *arguments, **hyperparameters).arguments.items())[1:])
@@ -52,6 +52,19 @@ def policy_defaults(cls: type[Any]) -> dict[str, Any]:
     return {
         p.name: p.default for p in parameters if p.kind in kinds and p.default is not inspect.Parameter.empty
     }
+
+
+def info_of(made: Any, kind: type[T]) -> T:
+    """Return what a policy or router, or a class of them, says of itself.
+
+    Raises:
+        ConfigError: nothing of that kind.
+    """
+    info = getattr(made, "info", None)
+    if not isinstance(info, kind):
+        name = getattr(made, "__qualname__", type(made).__qualname__)
+        raise ConfigError(f"{name}.info = {shown(info)}; expected a {kind.__name__}")
+    return info
 
 
 def given_hyperparameters(made: Any) -> dict[str, Any]:

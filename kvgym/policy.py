@@ -17,9 +17,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.checks import check_text
+from kvgym.checks import check_name, check_text
 from kvgym.errors import ConfigError, shown
-from kvgym.hyperparameters import construct, policy_defaults, recording
+from kvgym.hyperparameters import construct, info_of, policy_defaults, recording
 from kvgym.registry import Registry, Sources, load_plugins
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.compiled import Kernel
@@ -103,11 +103,23 @@ class PolicyInfo:
         return bool(CLAIRVOYANT & (self.needs | self.uses))
 
     def __post_init__(self) -> None:
-        """Check ``needs`` and ``uses``.
+        """Check the name, and make sets of ``needs`` and ``uses``.
 
         Raises:
-            ConfigError: an unknown need.
+            ConfigError: the name is no text, or an unknown need.
         """
+        check_name(self.name, "policy")
+        for what in ("needs", "uses"):
+            given = getattr(self, what)
+            try:
+                found = None if isinstance(given, str) else frozenset(given)
+            except TypeError:
+                found = None
+            if found is None or not all(isinstance(need, str) for need in found):
+                raise ConfigError(
+                    f"policy {shown(self.name)}: {what} = {shown(given)}; expected a set of {', '.join(NEEDS)}"
+                )
+            object.__setattr__(self, what, found)
         unknown = sorted({*self.needs, *self.uses} - set(NEEDS))
         if unknown:
             raise ConfigError(
@@ -271,7 +283,7 @@ P = TypeVar("P", bound=type[Policy])
 
 def register_policy(cls: P) -> P:
     """Class decorator: register a policy under ``cls.info.name``."""
-    POLICIES.add(cls.info.name, cls)
+    POLICIES.add(info_of(cls, PolicyInfo).name, cls)
     return cls
 
 
@@ -314,6 +326,7 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
         ConfigError: an unknown hyperparameter or a value out of range.
     """
     if isinstance(spec, Policy):
+        info_of(spec, PolicyInfo)
         if hyperparameters:
             raise ConfigError(f"{shown(spec)} is made already; give hyperparameters with a name")
         return spec

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+from kvgym.checks import check_name
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.user_code import calling
 
@@ -41,8 +42,9 @@ class Registry(Generic[T]):
         """Register ``item`` under ``name``.
 
         Raises:
-            ConfigError: the name is taken by another object.
+            ConfigError: the name is taken by another object, or no text.
         """
+        check_name(name, self.kind)
         if name in self._items and not _same(self._items[name], item):
             raise ConfigError(
                 f"{self.kind} {shown(name)} is already registered as {shown(self._items[name])}"

@@ -73,9 +73,10 @@ class calling:  # noqa: N801
 
 
 def is_foreign(owner: object) -> bool:
-    """Return whether an object, a class or a function has been defined outside of kvgym."""
+    """Return whether an object, a class, a function or what a ``"module:name"`` names lies outside of kvgym."""
     named = owner if hasattr(owner, "__qualname__") else type(owner)
-    return str(getattr(named, "__module__", "")).partition(".")[0] != "kvgym"
+    module = owner if isinstance(owner, str) else str(getattr(named, "__module__", ""))
+    return module.partition(".")[0] != "kvgym"
 
 
 def named_errors(function: Callable[..., Any], kind: str) -> Callable[..., Any]:
@@ -117,7 +118,7 @@ def _short(path: str) -> str:
 
 def _name(owner: object) -> str:
     """Return the name of a policy or router, else that of the class or function."""
-    name = getattr(getattr(owner, "info", None), "name", None)
+    name = owner if isinstance(owner, str) else getattr(getattr(owner, "info", None), "name", None)
     if isinstance(name, str):
         return shown(name)
     return str(getattr(owner, "__qualname__", type(owner).__qualname__)).replace("<locals>.", "")

@@ -315,7 +315,7 @@ class ClusterSimulation(Simulation):
             chosen = view.candidates[0] if len(view.candidates) == 1 else self.router.route(view)
         try:
             self.tracker[0]["route"] = operator.index(chosen)
-        except (TypeError, OverflowError):
+        except Exception:  # whatever objects of others raise
             raise InvalidDecisionError(
                 f"router {shown(self.router.info.name)} returned {shown(chosen)} for request {view.request_id}; "
                 "expected the index of a worker"
@@ -331,7 +331,7 @@ class ClusterSimulation(Simulation):
             return UNKNOWN
         try:
             request, worker = map(operator.index, chosen)
-        except (TypeError, ValueError):
+        except Exception:  # whatever objects of others raise
             raise InvalidDecisionError(
                 f"router {shown(router.info.name)} reassigns {shown(chosen)}; expected a request and a worker, or None"
             ) from None
@@ -343,7 +343,7 @@ class ClusterSimulation(Simulation):
         """Say why a move cannot be made."""
         roles, text = (
             self.workers["role"],
-            f"router {router.info.name!r} moves request {request} to worker {worker}",
+            f"router {shown(router.info.name)} moves request {shown(request)} to worker {shown(worker)}",
         )
         if not 0 <= worker < len(roles):
             return f"{text}; valid: 0 … {len(roles) - 1}"
