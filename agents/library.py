@@ -149,7 +149,10 @@ def load_agent(
         return _load_zip(path, label, trusted, arguments)
     model = load_model(spec)
     if isinstance(model, NumpyModel):
-        agent = AgentPolicy(model, name=label, **{**model.header.env_arguments, **arguments})
+        given = {**model.header.env_arguments, **arguments}
+        if wrong := sorted({"self", "model", "name", "cls"} & given.keys()):
+            raise ConfigError(f"agent {label}: there is no environment argument {wrong[0]!r}")
+        agent = AgentPolicy(model, name=label, **given)
         _check_bounds(model, agent)
         return agent
     if arguments:

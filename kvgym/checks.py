@@ -69,6 +69,16 @@ def check_text(value: Any, what: str, expected: str) -> str:
     return value
 
 
+def check_name(value: Any, what: str) -> None:
+    """Check the name of something that is registered.
+
+    Raises:
+        ConfigError: it is no text, or an empty one.
+    """
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"name of a {what}: {shown(value)}; expected a text")
+
+
 def as_array(given: Any, what: str, error: type[KVGymError] = ConfigError) -> NDArray[Any]:
     """Return what was given as an array.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import itertools
 import pickle
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ __all__ = [
     "RunError",
     "TraceFormatError",
     "UnknownNameError",
+    "UserCodeError",
     "WorkloadError",
 ]
 
@@ -61,6 +63,21 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     return f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
+_CONTROLS = {
+    **{code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\n\t"},
+    0x7F: "\u2421",
+    **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
+}
+
+
+def printable(text: str) -> str:
+    """Return a text without the control characters that a terminal obeys; line breaks and tabs stay.
+
+    Escape becomes the picture ␛, and so do the others where Unicode has one.
+    """
+    return text.translate(_CONTROLS)
+
+
 def cut(text: str, limit: int) -> str:
     """Return a text of at most ``limit`` characters; what was wrong and what is expected stand at its ends."""
     tail = limit // 3
@@ -75,7 +92,8 @@ class KVGymError(Exception):
 
     Args:
         message: what was wrong and what would be right; line breaks become blanks, and what is longer than
-            :data:`LIMIT` is cut in the middle, then the whole of it becomes the details.
+            :data:`LIMIT` is cut in the middle, then the whole of it becomes the details. Control characters are
+            replaced in both, see :func:`printable`.
         details: the attribute.
     """
 
@@ -83,9 +101,10 @@ class KVGymError(Exception):
 
     def __init__(self, message: object = "", details: str = "") -> None:
         whole = str(message)
+        whole = whole if whole.isprintable() else printable(whole)
         short = cut(" ".join(whole.split()) if "\n" in whole else whole, LIMIT)
         super().__init__(short)
-        self.details = details or ("" if short == whole else whole)
+        self.details = printable(details) or ("" if short == whole else whole)
 
 
 class ConfigError(KVGymError, ValueError):
@@ -175,8 +194,19 @@ class LivelockError(RunError):
     """A run cannot end: the policy makes no progress any more; see :class:`RunError` for the result so far."""
 
 
+class UserCodeError(RunError):
+    """A policy, router, observer, batch-time model or plugin that is no part of kvgym raised an exception.
+
+    The message names its function and line, ``error.details`` is the traceback.
+    """
+
+
 class OutOfBoundsError(KVGymError):
     """Compiled code read or wrote outside of an array; only the checked build (``KVGYM_DEBUG=1``) notices it."""
+
+
+MOST_FIELDS = 200
+"""Mistakes of a description that are described, one or more for each wrong field."""
 
 
 def field_errors(
@@ -184,7 +214,7 @@ def field_errors(
 ) -> list[str]:
     """Return what is wrong with the fields of a description, a sentence for each wrong field.
 
-    Where a field takes several forms, the sentence names them all.
+    Where a field takes several forms, the sentence names them all. Of thousands of mistakes the first are described.
 
     Args:
         error: what validation said.
@@ -197,12 +227,17 @@ def field_errors(
         description as a whole.
     """
     by_place: dict[tuple[Any, ...], list[Any]] = {}
-    for item in error.errors():
+    items = error.errors(include_url=False)
+    for item in itertools.islice(items, MOST_FIELDS):
         by_place.setdefault(_place(item, given), []).append(item)
     messages = {place: _message(place, items, model) for place, items in by_place.items()}
+    left = len(items) - MOST_FIELDS
     return [
-        f"{word}{'.'.join(map(str, place))}: {message}" if place else message
-        for place, message in messages.items()
+        *(
+            f"{word}{'.'.join(map(str, place))}: {message}" if place else message
+            for place, message in messages.items()
+        ),
+        *([f"and {left:,} more mistakes"] if left > 0 else []),
     ]
 
 

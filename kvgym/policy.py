@@ -7,11 +7,9 @@ loop; it can be called through ``schedule`` as well, and gives the same schedule
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal as Exact
 from typing import Any, ClassVar, TypeVar
@@ -19,8 +17,9 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.checks import check_text
+from kvgym.checks import check_name, check_text
 from kvgym.errors import ConfigError, shown
+from kvgym.hyperparameters import construct, info_of, policy_defaults, recording
 from kvgym.registry import Registry, Sources, load_plugins
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.compiled import Kernel
@@ -104,11 +103,23 @@ class PolicyInfo:
         return bool(CLAIRVOYANT & (self.needs | self.uses))
 
     def __post_init__(self) -> None:
-        """Check ``needs`` and ``uses``.
+        """Check the name, and make sets of ``needs`` and ``uses``.
 
         Raises:
-            ConfigError: an unknown need.
+            ConfigError: the name is no text, or an unknown need.
         """
+        check_name(self.name, "policy")
+        for what in ("needs", "uses"):
+            given = getattr(self, what)
+            try:
+                found = None if isinstance(given, str) else frozenset(given)
+            except TypeError:
+                found = None
+            if found is None or not all(isinstance(need, str) for need in found):
+                raise ConfigError(
+                    f"policy {shown(self.name)}: {what} = {shown(given)}; expected a set of {', '.join(NEEDS)}"
+                )
+            object.__setattr__(self, what, found)
         unknown = sorted({*self.needs, *self.uses} - set(NEEDS))
         if unknown:
             raise ConfigError(
@@ -276,43 +287,12 @@ POLICIES: Registry[type[Policy]] = Registry("policy", _load_policies, _SOURCES)
 """All policies by name. Other distributions add theirs by an entry point in group ``kvgym.policies``."""
 
 P = TypeVar("P", bound=type[Policy])
-T = TypeVar("T")
 
 
 def register_policy(cls: P) -> P:
     """Class decorator: register a policy under ``cls.info.name``."""
-    POLICIES.add(cls.info.name, cls)
+    POLICIES.add(info_of(cls, PolicyInfo).name, cls)
     return cls
-
-
-def recording(original: Callable[..., None], kind: str = "policy") -> Callable[..., None]:
-    """Return a constructor that records its arguments and explains wrong ones; ``kind`` is for messages."""
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def __init__(self: Any, *arguments: Any, **hyperparameters: Any) -> None:  # noqa: N807
-        cls = type(self)
-        try:
-            values = dict(list(signature.bind(self, *arguments, **hyperparameters).arguments.items())[1:])
-        except TypeError as error:
-            raise ConfigError(
-                f"{kind} {shown(cls.info.name)}: {error}; valid: {describe_arguments(cls)}"
-            ) from error
-        try:
-            for parameter in signature.parameters.values():
-                if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                    values |= values.pop(parameter.name, {})
-            if not hasattr(self, "_hyperparameters"):
-                self._hyperparameters = values
-            original(self, *arguments, **hyperparameters)
-        except (TypeError, OverflowError) as error:
-            given = ", ".join(f"{k}={v!r}" for k, v in values.items())
-            raise ConfigError(
-                f"{kind} {shown(cls.info.name)}: a value of the wrong type in {given} ({error}); defaults: "
-                f"{describe_arguments(cls)}"
-            ) from error
-
-    return __init__
 
 
 def clairvoyant_labels(labels: Iterable[str]) -> frozenset[str]:
@@ -322,20 +302,6 @@ def clairvoyant_labels(labels: Iterable[str]) -> frozenset[str]:
         for label in labels
         if (name := label.partition(":")[0]) in POLICIES and POLICIES[name].info.clairvoyant
     )
-
-
-def policy_defaults(cls: type[Any]) -> dict[str, Any]:
-    """Return the hyperparameters of a policy with their defaults."""
-    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
-    return {
-        p.name: p.default for p in parameters if p.kind in kinds and p.default is not inspect.Parameter.empty
-    }
-
-
-def describe_arguments(cls: type[Any]) -> str:
-    """Return the hyperparameters of a policy with their defaults, for messages."""
-    return ", ".join(f"{k}={v!r}" for k, v in policy_defaults(cls).items()) or "none"
 
 
 PolicySource = Callable[[str], Policy | None]
@@ -368,6 +334,7 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
         ConfigError: an unknown hyperparameter or a value out of range.
     """
     if isinstance(spec, Policy):
+        info_of(spec, PolicyInfo)
         if hyperparameters:
             raise ConfigError(f"{shown(spec)} is made already; give hyperparameters with a name")
         return spec
@@ -380,17 +347,6 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
     name, given = parse_spec(spec, "policy")
     cls = POLICIES[name]
     return construct(cls, {**given, **hyperparameters}, f"policy {name!r}")
-
-
-def construct(cls: Callable[..., T], hyperparameters: Mapping[str, Any], what: str) -> T:
-    """Make an object of a class that may have no constructor of its own.
-
-    Raises:
-        ConfigError: an unknown hyperparameter or a value out of range.
-    """
-    if hyperparameters and getattr(cls, "__init__", None) is object.__init__:
-        raise ConfigError(f"{what} has no hyperparameters; got {', '.join(hyperparameters)}")
-    return cls(**hyperparameters)
 
 
 def require(name: str, value: Any, condition: bool, expected: str) -> None:

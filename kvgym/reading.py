@@ -31,6 +31,9 @@ MAX_BYTES = 64 * 2**20
 MAX_VALUES = 2_000_000
 """Most values of a YAML text, counted as often as its aliases repeat them."""
 
+MAX_KEYS = 10_000
+"""Most keys of one mapping of a YAML text."""
+
 MAX_DEPTH = 64
 """How deep a YAML text may be nested; thousands of levels would overflow the stack of its parser."""
 
@@ -105,7 +108,7 @@ def parse_yaml(text: str, origin: str) -> Any:
         ConfigError: it is no YAML or holds something else, or more than :data:`MAX_VALUES` values.
     """
     try:
-        _check_depth(text)
+        _check_shape(text)
         content = yaml.load(text, Loader=_Plain)
         _count(content, {})
     except yaml.MarkedYAMLError as error:
@@ -119,16 +122,28 @@ def parse_yaml(text: str, origin: str) -> Any:
     return content
 
 
-def _check_depth(text: str) -> None:
-    """Refuse what is nested too deeply, by the events of the parser, which needs no stack for them."""
-    depth = 0
+def _check_shape(text: str) -> None:
+    """Refuse what is nested too deeply, and mappings that are too large, by the events of the parser.
+
+    Events need no stack, and those behind the first mistake are not made.
+    """
+    sizes: list[float] = [-math.inf]  # of the collections around, keys and values; lists do not count
     event: Any
     for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
+        if isinstance(event, yaml.CollectionEndEvent):
+            sizes.pop()
+            continue
+        sizes[-1] += 1
+        if sizes[-1] > 2 * MAX_KEYS:
             raise yaml.MarkedYAMLError(
-                problem=f"nested more than {MAX_DEPTH} deep", problem_mark=event.start_mark
+                problem=f"a mapping of more than {MAX_KEYS:,} keys", problem_mark=event.start_mark
             )
+        if isinstance(event, yaml.CollectionStartEvent):
+            sizes.append(0 if isinstance(event, yaml.MappingStartEvent) else -math.inf)
+            if len(sizes) > MAX_DEPTH + 1:
+                raise yaml.MarkedYAMLError(
+                    problem=f"nested more than {MAX_DEPTH} deep", problem_mark=event.start_mark
+                )
 
 
 def _count(value: Any, known: dict[int, int]) -> int:

@@ -8,7 +8,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+from kvgym.checks import check_name
 from kvgym.errors import ConfigError, UnknownNameError, shown
+from kvgym.user_code import calling
 
 T = TypeVar("T")
 
@@ -40,8 +42,9 @@ class Registry(Generic[T]):
         """Register ``item`` under ``name``.
 
         Raises:
-            ConfigError: the name is taken by another object.
+            ConfigError: the name is taken by another object, or no text.
         """
+        check_name(name, self.kind)
         if name in self._items and not _same(self._items[name], item):
             raise ConfigError(
                 f"{self.kind} {shown(name)} is already registered as {shown(self._items[name])}"
@@ -125,12 +128,21 @@ class Sources(Generic[T]):
     def names(self) -> list[str]:
         """Return the names that the sources know; files they may know besides."""
         self._ensure_loaded()
-        return [name for names in self._names for name in names()]
+        found: list[str] = []
+        for names in self._names:
+            with calling(names, "source", "it"):
+                found += names()
+        return found
 
     def find(self, text: str) -> T | None:
         """Return what the first source that knows the text makes of it, None where none does."""
         self._ensure_loaded()
-        return next((made for source in self._sources if (made := source(text)) is not None), None)
+        for source in self._sources:
+            with calling(source, "source", "it"):
+                made = source(text)
+            if made is not None:
+                return made
+        return None
 
 
 def load_plugins(group: str, what: str) -> None:
@@ -150,6 +162,6 @@ def load_plugins(group: str, what: str) -> None:
     for entry in entry_points(group=group):
         try:
             entry.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             origin = entry.dist.name if entry.dist is not None else "?"
             warnings.warn(f"{what} of {origin} ({entry.value}) cannot be loaded: {error!r}", stacklevel=2)

@@ -22,9 +22,10 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.checks import check_text
+from kvgym.checks import check_name, check_text
 from kvgym.errors import ConfigError, shown
-from kvgym.policy import Weight, construct, policy_defaults, recording
+from kvgym.hyperparameters import construct, info_of, policy_defaults, recording
+from kvgym.policy import Weight
 from kvgym.registry import Registry, Sources
 from kvgym.simulator.cluster_tables import REASSIGN_SIGNATURE, ROUTER_SIGNATURE
 from kvgym.simulator.compiled import Kernel, kernel, uncompiled
@@ -59,6 +60,14 @@ class RouterInfo:
     name: str
     summary: str
     paper: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the name.
+
+        Raises:
+            ConfigError: it is no text.
+        """
+        check_name(self.name, "router")
 
 
 class Router(ABC):
@@ -223,7 +232,7 @@ R = TypeVar("R", bound=type[Router])
 
 def register_router(cls: R) -> R:
     """Class decorator: register a router under ``cls.info.name``."""
-    ROUTERS.add(cls.info.name, cls)
+    ROUTERS.add(info_of(cls, RouterInfo).name, cls)
     return cls
 
 
@@ -257,6 +266,7 @@ def make_router(spec: str | Router, **hyperparameters: Any) -> Router:
         ConfigError: an unknown hyperparameter or a value out of range.
     """
     if isinstance(spec, Router):
+        info_of(spec, RouterInfo)
         if hyperparameters:
             raise ConfigError(f"{shown(spec)} is made already; give hyperparameters with a name")
         return spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.slices import tell
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
+from kvgym.user_code import calling
 from kvgym.window import Measured, Watch, Window
 from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
@@ -152,8 +154,9 @@ def simulate(
         WorkloadError: a request can never be served.
         ConfigError: the requests lack what the policy needs, or the window is empty.
         InvalidDecisionError: the policy decided something impossible.
-        LivelockError: the policy makes no progress. Both errors hold the result so far as ``error.result``, and so does
-            a KeyboardInterrupt.
+        LivelockError: the policy makes no progress.
+        UserCodeError: a policy, router, observer or batch-time model that is no part of kvgym raised an exception.
+            These three errors hold the result so far as ``error.result``, and so does a KeyboardInterrupt.
     """
     policy = make_policy(policy)
     check_needs(policy, table)
@@ -194,9 +197,13 @@ def _run_to_the_end(
                 watch.look()
             if follower is not None:
                 follower.look()
-    finally:
+    except BaseException:
         if follower is not None:
-            follower.end()
+            with contextlib.suppress(Exception):  # the first error counts
+                follower.end()
+        raise
+    if follower is not None:
+        follower.end()
 
 
 def steps_of(
@@ -217,10 +224,14 @@ def steps_of(
 
 def _run_in_python(simulation: Simulation, copies: list[Policy]) -> Iterator[None]:
     """Run to the end, pausing before every decision."""
+    guard = calling(copies[0], "policy", "schedule")
     running = simulation.start()
     while running:
         yield
-        running = simulation.step(copies[simulation.current].schedule(simulation.view))
+        policy = copies[simulation.current]
+        with guard:
+            decision = policy.schedule(simulation.view)
+        running = simulation.step(decision)
 
 
 def _run_compiled(simulation: Simulation, pace: Callable[[], int | None]) -> Iterator[None]:
@@ -250,9 +261,12 @@ def prepare_run(
     """Return a simulation ready to run, and the policy of each worker; arguments as for :func:`simulate`."""
     name, needs = policy.info.name, known_to(policy, table)
     options: dict[str, Any] = {"needs": needs, "policy_name": name, "log": log, "compiled": compiled}
-    copies = [policy] + [copy.deepcopy(policy) for _ in system.all_workers[1:]]
+    with calling(policy, "policy", "copy.deepcopy"):
+        copies = [policy] + [copy.deepcopy(policy) for _ in system.all_workers[1:]]
     for k, own in enumerate(copies):
-        own.reset(system_info(system, table, seed, needs, k))
+        info = system_info(system, table, seed, needs, k)
+        with calling(policy, "policy", "reset"):
+            own.reset(info)
     if not system.workers:
         if router is not None:
             raise ConfigError(
@@ -262,7 +276,8 @@ def prepare_run(
         simulation.set_policies(copies)
         return simulation, copies
     chosen = make_router(DEFAULT_ROUTER if router is None else router)
-    chosen.reset(len(system.workers), stream_seed(seed, "routing"))
+    with calling(chosen, "router", "reset"):
+        chosen.reset(len(system.workers), stream_seed(seed, "routing"))
     cluster = ClusterSimulation(system, table, chosen, **options)
     cluster.set_policies(copies)
     return cluster, copies

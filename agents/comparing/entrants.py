@@ -14,7 +14,8 @@ from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.library import load_agent, load_model
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.tuning import tune
-from kvgym.policy import POLICIES, Policy, construct
+from kvgym.hyperparameters import construct
+from kvgym.policy import POLICIES, Policy
 from kvgym.specs import parse_spec
 
 AGENT, OTHER_AGENT, TRAINED = "agent", "another agent", "training seed"

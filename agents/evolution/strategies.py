@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from kvgym.agents.limits import MAX_STEPS
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.effort import check_free
-from kvgym.policy import describe_arguments, policy_defaults, require, require_flag
+from kvgym.hyperparameters import describe_arguments, policy_defaults
+from kvgym.policy import require, require_flag
 from kvgym.registry import Registry
 
 Vector = NDArray[np.float64]

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kvgym.batch_time.memory import kv_capacity
 from kvgym.batch_time.overhead import EngineOverhead
 from kvgym.batch_time.presets import GPUS, MODELS, Presets
-from kvgym.batch_time.served import RooflineHardware
+from kvgym.batch_time.served import RooflineHardware, checked_hardware
 from kvgym.batch_time.shapes import GPU, Dtype, ModelShape
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.reading import validate_fields
@@ -181,4 +181,5 @@ def describe_roofline(text: str) -> RooflineHardware:
         ConfigError: it says too little or something wrong, or the model does not fit.
     """
     name = completed(text, None)
-    return validate_fields(Roofline, roofline_options(name), f"hardware {text!r}").hardware(name)
+    where = f"hardware {shown(text)}"
+    return checked_hardware(validate_fields(Roofline, roofline_options(name), where).hardware(name), where)

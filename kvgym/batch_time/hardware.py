@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 
 from kvgym.batch_time.described import ROOFLINE, Roofline, describe_roofline, is_roofline
-from kvgym.batch_time.served import CalibratedHardware, Hardware
+from kvgym.batch_time.served import CalibratedHardware, Hardware, checked_hardware
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.reading import parse_fields, read_text, shipped_texts, validate_fields
 
@@ -95,6 +95,6 @@ def parse_hardware(text: str, origin: str, name: str | None = None) -> Hardware:
     fields = parse_fields(text, where)
     if fields.get("kind") == ROOFLINE:
         described = {field: value for field, value in fields.items() if field != "kind"}
-        return validate_fields(Roofline, described, where).hardware(name or origin)
-    hardware = validate_fields(CalibratedHardware, fields, where)
+        return checked_hardware(validate_fields(Roofline, described, where).hardware(name or origin), where)
+    hardware = checked_hardware(validate_fields(CalibratedHardware, fields, where), where)
     return hardware if name is None else hardware.model_copy(update={"name": name})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kvgym.batch_time.held_out import Comparison, FitError, HeldOut, compare_held_out, fit_errors
@@ -120,6 +121,44 @@ class Hardware(BaseModel, ABC):
             UnknownNameError: an unknown composition or engine.
             ConfigError: ``engine`` is neither, or the fields of an overhead are wrong; a composition of a roofline.
         """
+
+
+H = TypeVar("H", bound=Hardware)
+
+_EXTREMES: dict[str, tuple[int, ...]] = {
+    "num_prefills": (0, 1, 0, 64, 64),
+    "prefill_tokens": (0, 1, 0, 2**20, 2**20),
+    "prefill_context": (0, 0, 0, 0, 2**26),
+    "prefill_squares": (0, 1, 0, 2**34, 2**34),
+    "prefill_products": (0, 0, 0, 0, 2**40),
+    "num_decodes": (1, 0, 4096, 0, 4096),
+    "decode_context": (1, 0, 2**31, 0, 2**31),
+}
+"""Small and large batches, whose durations must be numbers."""
+
+
+def checked_hardware(hardware: H, where: str) -> H:
+    """Return hardware whose batches take a finite time.
+
+    Args:
+        hardware: the hardware.
+        where: what and which file describes it, for messages.
+
+    Raises:
+        ConfigError: they do not, as its numbers are too large or too small.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            seconds = np.asarray(hardware.batch_time()(**_EXTREMES), np.float64)
+    except ArithmeticError:  # whole numbers of hundreds of digits
+        seconds = np.array([np.nan])
+    bad = ~(np.isfinite(seconds) & (seconds >= 0))
+    if bad.any():
+        raise ConfigError(
+            f"{where}: a batch would take {seconds[bad.argmax()]:g} s; look for numbers that are far too large or too "
+            "small, or in another unit"
+        )
+    return hardware
 
 
 class CalibratedHardware(Hardware):

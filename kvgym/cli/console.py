@@ -3,26 +3,44 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
+
+from kvgym.errors import printable
 
 if TYPE_CHECKING:
     from kvgym.experiments.comparison import Comparison
     from kvgym.experiments.statistics import Estimate
 
+for _name in ("stdout", "stderr"):
+    if getattr(sys, _name) is None:  # closed, as by >&-
+        setattr(sys, _name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
 for _stream in (sys.stdout, sys.stderr):
     if hasattr(_stream, "reconfigure"):  # what a terminal cannot show becomes "?", not an error
         _stream.reconfigure(errors="replace")
 
+
+class Terminal(Console):
+    """A console for texts from anywhere: the control characters in them do nothing."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Yield the segments of what is printed; those that Rich itself makes to control the terminal stay."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
 # Piped output is not bound to a terminal's width; 140 columns hold every table.
-out = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
-err = Console(stderr=True, highlight=False)
+out = Terminal(highlight=False, width=None if sys.stdout.isatty() else 140)
+err = Terminal(stderr=True, highlight=False)
 
 DEFAULT_COLUMNS = (
     "e2e_latency_mean",
@@ -206,7 +224,7 @@ def markdown_table(headings: Sequence[str], rows: Mapping[str, Sequence[str]]) -
     for name, texts in rows.items():
         cells = [f"`{name}`", *(text.replace("|", "\\|") for text in texts)]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def metrics_table(metrics: Mapping[str, float]) -> Table:

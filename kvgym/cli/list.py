@@ -143,7 +143,8 @@ def option_rows(cls: type[Any]) -> dict[str, tuple[str, str]]:
 
 def policy_rows() -> dict[str, tuple[str, ...]]:
     """Return what is known of each policy, by name and sorted by paper, under ``POLICY_HEADINGS``."""
-    from kvgym.policy import POLICIES, describe_arguments
+    from kvgym.hyperparameters import describe_arguments
+    from kvgym.policy import POLICIES
 
     rows: dict[str, tuple[str, ...]] = {}
     for name in sorted(POLICIES, key=lambda name: POLICIES[name].info.paper or "~"):

@@ -42,6 +42,7 @@ from kvgym.cli.target_options import (
     parse_prices,
 )
 from kvgym.cli.times import time_option
+from kvgym.errors import printable
 from kvgym.experiments.defaults import DEFAULT_SCENARIO
 from kvgym.specs import split_specs
 
@@ -172,9 +173,8 @@ def _show(title: str, cells: Cells, markdown: bool) -> None:
     """Print a table; the first three columns hold text."""
     headings, rows = cells
     if markdown:
-        print(f"\n{title}:\n")
-        print(f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}")
-        print("\n".join(f"| {' | '.join(row)} |" for row in rows))
+        lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+        print(printable("\n".join([f"\n{title}:\n", *lines, *(f"| {' | '.join(row)} |" for row in rows)])))
         return
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     for k, heading in enumerate(headings):

@@ -15,7 +15,8 @@ from typing import Any
 from kvgym.contract.cases import Make
 from kvgym.contract.checks import CHECKS, FIRST
 from kvgym.errors import ConfigError, UnknownNameError, shown
-from kvgym.policy import Policy, construct, make_policy
+from kvgym.hyperparameters import construct
+from kvgym.policy import Policy, make_policy
 from kvgym.simulator.debug import checked_environment
 from kvgym.specs import parse_spec
 
@@ -51,7 +52,7 @@ def policy_maker(spec: str) -> Make:
         return lambda: make_policy(spec)
     try:
         found: Any = getattr(importlib.import_module(module), attribute)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"policy {shown(spec)}: {type(error).__name__}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise ConfigError(

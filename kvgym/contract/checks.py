@@ -32,6 +32,7 @@ from kvgym.policy import Decision, Policy, SystemInfo, policy_defaults
 from kvgym.runner import SimulationResult, simulate
 from kvgym.simulator.system import PROGRESS_ON_EVICT, System, Worker
 from kvgym.simulator.view import SystemView
+from kvgym.user_code import calling
 
 REVEALED = {
     "predicted_length": ("predicted_output_len",),
@@ -351,7 +352,8 @@ class ThroughView(Policy):
 
     def reset(self, system: SystemInfo) -> None:
         """Reset it."""
-        self.inner.reset(system)
+        with calling(self.inner, "policy", "reset"):
+            self.inner.reset(system)
 
     def schedule(self, view: SystemView) -> Decision:
         """Return its decision.
@@ -359,7 +361,8 @@ class ThroughView(Policy):
         Raises:
             ContractError: it gives tokens to a request that does not run.
         """
-        decision = self.inner.schedule(view)
+        with calling(self.inner, "policy", "schedule"):
+            decision = self.inner.schedule(view)
         left: dict[int, int] = {}
         for rows in (view.waiting, view.active):
             left.update(zip(rows.request_id.tolist(), rows.num_prefill_left.tolist(), strict=True))

@@ -11,6 +11,7 @@ from kvgym.policy import Decision, Policy, SystemInfo
 from kvgym.runner import SimulationResult
 from kvgym.simulator.system import System
 from kvgym.simulator.view import SystemView
+from kvgym.user_code import calling
 from kvgym.workloads.table import RequestTable
 
 
@@ -35,7 +36,8 @@ class Witness(Policy):
 
     def reset(self, system: SystemInfo) -> None:
         """Begin anew, and with it the other policy."""
-        self.inner.reset(system)
+        with calling(self.inner, "policy", "reset"):
+            self.inner.reset(system)
         n = len(self.table)
         self.state = {i: (0, int(self.table.prompt_len[i]), 0) for i in range(n)}  # KV, prefill left, outputs
         self.active: list[int] = []
@@ -47,7 +49,8 @@ class Witness(Policy):
     def schedule(self, view: SystemView) -> Decision:
         """Return the other policy's decision, and write down what it must lead to."""
         self.compare(view)
-        decision = self.inner.schedule(view)
+        with calling(self.inner, "policy", "schedule"):
+            decision = self.inner.schedule(view)
         self.apply(view.clock, decision)
         return decision
 

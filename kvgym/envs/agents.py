@@ -52,6 +52,7 @@ from kvgym.simulator.rule import RuleDecision
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.tables import DECISION, RUN, UNKNOWN, as_records
 from kvgym.simulator.view import SystemView
+from kvgym.user_code import calling
 
 
 def action_of(env: ServingEnv, decision: Decision) -> Iterator[Any]:
@@ -133,10 +134,13 @@ def play(
     table = env.episodes.slots[0].table
     assert table is not None
     known = policy.info.needs | (policy.info.uses & set(env.config.information))
-    policy.reset(system_info(env.episodes.system, table, workload_seed, known))
+    with calling(policy, "policy", "reset"):
+        policy.reset(system_info(env.episodes.system, table, workload_seed, known))
     total, ended = 0.0, bool(env.episodes.outcomes[0])
     while not ended:
-        for action in action_of(env, policy.schedule(env.view)):
+        with calling(policy, "policy", "schedule"):
+            decision = policy.schedule(env.view)
+        for action in action_of(env, decision):
             _, reward, terminated, truncated, _ = env.step(action)
             total += reward
             ended = terminated or truncated

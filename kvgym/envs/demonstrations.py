@@ -36,6 +36,7 @@ from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.debug import watched
 from kvgym.simulator.rule import POLICY_SIGNATURE
 from kvgym.simulator.tables import DECISION, GAP_BINS, STALLED, UNKNOWN, as_records
+from kvgym.user_code import calling
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,8 @@ def _play(
         raise ConfigError(f"no request of workload seed {seed} arrives before the episode's horizon")
     check_needs(policy, table)
     known = policy.info.needs | (policy.info.uses & set(episodes.config.information))
-    policy.reset(system_info(episodes.system, table, seed, known))
+    with calling(policy, "policy", "reset"):
+        policy.reset(system_info(episodes.system, table, seed, known))
     encode = episodes.kind.encode
     assert encode is not None
     functions = ((policy.kernel, POLICY_SIGNATURE), (encode, ENCODE_SIGNATURE))

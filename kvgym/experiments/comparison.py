@@ -30,8 +30,9 @@ from kvgym.experiments.statistics import (
     ratio_interval,
 )
 from kvgym.frame import Frame
+from kvgym.hyperparameters import all_hyperparameters, given_hyperparameters
 from kvgym.metrics import WORKER_METRICS, metric_info, metric_names
-from kvgym.policy import Policy, make_policy, policy_defaults
+from kvgym.policy import Policy, make_policy
 from kvgym.routing import Router, make_router
 from kvgym.runner import SimulationResult, check_needs
 
@@ -247,8 +248,8 @@ class Comparison:
 def label_of(policy: Policy | Router) -> str:
     """Return its own label, else its name with the hyperparameters that were given, as in ``make_policy``."""
     if policy.label:
-        return policy.label
-    given = ",".join(f"{k}={v}" for k, v in policy.hyperparameters().items())
+        return str(policy.label)
+    given = ",".join(f"{k}={v}" for k, v in given_hyperparameters(policy).items())
     return f"{policy.info.name}:{given}" if given else policy.info.name
 
 
@@ -361,7 +362,7 @@ def compare(
         notes=(*merge_notes(notes, len(numbers)), *rule_notes((policy.info for policy in made), chosen)),
         provenance=workload.provenance(),
         hyperparameters={
-            label: _described(policy) if routers is None else _both_described(policy, router)
+            label: all_hyperparameters(policy) if routers is None else _both_described(policy, router)
             for label, (policy, router) in contenders.items()
         },
         clairvoyant=frozenset(label for label, (policy, _) in contenders.items() if policy.info.clairvoyant),
@@ -395,12 +396,9 @@ def _contenders(
     return found
 
 
-def _described(made: Policy | Router) -> dict[str, Any]:
-    """Return all hyperparameters, defaults included."""
-    return {**policy_defaults(type(made)), **made.hyperparameters()}
-
-
 def _both_described(policy: Policy, router: Router | None) -> dict[str, Any]:
     """Return names and hyperparameters of a policy and a router."""
     both = {"policy": policy, "router": router}
-    return {what: {"name": made.info.name, **_described(made)} for what, made in both.items() if made}
+    return {
+        what: {"name": made.info.name, **all_hyperparameters(made)} for what, made in both.items() if made
+    }

@@ -15,14 +15,15 @@ from kvgym.batch_time.hardware import load_hardware
 from kvgym.experiments.scenario import Scenario
 from kvgym.policy import Policy
 from kvgym.routing import Router
+from kvgym.user_code import calling
 from kvgym.version import __version__
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 DECISIVE = (
     "agents", "baselines", "batch_time", "checks.py", "configs/gpu", "configs/hardware", "configs/model",
-    "configs/scenario", "envs", "experiments/runs.py", "experiments/scenario.py", "kernels.py", "metrics.py",
-    "policy.py", "reading.py", "registry.py", "routing.py", "runner.py", "seeding.py", "simulator",
-    "specs.py", "theory", "window.py", "workloads",
+    "configs/scenario", "envs", "experiments/runs.py", "experiments/scenario.py", "hyperparameters.py", "kernels.py",
+    "metrics.py", "policy.py", "reading.py", "registry.py", "routing.py", "runner.py", "seeding.py", "simulator",
+    "specs.py", "theory", "user_code.py", "window.py", "workloads",
 )  # fmt: skip
 """Parts of the library that decide what a run gives; an agent's scales are those of the scenario of its training."""
 
@@ -111,9 +112,11 @@ def _made(made: Policy | Router | None) -> dict[str, Any] | None:
         return None
     cls = type(made)
     modules = sorted({base.__module__ for base in cls.__mro__ if not base.__module__.startswith("kvgym.")})
+    with calling(made, "policy or router", "content"):
+        content = made.content()
     return {
         "class": f"{cls.__module__}.{cls.__qualname__}",
-        "content": made.content(),
+        "content": content,
         "code": _sources(m for m in modules if m not in sys.stdlib_module_names),
     }
 

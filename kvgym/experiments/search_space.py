@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from kvgym.errors import ConfigError, shown
-from kvgym.policy import Policy, construct, describe_arguments, make_policy, policy_defaults
+from kvgym.hyperparameters import construct, describe_arguments, given_hyperparameters, policy_defaults
+from kvgym.policy import Policy, make_policy
 from kvgym.specs import parse_spec
 
 Space = Mapping[str, Sequence[Any]]
@@ -187,7 +188,7 @@ def plan_search(policy: str | Policy, space: Space | None = None) -> SearchPlan:
     made = make_policy(policy)
     cls, name = type(made), made.info.name
     defaults = policy_defaults(cls)
-    fixed = {k: _plain(v) for k, v in made.hyperparameters().items()}
+    fixed = {k: _plain(v) for k, v in given_hyperparameters(made).items()}
     if space is None:
         if name not in SEARCH_SPACES and set(defaults) - set(fixed):
             raise ConfigError(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvgym.experiments.result_files import jsonable, run_context, write_json
 from kvgym.export.records import iteration_frame, request_frame, write_frame
+from kvgym.hyperparameters import all_hyperparameters
 from kvgym.metrics import compute_metrics, worker_metrics
-from kvgym.policy import policy_defaults
 from kvgym.runner import SimulationResult
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def run_summary(result: SimulationResult) -> dict[str, Any]:
     policy = result.policy
     summary = {
         "policy": policy.info.name,
-        "hyperparameters": {**policy_defaults(type(policy)), **policy.hyperparameters()},
+        "hyperparameters": all_hyperparameters(policy),
         "num_requests": len(result.table),
         "completed": result.completed,
         "notes": list(result.table.notes),

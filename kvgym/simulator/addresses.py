@@ -22,6 +22,7 @@ from kvgym.simulator.numba_internals import (
     function_maker,
 )
 from kvgym.simulator.tables import as_records
+from kvgym.user_code import named_errors
 
 
 def runs_compiled(wanted: bool) -> bool:
@@ -78,7 +79,11 @@ def function_handle(function: Any, signature: Any, *, compiled: bool) -> tuple[i
     takes ten times as long as a step. The function lives as long as the process: a handle is a number, and where
     copies of it lie nobody knows.
     """
-    handle = function_addresses(function, signature) if compiled else (id(function), 0)
+    if compiled:
+        handle = function_addresses(function, signature)
+    else:
+        function = named_errors(function, "kernel")
+        handle = id(function), 0
     _HELD[handle[0]] = function
     return handle
 

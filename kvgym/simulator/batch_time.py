@@ -10,9 +10,10 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.errors import RunError
+from kvgym.errors import ConfigError, RunError, shown
 from kvgym.simulator.compiled import Kernel, kernel, uncompiled
 from kvgym.simulator.tables import BAD_CLOCK, BAD_DURATION, LOAD, records
+from kvgym.user_code import calling
 
 BATCH_TIME_SIGNATURE = numba.types.float64(numba.from_dtype(LOAD), numba.types.float64[::1])
 """Signature of every batch-time kernel: ``(load record, parameters) -> seconds``."""
@@ -39,6 +40,27 @@ class RoughFigures(NamedTuple):
     decode: float
     context: float
     prefill: float
+
+
+def params_of(model: BatchTimeModel) -> NDArray[np.float64]:
+    """Return the parameters of a model for a run, an array of its own, float64 (k,).
+
+    Raises:
+        ConfigError: they are no such array, or the model has no kernel.
+        UserCodeError: a model that is no part of kvgym raised an exception.
+    """
+    name, found = type(model).__name__, getattr(model, "kernel", None)
+    if not isinstance(found, Kernel) or found.signature != BATCH_TIME_SIGNATURE:
+        raise ConfigError(
+            f"batch-time model {name}: kernel = {shown(found)}; expected one made by batch_time_kernel"
+        )
+    with calling(model, "batch-time model", "params"):
+        params = np.array(model.params(), np.float64)
+    if params.ndim != 1:
+        raise ConfigError(
+            f"batch-time model {name}: params has shape {params.shape}; expected numbers in one dimension"
+        )
+    return params
 
 
 class BatchTimeModel(ABC):

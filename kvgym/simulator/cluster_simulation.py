@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.addresses import function_handle, runs_compiled
 from kvgym.simulator.agenda import empty_agenda
-from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, RoughFigures
+from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, RoughFigures, params_of
 from kvgym.simulator.cluster import (
     ASK_POLICY,
     ASK_ROUTER,
@@ -46,6 +46,7 @@ from kvgym.simulator.tables import (
     WAITING,
 )
 from kvgym.simulator.view import ClusterView
+from kvgym.user_code import calling
 from kvgym.workloads.table import RequestTable
 
 _FOREVER = 1_000_000_000
@@ -117,21 +118,21 @@ class ClusterSimulation(Simulation):
         for name in ("handoff_head", "handoff_tail", "transfer_head", "transfer_tail"):
             t[name] = UNKNOWN
         self.agenda = empty_agenda(len(self.workers))
-        self.worker_params = [
-            guarded(np.array(worker.batch_time.params(), np.float64)) for worker in system.all_workers
-        ]
+        self.worker_params = [guarded(params_of(worker.batch_time)) for worker in system.all_workers]
         self._memory = [rule_memory()] * len(self.workers)
         self._router_memory: tuple[Any, Any] = (np.zeros(1), np.zeros(1, np.int64))
         known: dict[tuple[int, int], RoughFigures] = {}  # equal workers mostly share a model
         for k, worker in enumerate(system.all_workers):
             key = id(worker.batch_time), int(self.problem[k]["kv_capacity"])
             if key not in known:
-                known[key] = worker.batch_time.rough_figures(key[1])
+                with calling(worker.batch_time, "batch-time model", "it"):
+                    known[key] = worker.batch_time.rough_figures(key[1])
             for name, value in known[key]._asdict().items():
                 self.problem[k][f"batch_{name}"] = value
         self._ask_router = ASK_ROUTER
         self._router_kernels: list[Kernel | None] = [None, None]  # of a router, and of one that reassigns
-        rule = None if router is None else router.compiled_rule(len(self.workers))
+        with calling(router, "router", "compiled_rule"):
+            rule = None if router is None else router.compiled_rule(len(self.workers))
         if rule is not None:
             self._ask_router = 0
             *self._router_kernels, self._router_memory = rule
@@ -308,10 +309,11 @@ class ClusterSimulation(Simulation):
         if question == REASSIGN:
             self.tracker[0]["route"] = self._move(self.router, view)
             return RESUME_REASSIGN
-        chosen = view.candidates[0] if len(view.candidates) == 1 else self.router.route(view)
+        with calling(self.router, "router", "route"):
+            chosen = view.candidates[0] if len(view.candidates) == 1 else self.router.route(view)
         try:
             self.tracker[0]["route"] = operator.index(chosen)
-        except (TypeError, OverflowError):
+        except Exception:  # whatever objects of others raise
             raise InvalidDecisionError(
                 f"router {shown(self.router.info.name)} returned {shown(chosen)} for request {view.request_id}; "
                 "expected the index of a worker"
@@ -320,12 +322,14 @@ class ClusterSimulation(Simulation):
 
     def _move(self, router: RouterRule, view: ClusterView) -> int:
         """Ask a router about the worker at a boundary; returns a move as compiled routers do."""
-        chosen, count = router.reassign(view), len(self.workers)
+        count = len(self.workers)
+        with calling(router, "router", "reassign"):
+            chosen = router.reassign(view)
         if chosen is None:
             return UNKNOWN
         try:
             request, worker = map(operator.index, chosen)
-        except (TypeError, ValueError):
+        except Exception:  # whatever objects of others raise
             raise InvalidDecisionError(
                 f"router {shown(router.info.name)} reassigns {shown(chosen)}; expected a request and a worker, or None"
             ) from None
@@ -337,7 +341,7 @@ class ClusterSimulation(Simulation):
         """Say why a move cannot be made."""
         roles, text = (
             self.workers["role"],
-            f"router {router.info.name!r} moves request {request} to worker {worker}",
+            f"router {shown(router.info.name)} moves request {shown(request)} to worker {shown(worker)}",
         )
         if not 0 <= worker < len(roles):
             return f"{text}; valid: 0 … {len(roles) - 1}"

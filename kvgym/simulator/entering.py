@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -50,16 +50,30 @@ def enter_decision(
 
     def whole(value: Any, what: str) -> int:
         try:
-            return operator.index(value)
-        except TypeError:
-            raise refuse(f"{what} {shown(value)}; expected a whole number") from None
+            number = operator.index(value)
+        except Exception:  # whatever objects of others raise
+            number = None
+        if number is None or not -(2**63) <= number < 2**63:
+            raise refuse(f"{what} {shown(value)}; expected a whole number")
+        return number
+
+    def listed(values: Any, what: str, expected: str) -> list[Any]:
+        try:
+            return list(values)
+        except Exception:
+            raise refuse(f"{what} {shown(values)}; expected {expected}") from None
 
     if not hasattr(decision, "wait_until"):
         raise refuse(f"is {shown(decision)}; expected a kvgym.Decision")
     slots = {int(i): k for k, i in enumerate(active["request_id"])}
-    admit = [whole(i, "admits request") for i in decision.admit]
-    evict = [whole(i, "evicts request") for i in decision.evict]
-    tokens = {whole(i, "gives tokens to request"): t for i, t in decision.tokens.items()}
+    given = decision.tokens
+    if not isinstance(given, Mapping):
+        raise refuse(f"gives tokens {shown(given)}; expected a mapping of request ids to tokens")
+    admit = [whole(i, "admits request") for i in listed(decision.admit, "admits", "request ids")]
+    evict = [whole(i, "evicts request") for i in listed(decision.evict, "evicts", "request ids")]
+    tokens = {
+        whole(i, "gives tokens to request"): t for i, t in listed(given.items(), "gives tokens", "pairs")
+    }
     capacity = len(into.admit)
     if len(admit) > capacity or len(evict) > capacity:
         raise refuse(f"lists more requests than can ever be active ({capacity})")
@@ -77,11 +91,15 @@ def enter_decision(
         if not 0 <= tokens[i] < 2**31:
             raise refuse(f"gives request {i} {tokens[i]} tokens; leave it out to run it in full")
     until = math.inf if decision.wait_until is None else decision.wait_until
-    if not isinstance(until, int | float | np.number):
-        raise refuse(f"waits until {shown(until)}; expected seconds, or None to run a batch")
+    try:
+        until = float(until) if isinstance(until, int | float | np.integer | np.floating) else None
+    except OverflowError:  # hundreds of digits
+        until = None
+    if until is None:
+        raise refuse(f"waits until {shown(decision.wait_until)}; expected seconds, or None to run a batch")
     put_back = whole(decision.put_back, "puts back")
-    if put_back < 0:
-        raise refuse(f"puts back {put_back} requests; expected a number >= 0")
+    if not 0 <= put_back < 2**31:
+        raise refuse(f"puts back {put_back} requests; expected a number from 0 to 2^31 - 1")
     record = into.record
     record["num_put_back"] = put_back
     record["act"] = RUN if decision.wait_until is None else WAIT

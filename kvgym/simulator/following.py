@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.simulator.tables import BUSY, FINISHED, ITERATION, UNKNOWN
+from kvgym.user_code import calling
 
 Ids = NDArray[np.int64]
 
@@ -67,7 +68,8 @@ class Observer:
     """What is told of a run; override what is of interest.
 
     Times are seconds. What happened is told in order, a batch when it has ended: whoever joined the queue meanwhile
-    has been named before.
+    has been named before. An exception ends the run: :func:`kvgym.simulate` raises a
+    :class:`~kvgym.errors.UserCodeError`.
     """
 
     def joined(self, time: float, worker: int, request_id: int) -> None:
@@ -92,6 +94,9 @@ class Observer:
 class Follower:
     """Looks at a simulation at every boundary and tells an observer what has happened since.
 
+    It notes that something has been told just before it is: where the observer raises an error, :meth:`end` goes on
+    from there.
+
     Args:
         simulation: made with ``log=True``; between two looks it carries out one decision at most.
         observer: who is told.
@@ -99,6 +104,7 @@ class Follower:
 
     def __init__(self, simulation: Any, observer: Observer) -> None:
         self._simulation, self._observer = simulation, observer
+        self._guard = calling(observer, "observer", "it")
         self._left = simulation.table.prompt_len.astype(np.int64)  # prefill of each request, as last seen
         self._made = np.zeros(len(self._left), np.int64)  # and its output tokens
         self._totals = [(0, 0, 0)] * len(simulation.workers)
@@ -124,8 +130,11 @@ class Follower:
         self._tell_moved(np.inf)
         self._tell_joined(clock)
         for k, (start, members) in sorted(self._running.items()):
-            self._observer.ran(self._cut(k, start, members, clock))
-        self._observer.ended(clock)
+            batch = self._cut(k, start, members, clock)
+            with self._guard:
+                self._observer.ran(batch)
+        with self._guard:
+            self._observer.ended(clock)
 
     def _active(self, k: int) -> Ids:
         count = int(self._simulation.workers["num_active"][k])
@@ -135,14 +144,16 @@ class Follower:
     def _catch_up(self) -> None:
         simulation = self._simulation
         rows = simulation.log[self._rows : int(simulation.tracker[0]["num_log"])]
-        if self._deciding is not None:
-            self._tell_decided(*self._deciding, rows)
-            self._deciding = None
+        deciding, self._deciding = self._deciding, None
+        if deciding is not None:
+            self._tell_decided(*deciding, rows)
         for row in rows:
             self._tell_moved(float(row["end_time"]))
             self._tell_joined(float(row["end_time"]))
-            self._observer.ran(self._batch(row))
-        self._rows += len(rows)
+            batch = self._batch(row)
+            self._rows += 1
+            with self._guard:
+                self._observer.ran(batch)
 
     def _untold_moves(self) -> NDArray[Any]:
         count = int(self._simulation.tracker[0]["num_moves"])
@@ -156,9 +167,12 @@ class Follower:
             if time >= before:
                 return
             self._tell_joined(time)
-            self._observer.moved(time, int(move["source"]), int(move["target"]), i, bool(move["was_active"]))
             self._moves += 1
             heapq.heappush(self._travelling, (float(move["ready_time"]), next(self._order), i))
+            with self._guard:
+                self._observer.moved(
+                    time, int(move["source"]), int(move["target"]), i, bool(move["was_active"])
+                )
 
     def _worker_of(self, i: int) -> int:
         """Return the worker whose queue a request joins, as far as has been told."""
@@ -180,7 +194,9 @@ class Follower:
                 i = heapq.heappop(self._travelling)[2]
             else:
                 i, self._arrivals = self._arrivals, self._arrivals + 1
-            self._observer.joined(float(min(arrival, ready)), self._worker_of(i), i)
+            worker = self._worker_of(i)
+            with self._guard:
+                self._observer.joined(float(min(arrival, ready)), worker, i)
 
     def _tell_decided(self, k: int, time: float, before: Ids, rows: Any) -> None:
         """Tell of the decision of worker ``k``, unless it was refused; ``rows`` are new in the log."""
@@ -192,12 +208,14 @@ class Follower:
         admitted = simulation.admit[k, : now[1] - then[1]].astype(np.int64)
         evicted = before[simulation.evict[k, : now[2] - then[2]]]
         self._left[evicted] = simulation.requests["num_prefill_left"][evicted]
-        self._observer.decided(time, k, admitted, evicted)
         members = np.concatenate([before[~np.isin(before, evicted)] if len(evicted) else before, admitted])
-        if w["phase"] == BUSY or (rows["worker"] == k).any():
+        runs = w["phase"] == BUSY or bool((rows["worker"] == k).any())
+        if runs:
             self._running[k] = time, members
-        else:
-            self._observer.waited(time, k, members, int(w["kv_allocated"]))
+        with self._guard:
+            self._observer.decided(time, k, admitted, evicted)
+            if not runs:
+                self._observer.waited(time, k, members, int(w["kv_allocated"]))
 
     def _batch(self, row: Any) -> Batch:
         """Return what the members of a batch that has just ended did in it."""

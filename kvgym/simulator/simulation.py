@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
-from kvgym.simulator.batch_time import duration_error
+from kvgym.simulator.batch_time import duration_error, params_of
 from kvgym.simulator.compiled import Kernel, jit_disabled, uncompiled
 from kvgym.simulator.debug import CHECKED, check, guarded, watched
 from kvgym.simulator.decision import Decision
@@ -50,6 +50,7 @@ from kvgym.simulator.tables import (
     sparse_zeros,
 )
 from kvgym.simulator.view import SystemView
+from kvgym.user_code import calling, named_errors
 from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
 
@@ -117,9 +118,7 @@ class Simulation:
         self.gap_sums = np.zeros(GAP_BINS, np.float64)
         self.log = np.zeros(4096 if log else 0, ITERATION)
         self.moves = np.zeros(0, MOVE)  # of a cluster whose router moves requests
-        self.batch_params = guarded(
-            np.array(system.batch_time.params(), dtype=np.float64)
-        )  # own and writable
+        self.batch_params = guarded(params_of(system.batch_time))
         if CHECKED:
             for name in (*Tables._fields, "moves"):
                 setattr(self, name, guarded(getattr(self, name)))
@@ -163,7 +162,9 @@ class Simulation:
             arguments = tuple(getattr(a, "compiled", a) for a in arguments)
             call = watched(entry.compiled, self._who, self.check_memory)
             return int(call(self.tables(), *arguments, last))
-        arguments = tuple(uncompiled(a) for a in arguments)
+        arguments = tuple(
+            named_errors(uncompiled(a), "kernel") if isinstance(a, Kernel) else a for a in arguments
+        )
         return int(uncompiled(entry)(Tables(**self.python_tables()), *arguments, last))
 
     def _until_log_fits(self, entry: Any, before: tuple[Any, ...], last: int) -> int:
@@ -211,7 +212,8 @@ class Simulation:
             )
         for k, policy in enumerate(self.policies):
             self._check_room(policy.room, k)
-        self._memory = [policy.arguments() for policy in self.policies]
+        with calling(self.policies[0], "policy", "arguments"):
+            self._memory = [policy.arguments() for policy in self.policies]
         (self._kernel,) = kernels
 
     def _check_room(self, room: MemoryRoom | None, worker: int) -> None:
@@ -339,7 +341,11 @@ class Simulation:
 
     def _blocked(self) -> str:
         """Say which request the policy keeps out, or, where it does not tell, which ones wait."""
-        found = self.policies[self.current].blocking(self.view) if self.policies else None
+        found = None
+        if self.policies:
+            policy = self.policies[self.current]
+            with calling(policy, "policy", "blocking"):
+                found = policy.blocking(self.view)
         if found is not None:
             return f"Request {found}, which it would admit next, {self._described(found)}"
         waiting = self.view.waiting

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from kvgym.errors import ConfigError, WorkloadError, field_errors
+from kvgym.errors import ConfigError, WorkloadError, field_errors, shown
 from kvgym.seeding import stream_seed
 
 MAX_TOKENS = 2**31 - 1
@@ -38,6 +39,15 @@ def check_size(count: float, why: str) -> None:
         )
 
 
+def _other_keys(value: Any) -> list[Any]:
+    """Return the keys in nested mappings that are no texts."""
+    if isinstance(value, list | tuple):
+        return [key for item in value for key in _other_keys(item)]
+    if not isinstance(value, Mapping):
+        return []
+    return [key for key in value if not isinstance(key, str)] + _other_keys(list(value.values()))
+
+
 class Spec(BaseModel):
     """Frozen description; unknown keys are refused and every mistake is a :class:`ConfigError`."""
 
@@ -53,6 +63,10 @@ class Spec(BaseModel):
             super().__init__(**data)
         except ValidationError as error:
             raise ConfigError("; ".join(field_errors(error, type(self), data))) from None
+        except TypeError:
+            if not (wrong := _other_keys(data)):
+                raise
+            raise ConfigError(f"there is no field {shown(wrong[0])}; names of fields are texts") from None
 
 
 class IntRange(Spec):

@@ -34,7 +34,7 @@ _ROWS = 4096  # rows written at a time
 class RequestTable:
     """Requests of one run; row i is request i, rows are sorted by arrival time (stable).
 
-    Use :meth:`from_columns`, which sorts and validates.
+    The constructor sorts and validates as :meth:`from_columns` does, and raises the same errors.
 
     Attributes:
         arrival_time: float64 (n,), seconds, ≥ 0, non-decreasing.
@@ -64,6 +64,14 @@ class RequestTable:
     tbt_slo: NDArray[np.float64] | None = None
     notes: tuple[str, ...] = field(default=())
     classes: tuple[ClassStatistics, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        """Sort and validate what was given.
+
+        Raises:
+            WorkloadError: as of :meth:`from_columns`.
+        """
+        vars(self).update(vars(RequestTable._of(self.columns(), {}, self.notes, self.classes)))
 
     @classmethod
     def from_columns(
@@ -121,7 +129,9 @@ class RequestTable:
         if (low is None) != (high is None) or (low is not None and high is not None and np.any(low > high)):
             raise WorkloadError("predicted_low and predicted_high must come together, low ≤ high")
         class_id = arrays.get("class_id")
-        if not all(isinstance(c, ClassStatistics) for c in classes):
+        if not isinstance(notes, list | tuple) or not all(isinstance(note, str) for note in notes):
+            raise WorkloadError(f"notes = {shown(notes)}; expected texts")
+        if not isinstance(classes, list | tuple) or not all(isinstance(c, ClassStatistics) for c in classes):
             raise WorkloadError(
                 f"classes = {shown(classes)}; expected an entry of ClassStatistics for each class"
             )
@@ -129,7 +139,10 @@ class RequestTable:
             raise WorkloadError(
                 f"class_id {int(class_id.max())} has no entry in classes, which describes {len(classes)}"
             )
-        return cls(**arrays, notes=tuple(notes), classes=tuple(classes))
+        table = object.__new__(cls)  # the constructor would check everything again
+        nothing = dict.fromkeys(_COLUMNS)
+        vars(table).update({**nothing, **arrays, "notes": tuple(notes), "classes": tuple(classes)})
+        return table
 
     def __len__(self) -> int:
         """Return the number of requests."""

@@ -28,9 +28,7 @@ def kvgym(monkeypatch, capsys, tmp_path):
 @pytest.fixture(autouse=True)
 def console(monkeypatch):
     """Consoles that write to the streams of the test."""
-    from rich.console import Console
-
     from kvgym.cli import console
 
-    monkeypatch.setattr(console, "out", Console(highlight=False, width=160))
-    monkeypatch.setattr(console, "err", Console(stderr=True, highlight=False, width=400))
+    monkeypatch.setattr(console, "out", console.Terminal(highlight=False, width=160))
+    monkeypatch.setattr(console, "err", console.Terminal(stderr=True, highlight=False, width=400))

@@ -30,6 +30,7 @@ from kvgym.routing import DEFAULT_ROUTER, ROUTERS, make_router
 from kvgym.runner import SimulationResult, check_needs, known_to, result_of, system_info
 from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
+from kvgym.user_code import calling
 
 _FLAGS: dict[str, Any] = {
     "_over": bool,
@@ -172,7 +173,8 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         needs = known_to(self._policy, table)
         self._policies = [copy.copy(self._policy) for _ in range(self._count)]
         for k, policy in enumerate(self._policies):
-            policy.reset(system_info(self.system, table, seed, needs, k))
+            with calling(policy, "policy", "reset"):
+                policy.reset(system_info(self.system, table, seed, needs, k))
         self.simulation = ClusterSimulation(
             self.system, table, None, needs=needs, policy_name=self._policy.info.name, compiled=self._compiled
         )

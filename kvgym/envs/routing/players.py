@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any, Protocol
+
+import numpy as np
 
 from kvgym.envs.recordable import Act
 from kvgym.errors import ConfigError, shown
@@ -11,6 +12,7 @@ from kvgym.routing import Router, make_router
 from kvgym.seeding import stream_seed
 from kvgym.simulator.system import System
 from kvgym.simulator.view import ClusterView
+from kvgym.user_code import calling
 
 
 class Routed(Protocol):
@@ -47,16 +49,18 @@ def router_player(env: Routed, router: str | Router, *, seed: int = 0) -> Act:
             f"router {shown(chosen.info.name)} moves requests after they have been routed, which the environment "
             "cannot; use it with kvgym compare --router"
         )
-    chosen.reset(len(env.system.all_workers), stream_seed(seed, "routing"))
+    with calling(chosen, "router", "reset"):
+        chosen.reset(len(env.system.all_workers), stream_seed(seed, "routing"))
 
     def act(observation: Any, mask: Any) -> int:
         if env.is_over:
             return 0
-        worker = operator.index(chosen.route(env.view))
-        if worker not in env.view.candidates:
+        with calling(chosen, "router", "route"):
+            worker = chosen.route(env.view)
+        if not isinstance(worker, int | np.integer) or worker not in env.view.candidates:
             raise ConfigError(
-                f"router {shown(chosen.info.name)} chose worker {worker}, which is not a candidate"
+                f"router {shown(chosen.info.name)} chose worker {shown(worker)}, which is not a candidate"
             )
-        return worker
+        return int(worker)
 
     return act

@@ -46,7 +46,7 @@ from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.policy import NEEDS
 from kvgym.simulator.addresses import function_handle
-from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, BatchTimeModel
+from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, BatchTimeModel, params_of
 from kvgym.simulator.compiled import Kernel, uncompiled
 from kvgym.simulator.debug import guarded
 from kvgym.simulator.system import System
@@ -123,7 +123,7 @@ def use_batch_time(
     Returns:
         Its parameters, float64; the caller keeps them alive.
     """
-    params = guarded(np.array(batch_time.params(), np.float64))
+    params = guarded(params_of(batch_time))
     settings["batch_time_function"] = _handle_of(batch_time.kernel, BATCH_TIME_SIGNATURE, compiled)
     settings["batch_params"] = params.ctypes.data, params.size
     return params

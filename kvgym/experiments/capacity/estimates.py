@@ -19,7 +19,8 @@ from kvgym.errors import ConfigError, shown
 from kvgym.experiments.capacity.loads import Load
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.runs import Played, Run
-from kvgym.policy import Policy, policy_defaults
+from kvgym.hyperparameters import all_hyperparameters
+from kvgym.policy import Policy
 from kvgym.runner import SimulationResult
 from kvgym.simulator.system import System
 from kvgym.theory.stability import (
@@ -180,7 +181,7 @@ def prefill_chunk(policy: Policy, table: RequestTable) -> int:
     longest = int(table.prompt_len.max())
     if not policy.info.chunks_prefill:
         return longest
-    given = {**policy_defaults(type(policy)), **policy.hyperparameters()}
+    given = all_hyperparameters(policy)
     limits = [int(given[name]) for name in _CHUNKS if isinstance(given.get(name), int) and given[name] >= 1]
     return min([longest, *limits])
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kvgym.registry import Registry, load_plugins
+from kvgym.user_code import calling
 
 if TYPE_CHECKING:
     from kvgym.envs.scheduling.actions.kind import ActionKind
@@ -66,7 +67,8 @@ class ActionEntry:
         if not isinstance(self.kind, str):
             return self.kind
         module, _, name = self.kind.partition(":")
-        made: ActionKind = getattr(importlib.import_module(module), name)()
+        with calling(self.kind, "kind of action", "it"):
+            made: ActionKind = getattr(importlib.import_module(module), name)()
         return made
 
 
