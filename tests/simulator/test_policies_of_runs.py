@@ -32,12 +32,14 @@ def test_a_policy_that_was_reset_for_the_run_decides():
 
 def test_a_reset_for_another_run_meanwhile_does_no_harm():
     """The run keeps the memory that it began with."""
-    policy = make_policy("mc_sf")
+    spec = "mc_sf:protection=0.2,overrun=extend"
+    policy = make_policy(spec)
     simulation, _ = prepare_run(SYSTEM, TABLE, policy)
     assert not simulation.run(budget=5)
     policy.reset(system_info(System(12, UNIT), workload(2, n=1), 0, policy.info.needs))
     assert simulation.run()
-    assert result_of(simulation, policy).completed
+    expected = simulate(SYSTEM, TABLE, spec)
+    assert result_of(simulation, policy).requests.tobytes() == expected.requests.tobytes()
 
 
 def smaller(name):
@@ -86,7 +88,7 @@ class InPython(Policy):
 
 @pytest.mark.parametrize("system", [SYSTEM, SYSTEM.replicate(2)])
 def test_without_compiled_policies_there_is_nothing_to_run(system):
-    simulation = (ClusterSimulation if system.workers else Simulation)(system, TABLE)
+    simulation = ClusterSimulation(system, TABLE, None) if system.workers else Simulation(system, TABLE)
     for policies in (None, [InPython() for _ in system.all_workers]):
         if policies is not None:
             simulation.set_policies(policies)
