@@ -45,7 +45,8 @@ class SimulationResult:
         requests: their records, dtype REQUEST, shape (n,).
         worker: the worker's totals, dtype WORKER, shape (r,).
         log: per-iteration rows, dtype ITERATION, shape (iterations,); None unless asked for.
-        gap_counts: int64, how many token gaps fell into each bin, see ``tables.GAP_BINS``.
+        gap_counts: int64, how many token gaps fell into each bin, in order, see :mod:`kvgym.simulator.gaps`;
+            environments leave out bins without any.
         gap_sums: float64, their sums in seconds.
         completed: whether every request finished; False when the horizon or an error came first.
         moves: requests that the router moved, in order, dtype MOVE; None unless there is a log and it reassigns.

@@ -35,7 +35,7 @@ from kvgym.simulator.addresses import function_handle
 from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.debug import watched
 from kvgym.simulator.rule import POLICY_SIGNATURE
-from kvgym.simulator.tables import DECISION, GAP_BINS, STALLED, UNKNOWN, as_records
+from kvgym.simulator.tables import DECISION, STALLED, UNKNOWN, as_records
 from kvgym.user_code import calling
 
 
@@ -70,12 +70,6 @@ class Demonstrations:
         return len(self.actions)
 
 
-class _Episodes(Episodes):
-    """Episodes whose token gaps are counted as finely as in a simulation, so that metrics are the same."""
-
-    gap_bins = GAP_BINS
-
-
 def demonstrate(
     policy: str | CompiledPolicy, *, steps: int, seed: int = 0, compiled: bool = True, **arguments: Any
 ) -> Demonstrations:
@@ -103,7 +97,7 @@ def demonstrate(
         raise ConfigError(f"steps = {shown(steps)}; expected a whole number ≥ 1")
     config = EnvConfig.of(**arguments)
     chosen = _check(make_policy(policy), config)
-    episodes = _Episodes(config, 1, compiled=compiled)
+    episodes = Episodes(config, 1, compiled=compiled)
     found = Demonstrations(
         observations=np.zeros((steps, episodes.observations.shape[1]), np.float32),
         masks=np.zeros((steps, episodes.masks.shape[1]), bool),

@@ -11,14 +11,13 @@ from kvgym.simulator.apply_decision import decoding_front, planned_tokens
 from kvgym.simulator.blocks import allocated, count_memory, written_tokens
 from kvgym.simulator.boundary import Run, expected_tokens
 from kvgym.simulator.compiled import jit, jit_inline
+from kvgym.simulator.gaps import count_gap
 from kvgym.simulator.moving import move_up
 from kvgym.simulator.tables import (
     BAD_CLOCK,
     BAD_DURATION,
     BUSY,
     FINISHED,
-    GAP_MIN_EXPONENT,
-    GAP_OCTAVES,
     OK,
     READY,
     UNKNOWN,
@@ -69,27 +68,6 @@ def measure_load(run: Run) -> None:
     )
     load.prefill_squares, load.prefill_products = squares, products
     load.num_decodes, load.decode_context = num_decodes, decode_context
-
-
-@jit
-def gap_bin(gap: float, bins: int) -> int:
-    """Return the bin of a gap of so many seconds in a histogram of so many bins."""
-    per_octave, found = bins // GAP_OCTAVES, 0
-    if gap > 0.0:
-        bits = int(np.float64(gap).view(np.int64))  # of 2^octave (1 + fraction); a call of frexp takes longer
-        octave, fraction = (bits >> 52) - 1023, (bits & (2**52 - 1)) * 2.0**-52
-        found = (octave + 1 - GAP_MIN_EXPONENT) * per_octave + int(fraction * per_octave)
-    return min(max(found, 0), bins - 1)
-
-
-@jit
-def count_gap(gap_counts: Any, gap_sums: Any, gap: float, count: int) -> None:
-    """Add ``count`` token gaps of ``gap`` seconds to the histogram."""
-    if gap_counts.shape[0] == 0:
-        return  # not wanted
-    bin_ = gap_bin(gap, gap_counts.shape[0])
-    gap_counts[bin_] += count
-    gap_sums[bin_] += gap * count
 
 
 @jit

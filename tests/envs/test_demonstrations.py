@@ -55,6 +55,8 @@ def replay(found: Demonstrations, number: int, seed: int, arguments: dict) -> tu
         assert info["ignored"] == 0
         assert reward == found.rewards[t]
         assert (terminated or truncated) == (t == stop - 1 and number < len(found.metrics))
+        if terminated or truncated:
+            assert info["metrics"].tobytes() == found.metrics[number].tobytes()
     return env, stop
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from kvgym import RequestTable, System, make_batch_time
 from kvgym.simulator.batch import (
     clear_load,
-    count_gap,
     measure_load,
     process_tokens,
     start_batch,
@@ -19,6 +18,7 @@ from kvgym.simulator.batch import (
     write_log,
 )
 from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.gaps import count_gap
 from kvgym.simulator.loop import Tables, first_worker
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.tables import (
@@ -27,8 +27,6 @@ from kvgym.simulator.tables import (
     BUSY,
     FINISHED,
     GAP_BINS,
-    GAP_MIN_EXPONENT,
-    GAP_OCTAVES,
     LOAD,
     OK,
     READY,
@@ -237,21 +235,6 @@ def test_the_load_is_the_sum_over_the_batch(drawn):
     assert load.prefill_squares == sum(c * c for _, c in chunks)
     assert load.prefill_products == sum(c * k for k, c in chunks)
     assert (load.num_decodes, load.decode_context) == (len(contexts), sum(contexts))
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    st.floats(0.0, 1e6) | st.integers(-60, 60).map(lambda e: 2.0**e),
-    st.sampled_from([1, 3, 16, 1000, GAP_BINS // GAP_OCTAVES]),
-)
-def test_the_bin_of_a_gap_is_its_octave_and_its_place_in_it(gap, per_octave):
-    counts, sums = np.zeros(per_octave * GAP_OCTAVES, np.int64), np.zeros(per_octave * GAP_OCTAVES)
-    uncompiled(count_gap)(counts, sums, gap, 3)
-    mantissa, exponent = math.frexp(gap)
-    place = (exponent - GAP_MIN_EXPONENT) * per_octave + int((2.0 * mantissa - 1.0) * per_octave)
-    expected = min(max(place if gap > 0.0 else 0, 0), len(counts) - 1)
-    assert counts[expected] == 3 == counts.sum()
-    assert sums[expected] == 3 * gap
 
 
 @settings(max_examples=100, deadline=None)

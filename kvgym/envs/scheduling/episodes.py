@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -38,15 +38,13 @@ from kvgym.simulator.addresses import runs_compiled
 from kvgym.simulator.batch_time import duration_error
 from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.debug import check, watched
+from kvgym.simulator.gaps import SPARSE_HEADER, sparse_length, used_bins
 from kvgym.simulator.system import System
-from kvgym.simulator.tables import FINISHED, GAP_OCTAVES, UNKNOWN
+from kvgym.simulator.tables import FINISHED, UNKNOWN
 from kvgym.simulator.view import SystemView
 from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload
-
-GAP_BINS = 32 * GAP_OCTAVES
-"""Bins of an environment's histogram of token gaps: percentiles of the time between tokens to 3 %."""
 
 
 class _Agent(Policy):
@@ -84,12 +82,9 @@ class Episodes(Arrays):
         kind: the kind of action.
         space: of single actions.
         slots: the places of the environments.
-        gap_bins: bins of each histogram of token gaps.
         load: range of the factor on arrival rates, for episodes to come, see :class:`EnvConfig`.
         lock: held by an environment while it steps, is reset or closed: compiled code runs beside other threads.
     """
-
-    gap_bins: ClassVar[int] = GAP_BINS
 
     def __init__(self, config: EnvConfig, count: int, *, compiled: bool = True, threads: int = 1) -> None:
         """Set up memory for ``count`` environments, of which ``threads`` threads step a part each."""
@@ -152,7 +147,7 @@ class Episodes(Arrays):
             slots=min(n, self.system.usable_capacity),
             window=self.config.queue_window,
             heap=0 if self.config.queue_order in ("queue", "rank") else n + 2,
-            gap_bins=self.gap_bins,
+            gap_bins=sparse_length(n),
             rule=tuple(table.size for table in self._rule_tables(n).values()),
             terms=int(self.settings["term_memory"].sum()),
             shown=self.config.active_window,
@@ -165,6 +160,7 @@ class Episodes(Arrays):
             worker = block["workers"][0]
             worker["queue_head"] = worker["queue_tail"] = UNKNOWN
             block["episode"][0]["cursor"] = UNKNOWN
+            block["gap_counts"][0] = SPARSE_HEADER
             for name in ("start_time", "first_token_time", "last_token_time", "finish_time", "ready_time"):
                 block["requests"][name] = np.nan
             block["requests"]["worker"] = UNKNOWN
@@ -401,6 +397,7 @@ class Episodes(Arrays):
         assert slot.table is not None
         block, n = slot.block, len(slot.table)
         requests = final_records(block["requests"][:n], block["active"][None], block["workers"]["num_active"])
+        gap_counts, gap_sums = used_bins(block["gap_counts"], block["gap_sums"])
         return SimulationResult(
             policy=_Agent(),
             system=self.system,
@@ -408,8 +405,8 @@ class Episodes(Arrays):
             requests=requests,
             worker=copy_of(block["workers"]),
             log=None,
-            gap_counts=block["gap_counts"].copy(),
-            gap_sums=block["gap_sums"].copy(),
+            gap_counts=gap_counts,
+            gap_sums=gap_sums,
             completed=bool((requests["status"] == FINISHED).all()),
         )
 

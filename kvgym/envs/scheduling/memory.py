@@ -48,7 +48,7 @@ class Sizes(NamedTuple):
         slots: A, active requests at most.
         window: Q, length of the queue window.
         heap: room of the heap of waiting requests outside the window, 0 if the window follows the queue.
-        gap_bins: bins of the histogram of token gaps, 0 for none.
+        gap_bins: length of the sparse histogram of token gaps.
         rule: lengths of the memory of a kind's rule: parameters, whole numbers, real numbers, profile.
         terms: numbers that registered reward terms remember.
         shown: W, length of the active window.

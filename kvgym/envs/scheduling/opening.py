@@ -14,10 +14,10 @@ from kvgym.envs.scheduling.memory import LINE, NUM_TABLES
 from kvgym.envs.scheduling.tables import EPISODE, SEEN, SETTINGS
 from kvgym.envs.scheduling.window import Env
 from kvgym.simulator.addresses import fetch, function_at, view_at
-from kvgym.simulator.batch import gap_bin
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import Run
 from kvgym.simulator.compiled import jit_expand, jit_inline
+from kvgym.simulator.gaps import fine_bin, sparse_home
 from kvgym.simulator.rule import RuleMemory, RuleView, view_of
 from kvgym.simulator.tables import (
     DECISION,
@@ -103,7 +103,8 @@ def fetch_environment(soon: Any, later: Any) -> None:
     fetch_lines(soon[11], w.num_active * 4)
     for table in range(12, 15):  # lists of requests: their beginnings
         fetch(soon[table])
-    usual = gap_bin(w.batch_duration, soon[NUM_TABLES + 17])  # batches take about as long as the one before
+    # Batches take about as long as the one before.
+    usual = sparse_home(fine_bin(w.batch_duration), 1, soon[NUM_TABLES + 17])
     fetch(soon[17] + 8 * usual)
     fetch(soon[18] + 8 * usual)
     fetch(soon[8] + tracker.next_arrival * _WORKLOAD_BYTES)

@@ -1,0 +1,108 @@
+"""Histograms of the gaps between output tokens, dense or sparse.
+
+A bin is a 1,024th of an octave wide, relative to its gaps at most 2^-10, and holds how many gaps it has and their sum.
+
+- A dense histogram has an entry for every bin, 16 bytes each: 1.3 MB. Its length is a multiple of :data:`GAP_OCTAVES`;
+  with fewer bins these are coarser.
+- A sparse one has an entry for every bin with gaps in it, in a hash table whose length is a power of two. An entry of
+  its counts holds the key of the bin in the low bits and the number of gaps above them. Entry 0 counts the bins. Once
+  three quarters of the table are in use, further bins are a 32nd of an octave wide, and whole octaves in its last
+  eighth; so it is never full.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.simulator.compiled import jit
+from kvgym.simulator.tables import GAP_BINS, GAP_MIN_EXPONENT, GAP_OCTAVES
+
+_KEY_BITS = 17
+_KEYS = (1 << _KEY_BITS) - 1
+SPARSE_HEADER = _KEYS
+"""Entry 0 of the counts of an empty sparse histogram: a key that no bin has."""
+
+_COARSER = 5  # octaves of 1,024 bins, then of 32, then of 1
+_NEAR = 3  # neighbouring bins lie on one cache line
+_MIX = 2654435761  # 2^32 divided by the golden ratio
+_LEAST, _MOST = 1 << 10, 1 << 14
+
+
+def sparse_length(num_requests: int) -> int:
+    """Return the length of a sparse histogram for so many requests; their gaps take about half a bin each."""
+    return min(max(1 << (3 * num_requests // 2 - 1).bit_length(), _LEAST), _MOST)
+
+
+@jit
+def gap_bin(gap: float, bins: int) -> int:
+    """Return the bin of a gap of so many seconds in a dense histogram of so many bins."""
+    per_octave, found = bins // GAP_OCTAVES, 0
+    if gap > 0.0:
+        bits = int(np.float64(gap).view(np.int64))  # of 2^octave (1 + fraction); a call of frexp takes longer
+        octave, fraction = (bits >> 52) - 1023, (bits & (2**52 - 1)) * 2.0**-52
+        found = (octave + 1 - GAP_MIN_EXPONENT) * per_octave + int(fraction * per_octave)
+    return min(max(found, 0), bins - 1)
+
+
+@jit
+def fine_bin(gap: float) -> int:
+    """Return ``gap_bin(gap, GAP_BINS)``: exponent and first bits of the fraction, as they stand in the number."""
+    bits = int(np.float64(gap).view(np.int64))
+    return min(max((bits >> 42) - ((1022 + GAP_MIN_EXPONENT) << 10), 0), GAP_BINS - 1)
+
+
+@jit
+def sparse_home(bin_: int, base: int, size: int) -> int:
+    """Return where the search for a bin begins in a sparse histogram; ``base`` is the key of the first such bin."""
+    mixed = ((base + (bin_ >> _NEAR)) * _MIX) >> 16
+    return ((mixed << _NEAR) + (bin_ & ((1 << _NEAR) - 1))) & (size - 1)
+
+
+@jit
+def sparse_place(gap_counts: Any, gap: float) -> int:
+    """Return the entry of a sparse histogram that counts a gap; a new one if there is none."""
+    size, bin_, base = gap_counts.shape[0], fine_bin(gap), 1
+    bins, room = GAP_BINS, 3 * size // 4
+    while True:
+        key, at = base + bin_, sparse_home(bin_, base, size)
+        while gap_counts[at] != 0:
+            if gap_counts[at] & _KEYS == key:
+                return at
+            at = (at + 1) & (size - 1)
+        if gap_counts[0] >> _KEY_BITS < room:
+            gap_counts[0] += 1 << _KEY_BITS
+            gap_counts[at] = key
+            return at
+        base, bin_, bins, room = base + bins, bin_ >> _COARSER, bins >> _COARSER, room + size // 8
+
+
+@jit
+def count_gap(gap_counts: Any, gap_sums: Any, gap: float, count: int) -> None:
+    """Add ``count`` token gaps of ``gap`` seconds to a histogram, dense or sparse."""
+    size = gap_counts.shape[0]
+    if size == 0:
+        return  # not wanted
+    if size & (size - 1) == 0:
+        at = sparse_place(gap_counts, gap)
+        gap_counts[at] += count << _KEY_BITS
+    else:
+        at = gap_bin(gap, size)
+        gap_counts[at] += count
+    gap_sums[at] += gap * count
+
+
+def used_bins(
+    gap_counts: NDArray[np.int64], gap_sums: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the bins of a sparse histogram that hold gaps, the shortest ones first.
+
+    Returns:
+        How many gaps each holds, and their sums in seconds, both (b,).
+    """
+    (used,) = np.nonzero(gap_counts[1:])
+    counts, sums = gap_counts[1 + used] >> _KEY_BITS, gap_sums[1 + used]
+    order = np.argsort(sums / counts, kind="stable")
+    return counts[order], sums[order]
