@@ -8,24 +8,25 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from kvgym.agents.header import OUTPUTS
 from kvgym.agents.kinds import kind_of
 from kvgym.agents.limits import MAX_COUNT, MAX_LAYERS, MAX_SEED, MAX_STEPS, MAX_UNITS, check_ranges
 from kvgym.agents.overrides import number, pair, put
+from kvgym.arguments import explained
 from kvgym.checks import MAX_SEEDS
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.metrics import metric_info
-from kvgym.reading import parse_fields, read_text, shipped_texts, validate_fields
+from kvgym.reading import Description, parse_fields, read_text, shipped_texts, validate_fields
 
 DEFAULT_TRAINING = "default"
 
 Algorithm = Literal["maskable_ppo", "ppo", "a2c", "dqn"]
 
 
-class Part(BaseModel):
+class Part(Description):
     """A part of a training configuration: frozen, unknown keys and numbers that are not finite refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -313,6 +314,7 @@ def training_names() -> dict[str, str]:
     return {name: load_training(name).summary for name in names}
 
 
+@explained
 def load_training(
     name_or_path: str | Path = DEFAULT_TRAINING,
     overrides: Iterable[str] | Mapping[str, Any] = (),

@@ -18,6 +18,7 @@ from gymnasium.spaces import Box
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.services import Services
 from kvgym.agents.numpy_model import NumpyModel
+from kvgym.arguments import explained
 from kvgym.envs.agents import AgentPolicy
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
@@ -126,6 +127,7 @@ def load_model(spec: str | Path) -> Model:
     )
 
 
+@explained
 def load_agent(
     spec: str | Path, *, name: str | None = None, trusted: bool = False, **arguments: Any
 ) -> Policy:
@@ -183,6 +185,7 @@ def _check_bounds(model: NumpyModel, agent: AgentPolicy) -> None:
         )
 
 
+@explained
 def load_router(spec: str | Path, *, name: str | None = None) -> Router:
     """Return a learned router, for ``simulate(router=...)`` and scenarios.
 

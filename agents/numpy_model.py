@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.agents.header import Header
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
 from kvgym.files import whole_file
 from kvgym.reading import mapping, parse_json, read_arrays
@@ -43,6 +44,7 @@ class NumpyModel:
             unknown, or not finite.
     """
 
+    @explained
     def __init__(
         self, header: Header, arrays: dict[str, Array], *, rng: np.random.Generator | None = None
     ) -> None:

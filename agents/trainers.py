@@ -9,9 +9,11 @@ from typing import Any
 
 from kvgym.agents.config import TrainingConfig, read_run_config
 from kvgym.agents.kinds import kind_of
+from kvgym.arguments import explained
 from kvgym.files import alone_in
 
 
+@explained
 def train(
     config: TrainingConfig,
     folder: str | Path,
@@ -42,6 +44,7 @@ def train(
         return runner.train(config, folder, command=command, progress=progress, tell=tell)
 
 
+@explained
 def resume(
     folder: str | Path,
     *,

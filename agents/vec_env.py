@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.envs import ROUTING_IDS, SCHEDULING_IDS
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError, UnknownNameError, shown
@@ -178,6 +179,7 @@ def _own(observation: Any) -> Any:
     return observation.copy()
 
 
+@explained
 def make_sb3_env(
     env_id_or_action: str, num_envs: int, seed: int | None = None, **arguments: Any
 ) -> SB3VecEnv:

@@ -54,6 +54,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED, FUTURE, WAITING
@@ -130,6 +131,7 @@ SCALARS: dict[str, MetricInfo] = {
 """Metrics that are one figure per run."""
 
 
+@explained
 def metric_info(name: str) -> MetricInfo:
     """Return the description of a metric such as ``"ttft_p99"`` or ``"goodput"``.
 
@@ -149,6 +151,7 @@ def metric_names() -> tuple[str, ...]:
     return (*(f"{family}_{s}" for family in LATENCIES for s in STATISTICS), *SCALARS)
 
 
+@explained
 def compute_metrics(result: SimulationResult, names: Collection[str] | None = None) -> dict[str, float]:
     """Return metrics of a run by name, NaN where nothing was measured.
 
@@ -254,6 +257,7 @@ WORKER_METRICS: dict[str, MetricInfo] = {
 """Metrics of a single worker, see :func:`worker_metrics`."""
 
 
+@explained
 def worker_metrics(result: SimulationResult) -> list[dict[str, Any]]:
     """Return for each worker its role, its KV capacity and the metrics of :data:`WORKER_METRICS`.
 
@@ -393,6 +397,7 @@ def tpot_of(result: SimulationResult) -> NDArray[np.float64]:
     return np.asarray((r["finish_time"] - r["first_token_time"]) / np.where(gaps > 0, gaps, np.nan))
 
 
+@explained
 def slo_met(result: SimulationResult) -> NDArray[np.bool_]:
     """Return for each request whether it finished within all of its SLOs, shape (n,)."""
     r, table = result.requests, result.table

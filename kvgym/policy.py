@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.checks import check_name, check_text
 from kvgym.errors import ConfigError, shown
 from kvgym.hyperparameters import construct, info_of, policy_defaults, recording
@@ -271,6 +272,7 @@ def head_of_queue(self: Policy, view: SystemView) -> int | None:
     return int(view.waiting.request_id[0]) if view.num_waiting else None
 
 
+@explained
 def fraction_of(capacity: int, fraction: float) -> int:
     """Return floor((1 - fraction) * capacity), computed exactly on the decimal the user wrote."""
     return int((1 - Exact(str(fraction))) * capacity)
@@ -289,6 +291,7 @@ POLICIES: Registry[type[Policy]] = Registry("policy", _load_policies, _SOURCES)
 P = TypeVar("P", bound=type[Policy])
 
 
+@explained
 def register_policy(cls: P) -> P:
     """Class decorator: register a policy under ``cls.info.name``."""
     POLICIES.add(info_of(cls, PolicyInfo).name, cls)
@@ -320,6 +323,7 @@ def register_policy_source(
     return _SOURCES.add(source, names)
 
 
+@explained
 def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
     """Return a policy by name.
 

@@ -20,10 +20,29 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
+from pydantic._internal._model_construction import ModelMetaclass
 
 from kvgym.errors import ConfigError, field_errors, shown
 
 M = TypeVar("M", bound=BaseModel)
+
+
+class _Described(ModelMetaclass):
+    """Calls of the class raise errors of kvgym; validation of fields, and what contains them, is Pydantic's."""
+
+    def __call__(cls, *arguments: Any, **fields: Any) -> Any:  # noqa: N805
+        try:
+            return super().__call__(*arguments, **fields)
+        except ValidationError as error:
+            kind: Any = cls
+            wrong = field_errors(error, kind, fields)
+            details = "\n".join([*wrong, f"valid fields: {', '.join(kind.model_fields)}"])
+            raise ConfigError(f"{kind.__name__}: {wrong[0]}", details) from None
+
+
+class Description(BaseModel, metaclass=_Described):
+    """A model whose constructor raises a :class:`~kvgym.errors.ConfigError` that names the field that is wrong."""
+
 
 MAX_BYTES = 64 * 2**20
 """Largest file that is read as a whole, and most that the arrays of an ``.npz`` file take, bytes."""
@@ -130,20 +149,17 @@ def _check_shape(text: str) -> None:
     sizes: list[float] = [-math.inf]  # of the collections around, keys and values; lists do not count
     event: Any
     for event in yaml.parse(text, Loader=_Loader):
+        mark: Any = event.start_mark
         if isinstance(event, yaml.CollectionEndEvent):
             sizes.pop()
             continue
         sizes[-1] += 1
         if sizes[-1] > 2 * MAX_KEYS:
-            raise yaml.MarkedYAMLError(
-                problem=f"a mapping of more than {MAX_KEYS:,} keys", problem_mark=event.start_mark
-            )
+            raise yaml.MarkedYAMLError(problem=f"a mapping of more than {MAX_KEYS:,} keys", problem_mark=mark)
         if isinstance(event, yaml.CollectionStartEvent):
             sizes.append(0 if isinstance(event, yaml.MappingStartEvent) else -math.inf)
             if len(sizes) > MAX_DEPTH + 1:
-                raise yaml.MarkedYAMLError(
-                    problem=f"nested more than {MAX_DEPTH} deep", problem_mark=event.start_mark
-                )
+                raise yaml.MarkedYAMLError(problem=f"nested more than {MAX_DEPTH} deep", problem_mark=mark)
 
 
 def _count(value: Any, known: dict[int, int]) -> int:

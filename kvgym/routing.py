@@ -22,6 +22,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.checks import check_name, check_text
 from kvgym.errors import ConfigError, shown
 from kvgym.hyperparameters import construct, info_of, policy_defaults, recording
@@ -206,6 +207,7 @@ class CompiledRouter(Router):
         return None if move == UNKNOWN else (move // count, move % count)
 
 
+@explained
 def router_kernel(function: Callable[..., int]) -> Kernel:
     """Make a router kernel of a function with the arguments of ``ROUTER_SIGNATURE``."""
     return kernel(ROUTER_SIGNATURE, "router")(function)
@@ -230,6 +232,7 @@ DEFAULT_ROUTER = "round_robin"
 R = TypeVar("R", bound=type[Router])
 
 
+@explained
 def register_router(cls: R) -> R:
     """Class decorator: register a router under ``cls.info.name``."""
     ROUTERS.add(info_of(cls, RouterInfo).name, cls)
@@ -252,6 +255,7 @@ def register_router_source(
     return _SOURCES.add(source, names)
 
 
+@explained
 def make_router(spec: str | Router, **hyperparameters: Any) -> Router:
     """Return a router by name.
 

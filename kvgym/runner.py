@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError, RunError, shown
 from kvgym.policy import CompiledPolicy, Policy, SystemInfo, make_policy
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
@@ -121,6 +122,7 @@ def system_info(
     )
 
 
+@explained
 def simulate(
     system: System,
     table: RequestTable,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained_class
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.tables import BUSY
 from kvgym.specs import PER_SECOND
@@ -54,6 +55,7 @@ def parse_extent(value: Extent, name: str) -> tuple[float, bool]:
     return amount, requests
 
 
+@explained_class
 @dataclass(frozen=True)
 class Window:
     """What is left out at the ends of a run, counted from its first and its last arrival.

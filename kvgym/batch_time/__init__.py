@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from kvgym.arguments import explained
 from kvgym.batch_time.affine import AffineBatchTime
 from kvgym.batch_time.described import Roofline
 from kvgym.batch_time.hardware import hardware_names, load_calibrated, load_hardware
@@ -165,6 +166,7 @@ def _validated(kind: type[BaseModel], name: str, value: Mapping[str, Any]) -> An
         raise ConfigError(f"batch time: {name}.{field_errors(error, kind, value)[0]}") from None
 
 
+@explained
 def make_batch_time(spec: Mapping[str, Any]) -> BatchTimeModel:
     """Build a batch-time model from a JSON-able specification.
 

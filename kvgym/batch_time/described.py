@@ -17,7 +17,7 @@ from kvgym.batch_time.presets import GPUS, MODELS, Presets
 from kvgym.batch_time.served import RooflineHardware, checked_hardware
 from kvgym.batch_time.shapes import GPU, Dtype, ModelShape
 from kvgym.errors import ConfigError, UnknownNameError, shown
-from kvgym.reading import validate_fields
+from kvgym.reading import Description, validate_fields
 from kvgym.specs import parse_spec
 
 ROOFLINE = "roofline"
@@ -26,7 +26,7 @@ ROOFLINE = "roofline"
 ASSUMED = EngineOverhead(base_ms=3.0, source="an assumption, of no engine")
 
 
-class Roofline(BaseModel):
+class Roofline(Description):
     """What a roofline is made of.
 
     Attributes:
@@ -57,7 +57,7 @@ class Roofline(BaseModel):
     memory_efficiency: float = Field(default=0.8, gt=0, le=1)
     description: str | None = None
     engine: str = "assumed"
-    engines: dict[str, EngineOverhead] = {"assumed": ASSUMED}
+    engines: dict[str, EngineOverhead] = {"assumed": ASSUMED}  # noqa: RUF012
 
     def hardware(self, name: str) -> RooflineHardware:
         """Return the hardware.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
+from kvgym.arguments import explained
 from kvgym.batch_time.described import ROOFLINE, Roofline, describe_roofline, is_roofline
 from kvgym.batch_time.served import CalibratedHardware, Hardware, checked_hardware
 from kvgym.errors import ConfigError, UnknownNameError
@@ -25,6 +26,7 @@ def hardware_names() -> dict[str, str]:
     return dict(_descriptions())
 
 
+@explained
 def load_hardware(name_or_path: str | Path) -> Hardware:
     """Read a hardware file, or describe a roofline.
 
@@ -59,6 +61,7 @@ def hardware_label(name: str | None) -> str:
     return name if isinstance(hardware, CalibratedHardware) else f"{hardware.description} ({hardware.kind})"
 
 
+@explained
 def load_calibrated(name_or_path: str | Path) -> CalibratedHardware:
     """Read a hardware file that has tables.
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from kvgym.batch_time.interpolation import Floats, surface_values
 from kvgym.batch_time.tables import PrefillTable, ProfileTables, SurfaceTable
+from kvgym.reading import Description
 
 WAITING_BYTES = 7e6
 """Size below which a measured all-reduce may have waited for a peer to be launched: the medians scatter."""
 
 
-class _Rows(BaseModel):
+class _Rows(Description):
     """Columns of equal length; the last one, ``ms``, is what was measured."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -79,7 +80,7 @@ class AllReduceRows(_Rows):
     size: tuple[float, ...]
 
 
-class HeldOut(BaseModel):
+class HeldOut(Description):
     """Measurements that no table was fitted to, by operator group."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -90,7 +91,7 @@ class HeldOut(BaseModel):
     all_reduce: AllReduceRows | None = None
 
 
-class FitError(BaseModel):
+class FitError(Description):
     """Relative error of one operator group on held-out rows.
 
     Attributes:

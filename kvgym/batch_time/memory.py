@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from kvgym.arguments import explained
 from kvgym.batch_time.presets import GPUS, MODELS
 from kvgym.batch_time.shapes import BYTES, GPU, ModelShape
 from kvgym.errors import ConfigError, shown
@@ -30,6 +31,7 @@ def check_tensor_parallel(model: ModelShape, tensor_parallel: int) -> None:
         )
 
 
+@explained
 def kv_capacity(
     gpu: GPU | str,
     model: ModelShape | str,

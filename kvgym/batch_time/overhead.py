@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from kvgym.errors import ConfigError, field_errors, shown
+from kvgym.reading import Description
 
 NO_ENGINE = "none"
 """Name of the engine that adds nothing: GPU kernels only."""
 
 
-class EngineOverhead(BaseModel):
+class EngineOverhead(Description):
     """Time of a batch outside the GPU kernels: ``base_ms + per_request_ms * requests in the batch``.
 
     There is no term for prompt tokens: measured prompts of one request do not ask for one

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.batch_time._checks import non_negative
 from kvgym.batch_time.interpolation import curve, pack_curve
 from kvgym.errors import ConfigError, UnknownNameError
@@ -52,6 +53,7 @@ class PiecewiseBatchTime(BatchTimeModel):
 
     kernel = _piecewise
 
+    @explained
     def __init__(
         self,
         quantity: str,

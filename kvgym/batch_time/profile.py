@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.batch_time.interpolation import FAR, Floats, curve, locate, pack_curve, pack_surface, surface
 from kvgym.batch_time.overhead import NONE, EngineOverhead
 from kvgym.batch_time.tables import AllReduceTable, ProfileTables
@@ -139,6 +140,7 @@ class ProfileBatchTime(BatchTimeModel):
         UnknownNameError: an unknown composition.
     """
 
+    @explained
     def __init__(
         self,
         tables: ProfileTables,

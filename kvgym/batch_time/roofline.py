@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.batch_time._checks import non_negative, share
 from kvgym.batch_time.memory import check_tensor_parallel
 from kvgym.batch_time.presets import GPUS, MODELS
@@ -74,6 +75,7 @@ class RooflineBatchTime(BatchTimeModel):
 
     kernel = _roofline
 
+    @explained
     def __init__(
         self,
         gpu: GPU | str,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from kvgym.batch_time.held_out import Comparison, FitError, HeldOut, compare_held_out, fit_errors
 from kvgym.batch_time.overhead import NO_ENGINE, NONE, EngineOverhead, check_engine, parse_overhead
@@ -17,6 +17,7 @@ from kvgym.batch_time.shapes import GPU, ModelShape
 from kvgym.batch_time.tables import ProfileTables
 from kvgym.checks import check_text
 from kvgym.errors import ConfigError, UnknownNameError, shown
+from kvgym.reading import Description
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.system import MAX_CAPACITY
 
@@ -24,7 +25,7 @@ NOT_VALIDATED = "roofline, not validated"
 """What stands wherever a roofline's figures do."""
 
 
-class Hardware(BaseModel, ABC):
+class Hardware(Description, ABC):
     """A model served on GPUs as one worker.
 
     Attributes:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -15,6 +14,7 @@ from pydantic import (
 )
 
 from kvgym.errors import ConfigError
+from kvgym.reading import Description
 
 Dtype = Literal["bf16", "fp16", "fp8", "int8", "fp4", "int4"]
 """Types of stored numbers."""
@@ -23,7 +23,7 @@ BYTES: Mapping[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0,
 """Bytes by type; scales of groups of numbers, a few per cent, are not counted."""
 
 
-class _Figures(BaseModel):
+class _Figures(Description):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @model_serializer(mode="wrap")

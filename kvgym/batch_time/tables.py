@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
+
+from kvgym.reading import Description
 
 
-class _Table(BaseModel):
+class _Table(Description):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.batch_time._checks import non_negative, number, share
 from kvgym.batch_time.memory import check_tensor_parallel
 from kvgym.batch_time.presets import GPUS, MODELS
@@ -218,6 +219,7 @@ class TileBatchTime(BatchTimeModel):
 
     kernel = _tile
 
+    @explained
     def __init__(
         self,
         gpu: GPU | str,

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kvgym.arguments import explained
+from kvgym.checks import check_text
 from kvgym.contract.cases import Make
 from kvgym.contract.checks import CHECKS, FIRST
 from kvgym.errors import ConfigError, UnknownNameError, shown
@@ -36,6 +38,7 @@ class Finding:
     skipped: bool = False
 
 
+@explained
 def policy_maker(spec: str) -> Make:
     """Return what makes a policy anew.
 
@@ -90,6 +93,7 @@ def check_policy(policy: str | Make, *names: str) -> None:
         CHECKS[name].run(make)
 
 
+@explained
 def examine(
     spec: str,
     names: Sequence[str] = (),
@@ -111,6 +115,7 @@ def examine(
     Raises:
         ConfigError: no such policy or check.
     """
+    check_text(spec, "policy", "a name, or module:Class")
     left = chosen(names)
     while left:
         command = [sys.executable, "-m", "kvgym.contract", spec, *left]

@@ -18,6 +18,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from kvgym.arguments import explained
 from kvgym.envs.scheduling.actions.expressing import (
     NUM_ACTIVE,
     NUM_ADMIT,
@@ -108,6 +109,7 @@ def _written(block: Block, active: Any, decision: Decision) -> RuleDecision:
     return tables
 
 
+@explained
 def play(
     env: gym.Env[Any, Any], policy: str | Policy, *, workload_seed: int = 0
 ) -> tuple[SimulationResult, float]:

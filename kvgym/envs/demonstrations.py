@@ -15,6 +15,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.envs.demonstrating import demonstrate_episode
 from kvgym.envs.scheduling.actions.expressing import (
     AT,
@@ -70,6 +71,7 @@ class Demonstrations:
         return len(self.actions)
 
 
+@explained
 def demonstrate(
     policy: str | CompiledPolicy, *, steps: int, seed: int = 0, compiled: bool = True, **arguments: Any
 ) -> Demonstrations:

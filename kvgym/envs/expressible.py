@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kvgym.arguments import explained
 from kvgym.envs.demonstrations import demonstrate
 from kvgym.envs.scheduling.actions.catalogue import ACTIONS, action_kind
 from kvgym.envs.scheduling.actions.expressing import NotExpressibleError
@@ -128,6 +129,7 @@ def compiled_policies() -> tuple[str, ...]:
     return tuple(name for name in POLICIES if issubclass(POLICIES[name], CompiledPolicy))
 
 
+@explained
 def inexpressible_policies(action: str) -> dict[str, str]:
     """Return the compiled policies that cannot act in a kind of action in every workload, with a reason."""
     found = {name: expressible(action, name) for name in compiled_policies()}

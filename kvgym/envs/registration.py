@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import gymnasium as gym
 
+from kvgym.arguments import explained
 from kvgym.envs.scheduling.actions.catalogue import ACTIONS, BUILT_IN, ActionEntry, action_kind
 from kvgym.errors import ConfigError, shown
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["ACTIONS", "action_kind", "register_action", "register_observation", "register_reward"]
 
 
+@explained
 def register_action(
     name: str,
     id: str,  # noqa: A002

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.checks import check_seeds
 from kvgym.errors import ConfigError, UnknownNameError, some
 from kvgym.execution import make_executor
@@ -253,6 +254,7 @@ def label_of(policy: Policy | Router) -> str:
     return f"{policy.info.name}:{given}" if given else policy.info.name
 
 
+@explained
 def compare(
     scenario: str | Path | Scenario | None = None,
     policies: Sequence[str | Policy] | None = None,
@@ -349,7 +351,7 @@ def compare(
             f"{len(failed)} of {len(runs)} runs failed and have no figures, see Comparison.errors(); the first is "
             f"{failed[0][0].label}, seed {failed[0][0].seed}: {failed[0][1]}",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,  # below it is the decorator
         )
     examples = {label: result for label in labels if (result := played[label, numbers[0]].result) is not None}
     return Comparison(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -17,6 +16,7 @@ from pydantic import (
     field_validator,
 )
 
+from kvgym.arguments import explained
 from kvgym.batch_time import BatchTimeModel, make_batch_time
 from kvgym.batch_time.described import completed, is_roofline, roofline_text
 from kvgym.batch_time.hardware import load_hardware
@@ -25,7 +25,7 @@ from kvgym.checks import MAX_SEEDS
 from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
 from kvgym.experiments.defaults import DEFAULT_SCENARIO as DEFAULT_SCENARIO
 from kvgym.experiments.effort import check_memory
-from kvgym.reading import parse_fields, read_text, shipped_texts, validate_fields
+from kvgym.reading import Description, parse_fields, read_text, shipped_texts, validate_fields
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.system import MAX_WORKERS, System, Worker
 from kvgym.window import Extent, Window, parse_extent
@@ -48,7 +48,7 @@ HardwareName: TypeAlias = Annotated[
 """Hardware by name or file; a mapping describes a roofline, and becomes ``"roofline:model=…,gpu=…"``."""
 
 
-class SystemSettings(BaseModel):
+class SystemSettings(Description):
     """Rules of the engine, see :class:`~kvgym.simulator.system.System`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,7 +64,7 @@ class SystemSettings(BaseModel):
     block_size: int = 1
 
 
-class WorkerGroup(BaseModel):
+class WorkerGroup(Description):
     """Equal workers of a cluster; what is not given is as in the scenario.
 
     Attributes:
@@ -86,7 +86,7 @@ class WorkerGroup(BaseModel):
     kv_capacity: int | None = Field(default=None, ge=2)
 
 
-class Scenario(BaseModel):
+class Scenario(Description):
     """A comparison that can be run: JSON-able, frozen, unknown keys refused.
 
     Attributes:
@@ -364,6 +364,7 @@ def scenario_names() -> dict[str, str]:
     return {name: _load_name(name).summary for name in names}
 
 
+@explained
 def load_scenario(name_or_path: str | Path) -> Scenario:
     """Return a scenario by name, or from a YAML file (a path, or a name ending in .yaml or .yml).
 

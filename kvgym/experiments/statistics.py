@@ -9,6 +9,8 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kvgym.arguments import explained
+from kvgym.checks import real_number, whole_number
 from kvgym.errors import ConfigError
 from kvgym.metrics import metric_info
 
@@ -38,6 +40,7 @@ class Estimate:
     n: int
 
 
+@explained
 def mean_interval(values: ArrayLike, *, confidence: float = CONFIDENCE, resamples: int = 4000) -> Estimate:
     """Return the mean of per-seed values with a bootstrap interval (BCa).
 
@@ -46,7 +49,7 @@ def mean_interval(values: ArrayLike, *, confidence: float = CONFIDENCE, resample
         confidence: level of the interval.
         resamples: bootstrap resamples, drawn from a fixed seed: equal input gives equal output.
     """
-    (found,) = mean_intervals(np.asarray(values)[None], confidence=confidence, resamples=resamples)
+    (found,) = mean_intervals(np.atleast_1d(values)[None], confidence=confidence, resamples=resamples)
     return found
 
 
@@ -58,6 +61,7 @@ def mean_intervals(
     return _bootstrap((data,), lambda x: np.asarray(x.mean(axis=-1)), confidence, resamples)
 
 
+@explained
 def ratio_interval(
     values: ArrayLike, reference: ArrayLike, *, confidence: float = CONFIDENCE, resamples: int = 4000
 ) -> Estimate:
@@ -70,8 +74,8 @@ def ratio_interval(
         resamples: bootstrap resamples, drawn from a fixed seed.
     """
     x, y = np.asarray(values, dtype=np.float64), np.asarray(reference, dtype=np.float64)
-    if x.shape != y.shape:
-        raise ValueError(f"paired values need equal shapes, got {x.shape} and {y.shape}")
+    if x.shape != y.shape or not x.ndim:
+        raise ConfigError(f"paired values need equal shapes, got {x.shape} and {y.shape}")
 
     def ratio(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(a.mean(axis=-1) / b.mean(axis=-1))
@@ -80,6 +84,7 @@ def ratio_interval(
     return found
 
 
+@explained
 def improvement_interval(values: ArrayLike, reference: ArrayLike, *, lower_is_better: bool) -> Estimate:
     """Return by what share values are better than a reference's on the same seeds; below 0: worse.
 
@@ -98,6 +103,8 @@ def _bootstrap(
     data: tuple[NDArray[np.float64], ...], statistic: _Statistic, confidence: float, resamples: int
 ) -> list[Estimate]:
     """Return a statistic of each row of ``data``, one or two tables (rows, n), with its interval."""
+    confidence = real_number(confidence, "confidence", "a share between 0 and 1", lambda x: 0 < x < 1)
+    resamples = whole_number(resamples, "resamples", "a whole number ≥ 1")
     rows, n = data[0].shape
     low, high = np.full((2, rows), np.nan)
     with np.errstate(all="ignore"):
@@ -187,8 +194,8 @@ def block_ratio_intervals(
         k ratios; NaN where the reference's figure is 0, no interval with fewer than two pairs.
     """
     x, y = np.asarray(values, dtype=np.float64), np.asarray(reference, dtype=np.float64)
-    if x.shape != y.shape:
-        raise ValueError(f"paired values need equal shapes, got {x.shape} and {y.shape}")
+    if x.shape != y.shape or not x.ndim:
+        raise ConfigError(f"paired values need equal shapes, got {x.shape} and {y.shape}")
     n = len(x)
 
     def ratios(rows: NDArray[np.int64] | slice) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from kvgym.arguments import explained
 from kvgym.checks import check_seeds
 from kvgym.errors import ConfigError, KVGymError, shown
 from kvgym.experiments.capacity.targets import Target, parse_targets
@@ -33,6 +34,7 @@ FIRST_SEED = 1000
 OPTUNA_TRIALS = 50
 
 
+@explained
 def tune(
     policy: str | Policy,
     scenario: str | Path | Scenario | None = None,

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.arguments import explained
 from kvgym.export.trace_file import TraceFile, nanoseconds
 from kvgym.simulator.following import Batch, Ids, Observer
 from kvgym.simulator.system import System
@@ -70,6 +71,7 @@ class ChromeTrace(Observer):
         table: the requests.
     """
 
+    @explained
     def __init__(self, file: TraceFile, system: System, table: RequestTable) -> None:
         self._file, self._table = file, table
         self._stays: dict[int, _Stay] = {}

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
 from kvgym.frame import Frame, pyarrow
 from kvgym.metrics import slo_met
@@ -86,6 +87,7 @@ def schema_table(fields: Mapping[str, Field]) -> tuple[Sequence[str], Mapping[st
     return ("column", "type", "unit", "meaning", "there"), rows
 
 
+@explained
 def request_frame(result: SimulationResult) -> Frame:
     """Return one row per request with the columns of :data:`REQUESTS`."""
     r, table = result.requests, result.table
@@ -102,6 +104,7 @@ def request_frame(result: SimulationResult) -> Frame:
     return _frame(columns, REQUESTS)
 
 
+@explained
 def iteration_frame(result: SimulationResult) -> Frame:
     """Return the per-iteration log with the columns of :data:`ITERATIONS`.
 

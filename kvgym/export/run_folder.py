@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvgym.arguments import explained
 from kvgym.experiments.result_files import jsonable, run_context, write_json
 from kvgym.export.records import iteration_frame, request_frame, write_frame
 from kvgym.hyperparameters import all_hyperparameters
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from kvgym.experiments.scenario import Scenario
 
 
+@explained
 def run_summary(result: SimulationResult) -> dict[str, Any]:
     """Return the metrics and what was run, JSON-able."""
     policy = result.policy
@@ -31,6 +33,7 @@ def run_summary(result: SimulationResult) -> dict[str, Any]:
     return dict(jsonable(summary))
 
 
+@explained
 def save_run(
     result: SimulationResult,
     folder: str | Path,

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.arguments import explained
 from kvgym.batch_time.hardware import hardware_label
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import Comparison
@@ -137,6 +138,7 @@ def table() -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
     return ("metric", "what it is", "unit", "vLLM's name", "there"), rows
 
 
+@explained
 def summary(metrics: Mapping[str, float], setup: Setup, *, date: str | None = None) -> dict[str, Any]:
     """Return what ``vllm bench serve --save-result`` would write of a run, JSON-able.
 
@@ -182,6 +184,7 @@ def summary(metrics: Mapping[str, float], setup: Setup, *, date: str | None = No
     return dict(jsonable(written))
 
 
+@explained
 def details(result: SimulationResult) -> dict[str, list[Any]]:
     """Return the lists that ``--save-detailed`` adds, by request: tokens and seconds.
 
@@ -200,6 +203,7 @@ def details(result: SimulationResult) -> dict[str, list[Any]]:
     }
 
 
+@explained
 def write(content: Mapping[str, Any], path: Path) -> Path:
     """Write a result as a JSON file, in folders that are made if missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -207,6 +211,7 @@ def write(content: Mapping[str, Any], path: Path) -> Path:
     return path
 
 
+@explained
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
     """Write a file for every policy and seed, as vLLM's benchmark writes one for every run; returns their paths.
 

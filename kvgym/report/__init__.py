@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["picture", "require", "write_report", "write_sweep_report"]
 
 
+@explained
 def write_report(
     comparison: Comparison, path: str | Path, *, command: str = "", reference: str | None = None
 ) -> Path:
@@ -45,6 +47,7 @@ def write_report(
     return write_text(render(comparison, command=command, reference=reference), path)
 
 
+@explained
 def write_sweep_report(
     frame: Any,
     fields: Sequence[str],
@@ -95,6 +98,7 @@ def write_sweep_report(
     return write_text(text, path)
 
 
+@explained
 def picture(comparison: Comparison, path: str | Path) -> Path:
     """Write one figure, 900 pixels wide: mean latency by policy, and KV memory in use over time.
 

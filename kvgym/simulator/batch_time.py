@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError, RunError, shown
 from kvgym.simulator.compiled import Kernel, kernel, uncompiled
 from kvgym.simulator.tables import BAD_CLOCK, BAD_DURATION, LOAD, records
@@ -21,7 +22,8 @@ BATCH_TIME_SIGNATURE = numba.types.float64(numba.from_dtype(LOAD), numba.types.f
 LOAD_FIELDS: tuple[str, ...] = tuple(LOAD.names or ())
 
 
-def batch_time_kernel(function: Any) -> Kernel:
+@explained
+def batch_time_kernel(function: Callable[..., float]) -> Kernel:
     """Make a batch-time kernel: ``function(load, params) -> seconds`` in Numba's subset of Python."""
     return kernel(BATCH_TIME_SIGNATURE, "batch times")(function)
 

@@ -90,7 +90,7 @@ def enter_decision(
         tokens[i] = whole(count, f"to request {i} gives tokens:")
         if not 0 <= tokens[i] < 2**31:
             raise refuse(f"gives request {i} {tokens[i]} tokens; leave it out to run it in full")
-    until = math.inf if decision.wait_until is None else decision.wait_until
+    until: Any = math.inf if decision.wait_until is None else decision.wait_until
     try:
         until = float(until) if isinstance(until, int | float | np.integer | np.floating) else None
     except OverflowError:  # hundreds of digits

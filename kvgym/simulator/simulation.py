@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.batch_time import duration_error, params_of
 from kvgym.simulator.compiled import Kernel, jit_disabled, uncompiled
@@ -81,6 +82,7 @@ class Simulation:
         compiled: run compiled code; False runs the same functions as plain Python.
     """
 
+    @explained
     def __init__(
         self,
         system: System,

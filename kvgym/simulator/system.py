@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained_class
 from kvgym.checks import real_number, whole_number
 from kvgym.errors import ConfigError, WorkloadError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
@@ -85,6 +86,7 @@ def _smallest(workers: Sequence[Worker]) -> int:
     return min(whole or (worker.kv_capacity for worker in workers))
 
 
+@explained_class
 @dataclass(frozen=True)
 class Worker:
     """One worker of a cluster.
@@ -111,6 +113,7 @@ class Worker:
         _check_name("role", self.role, ROLES)
 
 
+@explained_class
 @dataclass(frozen=True)
 class System:
     """A worker, or a cluster of workers, and the rules it runs by.

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.checks import check_number, check_numbers
@@ -150,7 +151,7 @@ def memory_bound(
     check_number("prompt_len", prompt_len, least=0)
     check_number("num_batches", num_batches, least=1)
     check_number("delta", delta, above=0, below=1)
-    check_numbers("rates", rates, least=0)
+    rates = np.atleast_1d(check_numbers("rates", rates, least=0))
     p = (
         survival_probabilities(rates)
         if survival is None
@@ -182,6 +183,7 @@ class SegmentDesign:
     thresholds: NDArray[np.int64]
 
 
+@explained
 def segment_design(
     rates: ArrayLike,
     prompt_len: float,
@@ -209,7 +211,7 @@ def segment_design(
     Raises:
         ConfigError: a segment has no arrivals, L is out of range, or no thresholds exist.
     """
-    rate = check_numbers("rates", rates, least=0)
+    rate = rates = np.atleast_1d(check_numbers("rates", rates, least=0))
     check_number("num_segments", num_segments, least=1, most=len(rate), whole=True)
     lengths = np.arange(1, len(rate) + 1) if output_lens is None else ends_of(output_lens)
     same_length(rate, lengths)
@@ -223,6 +225,7 @@ def segment_design(
     return SegmentDesign(ends, total, n)
 
 
+@explained
 def memory_by_segments(
     rates: ArrayLike,
     prompt_len: float,

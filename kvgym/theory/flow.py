@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
 from kvgym.theory.checks import check_number, check_numbers
 from kvgym.workloads.classes import ClassStatistics
@@ -64,11 +65,13 @@ def request_workload(prompt_len: ArrayLike, output_len: ArrayLike) -> NDArray[An
     return np.asarray(prompt * output + (output + output * output) / 2)
 
 
+@explained
 def mean_workload(requests: RequestTable) -> float:
     """Return E[l·o + (o + o²)/2] over the requests of a table, as in (3) and (4)."""
     return float(np.mean(request_workload(requests.prompt_len, requests.output_len)))
 
 
+@explained
 def class_load(classes: Sequence[ClassStatistics], *, slot: float = 1.0) -> float:
     """Return the left side of (1): KV tokens that arrive per slot, summed over classes.
 
@@ -174,6 +177,7 @@ def mean_queue_bound(rate: float, budget: float, *, variance: float | None = Non
     return spread / (2 * slack)
 
 
+@explained
 def mean_latency_bound(
     classes: Sequence[ClassStatistics], budgets: Sequence[int], *, slot: float = 1.0
 ) -> float:
@@ -195,6 +199,7 @@ def mean_latency_bound(
     return float((queues + np.sum(rates * [c.output_len for c in classes])) / np.sum(rates))
 
 
+@explained
 def peak_memory(classes: Sequence[ClassStatistics], budgets: Sequence[int]) -> float:
     """Return the left side of (2), Σ b_k w_k: the most KV tokens in use under Algorithm 1, equation (6).
 
@@ -206,6 +211,7 @@ def peak_memory(classes: Sequence[ClassStatistics], budgets: Sequence[int]) -> f
     return float(np.sum(_budgets(classes, budgets) * _workloads(classes)))
 
 
+@explained
 def sufficient(
     classes: Sequence[ClassStatistics], budgets: Sequence[int], kv_capacity: float, *, slot: float = 1.0
 ) -> bool:
@@ -287,6 +293,7 @@ def overflow_bound(
     return slots * math.exp(-((epsilon * kv_capacity) ** 2) / spread)
 
 
+@explained
 def largest_budgets(classes: Sequence[ClassStatistics], kv_capacity: float) -> tuple[int, ...]:
     """Return the largest budgets, equal for all classes, that satisfy (2); zeros where not even ones do.
 
@@ -300,6 +307,7 @@ def largest_budgets(classes: Sequence[ClassStatistics], kv_capacity: float) -> t
     return (budget,) * len(classes)
 
 
+@explained
 def smallest_budgets(classes: Sequence[ClassStatistics], *, slot: float = 1.0) -> tuple[int, ...]:
     """Return the least whole budgets above the arrival rates, ⌊λ_k⌋ + 1.
 

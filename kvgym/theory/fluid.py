@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import poisson
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.checks import check_number, check_numbers
@@ -50,6 +51,7 @@ MAX_ROUNDS = 20_000
 _MAX_COMBINATIONS = 1_000_000
 
 
+@explained
 def class_load(c: ClassStatistics) -> float:
     """Return (l'+1)(l + l'/2): KV tokens that one request puts into batches, summed over its iterations.
 
@@ -58,6 +60,7 @@ def class_load(c: ClassStatistics) -> float:
     return (c.output_len + 1) * (c.prompt_len + c.output_len / 2)
 
 
+@explained
 def stability_load(classes: Sequence[ClassStatistics], d1: float) -> float:
     """Return d1 * sum_j lambda_j (l'_j + 1)(l_j + l'_j/2), the share of time spent on KV tokens.
 
@@ -71,6 +74,7 @@ def stability_load(classes: Sequence[ClassStatistics], d1: float) -> float:
     return d1 * sum(c.rate * class_load(c) for c in _some(classes))
 
 
+@explained
 def is_unstable(classes: Sequence[ClassStatistics], d1: float) -> bool:
     """Return whether latency grows without bound under every policy: load >= 1, Proposition 1."""
     return stability_load(classes, d1) >= 1.0
@@ -96,6 +100,7 @@ class Equilibrium:
     throughput: float
 
 
+@explained
 def fluid_equilibrium(classes: Sequence[ClassStatistics], d0: float, d1: float) -> Equilibrium:
     """Return the fluid equilibrium, eq. (7)–(10); with one type, eq. (4)–(6).
 
@@ -125,6 +130,7 @@ def fluid_equilibrium(classes: Sequence[ClassStatistics], d0: float, d1: float) 
     )
 
 
+@explained
 def batch_memory(classes: Sequence[ClassStatistics], thresholds: ArrayLike) -> float:
     """Return M^pi of eq. (11), KV tokens of a batch with n_j requests of type j at each of its stages.
 
@@ -136,6 +142,7 @@ def batch_memory(classes: Sequence[ClassStatistics], thresholds: ArrayLike) -> f
     return float(n @ [class_load(c) for c in classes])
 
 
+@explained
 def load_time(
     batch_time: BatchTimeModel,
     *,
@@ -171,6 +178,7 @@ def load_time(
     return float(batch_time(prefill_context=0, prefill_products=0, **whole))
 
 
+@explained
 def full_batch_time(
     classes: Sequence[ClassStatistics], thresholds: ArrayLike, batch_time: BatchTimeModel
 ) -> float:
@@ -197,6 +205,7 @@ def full_batch_time(
     )
 
 
+@explained
 def wait_margin(
     classes: Sequence[ClassStatistics], thresholds: ArrayLike, batch_time: BatchTimeModel
 ) -> NDArray[np.float64]:
@@ -208,6 +217,7 @@ def wait_margin(
     return np.asarray(n / _rates(classes) - full_batch_time(classes, n, batch_time))
 
 
+@explained
 def wait_condition(
     classes: Sequence[ClassStatistics], thresholds: ArrayLike, batch_time: BatchTimeModel
 ) -> bool:
@@ -217,6 +227,7 @@ def wait_condition(
     return bool(np.all(n >= arrivals * (1 - ROUNDING)))
 
 
+@explained
 def wait_thresholds(
     classes: Sequence[ClassStatistics],
     batch_time: BatchTimeModel,
@@ -251,6 +262,7 @@ def wait_thresholds(
     )
 
 
+@explained
 def practical_thresholds(classes: Sequence[ClassStatistics], batch_limit: float) -> NDArray[np.int64]:
     """Return n_j = B rho_j / (l'_j + 1) with rho_j = lambda_j / sum lambda, Section 6.1, int64, shape (m,).
 
@@ -270,6 +282,7 @@ def practical_thresholds(classes: Sequence[ClassStatistics], batch_limit: float)
     return np.asarray(np.maximum(1, np.floor(share * (1 + ROUNDING))), dtype=np.int64)
 
 
+@explained
 def safe_arrivals(
     classes: Sequence[ClassStatistics],
     per_stage: ArrayLike,
@@ -318,6 +331,7 @@ def safe_arrivals(
     return [x for x in combinations if bool(np.all(tokens @ np.asarray(x) <= limits))]
 
 
+@explained
 def fcfs_overflow_probability(
     classes: Sequence[ClassStatistics],
     per_stage: ArrayLike,

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained, explained_class
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.buffers import MemoryBound, memory_bound
@@ -40,6 +41,7 @@ SLACKS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 
 """Drifts among which :func:`safest_thresholds` looks for the least memory."""
 
 
+@explained_class
 @dataclass(frozen=True)
 class SegmentGroup:
     """Requests of one prompt length, and the segments of their outputs.
@@ -123,6 +125,7 @@ def common_pieces(classes: Sequence[ClassStatistics]) -> tuple[Floats, Floats, f
     return times, np.array(rates), periods.pop() if periods else None
 
 
+@explained
 def segment_loads(groups: Sequence[SegmentGroup]) -> Floats:
     """Return what one more request per stage of a segment adds to a full batch, float64 (thresholds, 5).
 
@@ -141,6 +144,7 @@ def segment_loads(groups: Sequence[SegmentGroup]) -> Floats:
     return np.array(rows)
 
 
+@explained
 def group_batch_time(
     groups: Sequence[SegmentGroup], thresholds: NDArray[np.generic], batch_time: BatchTimeModel
 ) -> float:
@@ -163,12 +167,14 @@ def group_batch_time(
     )
 
 
+@explained
 def group_memory(groups: Sequence[SegmentGroup], thresholds: NDArray[np.generic]) -> float:
     """Return M^pi of all groups together, KV tokens; arguments as :func:`group_batch_time`."""
     parts = zip(groups, split_thresholds(groups, thresholds), strict=True)
     return sum(segment_memory(n, g.prompt_len, g.output_lens) for g, n in parts)
 
 
+@explained
 def group_thresholds(
     groups: Sequence[SegmentGroup],
     batch_time: BatchTimeModel,
@@ -211,6 +217,7 @@ def group_thresholds(
     )
 
 
+@explained
 def group_memory_bound(
     groups: Sequence[SegmentGroup],
     thresholds: NDArray[np.generic],
@@ -241,6 +248,7 @@ def group_memory_bound(
     return total
 
 
+@explained
 def safest_thresholds(
     groups: Sequence[SegmentGroup],
     batch_time: BatchTimeModel,
@@ -272,6 +280,7 @@ def safest_thresholds(
     return best
 
 
+@explained
 def split_thresholds(
     groups: Sequence[SegmentGroup], thresholds: NDArray[np.generic]
 ) -> list[NDArray[np.float64]]:

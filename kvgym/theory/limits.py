@@ -14,6 +14,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.stats import binom, poisson
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError
 from kvgym.theory.checks import check_number
 from kvgym.theory.fluid import class_load, fluid_equilibrium
@@ -36,6 +37,7 @@ MOST_PIECES = 1_000_000
 State: TypeAlias = tuple[int, int, int, int]
 
 
+@explained
 def service_rate(classes: Sequence[ClassStatistics], capacity: float, d0: float, d1: float) -> float:
     """Return the most requests per second that any scheduler completes in the long run, with C tokens of memory.
 
@@ -90,6 +92,7 @@ def least_backlog(rate: float, service: float, time: float) -> float:
     return float((half * weights * excess / s).sum())
 
 
+@explained
 def least_latency(rate: float, service: float, time: float) -> float:
     """Return a lower bound of the mean latency of those who arrive within ``time`` seconds, for every scheduler.
 

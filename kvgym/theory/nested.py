@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.checks import check_number, check_numbers
@@ -79,6 +80,7 @@ def segment_memory(
     raise ConfigError(f"unknown form of M^pi {shown(form)}; valid: exact, theorem, segment_design")
 
 
+@explained
 def nested_batch_time(
     thresholds: ArrayLike, prompt_len: float, output_lens: ArrayLike, batch_time: BatchTimeModel
 ) -> float:
@@ -107,6 +109,7 @@ def nested_batch_time(
     )
 
 
+@explained
 def nested_condition(
     thresholds: ArrayLike,
     rates: ArrayLike,
@@ -126,6 +129,7 @@ def nested_condition(
     return above(n[0], arrivals) and drifts_down(n, survival_probabilities(rates))
 
 
+@explained
 def nested_thresholds(
     rates: ArrayLike,
     prompt_len: float,

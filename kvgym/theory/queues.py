@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom, poisson
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
 from kvgym.theory.buffers import theta
 from kvgym.theory.checks import check_number
@@ -69,6 +70,7 @@ def expected_walk_maximum(mean: float, threshold: float, num_batches: int) -> fl
     return float((excess / k).sum())
 
 
+@explained
 def queue_bound(mean: float, threshold: float, num_batches: int) -> float:
     """Return a bound of the mean number that wait after ``num_batches`` full batches, Lemma 6 with Lemma 4.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
 from kvgym.theory.checks import check_number, check_numbers
 from kvgym.workloads.table import RequestTable
@@ -42,6 +43,7 @@ ESTIMATORS: dict[str, int | None] = {"median": None, "mean": 0, "trimmed_5": 5, 
 """Estimators of b̄ by name: per cent of the batches, the longest ones, left out of a mean; None = median."""
 
 
+@explained
 def cumulative_memory(
     prompt_len: ArrayLike, output_len: ArrayLike, chunk: int, *, closed_form: bool = False
 ) -> NDArray[Any]:
@@ -72,6 +74,7 @@ def cumulative_memory(
     return np.asarray(_prefill_memory(prompt, size) + decode)
 
 
+@explained
 def outstanding_memory(
     prompt_len: ArrayLike,
     output_len: ArrayLike,
@@ -121,11 +124,13 @@ def outstanding_memory(
     return np.asarray(left + held, dtype=np.int64)
 
 
+@explained
 def mean_cumulative_memory(requests: RequestTable, chunk: int) -> float:
     """Return E[g] over the requests of a table: the joint distribution p(s, o) is the empirical one."""
     return float(np.mean(cumulative_memory(requests.prompt_len, requests.output_len, chunk)))
 
 
+@explained
 def mean_cumulative_memory_uniform(
     prompt_len: tuple[int, int], output_len: tuple[int, int], chunk: int
 ) -> float:
@@ -248,6 +253,7 @@ def provision(
     return math.ceil(load)
 
 
+@explained
 def batch_durations(result: SimulationResult) -> NDArray[np.float64]:
     """Return the duration of every batch of a run, seconds, float64 (n,), in the order of the log.
 
@@ -262,6 +268,7 @@ def batch_durations(result: SimulationResult) -> NDArray[np.float64]:
     return np.asarray(rows["end_time"] - rows["start_time"], dtype=np.float64)
 
 
+@explained
 def typical_batch_time(durations: ArrayLike, estimator: str = "median") -> float:
     """Return an estimate of b̄ from observed batches, seconds.
 

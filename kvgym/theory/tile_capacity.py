@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kvgym.arguments import explained
 from kvgym.batch_time.tile import TiledNode
 from kvgym.errors import ConfigError
 from kvgym.theory.checks import check_number, check_numbers
@@ -29,6 +30,7 @@ __all__ = [
 ]
 
 
+@explained
 def request_time(
     prompt_len: ArrayLike, output_len: ArrayLike, node: TiledNode, *, chunk: int | None = None
 ) -> NDArray[np.float64]:
@@ -62,6 +64,7 @@ def request_time(
     return np.asarray(time_besides_prefill_attention(prompt, output_len, node) + attention, dtype=np.float64)
 
 
+@explained
 def time_besides_prefill_attention(
     prompt_len: ArrayLike, output_len: ArrayLike, node: TiledNode
 ) -> NDArray[np.float64]:
@@ -85,6 +88,7 @@ def time_besides_prefill_attention(
     return np.asarray(weights + tokens / node.nonlinear_rate + decodes, dtype=np.float64)
 
 
+@explained
 def mean_request_time(
     prompt_len: ArrayLike, output_len: ArrayLike, node: TiledNode, *, chunk: int | None = None
 ) -> float:
@@ -134,6 +138,7 @@ def load_slack(rate: float, mean_time: float, num_nodes: int = 1) -> float:
     return 1 - check_number("rate", rate, least=0) / max_rate(mean_time, num_nodes)
 
 
+@explained
 def worst_request_time(longest_prompt: int, longest_output: int, nodes: Sequence[TiledNode]) -> float:
     """Return T^max of Theorem 2, equation (14), seconds: a longest request alone, one token per batch.
 

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kvgym.arguments import explained
 from kvgym.batch_time.tile import TiledNode, tile_batch_time
 from kvgym.errors import ConfigError
 from kvgym.theory.checks import check_number, check_numbers
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 
+@explained
 def best_chunks(prompt_len: int, node: TiledNode, *, overhead: float = 0.0) -> NDArray[np.int64]:
     """Return the chunks in which a prompt is prefilled soonest, each of them a batch of its own, by (7).
 
@@ -74,6 +76,7 @@ def best_chunks(prompt_len: int, node: TiledNode, *, overhead: float = 0.0) -> N
     return np.diff(tokens).astype(np.int64)
 
 
+@explained
 def prefill_time(
     chunks: Sequence[int] | NDArray[np.int64], node: TiledNode, *, overhead: float = 0.0
 ) -> float:
@@ -95,6 +98,7 @@ def prefill_time(
     return total
 
 
+@explained
 def least_request_time(prompt_len: ArrayLike, output_len: ArrayLike, node: TiledNode) -> NDArray[np.float64]:
     """Return what a request adds to batches under any planner and scheduler at least, seconds.
 
@@ -120,6 +124,7 @@ def least_request_time(prompt_len: ArrayLike, output_len: ArrayLike, node: Tiled
     return np.asarray(besides + _best_attention(np.asarray(prompt_len, np.int64), node), dtype=np.float64)
 
 
+@explained
 def attained_request_time(
     prompt_len: ArrayLike, output_len: ArrayLike, node: TiledNode
 ) -> NDArray[np.float64]:
@@ -144,6 +149,7 @@ def attained_request_time(
     return np.asarray(least_request_time(prompt, output_len, node) + missing, dtype=np.float64)
 
 
+@explained
 def capacity_gap(prompt_len: ArrayLike, output_len: ArrayLike, node: TiledNode) -> float:
     """Return how far the rate that any scheduler can serve is known: attained mean time / least mean time − 1.
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.checks import check_number, check_numbers
@@ -94,6 +95,7 @@ def time_varying_condition(
     return above(n[0], worst_arrivals(times, rates, full_batch_time)) and drifts_down(n, p)
 
 
+@explained
 def peak_arrivals(c: ClassStatistics, window: float) -> float:
     """Return the most requests of a class expected in any ``window`` seconds; at a constant rate all are alike."""
     check_number("window", window, least=0)
@@ -101,6 +103,7 @@ def peak_arrivals(c: ClassStatistics, window: float) -> float:
     return c.rate * window if p is None else worst_arrivals(p.times, [p.rates], window, p.period)
 
 
+@explained
 def time_varying_wait_thresholds(
     classes: Sequence[ClassStatistics],
     batch_time: BatchTimeModel,

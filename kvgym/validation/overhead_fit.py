@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
+from kvgym.arguments import explained
 from kvgym.batch_time.overhead import EngineOverhead
 from kvgym.errors import ConfigError
 from kvgym.experiments.naming import describe_scenario
@@ -159,6 +160,7 @@ class _Objective:
         return sorted(self.seen, key=lambda figures: (self.seen[figures], figures))
 
 
+@explained
 def fit_overhead(
     log: ServedLog,
     scenario: Scenario,

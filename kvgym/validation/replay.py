@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate, block_ratio_intervals
@@ -183,6 +184,7 @@ def without_long(log: ServedLog, kv_capacity: int) -> ServedLog:
     )
 
 
+@explained
 def replay_log(log: ServedLog, scenario: Scenario, policy: str | Policy, *, seed: int = 0) -> Replay:
     """Simulate the requests of a log, with their true lengths, to the end.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.arguments import explained
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.result_files import jsonable, run_context, write_json
 from kvgym.files import whole_file
@@ -55,6 +56,7 @@ def request_frame(replay: Replay) -> Frame:
     return Frame({"request_id": np.arange(len(log)), **columns})
 
 
+@explained
 def save_replay(
     replay: Replay, folder: str | Path, *, fit: OverheadFit | None = None, seed: int = 0, command: str = ""
 ) -> dict[str, Any]:
@@ -88,6 +90,7 @@ def save_replay(
     return dict(summary)
 
 
+@explained
 def save_picture(replay: Replay, path: str | Path, *, fit: OverheadFit | None = None) -> Path:
     """Write the distributions of all metrics, observed and simulated.
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.errors import TraceFormatError, some
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.traces.clock import UNITS, named_unit, time_kind
@@ -122,6 +123,7 @@ def time_per_token(ttft: Floats, e2e_latency: Floats, gaps: NDArray[np.int64]) -
     return np.where(gaps > 0, (e2e_latency - ttft) / np.maximum(gaps, 1), np.nan)
 
 
+@explained
 def read_served(
     path: str | Path, *, columns: Mapping[str, str] | None = None, time_unit: str | None = None
 ) -> ServedLog:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
 from kvgym.workloads.arrivals import ArrivalProcess, PoissonArrivals, Times, mean_rate_of
 from kvgym.workloads.base import TRACE_SUFFIXES, IntRange, check_size, substream
@@ -45,6 +46,7 @@ class Workload:
         trace: the data, None where no trace is used.
     """
 
+    @explained
     def __init__(self, spec: WorkloadSpec, trace: Trace | None = None) -> None:
         """Bind ``spec`` to its data."""
         self.spec = spec
@@ -304,6 +306,7 @@ def too_few(asked: int, rows: int) -> str:
     return f"The trace has only {rows:,} requests, not the {asked:,} that were asked for."
 
 
+@explained
 def make_workload(source: str | Path | Mapping[str, Any] | WorkloadSpec, **overrides: Any) -> Workload:
     """Return a workload from a preset, a trace file or a description.
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.arguments import explained
 from kvgym.envs.agents import Predictor, content_of
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
@@ -24,6 +25,7 @@ from kvgym.simulator.cluster_simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
 
 
+@explained
 def play_router(
     env: RoutingEnv, router: str | Router, *, workload_seed: int = 0
 ) -> tuple[SimulationResult, float]:
@@ -67,6 +69,7 @@ class AgentRouter(Router):
 
     info = RouterInfo(name="agent", summary="a learned router")
 
+    @explained
     def __init__(self, model: Predictor, *, name: str = "agent", **arguments: Any) -> None:
         self.model = model
         self.config = RoutingConfig.of(**arguments)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from kvgym.envs.routing.features import ROUTING_SETTINGS
 from kvgym.envs.scheduling.config import EnvConfig, check_names, episode_horizon, validated
@@ -14,6 +14,7 @@ from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, WorkerGroup
 from kvgym.policy import CompiledPolicy, make_policy
+from kvgym.reading import Description
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload
@@ -28,7 +29,7 @@ INFORMATION = {
 """What the agent may be told of requests, and the column of the request table it takes."""
 
 
-class RoutingConfig(BaseModel):
+class RoutingConfig(Description):
     """Keyword arguments of ``kvgym/Route-v0``.
 
     Attributes:

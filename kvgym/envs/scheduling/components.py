@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from kvgym.arguments import explained
 from kvgym.checks import real_number, whole_number
 from kvgym.envs.scheduling.opening import WHERE
 from kvgym.envs.scheduling.revealed import FEATURES
@@ -38,11 +39,13 @@ KEYS = ("system", "profile", "classes", "rule", "queue", "active")
 """Keys of Dict observations that no part can have."""
 
 
+@explained
 def reward_kernel(function: Callable[..., float]) -> Kernel:
     """Make a kernel ``(where, before: float, memory: float64 (m,)) -> float``, see the module."""
     return kernel(TERM_SIGNATURE)(function)
 
 
+@explained
 def observation_kernel(function: Callable[..., None]) -> Kernel:
     """Make a kernel ``(where, out: float32 (k,)) -> None``, see the module."""
     return kernel(PART_SIGNATURE)(function)

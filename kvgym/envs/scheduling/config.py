@@ -45,6 +45,7 @@ from kvgym.envs.scheduling.tables import (
 from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.policy import NEEDS
+from kvgym.reading import Description
 from kvgym.simulator.addresses import function_handle
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, BatchTimeModel, params_of
 from kvgym.simulator.compiled import Kernel, uncompiled
@@ -72,7 +73,7 @@ def validated(cls: type[M], arguments: Mapping[str, Any]) -> M:
         ConfigError: naming the wrong one and the valid ones.
     """
     try:
-        return cls(**arguments)
+        return cls.model_validate(dict(arguments))
     except ValidationError as error:
         wrong = field_errors(error, cls, arguments)
         details = "\n".join([*wrong, f"arguments: {', '.join(cls.model_fields)}"])
@@ -140,7 +141,7 @@ def use_action_bounds(settings: np.ndarray, space: spaces.Space[Any]) -> NDArray
     return bounds
 
 
-class EnvConfig(BaseModel):
+class EnvConfig(Description):
     """Keyword arguments of every environment id.
 
     Attributes:

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.envs.scheduling.components import chosen_parts
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import (
@@ -21,6 +22,7 @@ from kvgym.envs.scheduling.observations import (
 from kvgym.envs.scheduling.revealed import class_features, moment_features
 
 
+@explained
 def feature_names(config: EnvConfig) -> tuple[str, ...]:
     """Return the name of each place of the flat observation, e.g. ``"queue.3.prompt"``."""
     queue, active = queue_features(config), active_features(config)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kvgym.arguments import explained
 from kvgym.checks import check_seeds
 from kvgym.errors import ConfigError
 from kvgym.experiments.capacity.contenders import Contender, find_policies, pair
@@ -36,6 +37,7 @@ MOST_HALVINGS = 14
 MOST_DOUBLINGS = 24
 
 
+@explained
 def find_capacity(
     scenario: str | Path | Scenario | None,
     targets: str | Iterable[str | Target],

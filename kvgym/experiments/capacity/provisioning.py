@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.batch_time.described import completed
 from kvgym.batch_time.hardware import load_hardware
 from kvgym.checks import real_number
@@ -47,6 +48,7 @@ MOST_WORKERS = 256
 """More are not tried unless asked for."""
 
 
+@explained
 def provision(
     scenario: str | Path | Scenario | None,
     targets: str | Iterable[str | Target],

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from kvgym.arguments import explained, explained_class
 from kvgym.errors import ConfigError, shown
 from kvgym.metrics import metric_info
 from kvgym.specs import PER_SECOND
@@ -21,6 +22,7 @@ SHARE = "slo_attainment"
 """The metric that ``goodput`` means in targets: the share of requests that met all SLOs of their own."""
 
 
+@explained_class
 @dataclass(frozen=True)
 class Target:
     """A bound on a metric of a run.
@@ -75,6 +77,7 @@ class Target:
         return bool(_COMPARE[self.relation](value, self.bound))
 
 
+@explained
 def parse_targets(text: str | Iterable[str | Target]) -> tuple[Target, ...]:
     """Return the targets in a text, or in several.
 

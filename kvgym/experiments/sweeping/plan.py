@@ -11,12 +11,13 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from kvgym.arguments import explained
 from kvgym.checks import MAX_SEEDS
 from kvgym.errors import ConfigError, UnknownNameError, field_errors
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario, located
 from kvgym.experiments.sweeping.fields import TEXTS, check_fields, parse_values
 from kvgym.metrics import metric_info
-from kvgym.reading import parse_fields, read_text, shipped_texts
+from kvgym.reading import Description, parse_fields, read_text, shipped_texts
 from kvgym.specs import split_specs
 
 Value = int | float | bool | str | None
@@ -29,7 +30,7 @@ DEFAULT_METRICS = (
 )  # fmt: skip
 
 
-class SweepPlan(BaseModel):
+class SweepPlan(Description):
     """A sweep that can be run: JSON-able, frozen, unknown keys refused.
 
     Attributes:
@@ -198,6 +199,7 @@ def plan_names() -> dict[str, str]:
     return {name: load_plan(name).summary for name in sorted(shipped_texts("experiment"))}
 
 
+@explained
 def load_plan(name_or_path: str | Path) -> SweepPlan:
     """Return a plan by name, or from a YAML file (a path, or a name ending in .yaml or .yml).
 

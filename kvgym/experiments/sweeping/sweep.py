@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError
 from kvgym.execution import make_executor
 from kvgym.experiments.comparison import label_of
@@ -154,6 +155,7 @@ class SweepResult:
         return path
 
 
+@explained
 def sweep(
     plan: SweepPlan | Mapping[str, Any],
     folder: str | Path | None = None,

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.arguments import explained
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError, shown
 from kvgym.metrics import compute_metrics, metric_info
@@ -36,6 +37,7 @@ REFERENCE = "clairvoyant"
 """The policy whose run is the upper end unless a better one is given: it knows all lengths."""
 
 
+@explained
 def is_slotted(table: RequestTable, system: System) -> bool:
     """Return whether requests and system are those of slotted time."""
     return bool(
@@ -48,6 +50,7 @@ def is_slotted(table: RequestTable, system: System) -> bool:
     )
 
 
+@explained
 def bound(
     table: RequestTable,
     system: System,
@@ -106,6 +109,7 @@ def bound(
     return Interval(metric, float(low), float(high), schedule, method)
 
 
+@explained
 def unbeatable(
     table: RequestTable, system: System, metric: str = "e2e_latency_mean", *, effort: float = 1.0
 ) -> Bound:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError, TraceFormatError, shown, some
 from kvgym.registry import Registry
 from kvgym.workloads.limits import LengthLimits
@@ -227,6 +228,7 @@ def trace_formats() -> dict[str, str]:
     return {name: FORMATS[name].description for name in FORMATS}
 
 
+@explained
 def load_trace(
     path: str | Path,
     format: str = "auto",  # noqa: A002
@@ -343,6 +345,7 @@ def _read(path: str | Path, chosen: Format | None, tokenizer: Tokenizer) -> Trac
     )
 
 
+@explained
 def read_trace(
     path: str | Path,
     format: str = "auto",  # noqa: A002

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
 from kvgym.files import write_text
 from kvgym.frame import Frame
 from kvgym.workloads.table import RequestTable
 
 
+@explained
 def write_requests(table: RequestTable, path: str | Path) -> None:
     """Write a table so that :func:`read_trace` returns the same columns, bit for bit.
 

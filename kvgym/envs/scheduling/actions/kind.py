@@ -29,6 +29,7 @@ from gymnasium import spaces
 from numba import types
 from numpy.typing import NDArray
 
+from kvgym.arguments import explained
 from kvgym.envs.scheduling.opening import WHERE
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.compiled import Kernel, kernel
@@ -46,26 +47,31 @@ ENCODE_SIGNATURE = types.int64(
 )
 
 
+@explained
 def mask_kernel(function: Callable[..., None]) -> Kernel:
     """Make a kernel ``(where, mask: uint8 (K,)) -> None``."""
     return kernel(MASK_SIGNATURE, "action")(function)
 
 
+@explained
 def apply_kernel(function: Callable[..., int]) -> Kernel:
     """Make a kernel ``(where, action: float64 (a,)) -> MORE or COMPLETE``."""
     return kernel(APPLY_SIGNATURE, "action")(function)
 
 
+@explained
 def boundary_kernel(function: Callable[..., None]) -> Kernel:
     """Make a kernel ``(where) -> None``, called at every iteration boundary before anything is decided."""
     return kernel(BOUNDARY_SIGNATURE, "action")(function)
 
 
+@explained
 def features_kernel(function: Callable[..., None]) -> Kernel:
     """Make a kernel ``(where, observation: float32 (D,)) -> None`` that adds features to an observation."""
     return kernel(FEATURES_SIGNATURE, "action")(function)
 
 
+@explained
 def encode_kernel(function: Callable[..., int]) -> Kernel:
     """Make a kernel ``(where, decision, done, action: float64 (a,), report: int64 (5,)) -> MORE, COMPLETE or why``.
 

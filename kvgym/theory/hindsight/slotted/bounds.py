@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from kvgym.arguments import explained
 from kvgym.errors import ConfigError, WorkloadError, shown
 from kvgym.theory.checks import check_number
 from kvgym.theory.hindsight.interval import Interval
@@ -55,6 +56,7 @@ SLOTTED_METRICS = tuple(_METRICS)
 """Metrics of :mod:`kvgym.metrics` that :func:`bound_slotted` knows."""
 
 
+@explained
 def bound_slotted(
     table: RequestTable,
     memory: int,
