@@ -114,7 +114,13 @@ class Sources(Generic[T]):
         Args:
             source: makes the object that a text names, or returns None where the text is not for it.
             names: the names that it knows, for messages; None = it has none.
+
+        Raises:
+            ConfigError: one of them cannot be called.
         """
+        for what, given in (("source", source), ("names", names)):
+            if not callable(given) and not (given is None and what == "names"):
+                raise ConfigError(f"{what} = {shown(given)}; expected a function")
         self._sources.append(source)
         if names is not None:
             self._names.append(names)

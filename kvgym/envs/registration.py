@@ -40,11 +40,21 @@ def register_action(
         max_episode_steps: steps after which Gymnasium truncates an episode; None for no limit.
 
     Raises:
-        ConfigError: the name or the id is taken.
+        ConfigError: the name or the id is taken, or the kind is none.
     """
+    if not (":" in kind if isinstance(kind, str) else _is_kind(kind)):
+        raise ConfigError(
+            f"action {shown(name)}: kind = {shown(kind)}; expected an ActionKind, or 'module:Class'"
+        )
     if id in gym.registry and gym.registry[id].kwargs.get("action") != name:
         raise ConfigError(f"action {shown(name)}: the id {shown(id)} is already registered with Gymnasium")
     _announce(name, ACTIONS.add(name, ActionEntry(id, kind, summary, max_episode_steps)))
+
+
+def _is_kind(given: object) -> bool:
+    from kvgym.envs.scheduling.actions.kind import ActionKind  # takes a while to load
+
+    return isinstance(given, ActionKind)
 
 
 def _announce(name: str, entry: ActionEntry) -> None:
