@@ -24,8 +24,8 @@ INSIDE_KERNELS = {"kvgym.kernels"}
 """Helpers that are called by compiled kernels, not by programs; so are compiled functions elsewhere."""
 
 RUNS = {
-    "bound", "compare", "demonstrate", "examine", "export", "find_capacity", "fit_overhead", "make_sb3_env", "provision", "replay_log",
-    "resume", "sweep", "train", "tune", "unbeatable",
+    "bound", "compare", "demonstrate", "examine", "export", "find_capacity", "fit_overhead", "make_sb3_env",
+    "provision", "replay_log", "resume", "sweep", "train", "tune", "unbeatable",
 }  # fmt: skip
 """What takes long once all arguments are right: only those without a default are tried."""
 
