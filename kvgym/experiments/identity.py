@@ -20,8 +20,9 @@ from kvgym.version import __version__
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 DECISIVE = (
-    "agents", "baselines", "batch_time", "checks.py", "configs/gpu", "configs/hardware", "configs/model",
-    "configs/scenario", "envs", "experiments/runs.py", "experiments/scenario.py", "hyperparameters.py", "kernels.py",
+    "agents", "arguments.py", "baselines", "batch_time", "checks.py", "configs/gpu", "configs/hardware",
+    "configs/model", "configs/scenario", "envs", "experiments/runs.py", "experiments/scenario.py",
+    "hyperparameters.py", "kernels.py",
     "metrics.py", "policy.py", "reading.py", "registry.py", "routing.py", "runner.py", "seeding.py", "simulator",
     "specs.py", "theory", "user_code.py", "window.py", "workloads",
 )  # fmt: skip
