@@ -58,7 +58,7 @@ class Kind:
         self.play(revive(tree), folder)
 
 
-MODULES = ("file", "calibration", "result", "agent", "learner", "api", "state", "command")
+MODULES = ("file", "calibration", "result", "agent", "learner", "api", "state", "command", "folder")
 """Where the kinds are."""
 
 _SEEDS: dict[str, list[Any]] = {}
