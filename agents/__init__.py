@@ -9,37 +9,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvgym.lazy import lazy_names
+from kvgym.utils.lazy import lazy_names
 
 if __name__ != "kvgym.agents":
     raise ImportError("import this package as kvgym.agents, not from the repository's folder")
 
 if TYPE_CHECKING:
-    from kvgym.agents import export
-    from kvgym.agents.config import TrainConfig, load_training, training_names
     from kvgym.agents.evolution.config import EvolutionConfig
     from kvgym.agents.evolution.model import EvolvedModel
     from kvgym.agents.library import agent_names, load_agent, load_router
-    from kvgym.agents.networks import policy_for
-    from kvgym.agents.numpy_model import NumpyModel
-    from kvgym.agents.trainers import resume, train
-    from kvgym.agents.training import TrainingResult
-    from kvgym.agents.vec_env import make_sb3_env
+    from kvgym.agents.runs.config import TrainConfig, load_training, training_names
+    from kvgym.agents.runs.trainers import resume, train
+    from kvgym.agents.sb3 import export
+    from kvgym.agents.sb3.networks import policy_for
+    from kvgym.agents.sb3.training import TrainingResult
+    from kvgym.agents.sb3.vec_env import make_sb3_env
+    from kvgym.agents.trained.numpy_model import NumpyModel
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "config": "TrainConfig load_training training_names",
+            "runs.config": "TrainConfig load_training training_names",
             "evolution.config": "EvolutionConfig",
             "evolution.model": "EvolvedModel",
             "library": "agent_names load_agent load_router",
-            "networks": "policy_for",
-            "numpy_model": "NumpyModel",
-            "trainers": "resume train",
-            "training": "TrainingResult",
-            "vec_env": "make_sb3_env",
+            "sb3.networks": "policy_for",
+            "trained.numpy_model": "NumpyModel",
+            "runs.trainers": "resume train",
+            "sb3.training": "TrainingResult",
+            "sb3.vec_env": "make_sb3_env",
         },
-        "export",
+        "sb3.export",
     )
 
 __all__ = [

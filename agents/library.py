@@ -17,14 +17,14 @@ from gymnasium.spaces import Box
 
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.services import Services
-from kvgym.agents.numpy_model import NumpyModel
-from kvgym.arguments import explained
+from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.agents import AgentPolicy
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.policy import Policy, register_policy_source
-from kvgym.reading import check_archive
 from kvgym.routing import Router, register_router_source
+from kvgym.utils.arguments import explained
+from kvgym.utils.reading import check_archive
 
 DEFAULT_METRIC = "e2e_latency_mean"
 
@@ -274,17 +274,17 @@ def _load_zip(path: Path, label: str, trusted: bool, arguments: dict[str, Any]) 
     if "action" not in arguments:
         raise ConfigError(
             f"{path}: a Stable-Baselines3 file does not say what environment it is for; load it in Python: "
-            'load_agent("model.zip", action="admit_count", ...), or export it once with kvgym.agents.export'
+            'load_agent("model.zip", action="admit_count", ...), or export it once with kvgym.agents.sb3.export'
         )
     if not zipfile.is_zipfile(path):
         raise ConfigError(f"{path}: no such Stable-Baselines3 file")
     if not trusted:
         raise ConfigError(
             f"{path}: a Stable-Baselines3 file runs code when it is read; if it is your own, say trusted=True, or "
-            "export it once with kvgym.agents.export"
+            "export it once with kvgym.agents.sb3.export"
         )
     check_archive(path, "agent")
-    from kvgym.agents.algorithms import ALGORITHMS  # needs the extra, and says so
+    from kvgym.agents.sb3.algorithms import ALGORITHMS  # needs the extra, and says so
 
     errors = []
     for cls in ALGORITHMS.values():

@@ -1,4 +1,4 @@
-"""The schedulers and routers of the literature, one module per family (import name ``kvgym.baselines``).
+"""The schedulers and routers of the literature, a module or folder per family (import name ``kvgym.baselines``).
 
 :mod:`kvgym.policy` and :mod:`kvgym.routing` load them by name, where they register themselves.
 May import :mod:`kvgym.theory` and what is below it; may be imported from :mod:`kvgym.report` and above.
@@ -10,41 +10,33 @@ if __name__ != "kvgym.baselines":
     raise ImportError("import this package as kvgym.baselines, not from the repository's folder")
 
 from kvgym.baselines import (
-    disaggregated,
     first_come,
     flow,
     iteration_level,
     memory_constrained,
-    nested_wait,
+    phases,
     practice,
-    rad,
     ranked,
-    rebalancing,
     request_level,
-    routers,
+    routing,
     slai,
+    thresholds,
     vllm_v1,
-    wait,
-    weighted_router,
     work_conserving,
 )
 
 __all__ = [
-    "disaggregated",
     "first_come",
     "flow",
     "iteration_level",
     "memory_constrained",
-    "nested_wait",
+    "phases",
     "practice",
-    "rad",
     "ranked",
-    "rebalancing",
     "request_level",
-    "routers",
+    "routing",
     "slai",
+    "thresholds",
     "vllm_v1",
-    "wait",
-    "weighted_router",
     "work_conserving",
 ]

@@ -202,7 +202,7 @@ def chunks_blocked_for(
 ) -> int:
     """Return for how many iterations a request surely cannot be admitted; 0 = it fits now.
 
-    As :func:`~kvgym.simulator.lookahead.blocked_for`: each iteration of waiting lowers the use at a moment
+    As :func:`~kvgym.kernels.future_memory.blocked_for`: each iteration of waiting lowers the use at a moment
     before the prefill is complete by one chunk, and at a later one by one token, until it is that of the
     completing iteration. Profile and capacity are whole blocks, so that tokens may stand for allocated tokens.
     """

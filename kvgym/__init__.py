@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvgym.lazy import lazy_names
+from kvgym.utils.lazy import lazy_names
 from kvgym.version import __version__
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from kvgym.report import write_report
     from kvgym.routing import CompiledRouter, Router, RouterInfo, make_router, register_router
     from kvgym.runner import SimulationResult, simulate
-    from kvgym.simulator.following import Observer
+    from kvgym.simulator.observer import Observer
     from kvgym.simulator.simulation import Simulation
     from kvgym.simulator.system import System, Worker
     from kvgym.simulator.view import ClusterView, SystemView
@@ -76,7 +76,7 @@ else:
             "report": "write_report",
             "routing": "CompiledRouter Router RouterInfo make_router register_router",
             "runner": "SimulationResult simulate",
-            "simulator.following": "Observer",
+            "simulator.observer": "Observer",
             "simulator.simulation": "Simulation",
             "simulator.system": "System Worker",
             "simulator.view": "ClusterView SystemView",

@@ -127,7 +127,7 @@ class UnknownNameError(ConfigError):
             known: all valid names.
             others: what else would be understood and is no name, e.g. ``"a YAML file"``.
         """
-        name, names = str(name), sorted(known)
+        name, names = name if isinstance(name, str) else shown(name), sorted(known)
         hint = suggestion(name, names)
         more = f"; or {others}" if others else ""
         message = f"unknown {kind} {shown(name)}.{hint and ' ' + hint} Valid names: {some(names)}{more}."

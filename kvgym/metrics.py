@@ -54,10 +54,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED, FUTURE, WAITING
+from kvgym.utils.arguments import explained
 from kvgym.workloads.table import RequestTable
 
 __all__ = [

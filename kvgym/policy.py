@@ -17,17 +17,17 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained
-from kvgym.checks import check_name, check_text
+from kvgym.compiling.kernel import Kernel
 from kvgym.errors import ConfigError, shown
-from kvgym.hyperparameters import construct, info_of, policy_defaults, recording
-from kvgym.registry import Registry, Sources, load_plugins
 from kvgym.simulator.batch_time import BatchTimeModel
-from kvgym.simulator.compiled import Kernel
 from kvgym.simulator.decision import Decision as Decision
-from kvgym.simulator.rule import MemoryRoom, RuleMemory, rule_memory
+from kvgym.simulator.policy_interface import MemoryRoom, RuleMemory, rule_memory
 from kvgym.simulator.view import SystemView
-from kvgym.specs import parse_spec
+from kvgym.utils.arguments import explained
+from kvgym.utils.checks import check_name, check_text
+from kvgym.utils.hyperparameters import construct, info_of, policy_defaults, recording
+from kvgym.utils.registry import Registry, Sources, load_plugins
+from kvgym.utils.specs import parse_spec
 from kvgym.workloads.classes import ClassStatistics
 
 __all__ = [
@@ -353,6 +353,7 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
     return construct(cls, {**given, **hyperparameters}, f"policy {name!r}")
 
 
+@explained
 def require(name: str, value: Any, condition: bool, expected: str) -> None:
     """Check a hyperparameter.
 
@@ -363,6 +364,7 @@ def require(name: str, value: Any, condition: bool, expected: str) -> None:
         raise ConfigError(f"{name} = {shown(value)}; expected {expected}")
 
 
+@explained
 def require_count(name: str, value: Any, least: int = 1) -> None:
     """Check a hyperparameter that counts something.
 
@@ -391,6 +393,7 @@ def require_flag(name: str, value: Any) -> None:
         raise ConfigError(f"{name} = {shown(value)}; expected True or False")
 
 
+@explained
 def numbers_of(name: str, value: Any, kind: type[int] | type[float] = int) -> tuple[Any, ...]:
     """Return a hyperparameter that is a list of numbers.
 
@@ -404,6 +407,7 @@ def numbers_of(name: str, value: Any, kind: type[int] | type[float] = int) -> tu
         ConfigError: it is not a list of such numbers.
     """
     parts = value.split("/") if isinstance(value, str) else value
+    parts = parts.tolist() if isinstance(parts, np.ndarray) else parts
     parts = [parts] if not isinstance(parts, Iterable) else list(parts)
     try:
         numbers = tuple(kind(part) for part in parts)

@@ -22,18 +22,18 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained
-from kvgym.checks import check_name, check_text
+from kvgym.compiling.checked_build import guarded
+from kvgym.compiling.kernel import Kernel, kernel, uncompiled
 from kvgym.errors import ConfigError, shown
-from kvgym.hyperparameters import construct, info_of, policy_defaults, recording
 from kvgym.policy import Weight
-from kvgym.registry import Registry, Sources
-from kvgym.simulator.cluster_tables import REASSIGN_SIGNATURE, ROUTER_SIGNATURE
-from kvgym.simulator.compiled import Kernel, kernel, uncompiled
-from kvgym.simulator.debug import guarded
+from kvgym.simulator.cluster.tables import REASSIGN_SIGNATURE, ROUTER_SIGNATURE
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.simulator.view import ClusterView
-from kvgym.specs import parse_spec
+from kvgym.utils.arguments import explained
+from kvgym.utils.checks import check_name, check_text
+from kvgym.utils.hyperparameters import construct, info_of, policy_defaults, recording
+from kvgym.utils.registry import Registry, Sources
+from kvgym.utils.specs import parse_spec
 
 __all__ = [
     "DEFAULT_ROUTER",
@@ -140,9 +140,9 @@ class Router(ABC):
 
 
 class CompiledRouter(Router):
-    """A router whose rule is a compiled kernel, see :data:`~kvgym.simulator.cluster_tables.ROUTER_SIGNATURE`.
+    """A router whose rule is a compiled kernel, see :data:`~kvgym.simulator.cluster.tables.ROUTER_SIGNATURE`.
 
-    One that reassigns has a second, see :data:`~kvgym.simulator.cluster_tables.REASSIGN_SIGNATURE`.
+    One that reassigns has a second, see :data:`~kvgym.simulator.cluster.tables.REASSIGN_SIGNATURE`.
     """
 
     kernel: ClassVar[Kernel]

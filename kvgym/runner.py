@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError, RunError, shown
 from kvgym.policy import CompiledPolicy, Policy, SystemInfo, make_policy
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
-from kvgym.seeding import stream_seed
-from kvgym.simulator.cluster_simulation import ClusterSimulation
-from kvgym.simulator.following import Follower, Observer
+from kvgym.simulator.cluster.simulation import ClusterSimulation
+from kvgym.simulator.observer import Follower, Observer
+from kvgym.simulator.progress import tell
 from kvgym.simulator.simulation import Simulation
-from kvgym.simulator.slices import tell
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED
-from kvgym.user_code import calling
+from kvgym.utils.arguments import explained
+from kvgym.utils.seeding import stream_seed
+from kvgym.utils.user_code import calling
 from kvgym.window import Measured, Watch, Window
 from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
@@ -146,7 +146,7 @@ def simulate(
         seed: seed of the policy's own randomness.
         log: keep a row per iteration.
         compiled: False runs the same engine as plain Python, for reading and debugging.
-        observer: is told what every request does, see :class:`~kvgym.simulator.following.Observer`. The run is the
+        observer: is told what every request does, see :class:`~kvgym.simulator.observer.Observer`. The run is the
             same, but takes longer.
         window: the part of the run that metrics are of, see docs/metrics.md; None = all. The run is the same.
 

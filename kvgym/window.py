@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained_class
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.tables import BUSY
-from kvgym.specs import PER_SECOND
+from kvgym.utils.arguments import explained_class
+from kvgym.utils.specs import PER_SECOND
 from kvgym.workloads.table import RequestTable
 
 Extent = float | str

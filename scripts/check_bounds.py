@@ -33,7 +33,7 @@ from kvgym.batch_time import (
     hardware_names,
     load_hardware,
 )
-from kvgym.batch_time.piecewise import QUANTITIES
+from kvgym.batch_time.models.piecewise import QUANTITIES
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.execution import make_executor
 from kvgym.metrics import compute_metrics, metric_info

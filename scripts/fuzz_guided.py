@@ -25,9 +25,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 from fuzz.trees import at, places, put, revive  # noqa: E402  (the rest of it imports kvgym, see main)
 
 READERS = (
-    "kvgym.reading", "kvgym.checks", "kvgym.specs", "kvgym.window", "kvgym.experiments", "kvgym.workloads.traces",
-    "kvgym.batch_time.recipes", "kvgym.batch_time.tables", "kvgym.batch_time.served", "kvgym.agents.config",
-    "kvgym.agents.header", "kvgym.agents.numpy_model", "kvgym.agents.evolution.model", "kvgym.agents.evolution.config",
+    "kvgym.utils.reading", "kvgym.utils.checks", "kvgym.utils.specs", "kvgym.window", "kvgym.experiments",
+    "kvgym.workloads.traces", "kvgym.batch_time.calibration.recipes", "kvgym.batch_time.hardware.operator_tables",
+    "kvgym.batch_time.deployments.deployment", "kvgym.agents.runs.config", "kvgym.agents.trained.header",
+    "kvgym.agents.trained.numpy_model", "kvgym.agents.evolution.model", "kvgym.agents.evolution.config",
 )  # fmt: skip
 """Modules and packages whose branches are followed: those that read and check, without kernels."""
 

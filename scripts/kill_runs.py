@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from kvgym.cli.manifest import MANIFEST
-from kvgym.files import HIDDEN, LOCK
+from kvgym.utils.files import HIDDEN, LOCK
 
 START = "from kvgym.cli.app import main; main()"
 

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from kvgym.batch_time.memory import check_tensor_parallel
-from kvgym.batch_time.presets import GPUS, MODELS
-from kvgym.batch_time.shapes import GPU, ModelShape, require_plain
+from kvgym.batch_time.hardware.kv_capacity import check_tensor_parallel
+from kvgym.batch_time.hardware.presets import GPUS, MODELS
+from kvgym.batch_time.hardware.shapes import GPU, ModelShape, require_plain
 from kvgym.errors import ConfigError, KVGymError
 
 TOKENS = (

@@ -24,7 +24,7 @@ from kvgym.agents.comparing.figures import mean_of
 from kvgym.agents.comparing.store import Store
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.library import Model, load_model
-from kvgym.agents.numpy_model import NumpyModel
+from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.metrics import metric_info
 from kvgym.routing import ROUTERS
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from kvgym import RequestTable, System, simulate
 from kvgym.batch_time import UnitBatchTime
+from kvgym.compiling.kernel import jit
 from kvgym.errors import OutOfBoundsError
 from kvgym.policy import CompiledPolicy, PolicyInfo
-from kvgym.simulator.compiled import jit
-from kvgym.simulator.rule import policy_kernel, rule_memory
+from kvgym.simulator.policy_interface import policy_kernel, rule_memory
 
 FAR = 4_000
 
@@ -105,7 +105,7 @@ def damaged_everywhere():
     from kvgym.envs.routing.observer import Observer
     from kvgym.envs.scheduling.environment import EnvConfig
     from kvgym.envs.scheduling.episodes import Episodes
-    from kvgym.simulator.cluster_simulation import ClusterSimulation
+    from kvgym.simulator.cluster.simulation import ClusterSimulation
     from kvgym.simulator.simulation import Simulation
 
     episodes = Episodes(EnvConfig.of(action="admit_count", num_requests=3), 2)

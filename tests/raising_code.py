@@ -10,7 +10,7 @@ from kvgym.kernels import need_of_active, policy_kernel
 from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo
 from kvgym.routing import Router, RouterInfo
 from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
-from kvgym.simulator.following import Observer
+from kvgym.simulator.observer import Observer
 
 
 class UnsendableError(Exception):
@@ -99,7 +99,7 @@ class RaisingRouter(Router):
     def reassign(self, view):
         self.reach("reassign")
 
-    def compiled_rule(self):
+    def compiled_rule(self, num_workers):
         self.reach("compiled_rule")
 
 

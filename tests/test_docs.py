@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from kvgym.batch_time.hardware import load_hardware
+from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.cli.app import load_command
 from kvgym.cli.console import markdown_table
-from kvgym.cli.list import listing
-from kvgym.envs.expressible import table
+from kvgym.cli.lists import listing
+from kvgym.envs.demonstrations.expressible import table
 from kvgym.experiments.scenario import load_scenario, scenario_names
 from kvgym.experiments.sweeping.plan import make_plan
 from kvgym.export import records, vllm_bench
-from kvgym.reading import parse_fields
+from kvgym.utils.reading import parse_fields
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = [page for page in sorted(DOCS.glob("**/*.md")) if "generated" not in page.parts]
@@ -55,7 +55,7 @@ def test_pages_with_lists_are_up_to_date(what: str, name: str) -> None:
 def test_the_limits_of_sizes_are_those_of_the_code() -> None:
     page = (DOCS / "hardening.md").read_text("utf-8")
     rows = re.findall(r"^\| [^|]+ \| ([\d,]+)[^|]* \| `([\w.]+)\.(\w+)`", page, re.MULTILINE)
-    assert len(rows) == 12
+    assert len(rows) == 13
     for number, module, name in rows:
         assert getattr(importlib.import_module(module), name) == int(number.replace(",", "")), name
     assert f"draws {importlib.import_module('kvgym.workloads.base').MAX_REQUESTS:,} requests" in (

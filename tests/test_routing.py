@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
+from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, InformationError, InvalidDecisionError, UnknownNameError, UserCodeError
 from kvgym.policy import Decision, Policy, PolicyInfo, policy_defaults
 from kvgym.routing import (
@@ -25,8 +26,7 @@ from kvgym.routing import (
     router_kernel,
 )
 from kvgym.runner import SimulationResult, simulate
-from kvgym.simulator.cluster_simulation import ClusterSimulation
-from kvgym.simulator.compiled import uncompiled
+from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.system import System, Worker
 from kvgym.simulator.view import ClusterView, SystemView
 from kvgym.workloads.table import RequestTable

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvgym import RequestTable, System, compute_metrics, make_batch_time, make_policy, simulate
 from kvgym.errors import ConfigError
 from kvgym.metrics import metric_names, worker_metrics
-from kvgym.simulator.following import Observer
+from kvgym.simulator.observer import Observer
 from kvgym.window import Window, parse_extent
 
 UNIT = make_batch_time({"kind": "unit"})

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from kvgym import make_batch_time, make_policy, make_router, make_workload, simulate
-from kvgym.batch_time.hardware import parse_hardware
+from kvgym.batch_time.deployments.load import parse_hardware
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, WorkloadError
 from kvgym.policy import Decision, Policy, PolicyInfo, register_policy
-from kvgym.reading import MAX_KEYS, parse_yaml, shipped_texts
 from kvgym.routing import Router, RouterInfo, register_router
 from kvgym.simulator.system import System
+from kvgym.utils.reading import MAX_KEYS, parse_yaml, shipped_texts
 from kvgym.workloads.table import RequestTable
 
 UNIT = make_batch_time({"kind": "unit"})
@@ -186,7 +186,7 @@ def paths(tree, path=()):
 @pytest.mark.parametrize("indent", ["", "system:\n  "])
 def test_thousands_of_unknown_keys_are_refused_at_once(indent):
     from kvgym.experiments.scenario import Scenario
-    from kvgym.reading import validate_fields
+    from kvgym.utils.reading import validate_fields
 
     text = indent + (indent.rpartition("\n")[2]).join(f"key{k}: 1\n" for k in range(300_000))
     started = time.process_time()

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvgym.agents.checkpoints import checkpoints, latest_checkpoint
 from kvgym.agents.comparing.writing import number, table
-from kvgym.agents.config import read_run_config
 from kvgym.agents.evolution.objective import improvement
+from kvgym.agents.runs.checkpoints import checkpoints, latest_checkpoint
+from kvgym.agents.runs.config import read_run_config
 from kvgym.errors import ConfigError, shown
-from kvgym.files import whole_file
-from kvgym.reading import read_text
+from kvgym.utils.files import whole_file
+from kvgym.utils.reading import read_text
 
 
 def read_curve(folder: Path) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from kvgym.agents.comparing.knobs import KnobPlayer, best_knobs, orders_for
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.library import load_agent, load_model
 from kvgym.errors import ConfigError, KVGymError
-from kvgym.experiments.tuning import tune
-from kvgym.hyperparameters import construct
+from kvgym.experiments.tuning.tune import tune
 from kvgym.policy import POLICIES, Policy
-from kvgym.specs import parse_spec
+from kvgym.utils.hyperparameters import construct
+from kvgym.utils.specs import parse_spec
 
 AGENT, OTHER_AGENT, TRAINED = "agent", "another agent", "training seed"
 SCHEDULER, KNOBS, RULE, BUDGET = "scheduler", "fixed knobs", "ranked by hand", "budget"

@@ -12,8 +12,8 @@ from typing import Any
 from kvgym.agents.comparing.bench import Outcome
 from kvgym.agents.comparing.cells import Cell
 from kvgym.errors import ConfigError
-from kvgym.files import write_text
-from kvgym.reading import parse_json, read_bytes
+from kvgym.utils.files import write_text
+from kvgym.utils.reading import parse_json, read_bytes
 from kvgym.version import __version__
 
 FORMAT = "kvgym-comparison"

@@ -7,18 +7,18 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from kvgym.agents.config import Part, TrainingConfig, known_metric
 from kvgym.agents.evolution.imitation import Imitation, network_of
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.role import AS_POLICY, KINDS, Role
 from kvgym.agents.evolution.services import Services
 from kvgym.agents.evolution.space import Value, chosen_weights, weights_of
 from kvgym.agents.evolution.strategies import Strategy, make_strategy
-from kvgym.agents.limits import MAX_COUNT, MAX_REAL, MAX_STEPS
-from kvgym.checks import MAX_SEEDS
+from kvgym.agents.runs.config import Part, TrainingConfig, known_metric
+from kvgym.agents.runs.limits import MAX_COUNT, MAX_REAL, MAX_STEPS
 from kvgym.errors import ConfigError, shown
 from kvgym.metrics import WITHIN_SLO, check_targets
 from kvgym.policy import Weight, make_policy
+from kvgym.utils.checks import MAX_SEEDS
 
 
 class WeightChoice(Part):

@@ -18,18 +18,18 @@ from typing import Any, ClassVar, Protocol, cast
 import numpy as np
 from pydantic import Field
 
-from kvgym.agents.config import Part
 from kvgym.agents.evolution.drawing import generator
 from kvgym.agents.evolution.fitting import Examples, fit_network, outputs, unexplained
 from kvgym.agents.evolution.services import Service, Services
 from kvgym.agents.evolution.space import Value
-from kvgym.agents.limits import MAX_COUNT
-from kvgym.checks import MAX_SEEDS
+from kvgym.agents.runs.config import Part
+from kvgym.agents.runs.limits import MAX_COUNT
 from kvgym.errors import ConfigError, shown
 from kvgym.policy import POLICIES, Weight, make_policy
 from kvgym.runner import check_needs, prepare_run
-from kvgym.simulator.rule import RuleView
+from kvgym.simulator.policy_interface import RuleView
 from kvgym.simulator.tables import WAITING
+from kvgym.utils.checks import MAX_SEEDS
 
 VALIDATION = 8
 """Every eighth service is not fitted to, and tells how well the fit holds."""

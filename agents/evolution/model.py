@@ -16,10 +16,10 @@ from typing import Any
 from kvgym.agents.evolution.role import KINDS
 from kvgym.agents.evolution.space import Value, checked, weights_of
 from kvgym.errors import ConfigError, shown
-from kvgym.files import write_text
 from kvgym.policy import Policy, policy_defaults
-from kvgym.reading import parse_json, read_bytes
 from kvgym.routing import Router
+from kvgym.utils.files import write_text
+from kvgym.utils.reading import parse_json, read_bytes
 
 FORMAT, VERSION = "kvgym-evolved-policy", 1
 _MAPPINGS = ("fixed", "weights", "metadata")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvgym.policy import POLICIES, Policy, make_policy
-from kvgym.registry import Registry
 from kvgym.routing import ROUTERS, Router, make_router
+from kvgym.utils.registry import Registry
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.agents.checkpoints import save_checkpoint, write_json
 from kvgym.agents.evolution.averaging import Averaging
 from kvgym.agents.evolution.config import EvolutionConfig
 from kvgym.agents.evolution.imitation import imitate, network_of
@@ -29,11 +28,12 @@ from kvgym.agents.evolution.objective import (
 from kvgym.agents.evolution.playing import Players
 from kvgym.agents.evolution.space import SearchSpace, Value
 from kvgym.agents.evolution.strategies import Vector
-from kvgym.agents.folder import write_curve
-from kvgym.agents.progress import TrainingLog
+from kvgym.agents.runs.checkpoints import save_checkpoint, write_json
+from kvgym.agents.runs.folder import write_curve
+from kvgym.agents.runs.progress import TrainingLog
 from kvgym.experiments.result_files import jsonable
-from kvgym.files import remove_left, write_text
 from kvgym.policy import Weight
+from kvgym.utils.files import remove_left, write_text
 
 SHOWN = (
     "e2e_latency_mean",

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from kvgym.agents.config import Part
 from kvgym.agents.evolution.capacity import sustained_rate
 from kvgym.agents.evolution.drawing import draw, extremes, generator, typical
+from kvgym.agents.runs.config import Part
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.routing import Router

@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.agents.limits import MAX_STEPS
+from kvgym.agents.runs.limits import MAX_STEPS
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.effort import check_free
-from kvgym.hyperparameters import describe_arguments, policy_defaults
 from kvgym.policy import require, require_flag
-from kvgym.registry import Registry
+from kvgym.utils.hyperparameters import describe_arguments, policy_defaults
+from kvgym.utils.registry import Registry
 
 Vector = NDArray[np.float64]
 

@@ -22,14 +22,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvgym.agents.checkpoints import REMEDY, checkpoints, latest_checkpoint, read_part
-from kvgym.agents.config import read_run_config
 from kvgym.agents.evolution.config import EvolutionConfig
 from kvgym.agents.evolution.playing import Players
 from kvgym.agents.evolution.run import EvolutionResult, Run
 from kvgym.agents.evolution.strategies import STRATEGIES
-from kvgym.agents.folder import check_free, context_of, note_resume, write_config, write_start
-from kvgym.agents.progress import Tell, TrainingLog
+from kvgym.agents.runs.checkpoints import REMEDY, checkpoints, latest_checkpoint, read_part
+from kvgym.agents.runs.config import read_run_config
+from kvgym.agents.runs.folder import check_free, context_of, note_resume, write_config, write_start
+from kvgym.agents.runs.progress import Tell, TrainingLog
 from kvgym.errors import ConfigError, shown
 
 

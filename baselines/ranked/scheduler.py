@@ -53,6 +53,7 @@ from kvgym.baselines.ranked.waiting import (
     rate_queue,
 )
 from kvgym.baselines.ranked.weights import MOST_UNITS, WEIGHTS
+from kvgym.compiling.kernel import uncompiled
 from kvgym.kernels import (
     WAITING,
     RuleDecision,
@@ -72,7 +73,6 @@ from kvgym.policy import (
     require,
     require_count,
 )
-from kvgym.simulator.compiled import uncompiled
 
 OFTEN, SELDOM = 4, 16
 """Batches after which scores of active requests are renewed: of those early in their output, and of all."""

@@ -16,24 +16,24 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from kvgym.arguments import explained
-from kvgym.batch_time.affine import AffineBatchTime
-from kvgym.batch_time.described import Roofline
-from kvgym.batch_time.hardware import hardware_names, load_calibrated, load_hardware
-from kvgym.batch_time.memory import kv_capacity
-from kvgym.batch_time.overhead import NO_ENGINE, NONE, EngineOverhead, parse_overhead
-from kvgym.batch_time.piecewise import PiecewiseBatchTime
-from kvgym.batch_time.presets import GPUS, MODELS
-from kvgym.batch_time.profile import COMPOSITIONS, ProfileBatchTime
-from kvgym.batch_time.roofline import RooflineBatchTime
-from kvgym.batch_time.served import CalibratedHardware, Hardware, RooflineHardware
-from kvgym.batch_time.shapes import GPU, ModelShape
-from kvgym.batch_time.tables import ProfileTables
-from kvgym.batch_time.tile import TileBatchTime
-from kvgym.batch_time.unit import UnitBatchTime
+from kvgym.batch_time.deployments.deployment import CalibratedHardware, Hardware, RooflineHardware
+from kvgym.batch_time.deployments.load import hardware_names, load_calibrated, load_hardware
+from kvgym.batch_time.deployments.roofline_spec import Roofline
+from kvgym.batch_time.hardware.kv_capacity import kv_capacity
+from kvgym.batch_time.hardware.operator_tables import ProfileTables
+from kvgym.batch_time.hardware.overhead import NO_ENGINE, NONE, EngineOverhead, parse_overhead
+from kvgym.batch_time.hardware.presets import GPUS, MODELS
+from kvgym.batch_time.hardware.shapes import GPU, ModelShape
+from kvgym.batch_time.models.affine import AffineBatchTime
+from kvgym.batch_time.models.calibrated import COMPOSITIONS, ProfileBatchTime
+from kvgym.batch_time.models.piecewise import PiecewiseBatchTime
+from kvgym.batch_time.models.roofline import RooflineBatchTime
+from kvgym.batch_time.models.tile import TileBatchTime
+from kvgym.batch_time.models.unit import UnitBatchTime
 from kvgym.errors import ConfigError, field_errors, shown
-from kvgym.registry import Registry
 from kvgym.simulator.batch_time import LOAD_FIELDS, BatchTimeModel, batch_time_kernel
+from kvgym.utils.arguments import explained
+from kvgym.utils.registry import Registry
 
 __all__ = [
     "BATCH_TIMES",

@@ -52,7 +52,7 @@ VerboseOption = Annotated[
 def load_command(name: str) -> Any:
     """Return a command with its options, from the module that holds it."""
     plain = name.replace("-", "_")
-    module = import_module(f"kvgym.cli.{plain}")
+    module = import_module(f"kvgym.cli.commands.{plain}")
     alone = typer.Typer(**_STYLE)
     alone.command(name)(_with_verbose(getattr(module, plain, None) or getattr(module, f"{plain}_")))
     return get_command(alone)

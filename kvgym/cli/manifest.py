@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from kvgym.files import HIDDEN, open_plain, write_text
+from kvgym.utils.files import HIDDEN, open_plain, write_text
 
 MANIFEST = f"{HIDDEN}results.json"
 """The file of the list."""

@@ -89,7 +89,7 @@ def progress_bar(total: int, enabled: bool) -> Iterator[Steps | None]:
         TimeRemainingColumn,
     )
 
-    from kvgym.simulator.slices import listening
+    from kvgym.simulator.progress import listening
 
     columns = (
         TextColumn("[progress.description]{task.description}"), BarColumn(), MofNCompleteColumn(),

@@ -17,7 +17,7 @@ import typer
 from kvgym.cli import console
 from kvgym.cli.manifest import Manifest
 from kvgym.errors import ConfigError, cut, some
-from kvgym.files import UNFINISHED, alone_in, owned_by, plain_name, remove_left
+from kvgym.utils.files import UNFINISHED, alone_in, owned_by, plain_name, remove_left
 
 INTERRUPTED = 130
 """Exit status of a command that Ctrl-C has ended."""

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from kvgym.errors import ConfigError, KVGymError
-from kvgym.specs import parse_seconds
+from kvgym.utils.specs import parse_seconds
 
 TIME_EXAMPLES = "0.5, 0.5s or 500ms"
 """The forms of a time, for help texts."""

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvgym.arguments import explained
-from kvgym.checks import check_text
+from kvgym.compiling.checked_build import checked_environment
 from kvgym.contract.cases import Make
 from kvgym.contract.checks import CHECKS, FIRST
 from kvgym.errors import ConfigError, UnknownNameError, shown
-from kvgym.hyperparameters import construct
 from kvgym.policy import Policy, make_policy
-from kvgym.simulator.debug import checked_environment
-from kvgym.specs import parse_spec
+from kvgym.utils.arguments import explained
+from kvgym.utils.checks import check_text
+from kvgym.utils.hyperparameters import construct
+from kvgym.utils.specs import parse_spec
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from kvgym.policy import Decision, Policy, SystemInfo, policy_defaults
 from kvgym.runner import SimulationResult, simulate
 from kvgym.simulator.system import PROGRESS_ON_EVICT, System, Worker
 from kvgym.simulator.view import SystemView
-from kvgym.user_code import calling
+from kvgym.utils.user_code import calling
 
 REVEALED = {
     "predicted_length": ("predicted_output_len",),

@@ -11,7 +11,7 @@ from kvgym.policy import Decision, Policy, SystemInfo
 from kvgym.runner import SimulationResult
 from kvgym.simulator.system import System
 from kvgym.simulator.view import SystemView
-from kvgym.user_code import calling
+from kvgym.utils.user_code import calling
 from kvgym.workloads.table import RequestTable
 
 

@@ -13,13 +13,13 @@ import gymnasium as gym
 
 from kvgym.envs.registration import ACTIONS
 from kvgym.envs.scheduling.actions.catalogue import BUILT_IN
-from kvgym.lazy import lazy_names
+from kvgym.utils.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kvgym.envs.agents import AgentPolicy, play
     from kvgym.envs.component_checks import check_component
-    from kvgym.envs.demonstrations import Demonstrations, demonstrate
-    from kvgym.envs.expressible import inexpressible_policies
+    from kvgym.envs.demonstrations.expressible import inexpressible_policies
+    from kvgym.envs.demonstrations.record import Demonstrations, demonstrate
     from kvgym.envs.registration import register_action, register_observation, register_reward
     from kvgym.envs.routing.agents import AgentRouter, play_router
     from kvgym.envs.routing.config import RoutingConfig
@@ -60,8 +60,8 @@ else:
         {
             "agents": "AgentPolicy play",
             "component_checks": "check_component",
-            "demonstrations": "Demonstrations demonstrate",
-            "expressible": "inexpressible_policies",
+            "demonstrations.record": "Demonstrations demonstrate",
+            "demonstrations.expressible": "inexpressible_policies",
             "registration": "register_action register_observation register_reward",
             "routing.agents": "AgentRouter play_router",
             "routing.config": "RoutingConfig",

@@ -1,7 +1,7 @@
 """Schedulers in the environment, and agents as schedulers.
 
 :func:`play` lets a policy act in an environment, as far as its kind of action can say what the policy decides;
-``kvgym/Tokens-v0`` can say everything (:mod:`kvgym.envs.expressible` lists the others).
+``kvgym/Tokens-v0`` can say everything (:mod:`kvgym.envs.demonstrations.expressible` lists the others).
 :class:`AgentPolicy` is the other way round: whatever has Stable-Baselines3's ``predict`` becomes a policy
 that ``kvgym compare`` runs beside the others, with observations and actions of the same compiled functions.
 """
@@ -18,7 +18,10 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from kvgym.arguments import explained
+from kvgym.compiling.checked_build import watched
+from kvgym.compiling.kernel import uncompiled
+from kvgym.compiling.pointers import runs_compiled
+from kvgym.compiling.records import as_records
 from kvgym.envs.scheduling.actions.expressing import (
     NUM_ACTIVE,
     NUM_ADMIT,
@@ -44,16 +47,14 @@ from kvgym.envs.scheduling.tables import EPISODE, SEEN
 from kvgym.errors import ConfigError, InvalidDecisionError, shown
 from kvgym.policy import Decision, Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.runner import SimulationResult, system_info
-from kvgym.simulator.addresses import runs_compiled
-from kvgym.simulator.cluster_tables import ROWS
-from kvgym.simulator.compiled import uncompiled
-from kvgym.simulator.debug import watched
+from kvgym.simulator.cluster.tables import ROWS
 from kvgym.simulator.entering import STATUS_NAMES, enter_decision
-from kvgym.simulator.rule import RuleDecision
+from kvgym.simulator.policy_interface import RuleDecision
 from kvgym.simulator.simulation import Simulation
-from kvgym.simulator.tables import DECISION, RUN, UNKNOWN, as_records
+from kvgym.simulator.tables import DECISION, RUN, UNKNOWN
 from kvgym.simulator.view import SystemView
-from kvgym.user_code import calling
+from kvgym.utils.arguments import explained
+from kvgym.utils.user_code import calling
 
 
 def action_of(env: ServingEnv, decision: Decision) -> Iterator[Any]:

@@ -12,7 +12,6 @@ import gymnasium as gym
 from gymnasium import spaces
 from pydantic import BaseModel
 
-from kvgym.docstrings import meanings, sections
 from kvgym.envs import IDS, ROUTING_IDS, environment_names
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
@@ -22,7 +21,8 @@ from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.explaining import TITLES, Feature, observation_rows, rows
 from kvgym.envs.scheduling.spaces import flat_space
 from kvgym.envs.scheduling.tables import REWARD_TERMS
-from kvgym.files import write_text
+from kvgym.utils.docstrings import meanings, sections
+from kvgym.utils.files import write_text
 
 REWARDS: Mapping[str, tuple[str, str]] = {
     "latency": ("- time integral of the requests in the system, exact over skipped time", "requests × s"),

@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from kvgym.checks import check_parts
 from kvgym.errors import ConfigError, shown
+from kvgym.utils.checks import check_parts
 
 _OWN = ("_np_random", "_np_random_seed", "spec", "action_space", "observation_space")
 _PARTS = {"arguments": dict, "render_mode": object, "compiled": bool, "own": dict, "state": object}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import gymnasium as gym
 
-from kvgym.arguments import explained
 from kvgym.envs.scheduling.actions.catalogue import ACTIONS, BUILT_IN, ActionEntry, action_kind
 from kvgym.errors import ConfigError, shown
+from kvgym.utils.arguments import explained
 
 if TYPE_CHECKING:
     from kvgym.envs.scheduling.actions.kind import ActionKind

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvgym.lazy import lazy_names
+from kvgym.utils.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kvgym.experiments.capacity.finding import find_capacity
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from kvgym.experiments.statistics import Estimate, improvement_interval, mean_interval, ratio_interval
     from kvgym.experiments.sweeping.plan import SweepPlan, load_plan
     from kvgym.experiments.sweeping.sweep import SweepResult, sweep
-    from kvgym.experiments.tuning import tune
-    from kvgym.experiments.tuning_result import TuningResult
+    from kvgym.experiments.tuning.result import TuningResult
+    from kvgym.experiments.tuning.tune import tune
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -39,8 +39,8 @@ else:
             "statistics": "Estimate improvement_interval mean_interval ratio_interval",
             "sweeping.plan": "SweepPlan load_plan",
             "sweeping.sweep": "SweepResult sweep",
-            "tuning": "tune",
-            "tuning_result": "TuningResult",
+            "tuning.tune": "tune",
+            "tuning.result": "TuningResult",
         },
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.naming import describe_scenario, name_of
 from kvgym.experiments.scenario import Scenario, load_scenario
-from kvgym.specs import parse_spec
+from kvgym.utils.specs import parse_spec
 from kvgym.window import Extent
 from kvgym.workloads.workload import describe_workload
 

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained
-from kvgym.checks import check_seeds
 from kvgym.errors import ConfigError, UnknownNameError, some
 from kvgym.execution import make_executor
 from kvgym.experiments.identity import run_keys, setting_key
@@ -30,12 +28,14 @@ from kvgym.experiments.statistics import (
     mean_intervals,
     ratio_interval,
 )
-from kvgym.frame import Frame
-from kvgym.hyperparameters import all_hyperparameters, given_hyperparameters
 from kvgym.metrics import WORKER_METRICS, metric_info, metric_names
 from kvgym.policy import Policy, make_policy
 from kvgym.routing import Router, make_router
 from kvgym.runner import SimulationResult, check_needs
+from kvgym.utils.arguments import explained
+from kvgym.utils.checks import check_seeds
+from kvgym.utils.frame import Frame
+from kvgym.utils.hyperparameters import all_hyperparameters, given_hyperparameters
 
 if TYPE_CHECKING:
     from kvgym.theory.hindsight.calibrated.bounds import Bound

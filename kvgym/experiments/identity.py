@@ -11,20 +11,18 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from kvgym.batch_time.hardware import load_hardware
+from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.experiments.scenario import Scenario
 from kvgym.policy import Policy
 from kvgym.routing import Router
-from kvgym.user_code import calling
+from kvgym.utils.user_code import calling
 from kvgym.version import __version__
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 DECISIVE = (
-    "agents", "arguments.py", "baselines", "batch_time", "checks.py", "configs/gpu", "configs/hardware",
-    "configs/model", "configs/scenario", "envs", "experiments/runs.py", "experiments/scenario.py",
-    "hyperparameters.py", "kernels.py",
-    "metrics.py", "policy.py", "reading.py", "registry.py", "routing.py", "runner.py", "seeding.py", "simulator",
-    "specs.py", "theory", "user_code.py", "window.py", "workloads",
+    "agents", "baselines", "batch_time", "compiling", "configs/gpu", "configs/hardware", "configs/model",
+    "configs/scenario", "envs", "experiments/runs.py", "experiments/scenario.py", "kernels", "metrics.py",
+    "policy.py", "routing.py", "runner.py", "simulator", "theory", "utils", "window.py", "workloads",
 )  # fmt: skip
 """Parts of the library that decide what a run gives; an agent's scales are those of the scenario of its training."""
 

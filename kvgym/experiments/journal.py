@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from kvgym.errors import ConfigError, KVGymError, some
 from kvgym.execution import Executor
 from kvgym.experiments.runs import Played, Run, RunRecord, play_runs
-from kvgym.files import UNFINISHED as UNFINISHED
-from kvgym.files import alone_in, open_plain
 from kvgym.metrics import metric_names
-from kvgym.reading import mapping, parse_json, validate_fields
+from kvgym.utils.files import UNFINISHED as UNFINISHED
+from kvgym.utils.files import alone_in, open_plain
+from kvgym.utils.reading import mapping, parse_json, validate_fields
 
 FILE = "runs.jsonl"
 """Of a sweep, which goes on in it."""

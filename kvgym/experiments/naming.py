@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvgym.batch_time.described import is_roofline, roofline_options
-from kvgym.batch_time.hardware import hardware_label
+from kvgym.batch_time.deployments.load import hardware_label
+from kvgym.batch_time.deployments.roofline_spec import is_roofline, roofline_options
 from kvgym.experiments.scenario import Scenario
 from kvgym.workloads.base import IntRange
 from kvgym.workloads.describing import describe_requests

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.files import write_text
-from kvgym.frame import Frame, has_pyarrow
+from kvgym.errors import ConfigError
+from kvgym.utils.files import write_text
+from kvgym.utils.frame import Frame, has_pyarrow
 from kvgym.version import __version__
 
 
@@ -40,7 +41,11 @@ def jsonable(value: Any) -> Any:
 
 def write_json(path: Path, content: Any) -> None:
     """Write JSON that every reader knows, NaN as null, whole or not at all."""
-    write_text(path, json.dumps(jsonable(content), indent=2, allow_nan=False) + "\n")
+    try:
+        text = json.dumps(jsonable(content), indent=2, allow_nan=False)
+    except (TypeError, ValueError) as error:  # objects of others, or a number of thousands of digits
+        raise ConfigError(f"{path}: cannot be written: {error}") from None
+    write_text(path, f"{text}\n")
 
 
 def write_table(folder: str | Path, name: str, frame: Frame) -> Path:

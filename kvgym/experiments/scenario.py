@@ -16,18 +16,18 @@ from pydantic import (
     field_validator,
 )
 
-from kvgym.arguments import explained
 from kvgym.batch_time import BatchTimeModel, make_batch_time
-from kvgym.batch_time.described import completed, is_roofline, roofline_text
-from kvgym.batch_time.hardware import load_hardware
-from kvgym.batch_time.served import Hardware, RooflineHardware
-from kvgym.checks import MAX_SEEDS
+from kvgym.batch_time.deployments.deployment import Hardware, RooflineHardware
+from kvgym.batch_time.deployments.load import load_hardware
+from kvgym.batch_time.deployments.roofline_spec import completed, is_roofline, roofline_text
 from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
 from kvgym.experiments.defaults import DEFAULT_SCENARIO as DEFAULT_SCENARIO
 from kvgym.experiments.effort import check_memory
-from kvgym.reading import Description, parse_fields, read_text, shipped_texts, validate_fields
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.system import MAX_WORKERS, System, Worker
+from kvgym.utils.arguments import explained
+from kvgym.utils.checks import MAX_SEEDS
+from kvgym.utils.reading import Description, parse_fields, read_text, shipped_texts, validate_fields
 from kvgym.window import Extent, Window, parse_extent
 from kvgym.workloads.base import IntRange
 from kvgym.workloads.instances import draw_capacity
@@ -93,9 +93,10 @@ class Scenario(Description):
         name: id.
         summary: one line; may be left out.
         hardware: name or path of a hardware file, or a roofline, ``{model: llama3-70b, gpu: h200, tp: 4}`` with the
-            options of :class:`~kvgym.batch_time.described.Roofline`; None where ``batch_time`` is given.
+            options of :class:`~kvgym.batch_time.deployments.roofline_spec.Roofline`; None where ``batch_time`` is
+            given.
         engine: what the engine adds to a batch outside the GPU: a name in the hardware file, ``"none"``, or
-            figures (``base_ms``, ``per_request_ms``), see :mod:`kvgym.batch_time.overhead`; None = the
+            figures (``base_ms``, ``per_request_ms``), see :mod:`kvgym.batch_time.hardware.overhead`; None = the
             hardware file's own choice, with composition ``"vidur"`` ``"none"``.
         batch_time: description of a batch-time model that replaces the hardware's, see
             :func:`kvgym.batch_time.make_batch_time`; or, with ``hardware``, its ``composition``.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvgym.batch_time.hardware import hardware_label, load_hardware
-from kvgym.batch_time.served import Hardware
+from kvgym.batch_time.deployments.deployment import Hardware
+from kvgym.batch_time.deployments.load import hardware_label, load_hardware
 from kvgym.errors import KVGymError
 from kvgym.experiments.scenario import Scenario, WorkerGroup
 from kvgym.workloads.base import IntRange

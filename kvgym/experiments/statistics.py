@@ -9,10 +9,10 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.arguments import explained
-from kvgym.checks import real_number, whole_number
 from kvgym.errors import ConfigError
 from kvgym.metrics import metric_info
+from kvgym.utils.arguments import explained
+from kvgym.utils.checks import real_number, whole_number
 
 CONFIDENCE = 0.95
 

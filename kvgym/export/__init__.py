@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvgym.lazy import lazy_names
+from kvgym.utils.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kvgym.export import vllm_bench

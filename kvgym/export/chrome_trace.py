@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.arguments import explained
 from kvgym.export.trace_file import TraceFile, nanoseconds
-from kvgym.simulator.following import Batch, Ids, Observer
+from kvgym.simulator.observer import Batch, Ids, Observer
 from kvgym.simulator.system import System
+from kvgym.utils.arguments import explained
 from kvgym.workloads.table import RequestTable
 
 QUEUED, PREFILL, DECODE, PAUSED, EVICTED, TRANSFER = (

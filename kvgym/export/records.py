@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
-from kvgym.frame import Frame, pyarrow
 from kvgym.metrics import slo_met
 from kvgym.runner import SimulationResult
+from kvgym.utils.arguments import explained
+from kvgym.utils.frame import Frame, pyarrow
 
 FILE_FORMATS = ("csv", "parquet")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvgym.arguments import explained
 from kvgym.experiments.result_files import jsonable, run_context, write_json
 from kvgym.export.records import iteration_frame, request_frame, write_frame
-from kvgym.hyperparameters import all_hyperparameters
 from kvgym.metrics import compute_metrics, worker_metrics
 from kvgym.runner import SimulationResult
+from kvgym.utils.arguments import explained
+from kvgym.utils.hyperparameters import all_hyperparameters
 
 if TYPE_CHECKING:
     from kvgym.experiments.scenario import Scenario

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from kvgym.errors import ConfigError, KVGymError
-from kvgym.files import new_beside
+from kvgym.utils.files import new_beside
 
 ENDINGS = (".json", ".json.gz")
 """What the name of a trace may end in; the second is compressed."""

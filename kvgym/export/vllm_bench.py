@@ -20,16 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.arguments import explained
-from kvgym.batch_time.hardware import hardware_label
+from kvgym.batch_time.deployments.load import hardware_label
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import Comparison
 from kvgym.experiments.result_files import jsonable, write_json
 from kvgym.experiments.scenario import Scenario
-from kvgym.files import plain_name
 from kvgym.metrics import LATENCIES, SCALARS
 from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FINISHED
+from kvgym.utils.arguments import explained
+from kvgym.utils.files import plain_name
 from kvgym.version import __version__
 from kvgym.workloads.arrivals import GammaArrivals, PoissonArrivals
 from kvgym.workloads.table import RequestTable

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError
+from kvgym.utils.arguments import explained
 
 if TYPE_CHECKING:
     from kvgym.experiments.comparison import Comparison
@@ -89,7 +89,7 @@ def write_sweep_report(
     """
     require("matplotlib", "jinja2")
     from kvgym.report.page import write_text
-    from kvgym.report.sweep import render_sweep
+    from kvgym.report.sweep.page import render_sweep
 
     text = render_sweep(
         frame, fields, metrics=metrics, title=title, lead=lead, notes=notes, command=command,

@@ -16,10 +16,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from kvgym.experiments.capacity.result import Capacity, CapacityResult
 from kvgym.experiments.capacity.targets import Target
-from kvgym.files import whole_file
 from kvgym.metrics import metric_info
 from kvgym.report.numbers import figures
 from kvgym.report.style import INK, STYLE, policy_styles, styled, text_of
+from kvgym.utils.files import whole_file
 
 WIDTH, HEIGHT = 9.0, 3.4
 TITLE, TITLE_WIDTH = 0.35, 110

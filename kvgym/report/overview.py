@@ -9,10 +9,10 @@ import matplotlib as mpl
 
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import Comparison
-from kvgym.files import whole_file
 from kvgym.report.chart import Chart
 from kvgym.report.plots import draw_bars, draw_memory, end_of, examples_of
 from kvgym.report.style import MAX_LABEL, STYLE, policy_styles, styled
+from kvgym.utils.files import whole_file
 
 WIDTH = 9.0
 GAP = 0.35

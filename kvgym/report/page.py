@@ -18,11 +18,11 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from kvgym.files import write_text as write_whole
 from kvgym.report.chart import Chart
 from kvgym.report.folders import without_folders
 from kvgym.report.style import policy_styles
 from kvgym.report.svg import inline_svg
+from kvgym.utils.files import write_text as write_whole
 from kvgym.version import __version__, install_command
 
 CHART_WIDTH = 5.6

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.blocks import allocated, count_memory, kv_growth, written_tokens
 from kvgym.simulator.boundary import Run, announce
-from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.queue import queue_remove, queue_return
 from kvgym.simulator.tables import (
     ACTIVE,

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.compiling.kernel import jit, jit_inline
+from kvgym.compiling.references import move_up
 from kvgym.simulator.apply_decision import decoding_front, planned_tokens
 from kvgym.simulator.blocks import allocated, count_memory, written_tokens
 from kvgym.simulator.boundary import Run, expected_tokens
-from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.gaps import count_gap
-from kvgym.simulator.moving import move_up
 from kvgym.simulator.tables import (
     BAD_CLOCK,
     BAD_DURATION,

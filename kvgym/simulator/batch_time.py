@@ -10,11 +10,12 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.arguments import explained
+from kvgym.compiling.kernel import Kernel, kernel, uncompiled
+from kvgym.compiling.records import records
 from kvgym.errors import ConfigError, RunError, shown
-from kvgym.simulator.compiled import Kernel, kernel, uncompiled
-from kvgym.simulator.tables import BAD_CLOCK, BAD_DURATION, LOAD, records
-from kvgym.user_code import calling
+from kvgym.simulator.tables import BAD_CLOCK, BAD_DURATION, LOAD
+from kvgym.utils.arguments import explained
+from kvgym.utils.user_code import calling
 
 BATCH_TIME_SIGNATURE = numba.types.float64(numba.from_dtype(LOAD), numba.types.float64[::1])
 """Signature of every batch-time kernel: ``(load record, parameters) -> seconds``."""
@@ -105,7 +106,12 @@ class BatchTimeModel(ABC):
         shape = np.broadcast_shapes(*(c.shape for c in columns.values())) if columns else ()
         table = records(LOAD, max(1, int(np.prod(shape))))
         for name, column in columns.items():
-            table[name] = np.broadcast_to(column, shape).ravel()
+            try:
+                table[name] = np.broadcast_to(column, shape).ravel()
+            except (OverflowError, TypeError, ValueError) as error:
+                raise ConfigError(
+                    f"load field {name} = {shown(load[name])}: {error}; expected numbers"
+                ) from None
         function, params = uncompiled(self.kernel), self.params()
         out = np.array([function(table[i], params) for i in range(len(table))], dtype=np.float64)
         return out.reshape(shape) if shape else float(out[0])

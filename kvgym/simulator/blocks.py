@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvgym.simulator.compiled import jit_inline
+from kvgym.compiling.kernel import jit_inline
 
 
 @jit_inline

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvgym.simulator.compiled import jit, jit_inline
+from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.simulator.queue import queue_insert
 from kvgym.simulator.tables import (
     DECIDE,

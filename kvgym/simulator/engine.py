@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from kvgym.compiling.kernel import jit_inline
 from kvgym.simulator.apply_decision import activate, apply_evictions, check_decision
 from kvgym.simulator.batch import finish_batch, start_batch
 from kvgym.simulator.boundary import Run, advance_clock, next_arrival_time
-from kvgym.simulator.compiled import jit_inline
 from kvgym.simulator.tables import (
     BUSY,
     DEADLOCK,

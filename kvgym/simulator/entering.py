@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kvgym.errors import InvalidDecisionError, shown
 from kvgym.simulator.decision import Decision
-from kvgym.simulator.rule import RuleDecision
+from kvgym.simulator.policy_interface import RuleDecision
 from kvgym.simulator.tables import ACTIVE, FINISHED, FUTURE, RUN, TRANSFERRING, UNKNOWN, WAIT, WAITING
 
 STATUS_NAMES = {

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.simulator.compiled import jit
+from kvgym.compiling.kernel import jit
 from kvgym.simulator.tables import GAP_BINS, GAP_MIN_EXPONENT, GAP_OCTAVES
 
 _KEY_BITS = 17

@@ -9,12 +9,19 @@ from typing import Any, NamedTuple
 
 from numba import types
 
+from kvgym.compiling.kernel import jit_expand, kernel
+from kvgym.compiling.references import by_address
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import Run, next_boundary
-from kvgym.simulator.compiled import jit_expand, kernel
 from kvgym.simulator.engine import carry_out, clear_decision
-from kvgym.simulator.references import by_address
-from kvgym.simulator.rule import MEMORY, POLICY_SIGNATURE, decision_of, table_type, tuple_type, view_of
+from kvgym.simulator.policy_interface import (
+    MEMORY,
+    POLICY_SIGNATURE,
+    decision_of,
+    table_type,
+    tuple_type,
+    view_of,
+)
 from kvgym.simulator.tables import (
     BUDGET,
     DECIDE,
@@ -103,8 +110,8 @@ def run_loop(
 
     Args:
         tables: those of one worker.
-        policy: first-class function of :data:`~kvgym.simulator.rule.POLICY_SIGNATURE`.
-        memory: the policy's :class:`~kvgym.simulator.rule.RuleMemory`.
+        policy: first-class function of :data:`~kvgym.simulator.policy_interface.POLICY_SIGNATURE`.
+        memory: the policy's :class:`~kvgym.simulator.policy_interface.RuleMemory`.
         batch_time: first-class function of :data:`~kvgym.simulator.batch_time.BATCH_TIME_SIGNATURE`.
         batch_params: its parameters, float64 (k,).
         budget: decisions.

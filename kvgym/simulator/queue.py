@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvgym.simulator.compiled import jit
+from kvgym.compiling.kernel import jit
 from kvgym.simulator.tables import ADMITTING, REQUEUE_BACK, REQUEUE_FRONT, ROLE_DECODE, UNKNOWN, WAITING
 
 Record = Any

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained
+from kvgym.compiling.checked_build import CHECKED, check, guarded, watched
+from kvgym.compiling.kernel import Kernel, jit_disabled, uncompiled
+from kvgym.compiling.records import as_records, sparse_zeros
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
 from kvgym.simulator.batch_time import duration_error, params_of
-from kvgym.simulator.compiled import Kernel, jit_disabled, uncompiled
-from kvgym.simulator.debug import CHECKED, check, guarded, watched
 from kvgym.simulator.decision import Decision
 from kvgym.simulator.entering import STATUS_NAMES, enter_decision
 from kvgym.simulator.loop import Tables, run_loop, step_worker
-from kvgym.simulator.rule import MemoryRoom, RuleDecision, RuleMemory
-from kvgym.simulator.slices import in_slices
+from kvgym.simulator.policy_interface import MemoryRoom, RuleDecision, RuleMemory
+from kvgym.simulator.progress import in_slices
 from kvgym.simulator.system import ROLES, System
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -47,11 +47,10 @@ from kvgym.simulator.tables import (
     UNKNOWN,
     WAITING,
     WORKER,
-    as_records,
-    sparse_zeros,
 )
 from kvgym.simulator.view import SystemView
-from kvgym.user_code import calling, named_errors
+from kvgym.utils.arguments import explained
+from kvgym.utils.user_code import calling, named_errors
 from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
 
@@ -348,7 +347,8 @@ class Simulation:
             policy = self.policies[self.current]
             with calling(policy, "policy", "blocking"):
                 found = policy.blocking(self.view)
-        if found is not None:
+        whole = isinstance(found, int | np.integer) and not isinstance(found, bool)
+        if found is not None and whole and 0 <= found < len(self.requests):  # anything else names no request
             return f"Request {found}, which it would admit next, {self._described(found)}"
         waiting = self.view.waiting
         head, shortest = waiting.request_id[0], waiting.request_id[waiting.prompt_len.argmin()]

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained_class
-from kvgym.checks import real_number, whole_number
 from kvgym.errors import ConfigError, WorkloadError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.tables import (
@@ -27,6 +25,8 @@ from kvgym.simulator.tables import (
     ROLE_MIXED,
     ROLE_PREFILL,
 )
+from kvgym.utils.arguments import explained_class
+from kvgym.utils.checks import real_number, whole_number
 from kvgym.workloads.table import RequestTable
 
 FIRST_TOKEN = {"counted": (1, 1), "uncounted": (0, 1), "decode": (0, 0)}

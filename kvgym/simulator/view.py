@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import InformationError, shown
-from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.decision import Decision
-from kvgym.simulator.rule import RuleDecision, RuleMemory, RuleView
+from kvgym.simulator.policy_interface import RuleDecision, RuleMemory, RuleView
 from kvgym.simulator.tables import RUN, UNKNOWN
 
 # Columns that exist only for policies with the given need.
@@ -221,7 +221,7 @@ class SystemView:
         return queued[::-1][:count].astype(np.int64)
 
     def rule_view(self, worker: int) -> RuleView:
-        """Return what the rule of a worker sees, for uncompiled code (:func:`kvgym.simulator.compiled.uncompiled`).
+        """Return what the rule of a worker sees, for uncompiled code (:func:`kvgym.compiling.kernel.uncompiled`).
 
         Args:
             worker: its index.
@@ -281,7 +281,7 @@ class ClusterView:
     def __init__(
         self, simulation: Any, request_id: int, candidates: range, boundary: int | None = None
     ) -> None:
-        """Wrap a :class:`~kvgym.simulator.cluster_simulation.ClusterSimulation`."""
+        """Wrap a :class:`~kvgym.simulator.cluster.simulation.ClusterSimulation`."""
         self.simulation = simulation
         self.request_id = request_id
         self.candidates = candidates

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import brentq
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.checks import check_number, check_numbers
@@ -29,6 +28,7 @@ from kvgym.theory.nested import (
     survival_probabilities,
     thresholds_of,
 )
+from kvgym.utils.arguments import explained
 
 __all__ = [
     "MemoryBound",

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import ConfigError, shown
+from kvgym.utils.checks import as_array
 
 
 def check_number(
@@ -35,7 +36,7 @@ def check_number(
         ConfigError: it is not; the message has its name, its value and what was expected.
     """
     bounds = (least, above, most, below)
-    found = np.asarray(value)
+    found = as_array(value, name)
     if found.ndim or not _within(found, bounds, whole):
         raise ConfigError(f"{name} must be a {_expected(bounds, whole)}, got {shown(value)}")
     return value
@@ -57,7 +58,7 @@ def check_numbers(
         ConfigError: one is not; the message has their name, the values and what was expected.
     """
     bounds = (least, above, most, below)
-    found = np.asarray(values)
+    found = as_array(values, name)
     if not _within(found, bounds, whole):
         raise ConfigError(f"{name}: each must be a {_expected(bounds, whole)}, got {shown(values)}")
     return found.astype(np.float64)

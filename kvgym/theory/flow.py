@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
 from kvgym.theory.checks import check_number, check_numbers
+from kvgym.utils.arguments import explained
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
 
@@ -62,7 +62,10 @@ def request_workload(prompt_len: ArrayLike, output_len: ArrayLike) -> NDArray[An
         check_numbers("prompt_len", prompt_len, least=0),
         check_numbers("output_len", output_len, least=0),
     )
-    return np.asarray(prompt * output + (output + output * output) / 2)
+    try:
+        return np.asarray(prompt * output + (output + output * output) / 2)
+    except ValueError as error:
+        raise ConfigError(f"prompt_len and output_len: {error}") from None
 
 
 @explained
@@ -337,14 +340,14 @@ def largest_budget_unknown(workload: float, kv_capacity: float, epsilon: float) 
 
 def _drift(rate: float, budget: float, variance: float | None) -> tuple[float, float]:
     """Return ε and the least B of (8)."""
-    check_number("rate", rate, least=0)
-    check_number("budget", budget, least=0)
+    check_number("rate", rate, least=0, most=1e150)  # they are squared
+    check_number("budget", budget, least=0, most=1e150)
     spread = rate if variance is None else check_number("variance", variance, least=0)
     return budget - rate, spread + (rate - budget) ** 2
 
 
 def _workloads(classes: Sequence[ClassStatistics]) -> NDArray[np.float64]:
-    if not classes:
+    if not len(classes):
         raise ConfigError("there must be at least one class")
     return request_workload([c.prompt_len for c in classes], [c.output_len for c in classes])
 

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import poisson
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.checks import check_number, check_numbers
+from kvgym.utils.arguments import explained
 from kvgym.workloads.classes import ClassStatistics
 
 __all__ = [
@@ -414,7 +414,7 @@ def _short(n: NDArray[np.float64]) -> str:
 
 
 def _some(classes: Sequence[ClassStatistics]) -> Sequence[ClassStatistics]:
-    if not classes:
+    if not len(classes):
         raise ConfigError("at least one request class is needed")
     return classes
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained, explained_class
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.buffers import MemoryBound, memory_bound
@@ -24,6 +23,7 @@ from kvgym.theory.checks import check_number, check_numbers
 from kvgym.theory.fluid import least_thresholds, load_time
 from kvgym.theory.nested import Floats, chain, ends_of, least_above, segment_memory, survival_probabilities
 from kvgym.theory.time_varying import peak_arrivals, worst_arrivals, worst_survival
+from kvgym.utils.arguments import explained, explained_class
 from kvgym.workloads.classes import ClassStatistics, RateProfile
 
 __all__ = [

@@ -14,10 +14,10 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.stats import binom, poisson
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError
 from kvgym.theory.checks import check_number
 from kvgym.theory.fluid import class_load, fluid_equilibrium
+from kvgym.utils.arguments import explained
 from kvgym.workloads.classes import ClassStatistics
 
 __all__ = [

@@ -36,6 +36,7 @@ from numpy.typing import ArrayLike, NDArray
 from kvgym.errors import ConfigError, shown
 from kvgym.theory.checks import check_number, check_numbers
 from kvgym.theory.flow import request_workload
+from kvgym.utils.arguments import explained
 
 __all__ = [
     "Span",
@@ -103,6 +104,7 @@ def ordered_volume(prompt_len: int, predicted_len: ArrayLike) -> float:
     return float(np.sum(counts * np.cumsum(counts * request_workload(prompt_len, lengths))))
 
 
+@explained
 def latency_at_most(
     prompt_len: int, predicted_len: ArrayLike, kv_capacity: int, *, alpha: float = 1.0, exponent: int = 3
 ) -> float:
@@ -219,5 +221,5 @@ def _within_theorem(
 
 
 def _check_exponent(exponent: int) -> None:
-    if exponent not in (2, 3):
+    if not isinstance(exponent, int | np.integer) or exponent not in (2, 3):
         raise ConfigError(f"exponent must be 2 or 3, got {shown(exponent)}")

@@ -16,11 +16,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.checks import check_number, check_numbers
 from kvgym.theory.fluid import ROUNDING, least_thresholds, load_time, whole_numbers
+from kvgym.utils.arguments import explained
 
 __all__ = [
     "nested_batch_time",
@@ -49,6 +49,7 @@ def survival_probabilities(rates: ArrayLike) -> Floats:
     return tails[1:] / tails[:-1]
 
 
+@explained
 def segment_memory(
     thresholds: ArrayLike, prompt_len: float, output_lens: ArrayLike, form: MemoryForm = "exact"
 ) -> float:

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom, poisson
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
 from kvgym.theory.buffers import theta
 from kvgym.theory.checks import check_number
+from kvgym.utils.arguments import explained
 
 __all__ = [
     "expected_walk_maximum",
@@ -35,6 +35,9 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
+
+MOST_QUEUE = 10_000_000
+"""Most batches, and the longest queue, for which a number each is computed."""
 
 
 def poisson_excess(mean: float, level: float) -> float:
@@ -62,7 +65,7 @@ def expected_walk_maximum(mean: float, threshold: float, num_batches: int) -> fl
     """
     check_number("threshold", threshold, above=0)
     check_number("mean", mean, above=0)
-    check_number("num_batches", num_batches, least=1, whole=True)
+    check_number("num_batches", num_batches, least=1, most=MOST_QUEUE, whole=True)
     k = np.arange(1, num_batches + 1)
     total, level = k * mean, k * threshold
     whole = np.floor(level)
@@ -92,7 +95,7 @@ def zero_drift_bound(threshold: float, num_batches: int) -> float:
         num_batches: B, >= 1.
     """
     check_number("threshold", threshold, above=0)
-    check_number("num_batches", num_batches, least=1, whole=True)
+    check_number("num_batches", num_batches, least=1, most=MOST_QUEUE, whole=True)
     return threshold + math.sqrt(threshold) * float((np.arange(1, num_batches + 1) ** -0.5).sum())
 
 
@@ -116,6 +119,7 @@ def kingman_bound(mean: float, threshold: float) -> float:
     return 2 * threshold + mean / (2 * (threshold - mean))
 
 
+@explained
 def throughput_gap(
     mean: float, threshold: float, num_batches: int, kind: Literal["exact", "printed"] = "exact"
 ) -> float:
@@ -175,6 +179,7 @@ def segment_queue_tail(n_prev: float, n_k: float, p_k: float, level: float) -> f
     return 0.0 if math.isinf(rate) else math.exp(-rate * over)
 
 
+@explained
 def segment_queue_law(n_prev: int, n_k: int, p_k: float, num_batches: int, most: int) -> Floats:
     """Return the law of the queue W before segment k after ``num_batches`` batches, exactly, float64 (most + 1,).
 
@@ -192,7 +197,7 @@ def segment_queue_law(n_prev: int, n_k: int, p_k: float, num_batches: int, most:
     for name, value in (("n_prev", n_prev), ("n_k", n_k)):
         check_number(name, value, least=1, whole=True)
     check_number("num_batches", num_batches, least=0, whole=True)
-    check_number("most", most, above=n_k, whole=True)
+    check_number("most", most, above=n_k, most=MOST_QUEUE, whole=True)
     arrivals = binom.pmf(np.arange(n_prev + 1), n_prev, p_k)
     law = np.zeros(most + 1)
     law[0] = 1.0
@@ -205,6 +210,7 @@ def segment_queue_law(n_prev: int, n_k: int, p_k: float, num_batches: int, most:
     return law
 
 
+@explained
 def poisson_queue_law(mean: float, threshold: int, num_batches: int, most: int) -> Floats:
     """Return the law of the queue of Lemma 1 after ``num_batches`` batches, exactly, float64 (most + 1,).
 
@@ -212,7 +218,7 @@ def poisson_queue_law(mean: float, threshold: int, num_batches: int, most: int) 
     """
     check_number("mean", mean, above=0)
     check_number("threshold", threshold, least=1, whole=True)
-    check_number("most", most, above=threshold, whole=True)
+    check_number("most", most, above=threshold, most=MOST_QUEUE, whole=True)
     arrivals = poisson.pmf(np.arange(most + threshold + 1), mean)
     law = np.zeros(most + 1)
     law[0] = 1.0

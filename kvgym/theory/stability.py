@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
 from kvgym.theory.checks import check_number, check_numbers
+from kvgym.utils.arguments import explained
 from kvgym.workloads.table import RequestTable
 
 if TYPE_CHECKING:
@@ -109,7 +109,10 @@ def outstanding_memory(
     size = int(_lengths("chunk", chunk))
     done = check_numbers("prefilled", prefilled, least=0, whole=True).astype(np.int64)
     made = check_numbers("generated", generated, least=0, whole=True).astype(np.int64)
-    prompt, output, done, made = np.broadcast_arrays(prompt, output, done, made)
+    try:
+        prompt, output, done, made = np.broadcast_arrays(prompt, output, done, made)
+    except ValueError as error:
+        raise ConfigError(f"prompt_len, output_len, prefilled and generated: {error}") from None
     if np.any((done > prompt) | ((done % size != 0) & (done < prompt))):
         raise ConfigError(
             f"prefilled: expected whole chunks of {size} tokens or the whole prompt, got {shown(prefilled)}"

@@ -1,7 +1,7 @@
 """How many requests per second nodes with tiled batch times can serve, and how long RAD's cycles must be.
 
 Source: Bari, Hegde and de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice",
-Theorems 1 and 2. Batch times are those of :class:`~kvgym.batch_time.tile.TileBatchTime` without its overhead,
+Theorems 1 and 2. Batch times are those of :class:`~kvgym.batch_time.models.tile.TileBatchTime` without its overhead,
 which the theorems do not have.
 """
 
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.arguments import explained
-from kvgym.batch_time.tile import TiledNode
+from kvgym.batch_time.models.tile import TiledNode
 from kvgym.errors import ConfigError
 from kvgym.theory.checks import check_number, check_numbers
+from kvgym.utils.arguments import explained
 
 __all__ = [
     "cycle_length",
@@ -183,7 +183,11 @@ def requests_per_cycle(slack: float, mean_time: float, worst_time: float, t_col:
     check_number("mean_time", mean_time, above=0)
     check_number("worst_time", worst_time, least=0)
     check_number("t_col", t_col, least=1)
-    return math.floor((t_col - 1) * worst_time / (slack * mean_time)) + 1
+    share = slack * mean_time
+    bound = (t_col - 1) * worst_time / share if share else math.inf
+    if not bound < math.inf:
+        raise ConfigError(f"slack = {slack:g}: no finite number of requests per cycle is enough")
+    return math.floor(bound) + 1
 
 
 def cycle_length(num_requests: int, mean_time: float, worst_time: float, t_col: int) -> float:

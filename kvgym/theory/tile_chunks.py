@@ -26,11 +26,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.arguments import explained
-from kvgym.batch_time.tile import TiledNode, tile_batch_time
+from kvgym.batch_time.models.tile import TiledNode, tile_batch_time
 from kvgym.errors import ConfigError
 from kvgym.theory.checks import check_number, check_numbers
 from kvgym.theory.tile_capacity import time_besides_prefill_attention
+from kvgym.utils.arguments import explained
 
 __all__ = [
     "attained_request_time",

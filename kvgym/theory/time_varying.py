@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.theory.checks import check_number, check_numbers
@@ -25,6 +24,7 @@ from kvgym.theory.nested import (
     same_length,
     thresholds_of,
 )
+from kvgym.utils.arguments import explained
 from kvgym.workloads.classes import ClassStatistics
 
 __all__ = [

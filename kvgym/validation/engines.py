@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.batch_time import RooflineBatchTime, load_hardware
-from kvgym.batch_time.hardware import hardware_names
-from kvgym.batch_time.overhead import NO_ENGINE, EngineOverhead
+from kvgym.batch_time.deployments.load import hardware_names
+from kvgym.batch_time.hardware.overhead import NO_ENGINE, EngineOverhead
 from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.validation.published import BATCHES, MODEL, Deployment, MeasuredBatch
 

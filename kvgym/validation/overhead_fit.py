@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from kvgym.arguments import explained
-from kvgym.batch_time.overhead import EngineOverhead
+from kvgym.batch_time.hardware.overhead import EngineOverhead
 from kvgym.errors import ConfigError
 from kvgym.experiments.naming import describe_scenario
 from kvgym.experiments.scenario import Scenario
+from kvgym.utils.arguments import explained
 from kvgym.validation.replay import Replay, loss, mean_error, replay_log
 from kvgym.validation.served import Floats, ServedLog
 

@@ -27,7 +27,7 @@ class Deployment:
     """GPUs that a model was measured on.
 
     Attributes:
-        gpu: name in :data:`kvgym.batch_time.presets.GPUS`.
+        gpu: name in :data:`kvgym.batch_time.hardware.presets.GPUS`.
         tensor_parallel: how many.
     """
 
@@ -81,7 +81,7 @@ class MeasuredCpu:
     """CPU time of an engine for a batch of decodes.
 
     Attributes:
-        model: name in :data:`kvgym.batch_time.presets.MODELS`.
+        model: name in :data:`kvgym.batch_time.hardware.presets.MODELS`.
         tensor_parallel: number of A100.
         decodes: size of the batch.
         schedule_ms: milliseconds of scheduling.

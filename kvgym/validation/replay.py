@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate, block_ratio_intervals
 from kvgym.policy import Policy, make_policy
 from kvgym.runner import SimulationResult, simulate
+from kvgym.utils.arguments import explained
 from kvgym.validation.served import Floats, ServedLog, time_per_token
 
 METRICS: Mapping[str, str] = {

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.arguments import explained
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.result_files import jsonable, run_context, write_json
-from kvgym.files import whole_file
-from kvgym.frame import Frame
 from kvgym.report import require
+from kvgym.utils.arguments import explained
+from kvgym.utils.files import whole_file
+from kvgym.utils.frame import Frame
 from kvgym.validation.overhead_fit import OverheadFit
 from kvgym.validation.replay import METRICS, Replay, has_token_times, loss, mean_error
 

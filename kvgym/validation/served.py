@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained
 from kvgym.errors import TraceFormatError, some
+from kvgym.utils.arguments import explained
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.traces.clock import UNITS, named_unit, time_kind
 from kvgym.workloads.traces.own_table import ALIASES, OWN_COLUMNS, SHORT, OwnTable, columns_note

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvgym.batch_time.hardware import hardware_names, load_hardware
-from kvgym.batch_time.overhead import EngineOverhead
+from kvgym.batch_time.deployments.load import hardware_names, load_hardware
+from kvgym.batch_time.hardware.overhead import EngineOverhead
 from kvgym.errors import ConfigError
 from kvgym.validation.engines import (
     CONSTANTS,

@@ -2,15 +2,14 @@
 
 Start with :func:`make_workload` (a preset or a description) or :func:`read_trace` (a file); both end in a
 :class:`RequestTable`. Names are imported on first use, so that reading the table's contract costs nothing.
-May import only :mod:`kvgym.registry`, :mod:`kvgym.seeding`, :mod:`kvgym.specs` and :mod:`kvgym.errors`; may be imported
-from :mod:`kvgym.simulator` and above.
+May import only :mod:`kvgym.utils` and :mod:`kvgym.errors`; may be imported from :mod:`kvgym.simulator` and above.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvgym.lazy import lazy_names
+from kvgym.utils.lazy import lazy_names
 
 if TYPE_CHECKING:
     from kvgym.workloads.adversarial import theorem_4_1_schedule, theorem_4_1_workload

@@ -10,8 +10,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.errors import ConfigError, shown
+from kvgym.utils.checks import whole_number
 from kvgym.workloads.arrivals import TimestampArrivals
+from kvgym.workloads.base import MAX_REQUESTS
 from kvgym.workloads.lengths import ConstantLength
 from kvgym.workloads.spec import RequestClass, WorkloadSpec
 
@@ -74,7 +75,6 @@ def theorem_4_1_schedule(memory: int, start: int = 0) -> NDArray[np.int64]:
 
 
 def _release(memory: int, start: int) -> int:
-    for name, value, least in (("memory", memory, 4), ("start", start, 0)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ConfigError(f"{name} must be a whole number ≥ {least}, got {shown(value)}")
+    whole_number(memory, "memory", "a whole number ≥ 4, of 20 million at most", 4, 2 * MAX_REQUESTS)
+    whole_number(start, "start", "a whole number ≥ 0", 0)
     return int(start) + int(memory) - math.isqrt(int(memory)) // 2

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kvgym.errors import ConfigError, WorkloadError, field_errors, shown
-from kvgym.seeding import stream_seed
+from kvgym.utils.seeding import stream_seed
 
 MAX_TOKENS = 2**31 - 1
 """Largest length that a request table can hold."""
@@ -110,7 +110,7 @@ def substream(seed: int, name: str, *key: int) -> np.random.Generator:
 
     Args:
         seed: non-negative seed of the whole run.
-        name: one of :data:`kvgym.seeding.STREAMS`.
+        name: one of :data:`kvgym.utils.seeding.STREAMS`.
         *key: position of the part; without it, the stream itself.
     """
     return np.random.Generator(np.random.PCG64(stream_seed(seed, name, *key)))

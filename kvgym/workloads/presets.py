@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvgym.registry import Registry
+from kvgym.utils.registry import Registry
 from kvgym.workloads.adversarial import theorem_4_1_workload
 from kvgym.workloads.arrivals import AllAtOnce, PoissonArrivals, SlottedArrivals
 from kvgym.workloads.base import FloatRange, IntRange

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvgym.checks import as_array
 from kvgym.errors import WorkloadError, shown
+from kvgym.utils.checks import as_array
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.layout import UNKNOWN, WORKLOAD, words
 

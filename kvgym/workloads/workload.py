@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
+from kvgym.utils.arguments import explained
 from kvgym.workloads.arrivals import ArrivalProcess, PoissonArrivals, Times, mean_rate_of
 from kvgym.workloads.base import TRACE_SUFFIXES, IntRange, check_size, substream
 from kvgym.workloads.classes import ClassStatistics, RateProfile

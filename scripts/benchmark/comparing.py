@@ -22,7 +22,7 @@ from typing import Any
 from harness import command_line, write_json
 
 PARTS: dict[str, str] = {
-    "kvgym.simulator.compiled:Kernel._compile": "machine code, loaded",
+    "kvgym.compiling.kernel:Kernel._compile": "machine code, loaded",
     "kvgym.experiments.scenario:Scenario.sample": "sampling of requests",
     "kvgym.runner:prepare_run": "set-up of runs",
     "kvgym.runner:_run_to_the_end": "simulation",

@@ -22,7 +22,7 @@ FIRST = "import kvgym; kvgym.compare(policies=['fcfs'], scenario='mc-sf-model-2'
 SMOKE = "from kvgym.batch_time import UnitBatchTime; _ = UnitBatchTime.kernel.compiled"
 
 WARM_UP = """
-from kvgym.warming import warm_up
+from kvgym.cli.warming import warm_up
 kinds = {}
 for title, seconds in warm_up(jobs=1).items():
     kinds.setdefault(title.rpartition(" ")[0], []).append(seconds)

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from harness import AFFINE, command_line, prepare, write_json
 from kvgym import RequestTable, System, make_batch_time, make_workload
 from kvgym.baselines.iteration_level import Sarathi
-from kvgym.batch_time.affine import AffineBatchTime
+from kvgym.batch_time.models.affine import AffineBatchTime
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, load_scenario
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.tables import GAP_BINS, GAP_MIN_EXPONENT, GAP_OCTAVES

@@ -20,7 +20,7 @@ def train_fps(algorithm: str, task: dict[str, Any], envs: int, rollouts: int) ->
     import torch
     from stable_baselines3 import PPO
 
-    from kvgym.agents.vec_env import SB3VecEnv
+    from kvgym.agents.sb3.vec_env import SB3VecEnv
 
     torch.set_num_threads(1)
     if algorithm == "MaskablePPO":

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kvgym import files
-from kvgym.agents.checkpoints import checkpoints, save_checkpoint
-from kvgym.agents.folder import check_free
+from kvgym.agents.runs.checkpoints import checkpoints, save_checkpoint
+from kvgym.agents.runs.folder import check_free
 from kvgym.errors import ConfigError
+from kvgym.utils import files
 
 
 def test_only_what_training_has_written_is_removed(tmp_path):

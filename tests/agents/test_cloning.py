@@ -11,11 +11,11 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3 import A2C, DQN, PPO
 from stable_baselines3.common.vec_env import VecNormalize
 
-from kvgym.agents.cloning import _as_seen, _held_out, _returns, clone
-from kvgym.agents.networks import policy_for
-from kvgym.agents.preference import prefer
-from kvgym.agents.vec_env import make_sb3_env
-from kvgym.envs.demonstrations import demonstrate
+from kvgym.agents.sb3.cloning import _as_seen, _held_out, _returns, clone
+from kvgym.agents.sb3.networks import policy_for
+from kvgym.agents.sb3.preference import prefer
+from kvgym.agents.sb3.vec_env import make_sb3_env
+from kvgym.envs.demonstrations.record import demonstrate
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, KVGymError
 

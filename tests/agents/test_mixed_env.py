@@ -9,8 +9,8 @@ from sb3_contrib.common.maskable.utils import get_action_masks, is_masking_suppo
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import VecNormalize
 
-from kvgym.agents.mixed_env import MixedVecEnv
-from kvgym.agents.vec_env import make_sb3_env
+from kvgym.agents.sb3.mixed_env import MixedVecEnv
+from kvgym.agents.sb3.vec_env import make_sb3_env
 from kvgym.errors import ConfigError
 
 BASE = {

@@ -13,7 +13,7 @@ from sb3_contrib import MaskablePPO
 from sb3_contrib.common.maskable.policies import MaskableActorCriticPolicy
 from stable_baselines3 import A2C, DQN, PPO
 
-from kvgym.agents.networks import (
+from kvgym.agents.sb3.networks import (
     MaskableSlotsPolicy,
     SlotsDQNPolicy,
     SlotsExtractor,
@@ -21,7 +21,7 @@ from kvgym.agents.networks import (
     _MaximumOverRows,
     policy_for,
 )
-from kvgym.agents.vec_env import make_sb3_env
+from kvgym.agents.sb3.vec_env import make_sb3_env
 from kvgym.envs.scheduling import spaces
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import ACTIVE_FEATURES, QUEUE_FEATURES
@@ -325,7 +325,7 @@ def test_extractor_refuses_other_layouts():
         SlotsExtractor(space, queue_window=Q, active_window=W, action="knobs", row_dim=0)
 
 
-@pytest.mark.parametrize("module", ["networks", "export"])
+@pytest.mark.parametrize("module", ["sb3.networks", "sb3.export"])
 def test_without_torch_the_extra_is_named(module):
     code = f"import sys; sys.modules['torch'] = None; import kvgym.agents.{module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

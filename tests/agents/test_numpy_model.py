@@ -18,10 +18,10 @@ from sb3_contrib import MaskablePPO
 from stable_baselines3 import A2C, DQN, PPO, SAC
 from stable_baselines3.common.vec_env import VecNormalize
 
-from kvgym.agents.export import export
-from kvgym.agents.networks import policy_for
-from kvgym.agents.numpy_model import NumpyModel
-from kvgym.agents.vec_env import make_sb3_env
+from kvgym.agents.sb3.export import export
+from kvgym.agents.sb3.networks import policy_for
+from kvgym.agents.sb3.vec_env import make_sb3_env
+from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.agents import AgentPolicy
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError, KVGymError, LivelockError
@@ -259,7 +259,7 @@ def test_loading_and_acting_needs_no_torch(tmp_path):
     np.save(tmp_path / "x.npy", x)
     code = (
         "import sys; sys.modules['torch'] = sys.modules['stable_baselines3'] = None\n"
-        "import numpy as np\nfrom kvgym.agents.numpy_model import NumpyModel\n"
+        "import numpy as np\nfrom kvgym.agents.trained.numpy_model import NumpyModel\n"
         "print(NumpyModel.load('agent.npz').predict(np.load('x.npy'))[0].tolist())"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from evolution_runs import TINY
 
-from kvgym.agents.config import make_training
-from kvgym.agents.population import Trained, make_members, median_of, train_population
-from kvgym.agents.trainers import train
+from kvgym.agents.runs.config import make_training
+from kvgym.agents.runs.population import Trained, make_members, median_of, train_population
+from kvgym.agents.runs.trainers import train
 from kvgym.errors import ConfigError
 
 

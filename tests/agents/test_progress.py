@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvgym.agents import progress
-from kvgym.agents.progress import FILE, TrainingLog, duration
+from kvgym.agents.runs import progress
+from kvgym.agents.runs.progress import FILE, TrainingLog, duration
 
 
 @pytest.fixture

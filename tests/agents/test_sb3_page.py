@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvgym.agents.config import load_training
 from kvgym.agents.evolution.training import train
-from kvgym.agents.numpy_model import NumpyModel
+from kvgym.agents.runs.config import load_training
+from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.scheduling.config import EnvConfig
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "train_with_sb3.md"

@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 import yaml
 
-from kvgym.agents.algorithms import make_environments, make_model, schedule
-from kvgym.agents.callbacks import SHOWN
-from kvgym.agents.checkpoints import checkpoints, latest_checkpoint, save_checkpoint
-from kvgym.agents.config import TrainConfig, load_training, make_training
 from kvgym.agents.library import load_agent, load_model
-from kvgym.agents.numpy_model import NumpyModel
-from kvgym.agents.reference import baseline_metrics
-from kvgym.agents.run import Run
-from kvgym.agents.training import resume, train
-from kvgym.envs.demonstrations import demonstrate
+from kvgym.agents.runs.checkpoints import checkpoints, latest_checkpoint, save_checkpoint
+from kvgym.agents.runs.config import TrainConfig, load_training, make_training
+from kvgym.agents.runs.reference import baseline_metrics
+from kvgym.agents.sb3.algorithms import make_environments, make_model, schedule
+from kvgym.agents.sb3.callbacks import SHOWN
+from kvgym.agents.sb3.run import Run
+from kvgym.agents.sb3.training import resume, train
+from kvgym.agents.trained.numpy_model import NumpyModel
+from kvgym.envs.demonstrations.record import demonstrate
 from kvgym.errors import ConfigError
 from kvgym.experiments.comparison import compare
-from kvgym.files import write_text
-from kvgym.reading import shipped_texts
+from kvgym.utils.files import write_text
+from kvgym.utils.reading import shipped_texts
 
 SHIPPED = {name: load_training(name) for name in shipped_texts("train")}
 SMALL = {

@@ -14,14 +14,14 @@ import pytest
 from schedules import check
 
 from kvgym.batch_time import UnitBatchTime
+from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, LivelockError
+from kvgym.kernels.random import next_uniform, seed_words
 from kvgym.policy import make_policy
 from kvgym.runner import SimulationResult, simulate, system_info
-from kvgym.seeding import stream_seed
-from kvgym.simulator.compiled import uncompiled
-from kvgym.simulator.random import next_uniform, seed_words
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
+from kvgym.utils.seeding import stream_seed
 from kvgym.workloads.table import RequestTable
 
 ALL = pytest.mark.parametrize(

@@ -15,17 +15,17 @@ import pytest
 from flow_runs import arrivals, check, requests, run
 
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
+from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, InvalidDecisionError
 from kvgym.experiments.scenario import load_scenario
+from kvgym.kernels.random import next_uniform, seed_words
 from kvgym.metrics import compute_metrics
 from kvgym.policy import POLICIES, make_policy
 from kvgym.runner import simulate, system_info
-from kvgym.seeding import stream_seed
-from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.decision import Decision
-from kvgym.simulator.random import next_uniform, seed_words
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
+from kvgym.utils.seeding import stream_seed
 from kvgym.workloads.table import RequestTable
 
 ALL = pytest.mark.parametrize("policy", ["flow_control", "flow_control_classes", "a_min", "mc_longest"])

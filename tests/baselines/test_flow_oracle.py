@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
+from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import LivelockError
+from kvgym.kernels.random import next_uniform, seed_words
 from kvgym.policy import Decision, Policy, SystemInfo, make_policy
 from kvgym.runner import SimulationResult, simulate, system_info
-from kvgym.simulator.compiled import uncompiled
-from kvgym.simulator.random import next_uniform, seed_words
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System
 from kvgym.simulator.view import RequestColumns, SystemView

@@ -15,12 +15,12 @@ import pytest
 
 from kvgym.baselines.first_come import FCFS
 from kvgym.batch_time import UnitBatchTime
+from kvgym.compiling.kernel import uncompiled
+from kvgym.kernels.random import next_uniform, seed_words
 from kvgym.policy import PolicyInfo
 from kvgym.runner import SimulationResult, simulate
-from kvgym.seeding import stream_seed
-from kvgym.simulator.compiled import uncompiled
-from kvgym.simulator.random import next_uniform, seed_words
 from kvgym.simulator.system import System, Worker
+from kvgym.utils.seeding import stream_seed
 from kvgym.workloads.table import RequestTable
 
 UNIT = UnitBatchTime()

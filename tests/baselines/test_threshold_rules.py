@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedules import check
 
-from kvgym.baselines._thresholds import IN_FORCE
+from kvgym.baselines.thresholds.counting import IN_FORCE
 from kvgym.batch_time import AffineBatchTime, BatchTimeModel, UnitBatchTime
 from kvgym.errors import ConfigError
 from kvgym.policy import Policy, make_policy

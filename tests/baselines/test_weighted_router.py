@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvgym.baselines.weighted_router import WEIGHTS, Weighted, weighted_kernel
+from kvgym.baselines.routing.weighted import WEIGHTS, Weighted, weighted_kernel
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
+from kvgym.compiling.kernel import uncompiled
+from kvgym.compiling.records import records
 from kvgym.errors import ConfigError
 from kvgym.policy import policy_defaults
 from kvgym.routing import Router, RouterInfo, make_router
 from kvgym.runner import simulate
-from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.system import System, Worker
-from kvgym.simulator.tables import BUSY, PROBLEM, READY, REQUEST, WORKER, records
+from kvgym.simulator.tables import BUSY, PROBLEM, READY, REQUEST, WORKER
 from kvgym.simulator.view import ClusterView
 from kvgym.workloads.table import RequestTable
 

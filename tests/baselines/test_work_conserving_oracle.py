@@ -19,7 +19,7 @@ import pytest
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.policy import Decision, Policy, make_policy
 from kvgym.runner import SimulationResult, simulate, system_info
-from kvgym.simulator.following import Observer
+from kvgym.simulator.observer import Observer
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System, Worker
 from kvgym.simulator.view import RequestColumns, SystemView

@@ -16,7 +16,7 @@ from profiles import (
     write_profiles,
 )
 
-from kvgym.batch_time.calibration import (
+from kvgym.batch_time.calibration.calibrate import (
     HELD_OUT_MOST,
     _hold_out,
     _kept_tokens,
@@ -25,8 +25,8 @@ from kvgym.batch_time.calibration import (
     warnings,
     write_hardware,
 )
-from kvgym.batch_time.hardware import load_hardware
-from kvgym.batch_time.roofline import RooflineBatchTime
+from kvgym.batch_time.deployments.load import load_hardware
+from kvgym.batch_time.models.roofline import RooflineBatchTime
 from kvgym.errors import ConfigError
 
 

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvgym.batch_time import LOAD_FIELDS, hardware_names, load_hardware, make_batch_time
-from kvgym.simulator.tables import LOAD, records
+from kvgym.compiling.records import records
+from kvgym.simulator.tables import LOAD
 
 MODELS = {
     "unit": make_batch_time({"kind": "unit"}),

@@ -12,8 +12,8 @@ from kvgym.batch_time import (
     load_hardware,
     make_batch_time,
 )
-from kvgym.batch_time.described import completed, is_roofline, roofline_text
-from kvgym.batch_time.hardware import hardware_label
+from kvgym.batch_time.deployments.load import hardware_label
+from kvgym.batch_time.deployments.roofline_spec import completed, is_roofline, roofline_text
 from kvgym.errors import ConfigError, UnknownNameError
 
 GIB = 2**30

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvgym.batch_time.fitting import (
+from kvgym.batch_time.calibration.fitting import (
     DECODE_TERMS,
     PooledPrefill,
     fit_prefill,
@@ -13,10 +13,10 @@ from kvgym.batch_time.fitting import (
     isotonic,
     isotonic_surface,
 )
-from kvgym.batch_time.grids import batches, grid, resolution, thin
-from kvgym.batch_time.held_out import prefill_ms
-from kvgym.batch_time.interpolation import bilinear
-from kvgym.batch_time.tables import PrefillTable
+from kvgym.batch_time.calibration.grids import batches, grid, resolution, thin
+from kvgym.batch_time.hardware.held_out import prefill_ms
+from kvgym.batch_time.hardware.interpolation import bilinear
+from kvgym.batch_time.hardware.operator_tables import PrefillTable
 
 
 def test_isotonic_by_hand():

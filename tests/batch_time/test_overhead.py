@@ -3,8 +3,8 @@
 import pytest
 
 from kvgym.batch_time import load_hardware, make_batch_time
-from kvgym.batch_time.hardware import hardware_names
-from kvgym.batch_time.overhead import EngineOverhead
+from kvgym.batch_time.deployments.load import hardware_names
+from kvgym.batch_time.hardware.overhead import EngineOverhead
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.comparison import compare
 from kvgym.experiments.scenario import Scenario, load_scenario, scenario_names

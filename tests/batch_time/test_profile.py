@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvgym.batch_time import COMPOSITIONS, ProfileBatchTime, ProfileTables, make_batch_time
-from kvgym.batch_time.overhead import NONE, EngineOverhead
+from kvgym.batch_time.hardware.overhead import NONE, EngineOverhead
 from kvgym.errors import ConfigError
 
 TABLES = {

@@ -16,8 +16,8 @@ from profiles import (
     write_profiles,
 )
 
-from kvgym.batch_time.calibration import calibrate
-from kvgym.batch_time.profile_csv import read_profiles
+from kvgym.batch_time.calibration.calibrate import calibrate
+from kvgym.batch_time.calibration.profile_csv import read_profiles
 from kvgym.errors import ConfigError
 
 MEDIAN = "time_stats.{}.median"

@@ -4,8 +4,8 @@ import pytest
 import yaml
 from profiles import SHAPE
 
-from kvgym.batch_time.hardware import load_hardware
-from kvgym.batch_time.recipes import load_recipe, recipe_names
+from kvgym.batch_time.calibration.recipes import load_recipe, recipe_names
+from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import load_scenario
 

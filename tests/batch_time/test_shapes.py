@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kvgym.batch_time import GPU, GPUS, MODELS, ModelShape
-from kvgym.batch_time.shapes import require_plain
+from kvgym.batch_time.hardware.shapes import require_plain
 from kvgym.errors import ConfigError, UnknownNameError
 
 SMALL = {

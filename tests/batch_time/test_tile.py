@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvgym.batch_time import GPU, LOAD_FIELDS, ModelShape, TileBatchTime, make_batch_time
-from kvgym.batch_time.tile import tile_batch_time, weight_pairs
+from kvgym.batch_time.models.tile import tile_batch_time, weight_pairs
+from kvgym.compiling.records import records
 from kvgym.errors import ConfigError
-from kvgym.simulator.tables import LOAD, records
+from kvgym.simulator.tables import LOAD
 
 TOY_GPU = GPU(name="toy", peak_flops=1000.0, memory_bandwidth=100.0, memory=1e9)
 TOY_MODEL = ModelShape(name="toy", num_layers=2, hidden=8, num_heads=4, num_kv_heads=2, ffn=16, vocab=12)

@@ -3,9 +3,9 @@
 import yaml
 from profiles import SHAPE, read, write, write_profiles
 
-from kvgym.batch_time.hardware import hardware_names, load_hardware
+from kvgym.batch_time.deployments.load import hardware_names, load_hardware
 from kvgym.cli.console import markdown_table
-from kvgym.cli.list import listing
+from kvgym.cli.lists import listing
 
 RECIPE = {
     "description": "a small one",

@@ -71,7 +71,7 @@ def test_hardware_that_was_asked_for_names_the_search(kvgym, tmp_path):
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_limits_count_seeds_where_there_are_several(seeds):
-    from kvgym.cli.capacity import _limit, _table
+    from kvgym.cli.commands.capacity import _limit, _table
 
     capacity = SimpleNamespace(
         limits=(("tbt_p99<0.2", 1), ("backlog", seeds)), held=(2.0,) * seeds, label="fcfs", workers=None,

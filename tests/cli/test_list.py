@@ -5,10 +5,10 @@ import re
 import pytest
 import typer
 
-from kvgym.batch_time.hardware import load_hardware
+from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.cli import console
 from kvgym.cli.app import app
-from kvgym.cli.list import LISTS, details, option_rows
+from kvgym.cli.lists import LISTS, details, option_rows
 from kvgym.experiments.scenario import scenario_names
 from kvgym.policy import POLICIES, policy_defaults
 from kvgym.routing import ROUTERS
@@ -52,7 +52,7 @@ def test_every_option_has_a_meaning(cls):
 
 @pytest.mark.parametrize("what", [name for name in LISTS if name != "environments"])
 def test_all_entries_have_details(what):
-    from kvgym.cli.list import listing
+    from kvgym.cli.lists import listing
 
     first = next(iter(listing(what)[1]))
     assert details(what, first)[0][1] == (first, "")

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from kvgym.cli import console, progress
 from kvgym.cli.console import number
-from kvgym.simulator.slices import _ear
+from kvgym.simulator.progress import _ear
 
 
 def test_lines_say_what_is_done_and_how_long_it_takes(monkeypatch):

@@ -13,7 +13,7 @@ from kvgym.cli.manifest import MANIFEST
 from kvgym.errors import ConfigError
 from kvgym.execution.aside import call_aside
 from kvgym.experiments import journal
-from kvgym.files import alone_in
+from kvgym.utils.files import alone_in
 
 LARGE = ("-n", 10, "--kv-capacity", 30, "--no-progress")
 

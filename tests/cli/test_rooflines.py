@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kvgym.cli.scenario_options import ROOFLINE_OPTIONS
+from kvgym.cli.options.scenario import ROOFLINE_OPTIONS
 
 NOTE = "Qwen3-30B-A3B on 2 x L40S: roofline, not validated."
 

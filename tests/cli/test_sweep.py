@@ -87,7 +87,7 @@ def test_a_full_disk_ends_in_one_line(kvgym, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError("No space left on device (os error 28)")  # as libraries say it, without a number
 
-    monkeypatch.setattr("kvgym.frame.Frame.write_parquet", full)
+    monkeypatch.setattr("kvgym.utils.frame.Frame.write_parquet", full)
     result = kvgym(*small("--out", tmp_path / "x", "--no-report"))
     assert result[0] == 2
     assert "error: the results cannot be written: No space left" in result[2]

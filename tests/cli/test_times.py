@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgym.errors import ConfigError
-from kvgym.specs import parse_seconds
+from kvgym.utils.specs import parse_seconds
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 import yaml
 
-from kvgym.agents.config import load_training
-from kvgym.cli.train import train
+from kvgym.agents.runs.config import load_training
+from kvgym.cli.commands.train import train
 
 TINY = {
     "env": {"action": "knobs", "num_requests": 10, "queue_window": 2, "active_window": 2},
@@ -104,7 +104,7 @@ def test_interrupted_and_unwritable(kvgym, config, tmp_path, monkeypatch):
         def save(*_, error=error):
             raise error
 
-        monkeypatch.setattr("kvgym.agents.run.save_checkpoint", save)
+        monkeypatch.setattr("kvgym.agents.sb3.run.save_checkpoint", save)
         found, _, err = kvgym("train", config, "--out", "run" if code == 130 else "full", "--no-progress")
         assert found == code
         assert message in err

@@ -3,8 +3,8 @@
 import pytest
 
 from kvgym.batch_time import UnitBatchTime
-from kvgym.simulator import compiled
-from kvgym.simulator.compiled import Kernel
+from kvgym.compiling import kernel as compiled
+from kvgym.compiling.kernel import Kernel
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def one_kernel(monkeypatch, tmp_path):
     unit = UnitBatchTime.kernel
     monkeypatch.setattr(compiled, "cache_dir", lambda: tmp_path)
     monkeypatch.setattr(
-        "kvgym.warming.all_kernels", lambda: [Kernel(unit.function, unit.signature, "batch times")]
+        "kvgym.cli.warming.all_kernels", lambda: [Kernel(unit.function, unit.signature, "batch times")]
     )
 
 

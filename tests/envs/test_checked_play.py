@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from kvgym.simulator.debug import checked_environment
+from kvgym.compiling.checked_build import checked_environment
 
 STEPS, ENVS = 100_000, 100
 KINDS = ("admit_count", "tokens", "flags")
@@ -15,7 +15,7 @@ PLAY = f"""
 import json
 import numpy as np
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
-from kvgym.simulator.debug import CHECKED
+from kvgym.compiling.checked_build import CHECKED
 
 assert CHECKED
 rng, steps, ended = np.random.default_rng(7), 0, {{}}

@@ -9,7 +9,7 @@ import pytest
 
 import kvgym
 from kvgym.envs.agents import NotExpressibleError
-from kvgym.envs.demonstrations import Demonstrations, demonstrate
+from kvgym.envs.demonstrations.record import Demonstrations, demonstrate
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.drawing import at_load
 from kvgym.envs.scheduling.environment import ServingEnv

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvgym.envs.expressible import ALWAYS, EXACT, NEVER, SHORT, Expressible, expressible
+from kvgym.envs.demonstrations.expressible import ALWAYS, EXACT, NEVER, SHORT, Expressible, expressible
 from kvgym.errors import UnknownNameError
 from kvgym.policy import POLICIES
 

@@ -22,7 +22,7 @@ from kvgym.metrics import metric_names
 torch = pytest.importorskip("torch")
 sb3 = pytest.importorskip("stable_baselines3")
 contrib = pytest.importorskip("sb3_contrib")
-vec_env = pytest.importorskip("kvgym.agents.vec_env")
+vec_env = pytest.importorskip("kvgym.agents.sb3.vec_env")
 
 TINY = {"num_requests": 3, "horizon": 60.0}
 make = vec_env.make_sb3_env
@@ -176,7 +176,7 @@ def test_without_the_training_extra(missing):
         f"import sys; sys.modules[{missing!r}] = None\n"
         "import kvgym, kvgym.agents\n"
         "from kvgym.errors import ConfigError\n"
-        "try:\n    import kvgym.agents.vec_env\n"
+        "try:\n    import kvgym.agents.sb3.vec_env\n"
         "except ConfigError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

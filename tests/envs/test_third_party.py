@@ -140,7 +140,7 @@ PROJECT = {
 
         import kvgym
         import torch
-        from kvgym.agents.vec_env import make_sb3_env
+        from kvgym.agents.sb3.vec_env import make_sb3_env
         from kvgym.envs.agents import AgentPolicy
         from sb3_contrib import MaskablePPO
         from stable_baselines3 import PPO

@@ -6,7 +6,7 @@ from kvgym.errors import ConfigError
 from kvgym.experiments import effort
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.comparison import compare
-from kvgym.experiments.tuning import tune
+from kvgym.experiments.tuning.tune import tune
 
 SCENARIO = "a100-llama2-70b"
 

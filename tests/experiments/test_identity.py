@@ -157,8 +157,8 @@ print(*(name for name in sys.modules if name.startswith("kvgym.")))
 HARMLESS = (
     "kvgym.configs", "kvgym.errors", "kvgym.execution", "kvgym.experiments.changes", "kvgym.experiments.sweeping",
     "kvgym.experiments.defaults", "kvgym.experiments.identity", "kvgym.experiments.effort", "kvgym.experiments.naming",
-    "kvgym.experiments.value_ranges", "kvgym.files",
-    "kvgym.lazy", "kvgym.version",
+    "kvgym.experiments.value_ranges", "kvgym.utils.files",
+    "kvgym.utils.lazy", "kvgym.version",
 )  # fmt: skip
 
 

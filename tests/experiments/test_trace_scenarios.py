@@ -17,7 +17,7 @@ from kvgym.experiments.comparison import compare
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.experiments.sweeping.fields import set_fields
 from kvgym.experiments.sweeping.plan import load_plan
-from kvgym.experiments.tuning import tune
+from kvgym.experiments.tuning.tune import tune
 
 ROWS = "when,prompt_tokens,completion_tokens\n" + "".join(f"{k},{3 + k},2\n" for k in range(8))
 UNIT = {"summary": "slots", "batch_time": {"kind": "unit"}, "kv_capacity": 100}

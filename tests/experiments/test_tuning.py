@@ -9,13 +9,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kvgym.cli.tune import parse_grid
-from kvgym.cli.tune import tune as tune_command
+from kvgym.cli.commands.tune import parse_grid
+from kvgym.cli.commands.tune import tune as tune_command
 from kvgym.errors import ConfigError, KVGymError
-from kvgym.experiments import tuning
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.scenario import Scenario
-from kvgym.experiments.tuning import SEARCH_SPACES, plan_search, tune
+from kvgym.experiments.tuning import tune as tuning
+from kvgym.experiments.tuning.tune import SEARCH_SPACES, plan_search, tune
 from kvgym.policy import POLICIES, make_policy, policy_defaults
 
 
@@ -188,7 +188,9 @@ def test_every_policy_has_a_search_space(name):
         assert name not in SEARCH_SPACES
         assert plan_search(name).space == {}
         return
-    assert name in SEARCH_SPACES, f"kvgym/experiments/search_space.py: say which values of {name} are tried"
+    assert name in SEARCH_SPACES, (
+        f"kvgym/experiments/tuning/search_space.py: say which values of {name} are tried"
+    )
     space = SEARCH_SPACES[name]
     assert set(space) <= set(policy_defaults(POLICIES[name]))
     plan = plan_search(name)

@@ -64,7 +64,7 @@ def value_at(values, moment):
 
 
 def test_two_requests_by_hand(tmp_path):
-    # As in tests/simulator/test_following.py: request 1 comes at 0.5, is admitted at 1 and evicted from 2 to 3.
+    # As in tests/simulator/test_observer.py: request 1 comes at 0.5, is admitted at 1 and evicted from 2 to 3.
     table = RequestTable.from_columns(arrival_time=[0, 0.5], prompt_len=[3, 3], output_len=[3, 2])
     _, events = trace(tmp_path / "run.json", System(kv_capacity=9, batch_time=UNIT), table, "fcfs")
     assert slices(events) == {

@@ -10,7 +10,7 @@ from kvgym import compute_metrics, load_scenario, make_batch_time, simulate
 from kvgym.experiments.comparison import compare
 from kvgym.export.vllm_bench import NAMES, Setup, details, summary, write_comparison
 from kvgym.metrics import LATENCIES, SCALARS, metric_names
-from kvgym.simulator.following import Observer
+from kvgym.simulator.observer import Observer
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import make_workload

@@ -11,14 +11,14 @@ import time
 
 import pytest
 
-from kvgym.batch_time.unit import UnitBatchTime
+from kvgym.batch_time.models.unit import UnitBatchTime
 from kvgym.cli import app
+from kvgym.compiling import cache as code_cache
 from kvgym.errors import ConfigError
-from kvgym.files import alone_in
 from kvgym.runner import simulate
-from kvgym.simulator import code_cache
-from kvgym.simulator.slices import listening
+from kvgym.simulator.progress import listening
 from kvgym.simulator.system import System
+from kvgym.utils.files import alone_in
 from kvgym.workloads.table import RequestTable
 
 SMALL = (
@@ -134,7 +134,7 @@ def test_terminals_that_are_narrow_or_dumb_or_know_ascii_only(tmp_path):
 
 
 def test_nothing_but_the_working_folder_can_be_written(tmp_path):
-    code = "from kvgym.simulator.code_cache import cache_dir; print(cache_dir())"
+    code = "from kvgym.compiling.cache import cache_dir; print(cache_dir())"
     blocked = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "KVGYM_CACHE_DIR"), "/dev/null/none")
     names = ("TMPDIR", "TEMP", "TMP")
     env = {name: value for name, value in os.environ.items() if name not in blocked | dict.fromkeys(names)}

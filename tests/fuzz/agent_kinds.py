@@ -19,8 +19,8 @@ ENV = {"workload": SMALL["workload"], "kv_capacity": 400, "queue_window": 2, "ac
 
 
 def network_seeds() -> list[Any]:
-    from kvgym.agents.header import Header
-    from kvgym.agents.numpy_model import FORMAT, VERSION
+    from kvgym.agents.trained.header import Header
+    from kvgym.agents.trained.numpy_model import FORMAT, VERSION
     from kvgym.envs.scheduling.config import EnvConfig
     from kvgym.envs.scheduling.observations import active_features, observation_size, queue_features
 
@@ -160,9 +160,9 @@ def as_csv(rows: Any) -> str:
 
 def play_run(content: Any, folder: Path) -> None:
     """Show the curve of a folder, and read what a resume does before it trains."""
-    from kvgym.agents.checkpoints import latest_checkpoint, read_part
     from kvgym.agents.comparing.curves import curve_table, read_curve
-    from kvgym.agents.folder import note_resume
+    from kvgym.agents.runs.checkpoints import latest_checkpoint, read_part
+    from kvgym.agents.runs.folder import note_resume
 
     content = content if isinstance(content, dict) else {"config": content}
     step = folder / "checkpoints" / "step-000000001000"

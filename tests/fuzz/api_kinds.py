@@ -48,7 +48,7 @@ def spec_seeds() -> list[Any]:
 
 
 def play_spec(content: Any, folder: Path) -> None:
-    from kvgym.batch_time.hardware import load_hardware
+    from kvgym.batch_time.deployments.load import load_hardware
     from kvgym.experiments.capacity.targets import parse_targets
     from kvgym.policy import make_policy
     from kvgym.routing import make_router

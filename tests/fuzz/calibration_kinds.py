@@ -13,7 +13,7 @@ import profiles
 import yaml
 
 from fuzz.kinds import Kind, raw, refuse, written
-from kvgym.reading import shipped_texts
+from kvgym.utils.reading import shipped_texts
 
 FILES = ("linear", "attention", "all_reduce")
 
@@ -39,7 +39,7 @@ def profile_seeds() -> list[Any]:
 
 def play_profile(content: Any, folder: Path) -> None:
     """Read profiles of which one file is another; the fit that follows sees arrays that were checked."""
-    from kvgym.batch_time.profile_csv import read_profiles
+    from kvgym.batch_time.calibration.profile_csv import read_profiles
 
     content = content if isinstance(content, dict) else {}
     name = str(content.get("file"))
@@ -76,8 +76,8 @@ def recipe_seeds() -> list[Any]:
 
 def play_recipe(content: Any, folder: Path) -> None:
     """Read a recipe, and what follows from it alone."""
-    from kvgym.batch_time.ideal import IdealTimes
-    from kvgym.batch_time.recipes import load_recipe
+    from kvgym.batch_time.calibration.recipes import load_recipe
+    from kvgym.batch_time.models.ideal import IdealTimes
 
     recipe = load_recipe(written(folder, "recipe.yaml", content))
     tokens, origin = recipe.capacity()

@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from fuzz.kinds import Kind, raw, refuse, written
-from kvgym.reading import shipped_texts
+from kvgym.utils.reading import shipped_texts
 
 SMALL = {
     "summary": "small",
@@ -108,7 +108,7 @@ def training_seeds() -> list[Any]:
 
 
 def play_training(content: Any, folder: Path) -> None:
-    from kvgym.agents.config import load_training
+    from kvgym.agents.runs.config import load_training
 
     config = load_training(written(folder, "training.yaml", content))
     least = 0 if config.LENGTH == "generations" else 1  # without any the start is evaluated
@@ -131,7 +131,7 @@ def hardware_seeds() -> list[Any]:
 
 
 def play_hardware(content: Any, folder: Path) -> None:
-    from kvgym.batch_time.hardware import load_hardware
+    from kvgym.batch_time.deployments.load import load_hardware
 
     hardware = load_hardware(written(folder, "hardware.yaml", content))
     model = hardware.batch_time()

@@ -14,7 +14,7 @@ from numba import types
 
 from fuzz.command_kinds import working_in
 from fuzz.kinds import Kind, raw, refuse
-from kvgym.simulator.compiled import Kernel
+from kvgym.compiling.kernel import Kernel
 
 OWN = ("runs.csv", "summary.json", "config.json", "report.html", "sub/requests.csv")
 """Files that the command writes."""
@@ -51,7 +51,7 @@ def play_folder(content: Any, folder: Path) -> None:
     from kvgym.cli import result_folder
     from kvgym.cli.manifest import MANIFEST
     from kvgym.experiments.result_files import write_json
-    from kvgym.files import write_text
+    from kvgym.utils.files import write_text
 
     content = content if isinstance(content, dict) else {}
     folder = Path(tempfile.mkdtemp(dir=folder))

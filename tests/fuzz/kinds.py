@@ -58,7 +58,7 @@ class Kind:
         self.play(revive(tree), folder)
 
 
-MODULES = ("file", "calibration", "result", "agent", "learner", "api", "state", "command", "folder")
+MODULES = ("file", "calibration", "result", "agent", "learner", "api", "state", "command", "folder", "user")
 """Where the kinds are."""
 
 _SEEDS: dict[str, list[Any]] = {}

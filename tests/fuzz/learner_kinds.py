@@ -26,8 +26,8 @@ SETTINGS = {"ppo": TINY, "dqn": DQN}
 
 
 def _fresh(settings: Any) -> Any:
-    from kvgym.agents.algorithms import make_environments, make_model, wrap
-    from kvgym.agents.config import make_training
+    from kvgym.agents.runs.config import make_training
+    from kvgym.agents.sb3.algorithms import make_environments, make_model, wrap
 
     config = make_training(settings)
     return make_model(config, wrap(config, make_environments(config, 0)))
@@ -36,7 +36,7 @@ def _fresh(settings: Any) -> Any:
 @functools.cache
 def learner(name: str) -> tuple[Any, bytes]:
     """Return a learner that has learned a little, and the file of its checkpoint."""
-    from kvgym.agents.learner_state import save_learner
+    from kvgym.agents.sb3.learner_state import save_learner
 
     model = _fresh(SETTINGS[name])
     model.learn(24)
@@ -89,7 +89,7 @@ def play_learner(content: Any, folder: Path) -> None:
     """Go on from a checkpoint."""
     import torch
 
-    from kvgym.agents.learner_state import load_learner
+    from kvgym.agents.sb3.learner_state import load_learner
 
     content = content if isinstance(content, dict) else {}
     name = str(content.get("learner"))
@@ -165,7 +165,7 @@ def learning_seeds() -> list[Any]:
 
 def play_learning(content: Any, folder: Path) -> None:
     """Train a little with odd settings: they are refused, or they train."""
-    from kvgym.agents.config import TrainConfig, load_training
+    from kvgym.agents.runs.config import TrainConfig, load_training
 
     path = written(folder, "training.yaml", content)
     config = load_training(path)

@@ -12,7 +12,7 @@ import yaml
 from script_folders import importing_from
 
 from fuzz.kinds import Kind, raw, refuse, written
-from kvgym.reading import shipped_texts
+from kvgym.utils.reading import shipped_texts
 
 
 def journal_seeds() -> list[Any]:

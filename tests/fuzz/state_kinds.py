@@ -114,8 +114,8 @@ def play_state(content: Any, folder: Path) -> None:
         refuse(True, "damaged memory")
     else:
         given = rebuilt(tree, state)
-    _check(given, state)
     env.set_state(given)
+    _check(given, state)
     try:
         env.step(np.zeros(2, int) if name == "vector" else 0)
     except gym.error.ResetNeeded as error:  # what a state that has ended says

@@ -2,8 +2,8 @@
 
 import re
 
-from kvgym.frame import Frame
 from kvgym.report import write_sweep_report
+from kvgym.utils.frame import Frame
 
 from .conftest import HOSTILE
 

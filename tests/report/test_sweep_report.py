@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.statistics import mean_interval
-from kvgym.frame import Frame
 from kvgym.metrics import metric_names
 from kvgym.report import write_sweep_report
-from kvgym.report.sweep_fronts import front_of, pareto_front
-from kvgym.report.sweep_maps import heat_maps
-from kvgym.report.sweep_plots import curves
-from kvgym.report.sweep_runs import SweepRuns, wants_log
-from kvgym.report.sweep_slices import MAX_PANELS, cut, numeric_pairs
+from kvgym.report.sweep.fronts import front_of, pareto_front
+from kvgym.report.sweep.maps import heat_maps
+from kvgym.report.sweep.plots import curves
+from kvgym.report.sweep.runs import SweepRuns, wants_log
+from kvgym.report.sweep.slices import MAX_PANELS, cut, numeric_pairs
+from kvgym.utils.frame import Frame
 
 from .test_html import Page
 from .test_page import data_of, pictures_of

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kvgym.experiments.comparison import compare
-from kvgym.frame import Frame
 from kvgym.metrics import metric_names
 from kvgym.report import write_report, write_sweep_report
+from kvgym.utils.frame import Frame
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "check_report.py"
 

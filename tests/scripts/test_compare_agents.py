@@ -11,10 +11,10 @@ from evolution_runs import TINY
 from kvgym.agents.comparing.bench import Outcome
 from kvgym.agents.comparing.store import Store
 from kvgym.agents.comparing.studies import TASKS
-from kvgym.agents.config import load_training, make_training
 from kvgym.agents.evolution.training import train as evolve
 from kvgym.agents.library import load_model
-from kvgym.agents.training import train
+from kvgym.agents.runs.config import load_training, make_training
+from kvgym.agents.sb3.training import train
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 

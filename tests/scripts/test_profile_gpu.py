@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kvgym.batch_time.hardware import load_hardware
+from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.cli.app import app
 
 pytest.importorskip("torch")

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvgym.batch_time import UnitBatchTime
+from kvgym.compiling.kernel import uncompiled
 from kvgym.simulator.apply_decision import (
     activate,
     apply_evictions,
@@ -21,7 +22,6 @@ from kvgym.simulator.apply_decision import (
     release,
 )
 from kvgym.simulator.boundary import Run
-from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.loop import Tables, first_worker
 from kvgym.simulator.queue import queue_insert
 from kvgym.simulator.simulation import Simulation

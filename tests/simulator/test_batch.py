@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvgym import RequestTable, System, make_batch_time
+from kvgym.compiling.kernel import uncompiled
 from kvgym.simulator.batch import (
     clear_load,
     measure_load,
@@ -17,7 +18,6 @@ from kvgym.simulator.batch import (
     take_blocks,
     write_log,
 )
-from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.gaps import count_gap
 from kvgym.simulator.loop import Tables, first_worker
 from kvgym.simulator.simulation import Simulation

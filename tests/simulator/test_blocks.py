@@ -11,11 +11,11 @@ from runs_by_hand import Make, finish, log_of, rows, run
 
 from kvgym import RequestTable, System, compute_metrics, simulate
 from kvgym.batch_time import UnitBatchTime
+from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, InvalidDecisionError, WorkloadError
 from kvgym.metrics import worker_metrics
 from kvgym.policy import Decision
 from kvgym.simulator.blocks import whole_blocks as compiled_whole_blocks
-from kvgym.simulator.compiled import uncompiled
 from kvgym.simulator.system import Worker
 
 UNIT = UnitBatchTime()

@@ -152,7 +152,7 @@ class Invalid(BatchTimeModel):
 @pytest.mark.parametrize("duration", [math.nan, -1.0, math.inf])
 def test_invalid_durations_are_refused(make: Make, duration: float) -> None:
     simulation = make([(0, 6, 3)], time=Invalid(duration))
-    with pytest.raises(KVGymError, match=r"duration.*'prefill_tokens': 6"):
+    with pytest.raises(KVGymError, match=r"gives a batch .* s; expected 0 … 1e12 .*prefill_tokens = 6"):
         simulation.step(Decision(admit=[0]))
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvgym.simulator.compiled import uncompiled
+from kvgym.compiling.kernel import uncompiled
 from kvgym.simulator.gaps import SPARSE_HEADER, count_gap, fine_bin, gap_bin, sparse_length, used_bins
 from kvgym.simulator.tables import GAP_BINS, GAP_MIN_EXPONENT, GAP_OCTAVES
 

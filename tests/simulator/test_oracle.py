@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
+from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import LivelockError
+from kvgym.kernels.random import next_uniform, seed_words
 from kvgym.policy import make_policy
 from kvgym.runner import simulate, system_info
-from kvgym.seeding import stream_seed
-from kvgym.simulator.compiled import uncompiled
-from kvgym.simulator.random import next_uniform, seed_words
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.simulator.textbook import RULES, Plan, run_textbook
+from kvgym.utils.seeding import stream_seed
 from kvgym.workloads.table import RequestTable
 
 TIMES = {

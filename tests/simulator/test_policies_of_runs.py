@@ -9,7 +9,7 @@ from kvgym.errors import ConfigError, KVGymError
 from kvgym.policy import Policy, PolicyInfo
 from kvgym.routing import make_router
 from kvgym.runner import prepare_run, result_of, system_info
-from kvgym.simulator.cluster_simulation import ClusterSimulation
+from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.simulation import Simulation
 
 SYSTEM, TABLE = System(40, UNIT), workload(2, n=30, rate=2.0)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvgym.simulator.compiled import uncompiled
+from kvgym.compiling.kernel import uncompiled
+from kvgym.compiling.records import records
 from kvgym.simulator.queue import queue_insert, queue_return
 from kvgym.simulator.tables import (
     ACTIVE,
@@ -20,7 +21,6 @@ from kvgym.simulator.tables import (
     UNKNOWN,
     WAITING,
     WORKER,
-    records,
 )
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from runs_by_hand import Make, run
 
+from kvgym.compiling.kernel import uncompiled
 from kvgym.kernels import UNKNOWN, drop_full_plan, follow_slots, ranked_keep
 from kvgym.policy import Decision
-from kvgym.simulator.compiled import uncompiled
-from kvgym.simulator.rule import RuleDecision
+from kvgym.simulator.policy_interface import RuleDecision
 
 
 def test_values_follow_their_requests(make: Make) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kvgym.batch_time import GPU, ModelShape, TileBatchTime
-from kvgym.batch_time.tile import tile_batch_time
+from kvgym.batch_time.models.tile import tile_batch_time
 from kvgym.errors import ConfigError
 from kvgym.theory.tile_capacity import (
     cycle_length,

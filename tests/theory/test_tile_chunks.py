@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvgym.batch_time import GPU, ModelShape, TileBatchTime
-from kvgym.batch_time.tile import tile_batch_time
+from kvgym.batch_time.models.tile import tile_batch_time
 from kvgym.errors import ConfigError
 from kvgym.theory.tile_capacity import request_time
 from kvgym.theory.tile_chunks import (

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from kvgym.batch_time import AffineBatchTime, load_hardware
-from kvgym.batch_time.hardware import hardware_names
-from kvgym.batch_time.overhead import EngineOverhead
+from kvgym.batch_time.deployments.load import hardware_names
+from kvgym.batch_time.hardware.overhead import EngineOverhead
 from kvgym.validation import engines
 from kvgym.validation.published import BATCHES, CPU_TIMES, Deployment, MeasuredBatch
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvgym.batch_time import RooflineBatchTime
-from kvgym.batch_time.hardware import load_calibrated
+from kvgym.batch_time.deployments.load import load_calibrated
 from kvgym.validation.engines import REFERENCE, token_errors, token_times
 from kvgym.validation.rooflines import (
     TABLES,

@@ -16,8 +16,8 @@ from kvgym.envs.rendering.performing import Performance, perform
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.errors import ConfigError
-from kvgym.files import whole_file
 from kvgym.policy import Policy
+from kvgym.utils.files import whole_file
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from kvgym.envs.recordable import Recording
 from kvgym.envs.rendering.canvas import Canvas
 from kvgym.envs.rendering.scene import require_libraries
 from kvgym.errors import ConfigError
-from kvgym.files import whole_file
+from kvgym.utils.files import whole_file
 
 LAST_FRAME = 2.0
 """Seconds for which an animation shows the end."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kvgym.envs.rendering.scene import Floats, Integers, memory_bar
 from kvgym.envs.routing.features import INCOMING, LOADS
 from kvgym.envs.routing.observer import Observer
-from kvgym.simulator.cluster_simulation import ClusterSimulation
+from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.tables import UNKNOWN
 
 ROLES = ("mixed", "prefill", "decode")

@@ -16,7 +16,7 @@ from kvgym.envs.rendering.history import History
 from kvgym.envs.rendering.routing import RoutingCourse, RoutingScene
 from kvgym.envs.rendering.routing_frame import draw_moment
 from kvgym.envs.rendering.scene import require_libraries
-from kvgym.simulator.cluster_simulation import ClusterSimulation
+from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.tables import FINISHED
 
 

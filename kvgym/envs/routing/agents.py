@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.arguments import explained
 from kvgym.envs.agents import Predictor, content_of
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
@@ -21,8 +20,9 @@ from kvgym.envs.routing.players import router_player
 from kvgym.errors import ConfigError, shown
 from kvgym.routing import Router, RouterInfo
 from kvgym.runner import SimulationResult
-from kvgym.simulator.cluster_simulation import ClusterSimulation
+from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
+from kvgym.utils.arguments import explained
 
 
 @explained

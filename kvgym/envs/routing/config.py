@@ -14,8 +14,8 @@ from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, WorkerGroup
 from kvgym.policy import CompiledPolicy, make_policy
-from kvgym.reading import Description
 from kvgym.simulator.system import System
+from kvgym.utils.reading import Description
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload
 

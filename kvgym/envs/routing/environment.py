@@ -11,7 +11,6 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from kvgym.checks import check_array, check_one_of, check_parts, check_seed
 from kvgym.envs.closing import Closed, not_running, step_limit
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.recordable import RANDOM, Act, Recordable
@@ -28,9 +27,10 @@ from kvgym.metrics import compute_metrics, metric_names
 from kvgym.policy import CompiledPolicy
 from kvgym.routing import DEFAULT_ROUTER, ROUTERS, make_router
 from kvgym.runner import SimulationResult, check_needs, known_to, result_of, system_info
-from kvgym.simulator.cluster_simulation import ClusterSimulation
+from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
-from kvgym.user_code import calling
+from kvgym.utils.checks import check_array, check_one_of, check_parts, check_seed
+from kvgym.utils.user_code import calling
 
 _FLAGS: dict[str, Any] = {
     "_over": bool,

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
+from kvgym.compiling.kernel import jit_inline, kernel
+from kvgym.compiling.pointers import view_at
 from kvgym.envs.scheduling.tables import REWARD_TERMS
-from kvgym.simulator.addresses import view_at
-from kvgym.simulator.compiled import jit_inline, kernel
 from kvgym.simulator.tables import (
     FINISHED,
     PROBLEM,

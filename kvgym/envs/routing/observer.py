@@ -8,6 +8,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from kvgym.compiling.checked_build import check, guarded, watched
+from kvgym.compiling.kernel import uncompiled
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.features import (
     LOADS,
@@ -18,9 +20,7 @@ from kvgym.envs.routing.features import (
     look,
     observation_size,
 )
-from kvgym.simulator.cluster_simulation import ClusterSimulation
-from kvgym.simulator.compiled import uncompiled
-from kvgym.simulator.debug import check, guarded, watched
+from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
 
 

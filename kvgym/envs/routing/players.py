@@ -9,10 +9,10 @@ import numpy as np
 from kvgym.envs.recordable import Act
 from kvgym.errors import ConfigError, shown
 from kvgym.routing import Router, make_router
-from kvgym.seeding import stream_seed
 from kvgym.simulator.system import System
 from kvgym.simulator.view import ClusterView
-from kvgym.user_code import calling
+from kvgym.utils.seeding import stream_seed
+from kvgym.utils.user_code import calling
 
 
 class Routed(Protocol):

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from kvgym.arguments import explained
-from kvgym.checks import real_number, whole_number
+from kvgym.compiling.kernel import Kernel, kernel
 from kvgym.envs.scheduling.opening import WHERE
 from kvgym.envs.scheduling.revealed import FEATURES
 from kvgym.envs.scheduling.tables import MOST_COMPONENTS, REWARD_TERMS
 from kvgym.errors import ConfigError, shown, some
-from kvgym.registry import Registry, load_plugins
-from kvgym.simulator.compiled import Kernel, kernel
+from kvgym.utils.arguments import explained
+from kvgym.utils.checks import real_number, whole_number
+from kvgym.utils.registry import Registry, load_plugins
 
 TERM_SIGNATURE = types.float64(WHERE, types.float64, types.float64[::1])
 PART_SIGNATURE = types.void(WHERE, types.float32[::1])

@@ -11,6 +11,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kvgym.compiling.checked_build import guarded
+from kvgym.compiling.kernel import Kernel, uncompiled
+from kvgym.compiling.pointers import function_handle
 from kvgym.envs.scheduling.actions.catalogue import ACTIONS, action_kind
 from kvgym.envs.scheduling.actions.kind import (
     APPLY_SIGNATURE,
@@ -45,12 +48,9 @@ from kvgym.envs.scheduling.tables import (
 from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.policy import NEEDS
-from kvgym.reading import Description
-from kvgym.simulator.addresses import function_handle
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, BatchTimeModel, params_of
-from kvgym.simulator.compiled import Kernel, uncompiled
-from kvgym.simulator.debug import guarded
 from kvgym.simulator.system import System
+from kvgym.utils.reading import Description
 from kvgym.workloads.workload import Workload, describe_workload
 
 ORDERS = {

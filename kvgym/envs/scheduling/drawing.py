@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.checks import check_seed
 from kvgym.errors import ConfigError, shown
-from kvgym.seeding import stream
+from kvgym.utils.checks import check_seed
+from kvgym.utils.seeding import stream
 from kvgym.workloads.table import RequestTable
 
 

@@ -8,7 +8,6 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.checks import check_one_of, check_seed
 from kvgym.envs.closing import not_running, step_limit
 from kvgym.envs.rebuilt import Rebuilt
 from kvgym.envs.recordable import RANDOM, Act, Recordable
@@ -30,6 +29,7 @@ from kvgym.errors import UnknownNameError
 from kvgym.metrics import compute_metrics, metric_names
 from kvgym.runner import SimulationResult
 from kvgym.simulator.view import SystemView
+from kvgym.utils.checks import check_one_of, check_seed
 
 
 def greedy_action(config: EnvConfig, mask: NDArray[np.bool_]) -> Any:

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.compiling.kernel import Kernel
+from kvgym.compiling.records import as_records
 from kvgym.envs.scheduling.episodes import Episodes
 from kvgym.envs.scheduling.memory import Block
-from kvgym.simulator.compiled import Kernel
-from kvgym.simulator.tables import UNKNOWN, as_records
+from kvgym.simulator.tables import UNKNOWN
 
 
 class EpisodeTables:

@@ -17,7 +17,9 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.checks import check_array, whole_number
+from kvgym.compiling.checked_build import check, watched
+from kvgym.compiling.kernel import uncompiled
+from kvgym.compiling.pointers import runs_compiled
 from kvgym.envs.closing import Closed
 from kvgym.envs.scheduling.actions.reading import outside
 from kvgym.envs.scheduling.config import EnvConfig, use_action_bounds, use_batch_time
@@ -34,14 +36,12 @@ from kvgym.experiments.effort import check_free
 from kvgym.metrics import compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.runner import SimulationResult, check_needs, copy_of, final_records, simulate
-from kvgym.simulator.addresses import runs_compiled
 from kvgym.simulator.batch_time import duration_error
-from kvgym.simulator.compiled import uncompiled
-from kvgym.simulator.debug import check, watched
 from kvgym.simulator.gaps import SPARSE_HEADER, sparse_length, used_bins
 from kvgym.simulator.system import System
 from kvgym.simulator.tables import FINISHED, UNKNOWN
 from kvgym.simulator.view import SystemView
+from kvgym.utils.checks import check_array, whole_number
 from kvgym.workloads.layout import words
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload

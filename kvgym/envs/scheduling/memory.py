@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.compiling.checked_build import CANARY, CHECKED, GAP, damage, guarded
 from kvgym.envs.scheduling.tables import EPISODE, SEEN
-from kvgym.simulator.debug import CANARY, CHECKED, GAP, damage, guarded
-from kvgym.simulator.rule import MEMORY_DTYPES, RuleMemory
+from kvgym.simulator.policy_interface import MEMORY_DTYPES, RuleMemory
 from kvgym.simulator.tables import (
     DECISION,
     ITERATION,

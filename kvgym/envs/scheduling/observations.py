@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from kvgym.compiling.kernel import jit_inline
 from kvgym.envs.scheduling.actions.composing import room_left
 from kvgym.envs.scheduling.components import chosen_parts
 from kvgym.envs.scheduling.revealed import (
@@ -28,10 +29,9 @@ from kvgym.envs.scheduling.revealed import (
 )
 from kvgym.envs.scheduling.tables import MARKED, PROFILE_BINS
 from kvgym.envs.scheduling.window import Env
+from kvgym.kernels.future_memory import first_use
 from kvgym.simulator.batch import clear_load
 from kvgym.simulator.blocks import allocated
-from kvgym.simulator.compiled import jit_inline
-from kvgym.simulator.lookahead import first_use
 from kvgym.simulator.tables import UNKNOWN
 
 SYSTEM_FEATURES: tuple[tuple[str, str], ...] = (

@@ -10,15 +10,15 @@ from typing import Any
 
 from numba import types
 
+from kvgym.compiling.kernel import jit_expand, jit_inline
+from kvgym.compiling.pointers import fetch, function_at, view_at
 from kvgym.envs.scheduling.memory import LINE, NUM_TABLES
 from kvgym.envs.scheduling.tables import EPISODE, SEEN, SETTINGS
 from kvgym.envs.scheduling.window import Env
-from kvgym.simulator.addresses import fetch, function_at, view_at
 from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
 from kvgym.simulator.boundary import Run
-from kvgym.simulator.compiled import jit_expand, jit_inline
 from kvgym.simulator.gaps import fine_bin, sparse_home
-from kvgym.simulator.rule import RuleMemory, RuleView, view_of
+from kvgym.simulator.policy_interface import RuleMemory, RuleView, view_of
 from kvgym.simulator.tables import (
     DECISION,
     ITERATION,

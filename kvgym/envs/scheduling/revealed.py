@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.envs.scheduling.tables import MOST_CLASSES
 from kvgym.envs.scheduling.window import Env
-from kvgym.simulator.compiled import jit, jit_inline
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.workloads.classes import ClassStatistics
 

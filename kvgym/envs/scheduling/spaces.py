@@ -8,7 +8,6 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained
 from kvgym.envs.scheduling.components import chosen_parts
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import (
@@ -20,6 +19,7 @@ from kvgym.envs.scheduling.observations import (
     usual_size,
 )
 from kvgym.envs.scheduling.revealed import class_features, moment_features
+from kvgym.utils.arguments import explained
 
 
 @explained

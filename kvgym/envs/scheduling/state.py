@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.checks import check_parts, whole_number
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.reward_reference import ReferenceRewards
 from kvgym.errors import ConfigError, shown
+from kvgym.utils.checks import check_parts, whole_number
 from kvgym.workloads.table import RequestTable
 
 

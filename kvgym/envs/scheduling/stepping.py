@@ -10,6 +10,8 @@ from typing import Any
 
 from numba import types
 
+from kvgym.compiling.kernel import jit, jit_inline, kernel
+from kvgym.compiling.pointers import function_at, view_at
 from kvgym.envs.scheduling.actions.composing import settle, something_to_decide, start_decision
 from kvgym.envs.scheduling.actions.kind import (
     APPLY_SIGNATURE,
@@ -31,9 +33,7 @@ from kvgym.envs.scheduling.opening import (
     open_view,
 )
 from kvgym.envs.scheduling.window import Env, window_update
-from kvgym.simulator.addresses import function_at, view_at
 from kvgym.simulator.boundary import next_boundary
-from kvgym.simulator.compiled import jit, jit_inline, kernel
 from kvgym.simulator.engine import carry_out, clear_decision
 from kvgym.simulator.tables import DECIDE, DONE, HORIZON, OK, STALLED
 

@@ -11,7 +11,6 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from kvgym.checks import as_array, check_parts, check_seed, whole_number
 from kvgym.envs.closing import not_running
 from kvgym.envs.rebuilt import take_own
 from kvgym.envs.scheduling import spaces
@@ -22,6 +21,7 @@ from kvgym.envs.scheduling.episodes import START, STEP, TERMINATED, TRUNCATED, E
 from kvgym.envs.scheduling.state import EnvState, SavedState
 from kvgym.errors import ConfigError, shown
 from kvgym.metrics import metric_names
+from kvgym.utils.checks import as_array, check_parts, check_seed, whole_number
 
 OWN = ("_generators", "action_space", "spec")
 """Attributes that copies have, beside what they are made with and their states."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.envs.scheduling.tables import (
     ORDER_ATTAINED,
     ORDER_PREDICTED,
@@ -20,9 +21,8 @@ from kvgym.envs.scheduling.tables import (
     ORDER_RANK,
     ORDER_VOLUME,
 )
+from kvgym.kernels.heap import heap_pop, heap_push, heap_remove, key_request, request_key
 from kvgym.simulator.boundary import Run
-from kvgym.simulator.compiled import jit, jit_inline
-from kvgym.simulator.heap import heap_pop, heap_push, heap_remove, key_request, request_key
 from kvgym.simulator.tables import UNKNOWN
 
 MOST_VOLUME = 2**31 - 1

@@ -19,7 +19,6 @@ from kvgym.errors import ConfigError, shown
 from kvgym.experiments.capacity.loads import Load
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.runs import Played, Run
-from kvgym.hyperparameters import all_hyperparameters
 from kvgym.policy import Policy
 from kvgym.runner import SimulationResult
 from kvgym.simulator.system import System
@@ -31,6 +30,7 @@ from kvgym.theory.stability import (
     service_rate,
     typical_batch_time,
 )
+from kvgym.utils.hyperparameters import all_hyperparameters
 from kvgym.workloads.table import RequestTable
 
 SOUND = ("saturated", "mean")

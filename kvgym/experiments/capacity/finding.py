@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from kvgym.arguments import explained
-from kvgym.checks import check_seeds
 from kvgym.errors import ConfigError
 from kvgym.experiments.capacity.contenders import Contender, find_policies, pair
 from kvgym.experiments.capacity.loads import Load
@@ -23,6 +21,8 @@ from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.policy import Policy
 from kvgym.routing import Router
+from kvgym.utils.arguments import explained
+from kvgym.utils.checks import check_seeds
 
 TOLERANCE = 0.02
 """Share of the rate by which the ends of a final bracket may differ."""

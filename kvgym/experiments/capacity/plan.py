@@ -13,8 +13,8 @@ from kvgym.experiments.capacity.targets import Target
 from kvgym.experiments.capacity.windows import Profile, WindowPlan
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
 from kvgym.experiments.scenario import Scenario
-from kvgym.frame import Frame
 from kvgym.theory.stability import provision
+from kvgym.utils.frame import Frame
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained
-from kvgym.batch_time.described import completed
-from kvgym.batch_time.hardware import load_hardware
-from kvgym.checks import real_number
+from kvgym.batch_time.deployments.load import load_hardware
+from kvgym.batch_time.deployments.roofline_spec import completed
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.capacity.contenders import Contender, find_policies
 from kvgym.experiments.capacity.estimates import (
@@ -43,6 +41,8 @@ from kvgym.policy import Policy
 from kvgym.routing import Router, make_router
 from kvgym.theory.stability import provision as workers_for
 from kvgym.theory.stability import service_rate
+from kvgym.utils.arguments import explained
+from kvgym.utils.checks import real_number
 
 MOST_WORKERS = 256
 """More are not tried unless asked for."""

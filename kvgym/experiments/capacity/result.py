@@ -17,7 +17,7 @@ from kvgym.experiments.naming import describe_cluster, describe_hardware
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import CONFIDENCE, Estimate, mean_interval
-from kvgym.frame import Frame
+from kvgym.utils.frame import Frame
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from kvgym.arguments import explained, explained_class
 from kvgym.errors import ConfigError, shown
 from kvgym.metrics import metric_info
-from kvgym.specs import PER_SECOND
+from kvgym.utils.arguments import explained, explained_class
+from kvgym.utils.checks import check_text
+from kvgym.utils.specs import PER_SECOND
 
 _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _FORM = "write metric<bound, as in ttft_p99<1,tbt_p99<0.2 (seconds) or goodput>=0.9 (share of the requests)"
@@ -94,10 +95,10 @@ def parse_targets(text: str | Iterable[str | Target]) -> tuple[Target, ...]:
     for part in parts:
         if isinstance(part, Target):
             found.append(part)
-        elif "," in part:
+        elif isinstance(part, str) and "," in part:
             found += parse_targets(part)
         else:
-            found.append(_parse(part))
+            found.append(_parse(check_text(part, "target", "a text such as ttft_p99<=1.5")))
     for target in found:
         if sum(other.metric == target.metric for other in found) > 1:
             raise ConfigError(f"target {target}: {target.metric} is bounded twice; keep the tighter bound")

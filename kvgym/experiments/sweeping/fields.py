@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvgym.batch_time.described import is_roofline, roofline_options, roofline_text
+from kvgym.batch_time.deployments.roofline_spec import is_roofline, roofline_options, roofline_text
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario import Scenario, SystemSettings
 from kvgym.experiments.value_ranges import RANGE_FORMS, is_range, number_range
 from kvgym.policy import POLICIES, Policy, make_policy
-from kvgym.specs import parse_spec, parse_value, split_specs
+from kvgym.utils.specs import parse_spec, parse_value, split_specs
 from kvgym.workloads.workload import describe_workload, make_workload
 
 DIRECT = tuple(name for name in inspect.signature(build_scenario).parameters if name != "scenario")

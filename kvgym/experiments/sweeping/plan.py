@@ -11,14 +11,14 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from kvgym.arguments import explained
-from kvgym.checks import MAX_SEEDS
 from kvgym.errors import ConfigError, UnknownNameError, field_errors
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario, located
 from kvgym.experiments.sweeping.fields import TEXTS, check_fields, parse_values
 from kvgym.metrics import metric_info
-from kvgym.reading import Description, parse_fields, read_text, shipped_texts
-from kvgym.specs import split_specs
+from kvgym.utils.arguments import explained
+from kvgym.utils.checks import MAX_SEEDS
+from kvgym.utils.reading import Description, parse_fields, read_text, shipped_texts
+from kvgym.utils.specs import split_specs
 
 Value = int | float | bool | str | None
 MOST_POINTS = 100_000

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError
 from kvgym.execution import make_executor
 from kvgym.experiments.comparison import label_of
@@ -24,12 +23,13 @@ from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import Estimate, mean_interval
 from kvgym.experiments.sweeping.fields import set_fields, with_hyperparameters
 from kvgym.experiments.sweeping.plan import SweepPlan, load_plan, make_plan
-from kvgym.files import write_text
-from kvgym.frame import Frame
 from kvgym.metrics import metric_info, metric_names
 from kvgym.policy import REFERENCE_ONLY, Policy, clairvoyant_labels
-from kvgym.reading import mapping, parse_json, read_bytes
 from kvgym.routing import Router
+from kvgym.utils.arguments import explained
+from kvgym.utils.files import write_text
+from kvgym.utils.frame import Frame
+from kvgym.utils.reading import mapping, parse_json, read_bytes
 
 PLAN_FILE = "plan.json"
 

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.arguments import explained
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError, shown
 from kvgym.metrics import compute_metrics, metric_info
@@ -31,6 +30,7 @@ from kvgym.runner import SimulationResult, simulate
 from kvgym.simulator.system import System
 from kvgym.theory.hindsight.calibrated.bounds import Bound, bound_calibrated
 from kvgym.theory.hindsight.interval import TOLERANCE, Interval
+from kvgym.utils.arguments import explained
 from kvgym.workloads.table import RequestTable
 
 REFERENCE = "clairvoyant"

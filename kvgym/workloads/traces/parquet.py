@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvgym.errors import TraceFormatError
-from kvgym.frame import pyarrow
+from kvgym.utils.frame import pyarrow
 
 
 def parquet_names(path: Path) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError, TraceFormatError, shown, some
-from kvgym.registry import Registry
+from kvgym.utils.arguments import explained
+from kvgym.utils.checks import check_seed
+from kvgym.utils.registry import Registry
 from kvgym.workloads.limits import LengthLimits
 from kvgym.workloads.table import RequestTable
 from kvgym.workloads.traces.clock import AS_SECONDS, dated_kind
@@ -387,7 +388,7 @@ def read_trace(
         start=start,
         end=end,
         debatch=debatch,
-        rng=np.random.default_rng(seed),
+        rng=np.random.default_rng(check_seed(seed)),
     )
     return table if limits is None else limits.apply(table)
 

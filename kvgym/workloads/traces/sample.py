@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.files import whole_file, write_text
-from kvgym.frame import pyarrow
+from kvgym.utils.files import whole_file, write_text
+from kvgym.utils.frame import pyarrow
 from kvgym.workloads.base import substream
 from kvgym.workloads.lengths import LogNormalLength
 from kvgym.workloads.table import RequestTable

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError, shown
-from kvgym.files import write_text
-from kvgym.frame import Frame
+from kvgym.utils.arguments import explained
+from kvgym.utils.files import write_text
+from kvgym.utils.frame import Frame
 from kvgym.workloads.table import RequestTable
 
 

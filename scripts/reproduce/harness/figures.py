@@ -46,8 +46,8 @@ def draw_to(file: Path, draw: Callable[[Mapping[str, Any]], Figure], data: Mappi
     """Draw a figure in the project's style and write it as PNG; its folder is made."""
     import matplotlib as mpl
 
-    from kvgym.files import whole_file
     from kvgym.report.style import STYLE
+    from kvgym.utils.files import whole_file
 
     with mpl.rc_context(STYLE):
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.experiment import Experiment, Finding, Outcome, Paper
-from kvgym.files import write_text
+from kvgym.utils.files import write_text
 
 PICTURES = "images/reproductions"  # in docs/
 

@@ -14,7 +14,7 @@ from harness.experiment import Experiment, Finding, Outcome, Paper, Table, Verdi
 from harness.scale import Scale
 from kvgym.errors import ConfigError
 from kvgym.experiments.result_files import write_json
-from kvgym.reading import mapping, parse_json, read_bytes
+from kvgym.utils.reading import mapping, parse_json, read_bytes
 
 ROOT = Path(__file__).resolve().parents[3]
 

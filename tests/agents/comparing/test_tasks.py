@@ -22,12 +22,12 @@ from kvgym.agents.comparing.tasks import (
     slo,
     traces,
 )
-from kvgym.agents.config import load_training
 from kvgym.agents.evolution.capacity import sustained_rate
+from kvgym.agents.runs.config import load_training
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.envs.scheduling.actions.knobs import LEVELS
 from kvgym.errors import ConfigError
-from kvgym.experiments.tuning import plan_search
+from kvgym.experiments.tuning.tune import plan_search
 from kvgym.policy import POLICIES, make_policy
 
 LATENCY = "e2e_latency_mean"

@@ -3,7 +3,7 @@
 import pytest
 from evolution_runs import TINY
 
-from kvgym.agents.config import make_training
+from kvgym.agents.runs.config import make_training
 from kvgym.policy import POLICIES, CompiledPolicy, PolicyInfo, Weight, require
 
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kvgym
-from kvgym.agents.checkpoints import checkpoints
-from kvgym.agents.config import make_training
 from kvgym.agents.evolution.averaging import Averaging
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.strategies import CMAES, make_strategy
 from kvgym.agents.evolution.training import train
+from kvgym.agents.runs.checkpoints import checkpoints
+from kvgym.agents.runs.config import make_training
 from kvgym.errors import ConfigError
 
 

@@ -118,7 +118,7 @@ def test_ranges_of_policies_that_declare_none_are_theirs(tmp_path):
 def test_size_and_absence(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         load_agent(tmp_path / "none.json")
-    monkeypatch.setattr("kvgym.reading.MAX_BYTES", 10)
+    monkeypatch.setattr("kvgym.utils.reading.MAX_BYTES", 10)
     MODEL.save(tmp_path / "agent.json")
     with pytest.raises(ConfigError, match="larger than 10 bytes"):
         EvolvedModel.load(tmp_path / "agent.json")

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from kvgym.agents.config import load_training
 from kvgym.agents.evolution.training import train
+from kvgym.agents.runs.config import load_training
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "evolution.md"
 

@@ -11,7 +11,7 @@ from rendered import TIGHT, after
 from typer.testing import CliRunner
 
 from kvgym.cli import console
-from kvgym.cli.render import render
+from kvgym.cli.commands.render import render
 from kvgym.envs import registration
 from kvgym.envs.rendering.episode import record_episode, record_episodes
 from kvgym.envs.rendering.film import Film, SideBySide

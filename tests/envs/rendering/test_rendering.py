@@ -205,7 +205,7 @@ def test_memory_bar():
 
 def test_texts_need_no_plotting_library():
     code = (
-        "import sys, kvgym.envs.rendering.episode, kvgym.cli.render\n"
+        "import sys, kvgym.envs.rendering.episode, kvgym.cli.commands.render\n"
         "from kvgym.envs.scheduling.environment import ServingEnv\n"
         "env = ServingEnv(render_mode='ansi', num_requests=3)\n"
         "env.reset(seed=0)\n"

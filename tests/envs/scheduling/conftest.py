@@ -2,8 +2,8 @@
 
 import pytest
 
+from kvgym.compiling.kernel import uncompiled
 from kvgym.envs.scheduling import stepping
-from kvgym.simulator.compiled import uncompiled
 
 
 @pytest.fixture

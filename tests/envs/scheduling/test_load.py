@@ -8,12 +8,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from kvgym.agents.vec_env import make_sb3_env
+from kvgym.agents.sb3.vec_env import make_sb3_env
 from kvgym.envs.scheduling.drawing import at_load
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError
-from kvgym.seeding import STREAMS
+from kvgym.utils.seeding import STREAMS
 
 ARGUMENTS = {"num_requests": 20, "rate": 10.0, "queue_window": 4, "active_window": 4}
 

@@ -9,7 +9,7 @@ import pytest
 
 import kvgym
 from kvgym.envs.agents import AgentPolicy, NotExpressibleError, play
-from kvgym.envs.demonstrations import demonstrate
+from kvgym.envs.demonstrations.record import demonstrate
 from kvgym.envs.scheduling.actions.tokens import WAIT_UNIT
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError, LivelockError

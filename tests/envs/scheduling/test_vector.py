@@ -13,13 +13,13 @@ import vector_play
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
 
+from kvgym.compiling.kernel import uncompiled
 from kvgym.envs import SCHEDULING_IDS as IDS
 from kvgym.envs.scheduling.memory import LINE, NEAR, NUM_TABLES, Sizes
 from kvgym.envs.scheduling.opening import fetch_environment
 from kvgym.envs.scheduling.stepping import MANY
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError
-from kvgym.simulator.compiled import uncompiled
 
 N = 3
 MODES = tuple(AutoresetMode)

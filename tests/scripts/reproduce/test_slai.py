@@ -165,8 +165,8 @@ def test_scenarios_are_the_papers():
 
 
 def test_fullest_batch_takes_the_strict_objective():
-    from kvgym.batch_time.memory import kv_capacity
-    from kvgym.batch_time.shapes import GPU
+    from kvgym.batch_time.hardware.kv_capacity import kv_capacity
+    from kvgym.batch_time.hardware.shapes import GPU
 
     scenario = load_scenario("slai-5")
     system = scenario.make_system()

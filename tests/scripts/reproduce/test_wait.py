@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kvgym.batch_time import make_batch_time
-from kvgym.batch_time.hardware import load_hardware
+from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.experiments.scenario import load_scenario
 from kvgym.theory.fluid import batch_memory, fluid_equilibrium, full_batch_time
 from kvgym.workloads.classes import ClassStatistics

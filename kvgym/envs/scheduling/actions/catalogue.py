@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kvgym.registry import Registry, load_plugins
-from kvgym.user_code import calling
+from kvgym.utils.registry import Registry, load_plugins
+from kvgym.utils.user_code import calling
 
 if TYPE_CHECKING:
     from kvgym.envs.scheduling.actions.kind import ActionKind

@@ -32,7 +32,7 @@ from kvgym.envs.scheduling.actions.kind import (
     mask_kernel,
 )
 from kvgym.envs.scheduling.opening import open_environment
-from kvgym.simulator.rule import RuleDecision
+from kvgym.simulator.policy_interface import RuleDecision
 from kvgym.simulator.tables import UNKNOWN
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvgym.compiling.kernel import jit
 from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR
 from kvgym.envs.scheduling.window import Env
 from kvgym.errors import KVGymError
+from kvgym.kernels.future_memory import first_use
 from kvgym.simulator.apply_decision import full_tokens, inspect_decision, planned_tokens, take_marks_back
 from kvgym.simulator.boundary import Run
-from kvgym.simulator.compiled import jit
-from kvgym.simulator.lookahead import first_use
-from kvgym.simulator.rule import RuleDecision
+from kvgym.simulator.policy_interface import RuleDecision
 from kvgym.simulator.tables import (
     BAD_ADMIT,
     BAD_EVICT,

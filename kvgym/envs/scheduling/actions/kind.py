@@ -29,11 +29,11 @@ from gymnasium import spaces
 from numba import types
 from numpy.typing import NDArray
 
-from kvgym.arguments import explained
+from kvgym.compiling.kernel import Kernel, kernel
 from kvgym.envs.scheduling.opening import WHERE
 from kvgym.errors import ConfigError, shown
-from kvgym.simulator.compiled import Kernel, kernel
-from kvgym.simulator.rule import POLICY_SIGNATURE, RuleMemory
+from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory
+from kvgym.utils.arguments import explained
 
 MORE, COMPLETE = 0, 1
 """What ``apply`` and ``encode`` return: whether the decision goes on after this action."""

@@ -14,6 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from kvgym.compiling.kernel import jit, jit_inline
 from kvgym.envs.scheduling.actions.composing import (
     add_admission,
     add_eviction,
@@ -34,8 +35,7 @@ from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.tables import MARKED
 from kvgym.envs.scheduling.window import Env
 from kvgym.errors import ConfigError, UnknownNameError, shown
-from kvgym.simulator.compiled import jit, jit_inline
-from kvgym.simulator.lookahead import first_use
+from kvgym.kernels.future_memory import first_use
 from kvgym.simulator.tables import UNKNOWN
 
 PROTECTION_LEVELS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from kvgym.baselines.ranked.layout import NUM_WEIGHTS, SCORES
 from kvgym.baselines.ranked.scheduler import Ranked, empty_memory, renew
 from kvgym.baselines.ranked.weights import WEIGHTS
-from kvgym.docstrings import meanings
+from kvgym.compiling.kernel import jit_inline
 from kvgym.envs.scheduling.actions.kind import (
     COMPLETE,
     ActionConfig,
@@ -37,8 +37,8 @@ from kvgym.envs.scheduling.actions.kind import (
 from kvgym.envs.scheduling.actions.ranking import decide, follow, write_features
 from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
 from kvgym.errors import ConfigError, UnknownNameError, shown
-from kvgym.simulator.compiled import jit_inline
-from kvgym.simulator.rule import RuleMemory
+from kvgym.simulator.policy_interface import RuleMemory
+from kvgym.utils.docstrings import meanings
 
 MOST_ADDED = 10.0
 """What is added to a score at most, either way: e^10 times the work."""

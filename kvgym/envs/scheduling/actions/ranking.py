@@ -28,13 +28,13 @@ from kvgym.baselines.ranked.lengths import generated, mean_log_output
 from kvgym.baselines.ranked.scheduler import rate_all
 from kvgym.baselines.ranked.scoring import MOST_SLACK, urgency
 from kvgym.baselines.ranked.waiting import best_waiting, end_walk, pass_first
+from kvgym.compiling.kernel import jit_inline
 from kvgym.envs.scheduling.actions.kind import boundary_kernel, features_kernel
 from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
 from kvgym.envs.scheduling.revealed import MOMENT_FEATURES, RULE_FEATURES, half_way
 from kvgym.envs.scheduling.tables import MARKED, ORDER_RANK
 from kvgym.envs.scheduling.window import Env, window_forget
-from kvgym.simulator.compiled import jit_inline
-from kvgym.simulator.rule import RuleMemory, RuleView, decision_of
+from kvgym.simulator.policy_interface import RuleMemory, RuleView, decision_of
 from kvgym.simulator.tables import UNKNOWN
 
 _ROW, _MOMENT = len(RULE_FEATURES), len(MOMENT_FEATURES)

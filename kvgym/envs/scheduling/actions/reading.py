@@ -13,9 +13,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from kvgym.compiling.kernel import jit
 from kvgym.envs.scheduling.memory import GIVEN, Arrays
 from kvgym.errors import ConfigError, shown
-from kvgym.simulator.compiled import jit
 
 
 def action_bounds(space: spaces.Space[Any]) -> NDArray[np.float64]:

@@ -23,6 +23,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from kvgym.compiling.kernel import jit
 from kvgym.envs.scheduling.actions.composing import room_left
 from kvgym.envs.scheduling.actions.expressing import BEHIND, INACTIVE, OUTSIDE, REQUEST_ID, position_in_window
 from kvgym.envs.scheduling.actions.kind import (
@@ -39,8 +40,7 @@ from kvgym.envs.scheduling.tables import MARKED, OVERFLOW_CLEAR
 from kvgym.envs.scheduling.window import Env, window_take
 from kvgym.simulator.apply_decision import full_tokens, planned_tokens
 from kvgym.simulator.blocks import allocated, kv_growth
-from kvgym.simulator.compiled import jit
-from kvgym.simulator.rule import RuleDecision
+from kvgym.simulator.policy_interface import RuleDecision
 from kvgym.simulator.tables import RUN, UNKNOWN, WAIT
 
 ROW = 2

@@ -45,7 +45,7 @@ from kvgym.batch_time import (
     TileBatchTime,
     UnitBatchTime,
 )
-from kvgym.batch_time.piecewise import QUANTITIES
+from kvgym.batch_time.models.piecewise import QUANTITIES
 from kvgym.theory.hindsight.calibrated.lines import BatchFloor, Composition, Floats, line_below
 from kvgym.theory.hindsight.calibrated.profile import profile_floor
 

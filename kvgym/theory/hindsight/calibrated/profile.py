@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from kvgym.batch_time import ProfileBatchTime
-from kvgym.batch_time.interpolation import bilinear
+from kvgym.batch_time.hardware.interpolation import bilinear
 from kvgym.theory.hindsight.calibrated.lines import (
     BatchFloor,
     Composition,

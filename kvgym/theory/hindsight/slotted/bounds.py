@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvgym.arguments import explained
 from kvgym.errors import ConfigError, WorkloadError, shown
 from kvgym.theory.checks import check_number
 from kvgym.theory.hindsight.interval import Interval
@@ -22,6 +21,7 @@ from kvgym.theory.hindsight.slotted.volume import (
     earliest_first_tokens,
     least_longest,
 )
+from kvgym.utils.arguments import explained
 from kvgym.workloads.table import RequestTable
 
 TRIES = 50_000

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kvgym.errors import ConfigError, WorkloadError
+from kvgym.utils.checks import whole_number
 from kvgym.workloads.table import RequestTable
 
 Ints = NDArray[np.int64]
@@ -92,6 +93,10 @@ class SlottedRequests:
         return begin
 
 
+MOST_MEMORY = 100_000_000
+"""Most tokens of memory in slotted time: bounds keep a number for each."""
+
+
 def slotted_requests(table: RequestTable, memory: int) -> SlottedRequests:
     """Return the requests of a table in slotted time, one slot a second.
 
@@ -100,9 +105,12 @@ def slotted_requests(table: RequestTable, memory: int) -> SlottedRequests:
         memory: M, tokens.
 
     Raises:
-        ConfigError: requests arrive between slots.
+        ConfigError: requests arrive between slots, or the memory is no whole number up to :data:`MOST_MEMORY`.
         WorkloadError: a request needs more than the whole memory.
     """
+    memory = whole_number(
+        memory, "memory", f"a whole number of tokens, 1 … {MOST_MEMORY:,}", most=MOST_MEMORY
+    )
     arrival = np.round(table.arrival_time).astype(np.int64)
     if not np.array_equal(arrival, table.arrival_time):
         row = int(np.argmax(arrival != table.arrival_time))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvgym.simulator.compiled import jit, kernel
+from kvgym.compiling.kernel import jit, kernel
 
 FAR = 0  # level of a large request with more room beside it than any large prompt; others have a room of their own
 

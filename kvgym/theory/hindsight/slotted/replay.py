@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from kvgym.batch_time.unit import UnitBatchTime
+from kvgym.batch_time.models.unit import UnitBatchTime
 from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.runner import SimulationResult, simulate
 from kvgym.simulator.system import System

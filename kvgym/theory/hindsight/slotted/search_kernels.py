@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kvgym.simulator.compiled import jit, kernel
+from kvgym.compiling.kernel import jit, kernel
 
 TOTAL, END, LONGEST = 0, 1, 2  # what is to be small: total latency, the last completion, the longest latency
 TIE = 1e-7  # of the total latency, where something else is to be small: gives the search a slope

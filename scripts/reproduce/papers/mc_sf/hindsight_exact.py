@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
-from kvgym.batch_time.unit import UnitBatchTime
+from kvgym.batch_time.models.unit import UnitBatchTime
 from kvgym.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.theory.hindsight.slotted.exact import exact_search

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kvgym.batch_time.hardware import load_hardware
+from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.experiments.scenario import load_scenario
 from kvgym.experiments.statistics import Estimate
 from kvgym.runner import SimulationResult, simulate

@@ -15,7 +15,7 @@ from kvgym.batch_time import (
     hardware_names,
     load_hardware,
 )
-from kvgym.batch_time.piecewise import QUANTITIES
+from kvgym.batch_time.models.piecewise import QUANTITIES
 from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 from kvgym.theory.hindsight.calibrated.floors import batch_floor
 from kvgym.theory.hindsight.calibrated.lines import Composition, hull, line_below

@@ -1,0 +1,1 @@
+"""Training runs: configurations, folders, checkpoints, limits, progress and curves."""

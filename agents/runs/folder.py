@@ -1,0 +1,85 @@
+"""What every run folder holds: ``config.yaml`` (resolved) and ``run.json`` (versions, seed, commands)."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kvgym.agents.runs.checkpoints import write_json
+from kvgym.agents.runs.config import TrainingConfig
+from kvgym.errors import ConfigError, some
+from kvgym.experiments.result_files import run_context
+from kvgym.utils.files import write_text
+from kvgym.utils.reading import mapping, parse_json, read_bytes
+
+_WRITTEN = (
+    "run.json", "curve.csv", "best.npz", "best.json", "final.npz", "final.json", "model.zip", "checkpoints"
+)  # fmt: skip
+"""What a run writes once its ``config.yaml`` is there."""
+
+
+def check_free(folder: Path) -> None:
+    """Check that a folder holds no run yet, and no other file that a run would replace.
+
+    Raises:
+        ConfigError: it does.
+    """
+    if (folder / "config.yaml").exists():
+        raise ConfigError(
+            f"{folder} holds a training run already; resume it with --resume {folder}, or choose another folder"
+        )
+    if others := [name for name in _WRITTEN if os.path.lexists(folder / name)]:
+        raise ConfigError(
+            f"{folder} holds {some(others)}, which training would replace; choose another folder, or move it"
+        )
+
+
+def write_start(folder: Path, config: TrainingConfig, context: Mapping[str, Any]) -> None:
+    """Write the files of a new run; from then on the folder holds one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_config(folder, config)
+    write_json(folder / "run.json", {"seed": config.seed, **context, "resumed": []})
+
+
+def write_config(folder: Path, config: TrainingConfig) -> None:
+    """Write the resolved configuration."""
+    write_text(folder / "config.yaml", yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+
+
+def note_resume(folder: Path, entry: Mapping[str, Any]) -> None:
+    """Add an entry to the list of resumes in ``run.json``."""
+    path = folder / "run.json"
+    content: dict[str, Any] = {}
+    with contextlib.suppress(ConfigError):  # damaged: nothing that training needs
+        content = mapping(parse_json(read_bytes(path, "run"), f"run {path}"), f"run {path}")
+    before = content.get("resumed")
+    content["resumed"] = [*(before if isinstance(before, list) else []), dict(entry)]
+    write_json(path, content)
+
+
+def context_of(command: str, libraries: Iterable[str]) -> dict[str, Any]:
+    """Return what a reader needs to repeat a run, with the versions of further libraries that are installed."""
+    context = run_context(command)
+    for name in libraries:
+        try:
+            context["libraries"][name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return context
+
+
+def write_curve(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write ``curve.csv``, a row per evaluation."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(folder / "curve.csv", text.getvalue())

@@ -1,0 +1,157 @@
+"""From a training configuration to environments and a Stable-Baselines3 model."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from kvgym.agents.runs.config import TrainConfig
+from kvgym.agents.runs.estimates import check_training_memory
+from kvgym.agents.runs.limits import MAX_REAL, RANGES
+from kvgym.agents.sb3.mixed_env import MixedVecEnv
+from kvgym.agents.sb3.networks import policy_for
+from kvgym.agents.sb3.vec_env import SB3VecEnv, VecEnv, make_sb3_env
+from kvgym.envs.scheduling.config import EnvConfig
+from kvgym.errors import ConfigError, shown
+
+try:
+    from sb3_contrib import MaskablePPO
+    from stable_baselines3 import A2C, DQN, PPO
+    from stable_baselines3.common.base_class import BaseAlgorithm
+    from stable_baselines3.common.vec_env import VecNormalize
+except ImportError as error:
+    raise ConfigError(
+        f'training needs Stable-Baselines3 and sb3-contrib: pip install "kvgym[train]" ({error})'
+    ) from error
+
+ALGORITHMS: dict[str, type[BaseAlgorithm]] = {
+    "maskable_ppo": MaskablePPO,
+    "ppo": PPO,
+    "a2c": A2C,
+    "dqn": DQN,
+}
+"""Algorithms by the name they have in training configurations."""
+
+_OURS = (
+    "policy", "env", "policy_kwargs", "seed", "device", "tensorboard_log", "verbose", "_init_setup_model",
+    "rollout_buffer_class", "rollout_buffer_kwargs", "replay_buffer_class", "replay_buffer_kwargs",
+)  # fmt: skip
+"""Arguments of algorithms that are no hyperparameters: what they are is said elsewhere, or no file can hold them."""
+
+
+def make_environments(config: TrainConfig, seed: int) -> VecEnv:
+    """Return the environments to train on: the native ones, shared out among the variants.
+
+    Args:
+        config: the training configuration.
+        seed: environment i starts with seed + i.
+    """
+    variants = config.env_configs()
+    share, rest = divmod(config.num_envs, len(variants))
+    parts: list[SB3VecEnv] = []
+    for k, variant in enumerate(variants):
+        arguments = variant.model_dump(exclude={"action"})
+        parts.append(make_sb3_env(variant.action, share + (k < rest), **arguments))
+    envs: VecEnv = parts[0] if len(parts) == 1 else MixedVecEnv(parts)
+    envs.seed(seed)
+    return envs
+
+
+def wrap(config: TrainConfig, envs: VecEnv) -> VecEnv:
+    """Return the environments with normalised rewards, if the configuration says so."""
+    if not config.normalize_reward:
+        return envs
+    gamma = config.hyperparameters.get("gamma", 0.99)
+    return VecNormalize(envs, norm_obs=False, norm_reward=True, gamma=gamma, clip_reward=50.0)
+
+
+def schedule(text: str) -> Callable[[float], float]:
+    """Return what a hyperparameter such as ``"lin_3e-4"`` is at a remaining progress: it falls linearly to 0.
+
+    Raises:
+        ConfigError: other text.
+    """
+    kind, _, start = text.partition("_")
+    try:
+        first = float(start)
+    except ValueError:
+        first = float("nan")
+    if kind != "lin" or not 0 < first <= MAX_REAL:
+        raise ConfigError(f"hyperparameter {shown(text)}: expected a number, or e.g. lin_3e-4")
+    return _Linear(first)
+
+
+class _Linear:
+    """A schedule that falls linearly from a first value to 0; picklable."""
+
+    def __init__(self, first: float) -> None:
+        self.first = first
+
+    def __call__(self, progress_remaining: float) -> float:
+        return self.first * progress_remaining
+
+
+def _checked(name: str, value: Any, default: Any) -> Any:
+    """Return the value of a hyperparameter, of the type of its default.
+
+    Raises:
+        ConfigError: it is of another type, or out of its range.
+    """
+    allowed = RANGES.get(name)
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            raise ConfigError(f"hyperparameter {name} = {shown(value)}; expected true or false")
+        return value
+    if allowed is None or (value is None and default is None):
+        return value
+    if not allowed.holds(value):
+        raise ConfigError(f"hyperparameter {name} = {shown(value)}; expected {allowed}")
+    return int(value) if allowed.whole else value
+
+
+def make_model(config: TrainConfig, envs: VecEnv) -> BaseAlgorithm:
+    """Return an untrained model.
+
+    Raises:
+        ConfigError: a hyperparameter that the algorithm does not have, or a value it refuses.
+    """
+    cls: Callable[..., BaseAlgorithm] = ALGORITHMS[config.algorithm]
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(cls).parameters.items()
+        if name not in _OURS
+    }
+    hyperparameters = {}
+    for name, value in config.hyperparameters.items():
+        if name not in defaults:
+            raise ConfigError(
+                f"{config.algorithm} has no hyperparameter {shown(name)}; valid: {', '.join(defaults)}"
+            )
+        scheduled = name in ("learning_rate", "clip_range") and isinstance(value, str)
+        hyperparameters[name] = schedule(value) if scheduled else _checked(name, value, defaults[name])
+    given = {**defaults, **hyperparameters}
+    steps = config.num_envs * given.get("n_steps", 1)
+    if (
+        config.algorithm == "maskable_ppo"
+        and given["normalize_advantage"]
+        and steps % given["batch_size"] == 1
+    ):
+        raise ConfigError(
+            f"maskable_ppo: a batch of one step cannot be normalised: {config.num_envs} environments times "
+            f"n_steps = {given['n_steps']} leaves one in batches of {given['batch_size']}; change batch_size"
+        )
+    env: EnvConfig = config.env_configs()[0]
+    check_training_memory(config, env, given)
+    policy, policy_kwargs = policy_for(config.network.kind, config.algorithm, env, **config.network.sizes())
+    try:
+        return cls(
+            policy,
+            envs,
+            policy_kwargs=policy_kwargs,
+            seed=config.seed,
+            device=config.device,
+            **hyperparameters,
+        )
+    except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+        raise ConfigError(f"{config.algorithm} refuses its hyperparameters: {error}") from error

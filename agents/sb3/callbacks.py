@@ -1,0 +1,125 @@
+"""What happens while an agent trains: metrics to TensorBoard, curriculum, evaluation, checkpoints.
+
+Everything happens between rollouts, where model, optimiser and counters are consistent. At a milestone the
+agent is evaluated and a checkpoint is saved; then all random generators are seeded anew from the run's seed
+and the step, and new episodes begin. A run that is resumed does the same, and so goes on exactly as the run
+that was not interrupted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kvgym.agents.runs.config import TrainConfig
+from kvgym.errors import ConfigError
+
+try:
+    from stable_baselines3.common.callbacks import BaseCallback
+except ImportError as error:
+    raise ConfigError(f'training needs Stable-Baselines3: pip install "kvgym[train]" ({error})') from error
+
+SHOWN = (
+    "e2e_latency_mean",
+    "ttft_mean",
+    "tbt_p99",
+    "goodput",
+    "slo_attainment",
+    "evictions",
+    "kv_utilisation",
+    "unfinished",
+)
+"""Metrics of training episodes and evaluations that go to TensorBoard as ``kv/<metric>``."""
+
+EPISODES = 100
+"""Latest episodes that training metrics are means of, as Stable-Baselines3's ``rollout/ep_rew_mean``."""
+
+
+class MetricsCallback(BaseCallback):
+    """Logs ``kv/<metric>``: means over the latest episodes that ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._latest: dict[str, deque[float]] = {name: deque(maxlen=EPISODES) for name in SHOWN}
+
+    def _on_step(self) -> bool:
+        for info in self.locals["infos"]:
+            if "kv/evictions" in info:
+                for name, values in self._latest.items():
+                    values.append(info[f"kv/{name}"])
+        return True
+
+    def _on_rollout_end(self) -> None:
+        for name, values in self._latest.items():
+            if values and not np.isnan(list(values)).all():
+                self.logger.record(f"kv/{name}", float(np.nanmean(list(values))))
+
+
+class CurriculumCallback(BaseCallback):
+    """Sets the range of load as the configuration's curriculum says."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__()
+        self._config = config
+        self._current: tuple[float, float] | None = None
+
+    def apply(self, steps: int) -> None:
+        """Set the range for episodes that begin after ``steps`` environment steps."""
+        load = self._config.load_at(min(steps / self._config.total_steps, 1.0))
+        if load is not None and load != self._current:
+            self.training_env.set_attr("load", load)
+            self._current = load
+
+    def _on_rollout_start(self) -> None:
+        self.apply(self.num_timesteps)
+        if self._current is not None:
+            self.logger.record("kv/load_high", self._current[1])
+
+    def _on_step(self) -> bool:
+        return True
+
+
+class MilestoneCallback(BaseCallback):
+    """Calls ``reached`` between rollouts, whenever ``interval`` more steps are done.
+
+    Args:
+        interval: environment steps between milestones.
+        start: steps done when this run of the process began.
+        reached: called with the steps done.
+        advance: called with the steps done after every rollout, for a progress bar.
+    """
+
+    def __init__(
+        self,
+        interval: int,
+        start: int,
+        reached: Callable[[int], None],
+        advance: Callable[[int], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self._interval, self._reached, self._advance = interval, reached, advance
+        self._next = (start // interval + 1) * interval
+
+    def _on_rollout_start(self) -> None:
+        if self._advance is not None:
+            self._advance(self.num_timesteps)
+        if self.num_timesteps >= self._next:
+            self._next = (self.num_timesteps // self._interval + 1) * self._interval
+            self._reached(self.num_timesteps)
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def fresh_start(model: Any, seed: int, steps: int) -> None:
+    """Seed everything anew from the run's seed and the step, and begin new episodes."""
+    sequence = np.random.SeedSequence([seed, steps])
+    model.set_random_seed(int(sequence.generate_state(1)[0] >> 1))
+    model._last_obs = model.env.reset()
+    model._last_episode_starts = np.ones((model.env.num_envs,), dtype=bool)
+    normaliser = model.get_vec_normalize_env()
+    if normaliser is not None:
+        model._last_original_obs = normaliser.get_original_obs()

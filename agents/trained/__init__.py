@@ -1,0 +1,1 @@
+"""Trained agents as files: their headers, and models that play without PyTorch."""

@@ -1,0 +1,68 @@
+"""DistServe: prefill and decode on workers of their own.
+
+Source: A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and
+Practice", Appendix E.3, Algorithm 5, after Zhong et al., "DistServe: Disaggregating Prefill and Decoding for
+Goodput-optimized Large Language Model Serving". The moving of KV between workers is the cluster's, not the
+policy's.
+
+Readings and deviations:
+
+- Memory is not taken for granted; see :mod:`kvgym.baselines.phases.steps`. A request evicted from a decode worker
+  without its KV is prefilled there again, whole and alone, at its turn in the queue.
+- A worker for both phases, which the algorithm does not know, prefills while the head of the queue fits and
+  else decodes. This is what a decode worker does with requests that need a prefill.
+- The printed prefill may also be chunked; here it is whole.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.baselines.phases.steps import decode_first, take_next
+from kvgym.kernels import NO_LIMIT, ROLE_PREFILL, WAIT, RuleDecision, RuleMemory, RuleView, policy_kernel
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require
+
+
+@policy_kernel
+def dist_serve_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Algorithm 5: prefill the first of the queue alone; on workers that decode, else decode."""
+    width = int(memory.params[0])
+    take_next(view, decision, NO_LIMIT, NO_LIMIT, width)
+    if decision.record.explicit == 0:
+        if view.worker.role == ROLE_PREFILL:
+            decision.record.act = WAIT
+        else:
+            decode_first(view, decision, width)
+
+
+@register_policy
+class DistServe(CompiledPolicy):
+    """DistServe: whole prompts one at a time where there is one to prefill, else everybody decodes."""
+
+    info = PolicyInfo(
+        name="dist_serve",
+        summary="whole prefills one at a time; decode workers decode everything that fits",
+        paper="Bari, Hegde, de Veciana, Optimal Scheduling Algorithms for LLM Inference: Theory and Practice",
+        algorithm="Algorithm 5",
+        pauses=True,
+        evicts=True,
+    )
+    kernel = dist_serve_kernel
+
+    def __init__(self, *, decodes: int | None = None) -> None:
+        """Set the width of decode batches.
+
+        Args:
+            decodes: requests in a decode iteration at most, t_col ≥ 1, the first activated first; the others
+                pause. None = all of them.
+        """
+        if decodes is not None:
+            require(
+                "decodes", decodes, isinstance(decodes, int) and decodes >= 1, "a whole number ≥ 1, or None"
+            )
+        self.decodes = decodes
+
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the width of decode batches."""
+        return np.array([self.decodes or NO_LIMIT], dtype=np.float64)

@@ -1,0 +1,125 @@
+"""RAD, the resource-aware dynamic scheduler, and its variant: throughput-optimal, prefills and decodes apart.
+
+Source: A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and
+Practice", Algorithm 1 (RAD) and Appendix D, Algorithm 2.
+
+Readings and deviations:
+
+- The printed chunk min{t_lcm, L - i}, with i the next token from 1 on, never reaches the last token of a
+  prompt; it is L - i + 1, all that is left.
+- A cycle is over when nobody is left in D. As printed only a decode iteration can end it; the two differ only
+  where a request finishes with its prefill (a first token that counts, and an output of one token).
+- requests_in_cycle counts moves from P to D, as the algorithm does (the text counts first iterations). A
+  request evicted and prefilled again counts again.
+- Memory is not taken for granted; see :mod:`kvgym.baselines.phases.steps`. A prefill that does not fit waits while
+  D decodes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.baselines.phases.steps import decode_first, go_on_with_prefill, take_next
+from kvgym.kernels import RuleDecision, RuleMemory, RuleView, policy_kernel, rule_memory
+from kvgym.policy import CompiledPolicy, PolicyInfo, SystemInfo, register_policy, require_count
+
+PAPER = "Bari, Hegde, de Veciana, Optimal Scheduling Algorithms for LLM Inference: Theory and Practice"
+
+# Layout of the state array: requests_in_cycle; for Algorithm 2, whether it is in decode mode.
+_IN_CYCLE, _DECODE_MODE = 0, 1
+
+
+@policy_kernel
+def rad_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Algorithm 1: prefill one by one while fewer than t_col decode, else decode."""
+    w, state = view.worker, memory.state
+    cycle, decodes, chunk = int(memory.params[0]), int(memory.params[1]), int(memory.params[2])
+    if w.num_active == w.num_prefilling:
+        state[_IN_CYCLE] = 0
+    if w.num_prefilling > 0:
+        state[_IN_CYCLE] += go_on_with_prefill(view, decision, chunk)
+        return
+    places = min(decodes - w.num_active, cycle - state[_IN_CYCLE])
+    state[_IN_CYCLE] += take_next(view, decision, chunk, places, decodes)
+    if decision.record.explicit == 0:
+        decode_first(view, decision, decodes)
+
+
+@policy_kernel
+def rad_batched_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Algorithm 2: prefill up to n requests, then decode them t_col at a time until all have finished.
+
+    D_active is the first t_col requests in order of activation: nobody is activated in decode mode, so that
+    who takes the place of one that has finished is the next in that order.
+    """
+    w, state = view.worker, memory.state
+    cycle, decodes, chunk = int(memory.params[0]), int(memory.params[1]), int(memory.params[2])
+    if w.num_active == w.num_prefilling:
+        state[_IN_CYCLE] = state[_DECODE_MODE] = 0
+    if w.num_prefilling > 0:
+        state[_IN_CYCLE] += go_on_with_prefill(view, decision, chunk)
+        return
+    if state[_DECODE_MODE] == 0:
+        state[_IN_CYCLE] += take_next(view, decision, chunk, cycle - state[_IN_CYCLE], decodes)
+        if decision.record.explicit == 1:
+            return
+        state[_DECODE_MODE] = 1
+    decode_first(view, decision, decodes)
+
+
+class _Cycles(CompiledPolicy):
+    """What both policies share: hyperparameters and the state of a cycle."""
+
+    def __init__(self, *, cycle: int = 1000, decodes: int = 128, chunk: int = 256) -> None:
+        """Set the length of a cycle and the tile dimensions that are optimal for the GPU.
+
+        Args:
+            cycle: prefills in a cycle at most, n ≥ 1. The paper asks for a large number and gives none.
+            decodes: requests in a decode iteration at most, t_col ≥ 1. "Typically as small as 64 or 128".
+            chunk: tokens of a prefill iteration at most, t_lcm ≥ 1: the least common multiple of t_row,
+                t_col and t_red. Typical for these tiles; the paper gives none.
+        """
+        for name, value in (("cycle", cycle), ("decodes", decodes), ("chunk", chunk)):
+            require_count(name, value)
+        self.cycle, self.decodes, self.chunk = cycle, decodes, chunk
+
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return n, t_col and t_lcm."""
+        return np.array([self.cycle, self.decodes, self.chunk], dtype=np.float64)
+
+    def memory(self, system: SystemInfo) -> RuleMemory:
+        """Return the state at the start of a cycle."""
+        return rule_memory(self.params(system), state=(0, 0))
+
+
+@register_policy
+class RAD(_Cycles):
+    """Resource-aware dynamic: fill up to t_col decoding requests by prefills run alone, then decode."""
+
+    info = PolicyInfo(
+        name="rad",
+        summary="prefills alone, in chunks, until t_col requests decode; refills as they finish",
+        paper=PAPER,
+        algorithm="Algorithm 1",
+        chunks_prefill=True,
+        pauses=True,
+        evicts=True,
+    )
+    kernel = rad_kernel
+
+
+@register_policy
+class RADBatched(_Cycles):
+    """RAD's variant: prefill up to n requests first, then decode them all, t_col at a time."""
+
+    info = PolicyInfo(
+        name="rad_batched",
+        summary="prefills up to n requests alone, in chunks, then decodes them t_col at a time",
+        paper=PAPER,
+        algorithm="Algorithm 2",
+        chunks_prefill=True,
+        pauses=True,
+        evicts=True,
+    )
+    kernel = rad_batched_kernel

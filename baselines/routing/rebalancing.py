@@ -1,0 +1,122 @@
+"""A resource planner that reassigns waiting requests and migrates active ones.
+
+A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice", Section 3: the
+planner watches queues and memory of the nodes, risks of overflow included, and "may choose to reassign waiting requests
+or even migrate partially processed requests", whose KV cache then has to be transferred. The paper names no rule. This
+one is the simplest that does both; that a request which does not fit any more goes to another worker rather than to be
+evicted is the idea of B. Sun et al., "Llumnix: Dynamic Scheduling for Large Language Model Serving" (2024), whose rule
+also knows priorities and the load of every instance in tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.baselines.routing.routers import join_shortest_queue_kernel
+from kvgym.kernels import UNKNOWN, allocated, jit, move_to
+from kvgym.policy import require, require_flag
+from kvgym.routing import CompiledRouter, RouterInfo, reassign_kernel, register_router
+
+# Layout of the parameters.
+_DIFFERENCE, _MIGRATE = 0, 1
+
+
+@jit
+def not_active(w: Any) -> int:
+    """Return how many requests wait for a worker, those on their way to it included."""
+    return int(w.outstanding_requests - w.num_active)
+
+
+@jit
+def place_for(problems: Any, workers: Any, k: int, slot: Any) -> int:
+    """Return the worker with the most free memory, nobody waiting, and room for a request of ``k``; else UNKNOWN.
+
+    Room is for its KV, what is left of its prompt and a token, beside a token of each that is active there.
+    """
+    best, most = UNKNOWN, -1
+    for j in range(workers.shape[0]):
+        w, p = workers[j], problems[j]
+        if j != k and w.role == workers[k].role and not_active(w) == 0:
+            free = p.kv_capacity - w.kv_allocated - p.block_size * w.num_active
+            free -= allocated(p, slot.num_kv_tokens + slot.num_prefill_left + 1)
+            if free > most:
+                best, most = j, free
+    return best
+
+
+@jit
+def extreme(workers: Any, k: int, sign: int) -> int:
+    """Return the worker of the role of ``k`` with the most (sign 1) or fewest (-1) waiting; of equal ones ``k``."""
+    best = k
+    for j in range(workers.shape[0]):
+        more = sign * (not_active(workers[j]) - not_active(workers[best]))
+        if workers[j].role == workers[k].role and more > 0:
+            best = j
+    return best
+
+
+@reassign_kernel
+def rebalancing_kernel(
+    problems: Any, workers: Any, requests: Any, active: Any, k: int, params: Any, state: Any
+) -> int:
+    """Move the latest activated off a memory that is full, then the last of the longest queue to the shortest."""
+    w = workers[k]
+    full = w.kv_allocated + problems[k].block_size * w.num_full > problems[k].kv_capacity
+    if params[_MIGRATE] == 1.0 and full and w.num_active > 1:
+        slot = active[k, w.num_active - 1]
+        to = place_for(problems, workers, k, slot)
+        if to != UNKNOWN:
+            return int(move_to(workers, slot.request_id, to))
+    longest, shortest = extreme(workers, k, 1), extreme(workers, k, -1)
+    difference = not_active(workers[longest]) - not_active(workers[shortest])
+    if params[_DIFFERENCE] > 0 and (longest == k or shortest == k) and difference >= params[_DIFFERENCE]:
+        last = workers[longest].queue_tail
+        if last != UNKNOWN:
+            return int(move_to(workers, last, shortest))
+    return UNKNOWN
+
+
+@register_router
+class Rebalancing(CompiledRouter):
+    """The fewest unfinished requests on arrival; afterwards queues are levelled, and full memories relieved.
+
+    Whenever a batch or a wait of a worker has ended: while the next token of its active requests does not fit into
+    its memory, the latest activated goes to the worker with the most free memory that has room and nobody waiting;
+    and while the longest and the shortest queue, one of them its own, differ by ``difference``, the last of the
+    longest goes to the shortest. Queues are counted in requests, whatever a worker's speed.
+    """
+
+    info = RouterInfo(
+        name="rebalancing",
+        summary="the fewest unfinished requests; moves waiting requests to shorter queues, active ones off full memory",
+        paper="Bari, Hegde, de Veciana, Optimal Scheduling Algorithms for LLM Inference: Theory and Practice",
+    )
+    kernel = join_shortest_queue_kernel
+    second_kernel = rebalancing_kernel
+
+    def __init__(self, *, difference: int = 2, migrate: bool = True) -> None:
+        """Set what is moved.
+
+        Args:
+            difference: by how many requests two queues differ at least before one is reassigned; 0 = none is.
+            migrate: whether active requests are moved.
+
+        Raises:
+            ConfigError: a difference of 1, which would move a request for ever, or no whole number >= 0.
+        """
+        fine = isinstance(difference, int) and difference >= 0 and difference != 1
+        require("difference", difference, fine, "a whole number >= 2, or 0")
+        require_flag("migrate", migrate)
+        self.difference, self.migrate = difference, migrate
+
+    @property
+    def reassigns(self) -> bool:  # type: ignore[override]
+        """Whether anything is moved at all."""
+        return bool(self.difference or self.migrate)
+
+    def params(self) -> NDArray[np.float64]:
+        """Return the difference, and whether active requests are moved."""
+        return np.array([self.difference, self.migrate], dtype=np.float64)

@@ -1,0 +1,118 @@
+"""Routers of a cluster: which worker serves a request.
+
+Uniform random routing is the resource planner of A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms
+for LLM Inference: Theory and Practice", Section 4.1; round robin is what "A Queueing-Theoretic Framework for
+Stability Analysis of LLM Inference with KV Cache Memory Constraints", Section 5.3, runs on eight GPUs. The other two
+come from practice. Ties go to the worker with the lowest index.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.kernels.random import next_uniform, seed_words
+from kvgym.routing import CompiledRouter, RouterInfo, register_router, router_kernel
+
+
+@router_kernel
+def uniform_random_kernel(
+    problems: Any, workers: Any, requests: Any, i: int, first: int, last: int, params: Any, state: Any
+) -> int:
+    """Draw a worker."""
+    return first + int(next_uniform(state, 0) * (last - first))
+
+
+@router_kernel
+def round_robin_kernel(
+    problems: Any, workers: Any, requests: Any, i: int, first: int, last: int, params: Any, state: Any
+) -> int:
+    """Take the workers in turn; new requests and hand-overs have a turn each."""
+    stage = 1 if first > 0 else 0
+    k = first + state[stage] % (last - first)
+    state[stage] += 1
+    return int(k)
+
+
+@router_kernel
+def least_outstanding_work_kernel(
+    problems: Any, workers: Any, requests: Any, i: int, first: int, last: int, params: Any, state: Any
+) -> int:
+    """Take the worker whose unfinished requests have the fewest tokens, relative to its memory."""
+    best = first
+    for k in range(first + 1, last):
+        # a / A < b / B, exactly
+        if workers[k].outstanding_tokens * problems[best].kv_capacity < (
+            workers[best].outstanding_tokens * problems[k].kv_capacity
+        ):
+            best = k
+    return best
+
+
+@router_kernel
+def join_shortest_queue_kernel(
+    problems: Any, workers: Any, requests: Any, i: int, first: int, last: int, params: Any, state: Any
+) -> int:
+    """Take the worker with the fewest unfinished requests."""
+    best = first
+    for k in range(first + 1, last):
+        if workers[k].outstanding_requests < workers[best].outstanding_requests:
+            best = k
+    return best
+
+
+@register_router
+class UniformRandom(CompiledRouter):
+    """Each request goes to a worker drawn uniformly, independently of everything."""
+
+    info = RouterInfo(
+        name="uniform_random",
+        summary="a worker drawn uniformly at random",
+        paper="Bari, Hegde, de Veciana, Optimal Scheduling Algorithms for LLM Inference: Theory and Practice",
+    )
+    kernel = uniform_random_kernel
+
+    def memory(self, num_workers: int, seed: np.random.SeedSequence) -> NDArray[np.int64]:
+        """Return the state of the router's random numbers."""
+        return seed_words(seed)
+
+
+@register_router
+class RoundRobin(CompiledRouter):
+    """The workers in turn."""
+
+    info = RouterInfo(
+        name="round_robin",
+        summary="the workers in turn",
+        paper="A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory Constraints",
+    )
+    kernel = round_robin_kernel
+
+    def memory(self, num_workers: int, seed: np.random.SeedSequence) -> NDArray[np.int64]:
+        """Return whose turn it is, for new requests and for hand-overs."""
+        return np.zeros(2, np.int64)
+
+
+@register_router
+class LeastOutstandingWork(CompiledRouter):
+    """The worker with the least work, in prompt and predicted output tokens of its unfinished requests.
+
+    The tokens are those of whole requests, those already processed included, relative to the worker's memory.
+    Output tokens count where the policy is told predictions, else prompts alone.
+    """
+
+    info = RouterInfo(
+        name="least_outstanding_work",
+        summary="the worker whose unfinished requests have the fewest tokens per token of its memory",
+    )
+    kernel = least_outstanding_work_kernel
+
+
+@register_router
+class JoinShortestQueue(CompiledRouter):
+    """The worker with the fewest requests, waiting and active."""
+
+    info = RouterInfo(name="join_shortest_queue", summary="the worker with the fewest unfinished requests")
+    kernel = join_shortest_queue_kernel

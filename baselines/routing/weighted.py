@@ -1,0 +1,171 @@
+"""A router that adds up weighted seconds: what a request would wait for at a worker, and what it would cost there.
+
+Not from a paper: the two classical rules, fewest requests and least work, are sums of two of its terms, and the others
+say what these leave out when workers differ in memory and speed. The weights are hyperparameters; their defaults were
+set by hand, and evolution can learn others (docs/routing.md).
+
+What is known of a worker k: its memory M, in tokens; the tokens W of its unfinished requests (prompts, and outputs
+where predictions are revealed) and their number n, of which q wait; m tokens of memory in use; and its batch times as a
+linear function, ``base + decode · requests + context · tokens + prefill · prompt tokens``
+(:class:`~kvgym.simulator.batch_time.RoughFigures`). With w tokens a request on average over the workers to choose
+from, the new one included, a batch of k takes
+
+- ``full = base + decode · M / w + context · M`` with all of its memory in use, and
+- ``now = base + decode · min(n, M / w) + context · min(W, M)`` with the requests it has.
+
+Of the request: s prompt tokens, and z of prompt and predicted output. ``size = z / (z + w)`` says how long it is
+compared with the others: 0 very short, 1/2 as the others, 1 very long.
+
+The terms, each in seconds, so that weights have no unit and suit any hardware and any lengths:
+
+- ``work``: full · W / M, as much as it takes to go once through the memory for every M tokens of work.
+- ``long_work``: size times that.
+- ``requests``: full · n w / M, the same if all requests were equally long.
+- ``waiting``: full · q w / M, of those that wait.
+- ``held``: full · m / M.
+- ``lacking``: full · max(0, m + z - M) / M, what the request lacks of free memory.
+- ``pace``: now, the time of a token of its own.
+- ``long_pace``: size times that.
+- ``prompt``: prefill · s.
+- ``prompt_delay``: prefill · s · (n - q), by which its prompt delays those that are active.
+- ``token_delay``: (decode + context · z) · (n - q), by which every token of it does.
+- ``batch``: what is left of the batch that runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.compiling.kernel import jit_inline
+from kvgym.policy import Weight, require
+from kvgym.routing import CompiledRouter, RouterInfo, register_router, router_kernel
+from kvgym.simulator.boundary import expected_tokens
+from kvgym.simulator.tables import BUSY
+
+WEIGHTS: tuple[Weight, ...] = (
+    Weight("work", 0.3, 0.3, -5.0, 10.0),
+    Weight("long_work", 0.0, 0.5, -10.0, 10.0),
+    Weight("requests", 0.7, 0.3, -5.0, 10.0),
+    Weight("waiting", 0.0, 0.3, -5.0, 10.0),
+    Weight("held", 0.0, 0.3, -5.0, 10.0),
+    Weight("lacking", 0.0, 0.5, -5.0, 20.0),
+    Weight("pace", 1.0, 0.3, -5.0, 10.0),
+    Weight("long_pace", 0.0, 0.5, -10.0, 10.0),
+    Weight("prompt", 0.0, 0.1, -2.0, 5.0),
+    Weight("prompt_delay", 0.0, 0.01, -0.2, 0.5),
+    Weight("token_delay", 0.0, 0.3, -5.0, 10.0),
+    Weight("batch", 0.0, 0.3, -5.0, 5.0),
+)
+"""The weights of the terms, in the order in which the kernel reads them."""
+
+
+@jit_inline
+def mean_tokens(workers: Any, first: int, last: int, size: int) -> float:
+    """Return the tokens of an unfinished request, mean over workers; one of ``size`` tokens counts as well."""
+    tokens, count = size, 1
+    for k in range(first, last):
+        tokens += workers[k].outstanding_tokens
+        count += workers[k].outstanding_requests
+    return float(tokens / count)
+
+
+@jit_inline
+def present(workers: Any, first: int, last: int, r: Any) -> float:
+    """Return the time: the request has just come, or a batch has just ended with its prefill."""
+    clock = r.arrival_time
+    for k in range(workers.shape[0]):
+        clock = max(clock, workers[k].clock)
+    return float(clock)
+
+
+@router_kernel
+def weighted_kernel(
+    problems: Any, workers: Any, requests: Any, i: int, first: int, last: int, params: Any, state: Any
+) -> int:
+    """Take the worker with the least sum of weighted terms."""
+    r = requests[i]
+    tokens = expected_tokens(r)
+    mean = mean_tokens(workers, first, last, tokens)
+    clock = present(workers, first, last, r)
+    size = tokens / (tokens + mean)
+    best, least = first, np.inf
+    for k in range(first, last):
+        w, p = workers[k], problems[k]
+        memory = float(p.kv_capacity)
+        count = float(w.outstanding_requests)
+        active = float(w.outstanding_requests - w.num_waiting)
+        full = p.batch_base + p.batch_decode * (memory / mean) + p.batch_context * memory
+        pace = (
+            p.batch_base
+            + p.batch_decode * min(count, memory / mean)
+            + p.batch_context * min(float(w.outstanding_tokens), memory)
+        )
+        work = full * (w.outstanding_tokens / memory)
+        prompt = p.batch_prefill * r.prompt_len
+        batch = w.until - clock if w.phase == BUSY else 0.0
+        score = (
+            (params[0] + params[1] * size) * work
+            + params[2] * full * (count * mean / memory)
+            + params[3] * full * (w.num_waiting * mean / memory)
+            + params[4] * full * (w.kv_allocated / memory)
+            + params[5] * full * (max(0.0, w.kv_allocated + tokens - memory) / memory)
+            + (params[6] + params[7] * size) * pace
+            + (params[8] + params[9] * active) * prompt
+            + params[10] * active * (p.batch_decode + p.batch_context * tokens)
+            + params[11] * batch
+        )
+        if score < least:
+            best, least = k, score
+    return best
+
+
+@register_router
+class Weighted(CompiledRouter):
+    """The worker with the least weighted sum of seconds, see the module's docstring.
+
+    Ties go to the lowest index. Requests that are on their way from a prefill worker count as active.
+    """
+
+    info = RouterInfo(
+        name="weighted",
+        summary="the worker with the least weighted sum of waiting times and costs; weights can be learned",
+    )
+    kernel = weighted_kernel
+
+    def __init__(
+        self,
+        *,
+        work: float = 0.3,
+        long_work: float = 0.0,
+        requests: float = 0.7,
+        waiting: float = 0.0,
+        held: float = 0.0,
+        lacking: float = 0.0,
+        pace: float = 1.0,
+        long_pace: float = 0.0,
+        prompt: float = 0.0,
+        prompt_delay: float = 0.0,
+        token_delay: float = 0.0,
+        batch: float = 0.0,
+    ) -> None:
+        """Take the weights of the terms, without unit."""
+        given = (
+            work, long_work, requests, waiting, held, lacking, pace, long_pace, prompt, prompt_delay, token_delay,
+            batch,
+        )  # fmt: skip
+        for weight, value in zip(WEIGHTS, given, strict=True):
+            expected = f"a number from {weight.low:g} to {weight.high:g}"
+            require(weight.name, value, weight.low <= value <= weight.high, expected)
+        self._given = np.array(given, np.float64)
+
+    @classmethod
+    def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
+        """Return all hyperparameters: each is a weight."""
+        return WEIGHTS
+
+    def params(self) -> NDArray[np.float64]:
+        """Return the weights, float64 (12,)."""
+        return self._given

@@ -1,0 +1,386 @@
+"""SLAI, the SLO-aware scheduler: decode iterations wait until their deadlines call, prefills go first.
+
+Source: A. Bari, P. Hegde, G. de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and
+Practice", Section 6: last schedulable time (8), batch construction (1) to (4); Section 7 and Appendix F.2 for
+the dynamic offset and for paying requests first.
+
+Readings, where the paper is silent:
+
+- The running average of batch times is over all iterations of the worker so far, 0 before the first.
+- A decode iteration before any token has reached the user has no last token to count from: it is critical. One
+  without a TBT objective is never critical.
+- The token budget and the decode limit bind critical decodes too; those with the earliest last schedulable
+  time go first, ties in order of activation.
+- Shortest prefill first goes by the tokens left to prefill, ties by arrival. First come, first served is the
+  order of the queue.
+- A waiting request with nothing left to prefill (evicted, progress kept) takes its turn among new prefills, and
+  decodes one token: it counts towards both the budget and the decode limit.
+
+Memory (the paper relies on the cap on active requests):
+
+- A new request is admitted only if the whole of what it has left to prefill, and one token more, fits beside
+  the KV at rest, the critical decodes of this iteration, and the same for every prefill under way, and leaves
+  the watermark free. Admission stops at the first that does not fit. Into an empty worker the first one is
+  admitted all the same.
+- A chunk is cut to the memory that is free. An ongoing prefill without a chunk ends the prefills of the batch.
+- With blocks of several tokens, decodes that need a new block where none is left are passed over. Critical ones
+  never are: where more are critical than may run, the blocks kept free are as many as any choice could need.
+- If critical decodes do not fit, or if nobody could run, the latest activated requests are evicted until that
+  is mended; nobody is admitted then. The first of the active set is never evicted, so that a run always ends.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.baselines.slai.deadlines import (
+    BACK,
+    BUDGET,
+    CRITICAL_AT,
+    FOLLOWED_AT,
+    FRONT,
+    LIMIT,
+    MAX_ACTIVE,
+    MAX_DECODES,
+    OTHERS_AT,
+    PAYING,
+    RANKS,
+    ROOM_AT,
+    SHORTEST,
+    WAITING_AT,
+    count_full,
+    find_deadlines,
+    run_decodes,
+)
+from kvgym.kernels import (
+    REQUEUE_BACK,
+    REQUEUE_FRONT,
+    UNKNOWN,
+    RuleDecision,
+    RuleMemory,
+    RuleView,
+    admit,
+    admit_tokens,
+    chunk_that_fits,
+    claim_of,
+    drop_full_plan,
+    evict,
+    first_waiting,
+    forget_ranked,
+    full_tokens,
+    has_place,
+    held_by,
+    jit,
+    jit_inline,
+    kv_growth,
+    need_of_tokens,
+    needs_block,
+    next_waiting,
+    policy_kernel,
+    ranked_pop,
+    ranked_push,
+    room_to_admit,
+    rule_memory,
+)
+from kvgym.policy import (
+    CompiledPolicy,
+    PolicyInfo,
+    SystemInfo,
+    fraction_of,
+    register_policy,
+    require,
+    require_count,
+    require_flag,
+    require_fraction,
+)
+
+
+@jit
+def ranked(params: Any) -> bool:
+    """Return whether the order of admission is another than that of the queue."""
+    return params[SHORTEST] == 1.0 or params[PAYING] == 1.0
+
+
+@jit_inline
+def rank_waiting(view: RuleView, memory: RuleMemory) -> None:
+    """Put requests that joined the queue into the order of admission.
+
+    Their rank is their priority if paying requests go first, then the tokens to prefill or the place in the
+    queue: the low 32 bits.
+    """
+    state, requeue = memory.state, view.problem.requeue
+    forget_ranked(view, state, state[WAITING_AT], state, RANKS)
+    for j in range(view.worker.num_queued):
+        i = view.queued[j]
+        r = view.requests[i]
+        rank: Any = np.int64(i)
+        if memory.params[SHORTEST] == 1.0:
+            rank = np.int64(r.num_prefill_left)
+        elif requeue in (REQUEUE_BACK, REQUEUE_FRONT):
+            if requeue == REQUEUE_FRONT and r.num_evictions > 0:
+                state[FRONT] += 1
+                rank = (1 << 31) - state[FRONT]
+            else:
+                rank = (1 << 31) + state[BACK]
+                state[BACK] += 1
+        if memory.params[PAYING] == 1.0:
+            rank += ~np.int64(r.priority) << 32
+        state[RANKS + i] = rank
+        ranked_push(state, state[WAITING_AT], state, RANKS, i)
+
+
+@jit
+def first_ranked(state: Any) -> int:
+    """Return the first of the heap of waiting requests, UNKNOWN if it is empty."""
+    at = state[WAITING_AT]
+    return state[at + 1] if state[at] > 0 else UNKNOWN
+
+
+@jit_inline
+def first_in_order(view: RuleView, memory: RuleMemory) -> int:
+    """Return the request to admit first, UNKNOWN if none waits."""
+    return first_ranked(memory.state) if ranked(memory.params) else first_waiting(view)
+
+
+@jit_inline
+def next_in_order(view: RuleView, memory: RuleMemory, i: int) -> int:
+    """Return the request to admit after ``i``, the first so far, which has just been admitted."""
+    if ranked(memory.params):
+        ranked_pop(memory.state, memory.state[WAITING_AT], memory.state, RANKS)
+        return first_ranked(memory.state)
+    return next_waiting(view, i)
+
+
+@jit_inline
+def somebody_runs(
+    view: RuleView,
+    params: Any,
+    keep: int,
+    free: int,
+    prefilling: int,
+    decoding: int,
+    critical: int,
+    full: int,
+) -> bool:
+    """Return whether critical decodes fit and there is a batch, if the first ``keep`` slots stay.
+
+    ``prefilling`` is the first slot with a prefill under way; ``critical`` counts critical decodes among those that
+    stay, ``full`` those of them that need a new block, and ``decoding`` the decodes that can run with the memory
+    that is ``free``.
+    """
+    budget = int(params[BUDGET])
+    if critical > 0:
+        return min(full, budget, int(params[MAX_DECODES])) * view.problem.block_size <= free
+    if decoding > 0:
+        return True
+    if prefilling >= keep:
+        return False
+    return chunk_that_fits(view, view.active[prefilling], budget, free) > 0
+
+
+@jit_inline
+def evict_until_somebody_runs(
+    view: RuleView, decision: RuleDecision, memory: RuleMemory, critical: int
+) -> int:
+    """Evict the latest activated until critical decodes fit and there is a batch; the first slots stay.
+
+    Returns:
+        How many slots stay: at least one, if any is active.
+    """
+    w, active = view.worker, view.active
+    keep, free = w.num_active, view.problem.kv_capacity - w.kv_allocated
+    decoding = w.num_active - w.num_prefilling
+    prefilling = 0 if w.num_prefilling > 0 else keep
+    while prefilling < keep and active[prefilling].num_prefill_left == 0:
+        prefilling += 1
+    filled, full = count_full(view, memory, decoding, critical)
+    while keep > 0 and not somebody_runs(
+        view,
+        memory.params,
+        keep,
+        free,
+        prefilling,
+        decoding if free > 0 else decoding - filled,
+        critical,
+        full,
+    ):
+        keep -= 1
+        slot = active[keep]
+        free += held_by(view, slot)
+        if slot.num_prefill_left == 0:
+            late, needs = memory.reals[keep] <= w.clock, needs_block(view, slot)
+            decoding -= 1
+            filled -= needs
+            critical -= late
+            full -= late and needs
+        evict(decision, keep)
+    return keep
+
+
+@jit_inline
+def run_prefills(view: RuleView, keep: int, tokens: int, free: int) -> tuple[int, int, int]:
+    """Give ongoing prefills their chunks, in order of activation.
+
+    Returns:
+        What is left of the budget; what is left of the memory; and the memory that new requests may claim:
+        what is left once these prefills have been completed with one token each, or 0 if one got no chunk.
+    """
+    room, blocked = free, False
+    for k in range(keep if view.worker.num_prefilling > 0 else 0):
+        slot = view.active[k]
+        left = slot.num_prefill_left
+        if left > 0 and not blocked:
+            room -= claim_of(view, slot) - held_by(view, slot)
+            chunk = chunk_that_fits(view, slot, tokens, free)
+            blocked = chunk == 0
+            if not blocked:
+                slot.planned = chunk if chunk < left else UNKNOWN
+                tokens -= chunk
+                free -= kv_growth(view.problem, slot, chunk)
+    return tokens, free, 0 if blocked else room
+
+
+@jit_inline
+def admit_prefills(
+    view: RuleView,
+    decision: RuleDecision,
+    memory: RuleMemory,
+    tokens: int,
+    decodes: int,
+    free: int,
+    room: int,
+) -> tuple[int, int, int]:
+    """Admit new requests, each with a chunk of its prefill, while budget, cap and memory allow.
+
+    ``room`` is the memory they may claim for their whole prefill and one token more.
+
+    Returns:
+        What is left of the budget, of the decode limit, and of the memory.
+    """
+    d, places = decision.record, int(memory.params[MAX_ACTIVE]) - view.worker.num_active
+    limit, used = int(memory.params[LIMIT]), view.problem.kv_capacity - room
+    i = first_in_order(view, memory)
+    while i != UNKNOWN and tokens > 0 and d.num_admit < places and has_place(view, decision):
+        r = view.requests[i]
+        left = r.num_prefill_left
+        used += claim_of(view, r)
+        if used > room_to_admit(view, decision, limit) or (left == 0 and decodes == 0):
+            break
+        chunk = min(tokens, full_tokens(left))
+        tokens -= chunk
+        free -= need_of_tokens(view, r, chunk)
+        if left == 0:
+            decodes -= 1
+        if chunk < left:
+            admit_tokens(decision, i, chunk)
+        else:
+            admit(decision, i)
+        i = next_in_order(view, memory, i)
+    return tokens, decodes, free
+
+
+@policy_kernel
+def slai_kernel(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Section 6: critical decodes, then prefills, ongoing ones first, then the other decodes."""
+    w, params = view.worker, memory.params
+    if ranked(params):
+        rank_waiting(view, memory)
+    critical = find_deadlines(view, decision, memory)
+    keep = evict_until_somebody_runs(view, decision, memory, critical)
+    free = view.problem.kv_capacity - w.kv_allocated
+    for k in range(keep, w.num_active):
+        free += held_by(view, view.active[k])
+
+    tokens, decodes = int(params[BUDGET]), int(params[MAX_DECODES])
+    ran, gained = run_decodes(view, memory, memory.state[CRITICAL_AT], keep, min(tokens, decodes), free)
+    tokens, decodes, free = tokens - ran, decodes - ran, free - gained
+    tokens, free, room = run_prefills(view, keep, tokens, free)
+    if decision.record.num_evict == 0:
+        tokens, decodes, free = admit_prefills(view, decision, memory, tokens, decodes, free, room)
+    run_decodes(view, memory, memory.state[OTHERS_AT], keep, min(tokens, decodes), free)
+    drop_full_plan(view, decision)
+
+
+@register_policy
+class SLAI(CompiledPolicy):
+    """SLO-aware LLM inference: decodes run when they must to meet their TBT objectives, prefills before."""
+
+    info = PolicyInfo(
+        name="slai",
+        summary="prefills first, shortest first; decodes wait until their TBT deadlines are near",
+        paper="Bari, Hegde, de Veciana, Optimal Scheduling Algorithms for LLM Inference: Theory and Practice",
+        algorithm="Section 6",
+        needs=frozenset({"slo"}),
+        chunks_prefill=True,
+        pauses=True,
+        evicts=True,
+    )
+    kernel = slai_kernel
+
+    def __init__(
+        self,
+        *,
+        order: str = "spf",
+        offset: float = 10.0,
+        low_offset: float | None = None,
+        memory_threshold: float = 0.96,
+        paying_first: bool = False,
+        token_budget: int = 512,
+        max_active: int = 128,
+        max_decodes: int = 128,
+        watermark: float = 0.0,
+    ) -> None:
+        """Set the order of prefills, the safety margin of deadlines, the caps, and the watermark.
+
+        Args:
+            order: which new request is prefilled first: ``"spf"``, the shortest prefill, or ``"fcfs"``.
+            offset: margin δ ≥ 0 of the last schedulable time, in average batch times. The paper uses 5 and 10.
+            low_offset: the margin while memory use is below the threshold (the paper's dynamic offset: 5);
+                None = ``offset`` throughout (its fixed offset).
+            memory_threshold: fraction of memory in use from which ``offset`` holds, in [0, 1].
+            paying_first: prefill new requests of higher priority first, whatever their length (Appendix F.2).
+            token_budget: tokens in a batch at most, τ_budget ≥ 1.
+            max_active: active requests at most, α ≥ 1.
+            max_decodes: decodes in a batch at most, β ≥ 1.
+            watermark: fraction of the capacity that admission leaves free, in [0, 1).
+        """
+        require("order", order, order in ("spf", "fcfs"), "spf or fcfs")
+        margins = (
+            [("offset", offset)] if low_offset is None else [("offset", offset), ("low_offset", low_offset)]
+        )
+        for name, margin in margins:
+            require(name, margin, 0 <= margin < math.inf, "a number ≥ 0")
+        require("memory_threshold", memory_threshold, 0 <= memory_threshold <= 1, "a fraction in [0, 1]")
+        require_flag("paying_first", paying_first)
+        caps = (("token_budget", token_budget), ("max_active", max_active), ("max_decodes", max_decodes))
+        for name, value in caps:
+            require_count(name, value)
+        require_fraction("watermark", watermark)
+        self.order, self.paying_first = order, paying_first
+        self.offset, self.low_offset, self.memory_threshold = offset, low_offset, memory_threshold
+        self.token_budget, self.max_active, self.max_decodes = token_budget, max_active, max_decodes
+        self.watermark = watermark
+
+    def params(self, system: SystemInfo) -> NDArray[np.float64]:
+        """Return the hyperparameters, fractions of the memory as the tokens where they begin to count."""
+        low_offset = self.offset if self.low_offset is None else self.low_offset
+        high_memory = system.kv_capacity - fraction_of(system.kv_capacity, self.memory_threshold)
+        values = (
+            self.order == "spf", self.paying_first, self.offset, low_offset, high_memory, self.token_budget,
+            self.max_active, self.max_decodes, fraction_of(system.kv_capacity, self.watermark),
+        )  # fmt: skip
+        return np.array(values, dtype=np.float64)
+
+    def memory(self, system: SystemInfo) -> RuleMemory:
+        """Return an empty heap and lists, and room for a deadline and an objective per slot."""
+        slots = max(min(system.max_requests, system.kv_capacity), 1)
+        waiting_at = RANKS + system.max_requests
+        lists_at = waiting_at + 1 + system.max_requests + np.arange(5) * (1 + slots)
+        state = np.zeros(lists_at[-1], np.int64)
+        state[WAITING_AT] = waiting_at
+        state[[CRITICAL_AT, OTHERS_AT, ROOM_AT, FOLLOWED_AT]] = lists_at[:-1]
+        return rule_memory(self.params(system), state=state, reals=np.zeros(2 * slots))

@@ -1,0 +1,1 @@
+"""Calibration: operator tables fitted to measured profiles."""

@@ -1,0 +1,403 @@
+"""Calibration: fits operator tables to profiles and writes hardware files.
+
+It needs SciPy, which is slow to import, and is not imported by the core.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from kvgym.batch_time.calibration.fitting import (
+    DECODE_TERMS,
+    PREFILL_TERMS,
+    PooledPrefill,
+    Surface,
+    fit_prefill,
+    fit_surface,
+    isotonic,
+    pool_decodes,
+)
+from kvgym.batch_time.calibration.grids import CACHED, CHUNKS, CONTEXTS, batches, grid, resolution, thin
+from kvgym.batch_time.calibration.profile_csv import Profiles, read_profiles
+from kvgym.batch_time.calibration.recipes import Recipe
+from kvgym.batch_time.deployments.deployment import CalibratedHardware
+from kvgym.batch_time.hardware.held_out import WAITING_BYTES, FitError
+from kvgym.batch_time.hardware.interpolation import Floats, surface_values
+from kvgym.batch_time.models.roofline import RooflineBatchTime
+from kvgym.errors import ConfigError, shown
+from kvgym.utils.files import write_text
+
+HELD_OUT_SHARE = 0.2
+HELD_OUT_MOST = 200
+LEAST_ROWS = 4
+SEED = 0
+
+WARN_BEYOND = {
+    "linear": 0.03,
+    "attention_decode": 0.06,
+    "attention_decode_homogeneous": 0.03,
+    "attention_prefill": 0.06,
+    "attention_prefill_table": 0.04,
+    "all_reduce": 0.03,
+}
+"""Median held-out error by operator group beyond which a calibration is worth a second look."""
+
+REFUSE_BEYOND = 0.25
+"""Median held-out error of any of these groups beyond which no file is written."""
+
+Rows = tuple[Floats, Floats, Floats]
+
+_REDUCE_STEP = 8  # tokens; the small sizes at which medians of all-reduce are kept
+
+
+def fit_decode(points: Rows, candidates: tuple[float, ...], kv_capacity: int) -> tuple[Surface, Surface]:
+    """Fit decode attention by (decodes, context), and pooled by (decodes, KV tokens).
+
+    Args:
+        points: decodes, context, milliseconds, each of shape (d,).
+        candidates: numbers of decodes to put nodes on where they were measured.
+        kv_capacity: KV tokens that the pooled table should reach to.
+    """
+    rows, columns = grid(candidates, points[0]), grid(CONTEXTS, points[1])
+    table = _thinned(fit_surface(rows, columns, points, DECODE_TERMS), points[2])
+    most = max(float((points[0] * points[1]).max()), min(float(kv_capacity), rows[-1] * columns[-1]))
+    spaced = np.geomspace(max(columns[0], 1.0), most, 36)
+    totals = np.concatenate([[0.0], np.unique(np.round(spaced))])
+    few: Floats = np.unique(np.round(np.linspace(min(8.0, rows[-1]), rows[-1], 20)))
+    few = np.append(rows[(rows < few[0]) & np.isin(rows, (1, 2, 4, 6))], few)
+    x, y = (axis.ravel() for axis in np.meshgrid(few, table.columns, indexing="ij"))
+    shape = (len(few), len(table.columns))
+    sampled = surface_values(table.rows, table.columns, table.ms, x, y).reshape(shape)
+    support = surface_values(table.rows, table.columns, np.minimum(table.support, 1.0), x, y).reshape(shape)
+    return table, pool_decodes(Surface(few, table.columns, sampled, support, table.change), totals)
+
+
+def fit_prefills(points: Rows) -> tuple[Surface, PooledPrefill]:
+    """Fit prefill attention by (chunk, cached), and as a sum over requests.
+
+    Args:
+        points: chunk, cached tokens, milliseconds, each of shape (p,).
+    """
+    rows, columns = grid(CHUNKS, points[0]), grid(CACHED, points[1])
+    table = fit_surface(rows, columns, points, PREFILL_TERMS)
+    return _thinned(table, points[2]), fit_prefill(np.concatenate([[0.0], rows]), points)
+
+
+def with_cached(points: Rows, pair_ms: float) -> Rows:
+    """Return rows of prefill attention; where no chunk followed cached tokens, with estimates of such rows.
+
+    The pairs of new and cached tokens then cost an estimated time each. The tables interpolate linearly in these pairs,
+    so a single number of cached tokens is enough.
+
+    Args:
+        points: chunk, cached tokens, milliseconds, each of shape (p,).
+        pair_ms: milliseconds per pair of query and key.
+    """
+    chunk, cached, ms = points
+    if cached.any():
+        return points
+    far = np.full(len(chunk), chunk.max())
+    estimates = ms + pair_ms * chunk * far
+    return np.tile(chunk, 2), np.append(cached, far), np.append(ms, estimates)
+
+
+def _check_spread(group: str, **columns: Floats) -> None:
+    """Check that each quantity varies: from a single value no table can be made.
+
+    Raises:
+        ConfigError: naming the quantity and its only value.
+    """
+    for name, values in columns.items():
+        if values.min() == values.max():
+            raise ConfigError(
+                f"{group}: every measurement has {name} = {values[0]:g}; at least two different values are needed"
+            )
+
+
+def _thinned(table: Surface, measured: Floats) -> Surface:
+    """Return the surface without rows and columns that straight lines between the others replace."""
+    near = resolution(measured) / 2
+    i = thin(table.rows, list(table.ms.T), absolute=near)
+    j = thin(table.columns, list(table.ms[i]), absolute=near)
+    ms, support = table.ms[np.ix_(i, j)], table.support[np.ix_(i, j)]
+    return Surface(table.rows[i], table.columns[j], ms, support, table.change)
+
+
+def fit_all_reduce(size: Floats, low: Floats, median: Floats, small: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return nodes (bytes), the monotone lower envelope, and the medians as they are.
+
+    Below some megabytes the measured kernel waits for the other GPU to start, at random and up to 0.06 ms:
+    the envelope is the transfer alone.
+
+    Args:
+        size: bytes, shape (a,).
+        low: smallest times, shape (a,).
+        median: median times, shape (a,).
+        small: sizes to have nodes at beside a geometric sequence.
+    """
+    envelope = np.minimum.accumulate(low[::-1])[::-1]
+    wanted = np.geomspace(size[0], size[-1], min(48, len(size)))
+    nodes = np.unique(size[np.searchsorted(size, wanted).clip(0, len(size) - 1)])
+    if len(small):
+        nodes = np.union1d(nodes[(nodes < small[0]) | (nodes > small[-1])], small)
+    return nodes, np.interp(nodes, size, envelope), np.interp(nodes, size, median)
+
+
+def _kept_tokens(tokens: Floats) -> NDArray[np.int64]:
+    """Return the places of tokens that are always fitted.
+
+    Those are the few up to 64, which batches of decodes have, and those on either side of a step of the matrix
+    kernels, whose tiles are 64 or 128 tokens wide; beyond 4,096 tokens a step is within the other errors.
+    """
+    tile = np.where(tokens <= 1024, 64, 128)
+    last = np.flatnonzero((tokens % tile == 0) & (tokens <= 4096))
+    beside = np.union1d(last, np.minimum(last + 1, len(tokens) - 1))
+    return np.union1d(np.flatnonzero(tokens <= 64), beside)
+
+
+def _small_sizes(size: Floats, bytes_per_token: float) -> Floats:
+    """Return the bytes of multiples of 8 tokens at which an all-reduce may have waited for a peer."""
+    most = int(WAITING_BYTES // (_REDUCE_STEP * bytes_per_token)) + 1
+    sizes = np.arange(1, most + 1, dtype=np.float64) * (_REDUCE_STEP * bytes_per_token)
+    inside: Floats = sizes[(sizes >= size[0]) & (sizes <= size[-1])]
+    return inside
+
+
+def _hold_out(
+    group: str, count: int, rng: np.random.Generator, keep: NDArray[np.int64] | None = None
+) -> NDArray[np.bool_]:
+    """Choose rows at random: not the outermost, and as far as enough others are left not those at ``keep``.
+
+    Raises:
+        ConfigError: there are fewer than four rows.
+    """
+    if count < LEAST_ROWS:
+        raise ConfigError(f"{group}: {count} different measurements; at least {LEAST_ROWS} are needed")
+    number = min(max(int(HELD_OUT_SHARE * count), 1), HELD_OUT_MOST)
+    inner = np.arange(1, count - 1)
+    free = inner if keep is None else np.setdiff1d(inner, keep)
+    chosen = np.zeros(count, bool)
+    chosen[rng.choice(free if len(free) >= number else inner, number, replace=False)] = True
+    return chosen
+
+
+def _split(columns: Rows, out: NDArray[np.bool_]) -> tuple[Rows, Rows]:
+    """Return the rows to fit and those held out."""
+    a, b, c = columns
+    return (a[~out], b[~out], c[~out]), (a[out], b[out], c[out])
+
+
+def _significant(value: float, digits: int = 5) -> float:
+    return float(f"{value:.{digits}g}")
+
+
+def _resolved(value: float) -> float:
+    """Round milliseconds to 0.001, with more digits where there would be less than three."""
+    return round(value, 3) if value >= 0.1 else _significant(value, 3)
+
+
+def _list(values: Floats, rounding: Callable[[float], float] = _resolved) -> list[float]:
+    return [int(v) if v == int(v) else v for v in (rounding(float(x)) for x in values)]
+
+
+def _exact(values: Floats) -> list[float]:
+    return _list(values, _significant_6)
+
+
+def _significant_6(value: float) -> float:
+    return int(value) if value == int(value) else _significant(value, 6)
+
+
+def _surface_dict(table: Surface) -> dict[str, Any]:
+    return {
+        "rows": _exact(table.rows),
+        "columns": _exact(table.columns),
+        "ms": [_list(row) for row in table.ms],
+    }
+
+
+def _save_at(tokens: Floats, save: tuple[Floats, Floats]) -> Floats:
+    count, ms = save
+    middle = min(len(ms) // 2, len(ms) - 2)
+    slope = (ms[-1] - ms[middle]) / max(count[-1] - count[middle], 1.0)
+    result: Floats = np.interp(tokens, count, ms) + slope * np.maximum(tokens - count[-1], 0.0)
+    return result
+
+
+def calibrate(
+    folder: Path, recipe: Recipe, date: str | None = None, *, max_error: float = REFUSE_BEYOND
+) -> dict[str, Any]:
+    """Return the content of a hardware file, with the errors of its tables on rows that were held out.
+
+    Of each operator group at most 200 random rows (20 % where there are fewer than 1,000) are held out and written
+    into the file; the tables are fitted to the others, and ``fit_error`` is what the written, rounded tables make of
+    the held-out rows.
+
+    Args:
+        folder: what the paths of the profiles are relative to.
+        recipe: what to calibrate.
+        date: ISO 8601 day; None = today.
+        max_error: largest median error allowed in the groups of :data:`WARN_BEYOND`.
+
+    Raises:
+        ConfigError: ``date`` is no day, something is wrong with a profile (see :func:`read_profiles`), it has too few
+            rows or a single value of a quantity, or a median error is beyond ``max_error``; the message names the
+            group.
+    """
+    day = _day(date)
+    gpu, model, parts = recipe.gpu, recipe.model, recipe.tensor_parallel
+    capacity, origin = recipe.capacity()
+    profiles = read_profiles(folder, recipe)
+    rng = np.random.default_rng(SEED)
+    per_token = model.hidden * model.dtype_bytes
+
+    out = _hold_out("token operators", len(profiles.tokens), rng, _kept_tokens(profiles.tokens))
+    total = profiles.block + 2 * profiles.add
+    held: dict[str, Any] = {"linear": {"tokens": _exact(profiles.tokens[out]), "ms": _exact(total[out])}}
+    tokens, block, add, embedding = (
+        column[~out] for column in (profiles.tokens, profiles.block, profiles.add, profiles.embedding)
+    )
+    decode_rows, (n, k, t) = _split(
+        profiles.decode, _hold_out("decode attention", len(profiles.decode[0]), rng)
+    )
+    held["decode"] = {"decodes": _exact(n), "context": _exact(k), "ms": _exact(t)}
+    prefill_rows, (c, k, t) = _split(
+        profiles.prefill, _hold_out("prefill attention", len(profiles.prefill[0]), rng)
+    )
+    held["prefill"] = {"chunk": _exact(c), "cached": _exact(k), "ms": _exact(t)}
+
+    _check_spread("decode attention", decodes=decode_rows[0], context=decode_rows[1])
+    _check_spread("prefill attention", chunk=prefill_rows[0])
+    roofline = RooflineBatchTime(gpu, model, tensor_parallel=parts)
+    pair = roofline.attention_pair() * 1e3 / model.num_layers
+    prefill_rows = with_cached(prefill_rows, pair)
+    _check_spread("prefill attention", cached=prefill_rows[1])
+
+    block, add, embedding = (isotonic(v) for v in (block, add, embedding))
+    save = _save_at(tokens, profiles.save)
+    keep = thin(tokens, [block, add, embedding, save])
+    assert gpu.num_sms is not None
+    heads, kv_heads = (max(1, count // parts) for count in (model.num_heads, model.num_kv_heads))
+    decode, pooled = fit_decode(decode_rows, batches(gpu.num_sms, heads, kv_heads), capacity)
+    prefill, summed = fit_prefills(prefill_rows)
+    summed = summed.continued(pair * roofline.compute_efficiency, pair)
+    weights, row = roofline.lm_head()
+    tables: dict[str, Any] = {
+        "num_layers": model.num_layers,
+        "bytes_per_token": per_token,
+        "linear": {
+            "tokens": _list(tokens[keep]),
+            "block_ms": _list(block[keep]),
+            "add_ms": _list(add[keep]),
+            "save_ms": _list(save[keep]),
+            "embedding_ms": _list(embedding[keep]),
+        },
+        "decode": _surface_dict(decode),
+        "decode_pooled": _surface_dict(pooled),
+        "prefill": _surface_dict(prefill),
+        "prefill_pooled": {
+            "launch_ms": _significant(summed.launch, 3),
+            "chunk": _list(summed.chunk),
+            "own_ns": _list(summed.own * 1e6, _significant),
+            "cached_ns": _list(summed.cached * 1e6, _significant),
+        },
+        "lm_head": {"weights_ms": _significant(weights * 1e3), "row_ms": _significant(row * 1e3)},
+    }
+    ranges = _ranges(profiles)
+    if profiles.all_reduce is not None:
+        size = profiles.all_reduce[0]
+        small = _small_sizes(size, per_token)
+        right = np.searchsorted(size, small)
+        beside = np.concatenate([right, np.maximum(right - 1, 0)])
+        reduce_rows, (s, _, t) = _split(profiles.all_reduce, _hold_out("all-reduce", len(size), rng, beside))
+        held["all_reduce"] = {"size": _exact(s), "ms": _exact(t)}
+        size, low, median = reduce_rows
+        nodes, envelope, median = fit_all_reduce(size, low, median, small)
+        tables["all_reduce"] = {
+            "size": [int(v) for v in nodes],
+            "kernel_ms": _list(envelope),
+            "median_ms": _list(median),
+        }
+    content: dict[str, Any] = {
+        "name": recipe.name,
+        "description": recipe.description,
+        "source": recipe.source,
+        "date": day,
+        "gpu": gpu.model_dump(),
+        "tensor_parallel": parts,
+        "model": model.model_dump(),
+        "kv_capacity": capacity,
+        "kv_capacity_origin": origin,
+        "engine": recipe.engine,
+        "engines": {name: engine.model_dump() for name, engine in recipe.engines.items()},
+        "valid_range": ranges,
+        "fit_error": {},
+        "tables": tables,
+        "held_out": held,
+    }
+    errors = CalibratedHardware.model_validate(content).measured_errors()
+    _refuse(recipe.name, errors, max_error)
+    content["fit_error"] = {name: error.model_dump() for name, error in errors.items()}
+    return content
+
+
+def _day(date: str | None) -> str:
+    """Return a day as ISO 8601 has it, today's if none is given."""
+    try:
+        return (datetime.date.today() if date is None else datetime.date.fromisoformat(date)).isoformat()
+    except ValueError:
+        raise ConfigError(f"date = {shown(date)}; expected a day such as 2026-01-31") from None
+
+
+def _ranges(profiles: Profiles) -> dict[str, list[float]]:
+    columns = {
+        "tokens": profiles.tokens,
+        "decodes": profiles.decode[0],
+        "decode_context_each": profiles.decode[1],
+        "decode_context_all": profiles.decode[0] * profiles.decode[1],
+        "prefill_chunk": profiles.prefill[0],
+        "prefill_cached_each": profiles.prefill[1],
+    }
+    if profiles.all_reduce is not None:
+        columns["all_reduce_bytes"] = profiles.all_reduce[0]
+    return {name: [float(v.min()), float(v.max())] for name, v in columns.items()}
+
+
+def _refuse(name: str, errors: dict[str, FitError], max_error: float) -> None:
+    for group in WARN_BEYOND:
+        if group in errors and errors[group].median > max_error:
+            raise ConfigError(
+                f"recipe {name}: the tables miss held-out rows of {group} by {errors[group].median:.1%} (median of "
+                f"{errors[group].rows}); allowed are {max_error:.1%}: the profile is too sparse or too noisy"
+            )
+
+
+def warnings(hardware: CalibratedHardware) -> list[str]:
+    """Return a line for each operator group whose median error is worth a second look, or that is partly estimated."""
+    estimated = [
+        "attention_prefill: no chunk after cached tokens was measured; their attention is estimated from the data sheet"
+    ]
+    return (estimated if hardware.valid_range["prefill_cached_each"][1] == 0 else []) + [
+        f"{group}: median error {hardware.fit_error[group].median:.1%} is beyond {bound:.0%}"
+        for group, bound in WARN_BEYOND.items()
+        if group in hardware.fit_error and hardware.fit_error[group].median > bound
+    ]
+
+
+def write_hardware(content: dict[str, Any], path: Path) -> None:
+    """Write the content of a hardware file as YAML, lists on as few lines as fit.
+
+    Args:
+        content: from :func:`calibrate`.
+        path: file to write.
+    """
+    text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+    head = "# Written by kvgym calibrate, see docs/calibration.md. Tables: milliseconds per layer.\n"
+    write_text(path, head + text)

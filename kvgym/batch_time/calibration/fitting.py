@@ -1,0 +1,245 @@
+"""Fits of operator tables: isotonic regression, surfaces on a grid, prefill attention as a sum."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import nnls
+from scipy.sparse.linalg import spsolve
+
+from kvgym.batch_time.hardware.interpolation import Floats, bilinear, bilinear_weights, surface_values
+
+SMOOTHING = 0.05
+"""Weight of the steps between neighbouring grid nodes, relative to a fitted row."""
+
+LEAST_RATIO = 0.02
+"""Least ratio of a node to the first guess."""
+
+FAST_RATIO = 0.5
+"""Ratio to the first guess below which a node weighs no more for being faster."""
+
+NO_DATA = 1e-6
+"""Weight of a node without measurements in making a surface monotone; one that a measurement hits has 1."""
+
+LONG_CONTEXT = 4096.0
+"""Context of each decode beyond which a batch counts less in pooling, with the square of the excess."""
+
+
+class Change(NamedTuple):
+    """What making a table monotone did to it: relative change of its entries."""
+
+    median: float
+    largest: float
+
+
+def isotonic(values: Floats, weights: Floats | None = None) -> Floats:
+    """Return the non-decreasing sequence nearest in weighted least squares (pool adjacent violators).
+
+    Args:
+        values: shape (n,).
+        weights: positive, shape (n,); None = equal.
+    """
+    heights: list[float] = []
+    masses: list[float] = []
+    counts: list[int] = []
+    for value, weight in zip(values, np.ones(len(values)) if weights is None else weights, strict=True):
+        heights.append(float(value))
+        masses.append(float(weight))
+        counts.append(1)
+        while len(heights) > 1 and heights[-2] > heights[-1]:
+            mass = masses[-2] + masses[-1]
+            height = (heights[-2] * masses[-2] + heights[-1] * masses[-1]) / mass
+            heights[-2:], masses[-2:], counts[-2:] = [height], [mass], [counts[-2] + counts[-1]]
+    return np.repeat(heights, counts)
+
+
+def isotonic_surface(values: Floats, weights: Floats, sweeps: int = 80) -> Floats:
+    """Return the surface nearest in weighted least squares that falls along neither axis (Dykstra).
+
+    Args:
+        values: shape (n, m).
+        weights: positive, shape (n, m).
+        sweeps: projections on either axis; a running maximum removes what is left.
+    """
+    table = values.copy()
+    down, across = np.zeros_like(table), np.zeros_like(table)
+    for _ in range(sweeps):
+        shifted = table + down
+        table = np.column_stack([isotonic(c, w) for c, w in zip(shifted.T, weights.T, strict=True)])
+        down = shifted - table
+        shifted = table + across
+        table = np.vstack([isotonic(r, w) for r, w in zip(shifted, weights, strict=True)])
+        across = shifted - table
+    result: Floats = np.maximum.accumulate(np.maximum.accumulate(table, axis=0), axis=1)
+    return result
+
+
+class Surface(NamedTuple):
+    """A fitted surface.
+
+    Attributes:
+        rows: first quantity, ascending, shape (n,).
+        columns: second quantity, ascending, shape (m,).
+        ms: milliseconds, falling along neither axis, shape (n, m).
+        support: how many measurements stand behind each node, shape (n, m).
+        change: what making it monotone changed, where there are measurements.
+    """
+
+    rows: Floats
+    columns: Floats
+    ms: Floats
+    support: Floats
+    change: Change
+
+
+DECODE_TERMS = ((0, 0), (1, 0), (0, 1), (1, 1))
+"""Powers of (decodes, context) in the first guess of decode attention."""
+
+PREFILL_TERMS = ((0, 0), (1, 0), (2, 0), (1, 1))
+"""Powers of (chunk, cached tokens) in the first guess of prefill attention."""
+
+
+def fit_surface(
+    rows: Floats,
+    columns: Floats,
+    points: tuple[Floats, Floats, Floats],
+    powers: tuple[tuple[int, int], ...],
+) -> Surface:
+    """Fit a monotone surface whose bilinear interpolation is nearest to scattered measurements.
+
+    Unknown is the ratio of each node to a first guess, a non-negative combination of simple terms; errors are
+    relative, and the steps of the ratio between neighbouring nodes are penalised, so nodes without
+    measurements take their neighbours' ratio. What then makes the surface monotone weighs every node by the
+    measurements around it: those without any give way.
+
+    Args:
+        rows: grid of the first quantity, ascending, shape (n,).
+        columns: grid of the second quantity, ascending, shape (m,).
+        points: first quantity, second quantity, measured time, each of shape (k,).
+        powers: of the two quantities in each term of the first guess.
+    """
+    x, y, value = points
+    terms = _terms(powers, x, y)
+    scale = terms.max(axis=0)
+    guess, _ = nnls(terms / scale / value[:, None], np.ones(len(value)))
+    mesh_x, mesh_y = np.meshgrid(rows, columns, indexing="ij")
+    prior = _terms(powers, mesh_x.ravel(), mesh_y.ravel()) @ (guess / scale)
+    prior = np.maximum(prior, 1e-3 * value.min())
+    n, m = len(rows), len(columns)
+    inside = (x >= rows[0]) & (x <= rows[-1]) & (y >= columns[0]) & (y <= columns[-1])
+    x, y, value = x[inside], y[inside], value[inside]
+    i, u = bilinear_weights(rows, x)
+    j, v = bilinear_weights(columns, y)
+    k = np.arange(len(value))
+    shares = sum(
+        sparse.coo_matrix((wi * wj, (k, (i + di) * m + j + dj)), shape=(len(k), n * m)).tocsr()
+        for di, wi in ((0, 1 - u), (1, u))
+        for dj, wj in ((0, 1 - v), (1, v))
+    )
+    data = sparse.diags(1 / value) @ shares @ sparse.diags(prior)
+    steps_i = sparse.kron(sparse.diags([-1.0, 1.0], [0, 1], shape=(n - 1, n)), sparse.eye(m))
+    steps_j = sparse.kron(sparse.eye(n), sparse.diags([-1.0, 1.0], [0, 1], shape=(m - 1, m)))
+    normal = data.T @ data + SMOOTHING**2 * (steps_i.T @ steps_i + steps_j.T @ steps_j)
+    ratio = spsolve(normal.tocsc(), data.T @ np.ones(len(k)))
+    # A node that hardly any measurement touches can be flung far away by their noise, even below zero; relative
+    # errors would then make it weigh more than all the others.
+    support = np.asarray(shares.sum(axis=0)).ravel()
+    table = prior * np.maximum(ratio, LEAST_RATIO)
+    weights = np.maximum(support, NO_DATA) / (prior * np.maximum(ratio, FAST_RATIO)) ** 2
+    shape = (n, m)
+    fitted = isotonic_surface(table.reshape(shape), weights.reshape(shape))
+    change = _change(fitted, table.reshape(shape), support.reshape(shape) > 0.5)
+    return Surface(rows, columns, fitted, support.reshape(shape), change)
+
+
+def _terms(powers: tuple[tuple[int, int], ...], x: Floats, y: Floats) -> Floats:
+    return np.column_stack([x**a * y**b for a, b in powers])
+
+
+def _change(fitted: Floats, table: Floats, where: NDArray[np.bool_]) -> Change:
+    change = np.abs(fitted / table - 1)[where]
+    return Change(float(np.median(change)), float(change.max())) if len(change) else Change(0.0, 0.0)
+
+
+def pool_decodes(grid: Surface, totals: Floats) -> Surface:
+    """Turn decode attention by (decodes, context) into one by (decodes, KV tokens) that never falls.
+
+    Args:
+        grid: decode attention, n decodes by m contexts.
+        totals: KV tokens of all decodes, ascending from 0, shape (t,).
+
+    Returns:
+        Surface of shape (n, t); its change is what the projection changed inside the measured range.
+    """
+    rows, columns = grid.rows, grid.columns
+    mean = totals[None, :] / rows[:, None]
+    x, y = np.broadcast_to(rows[:, None], mean.shape).ravel(), mean.ravel()
+    target = surface_values(rows, columns, grid.ms, x, y).reshape(mean.shape)
+    measured = np.minimum(bilinear(rows, columns, np.minimum(grid.support, 1.0), x, y), 1.0)
+    inside = (mean >= columns[0]) & (mean <= columns[-1])
+    support = np.where(inside, measured.reshape(mean.shape), 0.0)
+    usual = np.minimum(LONG_CONTEXT / np.maximum(mean, 1.0), 1.0) ** 2
+    weights = np.maximum(support, 0.02) * usual / target**2
+    pooled = isotonic_surface(target, weights)
+    for _ in range(3):  # towards least absolute error: the small batches of a split kernel are outliers
+        pooled = isotonic_surface(target, weights / np.maximum(np.abs(pooled / target - 1), 0.02))
+    return Surface(rows, totals, pooled, support, _change(pooled, target, support > 0.5))
+
+
+class PooledPrefill(NamedTuple):
+    """Prefill attention as ``launch + c own(c) + k cached(c)``; milliseconds and milliseconds per token."""
+
+    launch: float
+    chunk: Floats
+    own: Floats
+    cached: Floats
+
+    def continued(self, peak_ms: float, estimate_ms: float) -> PooledPrefill:
+        """Return the fit with what lies beyond the measured chunks kept possible.
+
+        Short chunks leave a GPU partly idle, so longer ones seem to cost nothing more per token. Where the last
+        measured slope is below what the GPU can do at its peak, the slope of the estimate goes on from there.
+
+        Args:
+            peak_ms: milliseconds per pair of query and key at the GPU's peak.
+            estimate_ms: the same as estimated.
+        """
+        last, far = float(self.chunk[-1]), 4.0 * float(self.chunk[-1])
+        beyond, estimated = [], False
+        for values, pairs in ((self.own, 0.5), (self.cached, 1.0)):
+            slope = float(values[-1] - values[-2]) / (last - float(self.chunk[-2]))
+            if slope < pairs * peak_ms:
+                # Per token no faster than in proportion to the chunk: the whole must not fall in the amount.
+                slope, estimated = min(pairs * estimate_ms, float(values[-1]) / last), True
+            beyond.append(float(values[-1]) + slope * (far - last))
+        if not estimated:
+            return self
+        own, cached = np.append(self.own, beyond[0]), np.append(self.cached, beyond[1])
+        return PooledPrefill(self.launch, np.append(self.chunk, far), own, cached)
+
+
+def fit_prefill(nodes: Floats, points: tuple[Floats, Floats, Floats]) -> PooledPrefill:
+    """Fit prefill attention with ``own`` and ``cached`` concave and non-decreasing in the chunk.
+
+    Args:
+        nodes: chunk lengths at which the slopes may change, ascending from 0, shape (n,).
+        points: chunk, cached tokens, measured milliseconds, each of shape (k,).
+    """
+    chunk, cached, value = points
+
+    def basis(x: Floats) -> Floats:
+        return np.column_stack([np.ones_like(x), *(np.minimum(x, c) for c in nodes[1:-1]), x])
+
+    shape = basis(chunk)
+    design = np.column_stack([np.ones_like(value), chunk[:, None] * shape, cached[:, None] * shape])
+    scale = np.maximum(np.abs(design).max(axis=0), 1e-30)
+    weights, _ = nnls(design / scale / value[:, None], np.ones(len(value)), maxiter=20000)
+    weights = weights / scale
+    width = shape.shape[1]
+    at_nodes = basis(nodes)
+    return PooledPrefill(
+        float(weights[0]), nodes, at_nodes @ weights[1 : 1 + width], at_nodes @ weights[1 + width :]
+    )

@@ -1,0 +1,191 @@
+"""Recipes: what a hardware file is calibrated from, and the figures that profiles do not hold."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from kvgym.batch_time.hardware.kv_capacity import check_tensor_parallel, kv_capacity
+from kvgym.batch_time.hardware.overhead import NO_ENGINE, EngineOverhead, check_engine
+from kvgym.batch_time.hardware.presets import GPUS, MODELS
+from kvgym.batch_time.hardware.shapes import GPU, ModelShape, require_plain
+from kvgym.errors import UnknownNameError
+from kvgym.simulator.system import MAX_CAPACITY
+from kvgym.utils.reading import parse_fields, read_text, validate_fields
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ProfileFile(_Section):
+    """One CSV file, or some of its rows.
+
+    Attributes:
+        file: path, relative to the folder of the profiles.
+        where: value that rows must have, by column, beside what the recipe itself asks for.
+    """
+
+    file: str = Field(min_length=1, pattern=r"^[^\x00]+$")
+    where: dict[str, float | str] = {}
+
+
+class ProfileFiles(_Section):
+    """The profiles of a recipe; a file without conditions may be given as its path alone.
+
+    Attributes:
+        linear: token operators.
+        attention: prefill and decode attention.
+        all_reduce: collectives; needed with more than one GPU.
+        devices_per_node: GPUs of the collective in one machine; None = all of them.
+        kv_cache_size: what that column of the attention file counts: ``"cached"``, tokens cached before each
+            request, its new ones excluded; ``"batch"``, keys of all requests together, new ones included.
+        any_tensor_parallel: take files without a column of the degree as measured at the recipe's.
+    """
+
+    linear: ProfileFile
+    attention: ProfileFile
+    all_reduce: ProfileFile | None = None
+    devices_per_node: int | None = Field(default=None, gt=0)
+    kv_cache_size: Literal["cached", "batch"] = "cached"
+    any_tensor_parallel: bool = False
+
+    @field_validator("linear", "attention", "all_reduce", mode="before")
+    @classmethod
+    def _path_alone(cls, value: Any) -> Any:
+        return {"file": value} if isinstance(value, str) else value
+
+
+class KVCapacity(_Section):
+    """Tokens of KV cache: a figure with its origin, or the arguments of :func:`kv_capacity`.
+
+    Attributes:
+        tokens: the figure; None = computed.
+        origin: where it comes from.
+        memory_fraction: share of the device memory that the engine may use.
+        activation_reserve_gib: GiB per GPU for activations, workspaces and the CUDA context.
+        block_size: tokens per block.
+    """
+
+    tokens: int | None = Field(default=None, ge=2, le=MAX_CAPACITY)
+    origin: str = ""
+    memory_fraction: float = 0.9
+    activation_reserve_gib: float = 2.0
+    block_size: int = 16
+
+    @model_validator(mode="after")
+    def _origin(self) -> KVCapacity:
+        if (self.tokens is None) != (not self.origin):
+            raise ValueError("tokens and origin go together")
+        return self
+
+
+class Recipe(_Section):
+    """What to calibrate.
+
+    Attributes:
+        name: of the hardware file.
+        description: one line.
+        source: of the profiles, with licence.
+        profiles: the CSV files.
+        model: shape; in the file a full shape or the name of a preset.
+        gpu: data-sheet figures; in the file in full or the name of a preset.
+        tensor_parallel: number of GPUs.
+        kv_capacity: tokens of KV cache.
+        engine: name in ``engines`` of the one that is taken unless another is asked for.
+        engines: what engines add to a batch outside the GPU, by name.
+    """
+
+    name: str = Field(pattern=r"^\w[\w.-]*$")
+    description: str = Field(max_length=100)
+    source: str
+    profiles: ProfileFiles
+    model: ModelShape
+    gpu: GPU
+    tensor_parallel: int = Field(default=1, gt=0)
+    kv_capacity: KVCapacity = KVCapacity()
+    engine: str = NO_ENGINE
+    engines: dict[str, EngineOverhead] = {}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recipe:
+        require_plain(self.model, "calibration")
+        check_tensor_parallel(self.model, self.tensor_parallel)
+        if self.gpu.num_sms is None:
+            raise ValueError("gpu.num_sms is needed: on how many multiprocessors kernels run in waves")
+        if (self.profiles.all_reduce is None) != (self.tensor_parallel == 1):
+            raise ValueError("profiles.all_reduce must name a file exactly where tensor_parallel > 1")
+        check_engine(self.engine, self.engines)
+        return self
+
+    def capacity(self) -> tuple[int, str]:
+        """Return the tokens of KV cache and where that figure comes from.
+
+        Raises:
+            ConfigError: the weights leave no room.
+        """
+        given = self.kv_capacity
+        if given.tokens is not None:
+            return given.tokens, given.origin
+        tokens = kv_capacity(
+            self.gpu,
+            self.model,
+            tensor_parallel=self.tensor_parallel,
+            memory_fraction=given.memory_fraction,
+            activation_reserve=given.activation_reserve_gib * 2**30,
+            block_size=given.block_size,
+        )
+        return tokens, (
+            f"computed by kvgym.batch_time.kv_capacity: {given.memory_fraction:.0%} of the memory less the weights "
+            f"and {given.activation_reserve_gib:g} GiB per GPU, in blocks of {given.block_size}"
+        )
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the recipes that come with kvgym, one for each of its hardware files."""
+    folder = resources.files("kvgym.configs").joinpath("recipe")
+    return sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+def load_recipe(name_or_path: str | Path) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        name_or_path: one of :func:`recipe_names`, or the path of a YAML file (it ends in ``.yaml`` or ``.yml``, or
+            is a :class:`~pathlib.Path`). ``name`` in the file is the file's own unless given.
+
+    Raises:
+        UnknownNameError: no such recipe, model preset or GPU preset.
+        ConfigError: the file cannot be read or a field is wrong; the message names file and field.
+    """
+    if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
+        path = Path(name_or_path)
+        return parse_recipe(read_text(path, "recipe"), str(path), path.stem)
+    if name_or_path not in recipe_names():
+        raise UnknownNameError("recipe", name_or_path, recipe_names())
+    item = resources.files("kvgym.configs").joinpath("recipe").joinpath(f"{name_or_path}.yaml")
+    return parse_recipe(item.read_text("utf-8"), f"{name_or_path}.yaml", name_or_path)
+
+
+def parse_recipe(text: str, origin: str, name: str) -> Recipe:
+    """Parse the text of a recipe.
+
+    Args:
+        text: YAML.
+        origin: name of the file, for messages.
+        name: of the recipe, where the text gives none.
+
+    Raises:
+        UnknownNameError: an unknown model or GPU.
+        ConfigError: naming file and field.
+    """
+    origin = f"recipe {origin}"
+    filled = {"name": name, **parse_fields(text, origin)}
+    if isinstance(filled.get("model"), str):
+        filled["model"] = MODELS.find(filled["model"])
+    if isinstance(filled.get("gpu"), str):
+        filled["gpu"] = GPUS.find(filled["gpu"])
+    return validate_fields(Recipe, filled, origin)

@@ -1,0 +1,275 @@
+"""What serves a model: the GPUs, its KV capacity, what engines add; with calibrated tables, or by a roofline."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import ConfigDict, Field, model_validator
+
+from kvgym.batch_time.hardware.held_out import Comparison, FitError, HeldOut, compare_held_out, fit_errors
+from kvgym.batch_time.hardware.operator_tables import ProfileTables
+from kvgym.batch_time.hardware.overhead import NO_ENGINE, NONE, EngineOverhead, check_engine, parse_overhead
+from kvgym.batch_time.hardware.shapes import GPU, ModelShape
+from kvgym.batch_time.models.calibrated import COMPOSITIONS, ProfileBatchTime
+from kvgym.batch_time.models.roofline import RooflineBatchTime
+from kvgym.errors import ConfigError, UnknownNameError, shown
+from kvgym.simulator.batch_time import BatchTimeModel
+from kvgym.simulator.system import MAX_CAPACITY
+from kvgym.utils.checks import check_text
+from kvgym.utils.reading import Description
+
+NOT_VALIDATED = "roofline, not validated"
+"""What stands wherever a roofline's figures do."""
+
+
+class Hardware(Description, ABC):
+    """A model served on GPUs as one worker.
+
+    Attributes:
+        name: name of the file, or the description of a roofline.
+        description: one line.
+        source: where the figures come from, with licence.
+        gpu: data-sheet figures.
+        tensor_parallel: GPUs that the model is split over.
+        model: shape of the model.
+        kv_capacity: tokens of KV cache.
+        kv_capacity_origin: where that figure comes from.
+        engine: name in ``engines`` of the one that is taken unless another is asked for.
+        engines: what engines add to a batch outside the GPU, by name; ``"none"`` is always one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    name: str
+    description: str
+    source: str
+    gpu: GPU
+    tensor_parallel: int = Field(gt=0)
+    model: ModelShape
+    kv_capacity: int = Field(ge=2, le=MAX_CAPACITY)
+    kv_capacity_origin: str
+    engine: str
+    engines: dict[str, EngineOverhead]
+
+    @model_validator(mode="after")
+    def _engine_is_named(self) -> Hardware:
+        check_engine(self.engine, self.engines)
+        return self
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """How its batch times are known: ``"calibrated"``, or :data:`NOT_VALIDATED`."""
+
+    @property
+    def all_engines(self) -> dict[str, EngineOverhead]:
+        """What engines add to a batch, by name, ``"none"`` included."""
+        return {**self.engines, NO_ENGINE: self.engines.get(NO_ENGINE, NONE)}
+
+    def overhead(self, engine: str | None = None) -> EngineOverhead:
+        """Return what an engine adds to a batch.
+
+        Args:
+            engine: name; None = the file's own choice.
+
+        Raises:
+            UnknownNameError: the file has no engine of that name.
+        """
+        name = self.engine if engine is None else engine
+        if name not in self.all_engines:
+            raise UnknownNameError(f"engine of hardware {self.name}", name, self.all_engines)
+        return self.all_engines[name]
+
+    @abstractmethod
+    def default_engine(self, composition: str = "kvgym") -> str:
+        """Return the engine that is taken where none is asked for.
+
+        Raises:
+            UnknownNameError: an unknown composition.
+            ConfigError: a composition of a roofline, which has none.
+        """
+
+    def chosen_engine(
+        self, engine: str | Mapping[str, Any] | None = None, composition: str = "kvgym"
+    ) -> tuple[str | None, EngineOverhead]:
+        """Return an engine's name, None where it has none, and what it adds; arguments as of :meth:`batch_time`."""
+        default = self.default_engine(composition)
+        if isinstance(engine, Mapping):
+            return None, parse_overhead(engine)
+        name = default if engine is None else engine
+        if not isinstance(name, str):
+            raise ConfigError(
+                f"engine = {shown(name)}; expected a name or figures, {{base_ms: …, per_request_ms: …}}"
+            )
+        return name, self.overhead(name)
+
+    @abstractmethod
+    def batch_time(
+        self, *, composition: str = "kvgym", engine: str | Mapping[str, Any] | None = None
+    ) -> BatchTimeModel:
+        """Return the batch-time model of this hardware.
+
+        Args:
+            composition: one of :data:`~kvgym.batch_time.models.calibrated.COMPOSITIONS`, how tables are summed.
+            engine: what the engine adds outside the GPU: a name in ``engines``, ``"none"``, or the fields of an
+                :class:`~kvgym.batch_time.hardware.overhead.EngineOverhead` (``{"base_ms": 5, "per_request_ms": 0.1}``).
+                None = the file's ``engine``; with composition ``"vidur"``, which counts none, ``"none"``.
+
+        Raises:
+            UnknownNameError: an unknown composition or engine.
+            ConfigError: ``engine`` is neither, or the fields of an overhead are wrong; a composition of a roofline.
+        """
+
+
+H = TypeVar("H", bound=Hardware)
+
+_EXTREMES: dict[str, tuple[int, ...]] = {
+    "num_prefills": (0, 1, 0, 64, 64),
+    "prefill_tokens": (0, 1, 0, 2**20, 2**20),
+    "prefill_context": (0, 0, 0, 0, 2**26),
+    "prefill_squares": (0, 1, 0, 2**34, 2**34),
+    "prefill_products": (0, 0, 0, 0, 2**40),
+    "num_decodes": (1, 0, 4096, 0, 4096),
+    "decode_context": (1, 0, 2**31, 0, 2**31),
+}
+"""Small and large batches, whose durations must be numbers."""
+
+
+def checked_hardware(hardware: H, where: str) -> H:
+    """Return hardware whose batches take a finite time.
+
+    Args:
+        hardware: the hardware.
+        where: what and which file describes it, for messages.
+
+    Raises:
+        ConfigError: they do not, as its numbers are too large or too small.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            seconds = np.asarray(hardware.batch_time()(**_EXTREMES), np.float64)
+    except ArithmeticError:  # whole numbers of hundreds of digits
+        seconds = np.array([np.nan])
+    bad = ~(np.isfinite(seconds) & (seconds >= 0))
+    if bad.any():
+        raise ConfigError(
+            f"{where}: a batch would take {seconds[bad.argmax()]:g} s; look for numbers that are far too large or too "
+            "small, or in another unit"
+        )
+    return hardware
+
+
+class CalibratedHardware(Hardware):
+    """Hardware whose operators were measured: tables, and what they make of measurements held out.
+
+    Attributes:
+        date: day of the calibration, ISO 8601.
+        valid_range: measured (low, high) by quantity.
+        fit_error: by operator group, what the tables make of the held-out rows.
+        tables: calibrated operator tables.
+        held_out: measurements that the tables were not fitted to.
+    """
+
+    date: str
+    valid_range: dict[str, tuple[float, float]]
+    fit_error: dict[str, FitError]
+    tables: ProfileTables
+    held_out: HeldOut
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CalibratedHardware:
+        if self.tables.num_layers != self.model.num_layers:
+            raise ValueError(
+                f"tables.num_layers is {self.tables.num_layers}, model.num_layers {self.model.num_layers}"
+            )
+        if (self.tables.all_reduce is None) != (self.tensor_parallel == 1):
+            raise ValueError("tables.all_reduce must be given exactly where tensor_parallel > 1")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """How its batch times are known."""
+        return "calibrated"
+
+    def measured_errors(self) -> dict[str, FitError]:
+        """Return the errors of the tables on the held-out rows, by operator group; ``fit_error`` says the same."""
+        return fit_errors(self.tables, self.held_out)
+
+    def comparisons(self) -> dict[str, Comparison]:
+        """Return predicted and measured milliseconds of the held-out rows, by operator group."""
+        return compare_held_out(self.tables, self.held_out)
+
+    def default_engine(self, composition: str = "kvgym") -> str:
+        """Return the engine that is taken where none is asked for: with composition "vidur" ``"none"``.
+
+        Raises:
+            UnknownNameError: an unknown composition.
+        """
+        check_text(composition, "composition", "a text")
+        if composition not in COMPOSITIONS:
+            raise UnknownNameError("composition", composition, COMPOSITIONS)
+        return NO_ENGINE if composition == "vidur" else self.engine
+
+    def batch_time(
+        self, *, composition: str = "kvgym", engine: str | Mapping[str, Any] | None = None
+    ) -> ProfileBatchTime:
+        """Return the batch-time model of the tables; see :meth:`Hardware.batch_time`."""
+        name, overhead = self.chosen_engine(engine, composition)
+        return ProfileBatchTime(
+            self.tables,
+            composition=composition,
+            overhead=overhead,
+            engine=name,
+            source=self.source,
+            valid_range=self.valid_range,
+            hardware=self.name,
+        )
+
+
+class RooflineHardware(Hardware):
+    """Hardware of which only data sheets and the model's shape are known.
+
+    See :mod:`kvgym.batch_time.deployments.roofline_spec`.
+
+    Attributes:
+        compute_efficiency: attainable share of the peak FLOP/s.
+        memory_efficiency: attainable share of the memory bandwidth.
+    """
+
+    compute_efficiency: float
+    memory_efficiency: float
+
+    @property
+    def kind(self) -> str:
+        """How its batch times are known."""
+        return NOT_VALIDATED
+
+    def default_engine(self, composition: str = "kvgym") -> str:
+        """Return the engine that is taken where none is asked for.
+
+        Raises:
+            ConfigError: a composition, which is of tables.
+        """
+        if composition != "kvgym":
+            raise ConfigError(
+                f"hardware {self.name}: composition = {shown(composition)} is for tables, not for a roofline"
+            )
+        return self.engine
+
+    def batch_time(
+        self, *, composition: str = "kvgym", engine: str | Mapping[str, Any] | None = None
+    ) -> RooflineBatchTime:
+        """Return the roofline; see :meth:`Hardware.batch_time`."""
+        _, overhead = self.chosen_engine(engine, composition)
+        return RooflineBatchTime(
+            self.gpu,
+            self.model,
+            tensor_parallel=self.tensor_parallel,
+            compute_efficiency=self.compute_efficiency,
+            memory_efficiency=self.memory_efficiency,
+            overhead=overhead.base_ms / 1e3,
+            overhead_per_request=overhead.per_request_ms / 1e3,
+        )

@@ -1,0 +1,103 @@
+"""Hardware by name, file or description: what comes with kvgym, YAML files, rooflines in a line of text."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from kvgym.batch_time.deployments.deployment import CalibratedHardware, Hardware, checked_hardware
+from kvgym.batch_time.deployments.roofline_spec import ROOFLINE, Roofline, describe_roofline, is_roofline
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.utils.arguments import explained
+from kvgym.utils.reading import parse_fields, read_text, shipped_texts, validate_fields
+
+
+@functools.lru_cache(maxsize=1)
+def _descriptions() -> dict[str, str]:
+    found = {}
+    for name, text in sorted(shipped_texts("hardware").items()):
+        line = next((part for part in text.splitlines() if part.startswith("description:")), "")
+        found[name] = str(parse_fields(line or "{}", name).get("description", ""))
+    return found
+
+
+def hardware_names() -> dict[str, str]:
+    """Return the names of the hardware files that come with kvgym, with a description each."""
+    return dict(_descriptions())
+
+
+@explained
+def load_hardware(name_or_path: str | Path) -> Hardware:
+    """Read a hardware file, or describe a roofline.
+
+    Args:
+        name_or_path: one of :func:`hardware_names`, the path of a YAML file (it ends in ``.yaml`` or
+            ``.yml``, or is a :class:`~pathlib.Path`), or ``"roofline:model=llama3-70b,gpu=h200,tp=4"`` with the fields
+            of a :class:`~kvgym.batch_time.deployments.roofline_spec.Roofline`.
+
+    Raises:
+        UnknownNameError: no file of that name comes with kvgym, or no such model or GPU.
+        ConfigError: the file cannot be read or a field is wrong, the message names file and field; or the model does
+            not fit into the memory.
+    """
+    if is_roofline(
+        name_or_path
+    ):  # before the test for a file: its last option may be one, as in gpu=mine.yaml
+        return describe_roofline(name_or_path)
+    if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
+        path = Path(name_or_path)
+        return parse_hardware(read_text(path, "hardware file"), str(path), str(path))
+    return _load_name(name_or_path)
+
+
+def hardware_label(name: str | None) -> str:
+    """Return hardware as tables and reports show it: its name, of a roofline what it is, and that it is one."""
+    if not name or name in _descriptions():
+        return name or ""
+    try:
+        hardware = load_hardware(name)
+    except ConfigError:  # a file that is gone since
+        return name
+    return name if isinstance(hardware, CalibratedHardware) else f"{hardware.description} ({hardware.kind})"
+
+
+@explained
+def load_calibrated(name_or_path: str | Path) -> CalibratedHardware:
+    """Read a hardware file that has tables.
+
+    Raises:
+        UnknownNameError: no file of that name comes with kvgym.
+        ConfigError: it is a roofline, the file cannot be read, or a field is wrong.
+    """
+    hardware = load_hardware(name_or_path)
+    if not isinstance(hardware, CalibratedHardware):
+        raise ConfigError(f"hardware {name_or_path}: {hardware.kind}; it has no tables of measured operators")
+    return hardware
+
+
+@functools.lru_cache(maxsize=16)
+def _load_name(name: str) -> Hardware:
+    if name not in _descriptions():
+        raise UnknownNameError("hardware", name, _descriptions(), "a YAML file, or roofline:model=…,gpu=…")
+    return parse_hardware(shipped_texts("hardware")[name], f"{name}.yaml")
+
+
+def parse_hardware(text: str, origin: str, name: str | None = None) -> Hardware:
+    """Parse the text of a hardware file: calibrated tables, or with ``kind: roofline`` what that is made of.
+
+    Args:
+        text: YAML.
+        origin: name of the file, for messages.
+        name: of the hardware; None = as the text says, of a roofline ``origin``.
+
+    Raises:
+        UnknownNameError: a roofline of an unknown model or GPU.
+        ConfigError: naming file and field; or the model does not fit into the memory.
+    """
+    where = f"hardware file {origin}"
+    fields = parse_fields(text, where)
+    if fields.get("kind") == ROOFLINE:
+        described = {field: value for field, value in fields.items() if field != "kind"}
+        return checked_hardware(validate_fields(Roofline, described, where).hardware(name or origin), where)
+    hardware = checked_hardware(validate_fields(CalibratedHardware, fields, where), where)
+    return hardware if name is None else hardware.model_copy(update={"name": name})

@@ -1,0 +1,155 @@
+"""Tables inside a kernel's parameter array: packing in Python, look-up in compiled code.
+
+A curve is stored as abscissae followed by ordinates; a surface as row abscissae, column abscissae and the
+values row by row. Beyond its last abscissa a table goes on with a slope stated when it was packed, below its
+first it keeps its first value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kvgym.compiling.kernel import jit
+
+FAR = float(2**40)
+"""Abscissa of the extra node that carries the extrapolation of a table."""
+
+Floats = NDArray[np.float64]
+
+
+@jit
+def locate(params: Any, start: int, count: int, x: float) -> Any:
+    """Return the largest i <= count - 2 with ``params[start + i] <= x``, or 0 where there is none."""
+    low = 0
+    span = count - 1
+    while span > 1:
+        half = span >> 1
+        if params[start + low + half] <= x:
+            low += half
+        span -= half
+    return low
+
+
+@jit
+def curve(params: Any, start: int, count: int, x: float) -> Any:
+    """Interpolate linearly in a curve of ``count`` nodes packed at ``start``."""
+    i = start + locate(params, start, count, x)
+    x0 = params[i]
+    if x <= x0:
+        return params[i + count]
+    y0 = params[i + count]
+    return y0 + (params[i + count + 1] - y0) * ((x - x0) / (params[i + 1] - x0))
+
+
+@jit
+def surface(params: Any, start: int, rows: int, columns: int, x: float, y: float) -> Any:
+    """Interpolate bilinearly in a surface of ``rows`` x ``columns`` nodes packed at ``start``."""
+    i = locate(params, start, rows, x)
+    j = locate(params, start + rows, columns, y)
+    x0 = params[start + i]
+    y0 = params[start + rows + j]
+    u = (x - x0) / (params[start + i + 1] - x0) if x > x0 else 0.0
+    v = (y - y0) / (params[start + rows + j + 1] - y0) if y > y0 else 0.0
+    k = start + rows + columns + i * columns + j
+    low = params[k] + (params[k + 1] - params[k]) * v
+    k += columns
+    high = params[k] + (params[k + 1] - params[k]) * v
+    return low + (high - low) * u
+
+
+def pack_curve(x: ArrayLike, y: ArrayLike, slope: float) -> Floats:
+    """Return a curve as parameters.
+
+    Args:
+        x: ascending abscissae, shape (n,).
+        y: ordinates, shape (n,).
+        slope: ordinate per abscissa beyond the last node.
+
+    Returns:
+        float64 array of shape (2 * (n + 1),): abscissae, then ordinates; n + 1 nodes.
+    """
+    xs, ys = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    return np.concatenate([xs, [FAR], ys, [ys[-1] + slope * (FAR - xs[-1])]])
+
+
+def pack_surface(x: ArrayLike, y: ArrayLike, values: ArrayLike) -> Floats:
+    """Return a surface as parameters, with a far node on either axis.
+
+    Beyond an axis the surface goes on with the slope of the outer half of that axis; where slopes differ
+    along the other axis, they are raised so far that the surface falls nowhere.
+
+    Args:
+        x: ascending row abscissae, shape (n,).
+        y: ascending column abscissae, shape (m,).
+        values: ordinates, shape (n, m).
+
+    Returns:
+        float64 array of shape (n + 1 + m + 1 + (n + 1) * (m + 1),).
+    """
+    rows, columns, table = _with_far_nodes(x, y, values)
+    return np.concatenate([rows, columns, table.ravel()])
+
+
+def surface_values(x: ArrayLike, y: ArrayLike, values: ArrayLike, at_x: Floats, at_y: Floats) -> Floats:
+    """Read a surface outside compiled code as :func:`surface` does after :func:`pack_surface`.
+
+    Args:
+        x: ascending row abscissae, shape (n,).
+        y: ascending column abscissae, shape (m,).
+        values: ordinates, shape (n, m).
+        at_x: row coordinates to read at, shape (k,).
+        at_y: column coordinates to read at, shape (k,).
+
+    Returns:
+        Ordinates, shape (k,).
+    """
+    return bilinear(*_with_far_nodes(x, y, values), at_x, at_y)
+
+
+def bilinear_weights(nodes: Floats, x: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """Return the lower node of each x and the share of the upper one, clipped to the grid.
+
+    Args:
+        nodes: ascending, shape (n,).
+        x: shape (k,).
+    """
+    lower = np.clip(np.searchsorted(nodes, x, side="right") - 1, 0, len(nodes) - 2)
+    share = (x - nodes[lower]) / (nodes[lower + 1] - nodes[lower])
+    return lower, np.clip(share, 0.0, 1.0)
+
+
+def bilinear(rows: Floats, columns: Floats, table: Floats, x: Floats, y: Floats) -> Floats:
+    """Interpolate a surface at points inside its grid, clipped to its edges outside.
+
+    Args:
+        rows: shape (n,).
+        columns: shape (m,).
+        table: shape (n, m).
+        x: row coordinates, shape (k,).
+        y: column coordinates, shape (k,).
+    """
+    i, u = bilinear_weights(rows, x)
+    j, v = bilinear_weights(columns, y)
+    low = table[i, j] * (1 - v) + table[i, j + 1] * v
+    high = table[i + 1, j] * (1 - v) + table[i + 1, j + 1] * v
+    result: Floats = low * (1 - u) + high * u
+    return result
+
+
+def _with_far_nodes(x: ArrayLike, y: ArrayLike, values: ArrayLike) -> tuple[Floats, Floats, Floats]:
+    xs, ys, table = np.asarray(x, np.float64), np.asarray(y, np.float64), np.asarray(values, np.float64)
+    table = np.column_stack([table, np.maximum.accumulate(_far(ys, table))])
+    table = np.vstack([table, np.maximum.accumulate(_far(xs, table.T))])
+    return np.append(xs, FAR), np.append(ys, FAR), table
+
+
+def _far(x: Floats, rows: Floats) -> Floats:
+    """Return the ordinates at FAR of curves given as rows, from the slope of the outer half."""
+    middle = int(np.searchsorted(x, x[-1] / 2))
+    middle = min(middle, len(x) - 2)
+    slope = np.maximum((rows[:, -1] - rows[:, middle]) / (x[-1] - x[middle]), 0.0)
+    result: Floats = rows[:, -1] + slope * (FAR - x[-1])
+    return result

@@ -1,0 +1,104 @@
+"""KV-cache capacity in tokens, from GPU memory and model shape."""
+
+from __future__ import annotations
+
+import math
+
+from kvgym.batch_time.hardware.presets import GPUS, MODELS
+from kvgym.batch_time.hardware.shapes import BYTES, GPU, ModelShape
+from kvgym.errors import ConfigError, shown
+from kvgym.simulator.system import MAX_CAPACITY
+from kvgym.utils.arguments import explained
+
+_GIB = 2**30
+_MOST_GPUS = 128
+
+
+def check_tensor_parallel(model: ModelShape, tensor_parallel: int) -> None:
+    """Check that a model can be split over so many GPUs.
+
+    Raises:
+        ConfigError: the heads cannot be divided over them.
+    """
+    if not model.splits(tensor_parallel):
+        heads = f"the {model.num_heads} heads"
+        if model.latent is None and model.num_kv_heads < model.num_heads:
+            heads += f" ({model.num_kv_heads} KV heads)"
+        possible = [n for n in range(1, model.num_heads + 1) if model.splits(n)]
+        raise ConfigError(
+            f"tensor_parallel = {tensor_parallel} does not divide {heads} of {model.name}; valid: "
+            f"{', '.join(map(str, possible))}"
+        )
+
+
+@explained
+def kv_capacity(
+    gpu: GPU | str,
+    model: ModelShape | str,
+    *,
+    tensor_parallel: int = 1,
+    memory_fraction: float = 0.9,
+    activation_reserve: float = 2 * _GIB,
+    block_size: int = 16,
+) -> int:
+    """Return how many tokens the KV cache of a worker can hold.
+
+    Per GPU: ``(memory * memory_fraction - weights / tensor_parallel - activation_reserve) / (KV bytes per
+    token / tensor_parallel)``, rounded down to whole blocks. Where there are fewer KV heads than GPUs each
+    GPU stores one copy of a head; of latent attention every GPU stores all.
+
+    Args:
+        gpu: the GPU, its preset name or file.
+        model: the model shape, its preset name or file.
+        tensor_parallel: GPUs that the model is split over.
+        memory_fraction: share of the device memory that the engine may use, in (0, 1].
+        activation_reserve: bytes per GPU for activations, workspaces and the CUDA context.
+        block_size: tokens per block of the paged cache.
+
+    Returns:
+        tokens, a multiple of ``block_size``.
+
+    Raises:
+        ConfigError: an argument or the result is out of range, or the weights leave no room for a block; the message
+            then says how much memory is missing, and how many GPUs would do.
+    """
+    gpu, model = GPUS.find(gpu), MODELS.find(model)
+    check_tensor_parallel(model, tensor_parallel)
+    if not 0 < memory_fraction <= 1:
+        raise ConfigError(f"memory_fraction must be in (0, 1], got {shown(memory_fraction)}")
+    if not 0 <= activation_reserve < math.inf:
+        raise ConfigError(f"activation_reserve must be >= 0 bytes, got {shown(activation_reserve)}")
+    if not 1 <= block_size <= MAX_CAPACITY:
+        raise ConfigError(f"block_size must be 1 … 2^31-1 tokens, got {shown(block_size)}")
+    usable = gpu.memory * memory_fraction
+
+    def free(parts: int) -> float:
+        return usable - model.weight_bytes / parts - activation_reserve
+
+    def block(parts: int) -> float:
+        return model.kv_bytes_per_token / model.kv_parts(parts) * block_size
+
+    if free(tensor_parallel) < block(tensor_parallel):
+        enough = [n for n in range(1, _MOST_GPUS + 1) if model.splits(n) and free(n) >= block(n)]
+        remedy = (
+            f"tensor_parallel (--tp) = {enough[0]} is the least that fits"
+            if enough
+            else "no number of them would do"
+        )
+        types = [dtype for dtype in ("fp8", "int4") if BYTES[dtype] < model.bytes_per_weight]
+        ways = ["raise memory_fraction", "lower the reserve"]
+        ways += [f"take smaller weights ({', '.join(types)})"] if types else []
+        raise ConfigError(
+            f"{model.name} does not fit on {tensor_parallel} x {gpu.name}: each GPU lacks "
+            f"{(block(tensor_parallel) - free(tensor_parallel)) / _GIB:.1f} GiB for "
+            f"{model.weight_bytes / tensor_parallel / _GIB:.1f} GiB of weights, {activation_reserve / _GIB:.1f} GiB of "
+            f"reserve and one KV block in the {usable / _GIB:.1f} GiB usable; {remedy}; or {', '.join(ways[:-1])}, "
+            f"or {ways[-1]}"
+        )
+    tokens = free(tensor_parallel) // block(tensor_parallel) * block_size
+    if not 2 <= tokens <= MAX_CAPACITY:
+        raise ConfigError(
+            f"{model.name} on {tensor_parallel} x {gpu.name} has room for {tokens:.3g} tokens in blocks of "
+            f"{block_size}; expected 2 … 2^31-1: look at memory, widths, fraction, reserve and block size"
+        )
+    return int(tokens)

@@ -1,0 +1,75 @@
+"""What an engine adds to every batch outside the GPU kernels: scheduling, input preparation, sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from kvgym.errors import ConfigError, field_errors, shown
+from kvgym.utils.reading import Description
+
+NO_ENGINE = "none"
+"""Name of the engine that adds nothing: GPU kernels only."""
+
+
+class EngineOverhead(Description):
+    """Time of a batch outside the GPU kernels: ``base_ms + per_request_ms * requests in the batch``.
+
+    There is no term for prompt tokens: measured prompts of one request do not ask for one
+    (docs/validation.md).
+
+    Attributes:
+        base_ms: milliseconds per batch, also of an empty one.
+        per_request_ms: milliseconds per request that the batch processes.
+        source: where the figures come from.
+        validated: what they were compared with, of which year, and how well they agreed; empty = nothing. Lists show
+            what stands before the first colon, as in "engine of 2023: 19 measured token times …".
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    base_ms: float = Field(ge=0)
+    per_request_ms: float = Field(default=0.0, ge=0)
+    source: str = ""
+    validated: str = ""
+
+    def milliseconds(self, requests: int) -> float:
+        """Return what a batch of so many requests takes longer."""
+        return self.base_ms + self.per_request_ms * requests
+
+    def formula(self) -> str:
+        """Return the overhead as a formula, for tables and reports."""
+        if self.per_request_ms == 0:
+            return f"{self.base_ms:g} ms per batch"
+        return f"{self.base_ms:g} ms per batch + {self.per_request_ms:g} ms per request"
+
+
+NONE = EngineOverhead(base_ms=0.0, source="GPU kernels only")
+"""No overhead."""
+
+
+def check_engine(engine: str, engines: Mapping[str, EngineOverhead]) -> None:
+    """Check that an engine is one of those named, or none.
+
+    Raises:
+        ValueError: it is not; validators of fields raise these.
+    """
+    if engine not in (*engines, NO_ENGINE):
+        raise ValueError(f"engine is {shown(engine)}, engines holds: {', '.join(engines) or 'none'}")
+
+
+def parse_overhead(value: Mapping[str, Any]) -> EngineOverhead:
+    """Return the overhead that a mapping describes.
+
+    Raises:
+        ConfigError: naming the field that is wrong.
+    """
+    try:
+        return EngineOverhead.model_validate(dict(value))
+    except ValidationError as error:
+        wrong = field_errors(error, EngineOverhead, value)[0]
+        raise ConfigError(
+            f"engine overhead: {wrong}; fields: {', '.join(EngineOverhead.model_fields)}"
+        ) from None

@@ -1,0 +1,285 @@
+"""Figures of GPUs and shapes of models: what they weigh, what a token of cache takes, what work a token is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+from kvgym.errors import ConfigError
+from kvgym.utils.reading import Description
+
+Dtype = Literal["bf16", "fp16", "fp8", "int8", "fp4", "int4"]
+"""Types of stored numbers."""
+
+BYTES: Mapping[str, float] = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5, "int4": 0.5}
+"""Bytes by type; scales of groups of numbers, a few per cent, are not counted."""
+
+
+class _Figures(Description):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @model_serializer(mode="wrap")
+    def _given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is not given."""
+        return {name: value for name, value in handler(self).items() if value is not None}
+
+
+class GPU(_Figures):
+    """Data-sheet figures of one GPU.
+
+    Attributes:
+        name: product name.
+        peak_flops: dense 16-bit tensor FLOP/s.
+        fast_flops: dense FLOP/s of products of smaller numbers, by type, where the GPU has them.
+        memory_bandwidth: bytes/s of device memory.
+        memory: bytes of device memory.
+        num_sms: streaming multiprocessors, over which kernels run in waves; needed by the tile model and to calibrate.
+        link_bandwidth: bytes/s to the peer GPUs, one direction.
+        link_latency: seconds per collective operation.
+    """
+
+    name: str
+    peak_flops: float = Field(gt=0)
+    fast_flops: dict[Literal["fp8", "fp4"], float] | None = None
+    memory_bandwidth: float = Field(gt=0)
+    memory: float = Field(gt=0)
+    num_sms: int | None = Field(default=None, gt=0)
+    link_bandwidth: float = Field(default=300e9, gt=0)
+    link_latency: float = Field(default=10e-6, ge=0)
+
+    def flops(self, dtype: Dtype | None) -> float:
+        """Return the dense FLOP/s with weights of a type: 16-bit ones where products of the type are not its own."""
+        fast: Mapping[Any, float] = self.fast_flops or {}
+        return fast.get(dtype, self.peak_flops)
+
+
+class Experts(_Figures):
+    """The MLPs of a mixture of experts.
+
+    Attributes:
+        count: routed experts in a block.
+        per_token: how many of them a token goes through.
+        ffn: width of one.
+        shared_ffn: width of those that every token goes through, together; 0 = none.
+        dense_layers: blocks that have an ordinary MLP instead.
+    """
+
+    count: int = Field(gt=0)
+    per_token: int = Field(gt=0)
+    ffn: int = Field(gt=0)
+    shared_ffn: int = Field(default=0, ge=0)
+    dense_layers: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _enough(self) -> Experts:
+        if self.per_token > self.count:
+            raise ValueError(f"per_token ({self.per_token}) is more than count ({self.count})")
+        return self
+
+
+class Latent(_Figures):
+    """Multi-head latent attention: one compressed vector per token is cached instead of keys and values.
+
+    Source: DeepSeek-AI, "DeepSeek-V2: A Strong, Economical, and Efficient Mixture-of-Experts Language Model", 2.1.
+
+    Attributes:
+        kv_rank: width of the compressed keys and values.
+        query_rank: width of the compressed queries; None = they are not compressed.
+        nope_dim: width of a head's query and key without positions.
+        rope_dim: width of the part with positions, whose key all heads share.
+        value_dim: width of a head's value.
+    """
+
+    kv_rank: int = Field(gt=0)
+    query_rank: int | None = Field(default=None, gt=0)
+    nope_dim: int = Field(gt=0)
+    rope_dim: int = Field(gt=0)
+    value_dim: int = Field(gt=0)
+
+
+class ModelShape(_Figures):
+    """Dimensions of a decoder-only transformer with gated MLPs.
+
+    Attributes:
+        name: model name.
+        num_layers: transformer blocks.
+        hidden: embedding width.
+        num_heads: query heads.
+        num_kv_heads: key/value heads; with ``latent`` they do not count.
+        ffn: width of the MLP.
+        vocab: vocabulary size.
+        head_dim: width of a head; 0 = ``hidden / num_heads``.
+        experts: MLPs of a mixture of experts; None = one MLP in each block.
+        latent: latent attention; None = keys and values are cached, multi-head or grouped.
+        tied_embeddings: whether the LM head is the input embedding; None = no.
+        dtype_bytes: bytes per activation, and per weight and cache entry where no type is given for them.
+        weight_dtype: type of the weights of the blocks; embedding and LM head keep ``dtype_bytes``.
+        kv_dtype: type of the cache entries.
+    """
+
+    name: str
+    num_layers: int = Field(gt=0)
+    hidden: int = Field(gt=0)
+    num_heads: int = Field(gt=0)
+    num_kv_heads: int = Field(gt=0)
+    ffn: int = Field(gt=0)
+    vocab: int = Field(gt=0)
+    head_dim: int = Field(default=0, ge=0)
+    experts: Experts | None = None
+    latent: Latent | None = None
+    tied_embeddings: bool | None = None
+    dtype_bytes: float = Field(default=2.0, ge=0.125, le=16)
+    weight_dtype: Dtype | None = None
+    kv_dtype: Dtype | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _usual_head(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and not data.get("head_dim"):
+            hidden, heads = data.get("hidden"), data.get("num_heads")
+            if isinstance(hidden, int) and isinstance(heads, int) and heads > 0 and hidden % heads == 0:
+                return {**data, "head_dim": hidden // heads}
+        return data
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> ModelShape:
+        if self.head_dim == 0 or self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads ({self.num_heads}) must divide hidden ({self.hidden}) unless head_dim is given, and be a "
+                f"multiple of num_kv_heads ({self.num_kv_heads})"
+            )
+        if self.experts is not None and self.experts.dense_layers >= self.num_layers:
+            raise ValueError(f"experts.dense_layers must be below num_layers ({self.num_layers})")
+        return self
+
+    @property
+    def query_width(self) -> int:
+        """Entries of the queries of one token in one layer."""
+        head = self.head_dim if self.latent is None else self.latent.nope_dim + self.latent.rope_dim
+        return self.num_heads * head
+
+    @property
+    def kv_width(self) -> int:
+        """Entries of the key (or the value) of one token in one layer, where these are cached."""
+        return self.num_kv_heads * self.head_dim
+
+    @property
+    def kv_entries(self) -> int:
+        """Entries that are cached of one token in one layer."""
+        return 2 * self.kv_width if self.latent is None else self.latent.kv_rank + self.latent.rope_dim
+
+    @property
+    def attention_weights(self) -> int:
+        """Weights of the attention of one block."""
+        latent, hidden = self.latent, self.hidden
+        if latent is None:
+            return 2 * hidden * self.query_width + 2 * hidden * self.kv_width
+        rank = latent.query_rank
+        queries = hidden * self.query_width if rank is None else rank * (hidden + self.query_width)
+        keys = hidden * self.kv_entries + latent.kv_rank * self.num_heads * (
+            latent.nope_dim + latent.value_dim
+        )
+        return queries + keys + self.num_heads * latent.value_dim * hidden
+
+    @property
+    def block_weights(self) -> int:
+        """Weights of all blocks that every token goes through: attention, MLPs or shared experts, routers, norms."""
+        weights = self.num_layers * (self.attention_weights + 2 * self.hidden)
+        if self.experts is None:
+            return weights + self.num_layers * 3 * self.hidden * self.ffn
+        blocks = self.num_layers - self.experts.dense_layers
+        weights += self.experts.dense_layers * 3 * self.hidden * self.ffn
+        return weights + blocks * self.hidden * (3 * self.experts.shared_ffn + self.experts.count)
+
+    @property
+    def expert_weights(self) -> int:
+        """Weights of all routed experts of all blocks; 0 without a mixture."""
+        if self.experts is None:
+            return 0
+        blocks = self.num_layers - self.experts.dense_layers
+        return blocks * self.experts.count * 3 * self.hidden * self.experts.ffn
+
+    @property
+    def token_weights(self) -> int:
+        """Weights of all blocks that one token goes through."""
+        if self.experts is None:
+            return self.block_weights
+        return self.block_weights + self.expert_weights // self.experts.count * self.experts.per_token
+
+    @property
+    def mlp_widths(self) -> int:
+        """Widths of the MLPs that one token goes through, all blocks together."""
+        if self.experts is None:
+            return self.num_layers * self.ffn
+        mixed = self.experts.per_token * self.experts.ffn + self.experts.shared_ffn
+        dense = self.experts.dense_layers
+        return dense * self.ffn + (self.num_layers - dense) * mixed
+
+    @property
+    def embedding_weights(self) -> int:
+        """Weights outside the blocks: input embedding, LM head unless tied to it, a norm."""
+        return (1 if self.tied_embeddings else 2) * self.vocab * self.hidden + self.hidden
+
+    @property
+    def weights(self) -> int:
+        """All weights."""
+        return self.block_weights + self.expert_weights + self.embedding_weights
+
+    @property
+    def active_weights(self) -> int:
+        """Weights that one token is multiplied with, the LM head included."""
+        return self.token_weights + self.vocab * self.hidden
+
+    @property
+    def bytes_per_weight(self) -> float:
+        """Bytes per weight of the blocks."""
+        return self.dtype_bytes if self.weight_dtype is None else BYTES[self.weight_dtype]
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of all weights."""
+        blocks = self.block_weights + self.expert_weights
+        return blocks * self.bytes_per_weight + self.embedding_weights * self.dtype_bytes
+
+    @property
+    def kv_bytes_per_token(self) -> float:
+        """Bytes of KV cache per token, over all layers."""
+        size = self.dtype_bytes if self.kv_dtype is None else BYTES[self.kv_dtype]
+        return self.num_layers * self.kv_entries * size
+
+    def kv_parts(self, tensor_parallel: int) -> int:
+        """Return over how many of the GPUs the cache of a token is divided; the others hold copies."""
+        return 1 if self.latent is not None else min(tensor_parallel, self.num_kv_heads)
+
+    def splits(self, tensor_parallel: int) -> bool:
+        """Return whether so many GPUs can share the heads: they are divided equally, KV heads divided or copied."""
+        if tensor_parallel < 1 or self.num_heads % tensor_parallel:
+            return False
+        kv = self.num_kv_heads
+        return self.latent is not None or kv % tensor_parallel == 0 or tensor_parallel % kv == 0
+
+
+def require_plain(model: ModelShape, what: str) -> None:
+    """Check that a model is dense, with keys and values cached, and one type of numbers.
+
+    Args:
+        model: its shape.
+        what: who can do no other, for the message.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    for name in ("experts", "latent", "weight_dtype", "kv_dtype"):
+        if getattr(model, name) is not None:
+            raise ConfigError(
+                f"{what}: {model.name} has {name}; only dense models in one type of numbers, with keys and values "
+                "cached, are known here; take a roofline"
+            )

@@ -1,0 +1,1 @@
+"""Batch-time models, one a module."""

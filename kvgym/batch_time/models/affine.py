@@ -1,0 +1,109 @@
+"""Batch time that is affine in the tokens processed and in the KV-cache tokens read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.batch_time.models._checks import non_negative
+from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
+from kvgym.utils.arguments import explained
+
+
+@batch_time_kernel
+def _affine(load: Any, params: Any) -> Any:
+    context = load.prefill_context + load.decode_context
+    return (
+        params[0]
+        + params[1] * load.prefill_tokens
+        + params[2] * load.num_decodes
+        + params[3] * (context + params[4] * load.prefill_tokens + params[5] * load.num_decodes)
+    )
+
+
+class AffineBatchTime(BatchTimeModel):
+    """``constant + a * prefill tokens + b * decode tokens + c * KV context tokens read``.
+
+    The context is what attention reads from the cache: the tokens cached before the batch, of prefills and
+    of decodes (``prefill_context + decode_context``), **and** the batch's own tokens, which each step writes
+    and then attends to, where ``include_new`` is true. With ``include_new=False`` only tokens cached before
+    the batch count.
+
+    Args:
+        constant: seconds per batch, an empty one included.
+        per_prefill_token: seconds per prompt token processed.
+        per_decode_token: seconds per decode (each processes one token).
+        per_context_token: seconds per KV token read.
+        include_new: whether the batch's own tokens count as context as well.
+        source: where the figures come from.
+
+    Raises:
+        ConfigError: a coefficient is negative or not finite.
+    """
+
+    kernel = _affine
+
+    @explained
+    def __init__(
+        self,
+        constant: float,
+        per_prefill_token: float = 0.0,
+        per_decode_token: float = 0.0,
+        per_context_token: float = 0.0,
+        *,
+        include_new: bool = True,
+        source: str = "",
+    ) -> None:
+        self.constant = non_negative("affine", "constant", constant)
+        self.per_prefill_token = non_negative("affine", "per_prefill_token", per_prefill_token)
+        self.per_decode_token = non_negative("affine", "per_decode_token", per_decode_token)
+        self.per_context_token = non_negative("affine", "per_context_token", per_context_token)
+        self.include_new = bool(include_new)
+        self.source = source
+
+    @classmethod
+    def from_wait(cls, d0: float, d1: float) -> AffineBatchTime:
+        """Return ``tau = d0 + d1 * (total KV in batch)``, eq. (1) of the WAIT paper.
+
+        The paper's sum counts the prompt length l for a request in its prefill and l + s for a decode at
+        stage s, the stage being numbered by the output token that the iteration produces. A decode that
+        finds c tokens in the cache therefore counts c + 1, and a prefill chunk of c tokens after k cached
+        ones counts k + c: the KV of the batch's requests when the iteration **ends**, new tokens included.
+        Requests that hold KV but are not in the batch (paused) do not count.
+
+        Args:
+            d0: fixed seconds per batch.
+            d1: seconds per KV token of the batch.
+
+        Source: Ao et al., "Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory
+        Constraints", eq. (1).
+        """
+        return cls(d0, per_context_token=d1, source="eq. (1) of Ao et al., Optimizing LLM Inference (WAIT)")
+
+    def params(self) -> NDArray[np.float64]:
+        """Return (constant, per prefill, per decode, per context, new tokens as context, the same)."""
+        new = 1.0 if self.include_new else 0.0
+        return np.array(
+            [
+                self.constant,
+                self.per_prefill_token,
+                self.per_decode_token,
+                self.per_context_token,
+                new,
+                new,
+            ]
+        )
+
+    def spec(self) -> dict[str, Any]:
+        """Return the arguments as a JSON-able dict that :func:`make_batch_time` accepts."""
+        return {
+            "kind": "affine",
+            "constant": self.constant,
+            "per_prefill_token": self.per_prefill_token,
+            "per_decode_token": self.per_decode_token,
+            "per_context_token": self.per_context_token,
+            "include_new": self.include_new,
+            "source": self.source,
+        }

@@ -1,0 +1,93 @@
+"""Ideal times of single operators: all FLOPs at the peak or all bytes at the full bandwidth, whichever is longer.
+
+Measured times lie above these; by how much tells whether a profile can be true.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvgym.batch_time.hardware.interpolation import Floats
+from kvgym.batch_time.hardware.shapes import GPU, ModelShape
+
+
+class IdealTimes:
+    """Milliseconds per layer and GPU at the peak of the hardware.
+
+    Args:
+        gpu: figures of the GPU.
+        model: shape of the model.
+        tensor_parallel: GPUs that the model is split over.
+    """
+
+    def __init__(self, gpu: GPU, model: ModelShape, tensor_parallel: int) -> None:
+        self.gpu, self.model, self.parts = gpu, model, tensor_parallel
+        hidden, queries, kv, ffn = model.hidden, model.query_width, 2 * model.kv_width, model.ffn
+        # Weights, and activations read and written per token: by all GPUs together, and by every GPU.
+        self._operators: dict[str, tuple[float, float, float]] = {
+            "attn_pre_proj": (hidden * (queries + kv), queries + kv, hidden),
+            "attn_post_proj": (queries * hidden, queries, hidden),
+            "mlp_up_proj": (2 * hidden * ffn, 2 * ffn, hidden),
+            "mlp_down_proj": (hidden * ffn, ffn, hidden),
+            "attn_rope": (0, 2 * (queries + kv / 2), 0),
+            "mlp_act": (0, 3 * ffn, 0),
+            "input_layernorm": (0, 0, 2 * hidden),
+            "post_attention_layernorm": (0, 0, 2 * hidden),
+            "add": (0, 0, 3 * hidden),
+            "emb": (0, 0, 2 * hidden),
+        }
+
+    def _ms(self, flops: Floats, entries: Floats) -> Floats:
+        compute = flops / self.gpu.peak_flops
+        memory = entries * self.model.dtype_bytes / self.gpu.memory_bandwidth
+        result: Floats = 1e3 * (compute + memory + abs(compute - memory)) / 2
+        return result
+
+    def linear(self, operator: str, tokens: Floats) -> Floats:
+        """Return milliseconds of a token operator.
+
+        Args:
+            operator: as the columns of a profile.
+            tokens: shape (n,).
+        """
+        weights, divided, whole = self._operators[operator]
+        weights = weights / self.parts
+        return self._ms(2 * weights * tokens, weights + (divided / self.parts + whole) * tokens)
+
+    def decode(self, decodes: Floats, context: Floats) -> Floats:
+        """Return milliseconds of decode attention.
+
+        Args:
+            decodes: shape (n,).
+            context: tokens cached before each, shape (n,).
+        """
+        pairs = decodes * (context + 1)
+        return self._ms(4 * self.model.query_width / self.parts * pairs, self._keys() * pairs)
+
+    def prefill(self, chunk: Floats, cached: Floats) -> Floats:
+        """Return milliseconds of prefill attention of one chunk.
+
+        Args:
+            chunk: tokens, shape (n,).
+            cached: tokens cached before it, shape (n,).
+        """
+        pairs = chunk * (cached + (chunk + 1) / 2)
+        entries = self._keys() * (chunk + cached) + 2 * self.model.query_width / self.parts * chunk
+        return self._ms(4 * self.model.query_width / self.parts * pairs, entries)
+
+    def reshape(self, tokens: Floats) -> Floats:
+        """Return milliseconds of a copy of queries, keys and values of so many tokens, shape (n,)."""
+        width = (self.model.query_width + 2 * self.model.kv_width) / self.parts
+        return self._ms(np.zeros_like(tokens), 2 * width * tokens)
+
+    def kv_write(self, tokens: Floats) -> Floats:
+        """Return milliseconds of reading keys and values of so many tokens and writing them, shape (n,)."""
+        return self._ms(np.zeros_like(tokens), 2 * self._keys() * tokens)
+
+    def _keys(self) -> float:
+        """Return entries of keys and values of one token on one GPU."""
+        return 2 * self.model.kv_width / self.model.kv_parts(self.parts)
+
+    def all_reduce(self, size: Floats) -> Floats:
+        """Return milliseconds of an all-reduce of so many bytes, shape (n,)."""
+        return 2e3 * (self.parts - 1) / self.parts * size / self.gpu.link_bandwidth

@@ -1,0 +1,185 @@
+"""``kvgym bound``: what no scheduler beats on given requests, and what a clairvoyant one reaches."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvgym.cli import console
+from kvgym.cli.options.completion import names
+from kvgym.cli.options.scenario import (
+    BatchTimeOption,
+    BlockSizeOption,
+    CapacityOption,
+    ColumnsOption,
+    EngineOption,
+    HardwareOption,
+    NumRequestsOption,
+    PredictionsOption,
+    RateOption,
+    RateScaleOption,
+    RouterOption,
+    TimeUnitOption,
+    TooLongOption,
+    TraceFormatOption,
+    WorkersOption,
+    WorkloadOption,
+    roofline_options,
+)
+from kvgym.cli.progress import run_progress
+from kvgym.cli.times import time_option
+from kvgym.errors import ConfigError, shown
+from kvgym.execution.aside import call_aside
+from kvgym.experiments.defaults import DEFAULT_SCENARIO
+from kvgym.utils.specs import split_specs
+
+if TYPE_CHECKING:
+    from kvgym.runner import SimulationResult
+    from kvgym.theory.hindsight.interval import Interval
+
+
+@roofline_options
+def bound(
+    scenario: Annotated[
+        str,
+        typer.Argument(
+            help="Name (see kvgym list scenarios) or YAML file of a scenario.",
+            autocompletion=names("scenarios"),
+        ),
+    ] = DEFAULT_SCENARIO,
+    requests: Annotated[
+        Path | None, typer.Option(help="Requests to serve instead: a trace, or requests.csv of a run.")
+    ] = None,
+    trace_format: TraceFormatOption = "auto",
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
+    rate_scale: RateScaleOption = 1.0,
+    workload: WorkloadOption = None,
+    rate: RateOption = None,
+    num_requests: NumRequestsOption = None,
+    predictions: PredictionsOption = None,
+    too_long: TooLongOption = "error",
+    hardware: HardwareOption = None,
+    engine: EngineOption = None,
+    batch_time: BatchTimeOption = None,
+    kv_capacity: CapacityOption = None,
+    block_size: BlockSizeOption = None,
+    workers: WorkersOption = None,
+    router: RouterOption = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated; default: mean latency, mean TTFT, makespan, throughput."),
+    ] = None,
+    policies: Annotated[
+        str | None,
+        typer.Option(
+            "--policies",
+            "-p",
+            help="Schedulers to run besides the clairvoyant reference.",
+            autocompletion=names("policies"),
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, time_option("--seconds", "In slotted time: how long to solve an integer program", least=0)
+    ] = 0.0,
+    time_limit: Annotated[
+        float | None,
+        time_option("--time-limit", "Show what has been found by then; the runs are not cut", least=0),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of workload and policies.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+) -> None:
+    """Find between what ends the best value lies that any scheduler reaches, clairvoyant ones included.
+
+    One end is a proof, the other the best run: of the clairvoyant reference, or of --policies. docs/bounds.md says what
+    is assumed and how tight the bounds are.
+    """
+    from kvgym.experiments.changes import build_scenario
+    from kvgym.metrics import metric_info
+    from kvgym.runner import simulate
+    from kvgym.theory.hindsight.bounds import REFERENCE
+    from kvgym.theory.hindsight.bounds import bound as find_bound
+    from kvgym.theory.hindsight.calibrated.bounds import METRICS, check_boundable
+
+    chosen = build_scenario(
+        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
+        block_size=block_size, workload=workload, trace=requests, trace_format=trace_format, columns=columns,
+        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
+        too_long=too_long, workers=workers, router=router, horizon=None,
+    ).of_seed(seed)  # fmt: skip
+    names = [m for m in METRICS if m != "request_throughput"] if metrics is None else split_specs(metrics)
+    if not names:
+        raise ConfigError(f"--metrics {shown(metrics)} names none; there is a bound on: {', '.join(METRICS)}")
+    specs = [REFERENCE, *split_specs(policies or "")]
+    system = chosen.make_system()
+    table = chosen.sample(chosen.make_workload(), seed, system.usable_capacity)
+    for name in names:
+        check_boundable(table, system, name)
+    started = time.perf_counter()
+    runs: list[SimulationResult] = []
+    found: dict[str, Interval] = {}
+    with run_progress(len(specs) + len(names), progress) as advance:
+        for spec in specs:
+            runs.append(simulate(system, table, spec, router=chosen.make_router(), seed=seed))
+            advance(f"run of {spec}")
+        if not all(run.completed for run in runs):
+            raise ConfigError("a run did not complete; bounds need all requests served")
+        for name in names:
+            left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - started))
+            search = functools.partial(
+                find_bound, table, system, name, runs=runs, reference=None, seconds=seconds
+            )
+            try:
+                found[name] = call_aside(search, left)
+            except TimeoutError:
+                break
+            advance(f"bound on {name}")
+    if not found:
+        raise ConfigError(f"--time-limit {time_limit:g}: no bound was found in that time; give it longer")
+    took = time.perf_counter() - started
+    if as_json:
+        rows = {
+            name: {"lower": i.lower, "upper": i.upper, "gap": i.gap, "method": i.method}
+            for name, i in found.items()
+        }
+        print(json.dumps({"scenario": chosen.name, "requests": len(table), "bounds": rows}, indent=2))
+        _say_what_is_left(names, found)
+        return
+    lines = {}
+    for name, interval in found.items():
+        lower_is_better = metric_info(name).lower_is_better
+        reached, end = (
+            (interval.upper, interval.lower) if lower_is_better else (interval.lower, interval.upper)
+        )
+        better = (
+            (reached / end if lower_is_better else end / reached) if min(reached, end) > 0 else float("nan")
+        )
+        sides = ("no less than", "reached") if lower_is_better else ("no more than", "reached")
+        lines[console.heading(name)] = (
+            f"{sides[0]} {console.number(end)}",
+            f"{sides[1]} {console.number(reached)}",
+            f"≤ {console.number(better)}",
+            f"{100 * interval.gap:.1f} %",
+            interval.method,
+        )
+    headings = ("metric", "bound", "best known", "× optimum", "left at most", "how")
+    console.out.print(console.mapping_table(chosen.heading, lines, headings))
+    for note in table.notes:
+        console.out.print(f"note: {note}", markup=False)
+    _say_what_is_left(names, found)
+    console.out.print(
+        f"{len(table):,} requests, {took:.1f} s; docs/bounds.md has what is assumed", markup=False
+    )
+
+
+def _say_what_is_left(asked: Sequence[str], found: Collection[str]) -> None:
+    """Say which bounds the time limit has left out."""
+    if left := [name for name in asked if name not in found]:
+        console.err.print(f"note: the time limit left out {', '.join(left)}", markup=False, soft_wrap=True)

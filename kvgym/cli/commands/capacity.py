@@ -1,0 +1,254 @@
+"""``kvgym capacity``: the highest rate at which schedulers hold targets."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from kvgym.cli import console
+from kvgym.cli.options.execution import JobsOption, RayOption
+from kvgym.cli.options.scenario import (
+    BatchTimeOption,
+    BlockSizeOption,
+    CapacityOption,
+    ColumnsOption,
+    EngineOption,
+    HardwareOption,
+    NumRequestsOption,
+    PredictionsOption,
+    RateOption,
+    RateScaleOption,
+    RoutersOption,
+    ScenarioOption,
+    TbtSloOption,
+    TimeUnitOption,
+    TooLongOption,
+    TraceFormatOption,
+    TraceOption,
+    TtftSloOption,
+    WorkloadOption,
+    roofline_options,
+)
+from kvgym.cli.options.targets import (
+    PoliciesOption,
+    SloOption,
+    given_slos,
+    parse_counts,
+)
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing, reporting
+from kvgym.errors import ConfigError
+from kvgym.experiments.defaults import DEFAULT_SCENARIO
+from kvgym.utils.specs import split_specs
+
+if TYPE_CHECKING:
+    from kvgym.experiments.capacity.result import Capacity, CapacityResult
+
+LONGEST_REASON = 60
+
+
+@roofline_options
+def capacity(
+    scenario: ScenarioOption = DEFAULT_SCENARIO,
+    slo: SloOption = "ttft_p99<1,tbt_p99<0.2",
+    policies: PoliciesOption = None,
+    workers: Annotated[
+        str | None, typer.Option(help="Numbers of equal workers, e.g. 1,2,4,8: a capacity for each.")
+    ] = None,
+    router: RoutersOption = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of seeds, the same for all (default: scenario's; trace: 1)."),
+    ] = None,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    tolerance: Annotated[
+        float, typer.Option(help="Stop when the rate that fails is above the one that holds by this share.")
+    ] = 0.02,
+    ttft_slo: TtftSloOption = None,
+    tbt_slo: TbtSloOption = None,
+    trace: TraceOption = None,
+    trace_format: TraceFormatOption = "auto",
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
+    rate_scale: RateScaleOption = 1.0,
+    workload: WorkloadOption = None,
+    rate: RateOption = None,
+    num_requests: NumRequestsOption = None,
+    predictions: PredictionsOption = None,
+    too_long: TooLongOption = "error",
+    hardware: HardwareOption = None,
+    engine: EngineOption = None,
+    batch_time: BatchTimeOption = None,
+    kv_capacity: CapacityOption = None,
+    block_size: BlockSizeOption = None,
+    jobs: JobsOption = None,
+    ray: RayOption = None,
+    out: OutOption = None,
+    figure: Annotated[bool, typer.Option(help="Write capacity.svg, curves (needs kvgym\\[report]).")] = True,
+    markdown: Annotated[bool, typer.Option(help="Print a Markdown table.")] = False,
+    progress: Annotated[bool, typer.Option(help="Show what is being run.")] = True,
+) -> None:
+    """Find up to which arrival rate schedulers hold targets.
+
+    Every seed is searched by doubling and bisection on the same requests, closer together. Shows the mean over seeds
+    with a 95 % bootstrap interval and what fails next, and writes probes.csv (with kvgym[parquet] also
+    probes.parquet), capacity.json, config.json and capacity.svg. docs/capacity.md says what holding means.
+    """
+    from kvgym.experiments.capacity.finding import find_capacity
+    from kvgym.experiments.capacity.targets import parse_targets
+    from kvgym.experiments.changes import build_scenario
+
+    targets = parse_targets(slo) if slo.strip() else ()
+    counts, routers = parse_counts(workers), split_specs(router) if router else None
+    chosen = build_scenario(
+        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
+        block_size=block_size, workload=workload, trace=trace, trace_format=trace_format, columns=columns,
+        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
+        too_long=too_long, workers=None, router=None, horizon=None,
+    )  # fmt: skip
+    folder = make_folder(out or default_folder("capacity", chosen.name))
+    started, used = time.perf_counter(), time.process_time()
+    with run_spinner(progress) as advance:
+        result = find_capacity(
+            chosen,
+            targets,
+            split_specs(",".join(policies)) if policies else None,
+            routers=routers,
+            workers=counts,
+            seeds=range(first_seed, first_seed + (seeds or chosen.seeds)) if first_seed else seeds,
+            num_requests=num_requests,
+            request_slos=given_slos(ttft_slo, tbt_slo),
+            tolerance=tolerance,
+            folder=folder,
+            jobs=jobs,
+            ray=ray,
+            progress=advance,
+        )
+    with replacing(folder, trace, kept=True):
+        result.save(folder, command=command_line())
+    if markdown:
+        print(console.markdown_table(*_cells(result)))
+    else:
+        console.out.print(_table(result))
+    for note in result.notes:
+        console.out.print(f"note: {note}", markup=False)
+    for c in result.capacities:
+        for note in c.notes:
+            console.out.print(f"{c.label}: {note}", markup=False)
+    simulated = sum(probe.played.record.wall_time for probe in result.probes)
+    console.out.print(
+        f"{len(result.probes):,} runs in {time.perf_counter() - started:.1f} s; simulation {simulated:.1f} s in all, "
+        f"processor time of this process {time.process_time() - used:.1f} s."
+    )
+    if figure:
+        with reporting(folder, "capacity.svg", f"the same command with --out {folder}, all runs anew"):
+            _figure(result, folder)
+    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+    if all(c.estimate.value == 0 for c in result.capacities):
+        raise typer.Exit(1)  # nobody holds the targets at any rate: scripts should notice
+
+
+@contextlib.contextmanager
+def run_spinner(enabled: bool) -> Iterator[Callable[[str], None]]:
+    """Show the last run and their number on standard error: how many there will be is not known beforehand."""
+    if not enabled:
+        yield lambda text: None
+        return
+    with console.err.status("starting") as status:
+        done = 0
+
+        def advance(text: str) -> None:
+            nonlocal done
+            done += 1
+            status.update(f"{done:,} runs; {escape(text)}")
+
+        yield advance
+
+
+def reason(text: str) -> str:
+    """Return a reason for a column."""
+    return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 1]}…"
+
+
+def _limit(c: Capacity) -> str:
+    """Return what limits a contender, with the number of seeds where these may differ."""
+    if not c.limits:
+        return "–"
+    if not _counts_seeds(c):
+        return ", ".join(reason(text) for text, _ in c.limits)
+    return ", ".join(f"{reason(text)} ({count})" for text, count in c.limits)
+
+
+def _counts_seeds(c: Capacity) -> bool:
+    """Return whether a contender's limits need the number of seeds that have them."""
+    return len(c.limits) > 1 and len(c.held) > 1
+
+
+def _cells(result: CapacityResult) -> tuple[list[str], dict[str, list[str]]]:
+    """Return headings and rows of the table."""
+    many = len(result.seeds) > 1
+    counted = len({c.workers for c in result.capacities}) > 1
+    headings = ["policy", "requests/s"]
+    headings += ["95 % interval", "on every seed"] if many else []
+    headings += ["per worker", "efficiency"] if counted else []
+    headings += ["what fails next", *(console.heading(t.metric) for t in result.targets)]
+    rows: dict[str, list[str]] = {}
+    for c in result.capacities:
+        row = [console.number(c.estimate.value)]
+        row += [console.interval(c.estimate), console.number(c.on_every_seed)] if many else []
+        if counted:
+            row += [console.number(c.estimate.value / (c.workers or 1)), f"{result.efficiency(c):.0%}"]
+        row += [_limit(c), *(console.number(c.values[t.metric]) for t in result.targets)]
+        rows[c.label] = row
+    return headings, rows
+
+
+def _table(result: CapacityResult) -> Table:
+    """Return the table for a terminal."""
+    seeds = f"means over {len(result.seeds)} seeds" if len(result.seeds) > 1 else "one seed"
+    sizes = sorted({probe.played.num_requests for probe in result.probes})
+    size = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
+    caption = (
+        f"{seeds}; bisected to {result.tolerance:.1%}; {size} requests a run; metrics at the rate that held"
+    )
+    if any(map(_counts_seeds, result.capacities)):
+        caption += "; what fails next: on how many seeds"
+    targets = ", ".join(map(str, result.targets)) or "no growing backlog"
+    table = Table(
+        title=escape(f"{result.heading}\n{targets}"),
+        caption=caption,
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title_justify="left",
+        caption_justify="left",
+    )
+    headings, rows = _cells(result)
+    for heading in headings:
+        text = heading in ("policy", "what fails next")
+        table.add_column(
+            heading, justify="left" if text else "right", no_wrap=heading in ("policy", "95 % interval")
+        )
+    for label, cells in rows.items():
+        table.add_row(escape(label), *map(escape, cells))
+    return table
+
+
+def _figure(result: CapacityResult, folder: Path) -> None:
+    """Write the curves, or say what it would take."""
+    from kvgym.report import require
+
+    try:
+        require("matplotlib")
+    except ConfigError as error:
+        console.err.print(f"no figure: {error}", markup=False)
+        return
+    from kvgym.report.capacity_plot import write_capacity_figure
+
+    write_capacity_figure(result, folder / "capacity.svg")

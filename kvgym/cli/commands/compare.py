@@ -1,0 +1,201 @@
+"""``kvgym compare``: schedulers on identical workloads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kvgym.cli import console
+from kvgym.cli.options.completion import names
+from kvgym.cli.options.execution import JobsOption, RayOption
+from kvgym.cli.options.scenario import (
+    BatchTimeOption,
+    BlockSizeOption,
+    CapacityOption,
+    ColumnsOption,
+    CoolDownOption,
+    EngineOption,
+    HardwareOption,
+    HorizonOption,
+    NumRequestsOption,
+    PredictionsOption,
+    RateOption,
+    RateScaleOption,
+    RoutersOption,
+    ScenarioOption,
+    TbtSloOption,
+    TimeUnitOption,
+    TooLongOption,
+    TraceFormatOption,
+    TraceOption,
+    TtftSloOption,
+    WarmUpOption,
+    WorkersOption,
+    WorkloadOption,
+    roofline_options,
+)
+from kvgym.cli.progress import run_progress
+from kvgym.cli.result_folder import (
+    OutOption,
+    command_line,
+    default_folder,
+    make_folder,
+    replacing,
+    reporting,
+)
+from kvgym.errors import ConfigError, shown
+from kvgym.experiments.defaults import DEFAULT_SCENARIO
+from kvgym.utils.specs import split_specs
+
+
+@roofline_options
+def compare(
+    scenario: ScenarioOption = DEFAULT_SCENARIO,
+    policies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policies",
+            "-p",
+            help="Comma-separated, e.g. mc_sf,alpha_beta:alpha=0.2,beta=0.1, or agents.",
+            autocompletion=names("policies"),
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds; policies share workloads.")
+    ] = None,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    trace: TraceOption = None,
+    trace_format: TraceFormatOption = "auto",
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
+    rate_scale: RateScaleOption = 1.0,
+    workload: WorkloadOption = None,
+    rate: RateOption = None,
+    num_requests: NumRequestsOption = None,
+    predictions: PredictionsOption = None,
+    ttft_slo: TtftSloOption = None,
+    tbt_slo: TbtSloOption = None,
+    too_long: TooLongOption = "error",
+    hardware: HardwareOption = None,
+    engine: EngineOption = None,
+    batch_time: BatchTimeOption = None,
+    kv_capacity: CapacityOption = None,
+    block_size: BlockSizeOption = None,
+    workers: WorkersOption = None,
+    router: RoutersOption = None,
+    horizon: HorizonOption = None,
+    warm_up: WarmUpOption = None,
+    cool_down: CoolDownOption = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(help="Comma-separated columns (kvgym list metrics).", autocompletion=names("metrics")),
+    ] = None,
+    bound: Annotated[
+        bool,
+        typer.Option(
+            "--bound",
+            help="Also show how far each is from what any scheduler could do, and a clairvoyant reference.",
+        ),
+    ] = False,
+    jobs: JobsOption = None,
+    ray: RayOption = None,
+    out: OutOption = None,
+    output: Annotated[
+        str,
+        typer.Option("--format", help="table, or vllm-bench: also a file per policy and seed in its format."),
+    ] = "table",
+    report: Annotated[bool, typer.Option(help="Write report.html (needs kvgym\\[report]).")] = True,
+    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+) -> None:
+    """Run schedulers, or routers of a cluster, on identical workloads and compare them.
+
+    Shows a table with 95 % bootstrap intervals and writes runs.csv, summary.json, config.json and
+    report.html; with the extra parquet also runs.parquet.
+    """
+    from kvgym.experiments.changes import build_scenario
+    from kvgym.experiments.comparison import compare as run_comparison
+    from kvgym.experiments.naming import describe_scenario
+    from kvgym.metrics import metric_info
+    from kvgym.policy import make_policy
+
+    if output not in ("table", "vllm-bench"):
+        raise ConfigError(f"--format {output}: valid are table, vllm-bench")
+    routers = split_specs(router or "")
+    chosen = build_scenario(
+        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
+        block_size=block_size, workload=workload, trace=trace, trace_format=trace_format, columns=columns,
+        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
+        ttft_slo=ttft_slo, tbt_slo=tbt_slo, too_long=too_long, workers=workers,
+        router=routers[0] if routers else None, horizon=horizon, warm_up=warm_up, cool_down=cool_down,
+    )  # fmt: skip
+    if output == "vllm-bench":
+        from kvgym.export import vllm_bench
+
+        vllm_bench.check_window(chosen)
+    columns_shown = console.DEFAULT_COLUMNS if metrics is None else tuple(split_specs(metrics))
+    if not columns_shown:
+        raise ConfigError(f"--metrics {shown(metrics)} names none; kvgym list metrics shows them")
+    for name in columns_shown:
+        metric_info(name)
+    specs = split_specs(",".join(policies)) if policies else list(chosen.policies)
+    several = routers if len(routers) > 1 else None
+    if several:
+        chosen = chosen.model_copy(update={"summary": describe_scenario(chosen, several)})
+    folder = make_folder(out or default_folder("compare", chosen.name))
+    count = seeds if seeds is not None else (1 if trace is not None else chosen.seeds)
+    numbers = range(first_seed, first_seed + count)
+    added = False
+    if bound:  # SciPy's optimisers are loaded with it
+        from kvgym.theory.hindsight.bounds import REFERENCE
+
+        added = all(make_policy(spec).info.name != REFERENCE for spec in specs)
+    runs = (len(specs) + added) * max(1, len(routers)) * count
+    with run_progress(runs, progress) as advance:
+        comparison = run_comparison(
+            chosen,
+            specs,
+            seeds=numbers,
+            routers=several,
+            keep_examples=report,
+            bound=bound,
+            folder=folder,
+            jobs=jobs,
+            ray=ray,
+            progress=advance,
+        )
+    with replacing(folder, trace, kept=True):
+        comparison.save(folder, command=command_line())
+    if metrics is None and comparison.has_targets:
+        columns_shown = (*columns_shown, "slo_attainment")
+    console.out.print(console.comparison_table(comparison, columns_shown))
+    console.print_remarks(comparison)
+    total = sum(comparison.num_requests) * len(comparison.policies)
+    finished = sum(int(r.metrics["finished"]) for r in comparison.runs if not r.error)
+    once = all(r.completed_once for r in comparison.runs)
+    console.out.print(
+        f"{finished:,} of {total:,} requests completed"
+        + (", each exactly once." if once else "; see the notes for the others.")
+    )
+    if output == "vllm-bench":
+        vllm_bench.write_comparison(comparison, folder / "vllm-bench")
+    if report:
+        with reporting(folder, "report.html", f"the same command with --out {folder}, all runs anew"):
+            _report(comparison, folder)
+    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+    if all(run.error for run in comparison.runs):
+        raise typer.Exit(1)  # nobody finished: scripts should notice
+
+
+def _report(comparison: Any, folder: Path) -> None:
+    """Write the HTML report, or say what it would take."""
+    from kvgym.report import require, write_report
+
+    try:
+        require("matplotlib", "jinja2")
+        path = write_report(comparison, folder / "report.html", command=command_line())
+    except ConfigError as error:
+        console.err.print(f"no report: {error}", markup=False)
+        return
+    console.out.print(f"report:  {path}", markup=False, soft_wrap=True)

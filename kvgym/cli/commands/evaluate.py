@@ -1,0 +1,167 @@
+"""``kvgym evaluate``: a learned agent beside baselines, on held-out seeds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvgym.cli import console
+from kvgym.cli.options.completion import names
+from kvgym.cli.options.execution import JobsOption, RayOption
+from kvgym.cli.options.scenario import (
+    BatchTimeOption,
+    BlockSizeOption,
+    CapacityOption,
+    ColumnsOption,
+    CoolDownOption,
+    EngineOption,
+    HardwareOption,
+    HorizonOption,
+    NumRequestsOption,
+    PredictionsOption,
+    RateOption,
+    RateScaleOption,
+    RoutersOption,
+    TbtSloOption,
+    TimeUnitOption,
+    TooLongOption,
+    TraceFormatOption,
+    TraceOption,
+    TtftSloOption,
+    WarmUpOption,
+    WorkersOption,
+    WorkloadOption,
+    roofline_options,
+)
+from kvgym.cli.progress import run_progress
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
+from kvgym.errors import ConfigError
+from kvgym.utils.specs import split_specs
+
+if TYPE_CHECKING:
+    from kvgym.policy import Policy
+
+HELD_OUT = 30
+"""Seeds that ``kvgym evaluate`` runs unless told otherwise."""
+
+FIRST_HELD_OUT = 2_000_000
+"""The first of them: far from those of training (drawn from the run's seed), tuning and periodic evaluations."""
+
+
+@roofline_options
+def evaluate(
+    agent: Annotated[
+        str,
+        typer.Argument(
+            help="Agent: name (kvgym list agents), .npz or .json file, or folder of a training run.",
+            autocompletion=names("agents"),
+        ),
+    ],
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            "--scenario",
+            "-s",
+            help="Name, or YAML file of a scenario; default: what the agent was trained on.",
+            autocompletion=names("scenarios"),
+        ),
+    ] = None,
+    policies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policies",
+            "-p",
+            help="Baselines beside it; default: those of its training. Beside a router: what schedules.",
+            autocompletion=names("policies"),
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="What to compare by; default: what it was trained for.", autocompletion=names("metrics")
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help=f"Number of held-out seeds (default: {HELD_OUT}; of a trace 1).")
+    ] = None,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = FIRST_HELD_OUT,
+    trace: TraceOption = None,
+    trace_format: TraceFormatOption = "auto",
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
+    rate_scale: RateScaleOption = 1.0,
+    workload: WorkloadOption = None,
+    rate: RateOption = None,
+    num_requests: NumRequestsOption = None,
+    predictions: PredictionsOption = None,
+    ttft_slo: TtftSloOption = None,
+    tbt_slo: TbtSloOption = None,
+    too_long: TooLongOption = "error",
+    hardware: HardwareOption = None,
+    engine: EngineOption = None,
+    batch_time: BatchTimeOption = None,
+    kv_capacity: CapacityOption = None,
+    block_size: BlockSizeOption = None,
+    workers: WorkersOption = None,
+    router: RoutersOption = None,
+    horizon: HorizonOption = None,
+    warm_up: WarmUpOption = None,
+    cool_down: CoolDownOption = None,
+    jobs: JobsOption = None,
+    ray: RayOption = None,
+    out: OutOption = None,
+    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+) -> None:
+    """Evaluate a learned agent on held-out seeds beside baselines, paired by seed.
+
+    The baselines of a router are routers: those of --router, else those of its training.
+
+    Shows each policy's mean with a 95 % interval and by how much the agent is better or worse than it, with the
+    paired interval. Writes the files that kvgym compare writes.
+    """
+    from kvgym.agents.library import background, is_router, load_agent, load_router
+    from kvgym.experiments.changes import build_scenario
+    from kvgym.experiments.comparison import compare
+    from kvgym.experiments.statistics import less_is_better
+    from kvgym.routing import Router
+
+    loaded = load_router(agent) if is_router(agent) else load_agent(agent)
+    trained = background(agent, loaded)
+    routers = split_specs(router or "")
+    by = metric or trained.metric
+    less_is_better(by)  # or it is refused here, before anything is run
+    if horizon is None and scenario is None and workload is None and trace is None:
+        horizon = trained.horizon
+    chosen = build_scenario(
+        trained.scenario if scenario is None else scenario, hardware=hardware, engine=engine, batch_time=batch_time,
+        kv_capacity=kv_capacity, block_size=block_size, workload=workload, trace=trace, trace_format=trace_format,
+        columns=columns, time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
+        predictions=predictions, ttft_slo=ttft_slo, tbt_slo=tbt_slo, too_long=too_long, workers=workers,
+        router=routers[0] if routers else None, horizon=horizon, warm_up=warm_up, cool_down=cool_down,
+    )  # fmt: skip
+    specs: list[str | Policy] = [*split_specs(",".join(policies or ()))]
+    others: list[str | Router] | None = None
+    if isinstance(loaded, Router):
+        specs = specs or [trained.policy]
+        if len(specs) != 1:
+            raise ConfigError(
+                f"--policies {', '.join(map(str, specs))}: expected one policy, beside a router"
+            )
+        others = [loaded, *(routers or trained.baselines)]
+    else:
+        specs = [loaded, *(specs or (trained.baselines if scenario is None else ()) or chosen.policies)]
+    count = seeds if seeds is not None else (1 if trace is not None or chosen.replays else HELD_OUT)
+    folder = make_folder(out or default_folder("evaluate", loaded.info.name))
+    numbers = range(first_seed, first_seed + count)
+    with run_progress(len(specs) * len(others or (None,)) * count, progress) as advance:
+        comparison = compare(
+            chosen, specs, seeds=numbers, routers=others, folder=folder, jobs=jobs, ray=ray, progress=advance
+        )
+    with replacing(folder, trace, kept=True):
+        comparison.save(folder, command=command_line())
+    console.out.print(console.agent_table(comparison, loaded.info.name, by))
+    console.print_remarks(comparison)
+    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+    if loaded.info.name in comparison.errors():
+        raise typer.Exit(1)

@@ -1,0 +1,275 @@
+"""``kvgym provision``: how many workers a load needs, and what they cost."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from kvgym.cli import console
+from kvgym.cli.commands.capacity import reason, run_spinner
+from kvgym.cli.options.execution import JobsOption, RayOption
+from kvgym.cli.options.scenario import (
+    BatchTimeOption,
+    BlockSizeOption,
+    CapacityOption,
+    ColumnsOption,
+    EngineOption,
+    NumRequestsOption,
+    PredictionsOption,
+    RateOption,
+    RateScaleOption,
+    RoutersOption,
+    ScenarioOption,
+    TbtSloOption,
+    TimeUnitOption,
+    TooLongOption,
+    TraceFormatOption,
+    TraceOption,
+    TtftSloOption,
+    WorkloadOption,
+    roofline_options,
+)
+from kvgym.cli.options.targets import (
+    PoliciesOption,
+    SloOption,
+    given_slos,
+    parse_prices,
+)
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
+from kvgym.cli.times import time_option
+from kvgym.errors import printable
+from kvgym.experiments.defaults import DEFAULT_SCENARIO
+from kvgym.utils.specs import split_specs
+
+if TYPE_CHECKING:
+    from kvgym.experiments.capacity.plan import Plan, Provisioning
+
+Cells = tuple[list[str], list[list[str]]]
+"""Headings and rows of a table."""
+
+
+@roofline_options
+def provision(
+    scenario: ScenarioOption = DEFAULT_SCENARIO,
+    slo: SloOption = "ttft_p99<1,tbt_p99<0.2",
+    trace: TraceOption = None,
+    trace_format: TraceFormatOption = "auto",
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
+    rate_scale: RateScaleOption = 1.0,
+    workload: WorkloadOption = None,
+    rate: RateOption = None,
+    num_requests: NumRequestsOption = None,
+    predictions: PredictionsOption = None,
+    too_long: TooLongOption = "error",
+    policies: PoliciesOption = None,
+    hardware: Annotated[
+        str | None, typer.Option(help="Hardware to compare, comma-separated (default: the scenario's).")
+    ] = None,
+    engine: EngineOption = None,
+    batch_time: BatchTimeOption = None,
+    kv_capacity: CapacityOption = None,
+    block_size: BlockSizeOption = None,
+    router: RoutersOption = None,
+    price: Annotated[
+        str | None,
+        typer.Option(
+            help="Per worker and hour: 2.5, or by hardware llama3-8b-a100-tp1=2.5,roofline:model=…,gpu=l4=1.2."
+        ),
+    ] = None,
+    window: Annotated[
+        float | None, time_option("--window", "Also plan windows of so much time: peak, 95 %, mean")
+    ] = None,
+    ttft_slo: TtftSloOption = None,
+    tbt_slo: TbtSloOption = None,
+    most_workers: Annotated[int, typer.Option(min=1, help="More are not tried.")] = 256,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of workload, policies and routers.")] = 0,
+    jobs: JobsOption = None,
+    ray: RayOption = None,
+    out: OutOption = None,
+    markdown: Annotated[bool, typer.Option(help="Print Markdown tables.")] = False,
+    progress: Annotated[bool, typer.Option(help="Show what is being run.")] = True,
+) -> None:
+    """Find how many workers a load needs, by theory and by simulation, and what that costs.
+
+    Shows the smallest number of workers that holds the targets, by --window how that changes over time, and what one
+    worker can serve by every estimate beside what it does serve. Where no number of workers can hold a target, as one
+    request alone takes longer, it says so at once. Writes provision.json, estimates.csv, windows.csv,
+    probes.csv (with kvgym[parquet] also probes.parquet) and config.json. docs/capacity.md has the definitions.
+    """
+    from kvgym.batch_time.deployments.load import hardware_label
+    from kvgym.experiments.capacity.provisioning import provision as plan_workers
+    from kvgym.experiments.capacity.targets import parse_targets
+    from kvgym.experiments.changes import build_scenario
+
+    targets = parse_targets(slo)
+    prices = parse_prices(price, "--price") if price else None
+    kinds = split_specs(hardware) if hardware else None
+    chosen = build_scenario(
+        scenario, hardware=kinds[0] if kinds else None, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
+        block_size=block_size, workload=workload, trace=trace, trace_format=trace_format, columns=columns,
+        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
+        too_long=too_long, workers=None, router=None, horizon=None,
+    )  # fmt: skip
+    if kinds and len(kinds) > 1:  # the name is that of the first
+        chosen = chosen.model_copy(update={"name": chosen.make_workload().spec.name})
+    folder = make_folder(out or default_folder("provision", chosen.name))
+    started = time.perf_counter()
+    with run_spinner(progress) as advance:
+        result = plan_workers(
+            chosen,
+            targets,
+            split_specs(",".join(policies)) if policies else None,
+            hardware=kinds,
+            routers=split_specs(router) if router else None,
+            prices=prices,
+            window=window,
+            seed=seed,
+            request_slos=given_slos(ttft_slo, tbt_slo),
+            most_workers=most_workers,
+            folder=folder,
+            jobs=jobs,
+            ray=ray,
+            progress=advance,
+        )
+    with replacing(folder, trace, kept=True):
+        result.save(folder, command=command_line())
+    console.out.print(
+        f"{result.scenario.name}: {result.num_requests:,} requests, {result.rate:.3f}/s; targets: "
+        f"{', '.join(map(str, result.targets))}",
+        markup=False,
+    )
+    for title, cells in (
+        ("Workers", _plans(result)),
+        ("Workers over time", _windows(result)),
+        ("How that compares with estimates of what one worker serves, requests/s", _estimates(result)),
+    ):
+        if cells[1]:
+            _show(title, cells, markdown)
+    for note in result.notes:
+        console.out.print(f"note: {note}", markup=False)
+    for own in result.workers:
+        if own.error:
+            console.out.print(f"{own.policy}: {own.error}", style="red", markup=False)
+        elif own.remark:
+            console.out.print(
+                f"{hardware_label(own.hardware)} {own.policy}: {own.remark}".strip(), markup=False
+            )
+    for plan in result.plans:
+        for note in plan.notes:
+            console.out.print(f"{plan.policy} via {plan.router}: {note}", markup=False)
+    console.out.print(f"{time.perf_counter() - started:.1f} s")
+    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+    if all(plan.simulated is None for plan in result.plans):
+        raise typer.Exit(1)  # no number of workers holds the targets: scripts should notice
+
+
+def _show(title: str, cells: Cells, markdown: bool) -> None:
+    """Print a table; the first three columns hold text."""
+    headings, rows = cells
+    if markdown:
+        lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+        print(printable("\n".join([f"\n{title}:\n", *lines, *(f"| {' | '.join(row)} |" for row in rows)])))
+        return
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
+    for k, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if k < 3 else "right")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.out.print(table)
+
+
+def _estimates(result: Provisioning) -> Cells:
+    """Return a row per way to estimate what a worker serves, with the error of each, and the measured rates."""
+    from kvgym.batch_time.deployments.load import hardware_label
+    from kvgym.experiments.capacity.estimates import OBVIOUS, SOUND
+
+    rows = []
+    for own in result.workers:
+        who = [hardware_label(own.hardware) or "–", own.policy]
+        for e in own.estimates:
+            what = f"μ, {e.estimator} batch time, {'saturated' if e.run == SOUND[0] else 'trace ' + e.run}"
+            if (e.run, e.estimator) in (SOUND, OBVIOUS):
+                what += " (theory)" if (e.run, e.estimator) == SOUND else " (obvious)"
+            figures = [
+                f"{1000 * e.batch_time:.1f}",
+                console.number(e.service),
+                f"{e.error:+.1%}",
+                str(e.workers),
+            ]
+            rows.append([*who, what, *figures])
+        for what, measured in (
+            ("measured: throughput of a saturated worker", own.measured),
+            ("measured: backlog stops growing, Poisson arrivals", own.backlog_rate),
+            ("measured: targets hold, the load compressed", own.target_rate),
+        ):
+            off = "" if measured is own.measured else f"{measured / own.measured - 1:+.1%}"
+            least = "–" if not measured > 0 else str(-int(-result.rate // measured))
+            rows.append([*who, what, "", console.number(measured), off, least])
+    return ["hardware", "policy", "estimate", "batch time (ms)", "requests/s", "error", "workers"], rows
+
+
+def _plans(result: Provisioning) -> Cells:
+    """Return a row per hardware, policy and router."""
+    from kvgym.batch_time.deployments.load import hardware_label
+
+    priced = any(plan.price is not None for plan in result.plans)
+    headings = ["hardware", "policy", "router", "theory ⌈λ/μ⌉", "by one worker's targets", "simulated"]
+    headings += [console.heading(t.metric) for t in result.targets]
+    headings += ["one fewer misses"]
+    headings += ["cost/hour", "cost/million output tokens"] if priced else []
+    rows = []
+    for plan in result.plans:
+        counts = (plan.by_theory, plan.by_targets, plan.simulated)
+        row = [hardware_label(plan.hardware) or "–", plan.policy, plan.router, *(_count(n) for n in counts)]
+        row += [console.number(plan.values[t.metric]) for t in result.targets]
+        row += ["; ".join(map(reason, plan.one_fewer)) or "–"]
+        if priced:
+            costs = (plan.cost_per_hour, result.cost_per_million_tokens(plan))
+            row += ["–" if cost is None else console.number(cost) for cost in costs]
+        rows.append(row)
+    return headings, rows
+
+
+def _windows(result: Provisioning) -> Cells:
+    """Return a row per window, and the profile of each plan."""
+    from kvgym.batch_time.deployments.load import hardware_label
+
+    rows = []
+    for plan in result.plans:
+        who = [
+            f"{hardware_label(plan.hardware)}: {plan.policy}" if plan.hardware else plan.policy,
+            plan.router,
+        ]
+        windows = result.windows_of(plan)
+        for w in windows:
+            when = f"{w.start:,.0f} – {w.end:,.0f} s"
+            rows.append([*who, when, console.number(w.rate), _count(w.by_theory), _count(w.simulated)])
+        profile = result.profile(plan)
+        if profile is not None:
+            rows += [
+                [*who, "peak", "", "", str(profile.peak)],
+                [*who, "enough for 95 % of the windows", "", "", str(profile.p95)],
+                [
+                    *who,
+                    "mean, what scaling pays for",
+                    "",
+                    "",
+                    f"{profile.mean:.2f}{_saved(plan, profile.mean)}",
+                ],
+            ]
+    return ["policy", "router", "window", "requests/s", "theory", "simulated"], rows
+
+
+def _saved(plan: Plan, mean: float) -> str:
+    """Return the price of the mean number of workers per hour, "" where it is not known."""
+    return "" if plan.price is None else f" (cost/hour {console.number(mean * plan.price)})"
+
+
+def _count(number: int | None) -> str:
+    return "–" if number is None else str(number)

@@ -1,0 +1,122 @@
+"""The command ``kvgym render``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import gymnasium as gym
+import typer
+
+from kvgym.cli import console
+from kvgym.cli.options.completion import names
+from kvgym.cli.options.scenario import ScenarioOption
+from kvgym.envs import IDS, ROUTING_IDS, environment_names
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.experiments.defaults import DEFAULT_SCENARIO
+
+DEFAULT_ID = "kvgym/AdmitCount-v0"
+
+
+def render(
+    env: Annotated[
+        str,
+        typer.Argument(help=f"Id of an environment: {', '.join(IDS)}; kvgym/ may be left out."),
+    ] = DEFAULT_ID,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policy",
+            "-p",
+            help="Who plays: greedy (admits as much as fits; the default), random (inside the mask), any policy or "
+            f"agent (kvgym list policies, agents), or in {', '.join(ROUTING_IDS)} a router (kvgym list routers). "
+            "Several are shown side by side, on the same requests.",
+            autocompletion=names("policies"),
+        ),
+    ] = None,
+    scenario: ScenarioOption = DEFAULT_SCENARIO,
+    num_requests: Annotated[
+        int | None, typer.Option("--num-requests", "-n", min=1, help="Requests of the episode.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Requests per second, instead of the workload's.")
+    ] = None,
+    kv_capacity: Annotated[int | None, typer.Option(help="Replace the KV capacity, tokens.")] = None,
+    block_size: Annotated[
+        int | None, typer.Option(min=1, help="Replace the block size of the KV memory, tokens.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=2, help=f"Equal workers of the cluster, in {', '.join(ROUTING_IDS)}.")
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(help=f"Policy on every worker, in {', '.join(ROUTING_IDS)} (kvgym list policies)."),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of requests, as in kvgym compare, and policies.")
+    ] = 0,
+    fps: Annotated[int, typer.Option(min=1, help="Frames per second.")] = 10,
+    max_frames: Annotated[int, typer.Option(min=4, help="Most frames; longer episodes skip steps.")] = 200,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Animation to write, .gif or .mp4.")] = Path(
+        "episode.gif"
+    ),
+    png: Annotated[
+        Path | None,
+        typer.Option(help="Summary of the episode to write (default: the animation's name with .png)."),
+    ] = None,
+) -> None:
+    """Play an episode of an environment and write it as a GIF or MP4, and a PNG of the whole.
+
+    Frames show KV memory, queue and active set, and what became of each request; of a cluster, memory and requests
+    of every worker. Policies and agents act as in kvgym compare, whatever actions the environment has.
+
+    kvgym render --policy mc_sf --policy fcfs --rate 40 shows two of them side by side.
+    """
+    from kvgym.envs.rendering.episode import record_episodes
+
+    name = id_of(env)
+    for option, value in (("--workers", workers), ("--scheduler", scheduler)):
+        if value is not None and name not in ROUTING_IDS:
+            raise ConfigError(
+                f"{option} {value}: {name} schedules one worker; {option} goes with {', '.join(ROUTING_IDS)}"
+            )
+    arguments: dict[str, Any] = {
+        "scenario": scenario, "num_requests": num_requests, "rate": rate, "kv_capacity": kv_capacity,
+        "block_size": block_size, "workers": workers, "policy": scheduler,
+    }  # fmt: skip
+    given = {key: value for key, value in arguments.items() if value is not None}
+    made: Any = gym.make(name, disable_env_checker=True, **given).unwrapped
+    records = record_episodes(
+        made,
+        policy or [made.players()[0]],
+        seed=seed,
+        workload_seed=seed,
+        path=out,
+        png=png or out.with_suffix(".png"),
+        fps=fps,
+        max_frames=max_frames,
+    )
+    for record in records:
+        figures = record.metrics
+        console.out.print(
+            f"{record.name} on {scenario}: {record.steps:,} steps, {figures['finished']:,.0f} requests finished"
+            + ("" if record.completed else ", cut short")
+            + f", mean latency {console.number(figures['e2e_latency_mean'])} s.",
+            markup=False,
+            soft_wrap=True,
+        )
+    shown = records[0]
+    console.out.print(f"animation: {shown.path} ({shown.frames} frames)", markup=False, soft_wrap=True)
+    console.out.print(f"summary:   {shown.png}", markup=False, soft_wrap=True)
+
+
+def id_of(env: str) -> str:
+    """Return the full id of an environment, which was given with or without ``kvgym/``.
+
+    Raises:
+        UnknownNameError: there is no such environment.
+    """
+    full, known = env if "/" in env else f"kvgym/{env}", environment_names()
+    if full not in known:
+        raise UnknownNameError("environment", env, known)
+    return full

@@ -1,0 +1,216 @@
+"""``kvgym run``: one scheduler, once, with a record of every request."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvgym.cli import console
+from kvgym.cli.options.completion import names
+from kvgym.cli.options.scenario import (
+    BatchTimeOption,
+    BlockSizeOption,
+    CapacityOption,
+    ColumnsOption,
+    CoolDownOption,
+    EngineOption,
+    HardwareOption,
+    HorizonOption,
+    NumRequestsOption,
+    PredictionsOption,
+    RateOption,
+    RateScaleOption,
+    RouterOption,
+    ScenarioOption,
+    TbtSloOption,
+    TimeUnitOption,
+    TooLongOption,
+    TraceFormatOption,
+    TtftSloOption,
+    WarmUpOption,
+    WorkersOption,
+    WorkloadOption,
+    roofline_options,
+)
+from kvgym.cli.progress import progress_bar
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
+from kvgym.errors import ConfigError, RunError
+from kvgym.experiments.defaults import DEFAULT_SCENARIO
+from kvgym.version import __version__
+
+if TYPE_CHECKING:
+    from kvgym.policy import Policy
+    from kvgym.runner import SimulationResult
+    from kvgym.simulator.system import System
+    from kvgym.workloads.table import RequestTable
+
+OUTPUTS = ("table", "json", "vllm-bench")
+
+
+@roofline_options
+def run(
+    policy: Annotated[
+        str,
+        typer.Argument(
+            help="Policy, e.g. mc_sf or alpha_greedy:alpha=0.25.", autocompletion=names("policies")
+        ),
+    ],
+    scenario: ScenarioOption = DEFAULT_SCENARIO,
+    requests: Annotated[
+        Path | None, typer.Option("--requests", help="File of requests, own format or any trace format.")
+    ] = None,
+    trace_format: TraceFormatOption = "auto",
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
+    rate_scale: RateScaleOption = 1.0,
+    workload: WorkloadOption = None,
+    rate: RateOption = None,
+    num_requests: NumRequestsOption = None,
+    predictions: PredictionsOption = None,
+    ttft_slo: TtftSloOption = None,
+    tbt_slo: TbtSloOption = None,
+    too_long: TooLongOption = "error",
+    hardware: HardwareOption = None,
+    engine: EngineOption = None,
+    batch_time: BatchTimeOption = None,
+    kv_capacity: CapacityOption = None,
+    block_size: BlockSizeOption = None,
+    workers: WorkersOption = None,
+    router: RouterOption = None,
+    horizon: HorizonOption = None,
+    warm_up: WarmUpOption = None,
+    cool_down: CoolDownOption = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of workload and policy.")] = 0,
+    log: Annotated[bool, typer.Option("--log", help="Also write iterations.csv, a row per batch.")] = False,
+    out: OutOption = None,
+    records: Annotated[
+        str, typer.Option(help="Format of the tables: csv, or parquet (needs kvgym[parquet]).")
+    ] = "csv",
+    trace_out: Annotated[
+        Path | None,
+        typer.Option(help="Also write a trace for ui.perfetto.dev: a file ending in .json or .json.gz."),
+    ] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--format", help="What is printed: table, json (the summary) or vllm-bench (its names)."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
+    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+) -> None:
+    """Run one scheduler once and write what happened to every request.
+
+    Writes requests.csv (arrival, start, first token, finish, evictions, …), summary.json and, with --log,
+    iterations.csv. They are also written, up to that moment, where the run ends with an error.
+    With --format vllm-bench also vllm-bench.json: what vllm bench serve would save, under its names.
+    """
+    from kvgym.experiments.changes import build_scenario
+    from kvgym.experiments.comparison import label_of
+    from kvgym.experiments.notes import rule_notes
+    from kvgym.export import vllm_bench
+    from kvgym.export.records import check_format
+    from kvgym.export.run_folder import save_run
+    from kvgym.export.trace_file import check_ending
+    from kvgym.policy import REFERENCE_ONLY, make_policy
+
+    shown = _output_format(output, as_json)
+    check_format(records)
+    if trace_out is not None:
+        check_ending(trace_out)
+    chosen = build_scenario(
+        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
+        block_size=block_size, workload=workload, trace=requests, trace_format=trace_format, columns=columns,
+        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
+        ttft_slo=ttft_slo, tbt_slo=tbt_slo, too_long=too_long, workers=workers, router=router, horizon=horizon,
+        warm_up=warm_up, cool_down=cool_down,
+    ).of_seed(seed)  # fmt: skip
+    source = chosen.make_workload()
+    system, made = chosen.make_system(), make_policy(policy)
+    folder = make_folder(out or default_folder("run", made.info.name))
+    if shown == "vllm-bench":
+        vllm_bench.check_window(chosen)
+    context: dict[str, Any] = {
+        "scenario": chosen, "seed": seed, "command": command_line(), "provenance": source.provenance(),
+        "records": records,
+    }  # fmt: skip
+    try:
+        with progress_bar(1, progress):
+            table = chosen.sample(source, seed, system.usable_capacity)
+            result = _simulate(
+                system,
+                table,
+                made,
+                trace_out,
+                router=chosen.make_router(),
+                seed=seed,
+                log=log,
+                window=chosen.window,
+            )
+    except (RunError, KeyboardInterrupt) as error:
+        so_far = getattr(error, "result", None)
+        if so_far is not None:
+            with replacing(folder, requests):
+                save_run(so_far, folder, error=str(error) or "stopped by the user", **context)
+            if shown == "table":
+                console.out.print(f"results so far: {folder}", markup=False, soft_wrap=True)
+        raise
+    with replacing(folder, requests):
+        summary = save_run(result, folder, **context)
+    if shown == "json":
+        print(json.dumps(summary, indent=2))
+        return
+    if shown == "vllm-bench":
+        setup = vllm_bench.Setup.of(chosen, source, table, label_of(made), seed)
+        figures = vllm_bench.summary(summary_metrics(summary), setup)
+        vllm_bench.write({**figures, **vllm_bench.details(result)}, folder / "vllm-bench.json")
+        print(json.dumps(figures, indent=2))
+        return
+    console.out.print(f"{result.policy!r} on {chosen.heading}", markup=False)
+    if made.info.clairvoyant:
+        console.out.print(f"note: {made.info.name} is {REFERENCE_ONLY}", markup=False)
+    console.out.print(console.metrics_table(summary_metrics(summary)))
+    if "workers" in summary:
+        console.out.print()
+        console.out.print(console.workers_table(summary["workers"]))
+    for note in (*chosen.notes(result.table), *rule_notes([made.info], chosen)):
+        console.out.print(f"note: {note}", markup=False)
+    if trace_out is not None:
+        console.out.print(f"trace:   {trace_out}", markup=False, soft_wrap=True)
+    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+
+
+def summary_metrics(summary: dict[str, Any]) -> dict[str, float]:
+    """Return the metrics of a summary, NaN where nothing was measured."""
+    return {name: float("nan") if x is None else x for name, x in summary["metrics"].items()}
+
+
+def _output_format(output: str | None, as_json: bool) -> str:
+    """Return what is to be printed.
+
+    Raises:
+        ConfigError: there is no such format, or another one besides ``--json``.
+    """
+    if output is not None and output not in OUTPUTS:
+        raise ConfigError(f"--format {output}: valid are {', '.join(OUTPUTS)}")
+    if as_json and output not in (None, "json"):
+        raise ConfigError(f"--json is short for --format json; it excludes --format {output}")
+    return output or ("json" if as_json else "table")
+
+
+def _simulate(
+    system: System, table: RequestTable, policy: Policy, trace_out: Path | None, **options: Any
+) -> SimulationResult:
+    """Run a policy; with a trace if one is wanted, which is also complete where the run ends with an error."""
+    from kvgym.export.chrome_trace import ChromeTrace
+    from kvgym.export.trace_file import TraceFile
+    from kvgym.runner import simulate
+
+    if trace_out is None:
+        return simulate(system, table, policy, **options)
+    about = {"kvgym": __version__, "command": command_line(), "policy": repr(policy), "seed": options["seed"]}
+    with TraceFile(trace_out, about) as file:
+        return simulate(system, table, policy, observer=ChromeTrace(file, system, table), **options)

@@ -1,0 +1,246 @@
+"""``kvgym sweep``: a comparison at every point of a grid."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from kvgym.cli import console
+from kvgym.cli.options.completion import names
+from kvgym.cli.options.execution import JobsOption, RayOption
+from kvgym.cli.progress import progress_bar
+from kvgym.cli.result_folder import (
+    OutOption,
+    command_line,
+    default_folder,
+    make_folder,
+    replacing,
+    reporting,
+    saying_if_stopped,
+)
+from kvgym.errors import ConfigError, shown, some
+from kvgym.experiments.defaults import DEFAULT_SCENARIO
+from kvgym.utils.specs import split_specs
+
+if TYPE_CHECKING:
+    from kvgym.experiments.sweeping.plan import SweepPlan
+    from kvgym.experiments.sweeping.sweep import SweepResult
+
+_SHOWN = 40
+
+
+def sweep(
+    fields: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="name=values, as in rate=5:50:5, kv_capacity=8000,16492, predictions.epsilon=0.2,0.5 or "
+            "sarathi.token_budget=128:1024:*2; before them the name or file of a plan (kvgym list sweeps).",
+            show_default=False,
+        ),
+    ] = None,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            "--scenario",
+            "-s",
+            help=f"Name (see kvgym list scenarios) or YAML file; default: that of the plan, else {DEFAULT_SCENARIO}.",
+            autocompletion=names("scenarios"),
+        ),
+    ] = None,
+    policies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--policies",
+            "-p",
+            help="Comma-separated; default: those of the scenario.",
+            autocompletion=names("policies"),
+        ),
+    ] = None,
+    combine: Annotated[
+        str | None, typer.Option(help="grid = every combination of values, zip = one by one.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds (default: 5; of a trace 1).")
+    ] = None,
+    first_seed: Annotated[int | None, typer.Option(min=0, help="The first seed.")] = None,
+    metrics: Annotated[
+        str | None, typer.Option(help="Comma-separated, the main one first (kvgym list metrics).")
+    ] = None,
+    out: OutOption = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on in the folder of --out; without fields with its own plan.")
+    ] = False,
+    jobs: JobsOption = None,
+    ray: RayOption = None,
+    report: Annotated[bool, typer.Option(help="Write report.html (needs kvgym\\[report]).")] = True,
+    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+) -> None:
+    """Run schedulers at every point of a grid over fields of the scenario and hyperparameters of policies.
+
+    Every run is kept as soon as it is there: Ctrl-C loses none, and --resume goes on. Shows a table and writes
+    runs.csv, summary.json, config.json and report.html; with the extra parquet also runs.parquet.
+    """
+    from kvgym.experiments.journal import has_runs
+    from kvgym.experiments.sweeping.plan import make_plan
+    from kvgym.experiments.sweeping.sweep import plan_of
+    from kvgym.experiments.sweeping.sweep import sweep as run_sweep
+
+    if resume and out is None:
+        raise ConfigError("--resume goes with the folder of a sweep: --out FOLDER")
+    named, given = _read(fields or [])
+    changes: dict[str, Any] = {
+        "combine": combine, "seeds": seeds, "first_seed": first_seed, "metrics": metrics,
+        "policies": split_specs(",".join(policies)) if policies else None,
+        "scenario": scenario,
+    }  # fmt: skip
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if resume and named is None and not given:
+        base = plan_of(out or Path())
+    elif named is None and not given:
+        raise ConfigError("nothing to sweep: give fields, as in rate=5:50:5, or a plan (kvgym list sweeps)")
+    else:
+        base = named or make_plan({})
+    content = base.model_dump()
+    plan = make_plan({**content, **changes, "fields": {**content["fields"], **given}})
+    folder = make_folder(out or default_folder("sweep", plan.name))
+    had_runs = has_runs(folder)
+    changed = _changes(plan_of(folder), plan) if had_runs else ""
+    with saying_if_stopped(
+        lambda: f"interrupted; what was run is kept: {_resuming(folder)}" if has_runs(folder) else ""
+    ):
+        with progress_bar(1, progress) as bar:
+
+            def advance(text: str, done: int, total: int) -> None:
+                if resume and not text:
+                    _say_what_goes_on(folder, had_runs, changed, done, total)
+                if bar is not None:
+                    bar.update(text or plan.name, done, total)
+
+            result = run_sweep(plan, folder, resume=resume, jobs=jobs, ray=ray, progress=advance)
+        console.out.print(sweep_table(result))
+        for note in result.notes():
+            console.out.print(f"note: {note}", markup=False)
+        for error in result.errors()[:_SHOWN]:
+            console.out.print(error, style="red", markup=False)
+        with replacing(folder):
+            result.save(folder, command=command_line())
+    if report:
+        with reporting(folder, "report.html", f"{_resuming(folder)} (nothing is run again)"):
+            _report(result, folder)
+    known = result.num_distinct - result.num_new
+    console.out.print(
+        f"{result.num_distinct:,} runs" + (f", {known:,} of them known before" if known else "")
+    )
+    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+    if all(played.record.error for played in result.runs.values()):
+        raise typer.Exit(1)  # nobody finished: scripts should notice
+
+
+def _resuming(folder: Path) -> str:
+    """Return the command that goes on in a folder."""
+    return f"kvgym sweep --resume --out {shlex.quote(str(folder))}"
+
+
+def _changes(old: SweepPlan, new: SweepPlan) -> str:
+    """Return in which fields a plan differs from an old one, "" where it does not."""
+    before, after = old.model_dump(), new.model_dump()
+    fields = {**before.pop("fields"), **before}, {**after.pop("fields"), **after}
+    names = [
+        name for name in dict.fromkeys([*fields[0], *fields[1]]) if fields[0].get(name) != fields[1].get(name)
+    ]
+    said = [f"{name} = {_values(fields[1].get(name))}, was {_values(fields[0].get(name))}" for name in names]
+    return "; ".join(said[:3]) + "; …" * (len(said) > 3)
+
+
+def _values(given: Any) -> str:
+    return some(given, 40) or "–" if isinstance(given, list | tuple) else shown(given, 40)
+
+
+def _say_what_goes_on(folder: Path, had_runs: bool, changed: str, known: int, total: int) -> None:
+    """Say what of a sweep is known before it goes on, where that is not simply what it had been told before."""
+    if not had_runs:
+        text = f"nothing to resume in {folder}: all {total:,} runs are made"
+    elif changed:
+        text = f"another plan than the one of {folder} ({changed}): {known:,} of its {total:,} runs are known"
+    elif not known:
+        text = f"no run in {folder} is of this version of kvgym and these files: all {total:,} are made anew"
+    else:
+        return
+    console.err.print(f"note: {text}", markup=False, soft_wrap=True)
+
+
+def _read(texts: list[str]) -> tuple[SweepPlan | None, dict[str, Any]]:
+    """Return the plan that is named, if one is, and the fields that are given."""
+    from kvgym.experiments.sweeping.plan import load_plan
+
+    named, given = None, {}
+    for text in texts:
+        name, equals, values = (part.strip() for part in text.partition("="))
+        if equals and name and values:
+            if name in given:
+                raise ConfigError(f"field {name} is given twice; put its values into one")
+            given[name] = values
+        elif not equals and named is None:
+            named = load_plan(text)
+        else:
+            raise ConfigError(
+                f"{shown(text)}: expected name=values" + ("" if equals else ", a plan is named already")
+            )
+    return named, given
+
+
+def sweep_table(result: SweepResult) -> Table:
+    """Return the table of the main metric: a row per point, a column per policy, means over seeds."""
+    metric = result.plan.metrics[0]
+    count = len(result.seeds)
+    table = Table(
+        title=escape(console.heading(metric)),
+        caption=f"means over {count} seeds" if count > 1 else "one seed",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title_justify="left",
+        caption_justify="left",
+    )
+    for name in result.fields:
+        table.add_column(escape(name), justify="right")
+    from kvgym.policy import clairvoyant_labels
+
+    known = clairvoyant_labels(result.policies)
+    for policy in result.policies:
+        table.add_column(escape(f"{policy}*" if policy in known else policy), justify="right")
+    for i, point in enumerate(result.points[:_SHOWN]):
+        means = [float(result.values(i, policy, metric).mean()) for policy in result.policies]
+        table.add_row(
+            *(escape(_text(value)) for value in point.values()), *(console.number(mean) for mean in means)
+        )
+    if len(result.points) > _SHOWN:
+        left = len(result.points) - _SHOWN
+        table.caption = f"{table.caption}; {left:,} more points in runs.csv"
+    return table
+
+
+def _text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _report(result: SweepResult, folder: Path) -> None:
+    """Write the HTML report, or say what it would take."""
+    from kvgym.report import require, write_sweep_report
+
+    try:
+        require("matplotlib", "jinja2")
+        path = write_sweep_report(
+            result.to_frame(), result.fields, folder / "report.html", metrics=result.plan.metrics,
+            title=f"Sweep: {result.plan.name}", lead=result.plan.summary, notes=result.notes(),
+            command=command_line(), configuration=result.plan.model_dump(mode="json"),
+        )  # fmt: skip
+    except ConfigError as error:
+        console.err.print(f"no report: {error}", markup=False)
+        return
+    console.out.print(f"report:  {path}", markup=False, soft_wrap=True)

@@ -1,0 +1,153 @@
+"""``kvgym train``: train an agent, or go on with a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kvgym.cli import console
+from kvgym.cli.options.completion import names
+from kvgym.cli.options.execution import JobsOption, RayOption
+from kvgym.cli.progress import progress_bar, run_progress
+from kvgym.cli.result_folder import command_line, default_folder, make_folder
+from kvgym.errors import ConfigError
+
+
+def train(
+    config: Annotated[
+        str,
+        typer.Argument(
+            help="Name (kvgym list training) or YAML file of a training configuration; several with commas.",
+            autocompletion=names("training"),
+        ),
+    ] = "default",
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Changes, e.g. generations=40 metric=ttft_p99; of rank_scores, total_steps=200000 env.rate=20."
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with the interrupted run in this folder.")
+    ] = None,
+    length: Annotated[
+        int | None,
+        typer.Option(
+            "--total-steps",
+            "--generations",
+            min=1,
+            help="Environment steps, or generations of evolution, in all, instead of the configuration's.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the run, instead of the configuration's.")
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Train a population: runs with so many seeds, side by side.")
+    ] = 1,
+    jobs: JobsOption = None,
+    ray: RayOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the run (default: results/…).")
+    ] = None,
+    progress: Annotated[
+        bool, typer.Option(help="Show a progress bar; without a terminal, a line a minute.")
+    ] = True,
+) -> None:
+    """Train an agent; watch it with tensorboard --logdir FOLDER, or see kvgym curve FOLDER.
+
+    The run folder keeps the resolved configuration, versions, curves, train.log, checkpoints and the best agent as
+    plain weights (best.npz, or best.json of evolution). A run stopped at any moment goes on with --resume FOLDER.
+
+    With --seeds, or several configurations, runs go side by side, each in a folder of its own, on --jobs processes or
+    a Ray cluster; the same command with the same --out goes on with those that were stopped.
+    """
+    from kvgym.agents.runs.config import load_training, read_run_config
+    from kvgym.agents.runs.trainers import resume as go_on
+    from kvgym.agents.runs.trainers import train as begin
+
+    if resume is not None:
+        others = (overrides, out, seed, jobs, ray)
+        if config != "default" or seeds > 1 or any(given is not None for given in others):
+            raise ConfigError("--resume goes on with a run as it is configured; only its length goes with it")
+        folder, chosen = resume, read_run_config(resume, length)
+    else:
+        if "=" in config:  # the default configuration with overrides
+            config, overrides = "default", [config, *(overrides or [])]
+        changes = [*(overrides or [])]
+        changes += [] if seed is None else [f"seed={seed}"]
+        several = [load_training(name, changes, length) for name in config.split(",")]
+        chosen = several[0]
+        folder = make_folder(out or default_folder("train", chosen.name))
+        if seeds > 1 or len(several) > 1:
+            _population(several, seeds, folder, jobs, ray, progress)
+            return
+        if hasattr(chosen, "jobs"):
+            chosen = chosen.model_copy(update={"jobs": chosen.jobs if jobs is None else jobs, "ray": ray})
+        elif ray is not None:
+            raise ConfigError(
+                f"{chosen.name}: one run of {chosen.algorithm} uses one process; --ray goes with --seeds"
+            )
+    console.out.print(f"{chosen.name}: {chosen.summary}", markup=False)
+    console.out.print(f"run folder: {folder}", markup=False, soft_wrap=True)
+    terminal = console.err.is_terminal
+    bar: Any = progress_bar(chosen.length, progress and terminal)
+
+    def tell(line: str) -> None:
+        if progress and not terminal:
+            console.err.print(line, markup=False, soft_wrap=True)
+
+    try:
+        with bar as shown:
+
+            def advance(done: int) -> None:
+                if shown is not None:
+                    shown.update("training", done)
+
+            if resume is not None:
+                result = go_on(folder, length=length, command=command_line(), progress=advance, tell=tell)
+            else:
+                result = begin(chosen, folder, command=command_line(), progress=advance, tell=tell)
+    except KeyboardInterrupt:
+        again = f"go on with kvgym train --resume {folder}" if (folder / "config.yaml").exists() else ""
+        console.err.print(f"stopped; {again or 'nothing is trained yet'}", markup=False, soft_wrap=True)
+        raise typer.Exit(130) from None
+    except OSError as error:
+        raise ConfigError(f"the run folder {folder} cannot be written: {error}") from None
+    for line in result.report():
+        console.out.print(line, markup=False, soft_wrap=True)
+    console.out.print(f"next:  kvgym evaluate {folder}", markup=False, soft_wrap=True)
+
+
+def _population(
+    configs: list[Any], seeds: int, folder: Path, jobs: int | None, ray: str | None, progress: bool
+) -> None:
+    """Train configurations with several seeds side by side, and say what each reached."""
+    from kvgym.agents.runs.population import make_members, median_of, train_population
+
+    members = make_members(configs, seeds, folder, command_line())
+    console.out.print(f"population of {len(members)} runs: {folder}", markup=False, soft_wrap=True)
+    try:
+        with run_progress(len(members), progress) as advance:
+            found = train_population(
+                members, folder, jobs=0 if jobs is None else jobs, ray=ray,
+                progress=lambda trained, done, total: advance(f"{trained.name}, seed {trained.seed}"),
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        console.err.print(
+            f"stopped; the same command with --out {folder} goes on", markup=False, soft_wrap=True
+        )
+        raise typer.Exit(130) from None
+    medians = []
+    for config in configs:
+        own = [trained for trained in found if trained.name == config.name]
+        for trained in own:
+            console.out.print(f"{trained.folder.name}: {trained.best:.5g}", markup=False)
+            for line in trained.lines:
+                if line.startswith("note:"):
+                    console.out.print(f"  {line}", markup=False, soft_wrap=True)
+        medians.append(median_of(own).folder)
+        console.out.print(f"median of {config.name}: {medians[-1]}", markup=False, soft_wrap=True)
+    console.out.print(f"next:  kvgym evaluate {medians[0]}", markup=False, soft_wrap=True)

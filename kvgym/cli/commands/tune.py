@@ -1,0 +1,270 @@
+"""``kvgym tune``: search the hyperparameters of policies on training seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from kvgym.cli import console
+from kvgym.cli.options.completion import names
+from kvgym.cli.options.execution import JobsOption, RayOption
+from kvgym.cli.options.scenario import (
+    BatchTimeOption,
+    BlockSizeOption,
+    CapacityOption,
+    ColumnsOption,
+    CoolDownOption,
+    EngineOption,
+    HardwareOption,
+    HorizonOption,
+    NumRequestsOption,
+    PredictionsOption,
+    RateOption,
+    RateScaleOption,
+    RouterOption,
+    ScenarioOption,
+    TbtSloOption,
+    TimeUnitOption,
+    TooLongOption,
+    TraceFormatOption,
+    TraceOption,
+    TtftSloOption,
+    WarmUpOption,
+    WorkersOption,
+    WorkloadOption,
+    roofline_options,
+)
+from kvgym.cli.progress import progress_bar
+from kvgym.cli.result_folder import (
+    OutOption,
+    command_line,
+    default_folder,
+    make_folder,
+    replacing,
+)
+from kvgym.errors import ConfigError, KVGymError, shown
+from kvgym.experiments.defaults import DEFAULT_SCENARIO
+from kvgym.experiments.value_ranges import number_range
+from kvgym.utils.files import plain_name
+from kvgym.utils.specs import parse_value, split_specs
+
+if TYPE_CHECKING:
+    from kvgym.experiments.tuning.tune import Trial, TuningResult
+
+_SHOWN = 10
+_FORM = "write name=1/2/3, name=low:high:step, or name=4/4/4|8/8/8 where a value is a list"
+
+
+def parse_grid(texts: list[str]) -> dict[str, tuple[Any, ...]]:
+    """Read the values to search from texts such as ``"protection=0:0.3:0.05"`` or ``"overrun=ignore/extend"``.
+
+    Ranges include both ends and are exact decimals. Values that are lists of numbers are separated by ``|``.
+
+    Raises:
+        ConfigError: a text of another form, with what is wrong.
+    """
+    space: dict[str, tuple[Any, ...]] = {}
+    for text in texts:
+        name, equals, rest = (part.strip() for part in text.partition("="))
+        if not name or not equals or not rest:
+            raise ConfigError(f"--grid {shown(text)}: not name=values; {_FORM}")
+        if name in space:
+            raise ConfigError(f"--grid {shown(text)}: {name} is given twice; put its values into one")
+        parts = [part.strip() for part in rest.split("|" if "|" in rest else "/")]
+        if not all(parts):
+            raise ConfigError(f"--grid {shown(text)}: a value is missing; {_FORM}")
+        if ":" in rest:
+            space[name] = number_range(rest, f"--grid {text!r}: ")
+        else:
+            space[name] = tuple(parse_value(part) for part in parts)
+    return space
+
+
+@roofline_options
+def tune(
+    policy: Annotated[
+        str,
+        typer.Argument(
+            help="Policies, comma-separated; what is given stays, as in sarathi:order=spf.",
+            autocompletion=names("policies"),
+        ),
+    ],
+    scenario: ScenarioOption = DEFAULT_SCENARIO,
+    metric: Annotated[
+        str,
+        typer.Option(
+            "--metric", "-m", help="What to optimise (kvgym list metrics).", autocompletion=names("metrics")
+        ),
+    ] = "e2e_latency_mean",
+    subject_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--subject-to",
+            help="Bounds that a trial must meet on the mean over seeds: e2e_latency_mean<10,ttft_p99<1 (seconds; any "
+            "of kvgym list metrics). May be repeated.",
+        ),
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--grid",
+            "-g",
+            help="Values to search, instead of the policy's own grid: overrun=ignore/extend, or "
+            "protection=0:0.3:0.05. May be repeated.",
+        ),
+    ] = None,
+    search: Annotated[str, typer.Option(help="grid, or optuna (TPE; needs kvgym\\[tune]).")] = "grid",
+    trials: Annotated[
+        int | None,
+        typer.Option(min=1, help="Most configurations; a larger grid is sampled (default: all; optuna: 50)."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of training seeds (default: 5; of a trace 1).")
+    ] = None,
+    first_seed: Annotated[
+        int, typer.Option(min=0, help="The first training seed; compare begins at 0, apart from these.")
+    ] = 1000,
+    jobs: JobsOption = None,
+    ray: RayOption = None,
+    trace: TraceOption = None,
+    trace_format: TraceFormatOption = "auto",
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
+    rate_scale: RateScaleOption = 1.0,
+    workload: WorkloadOption = None,
+    rate: RateOption = None,
+    num_requests: NumRequestsOption = None,
+    predictions: PredictionsOption = None,
+    ttft_slo: TtftSloOption = None,
+    tbt_slo: TbtSloOption = None,
+    too_long: TooLongOption = "error",
+    hardware: HardwareOption = None,
+    engine: EngineOption = None,
+    batch_time: BatchTimeOption = None,
+    kv_capacity: CapacityOption = None,
+    block_size: BlockSizeOption = None,
+    workers: WorkersOption = None,
+    router: RouterOption = None,
+    horizon: HorizonOption = None,
+    warm_up: WarmUpOption = None,
+    cool_down: CoolDownOption = None,
+    out: OutOption = None,
+    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+) -> None:
+    """Search hyperparameters of schedulers on training seeds.
+
+    Shows the best configurations and writes trials.csv, best.json and config.json, of several policies into a
+    folder each. The policy as given is always tried, so that the best one is never worse on these seeds.
+    """
+    from kvgym.experiments.capacity.targets import parse_targets
+    from kvgym.experiments.changes import build_scenario
+    from kvgym.experiments.tuning.tune import plan_search
+    from kvgym.experiments.tuning.tune import tune as run_search
+
+    chosen = build_scenario(
+        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
+        block_size=block_size, workload=workload, trace=trace, trace_format=trace_format, columns=columns,
+        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
+        ttft_slo=ttft_slo, tbt_slo=tbt_slo, too_long=too_long, workers=workers, router=router, horizon=horizon,
+        warm_up=warm_up, cool_down=cool_down,
+    )  # fmt: skip
+    specs = split_specs(policy)
+    space = parse_grid(grid) if grid else None
+    targets = parse_targets(subject_to or ())
+    given = [plan_search(spec, space).spec({}) for spec in specs]  # mistakes come up before the first search
+    repeated = sorted({spec for spec in given if given.count(spec) > 1})
+    if repeated or not given:
+        raise ConfigError(
+            f"policy {repeated[0]} is listed twice" if repeated else "no policy to tune; name one"
+        )
+    count = seeds if seeds is not None else (1 if trace is not None or chosen.replays else 5)
+    numbers = range(first_seed, first_seed + count)
+    folder = make_folder(out or default_folder("tune", given[0] if len(given) == 1 else chosen.name))
+    failed = False
+
+    def search_one(spec: str, place: Path) -> TuningResult:
+        with progress_bar(1, progress) as bar:
+
+            def advance(text: str, done: int, total: int) -> None:
+                if bar is not None:
+                    bar.update(text, done, total)
+
+            return run_search(
+                spec, chosen, space=space, metric=metric, subject_to=targets, seeds=numbers, search=search,
+                trials=trials, folder=place, jobs=jobs, ray=ray, progress=advance,
+            )  # fmt: skip
+
+    for spec in given:
+        place = folder if len(given) == 1 else make_folder(folder / plain_name(spec))
+        try:
+            result = search_one(spec, place)
+        except KVGymError as error:
+            if len(given) == 1:
+                raise
+            failed = True
+            console.out.print(f"{spec}: {error}", style="red", markup=False)
+            continue
+        with replacing(place, trace, kept=True):
+            result.save(place, command=command_line())
+        title = f"{result.policy} on {chosen.heading}"
+        console.out.print(title, style="italic", markup=False, soft_wrap=True)
+        console.out.print(tuning_table(result))
+        console.out.print(_caption(result), style="dim italic", markup=False, soft_wrap=True)
+        for note in result.notes:
+            console.out.print(f"note: {note}", markup=False)
+        console.out.print(f"best: {result.best.spec}", markup=False, soft_wrap=True)
+        console.out.print(f"results: {place}", markup=False, soft_wrap=True)
+    if failed:
+        raise typer.Exit(1)
+
+
+def tuning_table(result: TuningResult) -> Table:
+    """Return the table of the best trials and the default: mean, interval, ratio to the default."""
+    many = len(result.seeds) > 1
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("configuration")
+    table.add_column(console.heading(result.metric), justify="right")
+    if many:
+        table.add_column("95 % interval", justify="right", style="dim", no_wrap=True)
+    table.add_column("×", justify="right")
+    bounded = list(result.best.bounded)
+    for name in bounded:
+        table.add_column(console.heading(name), justify="right")
+    shown = result.ranking()[:_SHOWN]
+    if result.default not in shown:
+        shown.append(result.default)
+    for trial in shown:
+        name = f"{escape(trial.spec)} [dim](default)[/]" if trial is result.default else escape(trial.spec)
+        if trial.error:
+            table.add_row(name, "[red]out[/]", *([""] * (1 + many)), *_bounded(trial, bounded))
+            continue
+        estimate = result.estimate(trial)
+        table.add_row(
+            name,
+            console.number(estimate.value),
+            *([console.interval(estimate)] if many else []),
+            console.number(result.ratio(trial).value),
+            *_bounded(trial, bounded),
+        )
+    return table
+
+
+def _bounded(trial: Trial, names: list[str]) -> list[str]:
+    return [console.number(trial.bounded[name]) if name in trial.bounded else "" for name in names]
+
+
+def _caption(result: TuningResult) -> str:
+    """Return what a reader needs to understand the table."""
+    first, last = result.seeds[0], result.seeds[-1]
+    seeds = f"seed {first}" if first == last else f"seeds {first}–{last}"
+    return (
+        f"{len(result.ranking()):,} of {len(result.trials):,} trials in the running; "
+        + (f"subject to {', '.join(result.subject_to)}; " if result.subject_to else "")
+        + f"training {seeds}; "
+        "× = ratio to the default" + ("" if first == last else ", paired by seed")
+    )

@@ -1,0 +1,231 @@
+"""``kvgym validate``: what a real server has served, against the simulator on the same requests."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from kvgym.cli import console
+from kvgym.cli.options.scenario import (
+    BatchTimeOption,
+    BlockSizeOption,
+    CapacityOption,
+    ColumnsOption,
+    EngineOption,
+    HardwareOption,
+    RouterOption,
+    ScenarioOption,
+    TimeUnitOption,
+    WorkersOption,
+    roofline_options,
+)
+from kvgym.cli.progress import run_progress
+from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
+from kvgym.errors import ConfigError
+from kvgym.experiments.defaults import SERVER_SCENARIO
+
+WORST_FIT = 0.5
+"""Mean error of token times and latencies beyond which a fitted overhead is not offered."""
+
+if TYPE_CHECKING:
+    from kvgym.validation.overhead_fit import OverheadFit
+    from kvgym.validation.replay import Replay
+
+
+@roofline_options
+def validate(
+    requests: Annotated[
+        Path,
+        typer.Option(
+            "--requests",
+            help="CSV, JSONL or Parquet with a row per served request: arrival_time, prompt_len, output_len, "
+            "first_token_time (or ttft), finish_time (or e2e_latency), or names and times as of traces.",
+        ),
+    ],
+    columns: ColumnsOption = None,
+    time_unit: TimeUnitOption = None,
+    scenario: ScenarioOption = SERVER_SCENARIO,
+    hardware: HardwareOption = None,
+    engine: EngineOption = None,
+    policy: Annotated[
+        str, typer.Option("--policy", "-p", help="The server's scheduler, e.g. vllm_v1:max_num_seqs=128.")
+    ] = "vllm_v1",
+    batch_time: BatchTimeOption = None,
+    kv_capacity: CapacityOption = None,
+    block_size: BlockSizeOption = None,
+    workers: WorkersOption = None,
+    router: RouterOption = None,
+    drop_long: Annotated[
+        bool, typer.Option("--drop-long", help="Leave out requests longer than the KV capacity.")
+    ] = False,
+    fit_overhead: Annotated[
+        bool, typer.Option("--fit-overhead", help="Also fit the engine's overhead (base_ms, per_request_ms).")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of policy and router.")] = 0,
+    out: OutOption = None,
+    picture: Annotated[bool, typer.Option(help="Write validation.png (needs kvgym\\[report]).")] = True,
+    progress: Annotated[bool, typer.Option(help="Show a progress bar while fitting.")] = True,
+) -> None:
+    """Replay what a real server has served and show how far the simulator is off.
+
+    Compares TTFT, TBT (mean time per output token of a request) and E2E latency by quantile, with 95 % bootstrap
+    intervals, and writes config.json, requests.csv (observed and simulated, by request), summary.json and
+    validation.png. docs/validation.md says what to log.
+    """
+    from kvgym.experiments.changes import build_scenario, parse_columns
+    from kvgym.validation.overhead_fit import MOST_REPLAYS
+    from kvgym.validation.overhead_fit import fit_overhead as fit_to
+    from kvgym.validation.replay import replay_log, without_long
+    from kvgym.validation.results import save_replay
+    from kvgym.validation.served import read_served, trace_columns
+    from kvgym.workloads.traces.reader import detected_format
+
+    told = {} if columns is None else parse_columns(columns)
+    log = read_served(requests, columns=told, time_unit=time_unit)
+    of_trace = ",".join(f"{key}={name}" for key, name in trace_columns(told).items()) or None
+    chosen = build_scenario(
+        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
+        block_size=block_size, workload=None,
+        trace=requests, trace_format="table", columns=of_trace, time_unit=time_unit, workers=workers, router=router,
+    )  # fmt: skip
+    if drop_long:
+        log = without_long(log, chosen.make_system().usable_capacity)
+    folder = make_folder(out or default_folder("validate", requests.stem))
+    replay = replay_log(log, chosen, policy, seed=seed)
+    fit = None
+    if fit_overhead:
+        with run_progress(MOST_REPLAYS, progress) as advance:
+            fit = fit_to(log, chosen, policy, seed=seed, progress=advance)
+    with replacing(folder, requests):
+        save_replay(replay, folder, fit=fit, seed=seed, command=command_line())
+    console.out.print(difference_table(replay))
+    settings = {
+        "scenario": scenario, "hardware": hardware, "engine": engine, "batch_time": batch_time,
+        "kv_capacity": kv_capacity, "block_size": block_size, "workers": workers, "router": router,
+        "trace": requests, "columns": of_trace, "time_unit": time_unit, "too_long": "drop" if drop_long else None,
+    }  # fmt: skip
+    if of_trace is None and time_unit is None and detected_format(requests) not in ("kvgym", "table"):
+        # Else compare would take it for that format, and its times for others.
+        settings["trace_format"] = "table"
+    console.out.print(setup_line(replay, scenario, policy, settings), markup=False, soft_wrap=True)
+    if fit is not None:
+        print_fit(fit)
+    for note in log.notes:
+        console.out.print(f"note: {note}", markup=False)
+    if picture:
+        _picture(replay, folder / "validation.png", fit)
+    console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
+
+
+def setup_line(replay: Replay, scenario: str, policy: str, settings: Mapping[str, Any]) -> str:
+    """Return what a log was replayed on, and the command that compares schedulers on the same.
+
+    Args:
+        replay: the replay.
+        scenario: name or file of the scenario.
+        policy: the scheduler.
+        settings: options of ``kvgym compare`` by name, None where one was not given.
+    """
+    from kvgym.batch_time.deployments.load import hardware_label
+    from kvgym.experiments.naming import with_engine
+
+    found = replay.scenario.resolved()
+    where = hardware_label(found.hardware) or f"batch times {found.batch_time.get('kind', '?')}"
+    given = [
+        part
+        for name, value in settings.items()
+        if value is not None
+        for part in (f"--{name.replace('_', '-')}", str(value))
+    ]
+    command = shlex.join(["kvgym", "compare", *given, "-p", policy])
+    served = f"{where}{with_engine(replay.scenario)}, blocks of {found.system.block_size}"
+    return f"replayed on scenario {scenario}: {served}; the same for any scheduler: {command}"
+
+
+def difference_table(replay: Replay, *, explained: bool = True) -> Table:
+    """Return observed, simulated and error of every statistic and total.
+
+    Args:
+        replay: the replay.
+        explained: whether to say what error and intervals are.
+    """
+    from kvgym.experiments.comparison import label_of
+
+    table = Table(
+        title=escape(f"{label_of(replay.result.policy)} on {replay.scenario.summary}"),
+        caption="error = simulated / observed - 1; intervals by bootstrap over blocks of consecutive requests"
+        if explained
+        else None,
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title_justify="left",
+        caption_justify="left",
+    )
+    for text in ("", "", "observed", "simulated", "error", "95 % interval", "rank correlation"):
+        table.add_column(text, justify="right" if text else "left", no_wrap=True)
+    last = ""
+    for metric, statistic, observed, simulated, error in replay.differences():
+        table.add_row(
+            f"{metric} (s)" if metric != last else "",
+            statistic,
+            console.number(observed),
+            console.number(simulated),
+            console.percent(error.value),
+            "" if math.isnan(error.low) else f"{console.percent(error.low)} – {console.percent(error.high)}",
+            "" if metric == last else console.number(replay.rank_correlation(metric)),
+        )
+        last = metric
+    table.add_section()
+    for name, (observed, simulated) in replay.totals().items():
+        figures = (
+            console.number(observed),
+            console.number(simulated),
+            console.percent(simulated / observed - 1 if observed > 0 else math.nan),
+        )
+        table.add_row(console.heading(name), "", *figures, "", "")
+    return table
+
+
+def print_fit(fit: OverheadFit) -> None:
+    """Print the figures of a fit, how well determined they are, errors before and after, and where to put them."""
+    from kvgym.validation.overhead_fit import TOLERANCE
+    from kvgym.validation.replay import mean_error
+
+    console.out.print(difference_table(fit.after, explained=False))
+    console.out.print(
+        f"fitted overhead: {fit.overhead.formula()}; mean size of the errors of token times and "
+        f"latencies {mean_error(fit.before):.1%} before, {mean_error(fit.after):.1%} after ({fit.replays} replays)",
+        markup=False,
+    )
+    for name, profile in fit.profiles.items():
+        console.out.print(
+            f"  {name}: {profile.range_text()} are within {TOLERANCE:.0%} of that",
+            markup=False,
+        )
+    if mean_error(fit.after) > WORST_FIT:
+        console.out.print(
+            f"warning: no overhead brings the simulation within {WORST_FIT:.0%} of the log; check hardware, KV "
+            "capacity and policy before using this one",
+            markup=False,
+        )
+        return
+    console.out.print(f"use it:  --engine {fit.option()}", markup=False)
+    console.out.print(f"or in a hardware file:\n{fit.yaml()}", markup=False)
+
+
+def _picture(replay: Replay, path: Path, fit: OverheadFit | None) -> None:
+    """Write the picture, or say what it would take."""
+    from kvgym.validation.results import save_picture
+
+    try:
+        save_picture(replay, path, fit=fit)
+    except ConfigError as error:
+        console.err.print(f"no picture: {error}", markup=False)

@@ -1,0 +1,45 @@
+"""``kvgym warm-up``: compile everything beforehand."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from kvgym.cli import console
+from kvgym.cli.options.execution import JobsOption
+from kvgym.cli.progress import run_progress
+
+
+def warm_up(
+    jobs: JobsOption = None,
+    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+) -> None:
+    """Compile everything that would be compiled on first use: for images and CI.
+
+    Says what was compiled and how long it took; ends at once where all is there. Machine code is kept in the folder
+    that KVGYM_CACHE_DIR names (default: ~/.cache/kvgym), for this version and this processor; an image for other
+    processors is built, and run, with NUMBA_CPU_NAME=generic.
+    """
+    from kvgym.cli.warming import all_kernels, compile_all
+    from kvgym.compiling.cache import cache_dir
+
+    start = time.perf_counter()
+    known = all_kernels()
+    missing = [kernel for kernel in known if not kernel.kept]
+    costs: dict[str, list[float]] = {}
+    with run_progress(len(missing), progress and bool(missing)) as advance:
+        for title, seconds in compile_all(missing, jobs):
+            costs.setdefault(title.rpartition(" ")[0], []).append(seconds)
+            advance(title)
+    if costs:
+        rows = {what: (f"{len(each)}", f"{sum(each):.1f}") for what, each in sorted(costs.items())}
+        console.out.print(console.mapping_table("compiled", rows, ("what", "functions", "CPU seconds")))
+    cpu = sum(map(sum, costs.values()))
+    console.out.print(
+        f"{len(missing)} compiled in {time.perf_counter() - start:.1f} s ({cpu:.1f} s of CPU), "
+        f"{len(known) - len(missing)} were there: {cache_dir()}",
+        markup=False,
+        soft_wrap=True,
+    )

@@ -1,0 +1,251 @@
+"""``kvgym list``: what there is to choose from."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kvgym.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from kvgym.policy import PolicyInfo
+
+LISTS = (
+    "policies", "agents", "scenarios", "hardware", "workloads", "environments", "routers", "training", "sweeps",
+    "traces", "metrics", "models", "gpus",
+)  # fmt: skip
+SHOWN_ERRORS = ("linear", "attention_decode", "attention_decode_homogeneous", "attention_prefill")
+"""Operator groups whose median held-out errors the list of hardware shows."""
+
+OPTIONS = "hyperparameters"
+POLICY_HEADINGS = (
+    "name", "what it does", OPTIONS, "needs to know", "chunks", "pauses", "evicts", "source",
+)  # fmt: skip
+
+
+HARDWARE_HEADINGS = (
+    "name", "what it is", "KV tokens", "engine", "engine validated", "errors: linear, decode (equal contexts), prefill",
+    "measured up to",
+)  # fmt: skip
+
+
+MODEL_HEADINGS = (
+    "name", "weights", "per token", "memory", "KV per token", "layers", "heads / KV heads", "MLP",
+)  # fmt: skip
+GPU_HEADINGS = ("name", "16-bit TFLOP/s", "smaller types", "memory", "bandwidth", "link, one way")
+
+_ROOFLINE = "roofline, not validated: --model NAME --gpu NAME --tp N (docs/hardware.md)"
+ABOUT = {
+    "hardware": "others by a roofline of their data sheets: kvgym list models, kvgym list gpus (docs/hardware.md)",
+    "environments": 'made by gymnasium.make("kvgym:ID"), or by gymnasium.make("ID") after import kvgym',
+    "models": _ROOFLINE,
+    "gpus": _ROOFLINE,
+}
+"""What is said below a list."""
+
+
+Listing: TypeAlias = tuple[str, Sequence[str], Mapping[str, Sequence[str]]]
+"""A title, headings and rows by name."""
+
+
+def details(what: str, name: str) -> list[Listing]:
+    """Return what is known of one entry of a list; of schedulers and routers also options and their meaning.
+
+    Scenarios and hardware may also be files, hardware also a roofline.
+
+    Raises:
+        UnknownNameError: the list has no such entry.
+    """
+    if what in ("scenarios", "hardware"):
+        from kvgym.cli.list_details import hardware_facts, scenario_facts
+
+        known = scenario_facts(name) if what == "scenarios" else hardware_facts(name)
+        return [("", (name, ""), {term: (text,) for term, text in known})]
+    headings, rows = listing(what, full=True)
+    if name not in rows:
+        raise UnknownNameError(f"entry of {what}", name, rows)
+    facts = {head: (text,) for head, text in zip(headings[1:], rows[name], strict=True) if head != OPTIONS}
+    found: list[Listing] = [("", (name, ""), facts)]
+    if what in ("policies", "routers"):
+        from kvgym.policy import POLICIES
+        from kvgym.routing import ROUTERS
+
+        options = option_rows(POLICIES[name] if what == "policies" else ROUTERS[name])
+        if options:
+            found.append(
+                (f"Options, as in {name}:{next(iter(options))}=…", ("option", "default", "meaning"), options)
+            )
+    return found
+
+
+def option_rows(cls: type[Any]) -> dict[str, tuple[str, str]]:
+    """Return default and meaning of each hyperparameter, by name.
+
+    The meaning is what the constructor's docstring says, or a list in that of the module.
+    """
+    from kvgym.policy import policy_defaults
+    from kvgym.utils.docstrings import meanings
+
+    listed = re.findall(
+        r"^- ``(\w+)``: (.*(?:\n {2}.*)*)", inspect.getdoc(inspect.getmodule(cls)) or "", re.MULTILINE
+    )
+    meaning = {name: " ".join(lines.split()) for name, lines in listed} | meanings(cls.__init__)
+    return {
+        name: (str(value), meaning.get(name, "").replace("``", ""))
+        for name, value in policy_defaults(cls).items()
+    }
+
+
+def policy_rows() -> dict[str, tuple[str, ...]]:
+    """Return what is known of each policy, by name and sorted by paper, under ``POLICY_HEADINGS``."""
+    from kvgym.policy import POLICIES
+    from kvgym.utils.hyperparameters import describe_arguments
+
+    rows: dict[str, tuple[str, ...]] = {}
+    for name in sorted(POLICIES, key=lambda name: POLICIES[name].info.paper or "~"):
+        info = POLICIES[name].info
+        rows[name] = (
+            info.summary,
+            describe_arguments(POLICIES[name]),
+            known_to(info) or "–",
+            *("yes" if able else "–" for able in (info.chunks_prefill, info.pauses, info.evicts)),
+            info.origin,
+        )
+    return rows
+
+
+def known_to(info: PolicyInfo) -> str:
+    """Return what a policy needs to know and, in brackets, what it uses; who is clairvoyant is called so."""
+    known = ", ".join([*sorted(info.needs), *(f"({name})" for name in sorted(info.uses))])
+    return f"{known}: clairvoyant" if info.clairvoyant else known
+
+
+def hardware_rows(full: bool) -> dict[str, tuple[str, ...]]:
+    """Return what each hardware file is and how far it can be trusted, by name, under ``HARDWARE_HEADINGS``.
+
+    Args:
+        full: show all that the engine was compared with; else what stands before a colon there, as its year.
+    """
+    from kvgym.batch_time.deployments.load import hardware_names, load_calibrated
+
+    rows: dict[str, tuple[str, ...]] = {}
+    for name in hardware_names():
+        hardware = load_calibrated(name)
+        validated = hardware.overhead().validated
+        errors, most = hardware.fit_error, {k: v[1] for k, v in hardware.valid_range.items()}
+        rows[name] = (
+            hardware.description,
+            f"{hardware.kv_capacity:,}",
+            hardware.engine,
+            (validated if full else validated.partition(":")[0]) or "no",
+            "{}, {} ({}), {}".format(*(f"{errors[group].median:.1%}" for group in SHOWN_ERRORS)),
+            f"{most['tokens']:,.0f} tokens, {most['decodes']:,.0f} decodes, "
+            f"{most['decode_context_each']:,.0f} of context, chunks of {most['prefill_chunk']:,.0f}",
+        )
+    return rows
+
+
+def model_rows(full: bool) -> dict[str, tuple[str, ...]]:
+    """Return what each model preset is, by name, under ``MODEL_HEADINGS``.
+
+    Args:
+        full: say where the figures come from.
+    """
+    from kvgym.batch_time.hardware.presets import MODELS
+
+    rows: dict[str, tuple[str, ...]] = {}
+    for name, model in MODELS.items():
+        attention = "latent" if model.latent else f"{model.num_heads} / {model.num_kv_heads}"
+        mixture = model.experts
+        mlp = f"{mixture.per_token} of {mixture.count} experts" if mixture else "dense"
+        figures = (
+            f"{model.weights / 1e9:.1f} B",
+            f"{model.active_weights / 1e9:.1f} B",
+            f"{model.weight_bytes / 2**30:,.1f} GiB",
+            f"{model.kv_bytes_per_token / 1024:.1f} KiB",
+        )
+        rows[name] = (
+            *figures,
+            str(model.num_layers),
+            attention,
+            mlp,
+            *((MODELS.source(name),) if full else ()),
+        )
+    return rows
+
+
+def gpu_rows(full: bool) -> dict[str, tuple[str, ...]]:
+    """Return the figures of each GPU preset, by name, under ``GPU_HEADINGS``.
+
+    Args:
+        full: say where they come from.
+    """
+    from kvgym.batch_time.hardware.presets import GPUS
+
+    rows: dict[str, tuple[str, ...]] = {}
+    for name, gpu in GPUS.items():
+        fast = ", ".join(f"{dtype} {flops / 1e12:,.0f}" for dtype, flops in (gpu.fast_flops or {}).items())
+        figures = (
+            f"{gpu.peak_flops / 1e12:,.0f}",
+            fast or "–",
+            f"{gpu.memory / 2**30:,.1f} GiB",
+            f"{gpu.memory_bandwidth / 1e12:.2f} TB/s",
+            f"{gpu.link_bandwidth / 1e9:,.0f} GB/s",
+        )
+        rows[name] = (*figures, *((GPUS.source(name),) if full else ()))
+    return rows
+
+
+def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
+    """Return headings and rows of one list; ``full`` spells out what a terminal has no room for."""
+    if what == "policies":
+        rows = policy_rows()
+        shown = len(POLICY_HEADINGS) if full else 2
+        return POLICY_HEADINGS[:shown], {name: row[: shown - 1] for name, row in rows.items()}
+    if what == "hardware":
+        return HARDWARE_HEADINGS, hardware_rows(full)
+    if what == "models":
+        return (*MODEL_HEADINGS, *(("source",) if full else ())), model_rows(full)
+    if what == "gpus":
+        return (*GPU_HEADINGS, *(("source",) if full else ())), gpu_rows(full)
+    if what == "metrics":
+        from kvgym.metrics import metric_info, metric_names
+
+        figures = {n: (metric_info(n).unit, metric_info(n).summary) for n in metric_names()}
+        return ("name", "unit", "what it is"), figures
+    lines: dict[str, str]
+    if what == "scenarios":
+        from kvgym.experiments.scenario import scenario_names
+
+        lines = scenario_names()
+    elif what == "agents":
+        from kvgym.agents.library import agent_names
+
+        lines = agent_names()
+    elif what == "sweeps":
+        from kvgym.experiments.sweeping.plan import plan_names
+
+        lines = plan_names()
+    elif what == "training":
+        from kvgym.agents.runs.config import training_names
+
+        lines = training_names()
+    elif what == "routers":
+        from kvgym.routing import ROUTERS
+
+        lines = {name: ROUTERS[name].info.summary for name in ROUTERS}
+    elif what == "environments":
+        from kvgym.envs import environment_names
+
+        lines = environment_names()
+    elif what == "workloads":
+        from kvgym.workloads import describe_presets
+
+        lines = describe_presets()
+    else:
+        from kvgym.workloads import trace_formats
+
+        lines = trace_formats()
+    return ("name", "what it is"), {name: (line,) for name, line in lines.items()}

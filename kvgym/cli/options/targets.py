@@ -1,0 +1,98 @@
+"""The options of commands that search by targets, and how their texts are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from kvgym.cli.options.completion import names
+from kvgym.errors import ConfigError, shown
+
+SloOption = Annotated[
+    str,
+    typer.Option(
+        "--slo",
+        help="Targets of a run: ttft_p99<1,tbt_p99<0.2 (seconds; any of kvgym list metrics), or goodput>=0.9, the "
+        "share of requests within SLOs of their own; '' for none.",
+    ),
+]
+PoliciesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policies",
+        "-p",
+        help="Comma-separated, or all: every policy that can run with what requests tell (default: scenario's).",
+        autocompletion=names("policies"),
+    ),
+]
+
+
+def parse_prices(text: str, option: str) -> float | dict[str, float]:
+    """Read a number, or ``hardware=number,hardware=number``.
+
+    Args:
+        text: the text. A roofline among the hardware has commas of its own: it ends with what follows its last option,
+            as in ``roofline:model=qwen3-8b,gpu=l4=2.5``.
+        option: the option it belongs to, for messages.
+
+    Raises:
+        ConfigError: it is not of that form, or hardware is given twice.
+    """
+    if (alone := _number(text)) is not None:
+        return alone
+    found: dict[str, float] = {}
+    for part in _pairs(text):
+        name, equals, figure = (piece.strip() for piece in part.rpartition("="))
+        number = _number(figure)
+        if not name or not equals or number is None:
+            raise ConfigError(
+                f"{option} {shown(text)}: {shown(part.strip())} is not name=number; or give one number, for all "
+                "hardware"
+            )
+        if name in found:
+            raise ConfigError(f"{option} {shown(text)}: {name} is given twice")
+        found[name] = number
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return None if number != number else number
+
+
+def _pairs(text: str) -> Iterator[str]:
+    """Go through the parts between commas; those of a roofline belong together."""
+    from kvgym.batch_time.deployments.roofline_spec import is_roofline
+
+    begun = ""
+    for part in text.split(","):
+        whole = begun + part
+        begun = f"{whole}," if is_roofline(whole.strip()) and part.count("=") < 2 else ""
+        if not begun:
+            yield whole
+    if begun:
+        yield begun[:-1]
+
+
+def given_slos(ttft_slo: float | None, tbt_slo: float | None) -> dict[str, float]:
+    """Return the SLOs of every request that are given, as searches by targets take them."""
+    return {name: s for name, s in (("ttft", ttft_slo), ("tbt", tbt_slo)) if s is not None}
+
+
+def parse_counts(text: str | None) -> list[int] | None:
+    """Read numbers of workers, e.g. ``1,2,4``.
+
+    Raises:
+        ConfigError: a part is not a whole number >= 1.
+    """
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise ConfigError(f"--workers {text}: expected whole numbers ≥ 1, e.g. 1,2,4,8")
+    return [int(part) for part in parts]

@@ -1,0 +1,291 @@
+"""The private Numba APIs that the compiled core depends on.
+
+With :mod:`kvgym.compiling.passes` and :mod:`kvgym.compiling.passes` this is all of it.
+
+Numba promises nothing about them from one version to the next, and a wrong assumption corrupts memory instead of
+raising an exception. So kvgym imports only with the versions that it was tested with, :data:`FIRST` to :data:`LAST`,
+and only where the APIs have the expected form; otherwise the import raises one clear error.
+
+When a version of Numba comes out: run ``tests/compiling/test_numba_internals.py`` with it, then all tests, and move
+:data:`LAST` and the upper bound in ``pyproject.toml``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba import types
+
+from kvgym.errors import NumbaVersionError
+
+FIRST, LAST = (0, 61), (0, 68)
+"""First and last series of Numba that kvgym runs with."""
+
+
+def incompatibility() -> str | None:
+    """Return what makes the installed Numba unusable for kvgym, None if nothing does."""
+    try:
+        series = tuple(int(part) for part in numba.__version__.split(".")[:2])
+    except ValueError:
+        series = (0, 0)
+    if not FIRST <= series <= LAST:
+        return f"its version is {numba.__version__}"
+    try:
+        from numba.core import (
+            caching,
+            cgutils,
+            codegen,
+            compiler,
+            compiler_machinery,
+            cpu,
+            datamodel,
+            targetconfig,
+            typed_passes,
+        )
+        from numba.core.typing import context as typing_context
+        from numba.core.typing import templates
+        from numba.experimental import function_type
+        from numba.np import arrayobj
+
+        flag: Any = cpu.CPUTargetOptions
+        models: Any = datamodel
+        any_template: Any = type("Any", (templates.AbstractTemplate,), {"key": "any"})
+        function = models.default_manager.lookup(types.FunctionType(types.int64(types.int64)))._fields
+        array = models.default_manager.lookup(types.int64[::1])._fields
+        wanted: tuple[tuple[Any, str], ...] = (
+            (flag, "_nrt"),
+            (flag, "forceinline"),
+            (cgutils, "create_struct_proxy"),
+            (cgutils, "do_boundscheck"),
+            (arrayobj, "fix_integer_index"),
+            (arrayobj, "make_array"),
+            (arrayobj, "populate_array"),
+            (function_type, "_get_wrapper_address"),
+            (function_type, "_get_jit_address"),
+            (caching, "_CacheLocator"),
+            (getattr(caching, "CompileResultCacheImpl", None), "_locator_classes"),
+            (codegen.JITCodeLibrary, "_optimize_final_module"),
+            (codegen.JITCodeLibrary, "_finalize_final_module"),
+            (codegen.JITCodeLibrary, "_optimize_functions"),
+            (codegen.JITCodeLibrary, "enable_object_caching"),
+            (codegen.JITCPUCodegen, "_module_pass_manager"),
+            (targetconfig.TargetConfig, "values"),
+            (targetconfig.TargetConfig, "_values"),
+            (targetconfig.ConfigStack, "top_or_none"),
+            (types.functions.BaseFunction, "get_call_type"),
+            (types.Function(any_template), "_impl_keys"),
+            (typing_context.Context, "_lookup_global"),
+            (compiler.DefaultPassBuilder, "define_nopython_pipeline"),
+            (compiler_machinery, "register_pass"),
+            (typed_passes.NativeLowering, "run_pass"),
+        )
+    except (ImportError, AttributeError, TypeError, KeyError) as error:
+        return f"{type(error).__name__}: {error}"
+    for place, name in wanted:
+        if not hasattr(place, name):
+            return f"{getattr(place, '__name__', place)} has no {name}"
+    if tuple(function) != ("c_addr", "py_addr", "jit_addr"):
+        return f"functions consist of {', '.join(function)}"
+    if tuple(array) != ("meminfo", "parent", "nitems", "itemsize", "data", "shape", "strides"):
+        return f"arrays consist of {', '.join(array)}"
+    return None
+
+
+def check_numba() -> None:
+    """Check that the installed Numba is one that kvgym runs with.
+
+    Raises:
+        NumbaVersionError: it is not.
+    """
+    found = incompatibility()
+    if found is not None:
+        wanted = f"numba>={FIRST[0]}.{FIRST[1]},<{LAST[0]}.{LAST[1] + 1}"
+        raise NumbaVersionError(
+            f"kvgym does not run with the installed Numba ({found}); install one that it does: pip install '{wanted}'"
+        )
+
+
+check_numba()
+
+NO_REFCOUNT: dict[str, Any] = {"_nrt": False}
+"""Options of ``numba.njit`` by which compiled code counts no references, and can allocate nothing."""
+
+FORCE_INLINE: dict[str, Any] = {"forceinline": True}
+"""Options by which machine code of a helper is put into that of its callers."""
+
+
+_PATCHING = threading.RLock()
+"""Held while Numba is patched, so that what was there before is restored."""
+
+_OWN = "_ZN5kvgym"
+"""How the names of functions of this package begin in machine code, and those of no other package."""
+
+
+@contextlib.contextmanager
+def no_index_wraparound() -> Iterator[None]:
+    """Compile functions of this package, in the block, without the check for negative indices.
+
+    By default Numba checks for a negative index and wraps it, which takes a fifth of the time of code that goes through
+    tables. Functions of others, such as policies, keep Python's meaning of indices, also when they are compiled here.
+    The checked build reports an index below 0 in those of this package, see :mod:`kvgym.compiling.checked_build`.
+    """
+    from numba.np import arrayobj as typed
+
+    arrayobj: Any = typed
+    usual = arrayobj.fix_integer_index
+
+    def fix_integer_index(context: Any, builder: Any, kind: Any, index: Any, size: Any) -> Any:
+        if not builder.function.name.startswith(_OWN):
+            return usual(context, builder, kind, index, size)
+        return context.cast(builder, index, kind, types.intp)
+
+    with _PATCHING:
+        arrayobj.fix_integer_index = fix_integer_index
+        try:
+            yield
+        finally:
+            arrayobj.fix_integer_index = usual
+
+
+_LINEAR_ALGEBRA = "scipy.linalg.cython_blas"
+
+
+def load_array_functions() -> None:
+    """Load what Numba knows of arrays, which it does with the first code that it compiles or loads.
+
+    It imports SciPy's linear algebra for that, to see whether it is there. Kernels have no use for it, and it takes
+    longer than all that they need. So something else stands there meanwhile; code that multiplies matrices
+    imports it where it is compiled.
+    """
+    if _LINEAR_ALGEBRA in sys.modules or find_spec("scipy") is None:
+        return
+    sys.modules[_LINEAR_ALGEBRA] = ModuleType(_LINEAR_ALGEBRA)
+    try:
+        import_module("numba.np.arraymath")
+    finally:
+        del sys.modules[_LINEAR_ALGEBRA]
+
+
+def array_opener(array: Any) -> Callable[..., Any]:
+    """Return what generates the code of an intrinsic ``(address, *shape) -> array`` on memory owned elsewhere.
+
+    Args:
+        array: Numba type of the array, contiguous.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        from numba.np import arrayobj as typed
+
+        arrayobj: Any = typed
+        where, *shape = arguments
+        data_type = context.get_data_type(array.dtype)
+        size = context.get_constant(types.intp, context.get_abi_sizeof(data_type))
+        strides = [size]
+        for n in reversed(shape[1:]):
+            strides.insert(0, builder.mul(n, strides[0]))
+        out = arrayobj.make_array(array)(context, builder)
+        data = builder.inttoptr(where, data_type.as_pointer())
+        arrayobj.populate_array(out, data=data, shape=shape, strides=strides, itemsize=size, meminfo=None)
+        return out._getvalue()
+
+    return generate
+
+
+def function_maker(kind: Any) -> Callable[..., Any]:
+    """Return what generates the code of an intrinsic ``(c_address, jit_address) -> first-class function``.
+
+    Args:
+        kind: Numba type of the function.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        from numba.core import cgutils as typed
+
+        cgutils: Any = typed
+        pointer = context.get_value_type(types.voidptr)
+        out = cgutils.create_struct_proxy(kind)(context, builder)
+        out.c_addr = builder.inttoptr(arguments[0], pointer)
+        out.py_addr = context.get_constant_null(types.voidptr)
+        out.jit_addr = builder.inttoptr(arguments[1], pointer)
+        return out._getvalue()
+
+    return generate
+
+
+def fetcher(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Generate the code of an intrinsic ``(address) -> None`` that has the cache line there brought near."""
+    pointer, number = context.get_value_type(types.voidptr), context.get_value_type(types.int32)
+    prefetch = builder.module.declare_intrinsic(
+        "llvm.prefetch", [pointer], ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+    )
+    to_write, near, data = (number(choice) for choice in (1, 3, 1))
+    builder.call(prefetch, [builder.inttoptr(arguments[0], pointer), to_write, near, data])
+    return context.get_dummy_value()
+
+
+def function_addresses(function: Any, signature: Any) -> tuple[int, int]:
+    """Return the addresses that a first-class function of a signature consists of: for C, and for compiled code."""
+    from numba.experimental import function_type as typed
+
+    function_type: Any = typed
+    return (
+        int(function_type._get_wrapper_address(function, signature)),
+        int(function_type._get_jit_address(function, signature)),
+    )
+
+
+def keep_code_by(locator: type[Any]) -> None:
+    """Let Numba ask a locator first where the machine code of a function is kept.
+
+    Args:
+        locator: a class with ``from_function``, ``get_cache_path``, ``get_source_stamp`` and ``get_disambiguator``.
+    """
+    from numba.core import caching as typed
+
+    caching: Any = typed
+    base = caching.CompileResultCacheImpl
+    found = type(locator.__name__, (locator, caching._CacheLocator), {})
+    base._locator_classes = [found, *base._locator_classes]
+
+
+def check_bounds() -> None:
+    """Let all that this process compiles from now on check its indices, and say where one is wrong.
+
+    Numba's own message says neither function nor line.
+    """
+    config: Any = numba.config
+    config.BOUNDSCHECK = 1  # helpers that others compile are meant, too
+    from numba.core import cgutils as typed
+
+    cgutils: Any = typed
+
+    def located(context: Any, builder: Any, ind: Any, dimlen: Any, axis: Any = None) -> None:
+        too_large = builder.icmp_signed(">=", ind, dimlen)
+        outside = builder.or_(too_large, builder.icmp_signed("<", ind, ind.type(0)))
+        loc, function = _place()
+        with cgutils.if_unlikely(builder, outside):
+            context.call_conv.return_user_exc(
+                builder, IndexError, ("index is out of bounds",), loc=loc, func_name=function
+            )
+
+    cgutils.do_boundscheck = located
+
+
+def _place() -> tuple[Any, str | None]:
+    """Return which line of which function Numba is just translating: the nearest caller that does that knows it."""
+    frame: Any = sys._getframe(2)
+    while frame is not None:
+        lowering = frame.f_locals.get("self")
+        if hasattr(lowering, "fndesc") and hasattr(lowering, "loc"):
+            return lowering.loc, lowering.fndesc.qualname
+        frame = frame.f_back
+    return None, None

@@ -1,0 +1,1 @@
+"""Demonstrations: episodes of compiled policies as observations and actions of an environment."""

@@ -1,0 +1,165 @@
+"""The outcome of a search of hyperparameters: its trials, their order, its files."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from kvgym.experiments.result_files import run_context, write_json
+from kvgym.experiments.scenario import Scenario
+from kvgym.experiments.statistics import Estimate, mean_interval, ratio_interval
+from kvgym.metrics import metric_info
+from kvgym.utils.frame import Frame
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One configuration on all seeds.
+
+    Attributes:
+        spec: the configuration for :func:`~kvgym.policy.make_policy`; defaults are left out.
+        hyperparameters: the searched ones.
+        value: mean of the metric over seeds, in the metric's unit; NaN where a seed failed.
+        values: the metric by seed; NaN where the run failed. What fails on the first seed runs on no other.
+        finished: requests finished by seed; 0 where the run failed or there was none.
+        error: why the configuration is out of the running, or "".
+        bounded: the metrics that are bounded, as means over seeds.
+        excess: how far bounds are missed, the sum of their shares of the bounds; 0 where all are met.
+    """
+
+    spec: str
+    hyperparameters: dict[str, Any]
+    value: float
+    values: tuple[float, ...]
+    finished: tuple[int, ...]
+    error: str = ""
+    bounded: dict[str, float] = field(default_factory=dict)
+    excess: float = 0.0
+
+
+@dataclass(frozen=True)
+class TuningResult:
+    """The outcome of :func:`tune`.
+
+    Attributes:
+        policy: the policy as given, with the hyperparameters that stayed fixed.
+        metric: what was optimised.
+        scenario: the scenario as run.
+        seeds: training seeds; every trial saw the same requests under each.
+        trials: all trials; the first is the policy as given, the others are in the order of the search.
+        space: the values searched, by hyperparameter; empty where there was nothing to search.
+        search: ``"grid"`` or ``"optuna"``.
+        num_requests: requests per seed.
+        notes: what a reader should know, one sentence each.
+        provenance: what the workload was made from.
+        hyperparameters: all hyperparameters of the best trial, defaults included.
+        subject_to: the bounds that trials in the running meet, as texts.
+    """
+
+    policy: str
+    metric: str
+    scenario: Scenario
+    seeds: tuple[int, ...]
+    trials: tuple[Trial, ...]
+    space: dict[str, tuple[Any, ...]]
+    search: str
+    num_requests: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+    provenance: dict[str, Any] = field(default_factory=dict)
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+    subject_to: tuple[str, ...] = ()
+
+    @property
+    def default(self) -> Trial:
+        """The policy as given: the first trial."""
+        return self.trials[0]
+
+    @property
+    def best(self) -> Trial:
+        """The best trial, of equals the first; ``best.spec`` is what :func:`make_policy` takes."""
+        return self.ranking()[0]
+
+    def ranking(self) -> list[Trial]:
+        """Return the trials in the running, best first, equals in the order of the search."""
+        sign = 1.0 if metric_info(self.metric).lower_is_better else -1.0
+        return sorted((t for t in self.trials if not t.error), key=lambda t: sign * t.value)
+
+    def estimate(self, trial: Trial) -> Estimate:
+        """Return the mean of the metric over seeds, with its 95 % interval."""
+        return mean_interval(trial.values)
+
+    def ratio(self, trial: Trial) -> Estimate:
+        """Return the ratio of a trial's mean to the default's, paired by seed, with its 95 % interval.
+
+        NaN where the default is out of the running.
+        """
+        nothing = (math.nan,) * len(self.seeds)
+        return ratio_interval(trial.values, nothing if self.default.error else self.default.values)
+
+    def to_frame(self) -> Frame:
+        """Return one row per trial: hyperparameters, mean, values by seed, error."""
+        columns: dict[str, list[Any]] = {
+            "trial": list(range(len(self.trials))),
+            "spec": [t.spec for t in self.trials],
+        }
+        for name in self.space:
+            columns[name] = [t.hyperparameters[name] for t in self.trials]
+        columns[self.metric] = [t.value for t in self.trials]
+        for k, seed in enumerate(self.seeds):
+            columns[f"seed_{seed}"] = [t.values[k] for t in self.trials]
+        for name in dict.fromkeys(name for t in self.trials for name in t.bounded):
+            columns[name] = [t.bounded.get(name, math.nan) for t in self.trials]
+        columns["finished"] = [sum(t.finished) for t in self.trials]
+        columns["error"] = [t.error for t in self.trials]
+        return Frame(columns)
+
+    def save(self, folder: str | Path, *, command: str = "") -> Path:
+        """Write ``trials.csv``, ``best.json`` and ``config.json`` into ``folder``.
+
+        Args:
+            folder: created if missing.
+            command: the command line that led here, kept in ``config.json``.
+
+        Returns:
+            The folder.
+        """
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        self.to_frame().write_csv(path / "trials.csv")
+        default = {"spec": self.default.spec, "error": self.default.error}
+        best = {
+            "spec": self.best.spec,
+            "hyperparameters": self.hyperparameters,
+            "metric": self.metric,
+            "lower_is_better": metric_info(self.metric).lower_is_better,
+            "value": vars(self.estimate(self.best)),
+            "default": {**default, "value": vars(self.estimate(self.default))},
+            "ratio_to_default": vars(self.ratio(self.best)),
+            "subject_to": list(self.subject_to),
+            "bounded": self.best.bounded,
+            "trials": len(self.trials),
+            "out_of_the_running": sum(bool(t.error) for t in self.trials),
+            "seeds": list(self.seeds),
+        }
+        context = run_context(command)
+        if self.search == "optuna":
+            context["libraries"]["optuna"] = version("optuna")
+        config = {
+            "policy": self.policy,
+            "metric": self.metric,
+            "subject_to": list(self.subject_to),
+            "scenario": self.scenario.resolved().model_dump(mode="json"),
+            "seeds": list(self.seeds),
+            "num_requests": list(self.num_requests),
+            "space": self.space,
+            "search": self.search,
+            "workload": self.provenance,
+            "notes": list(self.notes),
+            **context,
+        }
+        write_json(path / "best.json", best)
+        write_json(path / "config.json", config)
+        return path

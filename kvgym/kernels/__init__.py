@@ -1,0 +1,225 @@
+"""Everything that the rule of a compiled policy is built of, in one place.
+
+A compiled policy is a class with a kernel, a function of what it sees, what it decides and what it remembers
+(:class:`RuleView`, :class:`RuleDecision`, :class:`RuleMemory`; their fields are explained there)::
+
+    from kvgym import CompiledPolicy, PolicyInfo, register_policy
+    from kvgym.kernels import admit_while_fits, evict_latest, need_of_active, policy_kernel
+
+
+    @policy_kernel
+    def rule(view, decision, memory):
+        need = need_of_active(view)
+        if need > view.problem.kv_capacity:
+            evict_latest(view, decision, need)
+        else:
+            admit_while_fits(view, decision, need, view.problem.kv_capacity)
+
+
+    @register_policy
+    class MyFCFS(CompiledPolicy):
+        info = PolicyInfo(name="my_fcfs", summary="first come, first served", evicts=True)
+        kernel = rule
+
+A kernel is called at every iteration boundary with the decision to run everything that is active and to admit
+nobody. It is written in Numba's subset of Python, allocates nothing and makes no arrays of its own: what it needs
+beyond numbers stands in its memory, see :meth:`kvgym.policy.CompiledPolicy.memory`. Its helpers are functions
+with the decorator :func:`jit`, or :func:`jit_inline` where they run at every decision and take the tuples.
+
+What there is:
+
+- The queue: :func:`first_waiting`, :func:`next_waiting`, :func:`next_to_admit`; ids are UNKNOWN where there is none.
+- Who has gone: the router of a cluster may take requests away. A rule that remembers who waits or is active forgets
+  ``view.worker.num_left`` of them, :func:`left_request`, before it takes in those of ``view.queued``: from heaps by
+  :func:`forget_left` and :func:`forget_ranked`, from queues by :func:`unlink`, from a profile by :func:`profile_of`.
+- Memory of the coming iteration: :func:`need_of`, :func:`need_of_active`; if not everybody runs in full
+  :func:`need_of_tokens`, :func:`need_of_decodes`, :func:`held_by`, :func:`kv_growth`, :func:`claim_of`,
+  :func:`chunk_that_fits`, :func:`needs_block`, :func:`full_tokens`.
+- Deciding: :func:`has_place`, :func:`admit`, :func:`admit_tokens`, :func:`admit_while_fits`, :func:`room_to_admit`,
+  :func:`evict`, :func:`evict_latest`, :func:`clear_all`, :func:`put_back`, :func:`pause`, :func:`pause_all`,
+  :func:`drop_full_plan`; to wait, set ``decision.record.act = WAIT`` and, if not for the next arrival, ``wait_until``.
+- A column of ``view.requests`` that is needed for all active requests: :func:`follow_slots`.
+- Look-ahead over future memory: :mod:`kvgym.kernels.future_memory`, with :func:`first_tokens`.
+- Heaps in ``memory.state``: :mod:`kvgym.kernels.heap`. Random numbers: :mod:`kvgym.kernels.random`.
+- The constants that records hold: :mod:`kvgym.simulator.tables`.
+
+Memory comes in blocks of ``view.problem.block_size`` tokens, and a request takes whole ones: ``num_kv_tokens`` of a
+row and ``view.worker.kv_tokens`` are tokens, but what has to fit into ``view.problem.kv_capacity`` are *allocated
+tokens*, those of all blocks that are held. All functions here that speak of memory return these, and
+``view.worker.kv_allocated`` holds them for the active set at rest, so that rules built of them need not know about
+blocks. :func:`allocated` turns tokens of one request into them; sums of tokens cannot be turned.
+"""
+
+from __future__ import annotations
+
+from kvgym.compiling.kernel import jit as jit
+from kvgym.compiling.kernel import jit_inline as jit_inline
+from kvgym.kernels.future_memory import blocked_for as blocked_for
+from kvgym.kernels.future_memory import empty_profile as empty_profile
+from kvgym.kernels.future_memory import first_tokens as first_tokens
+from kvgym.kernels.future_memory import first_use as first_use
+from kvgym.kernels.future_memory import predicted_rounds as predicted_rounds
+from kvgym.kernels.future_memory import profile_add as profile_add
+from kvgym.kernels.future_memory import profile_clear as profile_clear
+from kvgym.kernels.future_memory import profile_forget as profile_forget
+from kvgym.kernels.future_memory import profile_of as profile_of
+from kvgym.kernels.future_memory import profile_offset as profile_offset
+from kvgym.kernels.future_memory import rounds_for as rounds_for
+from kvgym.kernels.heap import heap_first as heap_first
+from kvgym.kernels.heap import heap_forget as heap_forget
+from kvgym.kernels.heap import heap_pop as heap_pop
+from kvgym.kernels.heap import heap_push as heap_push
+from kvgym.kernels.heap import key_request as key_request
+from kvgym.kernels.heap import ranked_before as ranked_before
+from kvgym.kernels.heap import ranked_forget as ranked_forget
+from kvgym.kernels.heap import ranked_keep as ranked_keep
+from kvgym.kernels.heap import ranked_merge as ranked_merge
+from kvgym.kernels.heap import ranked_pop as ranked_pop
+from kvgym.kernels.heap import ranked_push as ranked_push
+from kvgym.kernels.heap import ranked_sink as ranked_sink
+from kvgym.kernels.heap import ranked_sort as ranked_sort
+from kvgym.kernels.heap import request_key as request_key
+from kvgym.kernels.memory import NO_LIMIT as NO_LIMIT
+from kvgym.kernels.memory import admit as admit
+from kvgym.kernels.memory import admit_tokens as admit_tokens
+from kvgym.kernels.memory import admit_while_fits as admit_while_fits
+from kvgym.kernels.memory import chunk_that_fits as chunk_that_fits
+from kvgym.kernels.memory import claim_of as claim_of
+from kvgym.kernels.memory import clear_all as clear_all
+from kvgym.kernels.memory import evict as evict
+from kvgym.kernels.memory import evict_latest as evict_latest
+from kvgym.kernels.memory import first_waiting as first_waiting
+from kvgym.kernels.memory import has_place as has_place
+from kvgym.kernels.memory import held_by as held_by
+from kvgym.kernels.memory import need_of as need_of
+from kvgym.kernels.memory import need_of_active as need_of_active
+from kvgym.kernels.memory import need_of_decodes as need_of_decodes
+from kvgym.kernels.memory import need_of_tokens as need_of_tokens
+from kvgym.kernels.memory import needs_block as needs_block
+from kvgym.kernels.memory import next_to_admit as next_to_admit
+from kvgym.kernels.memory import next_waiting as next_waiting
+from kvgym.kernels.memory import pause as pause
+from kvgym.kernels.memory import pause_all as pause_all
+from kvgym.kernels.memory import put_back as put_back
+from kvgym.kernels.memory import room_to_admit as room_to_admit
+from kvgym.kernels.random import next_uniform as next_uniform
+from kvgym.kernels.random import seed_words as seed_words
+from kvgym.kernels.rerouted import forget_left as forget_left
+from kvgym.kernels.rerouted import forget_ranked as forget_ranked
+from kvgym.kernels.rerouted import left_request as left_request
+from kvgym.kernels.rerouted import move_to as move_to
+from kvgym.kernels.rerouted import unlink as unlink
+from kvgym.kernels.slots import drop_full_plan as drop_full_plan
+from kvgym.kernels.slots import follow_slots as follow_slots
+from kvgym.simulator.apply_decision import full_tokens as full_tokens
+from kvgym.simulator.blocks import allocated as allocated
+from kvgym.simulator.blocks import kv_growth as kv_growth
+from kvgym.simulator.blocks import written_tokens as written_tokens
+from kvgym.simulator.policy_interface import RuleDecision as RuleDecision
+from kvgym.simulator.policy_interface import RuleMemory as RuleMemory
+from kvgym.simulator.policy_interface import RuleView as RuleView
+from kvgym.simulator.policy_interface import policy_kernel as policy_kernel
+from kvgym.simulator.policy_interface import rule_memory as rule_memory
+from kvgym.simulator.policy_interface import view_of as view_of
+from kvgym.simulator.tables import ACTIVE as ACTIVE
+from kvgym.simulator.tables import FINISHED as FINISHED
+from kvgym.simulator.tables import FUTURE as FUTURE
+from kvgym.simulator.tables import PROGRESS_KEPT as PROGRESS_KEPT
+from kvgym.simulator.tables import PROGRESS_LOST as PROGRESS_LOST
+from kvgym.simulator.tables import PROGRESS_RECOMPUTE as PROGRESS_RECOMPUTE
+from kvgym.simulator.tables import REQUEUE_ARRIVAL as REQUEUE_ARRIVAL
+from kvgym.simulator.tables import REQUEUE_BACK as REQUEUE_BACK
+from kvgym.simulator.tables import REQUEUE_FRONT as REQUEUE_FRONT
+from kvgym.simulator.tables import ROLE_DECODE as ROLE_DECODE
+from kvgym.simulator.tables import ROLE_MIXED as ROLE_MIXED
+from kvgym.simulator.tables import ROLE_PREFILL as ROLE_PREFILL
+from kvgym.simulator.tables import RUN as RUN
+from kvgym.simulator.tables import UNKNOWN as UNKNOWN
+from kvgym.simulator.tables import WAIT as WAIT
+from kvgym.simulator.tables import WAITING as WAITING
+
+__all__ = [
+    "ACTIVE",
+    "FINISHED",
+    "FUTURE",
+    "NO_LIMIT",
+    "PROGRESS_KEPT",
+    "PROGRESS_LOST",
+    "PROGRESS_RECOMPUTE",
+    "REQUEUE_ARRIVAL",
+    "REQUEUE_BACK",
+    "REQUEUE_FRONT",
+    "ROLE_DECODE",
+    "ROLE_MIXED",
+    "ROLE_PREFILL",
+    "RUN",
+    "UNKNOWN",
+    "WAIT",
+    "WAITING",
+    "RuleDecision",
+    "RuleMemory",
+    "RuleView",
+    "admit",
+    "admit_tokens",
+    "admit_while_fits",
+    "allocated",
+    "blocked_for",
+    "chunk_that_fits",
+    "claim_of",
+    "clear_all",
+    "drop_full_plan",
+    "empty_profile",
+    "evict",
+    "evict_latest",
+    "first_tokens",
+    "first_waiting",
+    "follow_slots",
+    "forget_left",
+    "forget_ranked",
+    "full_tokens",
+    "has_place",
+    "heap_first",
+    "heap_forget",
+    "heap_pop",
+    "heap_push",
+    "held_by",
+    "jit",
+    "jit_inline",
+    "key_request",
+    "kv_growth",
+    "left_request",
+    "move_to",
+    "need_of",
+    "need_of_active",
+    "need_of_decodes",
+    "need_of_tokens",
+    "needs_block",
+    "next_to_admit",
+    "next_uniform",
+    "next_waiting",
+    "pause",
+    "pause_all",
+    "policy_kernel",
+    "predicted_rounds",
+    "profile_add",
+    "profile_clear",
+    "profile_forget",
+    "profile_of",
+    "profile_offset",
+    "put_back",
+    "ranked_before",
+    "ranked_forget",
+    "ranked_keep",
+    "ranked_merge",
+    "ranked_pop",
+    "ranked_push",
+    "ranked_sink",
+    "ranked_sort",
+    "request_key",
+    "room_to_admit",
+    "rounds_for",
+    "rule_memory",
+    "seed_words",
+    "unlink",
+    "view_of",
+]

@@ -1,0 +1,189 @@
+"""The future-memory profile: predicted KV use of the active set, for every iteration to come.
+
+``profile[x - origin]`` holds the memory that the requests admitted so far are predicted to use while
+iteration x runs, in allocated tokens. Entries are absolute in x, so the passing of time costs nothing;
+admitting adds a ramp, a staircase where blocks hold several tokens; ending earlier than predicted subtracts
+its rest. The buffer is two horizons long and shifts once a horizon. A check and an update are one loop each
+over the predicted length, on a slice of the buffer, which ends where the buffer does.
+
+This answers inequality (5) of Jaillet et al., "Online Scheduling for LLM Inference with KV Cache
+Constraints", at every future iteration instead of at completion times only. The two agree: between
+completions the left side only grows, in blocks as in tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.compiling.kernel import jit
+from kvgym.errors import ConfigError
+from kvgym.simulator.blocks import allocated, whole_blocks
+
+MAX_BYTES = 2**30
+"""Most memory that a profile may take, bytes."""
+
+
+def empty_profile(longest: int, kv_capacity: int, extra: int = 0) -> NDArray[np.int32]:
+    """Return a profile in which no memory is used yet, int32 (two horizons,).
+
+    Args:
+        longest: longest predicted output, tokens. A request whose predicted memory exceeds the capacity is never
+            admitted, so the capacity bounds the horizon as well.
+        kv_capacity: KV memory, tokens.
+        extra: iterations that a request may run beyond its output tokens, for prefill chunks.
+
+    Raises:
+        ConfigError: the profile would take more than :data:`MAX_BYTES`.
+    """
+    horizon = min(longest, kv_capacity) + extra + 2
+    size = 2 * horizon * np.dtype(np.int32).itemsize
+    if size > MAX_BYTES:
+        raise ConfigError(
+            f"a look-ahead over predicted outputs of {longest:,} tokens with kv_capacity {kv_capacity:,} takes "
+            f"{size / 2**30:.1f} GiB; at most {MAX_BYTES / 2**30:g} GiB is possible: clip predictions or use a smaller "
+            "kv_capacity"
+        )
+    return np.zeros(2 * horizon, np.int32)
+
+
+@jit
+def profile_offset(profile: Any, state: Any, iteration: int) -> int:
+    """Return the index of ``iteration`` in the profile, shifting the buffer when it nears the end.
+
+    ``state[0]`` holds the origin.
+    """
+    horizon = profile.shape[0] // 2
+    while iteration - state[0] >= horizon:
+        for x in range(horizon):
+            profile[x] = profile[x + horizon]
+            profile[x + horizon] = 0
+        state[0] += horizon
+    return iteration - state[0]
+
+
+@jit
+def profile_add(profile: Any, offset: int, first: int, rounds: int, sign: int, block_size: int) -> None:
+    """Add (sign 1) or subtract (sign -1) a request that grows by one token an iteration.
+
+    Args:
+        profile: the profile.
+        offset: index of its first iteration.
+        first: KV tokens (not allocated ones) that it uses in its first iteration.
+        rounds: iterations that it runs.
+        sign: 1 or -1.
+        block_size: tokens of a block.
+    """
+    part = profile[offset : max(offset, offset + rounds)]
+    if block_size == 1:
+        step, value = np.int32(sign), np.int32(sign * first)
+        for x in range(part.shape[0]):
+            part[x] = np.int32(part[x] + value)
+            value = np.int32(value + step)
+        return
+    use = (first + block_size - 1) // block_size * block_size
+    x, above = 0, use - first + 1
+    while x < part.shape[0]:  # stair by stair
+        stair = np.int32(sign * use)
+        above = min(above, part.shape[0])
+        for y in range(x, above):
+            part[y] = np.int32(part[y] + stair)
+        x, above, use = above, above + block_size, use + block_size
+
+
+@jit
+def blocked_for(profile: Any, offset: int, first: int, rounds: int, limit: int, block_size: int) -> int:
+    """Return for how many iterations a request surely cannot be admitted; 0 = it fits now.
+
+    A request whose ramp exceeds ``limit`` by e in round k (k = 1, 2, ...) stays blocked for min(e, k)
+    iterations: each iteration it waits lowers its own use in that same moment by one token, and admissions
+    only raise the profile. A caller may skip checks until then, unless requests leave early.
+
+    Blocks change only the limit. The profile holds whole blocks, so what it leaves of the whole blocks of
+    ``limit`` is whole blocks too, and the allocated tokens of a request fit into these if and only if its
+    tokens do: e counts tokens, and the staircase need not be built.
+
+    Args:
+        profile: the profile.
+        offset: index of the coming iteration.
+        first: KV tokens (not allocated ones) that the request would use in it.
+        rounds: iterations that it would run.
+        limit: memory that may be used at any moment, tokens.
+        block_size: tokens of a block.
+    """
+    part, bound = profile[offset : max(offset, offset + rounds)], np.int32(0)
+    excess, k = np.int32(first - whole_blocks(block_size, limit)), np.int32(1)
+    for x in range(part.shape[0]):
+        bound = max(bound, min(np.int32(part[x] + excess), k))
+        excess = np.int32(excess + 1)
+        k = np.int32(k + 1)
+    return int(bound)
+
+
+@jit
+def profile_clear(profile: Any) -> None:
+    """Forget all predictions (after everything was evicted)."""
+    for x in range(profile.shape[0]):
+        profile[x] = 0
+
+
+@jit
+def first_tokens(problem: Any, request: Any) -> int:
+    """Return the KV tokens of a slot or a waiting request in its next iteration if it runs in full."""
+    if request.num_prefill_left > 0:
+        return request.num_kv_tokens + request.num_prefill_left + problem.prefill_emits
+    return request.num_kv_tokens + 1
+
+
+@jit
+def first_use(problem: Any, request: Any) -> int:
+    """Return the memory that :func:`first_tokens` take, in allocated tokens."""
+    return allocated(problem, first_tokens(problem, request))
+
+
+@jit
+def rounds_for(problem: Any, request: Any, output_len: int) -> int:
+    """Return the iterations a waiting request would run here if its output had that length, at least 1."""
+    if problem.hands_over == 1:
+        return 1
+    rounds = np.int64(output_len) - request.num_output_tokens
+    if request.num_prefill_left > 0:
+        rounds += 1 - problem.prefill_emits
+    return max(rounds, 1)
+
+
+@jit
+def predicted_rounds(problem: Any, request: Any) -> int:
+    """Return the iterations a waiting request is predicted to run, at least 1."""
+    return rounds_for(problem, request, request.predicted_len)
+
+
+@jit
+def profile_forget(
+    profile: Any, offset: int, predicted_len: int, num_output_tokens: int, next_tokens: int, block_size: int
+) -> None:
+    """Take a request that leaves before its predicted end out of the profile.
+
+    Args:
+        profile: the profile.
+        offset: index of the coming iteration.
+        predicted_len: predicted output tokens, as at admission.
+        num_output_tokens: output tokens generated so far.
+        next_tokens: KV tokens (not allocated ones) it would have used in the coming iteration.
+        block_size: tokens of a block.
+    """
+    profile_add(profile, offset, next_tokens, predicted_len - num_output_tokens, -1, block_size)
+
+
+@jit
+def profile_of(problem: Any, profile: Any, offset: int, slot: Any, predicted_len: int) -> None:
+    """Add what an active request uses from the coming iteration on until its predicted end.
+
+    For who has no part of it in the profile: after :func:`profile_clear` this of all active requests, each with the
+    prediction that it was admitted with, is the profile again.
+    """
+    if predicted_len > slot.num_output_tokens:
+        rounds = rounds_for(problem, slot, predicted_len)
+        profile_add(profile, offset, first_tokens(problem, slot), rounds, 1, problem.block_size)

@@ -1,0 +1,256 @@
+"""Binary min-heaps inside a policy's state array; of int64 keys: ``state[at]`` is the length, keys follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kvgym.compiling.kernel import jit, jit_inline
+from kvgym.simulator.tables import UNKNOWN
+
+
+@jit
+def request_key(value: int, i: int) -> int:
+    """Return a key that sorts by ``value``, then by request id (which is arrival order)."""
+    key: Any = (np.int64(value) << 32) | np.int64(i)
+    return key
+
+
+@jit
+def key_request(key: int) -> int:
+    """Return the request id of a key."""
+    return key & 0xFFFFFFFF
+
+
+@jit
+def heap_push(state: Any, at: int, key: int) -> None:
+    """Add a key."""
+    k = state[at]
+    state[at] += 1
+    base = at + 1
+    while k > 0:
+        parent = (k - 1) >> 1
+        if state[base + parent] <= key:
+            break
+        state[base + k] = state[base + parent]
+        k = parent
+    state[base + k] = key
+
+
+@jit
+def heap_pop(state: Any, at: int) -> int:
+    """Remove and return the smallest key."""
+    base, length = at + 1, state[at] - 1
+    top, key = state[base], state[base + length]
+    state[at] = length
+    # The last key belongs near the bottom: the gap at the top goes all the way down, without a look at it, ...
+    k, child = 0, 1
+    while child + 1 < length:
+        child += 1 if state[base + child + 1] < state[base + child] else 0
+        state[base + k] = state[base + child]
+        k, child = child, 2 * child + 1
+    if child < length:
+        state[base + k] = state[base + child]
+        k = child
+    while k > 0:  # ... and from there up to its place
+        parent = (k - 1) >> 1
+        if state[base + parent] <= key:
+            break
+        state[base + k] = state[base + parent]
+        k = parent
+    state[base + k] = key
+    return top
+
+
+@jit
+def heap_remove(state: Any, at: int, key: int) -> bool:
+    """Remove a key wherever it is, in time proportional to the length; returns whether it was there."""
+    base, k = at + 1, 0
+    while k < state[at] and state[base + k] != key:
+        k += 1
+    if k == state[at]:
+        return False
+    while k > 0:  # it rises to the top, past what is smaller
+        parent = (k - 1) >> 1
+        state[base + k] = state[base + parent]
+        k = parent
+    state[base] = key
+    heap_pop(state, at)
+    return True
+
+
+@jit
+def heap_forget(state: Any, at: int, i: int) -> bool:
+    """Remove the key of request ``i`` if there is one, in time proportional to the length; returns whether it was."""
+    for k in range(state[at]):
+        key = state[at + 1 + k]
+        if key_request(key) == i:
+            return heap_remove(state, at, key)
+    return False
+
+
+@jit
+def heap_first(state: Any, at: int) -> int:
+    """Return the request of the smallest key, UNKNOWN if the heap is empty."""
+    return key_request(state[at + 1]) if state[at] > 0 else UNKNOWN
+
+
+# A heap of items ordered by a rank kept beside it, then by the number of the item itself: ``heap[at]`` is its
+# length, the items follow. Item x, a small whole number such as a request id, has rank ``ranks[base + x]``, a
+# whole or a real number that must not change while x is in the heap.
+
+
+@jit
+def ranked_before(ranks: Any, base: int, one: int, other: int) -> bool:
+    """Return whether item ``one`` comes before item ``other``."""
+    a, b = ranks[base + one], ranks[base + other]
+    return bool(a < b or (a == b and one < other))
+
+
+@jit
+def ranked_push(heap: Any, at: int, ranks: Any, base: int, item: int) -> None:
+    """Add an item."""
+    k = heap[at]
+    heap[at] += 1
+    first = at + 1
+    while k > 0:
+        parent = (k - 1) >> 1
+        if not ranked_before(ranks, base, item, heap[first + parent]):
+            break
+        heap[first + k] = heap[first + parent]
+        k = parent
+    heap[first + k] = item
+
+
+@jit
+def ranked_pop(heap: Any, at: int, ranks: Any, base: int) -> int:
+    """Remove and return the first item."""
+    first = at + 1
+    top: int = heap[first]
+    heap[at] -= 1
+    length = heap[at]
+    item = heap[first + length]
+    k = 0
+    while True:
+        child = 2 * k + 1
+        if child >= length:
+            break
+        if child + 1 < length and ranked_before(ranks, base, heap[first + child + 1], heap[first + child]):
+            child += 1
+        if not ranked_before(ranks, base, heap[first + child], item):
+            break
+        heap[first + k] = heap[first + child]
+        k = child
+    heap[first + k] = item
+    return top
+
+
+@jit
+def ranked_keep(heap: Any, at: int, ranks: Any, base: int, most: int) -> None:
+    """Keep the first ``most`` of listed items, in no particular order, in time proportional to their number.
+
+    The items are listed as those of a heap are, but need not be one, before or after. This is quickselect: what comes
+    before a pivot goes to its left, and the side on which the boundary lies is divided again.
+    """
+    first, low, high = at + 1, 0, heap[at] - 1
+    if most > high:
+        return
+    heap[at] = most
+    while low < high:
+        pivot, left, right = heap[first + (low + high) // 2], low, high
+        while left <= right:
+            while ranked_before(ranks, base, heap[first + left], pivot):
+                left += 1
+            while ranked_before(ranks, base, pivot, heap[first + right]):
+                right -= 1
+            if left <= right:
+                item = heap[first + left]
+                heap[first + left] = heap[first + right]
+                heap[first + right] = item
+                left, right = left + 1, right - 1
+        if most <= right:
+            high = right
+        elif most >= left:
+            low = left
+        else:
+            return
+
+
+@jit
+def ranked_forget(heap: Any, at: int, ranks: Any, base: int, item: int) -> bool:
+    """Remove an item if it is there, in time proportional to the length; returns whether it was.
+
+    Its rank may have changed: those of the others decide.
+    """
+    first, k, length = at + 1, 0, heap[at]
+    while k < length and heap[first + k] != item:
+        k += 1
+    if k == length:
+        return False
+    while k > 0:  # it rises to the top
+        parent = (k - 1) >> 1
+        heap[first + k] = heap[first + parent]
+        k = parent
+    heap[first] = item
+    ranked_pop(heap, at, ranks, base)
+    return True
+
+
+# A list in order, with ranks side by side that move with their items: ``items[at + k]`` has rank ``ranks[base + k]``.
+# Some functions put items aside meanwhile: to ``items[aside]`` and what follows, their ranks to ``ranks[ranks_aside]``.
+
+_RUN = 8
+"""Items of a list that are brought into order one by one, before they are merged with others."""
+
+
+@jit_inline
+def ranked_sink(items: Any, at: int, ranks: Any, base: int, k: int) -> int:
+    """Move the k-th item before those that it comes before, one by one; returns how many these are."""
+    item, rank, place = items[at + k], ranks[base + k], k
+    while place > 0:
+        other = ranks[base + place - 1]
+        if rank > other or (rank == other and item > items[at + place - 1]):
+            break
+        items[at + place], ranks[base + place] = items[at + place - 1], other
+        place -= 1
+    items[at + place], ranks[base + place] = item, rank
+    return k - place
+
+
+@jit
+def ranked_merge(
+    items: Any, at: int, ranks: Any, base: int, known: int, count: int, aside: int, ranks_aside: int
+) -> None:
+    """Merge two lists: of ``count`` items the first ``known`` are in order, and so are the others, which go aside."""
+    i, j = known - 1, count - known - 1
+    if i >= 0 and j >= 0:
+        rank, other = ranks[base + i], ranks[base + known]
+        if rank < other or (rank == other and items[at + i] < items[at + known]):
+            return
+    for k in range(count - known):
+        items[aside + k], ranks[ranks_aside + k] = items[at + known + k], ranks[base + known + k]
+    k = count - 1
+    while i >= 0 and j >= 0:
+        rank, other = ranks[base + i], ranks[ranks_aside + j]
+        item, another = items[at + i], items[aside + j]
+        later = rank > other or (rank == other and item > another)
+        items[at + k], ranks[base + k] = item if later else another, rank if later else other
+        i, j, k = i - (1 if later else 0), j - (0 if later else 1), k - 1
+    while j >= 0:
+        items[at + j], ranks[base + j] = items[aside + j], ranks[ranks_aside + j]
+        j -= 1
+
+
+@jit
+def ranked_sort(items: Any, at: int, count: int, ranks: Any, base: int, aside: int, ranks_aside: int) -> None:
+    """Bring items into order that may be in none: short runs, merged in pairs; half of them go aside meanwhile."""
+    for start in range(0, count, _RUN):
+        for k in range(1, min(_RUN, count - start)):
+            ranked_sink(items, at + start, ranks, base + start, k)
+    width = _RUN
+    while width < count:
+        for start in range(0, count - width, 2 * width):
+            both = min(2 * width, count - start)
+            ranked_merge(items, at + start, ranks, base + start, width, both, aside, ranks_aside)
+        width *= 2

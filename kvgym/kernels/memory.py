@@ -1,0 +1,260 @@
+"""Memory of requests and decisions about them: what each needs, what fits, and how to admit, evict and pause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvgym.compiling.kernel import jit, jit_inline
+from kvgym.kernels.future_memory import first_use
+from kvgym.kernels.heap import heap_first, heap_pop
+from kvgym.simulator.blocks import allocated, written_tokens
+from kvgym.simulator.policy_interface import RuleDecision, RuleView
+from kvgym.simulator.tables import UNKNOWN, WAITING
+
+NO_LIMIT = 2**31 - 1
+"""More than any number of requests or tokens in a run."""
+
+
+@jit_inline
+def first_waiting(view: RuleView) -> int:
+    """Return the first request of the queue, UNKNOWN if nobody waits."""
+    return view.worker.queue_head
+
+
+@jit_inline
+def next_waiting(view: RuleView, i: int) -> int:
+    """Return the request behind ``i`` in the queue, UNKNOWN if there is none."""
+    return view.requests[i].queue_next
+
+
+@jit_inline
+def next_to_admit(view: RuleView, decision: RuleDecision, heap: Any, from_heap: bool) -> int:
+    """Return the request that comes next after those admitted so far, UNKNOWN if none waits.
+
+    Args:
+        view: what the rule sees.
+        decision: what it decides.
+        heap: waiting requests in the rule's own order, a heap of :func:`request_key` at place 0, from which the rule
+            pops those it admits. Entries of requests that no longer wait are dropped.
+        from_heap: whether that order counts; else the queue's does.
+    """
+    d = decision.record
+    if not from_heap:
+        return (
+            first_waiting(view) if d.num_admit == 0 else next_waiting(view, decision.admit[d.num_admit - 1])
+        )
+    while heap[0] > 0 and view.requests[heap_first(heap, 0)].status != WAITING:
+        heap_pop(heap, 0)
+    return heap_first(heap, 0)
+
+
+@jit_inline
+def need_of(view: RuleView, row: Any) -> int:
+    """Return the memory that a request needs in the coming iteration if it runs in full, allocated tokens.
+
+    Args:
+        view: what the rule sees.
+        row: of an active request (``view.active[k]``) or of a waiting one (``view.requests[i]``).
+    """
+    return first_use(view.problem, row)
+
+
+@jit_inline
+def need_of_tokens(view: RuleView, row: Any, tokens: int) -> int:
+    """Return the memory that a request needs in the coming iteration if it processes ``tokens``, allocated."""
+    return allocated(
+        view.problem, row.num_kv_tokens + written_tokens(view.problem, row.num_prefill_left, tokens)
+    )
+
+
+@jit_inline
+def held_by(view: RuleView, row: Any) -> int:
+    """Return the memory that a request holds at rest, or takes on admission, in allocated tokens."""
+    return allocated(view.problem, row.num_kv_tokens)
+
+
+@jit_inline
+def claim_of(view: RuleView, row: Any) -> int:
+    """Return the memory that a request holds once all of its prompt and one token more are in it, allocated.
+
+    The claim of rules that process prompts in chunks: a prefill that has it is never stuck.
+    """
+    return allocated(view.problem, row.num_kv_tokens + row.num_prefill_left + 1)
+
+
+@jit_inline
+def needs_block(view: RuleView, row: Any) -> bool:
+    """Return whether the next token of a request needs a new block, because those it holds are full."""
+    return bool(allocated(view.problem, row.num_kv_tokens) == row.num_kv_tokens)
+
+
+@jit_inline
+def need_of_active(view: RuleView) -> int:
+    """Return the memory that the active set needs in the coming iteration if everybody runs in full, allocated."""
+    w = view.worker
+    if w.num_prefilling == 0:
+        return w.kv_allocated + view.problem.block_size * w.num_full
+    need = 0
+    for k in range(w.num_active):
+        need += need_of(view, view.active[k])
+    return need
+
+
+@jit_inline
+def need_of_decodes(view: RuleView) -> int:
+    """Return the memory that the active set needs if all decodes run and all prefills rest, allocated tokens."""
+    w, block_size = view.worker, view.problem.block_size
+    if block_size == 1:
+        return w.kv_tokens + w.num_active - w.num_prefilling
+    need = w.kv_allocated + block_size * w.num_full
+    for k in range(w.num_active if w.num_prefilling > 0 else 0):
+        slot = view.active[k]
+        if slot.num_prefill_left > 0 and needs_block(view, slot):
+            need -= block_size
+    return need
+
+
+@jit_inline
+def chunk_that_fits(view: RuleView, row: Any, most: int, room: int) -> int:
+    """Return the largest chunk of a prefill within a budget and the memory that is left; 0 = none fits.
+
+    The chunk that completes the prompt may write the first output token too, which needs room as well.
+
+    Args:
+        view: what the rule sees.
+        row: of the request, which has prompt left to process.
+        most: tokens of the chunk at most.
+        room: free memory, whole blocks; what is free in the request's last block comes on top.
+    """
+    left, free = row.num_prefill_left, room + held_by(view, row) - row.num_kv_tokens
+    chunk = max(0, min(left, most, free))
+    if chunk == left and left + view.problem.prefill_emits > free:
+        chunk -= 1
+    return chunk
+
+
+@jit_inline
+def has_place(view: RuleView, decision: RuleDecision) -> bool:
+    """Return whether the active set has a free slot, beside those for the requests admitted so far."""
+    return view.worker.num_active + decision.record.num_admit < decision.admit.shape[0]
+
+
+@jit_inline
+def admit(decision: RuleDecision, i: int) -> None:
+    """Admit request ``i``, which must be waiting, after those admitted so far; it runs in full."""
+    d = decision.record
+    decision.admit[d.num_admit] = i
+    decision.admit_tokens[d.num_admit] = UNKNOWN
+    d.num_admit += 1
+
+
+@jit_inline
+def admit_tokens(decision: RuleDecision, i: int, tokens: int) -> None:
+    """Admit request ``i`` with this many tokens in the coming iteration: a chunk of its prefill, 1, or 0."""
+    d = decision.record
+    d.explicit = 1
+    decision.admit[d.num_admit] = i
+    decision.admit_tokens[d.num_admit] = tokens
+    d.num_admit += 1
+
+
+@jit_inline
+def admit_while_fits(
+    view: RuleView, decision: RuleDecision, need: int, limit: int, most: int = NO_LIMIT, strict: bool = False
+) -> int:
+    """Admit in queue order, and stop at the first request that does not fit.
+
+    Args:
+        view: what the rule sees.
+        decision: what it decides.
+        need: memory that the coming iteration needs so far, allocated tokens.
+        limit: memory that it may need; all of it if the first request would be alone, see :func:`room_to_admit`.
+        most: requests admitted at most.
+        strict: whether the limit holds for that one too.
+
+    Returns:
+        The memory that the coming iteration then needs.
+    """
+    d = decision.record
+    i = first_waiting(view)
+    room = room_to_admit(view, decision, limit, strict)
+    while i != UNKNOWN and d.num_admit < most and has_place(view, decision):
+        use = need_of(view, view.requests[i])
+        if need + use > room:
+            break
+        need += use
+        admit(decision, i)
+        room = limit
+        i = next_waiting(view, i)
+    return need
+
+
+@jit_inline
+def room_to_admit(view: RuleView, decision: RuleDecision, limit: int, strict: bool = False) -> int:
+    """Return how much memory may be in use once one more request has been admitted.
+
+    That is ``limit``, what a margin or watermark leaves; or all of the memory, if the request would be alone: a
+    margin is room for others to grow, and a request longer than the limit would wait for ever.
+
+    Args:
+        view: what the rule sees.
+        decision: what it decides.
+        limit: memory that may be in use beside others.
+        strict: whether it holds for a request that would be alone too, as rules of papers are printed.
+    """
+    d = decision.record
+    alone = view.worker.num_active - d.num_evict + d.num_admit == 0
+    return view.problem.kv_capacity if alone and not strict else limit
+
+
+@jit_inline
+def evict(decision: RuleDecision, k: int) -> None:
+    """Send the request in slot ``k`` back to the queue."""
+    d = decision.record
+    decision.evict[d.num_evict] = k
+    d.num_evict += 1
+
+
+@jit
+def evict_latest(view: RuleView, decision: RuleDecision, need: int) -> None:
+    """Evict the latest activated requests until the coming iteration of the others fits (LIFO).
+
+    Args:
+        view: what the rule sees.
+        decision: what it decides.
+        need: memory that the coming iteration of the whole active set needs, everybody in full.
+    """
+    k = view.worker.num_active - 1
+    while need > view.problem.kv_capacity and k >= 0:
+        need -= need_of(view, view.active[k])
+        evict(decision, k)
+        k -= 1
+
+
+@jit_inline
+def put_back(decision: RuleDecision, count: int) -> None:
+    """Count requests that were picked without a look at memory and stay in the queue as it does not suffice."""
+    decision.record.num_put_back += count
+
+
+@jit
+def clear_all(view: RuleView, decision: RuleDecision) -> None:
+    """Evict every active request and admit nobody: the round is lost."""
+    decision.record.num_admit = decision.record.num_evict = 0
+    for k in range(view.worker.num_active):
+        evict(decision, k)
+
+
+@jit_inline
+def pause(decision: RuleDecision, slot: Any) -> None:
+    """Leave an active request, given by its slot, out of the coming iteration; its KV stays."""
+    decision.record.explicit = 1
+    slot.planned = 0
+
+
+@jit_inline
+def pause_all(view: RuleView, decision: RuleDecision) -> None:
+    """Leave every active request out of the coming iteration."""
+    decision.record.explicit = 1
+    for k in range(view.worker.num_active):
+        view.active[k].planned = 0

@@ -1,0 +1,211 @@
+"""The runs of a sweep as the report needs them: checked, by policy and point, with estimates over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.errors import ConfigError
+from kvgym.experiments.statistics import Estimate, mean_interval
+from kvgym.policy import clairvoyant_labels
+from kvgym.utils.frame import Frame
+
+Value = float | str | None
+"""Of a swept field; None where the field says nothing about a run."""
+Point = tuple[Value, ...]
+"""A value for each swept field, in their order."""
+
+NOTHING = "–"
+DECADE = 10.0
+AXIS_RULE = (
+    "An axis is logarithmic for a swept field with at least three positive values, if they are spaced by equal ratios "
+    "or lie unevenly over more than a decade, and for results that are positive and span more than a decade."
+)
+
+
+@dataclass(frozen=True)
+class SweptField:
+    """A field of the scenario, or a hyperparameter, that differs between runs.
+
+    Attributes:
+        name: its name.
+        numeric: whether its values are numbers, else categories.
+        values: all there are; numbers in ascending order, categories as they came.
+    """
+
+    name: str
+    numeric: bool
+    values: tuple[Value, ...]
+
+    @property
+    def known(self) -> tuple[Any, ...]:
+        """The values without None."""
+        return tuple(v for v in self.values if v is not None)
+
+    @property
+    def log(self) -> bool:
+        """Whether an axis of it is logarithmic, see :data:`AXIS_RULE`."""
+        return self.numeric and wants_log([float(v) for v in self.known])
+
+    def label(self, value: Value) -> str:
+        """Return ``name = value``."""
+        return f"{self.name} = {written(value)}"
+
+
+def wants_log(values: Sequence[float]) -> bool:
+    """Whether the values of a swept field belong on a logarithmic axis, see :data:`AXIS_RULE`.
+
+    Args:
+        values: in ascending order.
+    """
+    if len(values) < 3 or values[0] <= 0:
+        return False
+    data = np.asarray(values)
+    ratios, steps = data[1:] / data[:-1], np.diff(data)
+    if np.allclose(steps, steps[0], rtol=0.05):
+        return False
+    return bool(np.allclose(ratios, ratios[0], rtol=0.05) or data[-1] / data[0] > DECADE)
+
+
+def spans_decades(values: Sequence[float]) -> bool:
+    """Whether results belong on a logarithmic axis: all that are finite positive, over more than a decade."""
+    data = np.asarray(values, dtype=np.float64)
+    data = data[np.isfinite(data)]
+    return bool(len(data) and data.min() > 0 and data.max() / data.min() > DECADE)
+
+
+def written(value: Value) -> str:
+    """Return a value of a field as readers see it."""
+    if value is None:
+        return NOTHING
+    return value if isinstance(value, str) else f"{value:,.10g}"
+
+
+class SweepRuns:
+    """The runs of a sweep.
+
+    Args:
+        frame: a row per run: a column for each swept field (numbers, strings or booleans),
+            ``policy``, ``seed``, ``error`` ("" if fine) and one per metric.
+        fields: names of the swept fields.
+
+    Attributes:
+        fields: the swept fields.
+        policies: labels, in the order of their first run.
+        points: in the order of the fields' values.
+        seeds: in ascending order.
+        clairvoyant: labels of policies that know what no scheduler can know; they are on no front.
+
+    Raises:
+        ConfigError: columns are missing, of a type that is none of these, or a run is there twice; or no run at all.
+    """
+
+    def __init__(self, frame: Frame, fields: Sequence[str]) -> None:
+        absent = [name for name in (*fields, "policy", "seed", "error") if name not in frame.columns]
+        if absent:
+            raise ConfigError(
+                f"runs of a sweep without {', '.join(absent)}; columns are {', '.join(frame.columns)}"
+            )
+        if not len(frame):
+            raise ConfigError("a sweep without runs; a report needs at least one")
+        if not fields:
+            raise ConfigError("a sweep without fields; name the columns that were swept")
+        columns = {name: _values(name, frame[name]) for name in fields}
+        self.fields = tuple(_field(name, values) for name, values in columns.items())
+        self._rows: dict[tuple[str, Point], dict[int, dict[str, Any]]] = {}
+        keys = zip(*columns.values(), strict=True)
+        for point, row in zip(keys, frame.rows(), strict=True):
+            of_seed = self._rows.setdefault((row["policy"], point), {})
+            if row["seed"] in of_seed:
+                where = ", ".join(map(SweptField.label, self.fields, point))
+                raise ConfigError(f"policy {row['policy']}, {where}, seed {row['seed']} is there twice")
+            of_seed[row["seed"]] = row
+        self.policies = tuple(dict.fromkeys(policy for policy, _ in self._rows))
+        self.points = tuple(sorted({point for _, point in self._rows}, key=self._order))
+        self.seeds = tuple(sorted({seed for rows in self._rows.values() for seed in rows}))
+        self.clairvoyant = clairvoyant_labels(self.policies)
+        self._known: dict[tuple[str, Point, str], Estimate] = {}
+
+    def star(self, policy: str) -> str:
+        """Return what follows a policy's label: a star where it is clairvoyant."""
+        return " *" if policy in self.clairvoyant else ""
+
+    def __len__(self) -> int:
+        """Return the number of runs."""
+        return sum(map(len, self._rows.values()))
+
+    def _order(self, point: Point) -> tuple[int, ...]:
+        return tuple(field.values.index(value) for field, value in zip(self.fields, point, strict=True))
+
+    def has(self, policy: str, point: Point) -> bool:
+        """Whether a policy was run at a point."""
+        return (policy, point) in self._rows
+
+    def seeds_of(self, policy: str, point: Point) -> tuple[int, ...]:
+        """Return the seeds on which a policy was run at a point."""
+        return tuple(sorted(self._rows.get((policy, point), {})))
+
+    def failed(self, policy: str, point: Point) -> bool:
+        """Whether any run of a policy at a point has no result."""
+        return any(row["error"] for row in self._rows.get((policy, point), {}).values())
+
+    def estimate(self, policy: str, point: Point, metric: str) -> Estimate:
+        """Return the mean of a metric over seeds with its interval; NaN where a run is missing or failed."""
+        key = (policy, point, metric)
+        if key not in self._known:
+            rows = self._rows.get((policy, point), {})
+            values = [np.nan if rows[s]["error"] else rows[s][metric] for s in sorted(rows)]
+            self._known[key] = mean_interval([np.nan if v is None else v for v in values])
+        return self._known[key]
+
+    def label(self, point: Point) -> str:
+        """Return a point in words."""
+        return ", ".join(map(SweptField.label, self.fields, point))
+
+    def remark(self, policy: str, point: Point) -> str:
+        """Return a point in words, and on how many seeds a policy was run there."""
+        count = len(self.seeds_of(policy, point))
+        seeds = "failed" if self.failed(policy, point) else f"{count} seed{'s' if count > 1 else ''}"
+        return f"{self.label(point)}; {seeds}"
+
+    def failures(self) -> list[dict[str, Any]]:
+        """Return a row for each point at which a policy failed: policy, point, seeds, total, and first message."""
+        found = []
+        for (policy, point), rows in self._rows.items():
+            seeds = [s for s in sorted(rows) if rows[s]["error"]]
+            if seeds:
+                message = rows[seeds[0]]["error"]
+                found.append(
+                    {
+                        "policy": policy,
+                        "point": self.label(point),
+                        "seeds": seeds,
+                        "total": len(rows),
+                        "message": message,
+                    }
+                )
+        return found
+
+
+def _values(name: str, column: NDArray[Any]) -> list[Value]:
+    """Return a column's values: numbers as such, booleans as words, NaN as None."""
+    values = column.tolist()
+    kind = column.dtype.kind
+    if kind in "iuf":
+        return [None if v is None or v != v else (int(v) if float(v).is_integer() else v) for v in values]
+    if kind == "b":
+        return [None if v is None else str(v).lower() for v in values]
+    if kind in "OU":
+        return [None if v is None else str(v) for v in values]
+    raise ConfigError(f"swept field {name} holds {column.dtype}; expected numbers, strings or booleans")
+
+
+def _field(name: str, values: list[Value]) -> SweptField:
+    known: list[Any] = [v for v in dict.fromkeys(values) if v is not None]
+    numeric = bool(known) and not isinstance(known[0], str)
+    none = [None] if None in values else []
+    return SweptField(name, numeric, (*(sorted(known) if numeric else known), *none))

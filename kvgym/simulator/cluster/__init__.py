@@ -1,0 +1,1 @@
+"""Clusters: several workers behind a router, in one order of events."""

@@ -1,0 +1,358 @@
+"""Clusters: several workers behind a router, each with a clock of its own, in one order of events.
+
+At a moment t, first the batches that end at t are finished in the order of the workers, and requests whose
+prefill has just ended leave their prefill worker; then requests arrive that were handed over earlier; then new
+requests, each of which is routed on what the cluster looks like at t; then a router that reassigns is asked about
+every worker whose batch or wait has just ended, in order, until it moves no more; then every worker that is free
+decides, in order. One worker alone goes through exactly the states of :func:`~kvgym.simulator.loop.run_loop`.
+
+The tables come by address, see :mod:`kvgym.simulator.cluster.tables`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from kvgym.compiling.kernel import jit, jit_inline, kernel
+from kvgym.compiling.references import by_address
+from kvgym.simulator.batch import finish_batch
+from kvgym.simulator.boundary import (
+    advance_clock,
+    belong,
+    next_arrival_time,
+    reveal,
+    stalled,
+    works_in_vain,
+)
+from kvgym.simulator.cluster.agenda import NOW, first_due
+from kvgym.simulator.cluster.tables import (
+    Cluster,
+    batch_params_of,
+    batch_time_at,
+    memory_of,
+    open_cluster,
+    policy_at,
+    reassign_at,
+    router_at,
+    run_of,
+    slots_at,
+)
+from kvgym.simulator.cluster.transfers import deliver_transfers, hand_over, move, place, plan, send
+from kvgym.simulator.engine import begin, clear_decision
+from kvgym.simulator.policy_interface import decision_of, view_of
+from kvgym.simulator.tables import (
+    BAD_ROUTE,
+    BUDGET,
+    BUSY,
+    DEADLOCK,
+    DECIDE,
+    DONE,
+    HORIZON,
+    LOG_FULL,
+    OK,
+    READY,
+    REASSIGN,
+    ROLE_PREFILL,
+    ROUTE,
+    STALLED,
+    UNKNOWN,
+)
+
+# What is asked of the caller instead of a kernel.
+ASK_POLICY, ASK_ROUTER = 1, 2
+
+# How a call goes on from the last one.
+RESUME_NOTHING, RESUME_DECISION, RESUME_ROUTE, RESUME_REASSIGN = 0, 1, 2, 3
+
+
+@jit
+def settle_route(c: Cluster, k: int) -> int:
+    """Send the request in question to worker ``k``; BAD_ROUTE if that is none it may go to."""
+    t = c.tracker
+    first, last = candidates(c)
+    if not first <= k < last:
+        t.error_request, t.error_needed = t.request, k
+        return BAD_ROUTE
+    if t.handoff_head != UNKNOWN:
+        send(c, k)
+    else:
+        t.next_arrival += 1
+        belong(c.workers[k], c.requests[t.request])
+        place(c, k, t.request, True)
+    return OK
+
+
+@jit
+def candidates(c: Cluster) -> tuple[int, int]:
+    """Return the first worker the request in question may go to, and the end (exclusive)."""
+    prefill, total = c.tracker.num_prefill_workers, c.workers.shape[0]
+    if prefill == 0:
+        return 0, total
+    if c.tracker.handoff_head != UNKNOWN:
+        return prefill, total
+    return 0, prefill
+
+
+@jit
+def request_to_route(c: Cluster) -> int:
+    """Return the request that needs a worker now, UNKNOWN if none does; from the horizon on, none does."""
+    t = c.tracker
+    if t.clock >= c.problems[0].horizon:
+        return UNKNOWN
+    if t.handoff_head != UNKNOWN:
+        return int(t.handoff_head)
+    deliver_transfers(c)
+    if next_arrival_time(c.problems[0], t, c.workload) > t.clock:
+        return UNKNOWN
+    reveal(c.problems[0], c.workload[t.next_arrival], c.requests[t.next_arrival])
+    return int(t.next_arrival)
+
+
+@jit
+def next_event(c: Cluster) -> float:
+    """Return when something happens next, where nobody can decide; inf = never.
+
+    From the horizon on, only batches end.
+    """
+    time = c.agenda[1]
+    if c.tracker.clock < c.problems[0].horizon:
+        time = min(time, next_arrival_time(c.problems[0], c.tracker, c.workload))
+        if c.tracker.transfer_head != UNKNOWN:
+            time = min(time, c.requests[c.tracker.transfer_head].ready_time)
+    return time
+
+
+@jit
+def any_busy(c: Cluster) -> bool:
+    """Return whether a batch is running."""
+    busy = False
+    for k in range(c.workers.shape[0]):
+        busy = busy or c.workers[k].phase == BUSY
+    return busy
+
+
+@jit
+def wake(c: Cluster, time: float) -> None:
+    """Go to ``time``: finish batches and waits that end there."""
+    t = c.tracker
+    t.clock = time
+    t.asking = 0
+    k = first_due(c.agenda, 0, time)
+    while k != UNKNOWN:
+        w = c.workers[k]
+        if w.phase == BUSY:
+            run = run_of(c, k)
+            finish_batch(run)
+            if w.role == ROLE_PREFILL:
+                hand_over(run)
+        else:
+            w.phase = READY
+            advance_clock(w, time)
+        w.at_boundary = t.reassigns
+        plan(c, k)
+        k = first_due(c.agenda, k + 1, time)
+
+
+@jit
+def stop(c: Cluster) -> int:
+    """Return why the run is over, with no batch running and nothing to happen before the horizon."""
+    horizon = c.problems[0].horizon
+    t = c.tracker
+    left = t.transfer_head != UNKNOWN or t.handoff_head != UNKNOWN or t.next_arrival < c.workload.shape[0]
+    for k in range(c.workers.shape[0]):
+        w = c.workers[k]
+        if w.num_active > 0 or w.num_waiting > 0:
+            left = True
+            t.worker = k
+    if not left:
+        return DONE
+    if horizon == np.inf:
+        return DEADLOCK
+    for k in range(c.workers.shape[0]):
+        w = c.workers[k]
+        w.phase = READY
+        if w.clock < horizon:
+            advance_clock(w, horizon)
+    return HORIZON
+
+
+@jit
+def nothing_to_come(c: Cluster, w: Any) -> bool:
+    """Whether no request can join the queue of a worker any more; there is no horizon."""
+    t = c.tracker
+    if t.next_arrival < c.workload.shape[0]:
+        return False
+    for k in range(c.workers.shape[0]):
+        other = c.workers[k]
+        comes = other.role == ROLE_PREFILL and w.role != ROLE_PREFILL
+        moves = t.reassigns == 1 and other.role == w.role and k != w.index
+        if (comes or moves) and other.outstanding_requests > 0:
+            return False
+    if w.role == ROLE_PREFILL:
+        return True
+    return bool(t.handoff_head == UNKNOWN and t.transfer_head == UNKNOWN)
+
+
+@jit
+def worker_to_ask_about(c: Cluster) -> int:
+    """Return the next worker at a boundary that the router has not looked at, UNKNOWN if there is none."""
+    t = c.tracker
+    if t.clock < c.problems[0].horizon:
+        for k in range(t.asking, c.workers.shape[0]):
+            if c.workers[k].at_boundary == 1:
+                t.asking = k
+                return int(k)
+    t.asking = c.workers.shape[0]
+    return UNKNOWN
+
+
+@jit
+def settle_reassign(c: Cluster, answer: int) -> int:
+    """Carry out what the router says about worker ``tracker.asking``: a move, or UNKNOWN if there is no more."""
+    t, count = c.tracker, c.workers.shape[0]
+    if answer == UNKNOWN:
+        c.workers[t.asking].at_boundary = t.num_asked = 0
+        t.asking += 1
+        return OK
+    return move(c, answer // count, answer % count)
+
+
+@jit_inline
+def next_question(c: Cluster) -> int:
+    """Go on until a worker can decide (DECIDE), the router is asked (ROUTE, REASSIGN), or the run is over."""
+    t = c.tracker
+    while True:
+        i = request_to_route(c)
+        if i != UNKNOWN:
+            t.request = i
+            return ROUTE
+        if t.reassigns == 1 and worker_to_ask_about(c) != UNKNOWN:
+            if c.problems[0].keep_log == 1 and t.num_moves >= c.moves.shape[0]:
+                return LOG_FULL
+            return REASSIGN
+        k = first_due(c.agenda, 0, NOW)
+        if k != UNKNOWN:
+            w = c.workers[k]
+            t.worker = k
+            if c.problems[k].keep_log == 1 and t.num_log + c.workers.shape[0] > c.log.shape[0]:
+                return LOG_FULL
+            if stalled(w, c.problems[k]):
+                return STALLED
+            return STALLED if works_in_vain(w, c.problems[k]) and nothing_to_come(c, w) else DECIDE
+        time = next_event(c)
+        if time >= c.problems[0].horizon and not any_busy(c):
+            return stop(c)
+        wake(c, time)
+
+
+@jit_inline
+def choose_worker(c: Cluster, router: Any) -> int:
+    """Ask the router, unless there is only one worker to choose from."""
+    first, last = candidates(c)
+    if last - first == 1:
+        return first
+    return int(
+        router(
+            c.problems, c.workers, c.requests, c.tracker.request, first, last, c.router_params, c.router_state
+        )
+    )
+
+
+@jit_inline
+def choose_move(c: Cluster, reassign: Any) -> int:
+    """Ask the router about the worker ``tracker.asking``."""
+    active = slots_at(
+        c.rows[0, 2], c.workers.shape[0], c.sizes[0, 2]
+    )  # those of all workers lie in one block
+    return int(
+        reassign(c.problems, c.workers, c.requests, active, c.tracker.asking, c.router_params, c.router_state)
+    )
+
+
+@kernel(
+    types.int64(
+        types.int64[::1],
+        types.int64[::1],
+        types.int64[:, ::1],
+        types.int64[:, ::1],
+        types.int64[:, ::1],
+        types.int64,
+        types.int64,
+        types.int64,
+    ),
+    "simulator",
+)
+def run_cluster(
+    shared: Any,
+    shared_sizes: Any,
+    rows: Any,
+    sizes: Any,
+    handles: Any,
+    resume: int,
+    ask: int,
+    budget: int,
+) -> int:
+    """Run a cluster until the caller is asked, all is done, something is wrong, or the budget is used up.
+
+    Args:
+        shared: int64 (len(SHARED),), addresses of the shared tables.
+        shared_sizes: int64, their lengths.
+        rows: int64 (r, len(ROWS)), addresses of each worker's tables.
+        sizes: int64, their lengths.
+        handles: int64 (r, 8), where policy, batch-time model, router and its second kernel, which moves requests,
+            lie, two numbers each.
+        resume: RESUME_DECISION carries out the decision of ``tracker.worker`` first; RESUME_ROUTE sends
+            ``tracker.request`` to worker ``tracker.route``; RESUME_REASSIGN makes the move ``tracker.route``.
+        ask: ASK_POLICY and ASK_ROUTER, added up: return DECIDE, or ROUTE and REASSIGN, instead of calling the
+            kernel.
+        budget: value of ``tracker.used``, which counts decisions, at which to return BUDGET.
+
+    Returns:
+        DECIDE (with the decision of ``tracker.worker`` reset), ROUTE, REASSIGN, or a reason to stop as in
+        :func:`~kvgym.simulator.loop.run_loop`.
+    """
+    c = open_cluster(shared, shared_sizes, rows, sizes, handles)
+    t = c.tracker
+    router, reassign = router_at(handles[0, 4], handles[0, 5]), reassign_at(handles[0, 6], handles[0, 7])
+    status = OK
+    if resume == RESUME_ROUTE:
+        status = settle_route(c, t.route)
+    elif resume == RESUME_REASSIGN:
+        status = settle_reassign(c, t.route)
+    decided = resume == RESUME_DECISION
+    while status == OK:
+        if decided:
+            k = t.worker
+            run = run_of(c, k)
+            status = begin(run, batch_time_at(handles[k, 2], handles[k, 3]), batch_params_of(c, k))
+            plan(c, k)
+            decided = False
+            continue
+        question = next_question(c)
+        if question == ROUTE:
+            if ask & ASK_ROUTER:
+                return ROUTE
+            status = settle_route(c, choose_worker(c, router))
+        elif question == REASSIGN:
+            if ask & ASK_ROUTER:
+                return REASSIGN
+            status = settle_reassign(c, choose_move(c, reassign))
+        elif question == DECIDE:
+            if t.used >= budget:
+                return BUDGET
+            t.used += 1
+            k = t.worker
+            run = run_of(c, k)
+            clear_decision(run)
+            if ask & ASK_POLICY:
+                return DECIDE
+            policy = policy_at(handles[k, 0], handles[k, 1])
+            view = view_of(run, batch_time_at(handles[k, 2], handles[k, 3]), batch_params_of(c, k))
+            policy(by_address(view), by_address(decision_of(run)), by_address(memory_of(c, k)))
+            decided = True
+        else:
+            return question
+    return status

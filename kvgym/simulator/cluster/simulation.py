@@ -1,0 +1,406 @@
+"""A run of several workers behind a router, seen from Python."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvgym.compiling.checked_build import check, guarded, watched
+from kvgym.compiling.kernel import Kernel, uncompiled
+from kvgym.compiling.pointers import function_handle, runs_compiled
+from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
+from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE, RoughFigures, params_of
+from kvgym.simulator.cluster.agenda import empty_agenda
+from kvgym.simulator.cluster.loop import (
+    ASK_POLICY,
+    ASK_ROUTER,
+    RESUME_DECISION,
+    RESUME_NOTHING,
+    RESUME_REASSIGN,
+    RESUME_ROUTE,
+    run_cluster,
+)
+from kvgym.simulator.cluster.tables import REASSIGN_SIGNATURE, ROUTER_SIGNATURE, ROWS, SHARED
+from kvgym.simulator.decision import Decision
+from kvgym.simulator.entering import STATUS_NAMES
+from kvgym.simulator.policy_interface import MEMORY_DTYPES, POLICY_SIGNATURE, rule_memory
+from kvgym.simulator.progress import in_slices
+from kvgym.simulator.simulation import Simulation
+from kvgym.simulator.system import System
+from kvgym.simulator.tables import (
+    ACTIVE,
+    BAD_MOVE,
+    BAD_ROUTE,
+    BUDGET,
+    DECIDE,
+    ENDLESS_MOVES,
+    ITERATION,
+    LOG_FULL,
+    MOVE,
+    REASSIGN,
+    ROUTE,
+    UNKNOWN,
+    WAITING,
+)
+from kvgym.simulator.view import ClusterView
+from kvgym.utils.user_code import calling
+from kvgym.workloads.table import RequestTable
+
+_FOREVER = 1_000_000_000
+
+
+class RouterRule(Protocol):
+    """What a cluster needs of its router; :class:`kvgym.routing.Router` has it."""
+
+    @property
+    def info(self) -> Any:
+        """What the router is."""
+        ...
+
+    def route(self, view: ClusterView) -> int:
+        """Return the worker for ``view.request_id``."""
+        ...
+
+    @property
+    def reassigns(self) -> bool:
+        """Whether it is asked at boundaries which requests to move."""
+        ...
+
+    def reassign(self, view: ClusterView) -> tuple[int, int] | None:
+        """Return a request and the worker it moves to, None if no more is to move."""
+        ...
+
+    def compiled_rule(self, num_workers: int) -> tuple[Kernel, Kernel | None, tuple[Any, Any]] | None:
+        """Return both kernels, and parameters and state, of a router that runs inside the compiled core; else None."""
+        ...
+
+
+class ClusterSimulation(Simulation):
+    """One run of a cluster over a request table.
+
+    Use :func:`kvgym.simulate` to run a policy to the end. Step by step: :meth:`start`, then :meth:`step` with a
+    decision for worker :attr:`current` while they return True. To route from outside, make it without a router and
+    :meth:`run` it: it pauses whenever :attr:`pending` is a request that :meth:`assign` must give a worker.
+
+    Args:
+        system: the workers and their rules.
+        table: the requests.
+        router: made ready for the run by its ``reset``; None to route from outside.
+        needs: what the policy may know.
+        policy_name: for messages.
+        log: keep a row per iteration.
+        compiled: run compiled code; False runs the same functions as plain Python.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        table: RequestTable,
+        router: RouterRule | None,
+        *,
+        needs: frozenset[str] = frozenset(),
+        policy_name: str = "decision",
+        log: bool = False,
+        compiled: bool = True,
+    ) -> None:
+        compiled = runs_compiled(compiled)
+        super().__init__(system, table, needs=needs, policy_name=policy_name, log=log, compiled=compiled)
+        self.router = router
+        t = self.tracker[0]
+        t["num_prefill_workers"] = system.num_prefill_workers
+        t["request"] = UNKNOWN
+        t["reassigns"] = router is not None and router.reassigns
+        if log and t["reassigns"]:
+            self.moves = guarded(np.zeros(max(1, len(table)), MOVE))
+        for name in ("handoff_head", "handoff_tail", "transfer_head", "transfer_tail"):
+            t[name] = UNKNOWN
+        self.agenda = empty_agenda(len(self.workers))
+        self.worker_params = [guarded(params_of(worker.batch_time)) for worker in system.all_workers]
+        self._memory = [rule_memory()] * len(self.workers)
+        self._router_memory: tuple[Any, Any] = (np.zeros(1), np.zeros(1, np.int64))
+        known: dict[tuple[int, int], RoughFigures] = {}  # equal workers mostly share a model
+        for k, worker in enumerate(system.all_workers):
+            key = id(worker.batch_time), int(self.problem[k]["kv_capacity"])
+            if key not in known:
+                with calling(worker.batch_time, "batch-time model", "it"):
+                    known[key] = worker.batch_time.rough_figures(key[1])
+            for name, value in known[key]._asdict().items():
+                self.problem[k][f"batch_{name}"] = value
+        self._ask_router = ASK_ROUTER
+        self._router_kernels: list[Kernel | None] = [None, None]  # of a router, and of one that reassigns
+        with calling(router, "router", "compiled_rule"):
+            rule = None if router is None else router.compiled_rule(len(self.workers))
+        if rule is not None:
+            self._ask_router = 0
+            *self._router_kernels, self._router_memory = rule
+        self._addresses: tuple[Any, ...] | None = None  # of the tables, found when they are needed
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave addresses out: a copy, or another process, finds its own."""
+        return {**vars(self), "_addresses": None}
+
+    def batch_time_of(self, worker: int) -> tuple[Kernel, NDArray[np.float64]]:
+        """Return the batch-time kernel of a worker and its parameters."""
+        return self.system.all_workers[worker].batch_time.kernel, self.worker_params[worker]
+
+    def changing(self) -> list[NDArray[Any]]:
+        """Return all arrays that a run under compiled policies changes, those of the policies included.
+
+        With their contents, and with what routes from outside, a run without a log can be gone back to.
+        """
+        names = (
+            "tracker", "workers", "decision", "load", "requests", "active", "targets", "queued", "finished",
+            "admit", "admit_tokens", "evict", "gap_counts", "gap_sums", "agenda",
+        )  # fmt: skip
+        return [*(getattr(self, name) for name in names), *(part for own in self._memory for part in own)]
+
+    @property
+    def current(self) -> int:
+        """Index of the worker that decides."""
+        return int(self.tracker[0]["worker"])
+
+    @property
+    def pending(self) -> int | None:
+        """The request that waits for a worker, None if none does."""
+        i = int(self.tracker[0]["request"])
+        return None if i == UNKNOWN else i
+
+    @property
+    def cluster_view(self) -> ClusterView:
+        """The cluster as the pending request finds it."""
+        prefill, r = int(self.tracker[0]["num_prefill_workers"]), len(self.workers)
+        handed_over = int(self.tracker[0]["handoff_head"]) != UNKNOWN
+        candidates = range(prefill, r) if handed_over else range(prefill or r)
+        request, boundary = int(self.tracker[0]["request"]), int(self.tracker[0]["asking"])
+        return ClusterView(self, request, candidates, boundary if request == UNKNOWN else None)
+
+    def check_memory(self, who: str) -> None:
+        """Look at what workers, policies and router have of their own, too."""
+        super().check_memory(who)
+        for k, memory in enumerate(self._memory):
+            check(f"{who}, worker {k}", {**memory._asdict(), "batch_params": self.worker_params[k]})
+        params, state = self._router_memory
+        check(who, {"moves": self.moves, "router_params": params, "router_state": state})
+
+    def _handle_of(self, function: Any, signature: Any) -> tuple[int, int]:
+        """Return by which numbers the compiled core finds a kernel."""
+        found = function.compiled if self.compiled else uncompiled(function)
+        return function_handle(found, signature, compiled=self.compiled)
+
+    def _find_tables(self) -> tuple[Any, ...]:
+        """Return addresses and lengths of all tables, and where the functions of every worker are."""
+        array: Any
+        for memory in self._memory:
+            for name, array, kind in zip(memory._fields, memory, MEMORY_DTYPES, strict=True):
+                if array.dtype != kind or array.ndim != 1 or not array.flags.c_contiguous:
+                    raise ConfigError(
+                        f"policy {shown(self.policy_name)}: its {name} array has dtype {array.dtype} and shape "
+                        f"{array.shape}; expected {kind}, one dimension, contiguous"
+                    )
+        params, state = self._router_memory
+        shared = [getattr(self, name) for name in SHARED[:-2]] + [params, state]
+        rows = []
+        for k, memory in enumerate(self._memory):
+            own = {**memory._asdict(), "batch_params": self.worker_params[k]}
+            rows.append([own[name] if name in own else getattr(self, name)[k : k + 1] for name in ROWS])
+        lengths = [[table.shape[-1] for table in row] for row in rows]
+        handles = np.zeros((len(rows), 8), np.int64)
+        models = [worker.batch_time.kernel for worker in self.system.all_workers]
+        found = {kernel: self._handle_of(kernel, BATCH_TIME_SIGNATURE) for kernel in set(models)}
+        handles[:, 2:4] = [found[kernel] for kernel in models]
+        signatures = (POLICY_SIGNATURE, ROUTER_SIGNATURE, REASSIGN_SIGNATURE)
+        kernels = (self._kernel, *self._router_kernels)
+        for at, kernel, signature in zip((0, 4, 6), kernels, signatures, strict=True):
+            if kernel is not None:
+                handles[:, at : at + 2] = self._handle_of(kernel, signature)
+        return (
+            np.array([table.ctypes.data for table in shared], np.int64),
+            np.array([len(table) for table in shared], np.int64),
+            np.array([[table.ctypes.data for table in row] for row in rows], np.int64),
+            np.array(lengths, np.int64),
+            handles,
+        )
+
+    def _drive(self, resume: int, ask: int, budget: int) -> int:
+        """Call the core, giving it a longer log whenever it needs one."""
+        entry = (
+            watched(run_cluster.compiled, self._who, self.check_memory)
+            if self.compiled
+            else uncompiled(run_cluster)
+        )
+        while True:
+            if self._addresses is None:
+                self._addresses = self._find_tables()
+            if resume not in (RESUME_ROUTE, RESUME_REASSIGN):
+                self.tracker[0]["request"] = UNKNOWN
+            status = int(entry(*self._addresses, resume, ask, budget))
+            if status != ROUTE:
+                self.tracker[0]["request"] = UNKNOWN
+            if status != LOG_FULL:
+                return status
+            if self.tracker[0]["reassigns"] and self.tracker[0]["num_moves"] == len(self.moves):
+                self.moves = guarded(np.concatenate([self.moves, np.zeros(len(self.moves), MOVE)]))
+            else:
+                more = np.zeros(max(len(self.log), len(self.workers)), ITERATION)
+                self.log = guarded(np.concatenate([self.log, more]))
+            self._addresses, resume = None, RESUME_NOTHING
+
+    def run(self, *, budget: int | None = None) -> bool:
+        """Run under the compiled policies that have been set.
+
+        Args:
+            budget: decisions after which to pause; None = run to the end.
+
+        Returns:
+            True when the run has ended; False when the budget is used up, or when a request is pending.
+
+        Raises:
+            KVGymError: no compiled policy has been set.
+            ConfigError: a policy was not reset for this run.
+            InvalidDecisionError: the policy or the router decided something the cluster cannot do.
+            LivelockError: the run would never end.
+        """
+        if self._kernel is None:
+            self._take_kernel()
+            self._addresses = None
+        return self._go_on(RESUME_NOTHING, budget)
+
+    def _go_on(self, resume: int, limit: int | None) -> bool:
+        def advance(most: int) -> int:
+            nonlocal resume
+            self.tracker[0]["used"] = 0
+            status = self._drive(resume, self._ask_router, most)
+            while status in (ROUTE, REASSIGN) and self.router is not None:
+                status = self._drive(self._choose(status), self._ask_router, most)
+            resume = RESUME_NOTHING
+            return status
+
+        status = in_slices(advance, limit, self)
+        if status in (BUDGET, ROUTE):
+            return False
+        self._raise_for(status)
+        self._ended = True
+        return True
+
+    def assign(self, worker: int, *, budget: int | None = None) -> bool:
+        """Give the pending request a worker and go on as in :meth:`run`.
+
+        Raises:
+            InvalidDecisionError: there is no pending request, or it may not go there.
+        """
+        if self.pending is None:
+            raise InvalidDecisionError("no request waits for a worker")
+        candidates = self.cluster_view.candidates
+        if not isinstance(worker, int | np.integer) or worker not in candidates:
+            raise InvalidDecisionError(
+                f"request {self.pending} cannot go to worker {shown(worker)}; valid: {candidates.start} … "
+                f"{candidates.stop - 1}"
+            )
+        self.tracker[0]["route"] = worker
+        return self._go_on(RESUME_ROUTE, budget)
+
+    def _choose(self, question: int) -> int:
+        """Ask the router for the pending request's worker, or for a move; returns how to go on."""
+        assert self.router is not None
+        view = self.cluster_view
+        if question == REASSIGN:
+            self.tracker[0]["route"] = self._move(self.router, view)
+            return RESUME_REASSIGN
+        with calling(self.router, "router", "route"):
+            chosen = view.candidates[0] if len(view.candidates) == 1 else self.router.route(view)
+        try:
+            self.tracker[0]["route"] = operator.index(chosen)
+        except Exception:  # whatever objects of others raise
+            raise InvalidDecisionError(
+                f"router {shown(self.router.info.name)} returned {shown(chosen)} for request {view.request_id}; "
+                "expected the index of a worker"
+            ) from None
+        return RESUME_ROUTE
+
+    def _move(self, router: RouterRule, view: ClusterView) -> int:
+        """Ask a router about the worker at a boundary; returns a move as compiled routers do."""
+        count = len(self.workers)
+        with calling(router, "router", "reassign"):
+            chosen = router.reassign(view)
+        if chosen is None:
+            return UNKNOWN
+        try:
+            request, worker = map(operator.index, chosen)
+        except Exception:  # whatever objects of others raise
+            raise InvalidDecisionError(
+                f"router {shown(router.info.name)} reassigns {shown(chosen)}; expected a request and a worker, or None"
+            ) from None
+        if not (0 <= worker < count and 0 <= request < len(self.requests)):
+            raise InvalidDecisionError(self._refused_move(router, request, worker))
+        return request * count + worker
+
+    def _refused_move(self, router: RouterRule, request: int, worker: int) -> str:
+        """Say why a move cannot be made."""
+        roles, text = (
+            self.workers["role"],
+            f"router {shown(router.info.name)} moves request {shown(request)} to worker {shown(worker)}",
+        )
+        if not 0 <= worker < len(roles):
+            return f"{text}; valid: 0 … {len(roles) - 1}"
+        if not 0 <= request < len(self.requests):
+            return f"{text}; requests are 0 … {len(self.requests) - 1}"
+        source = int(self.requests["worker"][request])
+        if self.requests["status"][request] not in (WAITING, ACTIVE):
+            return f"{text}, but it is {STATUS_NAMES[int(self.requests['status'][request])]}"
+        if source == worker:
+            return f"{text}, where it is already"
+        if roles[source] != roles[worker]:
+            return f"{text}, which does other work than worker {source}"
+        return f"{text}, but worker {source} has a batch running with it"
+
+    def start(self) -> bool:
+        """Go to the first moment at which a worker can decide; False if there is none."""
+        return self._ask(RESUME_NOTHING)
+
+    def step(self, decision: Decision) -> bool:
+        """Carry out a decision of worker :attr:`current` and go to the next; False when the run has ended.
+
+        Raises:
+            InvalidDecisionError: the worker cannot do it; nothing has changed.
+            LivelockError: the run would never end.
+            KVGymError: the run has ended already.
+        """
+        if self._ended:
+            raise KVGymError(f"the run has ended ({self._where()}); start a new simulation")
+        self._enter(decision)
+        return self._ask(RESUME_DECISION)
+
+    def _ask(self, resume: int) -> bool:
+        self.tracker[0]["used"] = 0
+        status = self._drive(resume, ASK_POLICY | ASK_ROUTER, _FOREVER)
+        while status in (ROUTE, REASSIGN):
+            if self.router is None:
+                raise KVGymError("stepping a cluster needs a router")
+            status = self._drive(self._choose(status), ASK_POLICY | ASK_ROUTER, _FOREVER)
+        return self._settle(status)
+
+    def _raise_for(self, status: int) -> None:
+        if status == BAD_ROUTE:
+            t = self.tracker[0]
+            name = self.router.info.name if self.router is not None else "?"
+            raise InvalidDecisionError(
+                f"router {shown(name)} sends request {int(t['error_request'])} to worker "
+                f"{int(t['error_needed'])}; valid: {self.cluster_view.candidates.start} … "
+                f"{self.cluster_view.candidates.stop - 1}"
+            )
+        if status == BAD_MOVE and self.router is not None:
+            t = self.tracker[0]
+            request, worker = int(t["error_request"]), int(t["error_needed"])
+            raise InvalidDecisionError(self._refused_move(self.router, request, worker))
+        if status == ENDLESS_MOVES and self.router is not None:
+            raise LivelockError(
+                f"router {shown(self.router.info.name)} has moved more requests than there are at one boundary of "
+                f"worker {int(self.tracker[0]['asking'])} ({self._where()}); it must return None or UNKNOWN when "
+                "it is done"
+            )
+        if status == DECIDE:
+            return
+        super()._raise_for(status)

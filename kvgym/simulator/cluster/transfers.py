@@ -1,0 +1,216 @@
+"""Requests on their way between the workers of a cluster: hand-overs after the prefill, transfers, and moves.
+
+A *move* is a router's: of a waiting request to another queue, or of an active one, which leaves the batch and takes
+its KV along. What has KV travels, see :func:`travel`; what has none is in the other queue at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvgym.compiling.kernel import jit
+from kvgym.simulator.apply_decision import detach
+from kvgym.simulator.batch import close_up
+from kvgym.simulator.boundary import Run, advance_clock, belong, expected_tokens, join
+from kvgym.simulator.cluster.agenda import NEVER, NOW, put_down
+from kvgym.simulator.cluster.tables import Cluster, i4_at, run_of
+from kvgym.simulator.queue import queue_remove
+from kvgym.simulator.tables import (
+    ACTIVE,
+    BAD_MOVE,
+    BUSY,
+    ENDLESS_MOVES,
+    OK,
+    READY,
+    ROLE_DECODE,
+    TRANSFERRING,
+    UNKNOWN,
+    WAITING,
+)
+
+
+@jit
+def plan(c: Cluster, k: int) -> None:
+    """Note when worker ``k`` has something to do next: after everything that may change it."""
+    w = c.workers[k]
+    if w.phase != READY:
+        put_down(c.agenda, k, w.until)
+    elif (w.num_active > 0 or w.num_waiting > 0) and w.clock < c.problems[k].horizon:
+        put_down(c.agenda, k, NOW)
+    else:
+        put_down(c.agenda, k, NEVER)
+
+
+@jit
+def depart(w: Any, r: Any) -> None:
+    """Count a request that leaves unfinished off a worker."""
+    w.outstanding_requests -= 1
+    w.outstanding_tokens -= expected_tokens(r)
+
+
+@jit
+def hand_over(run: Run) -> None:
+    """Let requests whose prefill has ended leave a prefill worker, in order of activation."""
+    w, t = run.w, run.tracker
+    gone = stay = 0
+    for k in range(w.num_active):
+        slot = run.active[k]
+        if slot.num_prefill_left > 0:
+            continue
+        i = slot.request_id
+        r = run.requests[i]
+        detach(run.problem, w, r, slot)
+        depart(w, r)
+        r.status = TRANSFERRING
+        r.queue_next = UNKNOWN
+        if t.handoff_head == UNKNOWN:
+            t.handoff_head = i
+        else:
+            run.requests[t.handoff_tail].queue_next = i
+        t.handoff_tail = i
+        close_up(run.active, run.targets, stay, k, gone)
+        stay = k + 1
+        gone += 1
+    close_up(run.active, run.targets, stay, w.num_active, gone)
+    w.num_active -= gone
+
+
+@jit
+def travel(c: Cluster, k: int, i: int) -> None:
+    """Start the transfer of request ``i`` with its KV to worker ``k``."""
+    t, requests, p = c.tracker, c.requests, c.problems[0]
+    r = requests[i]
+    r.status = TRANSFERRING
+    belong(c.workers[k], r)
+    r.ready_time = t.clock + p.transfer_latency + p.transfer_time * r.num_kv_tokens
+    after = t.transfer_tail  # sorted by ready_time; equal times stay in order
+    while after != UNKNOWN and requests[after].ready_time > r.ready_time:
+        after = requests[after].queue_prev
+    before = t.transfer_head if after == UNKNOWN else requests[after].queue_next
+    r.queue_prev, r.queue_next = after, before
+    if after == UNKNOWN:
+        t.transfer_head = i
+    else:
+        requests[after].queue_next = i
+    if before == UNKNOWN:
+        t.transfer_tail = i
+    else:
+        requests[before].queue_prev = i
+
+
+@jit
+def send(c: Cluster, k: int) -> None:
+    """Start the transfer of the first request that waits for a decode worker to worker ``k``."""
+    i = c.tracker.handoff_head
+    c.tracker.handoff_head = c.requests[i].queue_next
+    travel(c, k, i)
+
+
+@jit
+def place(c: Cluster, k: int, i: int, is_new: bool) -> None:
+    """Add request ``i`` to the queue of worker ``k`` now; a worker with no batch running is ready to decide.
+
+    Only one that is new to the stage is progress: moves could go on for ever.
+    """
+    w = c.workers[k]
+    if w.phase != BUSY:
+        w.phase = READY
+        if w.clock < c.tracker.clock:
+            advance_clock(w, c.tracker.clock)
+    progress = w.last_progress
+    join(w, c.requests, i4_at(c.rows[k][4], c.sizes[k][4]), i)
+    if not is_new:
+        w.last_progress = progress
+    plan(c, k)
+
+
+@jit
+def deliver_transfers(c: Cluster) -> None:
+    """Add the requests whose KV has arrived to the queues of their workers."""
+    t, requests = c.tracker, c.requests
+    while t.transfer_head != UNKNOWN and requests[t.transfer_head].ready_time <= t.clock:
+        i = t.transfer_head
+        t.transfer_head = requests[i].queue_next
+        if t.transfer_head == UNKNOWN:
+            t.transfer_tail = UNKNOWN
+        else:
+            requests[t.transfer_head].queue_prev = UNKNOWN
+        k = requests[i].worker
+        place(c, k, i, c.workers[k].role == ROLE_DECODE)
+
+
+@jit
+def withdraw(w: Any, queued: Any, i: int) -> None:
+    """Tell the policy that request ``i`` has left the worker, unless it does not know it yet."""
+    for j in range(w.num_queued):
+        if queued[j] == i:
+            for later in range(j + 1, w.num_queued):
+                queued[later - 1] = queued[later]
+            w.num_queued -= 1
+            return
+    w.num_left += 1
+    queued[queued.shape[0] - w.num_left] = i
+
+
+@jit
+def leave_batch(run: Run, i: int) -> None:
+    """Take an active request out of the active set, with what its slot knows."""
+    w, k = run.w, 0
+    while run.active[k].request_id != i:
+        k += 1
+    detach(run.problem, w, run.requests[i], run.active[k])
+    close_up(run.active, run.targets, k + 1, w.num_active, 1)
+    w.num_active -= 1
+
+
+@jit
+def can_move(c: Cluster, i: int, k: int) -> bool:
+    """Return whether request ``i`` waits, or rests between two batches, on another worker of the role of ``k``."""
+    if not (0 <= i < c.requests.shape[0] and 0 <= k < c.workers.shape[0]):
+        return False
+    r = c.requests[i]
+    if r.status != WAITING and r.status != ACTIVE:
+        return False
+    source = c.workers[r.worker]
+    return bool(
+        r.worker != k and source.role == c.workers[k].role and (r.status == WAITING or source.phase != BUSY)
+    )
+
+
+@jit
+def move(c: Cluster, i: int, k: int) -> int:
+    """Move request ``i`` to worker ``k``; BAD_MOVE if that cannot be, ENDLESS_MOVES if there are too many."""
+    t = c.tracker
+    t.num_asked += 1
+    if not can_move(c, i, k):
+        t.error_request, t.error_needed = i, k
+        return BAD_MOVE
+    if t.num_asked > c.requests.shape[0]:
+        return ENDLESS_MOVES
+    r, source = c.requests[i], c.requests[i].worker
+    w, was_active = c.workers[source], r.status == ACTIVE
+    withdraw(w, i4_at(c.rows[source][4], c.sizes[source][4]), i)
+    if was_active:
+        if w.clock < t.clock:
+            advance_clock(w, t.clock)
+        leave_batch(run_of(c, source), i)
+        w.phase = READY  # even if it had decided to wait with this request
+    else:
+        queue_remove(w, c.requests, i)
+    depart(w, r)
+    plan(c, source)
+    c.workers[k].total_received += 1
+    if r.num_kv_tokens > 0:
+        travel(c, k, i)
+    else:
+        belong(c.workers[k], r)
+        place(c, k, i, False)
+    if c.problems[0].keep_log == 1:
+        made = c.moves[t.num_moves]
+        made.time, made.request_id, made.source, made.target = t.clock, i, source, k
+        made.ready_time, made.num_kv_tokens = t.clock, r.num_kv_tokens
+        if r.status == TRANSFERRING:
+            made.ready_time = r.ready_time
+        made.was_active = 1 if was_active else 0
+    t.num_moves += 1
+    return OK

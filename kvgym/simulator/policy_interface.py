@@ -1,0 +1,197 @@
+"""The contract of compiled policies: what a rule sees, what it decides, and what it remembers.
+
+A rule is a function of three named tuples of tables, whose fields it reads by name; compiled, they come by their
+address (:mod:`kvgym.compiling.references`)::
+
+    @policy_kernel
+    def rule(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None: ...
+
+It is called at every iteration boundary of a worker with the decision to run everything that is active and to
+admit nobody. See :mod:`kvgym.kernels` for what rules are built of, and :mod:`kvgym.simulator.tables` for the
+fields of the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba import types
+from numpy.typing import ArrayLike, NDArray
+
+from kvgym.compiling.checked_build import guarded
+from kvgym.compiling.kernel import Kernel, jit_expand, kernel
+from kvgym.compiling.references import Reference
+from kvgym.simulator.batch_time import BATCH_TIME_SIGNATURE
+from kvgym.simulator.boundary import Run
+from kvgym.simulator.tables import DECISION, LOAD, PROBLEM, REQUEST, SLOT, WORKER
+
+
+class RuleView(NamedTuple):
+    """What a rule sees; n requests in the run, A active ones at most. To be read only, with one exception.
+
+    Attributes:
+        problem: PROBLEM record, the settings of the run (``kv_capacity`` in tokens, ``block_size``,
+            ``prefill_emits`` …).
+        worker: WORKER record (``clock`` in seconds, ``kv_allocated`` at rest, ``num_active``, ``queue_head`` …).
+        requests: REQUEST (n,), by request id; rows of requests that have not arrived are blank, and so are the
+            columns that the policy did not declare to need.
+        active: SLOT (A,), the active set in order of activation; the first ``worker.num_active`` rows count.
+            The exception: ``active[k].planned`` belongs to the decision, the tokens that slot ``k`` processes
+            in the coming iteration, read where ``decision.record.explicit`` is 1; UNKNOWN = all. It is UNKNOWN
+            when the rule is called.
+        queued: int32 (2n,), ids of the requests that joined the queue since the last decision, by arrival or by
+            eviction, in order; the first ``worker.num_queued`` entries count. From its end come those that a router
+            has taken away, see :func:`kvgym.kernels.left_request`.
+        finished: int32 (A,), ids of the requests that finished since the last decision; the first
+            ``worker.num_finished`` entries count.
+        load: LOAD record, empty space to describe a batch in, whose duration ``batch_time`` returns.
+        batch_time: the worker's batch-time kernel, ``(load, batch_params) -> seconds``.
+        batch_params: float64 (k,), its parameters.
+    """
+
+    problem: Any
+    worker: Any
+    requests: Any
+    active: Any
+    queued: Any
+    finished: Any
+    load: Any
+    batch_time: Any
+    batch_params: Any
+
+
+class RuleDecision(NamedTuple):
+    """What a rule decides: evict, then admit, then run. To be written.
+
+    Attributes:
+        record: DECISION record: ``act`` (RUN or WAIT), ``explicit`` (1: token counts are read), ``num_admit``,
+            ``num_evict``, ``num_put_back`` (a count for the metrics), and ``wait_until`` (with WAIT: seconds,
+            inf = the next arrival).
+        admit: int32 (A,), ids of the waiting requests to admit, in order; ``num_admit`` entries count.
+        admit_tokens: int32 (A,), tokens that each of them processes in the coming iteration, read where
+            ``explicit`` is 1; UNKNOWN = all.
+        evict: int32 (A,), slots to evict, in order; ``num_evict`` entries count.
+    """
+
+    record: Any
+    admit: Any
+    admit_tokens: Any
+    evict: Any
+
+
+class RuleMemory(NamedTuple):
+    """What a rule knows beside its view: hyperparameters, and what it keeps between decisions of a run.
+
+    Attributes:
+        params: float64 (k,), hyperparameters; to be read only.
+        state: int64 (k,), whole numbers.
+        reals: float64 (k,), real numbers.
+        profile: int32 (k,), mostly the KV tokens in use at future iterations, :mod:`kvgym.kernels.future_memory`.
+    """
+
+    params: NDArray[np.float64]
+    state: NDArray[np.int64]
+    reals: NDArray[np.float64]
+    profile: NDArray[np.int32]
+
+
+class MemoryRoom(NamedTuple):
+    """The run that the memory of a policy was prepared for: kernels index it by what the run holds, unchecked.
+
+    Attributes:
+        kv_capacity: KV memory of the worker, tokens of whole blocks.
+        max_requests: most requests.
+        block_size: tokens of a block.
+        num_classes: classes whose rates are known.
+        needs: what the policy must observe.
+    """
+
+    kv_capacity: int
+    max_requests: int
+    block_size: int
+    num_classes: int
+    needs: frozenset[str]
+
+
+MEMORY_DTYPES = tuple(map(np.dtype, ("f8", "i8", "f8", "i4")))
+"""Dtypes of the arrays of a memory; each has one dimension and is contiguous."""
+
+
+def rule_memory(
+    params: ArrayLike = (0.0,),
+    *,
+    state: ArrayLike = (0,),
+    reals: ArrayLike = (0.0,),
+    profile: ArrayLike = (0, 0),
+) -> RuleMemory:
+    """Return a memory of the given numbers, each as an array of the dtype that rules expect."""
+    given = (params, state, reals, profile)
+    return RuleMemory(
+        *(guarded(np.ascontiguousarray(a, dtype)) for a, dtype in zip(given, MEMORY_DTYPES, strict=True))
+    )
+
+
+@jit_expand
+def view_of(run: Run, batch_time: Any, batch_params: Any) -> RuleView:
+    """Return what the rule of a worker sees of its tables, and of its batch-time model."""
+    return RuleView(
+        run.problem,
+        run.w,
+        run.requests,
+        run.active,
+        run.queued,
+        run.finished,
+        run.load,
+        batch_time,
+        batch_params,
+    )
+
+
+@jit_expand
+def decision_of(run: Run) -> RuleDecision:
+    """Return where the rule of a worker writes its decision."""
+    return RuleDecision(run.decision, run.admit, run.admit_tokens, run.evict)
+
+
+def table_type(dtype: np.dtype[np.void], dimensions: int = 1) -> Any:
+    """Return the Numba type of a contiguous table of records."""
+    return types.Array(numba.from_dtype(dtype), dimensions, "C")
+
+
+def tuple_type(cls: type[Any], *members: Any) -> Any:
+    """Return the Numba type of a named tuple whose fields have the given types."""
+    untyped: Any = types.NamedTuple
+    return untyped(members, cls)
+
+
+_I4 = types.int32[::1]
+MEMORY = tuple_type(RuleMemory, types.float64[::1], types.int64[::1], types.float64[::1], _I4)
+"""Numba type of :class:`RuleMemory`."""
+
+POLICY_SIGNATURE = types.void(
+    Reference(
+        tuple_type(
+            RuleView,
+            numba.from_dtype(PROBLEM),
+            numba.from_dtype(WORKER),
+            table_type(REQUEST),
+            table_type(SLOT),
+            _I4,
+            _I4,
+            numba.from_dtype(LOAD),
+            types.FunctionType(BATCH_TIME_SIGNATURE),
+            types.float64[::1],
+        )
+    ),
+    Reference(tuple_type(RuleDecision, numba.from_dtype(DECISION), _I4, _I4, _I4)),
+    Reference(MEMORY),
+)
+"""Signature of a compiled policy, ``(view, decision, memory)``."""
+
+
+def policy_kernel(function: Callable[[RuleView, RuleDecision, RuleMemory], None]) -> Kernel:
+    """Make the kernel of a compiled policy of a function ``(view, decision, memory)``."""
+    return kernel(POLICY_SIGNATURE, "scheduler")(function)

@@ -1,0 +1,1 @@
+"""Plumbing: checks, files, registries, specifications, seeds and lazy imports."""

@@ -1,0 +1,105 @@
+"""Hyperparameters of policies and routers: what constructors record, how they are described, and how they are given."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from kvgym.errors import ConfigError, shown
+from kvgym.utils.user_code import calling
+
+T = TypeVar("T")
+
+
+def recording(original: Callable[..., None], kind: str = "policy") -> Callable[..., None]:
+    """Return a constructor that records its arguments and explains wrong ones; ``kind`` is for messages."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def __init__(self: Any, /, *arguments: Any, **hyperparameters: Any) -> None:  # noqa: N807
+        cls = type(self)
+        try:
+            values = dict(list(signature.bind(self, *arguments, **hyperparameters).arguments.items())[1:])
+        except TypeError as error:
+            raise ConfigError(
+                f"{kind} {shown(cls.info.name)}: {error}; valid: {describe_arguments(cls)}"
+            ) from error
+        try:
+            for parameter in signature.parameters.values():
+                if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                    values |= values.pop(parameter.name, {})
+            if not hasattr(self, "_hyperparameters"):
+                self._hyperparameters = values
+            original(self, *arguments, **hyperparameters)
+        except (TypeError, OverflowError) as error:
+            if not values:
+                raise
+            given = ", ".join(f"{k}={v!r}" for k, v in values.items())
+            raise ConfigError(
+                f"{kind} {shown(cls.info.name)}: a value of the wrong type in {given} ({error}); defaults: "
+                f"{describe_arguments(cls)}"
+            ) from error
+
+    return __init__
+
+
+def policy_defaults(cls: type[Any]) -> dict[str, Any]:
+    """Return the hyperparameters of a policy with their defaults."""
+    kinds = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+    return {
+        p.name: p.default for p in parameters if p.kind in kinds and p.default is not inspect.Parameter.empty
+    }
+
+
+def info_of(made: Any, kind: type[T]) -> T:
+    """Return what a policy or router, or a class of them, says of itself.
+
+    Raises:
+        ConfigError: nothing of that kind.
+    """
+    info = getattr(made, "info", None)
+    if not isinstance(info, kind):
+        name = getattr(made, "__qualname__", type(made).__qualname__)
+        raise ConfigError(f"{name}.info = {shown(info)}; expected a {kind.__name__}")
+    return info
+
+
+def given_hyperparameters(made: Any) -> dict[str, Any]:
+    """Return the hyperparameters that a policy or router was made with.
+
+    Raises:
+        UserCodeError: one that is no part of kvgym raised an exception.
+        ConfigError: they are no mapping of texts.
+    """
+    with calling(made, "policy or router", "hyperparameters"):
+        given = made.hyperparameters()
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise ConfigError(
+            f"hyperparameters() of {type(made).__name__} returned {shown(given)}; expected a dict"
+        )
+    return dict(given)
+
+
+def all_hyperparameters(made: Any) -> dict[str, Any]:
+    """Return the hyperparameters of a policy or router, defaults included; errors as of the given ones."""
+    return {**policy_defaults(type(made)), **given_hyperparameters(made)}
+
+
+def describe_arguments(cls: type[Any]) -> str:
+    """Return the hyperparameters of a policy with their defaults, for messages."""
+    return ", ".join(f"{k}={v!r}" for k, v in policy_defaults(cls).items()) or "none"
+
+
+def construct(cls: Callable[..., T], hyperparameters: Mapping[str, Any], what: str) -> T:
+    """Make an object of a class that may have no constructor of its own.
+
+    Raises:
+        ConfigError: an unknown hyperparameter or a value out of range.
+    """
+    if hyperparameters and getattr(cls, "__init__", None) is object.__init__:
+        raise ConfigError(f"{what} has no hyperparameters; got {', '.join(hyperparameters)}")
+    with calling(cls, what.partition(" ")[0], "its constructor"):
+        return cls(**hyperparameters)

@@ -1,0 +1,175 @@
+"""String-keyed registries with one-line descriptions; duplicates and unknown names are errors."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from kvgym.errors import ConfigError, UnknownNameError, shown
+from kvgym.utils.checks import check_name
+from kvgym.utils.user_code import calling
+
+T = TypeVar("T")
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two objects are one, or the same class defined again, as when a notebook cell is run twice."""
+    names = [(getattr(x, "__module__", None), getattr(x, "__qualname__", None)) for x in (one, other)]
+    return one is other or (isinstance(one, type) and isinstance(other, type) and names[0] == names[1])
+
+
+class Registry(Generic[T]):
+    """Maps names to objects, in the order of registration.
+
+    Args:
+        kind: what the registry holds, used in messages (``"policy"``).
+        load: called once before the first look-up, to import the modules that register.
+        sources: what else is understood where a name of the registry is asked for; its names are valid, too.
+    """
+
+    def __init__(
+        self, kind: str, load: Callable[[], None] | None = None, sources: Sources[Any] | None = None
+    ) -> None:
+        self.kind = kind
+        self._sources = sources
+        self._items: dict[str, T] = {}
+        self._load = load
+
+    def add(self, name: str, item: T) -> T:
+        """Register ``item`` under ``name``.
+
+        Raises:
+            ConfigError: the name is taken by another object, or no text.
+        """
+        check_name(name, self.kind)
+        if name in self._items and not _same(self._items[name], item):
+            raise ConfigError(
+                f"{self.kind} {shown(name)} is already registered as {shown(self._items[name])}"
+            )
+        self._items[name] = item
+        return item
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Return a decorator that registers under ``name``."""
+        return lambda item: self.add(name, item)
+
+    def _ensure_loaded(self) -> None:
+        if self._load is not None:
+            load, self._load = self._load, None  # cleared first: loading registers, and looks up
+            try:
+                load()
+            except BaseException:
+                self._load = load
+                raise
+
+    def __getitem__(self, name: str) -> T:
+        """Return the object called ``name``.
+
+        Raises:
+            UnknownNameError: with suggestions and all valid names.
+        """
+        self._ensure_loaded()
+        if name not in self:
+            others = () if self._sources is None else self._sources.names()
+            raise UnknownNameError(self.kind, name, {*self._items, *others})
+        return self._items[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether ``name`` is registered."""
+        self._ensure_loaded()
+        return isinstance(name, str) and name in self._items
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names in registration order."""
+        self._ensure_loaded()
+        return iter(list(self._items))
+
+    def __len__(self) -> int:
+        """Return the number of names."""
+        self._ensure_loaded()
+        return len(self._items)
+
+
+class Sources(Generic[T]):
+    """What makes objects of texts that are no registered names, such as files.
+
+    Args:
+        modules: imported before the first look-up, where they register sources; by name, because they may stand
+            above the module that looks up.
+    """
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self._modules = list(modules)
+        self._sources: list[Callable[[str], T | None]] = []
+        self._names: list[Callable[[], Iterable[str]]] = []
+
+    def add(
+        self, source: Callable[[str], T | None], names: Callable[[], Iterable[str]] | None = None
+    ) -> Callable[[str], T | None]:
+        """Register a source.
+
+        Args:
+            source: makes the object that a text names, or returns None where the text is not for it.
+            names: the names that it knows, for messages; None = it has none.
+
+        Raises:
+            ConfigError: one of them cannot be called.
+        """
+        for what, given in (("source", source), ("names", names)):
+            if not callable(given) and not (given is None and what == "names"):
+                raise ConfigError(f"{what} = {shown(given)}; expected a function")
+        self._sources.append(source)
+        if names is not None:
+            self._names.append(names)
+        return source
+
+    def _ensure_loaded(self) -> None:
+        while self._modules:
+            importlib.import_module(self._modules[0])
+            self._modules.pop(0)
+
+    def names(self) -> list[str]:
+        """Return the names that the sources know; files they may know besides."""
+        self._ensure_loaded()
+        found: list[str] = []
+        for names in self._names:
+            with calling(names, "source", "it"):
+                found += names()
+        return found
+
+    def find(self, text: str) -> T | None:
+        """Return what the first source that knows the text makes of it, None where none does."""
+        self._ensure_loaded()
+        for source in self._sources:
+            with calling(source, "source", "it"):
+                made = source(text)
+            if made is not None:
+                return made
+        return None
+
+
+def load_plugins(group: str, what: str) -> None:
+    """Import the modules that installed distributions name in a group of entry points, so that they register.
+
+    With ``KVGYM_PLUGINS=0`` in the environment nothing is: only what comes with kvgym is known then. One that cannot
+    be imported is a warning.
+
+    Args:
+        group: of entry points, such as ``"kvgym.policies"``.
+        what: what they register, for messages.
+    """
+    if os.environ.get("KVGYM_PLUGINS") == "0":
+        return
+    from importlib.metadata import entry_points  # takes a while to load
+
+    for entry in entry_points(group=group):
+        try:
+            entry.load()
+        except (Exception, SystemExit) as error:
+            origin = entry.dist.name if entry.dist is not None else "?"
+            warnings.warn(
+                f"{what} of {origin} ({entry.value}) cannot be loaded: {shown(error, 200)}", stacklevel=2
+            )

@@ -1,0 +1,32 @@
+"""One seed, spawned into named streams, so that changing one source of randomness never moves another."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvgym.errors import ConfigError, shown
+from kvgym.utils.checks import check_seed
+
+STREAMS = ("arrivals", "lengths", "predictions", "classes", "policy", "routing", "noise", "load")
+"""The named streams. The position of a name is its spawn key: append, never reorder."""
+
+
+def stream_seed(seed: int, name: str, *part: int) -> np.random.SeedSequence:
+    """Return the seed sequence of stream ``name`` under ``seed``.
+
+    Args:
+        seed: non-negative integer, the seed of the whole run.
+        name: one of :data:`STREAMS`.
+        *part: position of a part of the stream that no other part moves; without it, the stream itself.
+
+    Raises:
+        ConfigError: unknown stream name, or a seed that is none.
+    """
+    if name not in STREAMS:
+        raise ConfigError(f"unknown random stream {shown(name)}; valid: {', '.join(STREAMS)}")
+    return np.random.SeedSequence(check_seed(seed), spawn_key=(STREAMS.index(name), *part))
+
+
+def stream(seed: int, name: str) -> np.random.Generator:
+    """Return the generator of stream ``name`` under ``seed``; equal arguments give equal bits."""
+    return np.random.Generator(np.random.PCG64(stream_seed(seed, name)))

@@ -1,0 +1,94 @@
+"""What is compiled beforehand: all that ships, and only from sources that name the folder of the machine code."""
+
+from pathlib import Path
+
+import pytest
+
+from kvgym.batch_time import BATCH_TIMES
+from kvgym.cli.warming import all_kernels, compile_all, warm_up
+from kvgym.compiling import kernel as compiled
+from kvgym.compiling.cache import compiled_sources
+from kvgym.compiling.kernel import Kernel, kernels
+from kvgym.envs.demonstrations.loop import demonstrate_episode
+from kvgym.envs.registration import ACTIONS
+from kvgym.envs.routing.features import look
+from kvgym.envs.scheduling.stepping import step_envs
+from kvgym.errors import ConfigError
+from kvgym.policy import POLICIES, CompiledPolicy
+from kvgym.routing import ROUTERS
+from kvgym.simulator.batch_time import BatchTimeModel
+from kvgym.simulator.cluster.loop import run_cluster
+from kvgym.simulator.loop import run_loop, step_worker
+
+
+@pytest.fixture(scope="module")
+def known():
+    return [kernel for kernel in all_kernels() if kernel.function.__module__.startswith("kvgym.")]
+
+
+def test_everything_that_is_registered_is_compiled(known):
+    holders = [POLICIES[name] for name in POLICIES if issubclass(POLICIES[name], CompiledPolicy)]
+    holders += [ROUTERS[name] for name in ROUTERS]
+    holders += [x for name in BATCH_TIMES for x in models(BATCH_TIMES[name])]
+    holders += [ACTIONS[name].make() for name in ACTIONS if ACTIONS[name].id.startswith("kvgym/")]
+    assert len(holders) > 40
+    found = {
+        x
+        for h in holders
+        for x in (getattr(h, n, None) for n in dir(h) if n[0] != "_")
+        if isinstance(x, Kernel)
+        and x.function.__module__.startswith("kvgym.")  # other tests have some of their own
+    }
+    found |= {run_loop, step_worker, run_cluster, step_envs, look, demonstrate_episode}
+    assert len(found) > 50
+    assert found <= set(known)
+
+
+def models(constructor):
+    """Return the class of batch times that a constructor is, or all there are where it is a function."""
+    return [constructor] if isinstance(constructor, type) else BatchTimeModel.__subclasses__()
+
+
+def test_all_that_is_compiled_comes_from_sources_that_name_the_folder(known):
+    """An edit elsewhere would run the machine code from before it."""
+    sources = {path.resolve() for path in compiled_sources()}
+    reached = {function for kernel in known for function in compiled._all_reached(kernel.function)}
+    assert len(reached) > 300
+    assert {Path(function.__code__.co_filename).resolve() for function in reached} <= sources
+
+
+def test_kernels_made_inside_functions_are_not_listed():
+    made = compiled.kernel("float64(float64)")(lambda x: x)
+    assert made not in kernels()
+
+
+def small():
+    """Return the two smallest kernels, as a process finds them that has not used them."""
+    found = sorted(kernels(), key=lambda k: len(k.function.__code__.co_code))
+    mine = [k for k in found if k.function.__module__.startswith("kvgym.batch_time")][:2]
+    return [Kernel(k.function, k.signature, "batch times") for k in mine]
+
+
+@pytest.fixture
+def empty_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr(compiled, "cache_dir", lambda: tmp_path)
+    return tmp_path
+
+
+def test_what_is_there_is_not_compiled_again(empty_cache, monkeypatch, capsys):
+    wanted = small()
+    assert not any(kernel.kept for kernel in wanted)
+    costs = dict(compile_all(wanted, jobs=1))
+    assert list(costs) == [kernel.title for kernel in wanted]
+    assert all(seconds > 0 for seconds in costs.values())
+    assert capsys.readouterr().err == ""  # the caller shows what is done
+    again = small()
+    assert all(kernel.kept for kernel in again)
+    monkeypatch.setattr("kvgym.cli.warming.all_kernels", lambda: again)
+    assert warm_up(jobs=1) == {}
+
+
+def test_switched_off_it_says_so(monkeypatch):
+    monkeypatch.setattr("kvgym.cli.warming.jit_disabled", lambda: True)
+    with pytest.raises(ConfigError, match="unset"):
+        warm_up()

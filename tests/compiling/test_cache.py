@@ -1,0 +1,252 @@
+"""Machine code is compiled by one process while the others wait, and the folder it lies in."""
+
+import os
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import filelock
+import numba
+import pytest
+
+from kvgym.batch_time import UnitBatchTime
+from kvgym.compiling import cache as code_cache
+from kvgym.compiling.cache import Locator, compiled_once, silence
+
+PROCESSES = 3
+
+TOGETHER = f"""
+import pathlib, sys, time
+from kvgym.batch_time import UnitBatchTime
+
+here = pathlib.Path(sys.argv[1])
+(here / sys.argv[2]).touch()
+while len(list(here.iterdir())) < {PROCESSES}:
+    time.sleep(0.005)
+stats = UnitBatchTime.kernel.compiled.stats
+print(sum(stats.cache_misses.values()), sum(stats.cache_hits.values()))
+"""
+
+
+def test_of_many_processes_one_compiles(tmp_path, monkeypatch):
+    monkeypatch.setenv("KVGYM_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "here").mkdir()
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", TOGETHER, str(tmp_path / "here"), str(i)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(PROCESSES)
+    ]
+    found = sorted(process.communicate()[0].split() for process in running)
+    assert found == [["0", "1"]] * (PROCESSES - 1) + [["1", "0"]]
+
+
+@pytest.fixture
+def once(tmp_path, monkeypatch, capsys):
+    """Return a function that compiles nothing, under a marker, and returns whether it is there, and the notices."""
+    monkeypatch.setattr(code_cache, "_told", set())
+
+    def compile_(name="a", seconds=9.4):
+        with compiled_once(tmp_path / f"{name}.compiled", f"scheduler {name}", lambda: seconds):
+            pass
+        return (tmp_path / f"{name}.compiled").exists(), capsys.readouterr().err
+
+    return compile_
+
+
+def test_notices_say_what_is_compiled_and_for_how_long(once):
+    kept, told = once("a")
+    assert kept
+    assert told == (
+        "kvgym: compiling scheduler a for this machine, about 9 s, once "
+        "(kvgym warm-up compiles everything beforehand) ...\n"
+    )
+    assert once("a") == (True, "")  # it is there
+    assert once("b")[1] == "kvgym: compiling scheduler b for this machine, about 9 s, once ...\n"
+    assert once("short", seconds=0.3) == (True, "")
+    with silence():
+        assert once("silent") == (True, "")
+    assert "compiling scheduler loud" in once("loud")[1]
+
+
+def test_an_error_leaves_nothing_behind_that_others_wait_for(tmp_path, once):
+    with pytest.raises(ValueError, match="typed"), compiled_once(tmp_path / "a.compiled", "a", lambda: 0):
+        raise ValueError("cannot be typed")
+    kept, told = once("a")
+    assert kept
+    assert told.startswith("kvgym: compiling scheduler a")
+
+
+def test_who_is_waited_for_too_long_is_not_waited_for_longer(tmp_path, once, monkeypatch):
+    monkeypatch.setattr(code_cache, "PATIENCE", 0.1)
+    with filelock.FileLock(tmp_path / "a.lock"):
+        kept, told = once("a")
+    assert kept
+    assert told.splitlines()[0] == "kvgym: waiting for another process to compile scheduler a ..."
+    assert "compiling scheduler a" in told.splitlines()[1]
+
+
+def test_a_lock_of_a_process_that_was_killed_is_free(tmp_path, once):
+    code = "import filelock, sys, time; filelock.FileLock(sys.argv[1]).acquire(); print('held'); sys.stdout.flush();"
+    path = str(tmp_path / "a.lock")
+    with subprocess.Popen(
+        [sys.executable, "-c", code + "time.sleep(60)", path], stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        holder.kill()
+    kept, told = once("a")
+    assert kept
+    assert "waiting" not in told
+
+
+@pytest.mark.parametrize("error", [NotImplementedError("flock"), OSError(95, "Operation not supported")])
+def test_where_files_cannot_be_locked_processes_do_without(once, monkeypatch, error):
+    def fail(self, **options):
+        raise error
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", fail)
+    assert once("a")[0]
+
+
+def test_other_processors_have_another_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("KVGYM_CACHE_DIR", str(tmp_path))
+    here = code_cache.cache_dir.__wrapped__()
+    assert here == code_cache.cache_dir.__wrapped__()
+    monkeypatch.setattr(code_cache._config, "CPU_NAME", "generic")
+    assert code_cache.cache_dir.__wrapped__() != here
+
+
+def test_copies_of_the_same_sources_share_their_code():
+    """Where a checkout lies, or when it was made, is nothing that code depends on; of others it may be."""
+    function = UnitBatchTime.kernel.function
+    path = UnitBatchTime.kernel.compiled.stats.cache_path
+    assert path == str(code_cache.cache_dir() / f"{function.__module__}.{function.__qualname__}")
+    here, there = (Locator.from_function(function, file) for file in (__file__, "/another/copy.py"))
+    assert here.get_cache_path() == there.get_cache_path() == path
+    assert here.get_source_stamp() == there.get_source_stamp()
+    assert Locator.from_function(test_copies_of_the_same_sources_share_their_code, __file__) is None
+
+
+USES = """
+from pathlib import Path
+from kvgym.batch_time import UnitBatchTime
+from mine import kernel
+
+for found in (UnitBatchTime.kernel.compiled, kernel.compiled):
+    print(sum(found.stats.cache_misses.values()), found.stats.cache_path)
+print(kernel(20))
+"""
+
+MINE = """
+from kvgym.compiling.kernel import kernel
+
+@kernel("int64(int64)")
+def kernel(x):
+    return x + 1
+"""
+
+DAMAGE = {
+    "empty": lambda content: b"",
+    "cut short": lambda content: content[: len(content) // 2],
+    "random": lambda content: bytes(random.Random(0).randrange(256) for _ in content),
+    "one bit": lambda content: content[:-40] + bytes([content[-40] ^ 1]) + content[-39:],
+    "another object": lambda content: pickle.dumps(numba.__version__) + pickle.dumps(5),
+    "missing": lambda content: None,
+}
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory):
+    """Return a function that uses two kernels in a process of its own, and a folder where both are compiled."""
+    place = tmp_path_factory.mktemp("used")
+    (place / "mine.py").write_text(MINE)
+    (place / "uses.py").write_text(USES)
+
+    def use(cache):
+        env = {**os.environ, "KVGYM_CACHE_DIR": str(cache)}
+        done = subprocess.run([sys.executable, place / "uses.py"], capture_output=True, text=True, env=env)
+        assert done.returncode == 0, done.stderr
+        *kernels, value = done.stdout.splitlines()
+        assert value == "21"
+        misses, folders = zip(*(line.split(maxsplit=1) for line in kernels), strict=True)
+        return list(map(int, misses)), [Path(folder) for folder in folders]
+
+    assert use(place / "cache")[0] == [1, 1]
+    return use, place / "cache"
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc", "compiled"])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_machine_code_is_compiled_again(used, tmp_path, damage, ending):
+    use, cache = used
+    shutil.copytree(cache, tmp_path / "cache")
+    files = list((tmp_path / "cache").rglob(f"*.{ending}"))
+    assert len(files) == 2
+    for path in files:
+        content = DAMAGE[damage](path.read_bytes())
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+    assert use(tmp_path / "cache")[0] == [1, 1]
+    assert use(tmp_path / "cache")[0] == [0, 0]
+
+
+HELPER = """
+from numba import njit
+from kvgym.compiling.kernel import kernel
+
+@njit(cache=True)
+def helper(x):
+    return x + 1
+
+@kernel("int64(int64)")
+def kernel(x):
+    return helper(x) + 20
+"""
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut short", "random", "another object"])
+def test_damaged_code_of_helpers_with_a_cache_of_their_own_is_compiled_again(tmp_path, damage):
+    (tmp_path / "mine.py").write_text(HELPER)
+    run = [sys.executable, "-B", "-c", "from mine import kernel, helper; print(kernel(1), helper(1))"]
+    assert subprocess.run(run, cwd=tmp_path, capture_output=True, text=True).stdout == "22 2\n"
+    cache = tmp_path / "__pycache__"
+    files = list(cache.glob("mine.helper*.nb[ic]"))
+    assert len(files) == 2
+    for path in files:
+        path.write_bytes(DAMAGE[damage](path.read_bytes()))
+    (cache / "mine.helper2-6.py311.nbi").touch()
+    stamp = (tmp_path / "mine.py").stat()
+    (tmp_path / "mine.py").write_text(HELPER.replace("+ 20", "+ 30"))
+    os.utime(
+        tmp_path / "mine.py", ns=(stamp.st_atime_ns, stamp.st_mtime_ns)
+    )  # so that Numba reads what it has kept
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("32 2\n", 0), done.stderr
+    assert (cache / "mine.helper2-6.py311.nbi").exists()
+
+
+def test_code_that_is_compiled_again_gets_its_checksum(used, tmp_path):
+    """A file that was only saved is another one for Numba."""
+    use, cache = used
+    shutil.copytree(cache, tmp_path / "cache")
+    mine = cache.parent / "mine.py"
+    mine.write_text(MINE + "\n")
+    os.utime(mine, (1, 1))
+    assert [use(tmp_path / "cache")[0] for _ in range(2)] == [[0, 1], [0, 0]]
+
+
+def test_only_folders_of_machine_code_are_removed_when_they_are_old(tmp_path, monkeypatch):
+    monkeypatch.setenv("KVGYM_CACHE_DIR", str(tmp_path))
+    for name in ("code-review", "code-0123456789abcdef0123", "code-0123456789abcdef0123-mine"):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (1, 1))
+    here = code_cache.cache_dir.__wrapped__()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "code-review", "code-0123456789abcdef0123-mine", here.name
+    }  # fmt: skip

@@ -1,0 +1,227 @@
+"""The private APIs of Numba behave as the compiled core assumes, and kvgym refuses to import where they do not.
+
+Run this file first where a version of Numba comes out, see :mod:`kvgym.compiling.numba_internals`.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+from numba import types
+from numba.core import caching, cpu
+from numba.experimental import function_type
+from numba.np import arrayobj
+
+from kvgym.batch_time import UnitBatchTime
+from kvgym.compiling import numba_internals
+from kvgym.compiling.cache import cache_dir
+from kvgym.compiling.checked_build import CHECKED
+from kvgym.compiling.kernel import jit, uncompiled
+from kvgym.compiling.pointers import function_at, function_handle, view_at
+from kvgym.errors import UserCodeError
+from kvgym.simulator.tables import LOAD
+
+SIGNATURE = types.float64(types.float64[::1], types.int64)
+table_at, numbers_at, rows_at = view_at(LOAD), view_at("f8"), view_at("f8", 2)
+call_at = function_at(SIGNATURE)
+
+
+def test_the_parts_are_as_known():
+    assert numba_internals.incompatibility() is None
+
+
+@pytest.mark.parametrize("version", ["0.60.0", "0.69.0dev1", "1.0.0", "unknown"])
+def test_another_version_is_refused(version, monkeypatch):
+    monkeypatch.setattr(numba, "__version__", version)
+    assert numba_internals.incompatibility() == f"its version is {version}"
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "told"),
+    [
+        (arrayobj, "fix_integer_index", "numba.np.arrayobj has no fix_integer_index"),
+        (arrayobj, "populate_array", "numba.np.arrayobj has no populate_array"),
+        (cpu.CPUTargetOptions, "_nrt", None),
+        (function_type, "_get_jit_address", "numba.experimental.function_type has no _get_jit_address"),
+        (caching, "CompileResultCacheImpl", "None has no _locator_classes"),
+    ],
+)
+def test_parts_that_are_missing_are_refused(place, name, told, monkeypatch):
+    owner = next(cls for cls in getattr(place, "__mro__", [place]) if name in vars(cls))
+    monkeypatch.delattr(owner, name)
+    assert numba_internals.incompatibility() == (told or "CPUTargetOptions has no _nrt")
+
+
+@pytest.mark.parametrize(("kind", "word"), [(types.FunctionType, "functions"), (types.Array, "arrays")])
+def test_another_layout_is_refused(kind, word, monkeypatch):
+    from numba.core.datamodel import default_manager
+
+    own = type(default_manager).lookup
+
+    def lookup(self, given):
+        model = own(self, given)
+        if isinstance(given, kind):
+            return type("Model", (), {"_fields": ("data", "size")})
+        return model
+
+    monkeypatch.setattr(type(default_manager), "lookup", lookup)
+    assert numba_internals.incompatibility() == f"{word} consist of data, size"
+
+
+@jit
+def total(numbers):
+    found = 0.0
+    for k in range(numbers.shape[0]):
+        found += numbers[k]
+    return found
+
+
+def test_compiled_code_counts_no_references():
+    def compiled_with(**options):
+        @numba.njit(types.float64(types.float64[::1]), **options)
+        def first(numbers):
+            part = numbers[1:]
+            return part[0]
+
+        return "".join(first.inspect_llvm().values())
+
+    assert "NRT_incref" not in compiled_with(**numba_internals.NO_REFCOUNT)
+    assert "NRT_" in compiled_with()  # or the line above would prove nothing
+
+
+def behind_the_first(module):
+    """Return a function, as if of this module, that reads and writes an array whose first number is not its own."""
+
+    def function(numbers, k):
+        part = numbers[1:]
+        part[k] += 1.0
+        return part[k]
+
+    function.__module__ = module
+    return jit(function)
+
+
+@pytest.mark.parametrize("module", ["kvgym.simulator.engine", "kvgym.baselines.mc_sf", "kvgym"])
+def test_own_code_takes_indices_as_they_are(module):
+    """A fifth of the time goes into counting from the end elsewhere; the checked build reports what is outside."""
+    function, numbers = behind_the_first(module), np.arange(4.0)
+    if CHECKED:
+        with pytest.raises(IndexError):
+            function(numbers, -1)
+    else:
+        assert function(numbers, -1) == 1.0  # the one before the part
+        assert numbers.tolist() == [1, 1, 2, 3]
+    assert function(numbers, 2) == 4.0
+
+
+@pytest.mark.parametrize("module", ["kvgym_policies", "kvgymnasium.policies", "my.kvgym", __name__])
+def test_in_code_of_others_indices_count_from_the_end(module):
+    function, numbers = behind_the_first(module), np.arange(4.0)
+    assert function(numbers, -1) == 4.0
+    assert function(numbers, -3) == 2.0
+    assert numbers.tolist() == [0, 2, 2, 4]
+
+
+def read(addresses, n):
+    """Sum one number of each table that is opened by address, and write to it."""
+    record, numbers = table_at(addresses[0], 1)[0], numbers_at(addresses[1], n)
+    rows = rows_at(addresses[2], 2, n)
+    record.num_decodes += 1
+    numbers[n - 1] = 5.0
+    rows[1, 0] = rows[0, n - 1] + rows.shape[1]
+    return record.decode_context + total(numbers)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_arrays_are_opened_by_address(compiled):
+    record, numbers, rows = np.zeros(1, LOAD), np.arange(4.0), np.arange(8.0).reshape(2, 4)
+    record["decode_context"] = 100
+    addresses = np.array([table.ctypes.data for table in (record, numbers, rows)], np.int64)
+    function = jit(read)
+    entry = function if compiled else uncompiled(function)
+    assert entry(addresses, 4) == 100 + 0 + 1 + 2 + 5
+    assert record["num_decodes"].tolist() == [1]
+    assert numbers.tolist() == [0, 1, 2, 5]
+    assert rows[1].tolist() == [3 + 4, 5, 6, 7]
+
+
+@numba.njit(SIGNATURE, **numba_internals.NO_REFCOUNT)
+def pick(numbers, k):
+    if k < 0:
+        raise ValueError("negative")
+    return numbers[k]
+
+
+def call(handle, numbers, k):
+    function = call_at(handle[0], handle[1])
+    return function(numbers, k) + 1
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_functions_are_called_by_address_and_may_raise(compiled):
+    function = jit(call)
+    entry = function if compiled else uncompiled(function)
+    handle = np.array(function_handle(pick if compiled else pick.py_func, SIGNATURE, compiled=compiled))
+    assert entry(handle, np.arange(3.0), 2) == 3.0
+    with pytest.raises(ValueError if compiled else UserCodeError, match="negative"):
+        entry(handle, np.arange(3.0), -1)
+
+
+def test_code_is_kept_in_the_folder_that_is_named_by_the_sources():
+    compiled = UnitBatchTime.kernel.compiled
+    folder = Path(compiled._cache.cache_path)
+    assert folder.parent == cache_dir()
+    assert list(folder.glob("*.nbi"))
+
+
+UNKNOWN_VERSION = """
+import numba
+
+numba.__version__ = "0.69.0"
+%s
+"""
+
+REFUSED = (
+    "kvgym does not run with the installed Numba (its version is 0.69.0); install one that it does: "
+    "pip install 'numba>=0.61,<0.69'"
+)
+
+
+def in_a_process_with_another_version(code):
+    return subprocess.run(
+        [sys.executable, "-c", UNKNOWN_VERSION % code], capture_output=True, text=True, timeout=600
+    )
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "kvgym import simulate",
+        "kvgym import System",
+        "kvgym.kernels import jit",
+        "kvgym.envs import ServingEnv",
+    ],
+)
+def test_with_another_version_the_import_fails_with_one_line(what):
+    done = in_a_process_with_another_version(f"from {what}")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"kvgym.errors.NumbaVersionError: {REFUSED}"
+
+
+def test_with_another_version_commands_end_with_one_line():
+    done = in_a_process_with_another_version(
+        "import sys; sys.argv = ['kvgym', 'run', 'fcfs', '-n', '5']; from kvgym.cli.app import main; main()"
+    )
+    assert (done.returncode, done.stderr) == (2, f"error: {REFUSED}\n")
+
+
+def test_what_is_declared_is_what_is_known():
+    """pyproject.toml admits the versions that the private parts are known of, and no others."""
+    tomllib = pytest.importorskip("tomllib")
+    root = Path(__file__).resolve().parents[2]
+    declared = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]
+    (low, high), (_, last) = numba_internals.FIRST, numba_internals.LAST
+    assert f"numba>={low}.{high},<{low}.{last + 1}" in declared

@@ -1,0 +1,149 @@
+"""Short specs, registries, seeds: what names are made of."""
+
+import pickle
+import sys
+
+import pytest
+
+from kvgym.errors import ConfigError, UnknownNameError
+from kvgym.policy import Policy, PolicyInfo, fraction_of, make_policy
+from kvgym.routing import make_router
+from kvgym.utils.registry import Registry, Sources, load_plugins
+from kvgym.utils.seeding import STREAMS, stream
+from kvgym.utils.specs import parse_spec, split_specs
+
+
+def test_parse_spec():
+    assert parse_spec("alpha_beta:alpha=0.2, beta=1,x=true,y=none,z=text", "policy") == (
+        "alpha_beta",
+        {"alpha": 0.2, "beta": 1, "x": True, "y": None, "z": "text"},
+    )
+    assert parse_spec("fcfs", "policy") == ("fcfs", {})
+    for bad in ("p:alpha", "p:=3", ":a=1", ""):
+        with pytest.raises(ConfigError, match="key=value"):
+            parse_spec(bad, "policy")
+    with pytest.raises(ConfigError, match=r"'Mine' is not key=value.*the name that it is registered under"):
+        parse_spec("my_rules:Mine", "policy")  # as check-policy takes it
+
+
+def test_split_specs_keeps_hyperparameters_together():
+    text = "mc_sf, alpha_beta:alpha=0.2,beta=0.1,fcfs"
+    assert split_specs(text) == ["mc_sf", "alpha_beta:alpha=0.2,beta=0.1", "fcfs"]
+
+
+def test_registry_refuses_duplicates_and_suggests():
+    registry: Registry[int] = Registry("thing")
+    registry.add("first", 1)
+    registry.add("first", 1)
+    with pytest.raises(ConfigError, match="already registered"):
+        registry.add("first", 2)
+    with pytest.raises(UnknownNameError, match=r"Did you mean 'first'") as caught:
+        registry["frist"]
+    assert "Valid names: first" in str(caught.value)
+
+
+def test_streams_are_independent_and_reproducible():
+    draws = {name: stream(7, name).random(4).tolist() for name in STREAMS}
+    assert draws == {name: stream(7, name).random(4).tolist() for name in STREAMS}
+    assert len({tuple(d) for d in draws.values()}) == len(STREAMS)
+    assert stream(8, "arrivals").random() != stream(7, "arrivals").random()
+    with pytest.raises(ValueError, match="unknown random stream"):
+        stream(0, "weather")
+
+
+def test_fraction_of_is_exact():
+    assert fraction_of(10, 0.1) == 9  # (1 - 0.1) * 10 in floating point is 9.0, but 0.7 * 10 is not 7
+    assert [fraction_of(1000, a) for a in (0.3, 0.2, 0.21, 0.999)] == [700, 800, 790, 1]
+    assert all(fraction_of(100, k / 100) == 100 - k for k in range(100))
+
+
+def test_make_policy():
+    policy = make_policy("alpha_beta:alpha=0.25", beta=0.5)
+    assert policy.hyperparameters() == {"alpha": 0.25, "beta": 0.5}
+    assert repr(policy) == "alpha_beta(alpha=0.25, beta=0.5)"
+    assert make_policy(policy) is policy
+    with pytest.raises(ConfigError, match=r"valid: alpha=0\.2, beta=0\.1"):
+        make_policy("alpha_beta:gamma=1")
+    with pytest.raises(ConfigError, match=r"alpha = 1\.5; expected a fraction in \(0, 1\)"):
+        make_policy("alpha_greedy:alpha=1.5")
+    with pytest.raises(ConfigError, match="not one of"):
+        PolicyInfo(name="x", summary="", needs=frozenset({"crystal_ball"}))
+
+
+def test_a_policy_is_abstract():
+    with pytest.raises(TypeError):
+        Policy()
+
+
+def test_sources_are_asked_in_order() -> None:
+    sources: Sources[str] = Sources([])
+    assert sources.find("a") is None
+    asked: list[str] = []
+
+    @sources.add
+    def first(text: str) -> str | None:
+        asked.append(text)
+        return "from the first" if text == "one" else None
+
+    sources.add(lambda text: "from the second")
+    assert sources.find("one") == "from the first"
+    assert sources.find("two") == "from the second"
+    assert asked == ["one", "two"]
+
+
+def test_modules_of_sources_are_imported_when_needed(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "late_source.py").write_text(
+        "import builtins\nbuiltins.late_sources.add(lambda text: text.upper())\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    sources: Sources[str] = Sources(["late_source"])
+    monkeypatch.setattr("builtins.late_sources", sources, raising=False)
+    assert sources.find("a") == "A"
+    missing: Sources[str] = Sources(["no_such_module_of_sources"])
+    for _ in range(2):  # an import that fails is tried again, not forgotten
+        with pytest.raises(ModuleNotFoundError):
+            missing.find("a")
+
+
+def test_plugins_of_other_distributions(tmp_path, monkeypatch):
+    """What a distribution names in the group is imported; what cannot be is told of, and the rest goes on."""
+    monkeypatch.setenv("KVGYM_PLUGINS", "1")
+    folder = tmp_path / "acme-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[kvgym.things]\nbad = acme_absent\ngood = acme_things\n")
+    (tmp_path / "acme_things.py").write_text("loaded = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.warns(UserWarning, match=r"things of acme \(acme_absent\) cannot be loaded: ModuleNotFound"):
+        load_plugins("kvgym.things", "things")
+    assert sys.modules.pop("acme_things").loaded
+
+
+def test_names_of_sources_are_valid_names():
+    sources: Sources[str] = Sources([])
+    registry: Registry[str] = Registry("thing", sources=sources)
+    registry.add("first", "a")
+    sources.add(lambda text: None)
+    sources.add(lambda text: "b" if text == "second" else None, lambda: ["second"])
+    assert sources.names() == ["second"]
+    with pytest.raises(UnknownNameError, match=r"Did you mean 'second'\? Valid names: first, second\.$"):
+        registry["secnd"]
+    assert "second" not in registry
+
+
+def test_what_is_no_name_is_not_counted_among_them():
+    error = UnknownNameError("thing", "x", ["b", "a"], "a YAML file")
+    assert str(error) == "unknown thing 'x'. Valid names: a, b; or a YAML file."
+    assert error.details == "valid names: a, b; or a YAML file"
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.details) == (str(error), error.details)
+
+
+@pytest.mark.parametrize(("make", "name"), [(make_router, "routing"), (make_policy, "ranked_latency")])
+def test_agents_are_among_the_names_that_work(make, name):
+    assert make(name).label == name or make(name).info.name == name
+    with pytest.raises(UnknownNameError) as caught:
+        make("nobody_of_this_name")
+    assert name in caught.value.details.split(": ")[1].split(", ")
+    with pytest.raises(UnknownNameError, match=f"Did you mean '{name}'"):
+        make(f"{name}x")
