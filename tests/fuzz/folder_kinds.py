@@ -15,6 +15,7 @@ from numba import types
 from fuzz.command_kinds import working_in
 from fuzz.kinds import Kind, raw, refuse
 from kvgym.compiling.kernel import Kernel
+from kvgym.errors import ConfigError
 
 OWN = ("runs.csv", "summary.json", "config.json", "report.html", "sub/requests.csv")
 """Files that the command writes."""
@@ -45,7 +46,11 @@ def folder_seeds() -> list[Any]:
 
 
 def play_folder(content: Any, folder: Path) -> None:
-    """Write results among files and links of others: nothing of these may be lost, and nothing outside change."""
+    """Write results among files and links of others: nothing of these may be lost, and nothing outside change.
+
+    Raises:
+        ConfigError: files were in the way, and have been kept under another name.
+    """
     import json
 
     from kvgym.cli import result_folder
@@ -82,6 +87,8 @@ def play_folder(content: Any, folder: Path) -> None:
         ours = isinstance(claimed, list) and name in claimed
         refuse(data not in kept and not ours, f"the loss of {name!r}")
     refuse(any((place / name).is_symlink() for name in OWN), "a link in the place of a result")
+    if any(".old" in path.name for path in place.iterdir()):
+        raise ConfigError("what was in the way has been moved aside")
 
 
 def _pairs(given: Any) -> list[tuple[str, Any]]:
@@ -132,13 +139,19 @@ def cache_seeds() -> list[Any]:
 
 
 def play_cache(content: Any, folder: Path) -> None:
-    """Use a kernel whose machine code is damaged: it is compiled again, and computes the same."""
+    """Use a kernel whose machine code is damaged: it is compiled again, and computes the same.
+
+    Raises:
+        ConfigError: it was damaged, which has done no harm.
+    """
     content = content if isinstance(content, dict) else {"content": content}
     files, number, data = compiled_files(), content.get("file"), content.get("content")
     place = list(files)[number % len(files) if type(number) is int else 0]
     try:
         place.write_bytes(data if isinstance(data, bytes) else str(data).encode("utf-8", "replace"))
         refuse(Kernel(_add_one, SIGNATURE)(20) != 21, "machine code that computes something else")
+        if data != files[place]:
+            raise ConfigError("the damage has been noticed")
     finally:
         for path, original in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
