@@ -199,7 +199,7 @@ def group_thresholds(
         ConfigError: no thresholds exist within the limits.
     """
     check_number("slack", slack, least=0)
-    if not groups:
+    if not len(groups):
         raise ConfigError("at least one group of segments is needed")
     survival = [g.survival(peak=peak) for g in groups]
 

@@ -154,7 +154,7 @@ def worst_request_time(longest_prompt: int, longest_output: int, nodes: Sequence
     Raises:
         ConfigError: no nodes.
     """
-    if not nodes:
+    if not len(nodes):
         raise ConfigError("there must be at least one tiling")
     check_number("longest_prompt", longest_prompt, least=0)
     check_number("longest_output", longest_output, least=0)
