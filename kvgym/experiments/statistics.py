@@ -105,6 +105,8 @@ def _bootstrap(
     """Return a statistic of each row of ``data``, one or two tables (rows, n), with its interval."""
     confidence = real_number(confidence, "confidence", "a share between 0 and 1", lambda x: 0 < x < 1)
     resamples = whole_number(resamples, "resamples", "a whole number ≥ 1")
+    if data[0].ndim != 2:
+        raise ConfigError(f"values of shape {data[0].shape[1:]}; expected one for each seed, shape (n,)")
     rows, n = data[0].shape
     low, high = np.full((2, rows), np.nan)
     with np.errstate(all="ignore"):
