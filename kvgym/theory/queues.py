@@ -67,7 +67,7 @@ def expected_walk_maximum(mean: float, threshold: float, num_batches: int) -> fl
     check_number("mean", mean, above=0)
     check_number("num_batches", num_batches, least=1, most=MOST_QUEUE, whole=True)
     k = np.arange(1, num_batches + 1)
-    total, level = k * mean, k * threshold
+    total, level = k * float(mean), k * float(threshold)
     whole = np.floor(level)
     excess = total * poisson.sf(whole - 1, total) - level * poisson.sf(whole, total)
     return float((excess / k).sum())

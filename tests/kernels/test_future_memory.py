@@ -10,8 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from kvgym.compiling.kernel import uncompiled
+from kvgym.errors import ConfigError
 from kvgym.kernels.future_memory import (
     blocked_for,
+    empty_profile,
     first_tokens,
     first_use,
     predicted_rounds,
@@ -185,3 +187,25 @@ def test_an_active_request_is_added_until_its_predicted_end(
     profile = np.zeros(5, np.int32)
     uncompiled(profile_of)(settings, profile, 1, slot, predicted)
     assert profile.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("longest", "kv_capacity", "extra", "length"),
+    [(7, 24, 0, 18), (7, 24, 3, 24), (100, 24, 0, 52), (0, 9, 0, 4)],
+)
+def test_an_empty_profile_is_two_horizons_long(
+    longest: int, kv_capacity: int, extra: int, length: int
+) -> None:
+    profile = empty_profile(longest, kv_capacity, extra)
+    assert profile.dtype == np.int32
+    assert profile.tolist() == [0] * length
+
+
+def test_a_profile_of_more_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvgym.kernels.future_memory.MAX_BYTES", 2 * (10 + 2) * 4)
+    assert len(empty_profile(10, 99)) == 24
+    for longest, kv_capacity in ((11, 99), (99, 11)):
+        with pytest.raises(
+            ConfigError, match=f"outputs of {longest} tokens with kv_capacity {kv_capacity} takes"
+        ):
+            empty_profile(longest, kv_capacity)
