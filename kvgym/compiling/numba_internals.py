@@ -1,6 +1,6 @@
 """The private Numba APIs that the compiled core depends on.
 
-With :mod:`kvgym.compiling.passes` and :mod:`kvgym.compiling.passes` this is all of it.
+With :mod:`kvgym.compiling.passes` this is all of it.
 
 Numba promises nothing about them from one version to the next, and a wrong assumption corrupts memory instead of
 raising an exception. So kvgym imports only with the versions that it was tested with, :data:`FIRST` to :data:`LAST`,
@@ -48,17 +48,13 @@ def incompatibility() -> str | None:
             compiler_machinery,
             cpu,
             datamodel,
-            targetconfig,
             typed_passes,
         )
-        from numba.core.typing import context as typing_context
-        from numba.core.typing import templates
         from numba.experimental import function_type
         from numba.np import arrayobj
 
         flag: Any = cpu.CPUTargetOptions
         models: Any = datamodel
-        any_template: Any = type("Any", (templates.AbstractTemplate,), {"key": "any"})
         function = models.default_manager.lookup(types.FunctionType(types.int64(types.int64)))._fields
         array = models.default_manager.lookup(types.int64[::1])._fields
         wanted: tuple[tuple[Any, str], ...] = (
@@ -78,12 +74,6 @@ def incompatibility() -> str | None:
             (codegen.JITCodeLibrary, "_optimize_functions"),
             (codegen.JITCodeLibrary, "enable_object_caching"),
             (codegen.JITCPUCodegen, "_module_pass_manager"),
-            (targetconfig.TargetConfig, "values"),
-            (targetconfig.TargetConfig, "_values"),
-            (targetconfig.ConfigStack, "top_or_none"),
-            (types.functions.BaseFunction, "get_call_type"),
-            (types.Function(any_template), "_impl_keys"),
-            (typing_context.Context, "_lookup_global"),
             (compiler.DefaultPassBuilder, "define_nopython_pipeline"),
             (compiler_machinery, "register_pass"),
             (typed_passes.NativeLowering, "run_pass"),
