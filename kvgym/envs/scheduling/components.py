@@ -6,12 +6,11 @@ iteration began, seconds, and ``memory`` float64, the term's own numbers, all ze
 observation is a compiled function ``write(where, out)``, called whenever the environment is looked at; it writes all of
 ``out``, float32, and remembers nothing. Both find the tables by ``e = open_environment(where)``.
 
-docs/components.md has an example of each. :mod:`~kvgym.envs.scheduling.built_in` has those of the library.
+docs/components.md has an example of each; those of the library are at the end of this module.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,10 +20,11 @@ import numpy as np
 from numba import types
 
 from kvgym.compiling.kernel import Kernel, kernel
-from kvgym.envs.scheduling.opening import WHERE
-from kvgym.envs.scheduling.revealed import FEATURES
+from kvgym.envs.scheduling.opening import WHERE, open_environment
+from kvgym.envs.scheduling.revealed import FEATURES, half_way
 from kvgym.envs.scheduling.tables import MOST_COMPONENTS, REWARD_TERMS
 from kvgym.errors import ConfigError, shown, some
+from kvgym.simulator.tables import UNKNOWN
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import real_number, whole_number
 from kvgym.utils.registry import Registry, load_plugins
@@ -138,18 +138,13 @@ def _one_line(text: Any, what: str) -> None:
         raise ConfigError(f"{what} = {shown(text)}; expected a text of one line")
 
 
-def _load(group: str, what: str) -> None:
-    importlib.import_module(
-        "kvgym.envs.scheduling.built_in"
-    )  # first: no plugin takes the name of one of these
-    load_plugins(group, what)
-
-
-REWARDS: Registry[RewardTerm] = Registry("reward term", partial(_load, "kvgym.rewards", "reward terms"))
+REWARDS: Registry[RewardTerm] = Registry(
+    "reward term", partial(load_plugins, "kvgym.rewards", "reward terms")
+)
 """All reward terms but :data:`~kvgym.envs.scheduling.tables.REWARD_TERMS`, by name."""
 
 OBSERVATIONS: Registry[ObservationPart] = Registry(
-    "feature", partial(_load, "kvgym.observations", "features")
+    "feature", partial(load_plugins, "kvgym.observations", "features")
 )
 """All parts of observations beyond the usual ones, by name."""
 
@@ -176,3 +171,75 @@ def _few(what: str, names: list[str]) -> list[str]:
     if len(names) > MOST_COMPONENTS:
         raise ConfigError(f"{len(names)} registered {what}; an environment takes {MOST_COMPONENTS} at most")
     return names
+
+
+@reward_kernel
+def earn_normalized_latency(where: Any, before: float, memory: Any) -> float:
+    """Give minus latency per output token of the requests that have finished (W. Kwon et al., SOSP 2023)."""
+    e = open_environment(where)
+    total = 0.0
+    for j in range(e.run.w.num_finished):
+        i = e.run.finished[j]
+        r = e.run.requests[i]
+        total -= (r.finish_time - r.arrival_time) / r.num_output_tokens
+    return total
+
+
+@reward_kernel
+def earn_queue_shaping(where: Any, before: float, memory: Any) -> float:
+    """Give by how many the waiting requests have become fewer since the last iteration."""
+    e = open_environment(where)
+    change = memory[0] - e.run.w.num_waiting
+    memory[0] = e.run.w.num_waiting
+    return change
+
+
+@observation_kernel
+def write_backlog(where: Any, out: Any) -> None:
+    """Go through the whole queue, of which the window shows the first."""
+    e = open_environment(where)
+    run, prompt, predicted = e.run, 0.0, 0.0
+    i = run.w.queue_head
+    while i != UNKNOWN:
+        r = run.requests[i]
+        prompt += r.num_prefill_left
+        if r.predicted_len != UNKNOWN:
+            predicted += max(r.predicted_len - r.num_output_tokens, 1)
+        i = r.queue_next
+    capacity = float(run.problem.kv_capacity)
+    waiting = run.w.num_waiting
+    out[0] = half_way(prompt, capacity)
+    out[1] = half_way(predicted, capacity)
+    out[2] = np.float32(max(waiting - e.settings.queue_window, 0) / max(waiting, 1))
+
+
+for _term in (
+    RewardTerm(
+        "normalized_latency",
+        earn_normalized_latency,
+        "minus end-to-end latency per output token of requests that finish, s per token",
+    ),
+    RewardTerm(
+        "queue_shaping",
+        earn_queue_shaping,
+        "by how many waiting requests have become fewer; a potential, 0 over a completed episode",
+        memory=1,
+    ),
+):
+    REWARDS.add(_term.name, _term)
+
+OBSERVATIONS.add(
+    "backlog",
+    ObservationPart(
+        "backlog",
+        write_backlog,
+        (
+            ("prompt", "tokens to prefill of all waiting requests, half-way at the capacity"),
+            (
+                "predicted",
+                "their predicted output tokens left, half-way at the capacity; 0 without predictions",
+            ),
+            ("behind", "share of them behind the queue window"),
+        ),
+    ),
+)

@@ -14,8 +14,14 @@ import pytest
 from kvgym.envs import SCHEDULING_IDS
 from kvgym.envs.registration import register_observation, register_reward
 from kvgym.envs.scheduling import spaces
-from kvgym.envs.scheduling.built_in import earn_normalized_latency, write_backlog
-from kvgym.envs.scheduling.components import OBSERVATIONS, REWARDS, ObservationPart, RewardTerm
+from kvgym.envs.scheduling.components import (
+    OBSERVATIONS,
+    REWARDS,
+    ObservationPart,
+    RewardTerm,
+    earn_normalized_latency,
+    write_backlog,
+)
 from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
