@@ -3,7 +3,7 @@
     python scripts/publish_agent.py results/noisy ppo_noisy --figures noisy.json --limits "Not tried above 40/s."
     python scripts/publish_agent.py --renew ppo_noisy --figures noisy.json
 
-`--figures` is what scripts/compare_agents.py wrote with --json, of a router scripts/compare_routers.py. The card says
+`--figures` is what scripts/compare_agents wrote with --json, of a router scripts/compare_routers.py. The card says
 what it was trained on, how, the figures on held-out seeds, and the limits. `--renew` replaces the figures in the card
 of an agent that is there already.
 """
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from compare_agents.entrants import AGENT, BUDGET, KNOBS, OTHER_AGENT, RULE, SCHEDULER
+from compare_agents.figures import mean_of
+from compare_agents.store import Store
 
-from kvgym.agents.comparing.entrants import AGENT, BUDGET, KNOBS, OTHER_AGENT, RULE, SCHEDULER
-from kvgym.agents.comparing.figures import mean_of
-from kvgym.agents.comparing.store import Store
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.library import Model, load_model
 from kvgym.agents.trained.numpy_model import NumpyModel
@@ -115,7 +115,7 @@ def card(
     use = f"`kvgym compare --policies {name},mc_sf`, or in Python `kvgym.make_policy({name!r})`;"
     source = [
         "Means over 30 held-out seeds from 2,000,000, baselines tuned on seeds from 1,000",
-        f"(`scripts/compare_agents.py`, [docs/{page}](../../docs/{page})); traces are replayed once:",
+        f"(`scripts/compare_agents`, [docs/{page}](../../docs/{page})); traces are replayed once:",
     ]
     if isinstance(model, EvolvedModel) and model.kind == "router":
         policy = model.metadata["training"]["policy"]
@@ -183,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("run", type=Path, nargs="?", help="folder of the training run")
     parser.add_argument("name", nargs="?", help="name of the agent in the package")
     parser.add_argument("--renew", metavar="NAME", help="only replace the figures in the card of this agent")
-    parser.add_argument("--figures", type=Path, required=True, help="JSON of compare_agents.py")
+    parser.add_argument("--figures", type=Path, required=True, help="JSON of scripts/compare_agents")
     parser.add_argument("--as", dest="label", help="label of the agent in the figures; default: the name")
     parser.add_argument("--page", default="agents_tables.md", help="page of docs/ that has all its figures")
     parser.add_argument("--limits", nargs="+", help="what the agent is not good for")

@@ -1,7 +1,8 @@
 """Small contests: an agent of a few weights, a short scenario, and stores that are written by hand."""
 
-from kvgym.agents.comparing.bench import Outcome
-from kvgym.agents.comparing.store import Entry, Row
+from compare_agents.bench import Outcome
+from compare_agents.store import Entry, Row
+
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.experiments.scenario import load_scenario
 

@@ -20,11 +20,13 @@ def importing_from(name: str) -> Iterator[Callable[[str], ModuleType]]:
         name: of the folder, ``"."`` for scripts/ itself.
     """
     folder = SCRIPTS / name
+    before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
         yield importlib.import_module
     finally:
         sys.path.remove(str(folder))
-        for key, module in list(sys.modules.items()):
+        for key in sys.modules.keys() - before:
+            module = sys.modules[key]
             if folder in Path(getattr(module, "__file__", None) or "/").parents:
                 del sys.modules[key]

@@ -1,1 +1,1 @@
-"""Training runs: configurations, folders, checkpoints, limits, progress and curves."""
+"""Training runs: configurations, folders, checkpoints, limits and progress."""

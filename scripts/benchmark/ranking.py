@@ -18,11 +18,16 @@ from typing import Any
 
 import kvgym
 from harness import AFFINE, command_line, write_json
-from kvgym.agents.comparing.tasks import NOISY, PREDICTIONS, SLO_CLASSES, SLO_PREDICTIONS, UNKNOWN
 from kvgym.experiments.scenario import load_scenario
 from kvgym.workloads import make_workload
 from policies import M, chat, measure, print_row
 
+NOISY = {"kind": "noisy", "epsilon": 0.5}
+UNKNOWN = {"kind": "interval", "bounds": [1, 2048]}
+SLO_CLASSES = [
+    {"name": "paying", "weight": 0.5, "priority": 1, "tbt_slo": 0.1, "ttft_slo": 5},
+    {"name": "free", "weight": 0.5, "priority": 0, "tbt_slo": 0.5, "ttft_slo": 30},
+]
 POLICIES = ("sarathi", "sarathi:max_batch_requests=1024", "ranked")
 Case = tuple[str, kvgym.System, kvgym.RequestTable]
 
@@ -42,29 +47,24 @@ def cases(n: int) -> Iterator[Case]:
         for name in ("llama2-70b-a100-tp2", "llama3-8b-a100-tp1")
     )
     for rate in (3, 7, 12, 20):
-        yield (
-            f"Llama-2-70B, noisy, {rate}/s",
-            large,
-            conversations(n, rate=rate, predictions=PREDICTIONS[NOISY]),
-        )
-    yield "Llama-2-70B, unknown, 20/s", large, conversations(n, rate=20, predictions=PREDICTIONS[UNKNOWN])
+        yield f"Llama-2-70B, noisy, {rate}/s", large, conversations(n, rate=rate, predictions=NOISY)
+    yield "Llama-2-70B, unknown, 20/s", large, conversations(n, rate=20, predictions=UNKNOWN)
     wide = load_scenario("a100-llama2-70b").override(hardware="llama2-70b-h100-tp4").make_system()
-    unknown = {"predictions": PREDICTIONS[UNKNOWN]}
     for rate in (30, 45, 80, 120):
-        yield f"Llama-3-8B, unknown, {rate}/s", small, conversations(n, rate=rate, **unknown)
-    yield "Llama-2-70B on 4 H100, unknown, 100/s", wide, conversations(n, rate=100, **unknown)
+        yield f"Llama-3-8B, unknown, {rate}/s", small, conversations(n, rate=rate, predictions=UNKNOWN)
+    yield "Llama-2-70B on 4 H100, unknown, 100/s", wide, conversations(n, rate=100, predictions=UNKNOWN)
     for rate in (45, 80):
-        table = conversations(n, rate=rate, classes=SLO_CLASSES, **unknown)
+        table = conversations(n, rate=rate, classes=SLO_CLASSES, predictions=UNKNOWN)
         yield f"Llama-3-8B, objectives, {rate}/s", small, table
     base = load_scenario("slai-50")
     for rate in (1.5, 2.2):
         workload = {"preset": "slai-paying-50", "num_requests": n // 4, "rate": rate, "classes": SLO_CLASSES}
-        scenario = base.override(workload={**workload, "predictions": SLO_PREDICTIONS[UNKNOWN]})
+        scenario = base.override(workload={**workload, "predictions": {"kind": "none"}})
         table = scenario.make_workload().sample(0)
         yield f"Mistral-7B, objectives, {rate}/s", scenario.make_system(), table
     yield "affine, TBT objectives, 50/s", affine, chat(n)
     for rate in (7, 12):
-        table = conversations(n, rate=rate, predictions=PREDICTIONS[NOISY], classes=SLO_CLASSES)
+        table = conversations(n, rate=rate, predictions=NOISY, classes=SLO_CLASSES)
         yield f"Llama-2-70B, objectives, {rate}/s", large, table
 
 

@@ -160,7 +160,7 @@ def as_csv(rows: Any) -> str:
 
 def play_run(content: Any, folder: Path) -> None:
     """Show the curve of a folder, and read what a resume does before it trains."""
-    from kvgym.agents.comparing.curves import curve_table, read_curve
+    from kvgym.agents.curves import read_curve
     from kvgym.agents.runs.checkpoints import latest_checkpoint, read_part
     from kvgym.agents.runs.folder import note_resume
 
@@ -181,7 +181,7 @@ def play_run(content: Any, folder: Path) -> None:
     )
     latest_checkpoint(folder / "checkpoints")
     read_part(step, "state.json")
-    curve_table([read_curve(folder)])
+    read_curve(folder)
 
 
 RUN = Kind("run", run_seeds, play_run, weight=2)

@@ -22,7 +22,7 @@ def curve(
     Curves are those of the evaluations during training: the metric by environment steps, with the baselines on the
     same requests as dashed lines; of evolution, by how much the best agent so far is better than its references.
     """
-    from kvgym.agents.comparing.curves import draw_curves, read_curve
+    from kvgym.agents.curves import draw_curves, read_curve
 
     curves = [read_curve(folder) for folder in runs]
     rows = {}

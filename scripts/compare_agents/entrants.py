@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvgym.agents.comparing.bench import Bench, Outcome, outcome
-from kvgym.agents.comparing.knobs import KnobPlayer, best_knobs, orders_for
+from compare_agents.bench import Bench, Outcome, outcome
+from compare_agents.knobs import KnobPlayer, best_knobs, orders_for
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.library import load_agent, load_model
 from kvgym.errors import ConfigError, KVGymError

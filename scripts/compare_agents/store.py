@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvgym.agents.comparing.bench import Outcome
-from kvgym.agents.comparing.cells import Cell
+from compare_agents.bench import Outcome
+from compare_agents.cells import Cell
 from kvgym.errors import ConfigError
 from kvgym.utils.files import write_text
 from kvgym.utils.reading import parse_json, read_bytes
@@ -94,7 +94,7 @@ class Store:
             return cls(runs=runs, **content)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(
-                f"{place}: not a file of figures that compare_agents.py wrote ({error}); name another one"
+                f"{place}: not a file of figures that compare_agents wrote ({error}); name another one"
             ) from None
 
     def save(self, path: str | os.PathLike[str]) -> None:

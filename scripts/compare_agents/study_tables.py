@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvgym.agents.comparing.entrants import ABLATED, AGENT, KNOBS, RULE, SCHEDULER, TRAINED
-from kvgym.agents.comparing.figures import best_of, gain
-from kvgym.agents.comparing.store import Entry, Row
-from kvgym.agents.comparing.studies import BETWEEN
-from kvgym.agents.comparing.writing import change, failure, percent, table
+from compare_agents.entrants import ABLATED, AGENT, KNOBS, RULE, SCHEDULER, TRAINED
+from compare_agents.figures import best_of, gain
+from compare_agents.store import Entry, Row
+from compare_agents.studies import BETWEEN
+from compare_agents.writing import change, failure, percent, table
 
 
 def spread_tables(rows: Sequence[Row]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Learned agents against all that stands beside them: the tables of ``scripts/compare_agents.py``.
+"""Learned agents against all that stands beside them: the tables of ``scripts/compare_agents``.
 
 :mod:`.tasks` says on what (:class:`.cells.Cell`: a scenario, and who plays on it), :mod:`.entrants` who: schedulers
 tuned at the cell's load, the best fixed knobs, agents, agents that know true lengths. :mod:`.bench` runs them on the

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kvgym.agents.comparing.cells import Cell
-from kvgym.agents.comparing.entrants import ABLATED, AGENT, TRAINED, Given, hyperparameters_of
-from kvgym.agents.comparing.tasks import (
+from compare_agents.cells import Cell
+from compare_agents.entrants import ABLATED, AGENT, TRAINED, Given, hyperparameters_of
+from compare_agents.tasks import (
     ATTAINMENT,
     NOISY,
     PREDICTIONS,

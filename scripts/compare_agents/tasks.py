@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvgym.agents.comparing.cells import FIRST_TUNING_SEED, Cell, Seeds
-from kvgym.agents.comparing.entrants import (
+from compare_agents.cells import FIRST_TUNING_SEED, Cell, Seeds
+from compare_agents.entrants import (
     AGENT,
     BUDGET,
     KNOBS,
@@ -25,7 +25,7 @@ from kvgym.agents.comparing.entrants import (
     FixedKnobs,
     Given,
 )
-from kvgym.agents.comparing.schedulers import eligible, tuned_schedulers
+from compare_agents.schedulers import eligible, tuned_schedulers
 from kvgym.agents.evolution.capacity import sustained_rate
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 

@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-from comparing_runs import small
-
-from kvgym.agents.comparing.knobs import (
+from compare_agents.knobs import (
     Choice,
     KnobPlayer,
     best_knobs,
@@ -12,7 +10,9 @@ from kvgym.agents.comparing.knobs import (
     grid_of,
     orders_for,
 )
-from kvgym.agents.comparing.tasks import SLO_CLASSES
+from compare_agents.tasks import SLO_CLASSES
+from comparing_runs import small
+
 from kvgym.envs.agents import AgentPolicy
 from kvgym.errors import ConfigError
 from kvgym.experiments.scenario import load_scenario

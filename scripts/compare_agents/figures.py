@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvgym.agents.comparing.entrants import AGENT
-from kvgym.agents.comparing.store import Entry, Row
+from compare_agents.entrants import AGENT
+from compare_agents.store import Entry, Row
 from kvgym.experiments.statistics import Estimate, improvement_interval, mean_interval
 from kvgym.metrics import metric_info
 

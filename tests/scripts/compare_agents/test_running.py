@@ -4,13 +4,13 @@ import json
 from dataclasses import dataclass
 
 import pytest
+from compare_agents.bench import Outcome
+from compare_agents.cells import Cell, Seeds
+from compare_agents.entrants import Entrant, Given
+from compare_agents.running import run_cells
+from compare_agents.store import Store
 from comparing_runs import small
 
-from kvgym.agents.comparing.bench import Outcome
-from kvgym.agents.comparing.cells import Cell, Seeds
-from kvgym.agents.comparing.entrants import Entrant, Given
-from kvgym.agents.comparing.running import run_cells
-from kvgym.agents.comparing.store import Store
 from kvgym.errors import ConfigError
 
 PLAYED = []
@@ -99,7 +99,7 @@ def test_progress_tells_what_is_left():
 @pytest.mark.parametrize("content", ["[1]", "{}", "not JSON", '{"format": "other", "runs": {}}'])
 def test_other_files_are_refused(content, tmp_path):
     (tmp_path / "x.json").write_text(content)
-    with pytest.raises(ConfigError, match=r"compare_agents.py wrote .*; name another one"):
+    with pytest.raises(ConfigError, match=r"compare_agents wrote .*; name another one"):
         Store.load(tmp_path / "x.json")
 
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kvgym.agents.comparing.bench import Outcome
-from kvgym.agents.comparing.cells import Cell, Job, jobs_for
-from kvgym.agents.comparing.store import Store
+from compare_agents.bench import Outcome
+from compare_agents.cells import Cell, Job, jobs_for
+from compare_agents.store import Store
 from kvgym.execution import make_executor
 
 

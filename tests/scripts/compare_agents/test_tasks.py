@@ -1,13 +1,11 @@
 """Tasks: who is compared with whom on what, and that nobody who may know the same is left out."""
 
 import pytest
-from comparing_runs import save_agent, small
-
-from kvgym.agents.comparing.cells import FIRST_TUNING_SEED, HELD_OUT, Seeds
-from kvgym.agents.comparing.entrants import AGENT, BUDGET, KNOBS, RULE, SCHEDULER, TRUE_LENGTHS, Given
-from kvgym.agents.comparing.schedulers import NOT_COMPARED, OF_PAPERS, SPACES, eligible
-from kvgym.agents.comparing.studies import PARTS, TASKS, ablation, spread
-from kvgym.agents.comparing.tasks import (
+from compare_agents.cells import FIRST_TUNING_SEED, HELD_OUT, Seeds
+from compare_agents.entrants import AGENT, BUDGET, KNOBS, RULE, SCHEDULER, TRUE_LENGTHS, Given
+from compare_agents.schedulers import NOT_COMPARED, OF_PAPERS, SPACES, eligible
+from compare_agents.studies import PARTS, TASKS, ablation, spread
+from compare_agents.tasks import (
     KNOB_LEVELS,
     NOISY,
     PREDICTIONS,
@@ -22,6 +20,8 @@ from kvgym.agents.comparing.tasks import (
     slo,
     traces,
 )
+from comparing_runs import save_agent, small
+
 from kvgym.agents.evolution.capacity import sustained_rate
 from kvgym.agents.runs.config import load_training
 from kvgym.baselines.ranked.weights import WEIGHTS

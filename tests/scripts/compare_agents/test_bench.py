@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from compare_agents import bench as module
+from compare_agents.bench import Bench, same_requests
+from compare_agents.cells import Seeds
+from compare_agents.entrants import Given, Tuned
 from comparing_runs import save_agent, small
 
-from kvgym.agents.comparing import bench as module
-from kvgym.agents.comparing.bench import Bench, same_requests
-from kvgym.agents.comparing.cells import Seeds
-from kvgym.agents.comparing.entrants import Given, Tuned
 from kvgym.errors import KVGymError
 from kvgym.metrics import compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo, make_policy

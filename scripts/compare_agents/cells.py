@@ -7,8 +7,8 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from kvgym.agents.comparing.bench import Bench
-from kvgym.agents.comparing.entrants import Entrant
+from compare_agents.bench import Bench
+from compare_agents.entrants import Entrant
 from kvgym.errors import ConfigError, shown
 from kvgym.experiments.scenario import Scenario
 

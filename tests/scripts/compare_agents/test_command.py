@@ -1,37 +1,21 @@
 """The scripts that compare agents with what stands beside them and put them into the package, at a size of seconds."""
 
-import importlib.util
 import json
-from pathlib import Path
 
+import compare_routers
+import publish_agent
 import pytest
+from compare_agents.bench import Outcome
+from compare_agents.command import main
+from compare_agents.store import Store
+from compare_agents.studies import TASKS
 from comparing_runs import save_agent
 from evolution_runs import TINY
 
-from kvgym.agents.comparing.bench import Outcome
-from kvgym.agents.comparing.store import Store
-from kvgym.agents.comparing.studies import TASKS
 from kvgym.agents.evolution.training import train as evolve
 from kvgym.agents.library import load_model
 from kvgym.agents.runs.config import load_training, make_training
 from kvgym.agents.sb3.training import train
-
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-
-
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    import sys
-
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-compare_agents, compare_routers, publish_agent = map(
-    load, ("compare_agents", "compare_routers", "publish_agent")
-)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +39,7 @@ def quick(agents, tmp_path_factory):
         "--traces", str(agents / "trace.csv"), "--quick", "--jobs", "1", "--json", str(folder / "all.json"),
         "--markdown", str(folder / "page.md"),
     ]  # fmt: skip
-    compare_agents.main(arguments)
+    main(arguments)
     return arguments, folder
 
 
@@ -87,10 +71,10 @@ def test_every_task_is_compared(quick, agents):
 def test_what_is_there_is_not_run_again(quick, capsys, tmp_path):
     arguments, folder = quick
     before = (folder / "all.json").read_text()
-    compare_agents.main(arguments)
+    main(arguments)
     assert ", 0 runs to do in 0 jobs" in capsys.readouterr().err
     assert (folder / "all.json").read_text() == before
-    compare_agents.main(["--json", str(folder / "all.json"), "--markdown", str(tmp_path / "again.md")])
+    main(["--json", str(folder / "all.json"), "--markdown", str(tmp_path / "again.md")])
     assert (tmp_path / "again.md").read_text() == (folder / "page.md").read_text()
 
 
@@ -99,9 +83,7 @@ def test_another_agent_does_not_tune_anew(quick, agents, capsys, tmp_path):
     other = save_agent(tmp_path / "other.json", waiting=3.0)
     file = tmp_path / "all.json"
     file.write_text((folder / "all.json").read_text())
-    compare_agents.main(
-        ["--agent", other, "--tasks", "default", "mixed", "--quick", "--json", str(file), "--jobs", "1"]
-    )
+    main(["--agent", other, "--tasks", "default", "mixed", "--quick", "--json", str(file), "--jobs", "1"])
     captured = capsys.readouterr()
     assert "2 cells, 3 runs to do in 2 jobs" in captured.err  # the agent twice, once with true lengths too
     assert "other.json" in captured.out
@@ -111,7 +93,7 @@ def test_learning_curves(tmp_path, capsys):
     for seed in (0, 1):
         evolve(make_training({**TINY, "generations": 2, "seed": seed}), tmp_path / f"run-{seed}")
     folders = [str(tmp_path / f"run-{seed}") for seed in (0, 1)]
-    compare_agents.main(["--curves", *folders, "--figure", str(tmp_path / "curves.png")])
+    main(["--curves", *folders, "--figure", str(tmp_path / "curves.png")])
     assert (tmp_path / "curves.png").stat().st_size > 1000
     out = capsys.readouterr().out
     for seed in (0, 1):
@@ -133,7 +115,7 @@ def test_mistakes_are_told_before_anything_runs(agents, tmp_path, capsys):
         ([], "nothing to do"),
     ):
         with pytest.raises(SystemExit) as error:
-            compare_agents.main(arguments)
+            main(arguments)
         assert text in f"{error.value} {capsys.readouterr().err}"
 
 
@@ -156,7 +138,7 @@ def test_compare_and_publish_a_network(tmp_path, capsys):
     }  # fmt: skip
     train(load_training("noisy", small), run)
     figures = tmp_path / "figures.json"
-    compare_agents.main(
+    main(
         ["--agent", str(run), "--tasks", "default", "--quick", "--json", str(figures), "--curves", str(run),
          "--figure", str(tmp_path / "curves.png")]
     )  # fmt: skip

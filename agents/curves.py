@@ -1,4 +1,4 @@
-"""Learning curves of training folders: read, drawn, and as a table."""
+"""Learning curves of training folders: read and drawn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvgym.agents.comparing.writing import number, table
 from kvgym.agents.evolution.objective import improvement
 from kvgym.agents.runs.checkpoints import checkpoints, latest_checkpoint
 from kvgym.agents.runs.config import read_run_config
@@ -108,15 +107,3 @@ def draw_curves(curves: Sequence[Mapping[str, Any]], figure: Path) -> None:
     with whole_file(figure) as place:
         fig.savefig(place, dpi=130)
     plt.close(fig)
-
-
-def curve_table(curves: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what each training took and reached, Markdown."""
-    body = [
-        [
-            curve["training"], str(curve["seed"]), f"{curve['length']:,} {curve['unit']}",
-            f"{number(curve['x'][-1])} {curve['x_label']}", f"{number(curve['y'][-1])}, {curve['y_label']}",
-        ]
-        for curve in curves
-    ]  # fmt: skip
-    return table(["training", "seed", "length", "effort", "last value"], body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvgym.agents.comparing.entrants import SCHEDULER, Given, Tuned
+from compare_agents.entrants import SCHEDULER, Given, Tuned
 from kvgym.errors import ConfigError
 from kvgym.policy import POLICIES
 from kvgym.runner import check_needs

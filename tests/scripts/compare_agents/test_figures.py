@@ -3,13 +3,12 @@
 import math
 
 import pytest
+from compare_agents.bench import Outcome
+from compare_agents.figures import best_of, gain, mean_of, summary_of
+from compare_agents.pages import page_of, row_table, task_table
+from compare_agents.store import Store
+from compare_agents.study_tables import ablation_tables, spread_tables
 from comparing_runs import row_of
-
-from kvgym.agents.comparing.bench import Outcome
-from kvgym.agents.comparing.figures import best_of, gain, mean_of, summary_of
-from kvgym.agents.comparing.pages import page_of, row_table, task_table
-from kvgym.agents.comparing.store import Store
-from kvgym.agents.comparing.study_tables import ablation_tables, spread_tables
 
 # Four seeds: (7 + 9 + 8 + 8) / 4 = 8 against 10: 20 % less; with 6.4 = 0.8 of it the same on every seed.
 AGENT = ("agent", "mine", (7.0, 9.0, 8.0, 8.0))

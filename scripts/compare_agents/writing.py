@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from kvgym.agents.comparing.store import Entry
+from compare_agents.store import Entry
 from kvgym.experiments.statistics import Estimate
 from kvgym.report.numbers import NO_VALUE, figures
 

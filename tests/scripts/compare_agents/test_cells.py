@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from compare_agents.cells import Cell, Seeds, jobs_for, key_of
+from compare_agents.entrants import FixedKnobs, Given, Tuned
 from comparing_runs import save_agent, small
 
-from kvgym.agents.comparing.cells import Cell, Seeds, jobs_for, key_of
-from kvgym.agents.comparing.entrants import FixedKnobs, Given, Tuned
 from kvgym.errors import ConfigError
 
 LATENCY = "e2e_latency_mean"

@@ -1,15 +1,15 @@
 """Compare learned agents with all that stands beside them: every table of docs/agents_tables.md.
 
-    python scripts/compare_agents.py --agent ranked_latency --slo-agent ranked_slo --json results/agents.json \
+    python scripts/compare_agents --agent ranked_latency --slo-agent ranked_slo --json results/agents.json \
         --markdown docs/agents_tables.md
-    python scripts/compare_agents.py --agent results/ranked-0 --tasks latency mixed --seeds 5     some of them
-    python scripts/compare_agents.py --agent results/ranked-0 --quick          seconds, to see that it runs
-    python scripts/compare_agents.py --json results/agents.json --markdown page.md     the page again, nothing is run
-    python scripts/compare_agents.py --curves results/ranked-0 results/ranked-1 --figure curves.png
+    python scripts/compare_agents --agent results/ranked-0 --tasks latency mixed --seeds 5     some of them
+    python scripts/compare_agents --agent results/ranked-0 --quick          seconds, to see that it runs
+    python scripts/compare_agents --json results/agents.json --markdown page.md     the page again, nothing is run
+    python scripts/compare_agents --curves results/ranked-0 results/ranked-1 --figure curves.png
 
 What the file of --json has already, for the same scenario, seeds and weights, is not run again: an interrupted
 comparison goes on where it was, and another agent is added without tuning the schedulers anew. The tasks, and what
-is compared in each, are in kvgym.agents.comparing.
+is compared in each, are in the modules beside.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvgym.agents.comparing.cells import Cell, Seeds
-from kvgym.agents.comparing.curves import draw_curves, read_curve
-from kvgym.agents.comparing.pages import page_of
-from kvgym.agents.comparing.running import run_cells
-from kvgym.agents.comparing.store import Store
-from kvgym.agents.comparing.studies import TASKS
-from kvgym.agents.comparing.tasks import Contest
+from compare_agents.cells import Cell, Seeds
+from compare_agents.pages import page_of
+from compare_agents.running import run_cells
+from compare_agents.store import Store
+from compare_agents.studies import TASKS
+from compare_agents.tasks import Contest
+from kvgym.agents.curves import draw_curves, read_curve
 from kvgym.agents.library import load_agent
 from kvgym.errors import ConfigError, KVGymError
 
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.figure:
             draw_curves(store.curves, options.figure)
     except KVGymError as error:
-        raise SystemExit(f"compare_agents.py: {error}") from None
+        raise SystemExit(f"compare_agents: {error}") from None
     if options.markdown is None:
         print(page_of(store, options.title))
     else:

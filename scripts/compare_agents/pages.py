@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from kvgym.agents.comparing.curves import curve_table
-from kvgym.agents.comparing.entrants import AGENT, BUDGET, KNOBS, OTHER_AGENT, RULE, SCHEDULER, TRUE_LENGTHS
-from kvgym.agents.comparing.figures import agent_in, best_of, estimate_of, gain, mean_of, summary_of
-from kvgym.agents.comparing.store import Entry, Row, Store
-from kvgym.agents.comparing.studies import TASKS
-from kvgym.agents.comparing.study_tables import ablation_tables, spread_tables
-from kvgym.agents.comparing.writing import change, failure, interval, name_of, number, percent, table
+from compare_agents.entrants import AGENT, BUDGET, KNOBS, OTHER_AGENT, RULE, SCHEDULER, TRUE_LENGTHS
+from compare_agents.figures import agent_in, best_of, estimate_of, gain, mean_of, summary_of
+from compare_agents.store import Entry, Row, Store
+from compare_agents.studies import TASKS
+from compare_agents.study_tables import ablation_tables, spread_tables
+from compare_agents.writing import change, failure, interval, name_of, number, percent, table
 
 RIVALS = {
     SCHEDULER: "best tuned scheduler",
@@ -23,7 +23,7 @@ RIVALS = {
 """What an agent is compared with, in the order of the columns."""
 
 INTRODUCTION = """\
-Made by `scripts/compare_agents.py` from its figures; nothing here is written by hand. Values are means over held-out
+Made by `scripts/compare_agents` from its figures; nothing here is written by hand. Values are means over held-out
 seeds from 2,000,000. Schedulers and knobs were tuned at the very load of each row on seeds from 1,000, which neither
 trained nor selected any agent; the best scheduler of a row is the one that is best on the held-out seeds after that.
 Percentages say how much better the agent is (latency: lower; attainment: higher), in brackets 95 % bootstrap intervals
@@ -146,3 +146,15 @@ def row_table(row: Row) -> list[str]:
     title = ", ".join(f"{name} {text}" for name, text in row.row.items())
     heads = ["", "policy", row.metric, "agent better by"]
     return [f"### {row.task}: {title}", "", *table(heads, body), *failed, *([""] if failed else [])]
+
+
+def curve_table(curves: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what each training took and reached, Markdown."""
+    body = [
+        [
+            curve["training"], str(curve["seed"]), f"{curve['length']:,} {curve['unit']}",
+            f"{number(curve['x'][-1])} {curve['x_label']}", f"{number(curve['y'][-1])}, {curve['y_label']}",
+        ]
+        for curve in curves
+    ]  # fmt: skip
+    return table(["training", "seed", "length", "effort", "last value"], body)
