@@ -24,10 +24,10 @@ from kvgym.simulator.decision import Decision as Decision
 from kvgym.simulator.policy_interface import MemoryRoom, RuleMemory, rule_memory
 from kvgym.simulator.view import SystemView
 from kvgym.utils.arguments import explained
-from kvgym.utils.checks import check_name, check_text
-from kvgym.utils.hyperparameters import construct, info_of, policy_defaults, recording
-from kvgym.utils.registry import Registry, Sources, load_plugins
-from kvgym.utils.specs import parse_spec
+from kvgym.utils.checks import check_name
+from kvgym.utils.factory import Configurable, Factory
+from kvgym.utils.hyperparameters import policy_defaults
+from kvgym.utils.registry import load_plugins
 from kvgym.workloads.classes import ClassStatistics
 
 __all__ = [
@@ -177,7 +177,7 @@ class Weight:
     size: int = 1
 
 
-class Policy(ABC):
+class Policy(Configurable, ABC):
     """A scheduler. Hyperparameters are keyword-only constructor arguments that default to the paper's.
 
     Attributes:
@@ -187,13 +187,7 @@ class Policy(ABC):
 
     info: ClassVar[PolicyInfo]
     label: str = ""
-    _hyperparameters: dict[str, Any]
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make constructors record their arguments, for labels and saved configurations."""
-        super().__init_subclass__(**kwargs)
-        if "__init__" in cls.__dict__:
-            cls.__init__ = recording(cls.__dict__["__init__"])  # type: ignore
+    _kind = "policy"
 
     @classmethod
     def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
@@ -218,19 +212,6 @@ class Policy(ABC):
         Only messages ask: a run that ends because nobody is admitted names this request.
         """
         return None
-
-    def hyperparameters(self) -> dict[str, Any]:
-        """Return the constructor arguments of this instance, JSON-able."""
-        return dict(getattr(self, "_hyperparameters", {}))
-
-    def content(self) -> dict[str, Any]:
-        """Return what tells this instance from others of its class, JSON-able: equal for those that do the same."""
-        return {**policy_defaults(type(self)), **self.hyperparameters()}
-
-    def __repr__(self) -> str:
-        """Return e.g. ``alpha_greedy(alpha=0.3)``."""
-        inside = ", ".join(f"{k}={v!r}" for k, v in self.hyperparameters().items())
-        return f"{self.info.name}({inside})"
 
 
 class CompiledPolicy(Policy):
@@ -283,9 +264,14 @@ def _load_policies() -> None:
     load_plugins("kvgym.policies", "policies")
 
 
-_SOURCES: Sources[Policy] = Sources(["kvgym.agents.library"])
+_FACTORY: Factory[Policy] = Factory(
+    Policy,
+    PolicyInfo,
+    "a name, with hyperparameters as in 'alpha_greedy:alpha=0.3', or a Policy",
+    _load_policies,
+)
 
-POLICIES: Registry[type[Policy]] = Registry("policy", _load_policies, _SOURCES)
+POLICIES = _FACTORY.registry
 """All policies by name. Other distributions add theirs by an entry point in group ``kvgym.policies``."""
 
 P = TypeVar("P", bound=type[Policy])
@@ -294,8 +280,7 @@ P = TypeVar("P", bound=type[Policy])
 @explained
 def register_policy(cls: P) -> P:
     """Class decorator: register a policy under ``cls.info.name``."""
-    POLICIES.add(info_of(cls, PolicyInfo).name, cls)
-    return cls
+    return _FACTORY.register(cls)
 
 
 def clairvoyant_labels(labels: Iterable[str]) -> frozenset[str]:
@@ -308,7 +293,7 @@ def clairvoyant_labels(labels: Iterable[str]) -> frozenset[str]:
 
 
 PolicySource = Callable[[str], Policy | None]
-"""Makes the policy that a text names, or says by None that the text is none of its own."""
+"""Makes the policy that a text names; returns None for a text of another form."""
 
 
 def register_policy_source(
@@ -320,7 +305,7 @@ def register_policy_source(
         source: makes the policy that a text names, or returns None.
         names: the names that it knows, which messages then list with the registered ones; None = it has none.
     """
-    return _SOURCES.add(source, names)
+    return _FACTORY.sources.add(source, names)
 
 
 @explained
@@ -337,20 +322,7 @@ def make_policy(spec: str | Policy, **hyperparameters: Any) -> Policy:
         UnknownNameError: no policy of that name.
         ConfigError: an unknown hyperparameter or a value out of range.
     """
-    if isinstance(spec, Policy):
-        info_of(spec, PolicyInfo)
-        if hyperparameters:
-            raise ConfigError(f"{shown(spec)} is made already; give hyperparameters with a name")
-        return spec
-    spec = check_text(
-        spec, "policy", "a name, with hyperparameters as in 'alpha_greedy:alpha=0.3', or a Policy"
-    )
-    made = None if spec in POLICIES else _SOURCES.find(spec)
-    if made is not None:
-        return made
-    name, given = parse_spec(spec, "policy")
-    cls = POLICIES[name]
-    return construct(cls, {**given, **hyperparameters}, f"policy {name!r}")
+    return _FACTORY.make(spec, hyperparameters)
 
 
 @explained

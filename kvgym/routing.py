@@ -17,6 +17,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -30,10 +32,8 @@ from kvgym.simulator.cluster.tables import REASSIGN_SIGNATURE, ROUTER_SIGNATURE
 from kvgym.simulator.tables import UNKNOWN
 from kvgym.simulator.view import ClusterView
 from kvgym.utils.arguments import explained
-from kvgym.utils.checks import check_name, check_text
-from kvgym.utils.hyperparameters import construct, info_of, policy_defaults, recording
-from kvgym.utils.registry import Registry, Sources
-from kvgym.utils.specs import parse_spec
+from kvgym.utils.checks import check_name
+from kvgym.utils.factory import Configurable, Factory
 
 __all__ = [
     "DEFAULT_ROUTER",
@@ -71,7 +71,7 @@ class RouterInfo:
         check_name(self.name, "router")
 
 
-class Router(ABC):
+class Router(Configurable, ABC):
     """Chooses workers for requests. Hyperparameters are keyword-only constructor arguments.
 
     Attributes:
@@ -83,13 +83,7 @@ class Router(ABC):
     info: ClassVar[RouterInfo]
     reassigns: bool = False
     label: str = ""
-    _hyperparameters: dict[str, Any]
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make constructors record their arguments."""
-        super().__init_subclass__(**kwargs)
-        if "__init__" in cls.__dict__:
-            cls.__init__ = recording(cls.__dict__["__init__"], "router")  # type: ignore
+    _kind = "router"
 
     @classmethod
     def weights(cls, **fixed: Any) -> tuple[Weight, ...]:
@@ -124,19 +118,6 @@ class Router(ABC):
             num_workers: workers of the cluster that is to run it.
         """
         return None
-
-    def hyperparameters(self) -> dict[str, Any]:
-        """Return the constructor arguments of this instance, JSON-able."""
-        return dict(getattr(self, "_hyperparameters", {}))
-
-    def content(self) -> dict[str, Any]:
-        """Return what tells this instance from others of its class, JSON-able: equal for those that do the same."""
-        return {**policy_defaults(type(self)), **self.hyperparameters()}
-
-    def __repr__(self) -> str:
-        """Return e.g. ``round_robin()``."""
-        inside = ", ".join(f"{k}={v!r}" for k, v in self.hyperparameters().items())
-        return f"{self.info.name}({inside})"
 
 
 class CompiledRouter(Router):
@@ -218,13 +199,14 @@ def reassign_kernel(function: Callable[..., int]) -> Kernel:
     return kernel(REASSIGN_SIGNATURE)(function)
 
 
-def _load_routers() -> None:
-    __import__("kvgym.baselines")
+_FACTORY: Factory[Router] = Factory(
+    Router,
+    RouterInfo,
+    "a name, with hyperparameters as in 'weighted:work=1.5', or a Router",
+    partial(import_module, "kvgym.baselines"),
+)
 
-
-_SOURCES: Sources[Router] = Sources(["kvgym.agents.library"])
-
-ROUTERS: Registry[type[Router]] = Registry("router", _load_routers, _SOURCES)
+ROUTERS = _FACTORY.registry
 """All routers by name."""
 
 DEFAULT_ROUTER = "round_robin"
@@ -235,12 +217,11 @@ R = TypeVar("R", bound=type[Router])
 @explained
 def register_router(cls: R) -> R:
     """Class decorator: register a router under ``cls.info.name``."""
-    ROUTERS.add(info_of(cls, RouterInfo).name, cls)
-    return cls
+    return _FACTORY.register(cls)
 
 
 RouterSource = Callable[[str], Router | None]
-"""Makes the router that a text names, or says by None that the text is none of its own."""
+"""Makes the router that a text names; returns None for a text of another form."""
 
 
 def register_router_source(
@@ -252,7 +233,7 @@ def register_router_source(
         source: makes the router that a text names, or returns None.
         names: the names that it knows, which messages then list with the registered ones; None = it has none.
     """
-    return _SOURCES.add(source, names)
+    return _FACTORY.sources.add(source, names)
 
 
 @explained
@@ -269,14 +250,4 @@ def make_router(spec: str | Router, **hyperparameters: Any) -> Router:
         UnknownNameError: no router of that name.
         ConfigError: an unknown hyperparameter or a value out of range.
     """
-    if isinstance(spec, Router):
-        info_of(spec, RouterInfo)
-        if hyperparameters:
-            raise ConfigError(f"{shown(spec)} is made already; give hyperparameters with a name")
-        return spec
-    spec = check_text(spec, "router", "a name, with hyperparameters as in 'weighted:work=1.5', or a Router")
-    made = None if spec in ROUTERS else _SOURCES.find(spec)
-    if made is not None:
-        return made
-    name, given = parse_spec(spec, "router")
-    return construct(ROUTERS[name], {**given, **hyperparameters}, f"router {name!r}")
+    return _FACTORY.make(spec, hyperparameters)

@@ -31,7 +31,7 @@ class Registry(Generic[T]):
     """
 
     def __init__(
-        self, kind: str, load: Callable[[], None] | None = None, sources: Sources[Any] | None = None
+        self, kind: str, load: Callable[[], object] | None = None, sources: Sources[Any] | None = None
     ) -> None:
         self.kind = kind
         self._sources = sources

@@ -1,0 +1,86 @@
+"""What policies and routers share: recorded hyperparameters, and a factory that makes them from texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
+
+from kvgym.errors import ConfigError, shown
+from kvgym.utils.checks import check_text
+from kvgym.utils.hyperparameters import construct, info_of, policy_defaults, recording
+from kvgym.utils.registry import Registry, Sources
+from kvgym.utils.specs import parse_spec
+
+T = TypeVar("T")
+C = TypeVar("C", bound=type)
+
+
+class Configurable:
+    """Base class whose constructors record their arguments, for labels and saved configurations."""
+
+    _kind: ClassVar[str]
+    """``"policy"`` or ``"router"``, for messages."""
+
+    info: ClassVar[Any]
+    _hyperparameters: dict[str, Any]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Make the constructor record its arguments."""
+        super().__init_subclass__(**kwargs)
+        if "__init__" in cls.__dict__:
+            cls.__init__ = recording(cls.__dict__["__init__"], cls._kind)  # type: ignore
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """Return the constructor arguments of this instance, JSON-able."""
+        return dict(getattr(self, "_hyperparameters", {}))
+
+    def content(self) -> dict[str, Any]:
+        """Return all hyperparameters, JSON-able: equal for instances of a class that do the same."""
+        return {**policy_defaults(type(self)), **self.hyperparameters()}
+
+    def __repr__(self) -> str:
+        """Return e.g. ``alpha_greedy(alpha=0.3)``."""
+        inside = ", ".join(f"{k}={v!r}" for k, v in self.hyperparameters().items())
+        return f"{self.info.name}({inside})"
+
+
+class Factory(Generic[T]):
+    """Makes policies or routers from texts.
+
+    Args:
+        base: class of all that it makes.
+        info: class of their ``info``.
+        form: what a text may be, for messages.
+        load: called once before the first look-up, to import the modules that register.
+    """
+
+    def __init__(self, base: type[Any], info: type[Any], form: str, load: Callable[[], object]) -> None:
+        self._base, self._info, self._form = base, info, form
+        self.sources: Sources[T] = Sources(["kvgym.agents.library"])
+        self.registry: Registry[type[T]] = Registry(base._kind, load, self.sources)
+
+    def register(self, cls: C) -> C:
+        """Register a class under ``cls.info.name``."""
+        self.registry.add(info_of(cls, self._info).name, cls)
+        return cls
+
+    def make(self, spec: str | T, hyperparameters: Mapping[str, Any]) -> T:
+        """Return an instance as it is, or make one from a text; hyperparameters override those in the text.
+
+        Raises:
+            UnknownNameError: the name is not registered, and no other source knows the text.
+            ConfigError: an unknown hyperparameter or a value out of range.
+        """
+        if isinstance(spec, self._base):
+            info_of(spec, self._info)
+            if hyperparameters:
+                raise ConfigError(f"{shown(spec)} is made already; give hyperparameters with a name")
+            instance: T = spec
+            return instance
+        kind = self._base._kind
+        text = check_text(spec, kind, self._form)
+        made = None if text in self.registry else self.sources.find(text)
+        if made is not None:
+            return made
+        name, given = parse_spec(text, kind)
+        return construct(self.registry[name], {**given, **hyperparameters}, f"{kind} {name!r}")
