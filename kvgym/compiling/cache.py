@@ -38,7 +38,6 @@ _COMPILED_PARTS = (
     "baselines",
     "envs",
     "workloads/layout.py",
-    "theory/hindsight/slotted/exact_kernels.py",
     "theory/hindsight/slotted/price_kernels.py",
     "theory/hindsight/slotted/search_kernels.py",
 )

@@ -12,10 +12,9 @@ import __main__
 from harness.experiment import Experiment, Outcome, Paper
 from harness.figures import draw_to
 from harness.pages import picture, write_pages
+from harness.progress import progress
 from harness.scale import Scale
 from harness.store import ROOT, key_of, load, save
-from kvgym.cli.console import err
-from kvgym.cli.progress import run_progress
 from kvgym.errors import ConfigError, KVGymError
 
 PAPERS = ("mc_sf", "wait", "slai", "flow", "stab")
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise ConfigError(f"no experiment {args.only!r}; --list shows what there is")
         _run(chosen, args)
     except KVGymError as error:
-        err.print(f"error: {error}", markup=False)
+        print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
 
 
@@ -55,7 +54,7 @@ def _run(chosen: Sequence[tuple[Paper, Experiment]], args: argparse.Namespace) -
     """Run experiments one after the other, and write pages after each."""
     scale = Scale(quick=args.quick, seeds=args.seeds, jobs=args.jobs, ray=args.ray)
     writes = not (args.quick or args.no_pages)
-    with run_progress(len(chosen), sys.stderr.isatty()) as advance:
+    with progress(len(chosen)) as advance:
         for paper, experiment in chosen:
             folder = args.out / ("quick" if args.quick else "") / paper.name
             file = folder / f"{experiment.name}.json"

@@ -1,8 +1,8 @@
 """Optima in hindsight of slotted time, in which every batch takes one slot and memory is all that is scarce.
 
 :func:`bound_slotted` is the entry; the parts are the memory × time bounds (:mod:`.volume`), prices and chains
-(:mod:`.prices`, :mod:`.distances`), local search (:mod:`.search`), the integer program (:mod:`.program`), an exact
-search that shares nothing with it (:mod:`.exact`), and :mod:`.replay`, which runs a schedule through the engine.
+(:mod:`.prices`, :mod:`.distances`), local search (:mod:`.search`), the integer program (:mod:`.program`), and
+:mod:`.replay`, which runs a schedule through the engine.
 """
 
 from kvgym.theory.hindsight.slotted.bounds import SLOTTED_METRICS, bound_slotted

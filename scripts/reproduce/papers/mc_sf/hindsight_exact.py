@@ -10,12 +10,12 @@ from harness import Experiment, Finding, Outcome, Scale, Table, Verdict
 from kvgym.batch_time.models.unit import UnitBatchTime
 from kvgym.runner import simulate
 from kvgym.simulator.system import System
-from kvgym.theory.hindsight.slotted.exact import exact_search
 from kvgym.theory.hindsight.slotted.instance import slotted_requests
 from kvgym.theory.hindsight.slotted.prices import price_bound
 from kvgym.theory.hindsight.slotted.program import solve
 from kvgym.theory.hindsight.slotted.search import Goal, local_search
 from kvgym.workloads.instances import mcsf_instance
+from papers.mc_sf.exact_search import exact_search
 
 SIZES = (3, 4, 5, 6)
 SEEDS = 23  # of each size, with both arrival models

@@ -17,11 +17,7 @@ from kvgym.policy import POLICIES
 from kvgym.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.theory.hindsight.slotted import SLOTTED_METRICS, bound_slotted
-from kvgym.theory.hindsight.slotted.exact import exact_search
-from kvgym.theory.hindsight.slotted.instance import slotted_requests
-from kvgym.theory.hindsight.slotted.program import solve
 from kvgym.theory.hindsight.slotted.replay import replay
-from kvgym.theory.hindsight.slotted.search import Goal
 from kvgym.workloads import mcsf_instance
 
 ANY = (
@@ -32,23 +28,6 @@ ANY = (
     "request_throughput",
     "token_throughput",
 )
-
-
-def test_two_methods_agree_on_instances_of_section_5_1():
-    for seed in range(8):
-        table, memory = mcsf_instance(1 + seed % 2, seed)
-        table = table.select(slice(0, 2 + seed % 5))
-        requests = slotted_requests(table, memory)
-        start = (
-            np.arange(len(table)) * 60 + 60
-        )  # a bad schedule, so that the program has to find a better one
-        solved = solve(requests, Goal.TOTAL, start, 0, seconds=60)
-        assert solved.optimal, solved.status
-        optimum = exact_search(requests)
-        assert solved.reached == optimum.total
-        for starts in (solved.schedule, optimum.starts):
-            run = replay(table, memory, starts)
-            assert (run.requests["finish_time"] - table.arrival_time).sum() == optimum.total
 
 
 @settings(max_examples=15, deadline=None)

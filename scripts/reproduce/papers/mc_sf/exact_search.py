@@ -1,10 +1,71 @@
-"""Compiled: all schedules of a few requests in order of their starts, as far as a bound does not rule them out."""
+"""The least total latency of a few requests, from every schedule: a check on the integer program.
+
+It shares nothing with the program, its relaxations or the local search but the requests. Schedules are built in the
+order of their starts; a branch is cut where its cost so far plus a lower bound on the rest reaches the best schedule
+found.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from kvgym.compiling.kernel import jit, kernel
+from kvgym.errors import ConfigError
+from kvgym.theory.hindsight.slotted.instance import Ints, SlottedRequests
+
+MOST_REQUESTS = 14
+
+
+class Optimum(NamedTuple):
+    """The least total latency in slots, and the starts of a schedule that has it, int64 (n,)."""
+
+    total: int
+    starts: Ints
+
+
+def exact_search(requests: SlottedRequests, *, patience: int = 2_000_000_000) -> Optimum | None:
+    """Return the optimum, or ``None`` if the search runs out of patience.
+
+    Args:
+        requests: at most :data:`MOST_REQUESTS`, at least one.
+        patience: the most placements (a request at a moment) to try; some ten million a second.
+
+    Raises:
+        ConfigError: too many requests, or none.
+    """
+    n = len(requests)
+    if not 1 <= n <= MOST_REQUESTS:
+        raise ConfigError(
+            f"the exact search is for 1 to {MOST_REQUESTS} requests, got {n}; use the integer program"
+        )
+    one_by_one = np.zeros(n, np.int64)  # the first schedule: one after the other, shortest first
+    clock = int(requests.arrival.max())
+    for i in np.argsort(requests.output, kind="stable"):
+        one_by_one[i] = clock
+        clock += int(requests.output[i])
+    total = int((one_by_one + requests.output - requests.arrival).sum())
+    order = np.lexsort((requests.prompt, requests.output, requests.arrival))  # twins side by side
+    columns = [np.ascontiguousarray(c[order]) for c in (requests.arrival, requests.prompt, requests.output)]
+    starts = one_by_one[order]
+    longest = int(requests.arrival.max()) + total + int(requests.volume.sum()) + 2
+    scratch = [np.zeros(size, np.int64) for size in (longest, n, n, n, n + 1)]
+    found = _search(
+        *columns,
+        requests.volume[order],
+        requests.memory,
+        total,
+        patience,
+        *scratch,
+        np.zeros((2, n), np.int64),
+        starts,
+    )
+    if found < 0:
+        return None
+    in_place = np.zeros(n, np.int64)
+    in_place[order] = starts
+    return Optimum(int(found), requests.check(in_place))
 
 
 @jit
@@ -68,7 +129,7 @@ def _put(i: Any, begin: Any, prompt: Any, output: Any, used: Any, sign: Any) -> 
     "bounds",
     nogil=True,
 )
-def search(
+def _search(
     arrival: Any,
     prompt: Any,
     output: Any,
@@ -84,7 +145,7 @@ def search(
     key: Any,
     best_starts: Any,
 ) -> Any:
-    """Look for a schedule of smaller total latency than ``above``, depth first.
+    """Search for a schedule of smaller total latency than ``above``, depth first.
 
     Level d decides which request starts as the d-th and when, in ascending order of (moment, id).
 
@@ -94,8 +155,8 @@ def search(
         output: int64 (n,).
         volume: int64 (n,), s·o + o(o + 1)/2.
         memory: M.
-        above: schedules of this total latency are of no interest.
-        patience: most places to look at.
+        above: the total latency to beat.
+        patience: the most placements to try.
         used: scratch of zeros, int64; longer than any schedule.
         taken: scratch of zeros, int64 (n,).
         chosen: scratch, int64 (n,).
@@ -105,13 +166,13 @@ def search(
         best_starts: filled with the best schedule, if one is found.
 
     Returns:
-        The least total latency, ``above`` if there is no smaller one; -1 if patience was at an end.
+        The least total latency, ``above`` if there is no smaller one; -1 if patience ran out.
     """
-    n, best, depth, looked = len(arrival), above, 0, 0
+    n, best, depth, tried = len(arrival), above, 0, 0
     partial[0] = 0
     chosen[0], begin[0] = -1, arrival[0]
     while depth >= 0:
-        # The next place after (begin, chosen) at this depth: the next id at the moment, else the next moment.
+        # The next placement after (begin, chosen) at this depth: the next id at this moment, else the next moment.
         i, moment = chosen[depth] + 1, begin[depth]
         if (
             depth < n
@@ -119,11 +180,11 @@ def search(
             and partial[depth] + _rest_at_least(moment, taken, arrival, output, volume, memory, used, key)
             >= best
         ):
-            i = -1  # whatever starts from this moment on, it is too late
+            i = -1  # any start from this moment on is too late
         found = False
         while i >= 0 and not found:
             while i < n and not found:
-                looked += 1
+                tried += 1
                 twin = i > 0 and not taken[i - 1] and arrival[i - 1] == arrival[i]
                 twin = twin and prompt[i - 1] == prompt[i] and output[i - 1] == output[i]
                 if (
@@ -143,7 +204,7 @@ def search(
                     >= best
                 ):
                     i = -1
-        if looked > patience:
+        if tried > patience:
             return -1
         if not found:
             depth -= 1
