@@ -25,7 +25,6 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from fuzz.campaign import Report, failures, play, prepare, run, save, shrink  # noqa: E402
 from fuzz.kinds import all_kinds  # noqa: E402
-
 from kvgym.cli.warming import all_kernels  # noqa: E402
 
 

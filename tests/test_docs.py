@@ -114,7 +114,7 @@ def test_every_example_runs(tmp_path: Path) -> None:
     assert {"cookbook.md", "exports.md", "own-policy.md", "start-researcher.md"} <= {
         page.name for page in run
     }
-    runner = DOCS.parent / "tests" / "run_documents.py"
+    runner = DOCS.parent / "tests" / "helpers" / "run_documents.py"
     done = subprocess.run(
         [sys.executable, runner, *run], cwd=tmp_path, capture_output=True, text=True, check=False
     )

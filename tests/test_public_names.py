@@ -12,9 +12,9 @@ import types
 from pathlib import Path
 
 import pytest
-from public_calls import MODULES
 
 import kvgym
+from helpers.public_calls import MODULES
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").glob("**/*.md"))

@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 import torch
-from tiny_training import TINY
 
+from helpers.tiny_training import TINY
 from kvgym.agents.runs.checkpoints import latest_checkpoint
 from kvgym.agents.runs.config import make_training
 from kvgym.agents.sb3.algorithms import make_environments, make_model, wrap

@@ -6,9 +6,9 @@ import sys
 
 import numpy as np
 import pytest
-from tiny_training import TINY
 
 import kvgym
+from helpers.tiny_training import TINY
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.library import agent_names, is_router, load_agent, load_model, model_card
 from kvgym.agents.runs.config import make_training

@@ -3,8 +3,8 @@
 import inspect
 
 import pytest
-from tiny_training import TINY
 
+from helpers.tiny_training import TINY
 from kvgym.agents.runs.config import NetworkConfig, load_training, make_training
 from kvgym.agents.runs.estimates import network_size
 from kvgym.agents.runs.limits import MAX_SEED, RANGES

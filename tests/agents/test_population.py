@@ -3,8 +3,8 @@ import math
 from pathlib import Path
 
 import pytest
-from evolution_runs import TINY
 
+from helpers.evolution_runs import TINY
 from kvgym.agents.runs.config import make_training
 from kvgym.agents.runs.population import Trained, make_members, median_of, train_population
 from kvgym.agents.runs.trainers import train

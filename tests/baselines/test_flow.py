@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flow_runs import arrivals, check, requests, run
 
+from helpers.flow_runs import arrivals, check, requests, run
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, InvalidDecisionError

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flow_runs import arrivals, check, run
+
+from helpers.flow_runs import arrivals, check, run
 
 # ---------------------------------------------------------------- A_min
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from schedules import check
 
+from helpers.schedules import check
 from kvgym.batch_time import AffineBatchTime, BatchTimeModel, UnitBatchTime
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.policy import make_policy

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from schedules import check
 
+from helpers.schedules import check
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.batch_time import AffineBatchTime, PiecewiseBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError

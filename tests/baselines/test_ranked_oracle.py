@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ranked_book import INF, RankedBook
 
 from kvgym.baselines.ranked.weights import WEIGHTS
 from kvgym.batch_time import AffineBatchTime, PiecewiseBatchTime, UnitBatchTime, load_hardware
@@ -25,6 +24,7 @@ from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, System, Worker
 from kvgym.simulator.view import ClusterView
 from kvgym.workloads.table import RequestTable
+from oracles.ranked_book import INF, RankedBook
 
 RULES = list(itertools.product(FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE))
 

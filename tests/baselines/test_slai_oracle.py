@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from slai_books import INF, Book, DistServe, Rad, RadBatched, RequestLevel, Sarathi, Slai
 
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.policy import Decision, make_policy
@@ -23,6 +22,7 @@ from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE, Syst
 from kvgym.simulator.tables import ROLE_DECODE, ROLE_MIXED, ROLE_PREFILL
 from kvgym.simulator.view import SystemView
 from kvgym.workloads.table import RequestTable
+from oracles.slai_books import INF, Book, DistServe, Rad, RadBatched, RequestLevel, Sarathi, Slai
 
 # ---------------------------------------------------------------- comparison
 

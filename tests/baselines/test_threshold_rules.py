@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedules import check
 
+from helpers.schedules import check
 from kvgym.baselines.thresholds.counting import IN_FORCE
 from kvgym.batch_time import AffineBatchTime, BatchTimeModel, UnitBatchTime
 from kvgym.errors import ConfigError

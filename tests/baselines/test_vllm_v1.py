@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from schedules import Step, check, play
 
+from helpers.schedules import Step, check, play
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.policy import make_policy

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from schedules import Step, play
 
+from helpers.schedules import Step, play
 from kvgym.batch_time import UnitBatchTime
 from kvgym.runner import simulate
 from kvgym.simulator.system import System

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import yaml
-from profiles import (
+
+from helpers.profiles import (
     SIZES,
     all_reduce_ms,
     attention_row,
@@ -15,7 +16,6 @@ from profiles import (
     write,
     write_profiles,
 )
-
 from kvgym.batch_time.calibration.calibrate import (
     HELD_OUT_MOST,
     _hold_out,

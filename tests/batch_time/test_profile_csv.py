@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from profiles import (
+
+from helpers.profiles import (
     SIZES,
     all_reduce_ms,
     all_reduce_rows,
@@ -15,7 +16,6 @@ from profiles import (
     write,
     write_profiles,
 )
-
 from kvgym.batch_time.calibration.calibrate import calibrate
 from kvgym.batch_time.calibration.profile_csv import read_profiles
 from kvgym.errors import ConfigError

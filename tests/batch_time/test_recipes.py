@@ -2,8 +2,8 @@
 
 import pytest
 import yaml
-from profiles import SHAPE
 
+from helpers.profiles import SHAPE
 from kvgym.batch_time.calibration.recipes import load_recipe, recipe_names
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.errors import ConfigError, UnknownNameError

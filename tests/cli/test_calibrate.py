@@ -1,8 +1,8 @@
 """kvgym calibrate and kvgym list hardware."""
 
 import yaml
-from profiles import SHAPE, read, write, write_profiles
 
+from helpers.profiles import SHAPE, read, write, write_profiles
 from kvgym.batch_time.deployments.load import hardware_names, load_hardware
 from kvgym.cli.console import markdown_table
 from kvgym.cli.lists import listing

@@ -4,8 +4,8 @@ import json
 
 import pytest
 import yaml
-from evolution_runs import TINY
 
+from helpers.evolution_runs import TINY
 from kvgym.agents import library
 from kvgym.agents.evolution.model import EvolvedModel
 

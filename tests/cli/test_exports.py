@@ -4,7 +4,8 @@ import json
 
 import polars as pl
 import pytest
-from chrome_trace_format import load
+
+from oracles.chrome_trace_format import load
 
 SLOTTED = ("--requests", "mine.csv", "--batch-time", "unit", "--kv-capacity", 20, "-o", "out")
 

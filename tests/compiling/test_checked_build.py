@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import out_of_bounds
 import pytest
 
+from helpers import out_of_bounds
 from kvgym import simulate
 from kvgym.compiling import checked_build as debug
 from kvgym.errors import OutOfBoundsError
@@ -17,7 +17,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 CHECKED = """
 import json
-import out_of_bounds
+from helpers import out_of_bounds
 from kvgym import simulate
 from kvgym.compiling import cache as code_cache
 from kvgym.compiling import checked_build as debug

@@ -6,11 +6,12 @@ import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
-import faulty_policies as faulty
 import numpy as np
 import pytest
 
+from helpers import faulty_policies as faulty
 from kvgym.contract import CHECKS, Finding, check_policy, examine, policy_maker
 from kvgym.contract.cases import Case, requests, smaller
 from kvgym.contract.checking import _entries
@@ -19,7 +20,7 @@ from kvgym.errors import ConfigError, ContractError, UnknownNameError
 
 @pytest.mark.parametrize("check", ["description", "powers", "repeatable", "undeclared", "true lengths"])
 def test_a_policy_without_fault(check):
-    check_policy("faulty_policies:OneByOne,spare=3", check)
+    check_policy("helpers.faulty_policies:OneByOne,spare=3", check)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +71,9 @@ def test_cases_are_made_smaller():
 
 def test_what_is_no_policy():
     for spec, message in (
-        ("faulty_policies:Nothing", "AttributeError"),
+        ("helpers.faulty_policies:Nothing", "AttributeError"),
         ("no_such_module:Policy", "No module named"),
-        ("faulty_policies:Decision", "no class derived from kvgym.Policy"),
+        ("helpers.faulty_policies:Decision", "no class derived from kvgym.Policy"),
     ):
         with pytest.raises(ConfigError, match=message):
             policy_maker(spec)
@@ -80,19 +81,21 @@ def test_what_is_no_policy():
         policy_maker("fcsf")()
     with pytest.raises(UnknownNameError, match="Did you mean 'moves'"):
         check_policy("fcfs", "move")
-    assert policy_maker("faulty_policies:OneByOne,spare=3")().spare == 3
+    assert policy_maker("helpers.faulty_policies:OneByOne,spare=3")().spare == 3
     assert policy_maker("fcfs:protection=0.2")().protection == 0.2
 
 
 @pytest.fixture
 def found_here(monkeypatch):
     """Other processes find the modules of the tests, as they find those of the folder they are started in."""
-    monkeypatch.setenv("PYTHONPATH", faulty.__file__.rpartition("/")[0])
+    monkeypatch.setenv("PYTHONPATH", str(Path(faulty.__file__).parents[1]))
 
 
 def test_a_process_that_crashes_is_told_and_the_rest_goes_on(found_here):
     began = []
-    found = list(examine("faulty_policies:Crashes", ["repeatable", "description"], begins=began.append))
+    found = list(
+        examine("helpers.faulty_policies:Crashes", ["repeatable", "description"], begins=began.append)
+    )
     crash = "the process was ended by SIGSEGV: its kernel reads or writes memory that is not its own"
     assert found == [Finding("description", crash), Finding("repeatable", crash)]
     assert began == ["description", "repeatable"]
@@ -102,14 +105,14 @@ def test_a_process_that_crashes_is_told_and_the_rest_goes_on(found_here):
 
 @pytest.mark.parametrize(("policy", "fault"), [("Misspelt", "kv_capacty"), ("Crashes", "SIGSEGV")])
 def test_what_cannot_run_is_told_once(found_here, policy, fault):
-    first, *others = examine(f"faulty_policies:{policy}")
+    first, *others = examine(f"helpers.faulty_policies:{policy}")
     assert first.name == "one run"
     assert fault in first.fault
     assert others == [Finding(name, skipped=True) for name in CHECKS if name != "one run"]
 
 
 def test_a_kernel_that_writes_out_of_bounds_is_told(found_here):
-    (finding,) = examine("faulty_policies:Wild", ["overflow"])
+    (finding,) = examine("helpers.faulty_policies:Wild", ["overflow"])
     assert (
         "OutOfBoundsError: policy 'wild', iteration 0, t = 0 s: index is out of bounds in wild"
         in finding.fault

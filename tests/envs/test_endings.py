@@ -3,10 +3,10 @@
 import gymnasium as gym
 import numpy as np
 import pytest
-import vector_play
 from gymnasium.vector import AutoresetMode
 
 import kvgym
+from helpers import vector_play
 from kvgym.envs import IDS
 
 FEW = {"num_requests": 12, "rate": 2.0}

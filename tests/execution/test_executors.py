@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from execution_works import (
+
+from helpers.execution_works import (
     DieOnce,
     SlowAfter,
     Square,
@@ -15,7 +16,6 @@ from execution_works import (
     slow_after_first,
     where,
 )  # fmt: skip
-
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.execution import cores, growing, make_executor
 from kvgym.execution.executor import InProcess
@@ -150,7 +150,7 @@ PARENT = """
 import sys
 sys.path.insert(0, {tests!r})
 from pathlib import Path
-from execution_works import told
+from helpers.execution_works import told
 from kvgym.execution import make_executor
 
 if __name__ == "__main__":

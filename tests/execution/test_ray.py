@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from execution_works import Square, raise_two_parted, refuse_three, where
 
+from helpers.execution_works import Square, raise_two_parted, refuse_three, where
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.execution import make_executor
 from kvgym.experiments.comparison import compare

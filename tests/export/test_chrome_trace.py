@@ -9,11 +9,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from chrome_trace_format import load
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_runs import RandomPolicy, rules_of, systems, tables
 
+from helpers.random_runs import RandomPolicy, rules_of, systems, tables
 from kvgym import make_batch_time, simulate
 from kvgym.errors import InvalidDecisionError, LivelockError
 from kvgym.export.chrome_trace import ChromeTrace
@@ -21,6 +20,7 @@ from kvgym.export.trace_file import TraceFile
 from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.simulator.system import System, Worker
 from kvgym.workloads.table import RequestTable
+from oracles.chrome_trace_format import load
 
 UNIT = make_batch_time({"kind": "unit"})
 SECOND = 10**9

@@ -6,11 +6,11 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from chrome_trace_format import check, load
 
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.export import trace_file
 from kvgym.export.trace_file import TraceFile, nanoseconds
+from oracles.chrome_trace_format import check, load
 
 
 def write_some(file):

@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import profiles
 import yaml
 
 from fuzz.kinds import Kind, raw, refuse, written
+from helpers import profiles
 from kvgym.utils.reading import shipped_texts
 
 FILES = ("linear", "attention", "all_reduce")

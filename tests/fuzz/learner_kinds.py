@@ -11,10 +11,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from tiny_training import TINY
-
 from fuzz.kinds import Kind, raw, refuse, written
 from fuzz.state_kinds import described, rebuilt
+from helpers.tiny_training import TINY
 
 DQN = {
     **TINY,

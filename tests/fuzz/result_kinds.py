@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from script_folders import importing_from
 
 from fuzz.kinds import Kind, raw, refuse, written
+from helpers.script_folders import importing_from
 from kvgym.utils.reading import shipped_texts
 
 

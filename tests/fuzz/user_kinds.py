@@ -155,7 +155,7 @@ USER = Kind("user", user_seeds, play_user, odd=True, weight=3)
 @functools.cache
 def calls() -> dict[str, tuple[Any, Any, dict[str, Any]]]:
     """Return public functions by name, with the names of their arguments and valid values of some."""
-    from public_calls import ELSEWHERE, PUBLIC, RUNS, parameters_of
+    from helpers.public_calls import ELSEWHERE, PUBLIC, RUNS, parameters_of
 
     found = {}
     for name, function in PUBLIC.items():

@@ -1,7 +1,8 @@
 """Scripts are imported as running one of their folder does."""
 
 import pytest
-from script_folders import importing_from
+
+from helpers.script_folders import importing_from
 
 
 @pytest.fixture(scope="module")

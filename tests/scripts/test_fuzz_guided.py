@@ -7,6 +7,7 @@ from pathlib import Path
 
 import fuzz_guided
 import pytest
+
 from fuzz.kinds import raw
 from fuzz.trees import put
 

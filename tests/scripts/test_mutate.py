@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from script_folders import importing_from
+
+from helpers.script_folders import importing_from
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 

@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from fuzz.result_kinds import OUTCOME
-from script_folders import SCRIPTS, importing_from
+from helpers.script_folders import SCRIPTS, importing_from
 
 
 def test_each_folder_has_its_own(tmp_path):

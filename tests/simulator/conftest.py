@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from runs_by_hand import Make
 
+from helpers.runs_by_hand import Make
 from kvgym.batch_time import BatchTimeModel, UnitBatchTime
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System

@@ -10,8 +10,8 @@ import sys
 
 import numpy as np
 import pytest
-from clusters import UNIT, workload
 
+from helpers.clusters import UNIT, workload
 from kvgym.policy import make_policy
 from kvgym.runner import prepare_run, result_of, simulate
 from kvgym.simulator.system import System, Worker

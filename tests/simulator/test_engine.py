@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runs_by_hand import Make, finish, log_of, rows, run
 
+from helpers.runs_by_hand import Make, finish, log_of, rows, run
 from kvgym.batch_time import AffineBatchTime, BatchTimeModel, batch_time_kernel
 from kvgym.errors import KVGymError
 from kvgym.policy import Decision

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from runs_by_hand import Make, finish, log_of, queue, rows, run
 
+from helpers.runs_by_hand import Make, finish, log_of, queue, rows, run
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import InvalidDecisionError, LivelockError
 from kvgym.policy import Decision

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from random_runs import RandomPolicy, systems, tables
 
+from helpers.random_runs import RandomPolicy, systems, tables
 from kvgym.contract.witness import Witness
 from kvgym.errors import LivelockError
 from kvgym.policy import POLICIES, make_policy

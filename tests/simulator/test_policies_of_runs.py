@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from clusters import UNIT, workload
 
+from helpers.clusters import UNIT, workload
 from kvgym import System, make_policy, simulate
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.policy import Policy, PolicyInfo

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from runs_by_hand import Make, run
 
+from helpers.runs_by_hand import Make, run
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import InformationError, LivelockError
 from kvgym.policy import Decision, Policy, PolicyInfo

@@ -10,8 +10,9 @@ import warnings
 from pathlib import Path
 
 import pytest
-import raising_code
-from raising_code import (
+
+from helpers import raising_code
+from helpers.raising_code import (
     NoParams,
     OutOfRangeModel,
     Raising,
@@ -22,7 +23,6 @@ from raising_code import (
     WrongArguments,
     fail,
 )
-
 from kvgym import make_batch_time, make_policy, simulate
 from kvgym.baselines.first_come import FCFS
 from kvgym.errors import LIMIT, ConfigError, RunError, UserCodeError
@@ -128,8 +128,7 @@ def test_of_an_observer(at):
 @pytest.mark.parametrize("how", ["key", "interrupt"])
 def test_an_observer_hears_everything_once(at, how):
     """Also after an exception: nothing is told twice, nothing is left out."""
-    from random_runs import RandomPolicy
-
+    from helpers.random_runs import RandomPolicy
     from kvgym.contract.cases import Shuffling
 
     table = RequestTable.from_columns(arrival_time=[0.0] * 12, prompt_len=[3] * 12, output_len=[5] * 12)

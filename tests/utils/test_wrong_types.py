@@ -7,8 +7,8 @@ import math
 import traceback
 
 import pytest
-from public_calls import ELSEWHERE, PUBLIC, RUNS, parameters_of
 
+from helpers.public_calls import ELSEWHERE, PUBLIC, RUNS, parameters_of
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.utils.arguments import explained, explained_class
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import yaml
-from served_logs import TRUE, scenario, served
 
+from helpers.served_logs import TRUE, scenario, served
 from kvgym.errors import ConfigError
 from kvgym.validation.overhead_fit import MOST_REPLAYS, TOLERANCE, Profile, _profile, fit_overhead
 from kvgym.validation.replay import loss, replay_log

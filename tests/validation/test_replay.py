@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from served_logs import TRUE, scenario, served
 
+from helpers.served_logs import TRUE, scenario, served
 from kvgym.errors import ConfigError
 from kvgym.validation.replay import (
     METRICS,

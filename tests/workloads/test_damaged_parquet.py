@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from fuzz.file_kinds import trace_bytes
 from fuzz.trees import mutate_bytes
 

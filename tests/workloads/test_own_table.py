@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trace_files import write
 
+from helpers.trace_files import write
 from kvgym.batch_time.models.unit import UnitBatchTime
 from kvgym.errors import ConfigError, TraceFormatError
 from kvgym.export.run_folder import save_run

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from trace_files import AZURE, FILES, JSON, OWN, write
 
+from helpers.trace_files import AZURE, FILES, JSON, OWN, write
 from kvgym.errors import ConfigError, TraceFormatError, UnknownNameError, WorkloadError
 from kvgym.workloads import read_trace
 from kvgym.workloads.traces import write_sample_trace

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from trace_files import AZURE, FILES, JSON, OWN, write
 
+from helpers.trace_files import AZURE, FILES, JSON, OWN, write
 from kvgym.errors import ConfigError
 from kvgym.workloads import RequestTable, load_trace, read_trace, trace_formats, write_requests
 from kvgym.workloads.limits import LengthLimits

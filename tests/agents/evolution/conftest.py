@@ -1,8 +1,8 @@
 """Fixtures of the tests of evolution: the small configuration, and a policy that declares weights."""
 
 import pytest
-from evolution_runs import TINY
 
+from helpers.evolution_runs import TINY
 from kvgym.agents.runs.config import make_training
 from kvgym.policy import POLICIES, CompiledPolicy, PolicyInfo, Weight, require
 

@@ -5,11 +5,11 @@ import shutil
 
 import numpy as np
 import pytest
-from evolution_runs import TINY
 from hypothesis import given
 from hypothesis import strategies as st
 
 import kvgym
+from helpers.evolution_runs import TINY
 from kvgym.agents.evolution.averaging import Averaging
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.strategies import CMAES, make_strategy

@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 import pytest
-from evolution_runs import SERVICES
 
+from helpers.evolution_runs import SERVICES
 from kvgym.agents.evolution.fitting import outputs
 from kvgym.agents.evolution.imitation import Imitation, _lessons, _moments, imitate, network_of
 from kvgym.agents.evolution.model import EvolvedModel

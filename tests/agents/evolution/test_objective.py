@@ -3,11 +3,11 @@
 import math
 
 import pytest
-from evolution_runs import SERVICES
 from hypothesis import given
 from hypothesis import strategies as st
 
 import kvgym
+from helpers.evolution_runs import SERVICES
 from kvgym.agents.evolution.objective import (
     PENALTY,
     Measurement,

@@ -4,9 +4,9 @@ import json
 
 import pytest
 import yaml
-from evolution_runs import SERVICES, TINY
 
 import kvgym
+from helpers.evolution_runs import SERVICES, TINY
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.objective import measure
 from kvgym.agents.evolution.role import AS_POLICY, KINDS, Role

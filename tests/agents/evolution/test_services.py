@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from evolution_runs import SERVICES
 
+from helpers.evolution_runs import SERVICES
 from kvgym.agents.evolution.capacity import sustained_rate
 from kvgym.agents.evolution.services import Services
 from kvgym.errors import ConfigError

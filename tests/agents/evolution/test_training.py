@@ -8,9 +8,9 @@ import sys
 
 import numpy as np
 import pytest
-from evolution_runs import TINY
 
 import kvgym
+from helpers.evolution_runs import TINY
 from kvgym.agents.evolution.logs import Curves
 from kvgym.agents.evolution.model import EvolvedModel
 from kvgym.agents.evolution.objective import best_value, measure, measure_reference, objective

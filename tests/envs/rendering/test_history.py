@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from rendered import TIGHT, after, play
 
+from helpers.rendered import TIGHT, after, play
 from kvgym.envs.rendering import recorder as rendering
 from kvgym.envs.rendering.history import History
 from kvgym.envs.rendering.recorder import Recorder

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import typer
 from PIL import Image
-from rendered import TIGHT, after
 from typer.testing import CliRunner
 
+from helpers.rendered import TIGHT, after
 from kvgym.cli import console
 from kvgym.cli.commands.render import render
 from kvgym.envs import registration

@@ -6,8 +6,8 @@ import sys
 import gymnasium as gym
 import numpy as np
 import pytest
-from rendered import TIGHT, after, play
 
+from helpers.rendered import TIGHT, after, play
 from kvgym.envs.rendering import frame
 from kvgym.envs.rendering import scene as rendering
 from kvgym.envs.rendering.canvas import LINE

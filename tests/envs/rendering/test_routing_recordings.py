@@ -5,8 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from PIL import Image
-from routing_play import APART, CLUSTERS, TIGHT
 
+from helpers.routing_play import APART, CLUSTERS, TIGHT
 from kvgym.envs.rendering import history
 from kvgym.envs.rendering.episode import record_episode
 from kvgym.envs.rendering.routing_recorder import RoutingCourse

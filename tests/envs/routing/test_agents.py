@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from routing_play import (
+
+import kvgym
+from helpers.routing_play import (
     CLUSTERS,
     TIGHT,
     same_schedule,
 )
-
-import kvgym
 from kvgym.envs.routing.agents import AgentRouter, play_router
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.errors import ConfigError

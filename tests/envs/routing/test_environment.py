@@ -5,7 +5,9 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import pytest
-from routing_play import (
+
+import kvgym
+from helpers.routing_play import (
     APART,
     CLUSTERS,
     SMALL,
@@ -14,8 +16,6 @@ from routing_play import (
     random_episode,
     same_schedule,
 )
-
-import kvgym
 from kvgym.envs.routing.agents import play_router
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.scheduling.tables import REWARD_TERMS

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from routing_play import (
+
+from helpers.routing_play import (
     CLUSTERS,
     SHORT,
     TIGHT,
     features,
 )
-
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.routing.features import WORKER_FEATURES
 

@@ -12,13 +12,13 @@ import pytest
 from gymnasium.envs.registration import EnvSpec
 from playing.checks import time_inside
 from playing.configurations import routing_arguments
-from routing_play import (
+
+from helpers.routing_play import (
     CLUSTERS,
     SMALL,
     TIGHT,
     random_episode,
 )
-
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.scheduling.environment import ServingEnv

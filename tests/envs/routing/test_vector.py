@@ -5,10 +5,10 @@ import pickle
 import gymnasium as gym
 import numpy as np
 import pytest
-import vector_play
 from gymnasium.vector import AutoresetMode
-from routing_play import APART, SMALL
 
+from helpers import vector_play
+from helpers.routing_play import APART, SMALL
 from kvgym.envs import ROUTING_IDS
 from kvgym.envs.routing.vector_environment import RoutingVectorEnv
 from kvgym.errors import ConfigError

@@ -9,10 +9,10 @@ import tracemalloc
 import gymnasium as gym
 import numpy as np
 import pytest
-import vector_play
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import vector as wrappers
 
+from helpers import vector_play
 from kvgym.compiling.kernel import uncompiled
 from kvgym.envs import SCHEDULING_IDS as IDS
 from kvgym.envs.scheduling.memory import LINE, NEAR, NUM_TABLES, Sizes

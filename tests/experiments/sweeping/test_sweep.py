@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from trace_files import OWN, write
 
+from helpers.trace_files import OWN, write
 from kvgym.errors import ConfigError, KVGymError
 from kvgym.experiments.comparison import compare
 from kvgym.experiments.journal import Journal

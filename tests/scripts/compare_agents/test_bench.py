@@ -8,8 +8,8 @@ from compare_agents import bench as module
 from compare_agents.bench import Bench, same_requests
 from compare_agents.cells import Seeds
 from compare_agents.entrants import Given, Tuned
-from comparing_runs import save_agent, small
 
+from helpers.comparing_runs import save_agent, small
 from kvgym.errors import KVGymError
 from kvgym.metrics import compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo, make_policy

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from compare_agents.cells import Cell, Seeds, jobs_for, key_of
 from compare_agents.entrants import FixedKnobs, Given, Tuned
-from comparing_runs import save_agent, small
 
+from helpers.comparing_runs import save_agent, small
 from kvgym.errors import ConfigError
 
 LATENCY = "e2e_latency_mean"

@@ -9,9 +9,9 @@ from compare_agents.bench import Outcome
 from compare_agents.command import main
 from compare_agents.store import Store
 from compare_agents.studies import TASKS
-from comparing_runs import save_agent
-from evolution_runs import TINY
 
+from helpers.comparing_runs import save_agent
+from helpers.evolution_runs import TINY
 from kvgym.agents.evolution.training import train as evolve
 from kvgym.agents.library import load_model
 from kvgym.agents.runs.config import load_training, make_training

@@ -8,7 +8,8 @@ from compare_agents.figures import best_of, gain, mean_of, summary_of
 from compare_agents.pages import page_of, row_table, task_table
 from compare_agents.store import Store
 from compare_agents.study_tables import ablation_tables, spread_tables
-from comparing_runs import row_of
+
+from helpers.comparing_runs import row_of
 
 # Four seeds: (7 + 9 + 8 + 8) / 4 = 8 against 10: 20 % less; with 6.4 = 0.8 of it the same on every seed.
 AGENT = ("agent", "mine", (7.0, 9.0, 8.0, 8.0))

@@ -11,8 +11,8 @@ from compare_agents.knobs import (
     orders_for,
 )
 from compare_agents.tasks import SLO_CLASSES
-from comparing_runs import small
 
+from helpers.comparing_runs import small
 from kvgym.envs.agents import AgentPolicy
 from kvgym.errors import ConfigError
 from kvgym.experiments.scenario import load_scenario

@@ -9,8 +9,8 @@ from compare_agents.cells import Cell, Seeds
 from compare_agents.entrants import Entrant, Given
 from compare_agents.running import run_cells
 from compare_agents.store import Store
-from comparing_runs import small
 
+from helpers.comparing_runs import small
 from kvgym.errors import ConfigError
 
 PLAYED = []

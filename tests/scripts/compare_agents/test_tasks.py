@@ -20,8 +20,8 @@ from compare_agents.tasks import (
     slo,
     traces,
 )
-from comparing_runs import save_agent, small
 
+from helpers.comparing_runs import save_agent, small
 from kvgym.agents.evolution.capacity import sustained_rate
 from kvgym.agents.runs.config import load_training
 from kvgym.baselines.ranked.weights import WEIGHTS

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from clusters import (
+
+from helpers.clusters import (
     EACH,
     UNIT,
     apart,
 )
-
 from kvgym.runner import SimulationResult, simulate
 from kvgym.simulator.system import FIRST_TOKEN, PROGRESS_ON_EVICT, System, Worker
 from kvgym.workloads.classes import ClassStatistics

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import (
+
+from helpers.clusters import (
     AFFINE,
     EACH,
     STAIRS,
@@ -20,7 +21,6 @@ from clusters import (
     rules_of,
     workload,
 )
-
 from kvgym.batch_time import AffineBatchTime
 from kvgym.errors import LivelockError
 from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo, SystemInfo, make_policy

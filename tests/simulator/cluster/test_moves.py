@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import AFFINE, EACH, UNIT, apart, assert_equal, equal_tables, rules_of, workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.clusters import AFFINE, EACH, UNIT, apart, assert_equal, equal_tables, rules_of, workload
 from kvgym.batch_time import AffineBatchTime
 from kvgym.contract.cases import Shuffling
 from kvgym.errors import ConfigError, InvalidDecisionError, LivelockError

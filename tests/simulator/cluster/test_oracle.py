@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import (
+
+from helpers.clusters import (
     AFFINE,
     STAIRS,
     UNIT,
     rules_of,
     workload,
 )
-
 from kvgym.baselines.first_come import FCFS
 from kvgym.batch_time import AffineBatchTime
 from kvgym.policy import Policy, PolicyInfo

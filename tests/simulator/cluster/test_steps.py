@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clusters import (
+
+from helpers.clusters import (
     AFFINE,
     STAIRS,
     UNIT,
@@ -16,7 +17,6 @@ from clusters import (
     assert_equal,
     workload,
 )
-
 from kvgym.errors import InvalidDecisionError, KVGymError, LivelockError, WorkloadError
 from kvgym.policy import CompiledPolicy, Decision, Policy, PolicyInfo, SystemInfo, make_policy
 from kvgym.routing import make_router

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_runs import RandomPolicy, systems, tables
 
+from helpers.random_runs import RandomPolicy, systems, tables
 from kvgym.batch_time import AffineBatchTime, RooflineBatchTime, UnitBatchTime, load_hardware
 from kvgym.errors import ConfigError, LivelockError, WorkloadError
 from kvgym.metrics import compute_metrics

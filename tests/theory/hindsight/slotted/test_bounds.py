@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_runs import RandomPolicy
-from slotted_instances import brute_force, small, table_of
 
+from helpers.random_runs import RandomPolicy
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError, KVGymError, WorkloadError
 from kvgym.metrics import compute_metrics
@@ -19,6 +18,7 @@ from kvgym.simulator.system import System
 from kvgym.theory.hindsight.slotted import SLOTTED_METRICS, bound_slotted
 from kvgym.theory.hindsight.slotted.replay import replay
 from kvgym.workloads import mcsf_instance
+from oracles.slotted_instances import brute_force, small, table_of
 
 ANY = (
     "e2e_latency_mean",

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from scipy.optimize import linprog
-from slotted_instances import brute_force, small, table_of
 
 from kvgym.errors import ConfigError, WorkloadError
 from kvgym.theory.hindsight.slotted.distances import earliest_chained_end, least_chained_longest
@@ -19,6 +18,7 @@ from kvgym.theory.hindsight.slotted.volume import (
     lp_9,
     lp_16,
 )
+from oracles.slotted_instances import brute_force, small, table_of
 
 
 def test_the_model_by_hand():

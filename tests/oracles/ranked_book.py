@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ranked_jobs import Batch, Job, in_order, load_of, prefix, revealed
-from ranked_lengths import Counts, learn
-
 from kvgym.policy import Decision, Policy, SystemInfo, make_policy
 from kvgym.simulator.view import SystemView
+from oracles.ranked_jobs import Batch, Job, in_order, load_of, prefix, revealed
+from oracles.ranked_lengths import Counts, learn
 
 INF = math.inf
 MOST_TOKENS = 8192

@@ -1,0 +1,1 @@
+"""What several tests share: runs, requests, policies with faults, and small works for other processes."""

@@ -1,0 +1,1 @@
+"""Second, plain readings of schedulers and optima, written from papers and pages, that tests compare with."""
