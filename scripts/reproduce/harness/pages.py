@@ -1,18 +1,23 @@
-"""Blocks of the documentation that commands write: between markers, the rest of the page is by hand."""
+"""Generated blocks of the documentation, between markers; the text around them is written by hand."""
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.experiment import Experiment, Finding, Outcome, Paper
+from harness.experiment import Experiment, Finding, Outcome, Paper, Table, Verdict
 from kvgym.utils.files import write_text
 
 PICTURES = "images/reproductions"  # in docs/
+TABLES = "tables"  # in docs/
+LONG = 12  # rows; longer tables are CSV files
 
-FINDINGS = ("claim", "published", "here", "verdict", "why")
-MATRIX = ("experiment", "claim", "published", "here", "verdict", "why", "figure", "--only")
+FINDINGS = ("claim", "published", "ours", "verdict", "why")
+MATRIX = ("where", "claim", "published", "ours", "verdict")
+SUMMARY = "summary"  # the block that counts the verdicts of the matrix
 
 
 def write_block(text: str, name: str, body: str) -> str:
@@ -40,65 +45,97 @@ def picture(paper: Paper, experiment: Experiment) -> str:
     return f"{PICTURES}/{paper.name}-{experiment.name}.png"
 
 
+def csv_files(paper: Paper, experiment: Experiment, outcome: Outcome) -> dict[str, Table]:
+    """Return an experiment's long tables by their file in docs/."""
+    tables = enumerate(outcome.tables, 1)
+    return {
+        f"{TABLES}/{paper.name}-{experiment.name}-{number}.csv": table
+        for number, table in tables
+        if len(table.rows) > LONG
+    }
+
+
 def experiment_block(paper: Paper, experiment: Experiment, outcome: Outcome) -> str:
-    """Return the block of an experiment: headline, source, findings, tables, picture."""
+    """Return the block of an experiment: headline, source, findings, tables, picture; links to long tables."""
     parts = [
         f"## {experiment.title}",
         f"{experiment.source}. `python scripts/reproduce {paper.name} --only {experiment.name}`",
         _table(FINDINGS, [_cells(row) for row in outcome.findings]),
     ]
+    files = {id(table): file for file, table in csv_files(paper, experiment, outcome).items()}
     for table in outcome.tables:
-        parts += [table.caption] if table.caption else []
-        parts.append(_table(table.head, table.rows))
+        if file := files.get(id(table)):
+            caption = table.caption.strip().rstrip(":.") + ". " if table.caption else ""
+            parts.append(f"{caption}[{len(table.rows)} rows as CSV](../{file})")
+        else:
+            parts += [table.caption] if table.caption else []
+            parts.append(_table(table.head, table.rows))
     if experiment.draw is not None:
         parts.append(f"![{experiment.title}](../{picture(paper, experiment)})")
     return "\n\n".join(part.strip() for part in parts)
 
 
 def matrix_block(paper: Paper, outcomes: Mapping[str, Outcome], before: str) -> str:
-    """Return the rows of a paper in the matrix.
+    """Return a paper's block of the matrix: one row per claim.
 
     Args:
         paper: the paper.
-        outcomes: what came out, by name of the experiment.
-        before: the block as it is: rows of experiments that are not in ``outcomes`` are kept.
+        outcomes: outcomes by name of the experiment.
+        before: the present block; rows of experiments that are not in ``outcomes`` are kept.
     """
     kept: dict[str, list[str]] = {}
     for line in before.splitlines():
-        if match := re.search(r"\| `([\w.-]+)` \|$", line.strip()):
+        if match := re.match(r"\| \[[^]]*\]\([^)#]*#([^)]*)\) \|", line):
             kept.setdefault(match[1], []).append(line.strip())
     lines = []
     for experiment in paper.experiments:
         if experiment.name in outcomes:
-            rows = [_matrix_row(paper, experiment, row) for row in outcomes[experiment.name].findings]
+            where = f"[{experiment.source}](reproductions/{paper.page}#{anchor(experiment)})"
+            rows = [(where, *_cells(row)[:-1]) for row in outcomes[experiment.name].findings]
             lines += _table(MATRIX, rows).splitlines()[2:]
         else:
-            lines += kept.get(experiment.name, [])
+            lines += kept.get(anchor(experiment), [])
     head = _table(MATRIX, []).splitlines()
-    title = f"### [{paper.title}](reproductions/{paper.page})"
-    return "\n".join([title, "", f"`python scripts/reproduce {paper.name}`", "", *head, *lines])
+    return "\n".join([f"### [{paper.title}](reproductions/{paper.page})", "", *head, *lines])
+
+
+def summary_block(matrix: str) -> str:
+    """Return the table that counts the verdicts of each paper in the matrix page."""
+    rows = []
+    others = matrix.replace(read_block(matrix, SUMMARY), "")
+    for block in re.split(r"^### ", others, flags=re.MULTILINE)[1:]:
+        title, _, rest = block.partition("\n")
+        counts = [len(re.findall(rf"\| {verdict.value} \|$", rest, re.MULTILINE)) for verdict in Verdict]
+        rows.append([title, str(sum(counts)), *map(str, counts)])
+    return _table(["paper", "claims", *(verdict.value for verdict in Verdict)], rows)
 
 
 def write_pages(docs: Path, paper: Paper, outcomes: Mapping[str, Outcome]) -> None:
-    """Write the blocks of experiments into the page of the paper, and their rows into the matrix.
+    """Write the blocks of experiments into the page of the paper, their long tables, and their rows of the matrix.
 
     Args:
         docs: the folder docs/.
         paper: the paper.
-        outcomes: what came out, by name of the experiment.
+        outcomes: outcomes by name of the experiment.
     """
     page = docs / "reproductions" / paper.page
     text = page.read_text(encoding="utf-8")
     for experiment in paper.experiments:
-        if experiment.name in outcomes:
-            text = write_block(
-                text, experiment.name, experiment_block(paper, experiment, outcomes[experiment.name])
-            )
+        if (outcome := outcomes.get(experiment.name)) is not None:
+            text = write_block(text, experiment.name, experiment_block(paper, experiment, outcome))
+            for name, table in csv_files(paper, experiment, outcome).items():
+                (docs / TABLES).mkdir(exist_ok=True)
+                write_text(docs / name, _csv(table))
     write_text(page, text)
     matrix = docs / "reproductions.md"
     text = matrix.read_text(encoding="utf-8")
-    body = matrix_block(paper, outcomes, read_block(text, paper.name))
-    write_text(matrix, write_block(text, paper.name, body))
+    text = write_block(text, paper.name, matrix_block(paper, outcomes, read_block(text, paper.name)))
+    write_text(matrix, write_block(text, SUMMARY, summary_block(text)))
+
+
+def anchor(experiment: Experiment) -> str:
+    """Return the anchor of an experiment's headline on the paper's page."""
+    return re.sub(r"[^\w\- ]", "", experiment.title.lower()).replace(" ", "-")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -109,12 +146,12 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
+def _csv(table: Table) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([cell.replace("`", "") for cell in row] for row in (table.head, *table.rows))
+    return text.getvalue()
+
+
 def _cells(row: Finding) -> tuple[str, ...]:
     return row.claim, row.published, row.ours, row.verdict.value, row.reason
-
-
-def _matrix_row(paper: Paper, experiment: Experiment, row: Finding) -> tuple[str, ...]:
-    anchor = re.sub(r"[^\w\- ]", "", experiment.title.lower()).replace(" ", "-")
-    where = f"[{experiment.source}](reproductions/{paper.page}#{anchor})"
-    figure = f"[picture]({picture(paper, experiment)})" if experiment.draw is not None else ""
-    return where, *_cells(row), figure, f"`{experiment.name}`"

@@ -1,4 +1,4 @@
-"""Every experiment of every paper: it runs, draws, and stands on its page and in the matrix."""
+"""Every experiment of every paper runs, draws, and is on its page and in the matrix."""
 
 import re
 import shutil
@@ -63,29 +63,39 @@ def test_pages_and_matrix_have_every_experiment(load_paper, pages, name):
     for experiment in paper.experiments:
         block = pages.read_block(page, experiment.name)
         assert block.startswith(f"## {experiment.title}\n"), f"run python scripts/reproduce {name}"
-        assert f"| `{experiment.name}` |" in matrix
+        assert f"(reproductions/{paper.page}#{pages.anchor(experiment)}) |" in matrix
         if experiment.draw is not None:
             assert 1_000 < (DOCS / pages.picture(paper, experiment)).stat().st_size < 200_000
-    # And nothing that is no experiment (any more).
+        for file in re.findall(rf"\.\./({pages.TABLES}/[^)]*)\)", block):
+            assert (DOCS / file).read_text("utf-8").count("\n") > pages.LONG
+    # And no others.
     assert set(re.findall(r"<!-- begin (\S+) -->", page)) == set(names)
-    assert set(re.findall(r"\| `([\w.-]+)` \|$", matrix, re.MULTILINE)) == set(names)
+    anchors = [pages.anchor(experiment) for experiment in paper.experiments]
+    assert len(set(anchors)) == len(anchors)
+    assert set(re.findall(r"^\| \[[^]]*\]\([^)#]*#([^)]*)\) \|", matrix, re.MULTILINE)) == set(anchors)
+
+
+def test_summary_counts_the_verdicts_of_the_matrix(pages):
+    text = (DOCS / "reproductions.md").read_text("utf-8")
+    assert pages.read_block(text, pages.SUMMARY) == pages.summary_block(text)
 
 
 def findings(rows, first):
-    """Return claim, published, here, verdict and why of rows in Markdown; the claim is cell ``first``."""
+    """Return claim, published, ours, verdict and, on pages, reason of rows in Markdown; the claim is cell ``first``."""
     cells = [re.split(r" (?<!\\)\| ", row.removeprefix("| ").removesuffix(" |")) for row in rows]
-    return [tuple(row[first : first + 5]) for row in cells]
+    return [tuple(row[first:]) for row in cells]
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_page_and_matrix_say_the_same_and_give_reasons(load_paper, pages, name):
+def test_page_and_matrix_agree_and_give_reasons(load_paper, pages, name):
     paper = load_paper(name)
     page = (DOCS / "reproductions" / paper.page).read_text("utf-8")
     matrix = pages.read_block((DOCS / "reproductions.md").read_text("utf-8"), name).splitlines()
     for experiment in paper.experiments:
         _, _, rest = pages.read_block(page, experiment.name).partition("| --- | --- | --- | --- | --- |\n")
         on_page = findings(rest.partition("\n\n")[0].splitlines(), 0)
-        assert on_page == findings([row for row in matrix if row.endswith(f"| `{experiment.name}` |")], 1)
+        where = f"#{pages.anchor(experiment)}) |"
+        assert [row[:-1] for row in on_page] == findings([row for row in matrix if where in row], 1)
         for claim, published, ours, verdict, why in on_page:
             assert all((claim, published, ours)), experiment.name
             assert why.strip() or verdict == "reproduced", f"{experiment.name}: {claim} has no reason"
@@ -109,5 +119,6 @@ def test_pages_say_what_comes_out(load_paper, pages, name, tmp_path):
     shutil.copytree(DOCS / "reproductions", tmp_path / "docs" / "reproductions")
     shutil.copy(DOCS / "reproductions.md", tmp_path / "docs")
     run(name, "--only", ",".join(cheap), "--docs", str(tmp_path / "docs"), folder=tmp_path)
-    for file in ("reproductions.md", f"reproductions/{paper.page}"):
+    made = [str(file.relative_to(tmp_path / "docs")) for file in (tmp_path / "docs").rglob("*.csv")]
+    for file in ("reproductions.md", f"reproductions/{paper.page}", *made):
         assert (tmp_path / "docs" / file).read_text("utf-8") == (DOCS / file).read_text("utf-8")

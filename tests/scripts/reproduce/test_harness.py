@@ -1,4 +1,4 @@
-"""What the reproductions share: blocks of pages, rows of the matrix, outcomes that are kept, the command line."""
+"""The harness of the reproductions: blocks of pages, rows of the matrix, stored outcomes, the command line."""
 
 import json
 from pathlib import Path
@@ -108,12 +108,22 @@ def test_a_full_run_writes_page_picture_and_matrix(toy, command, docs, pages, ca
     assert "](../images/reproductions/toy-one.png)" in block
     assert (docs / "images" / "reproductions" / "toy-one.png").stat().st_size > 1000
     matrix = (docs / "reproductions.md").read_text()
-    assert matrix.endswith("<!-- end toy -->\n\nThe end.\n")
+    assert "<!-- end toy -->\n\nThe end.\n" in matrix
     assert (
-        "| [Section 1](reproductions/toy.md#first--claim) | mean | 1.1 | 1.0 (9 seeds) | reproduced |"
+        "| [Section 1](reproductions/toy.md#first--claim) | mean | 1.1 | 1.0 (9 seeds) | reproduced |\n"
         in matrix
     )
-    assert "| none | 5 | — | not run | No data. |  | `two` |" in matrix
+    assert "| [Section 2](reproductions/toy.md#second) | none | 5 | — | not run |\n" in matrix
+    assert "| [A toy paper](reproductions/toy.md) | 2 | 1 | 0 | 0 | 0 | 1 |" in matrix
+
+
+def test_a_long_table_is_a_csv_file(harness, pages, toy, docs):
+    rows = [("`a|b`", str(n)) for n in range(pages.LONG + 1)]
+    outcome = harness.Outcome([], [harness.Table(("x", "n"), rows, "Many rows:")])
+    pages.write_pages(docs, toy.paper, {"two": outcome})
+    block = pages.read_block((docs / "reproductions" / "toy.md").read_text(), "two")
+    assert "Many rows. [13 rows as CSV](../tables/toy-two-1.csv)" in block
+    assert (docs / "tables" / "toy-two-1.csv").read_text().startswith("x,n\na|b,0\n")
 
 
 def test_one_experiment_leaves_the_rows_of_others(toy, command, docs):
@@ -163,8 +173,8 @@ def test_a_name_that_is_none_is_an_error(toy, command, docs, capsys):
 
 def test_there_is_no_such_paper(command, capsys):
     with pytest.raises(SystemExit, match="2"):
-        command.main(["nobody", "--list"])
-    assert "there is no paper 'nobody': mc_sf, wait" in capsys.readouterr().err
+        command.main(["other", "--list"])
+    assert "there is no paper 'other': mc_sf, wait" in capsys.readouterr().err
 
 
 def test_the_list_names_all(toy, command, capsys):
