@@ -6,7 +6,7 @@ python scripts/random_play.py --steps 10000000 --jobs 2 --out results/play --res
 python scripts/random_play.py --seed 0 --segment 123                            # one segment again, that had a fault
 
 All ids, scalar and vector, with all rules of the engine, blocks and clusters; what is checked in every step is said in
-docs/hardening.md. A segment is a configuration and some hundred steps; seed and number make it what it is. Finished
+docs/maintaining.md. A segment is a configuration and some hundred steps; seed and number make it what it is. Finished
 segments are written to segments.jsonl one by one, so that nothing is lost where a run is stopped; report.md sums them
 up. Exit status 1 if there is a fault.
 """

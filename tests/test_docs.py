@@ -26,7 +26,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 PAGES = [page for page in sorted(DOCS.glob("**/*.md")) if "generated" not in page.parts]
 # Pages of findings and of long trainings: their commands are checked, not run.
 MEASURED = {
-    "agents.md", "benchmark.md", "bounds.md", "calibration.md", "capacity.md", "evolution.md", "frameworks.md",
+    "agents.md", "speed.md", "bounds.md", "calibration.md", "capacity.md", "evolution.md", "frameworks.md",
     "ranked.md", "ranked_networks.md", "reproductions.md", "sweeps.md", "validation.md",
 }  # fmt: skip
 # Pages whose examples need more than to be run, and what does that.
@@ -53,7 +53,7 @@ def test_pages_with_lists_are_up_to_date(what: str, name: str) -> None:
 
 
 def test_the_limits_of_sizes_are_those_of_the_code() -> None:
-    page = (DOCS / "hardening.md").read_text("utf-8")
+    page = (DOCS / "results.md").read_text("utf-8")
     rows = re.findall(r"^\| [^|]+ \| ([\d,]+)[^|]* \| `([\w.]+)\.(\w+)`", page, re.MULTILINE)
     assert len(rows) == 13
     for number, module, name in rows:

@@ -1,4 +1,4 @@
-"""What goes wrong around kvgym, and what a user then sees; the page docs/faults.md says it in words."""
+"""What goes wrong around kvgym, and what a user then sees; the page docs/results.md describes it."""
 
 import json
 import os
