@@ -167,6 +167,7 @@ class Weight:
         low: least value.
         high: greatest value.
         size: number of entries; with more than 1 the hyperparameter is a tuple of floats.
+        meaning: what it does, for the docstring of the constructor.
     """
 
     name: str
@@ -175,6 +176,7 @@ class Weight:
     low: float = -math.inf
     high: float = math.inf
     size: int = 1
+    meaning: str = ""
 
 
 class Policy(Configurable, ABC):

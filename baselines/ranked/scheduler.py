@@ -73,6 +73,7 @@ from kvgym.policy import (
     require,
     require_count,
 )
+from kvgym.utils.hyperparameters import takes
 
 OFTEN, SELDOM = 4, 16
 """Batches after which scores of active requests are renewed: of those early in their output, and of all."""
@@ -233,107 +234,26 @@ class Ranked(CompiledPolicy):
     kernel = ranked_kernel
     NETWORK: ClassVar[str] = "network"
 
+    @takes({w.name: (w.default, w.meaning) for w in WEIGHTS})
     def __init__(
         self,
         *,
-        prompt: float = 0.1,
-        footprint: float = 1.5,
-        attained: float = 0.5,
-        held: float = 0.1,
-        waiting: float = 5.0,
-        waiting_pressure: float = 0.0,
-        slack: float = 0.5,
-        urgent: float = 10.0,
-        lost: float = 10.0,
-        gate: float = 2.1,
-        gate_busy: float = 0.33,
-        value: float = 0.0,
-        prefill_value: float = 0.5,
-        prefill_pressure: float = 0.4,
-        prefill_room: float = 2.0,
-        cost: float = 1.2,
-        cost_pressure: float = 0.0,
-        cost_room: float = 0.0,
-        cost_waiting: float = 0.0,
-        cost_active: float = 0.0,
-        cost_least: float = 0.0,
-        late: float = 1.0,
-        free: float = 0.005,
-        growth: float = 2.0,
-        evict_kv: float = 0.0,
         hidden: int = 0,
         network: str | Sequence[float] = "",
+        **weights: float,
     ) -> None:
         """Set the weights; those without a scale of their own are logarithms.
 
         Args:
-            prompt: what a prompt token counts in the work left, output tokens.
-            footprint: weight of the memory a request takes on average until it ends, beside its work.
-            attained: how far output generated brings a request forward.
-            held: how far KV held brings an active request forward.
-            waiting: how far a waiting request stands behind an active one that is alike.
-            waiting_pressure: the same, times log(1 + waiting / (1 + active)).
-            slack: how far a deadline brings a request forward, per e-fold that its slack is below e^8 batches.
-            urgent: how far a deadline that does not outlast another batch brings a request forward.
-            lost: how far a request that has missed its objectives, or is bound to, stands behind.
-            gate: a request whose output still to come is more than e^gate times what is usual on arrival does not
-                begin while the worker is busy.
-            gate_busy: busy is a worker whose last batch took more than 1 / (1 - gate_busy) times the shortest.
-            value: a token is worth exp(-value * score).
-            prefill_value: what the time of a prompt token is worth, that of a decode being worth 1.
-            prefill_pressure: the logarithm of the same, times log(1 + waiting / (1 + active)).
-            prefill_room: the same, times that logarithm and the fraction of the memory that is not allocated.
-            cost: power of a batch's duration that its worth is divided by.
-            cost_pressure: the same, times log(1 + waiting / (1 + active)).
-            cost_room: the same, times f / (f + 2,048), f being the tokens for which there is free memory.
-            cost_waiting: the same, times f / (f + 2,048) and the share of those present that wait,
-                waiting / (1 + active + waiting).
-            cost_active: the same, times log(1 + active).
-            cost_least: the power is at least this.
-            late: how much less a batch is worth per request whose next token it makes late, a logarithm.
-            free: fraction of the memory that admission leaves free.
-            growth: what admission leaves free beside that, in mean outputs still to come of the active requests.
-            evict_kv: how far KV held brings a request nearer to eviction, where memory is too tight.
             hidden: units of a network that adds to the score, 0 for none.
             network: its numbers, for each unit 12 weights of features, a bias, and the weight of its output, as in
                 0.1/-2/…; none = zeros.
+            **weights: those of :data:`~kvgym.baselines.ranked.weights.WEIGHTS`.
 
         Raises:
             ConfigError: a weight out of its range, or a network of another size.
         """
-        given = dict(
-            zip(
-                (w.name for w in WEIGHTS),
-                (
-                    prompt,
-                    footprint,
-                    attained,
-                    held,
-                    waiting,
-                    waiting_pressure,
-                    slack,
-                    urgent,
-                    lost,
-                    gate,
-                    gate_busy,
-                    value,
-                    prefill_value,
-                    prefill_pressure,
-                    prefill_room,
-                    cost,
-                    cost_pressure,
-                    cost_room,
-                    cost_waiting,
-                    cost_active,
-                    cost_least,
-                    late,
-                    free,
-                    growth,
-                    evict_kv,
-                ),
-                strict=True,
-            )
-        )
+        given = {w.name: weights.get(w.name, w.default) for w in WEIGHTS}
         for weight in WEIGHTS:
             low, high, value = weight.low, weight.high, given[weight.name]
             inside = isinstance(value, int | float) and low <= value <= high

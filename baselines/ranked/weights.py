@@ -5,33 +5,60 @@ from __future__ import annotations
 from kvgym.policy import Weight
 
 WEIGHTS: tuple[Weight, ...] = (
-    Weight("prompt", 0.1, 0.15, 0.0, 10.0),
-    Weight("footprint", 1.5, 0.3, -1.0, 5.0),
-    Weight("attained", 0.5, 0.2, 0.0, 5.0),
-    Weight("held", 0.1, 0.2, 0.0, 5.0),
-    Weight("waiting", 5.0, 1.0, -10.0, 100.0),
-    Weight("waiting_pressure", 0.0, 0.2, -10.0, 10.0),
-    Weight("slack", 0.5, 0.3, -5.0, 10.0),
-    Weight("urgent", 10.0, 3.0, -20.0, 50.0),
-    Weight("lost", 10.0, 3.0, -20.0, 50.0),
-    Weight("gate", 2.1, 0.3, -10.0, 100.0),
-    Weight("gate_busy", 0.33, 0.1, 0.0, 1.0),
-    Weight("value", 0.0, 0.05, -1.0, 2.0),
-    Weight("prefill_value", 0.5, 0.2, 0.0, 10.0),
-    Weight("prefill_pressure", 0.4, 0.3, -5.0, 5.0),
-    Weight("prefill_room", 2.0, 0.5, -5.0, 10.0),
-    Weight("cost", 1.2, 0.2, 0.0, 5.0),
-    Weight("cost_pressure", 0.0, 0.1, -2.0, 2.0),
-    Weight("cost_room", 0.0, 0.3, -4.0, 4.0),
-    Weight("cost_waiting", 0.0, 0.3, -4.0, 4.0),
-    Weight("cost_active", 0.0, 0.1, -2.0, 2.0),
-    Weight("cost_least", 0.0, 0.1, 0.0, 5.0),
-    Weight("late", 1.0, 0.4, 0.0, 50.0),
-    Weight("free", 0.005, 0.01, 0.0, 0.9),
-    Weight("growth", 2.0, 1.0, 0.0, 50.0),
-    Weight("evict_kv", 0.0, 0.3, -5.0, 1.0),
-)
-"""What each is stands in :class:`kvgym.baselines.ranked.scheduler.Ranked`."""
+    Weight("prompt", 0.1, 0.15, 0.0, 10.0, meaning=
+        "what a prompt token counts in the work left, output tokens"),
+    Weight("footprint", 1.5, 0.3, -1.0, 5.0, meaning=
+        "weight of the memory a request takes on average until it ends, beside its work"),
+    Weight("attained", 0.5, 0.2, 0.0, 5.0, meaning=
+        "how far output generated brings a request forward"),
+    Weight("held", 0.1, 0.2, 0.0, 5.0, meaning=
+        "how far KV held brings an active request forward"),
+    Weight("waiting", 5.0, 1.0, -10.0, 100.0, meaning=
+        "how far a waiting request stands behind an active one that is alike"),
+    Weight("waiting_pressure", 0.0, 0.2, -10.0, 10.0, meaning=
+        "the same, times log(1 + waiting / (1 + active))"),
+    Weight("slack", 0.5, 0.3, -5.0, 10.0, meaning=
+        "how far a deadline brings a request forward, per e-fold that its slack is below e^8 batches"),
+    Weight("urgent", 10.0, 3.0, -20.0, 50.0, meaning=
+        "how far a deadline that does not outlast another batch brings a request forward"),
+    Weight("lost", 10.0, 3.0, -20.0, 50.0, meaning=
+        "how far a request that has missed its objectives, or is bound to, stands behind"),
+    Weight("gate", 2.1, 0.3, -10.0, 100.0, meaning=
+        "a request whose output still to come is more than e^gate times what is usual on arrival does not "
+        "begin while the worker is busy"),
+    Weight("gate_busy", 0.33, 0.1, 0.0, 1.0, meaning=
+        "busy is a worker whose last batch took more than 1 / (1 - gate_busy) times the shortest"),
+    Weight("value", 0.0, 0.05, -1.0, 2.0, meaning=
+        "a token is worth exp(-value * score)"),
+    Weight("prefill_value", 0.5, 0.2, 0.0, 10.0, meaning=
+        "what the time of a prompt token is worth, that of a decode being worth 1"),
+    Weight("prefill_pressure", 0.4, 0.3, -5.0, 5.0, meaning=
+        "the logarithm of the same, times log(1 + waiting / (1 + active))"),
+    Weight("prefill_room", 2.0, 0.5, -5.0, 10.0, meaning=
+        "the same, times that logarithm and the fraction of the memory that is not allocated"),
+    Weight("cost", 1.2, 0.2, 0.0, 5.0, meaning=
+        "power of a batch's duration that its worth is divided by"),
+    Weight("cost_pressure", 0.0, 0.1, -2.0, 2.0, meaning=
+        "the same, times log(1 + waiting / (1 + active))"),
+    Weight("cost_room", 0.0, 0.3, -4.0, 4.0, meaning=
+        "the same, times f / (f + 2,048), f being the tokens for which there is free memory"),
+    Weight("cost_waiting", 0.0, 0.3, -4.0, 4.0, meaning=
+        "the same, times f / (f + 2,048) and the share of those present that wait, waiting / (1 + active + "
+        "waiting)"),
+    Weight("cost_active", 0.0, 0.1, -2.0, 2.0, meaning=
+        "the same, times log(1 + active)"),
+    Weight("cost_least", 0.0, 0.1, 0.0, 5.0, meaning=
+        "the power is at least this"),
+    Weight("late", 1.0, 0.4, 0.0, 50.0, meaning=
+        "how much less a batch is worth per request whose next token it makes late, a logarithm"),
+    Weight("free", 0.005, 0.01, 0.0, 0.9, meaning=
+        "fraction of the memory that admission leaves free"),
+    Weight("growth", 2.0, 1.0, 0.0, 50.0, meaning=
+        "what admission leaves free beside that, in mean outputs still to come of the active requests"),
+    Weight("evict_kv", 0.0, 0.3, -5.0, 1.0, meaning=
+        "how far KV held brings a request nearer to eviction, where memory is too tight"),
+)  # fmt: skip
+"""Hyperparameters of :class:`kvgym.baselines.ranked.scheduler.Ranked`."""
 
 MOST_UNITS = 64
 """Units of the network at most."""

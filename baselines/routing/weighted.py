@@ -16,20 +16,8 @@ from, the new one included, a batch of k takes
 Of the request: s prompt tokens, and z of prompt and predicted output. ``size = z / (z + w)`` says how long it is
 compared with the others: 0 very short, 1/2 as the others, 1 very long.
 
-The terms, each in seconds, so that weights have no unit and suit any hardware and any lengths:
-
-- ``work``: full · W / M, as much as it takes to go once through the memory for every M tokens of work.
-- ``long_work``: size times that.
-- ``requests``: full · n w / M, the same if all requests were equally long.
-- ``waiting``: full · q w / M, of those that wait.
-- ``held``: full · m / M.
-- ``lacking``: full · max(0, m + z - M) / M, what the request lacks of free memory.
-- ``pace``: now, the time of a token of its own.
-- ``long_pace``: size times that.
-- ``prompt``: prefill · s.
-- ``prompt_delay``: prefill · s · (n - q), by which its prompt delays those that are active.
-- ``token_delay``: (decode + context · z) · (n - q), by which every token of it does.
-- ``batch``: what is left of the batch that runs.
+The terms, each in seconds, so that weights have no unit and suit any hardware and any lengths, are those of
+:data:`WEIGHTS`.
 """
 
 from __future__ import annotations
@@ -44,21 +32,34 @@ from kvgym.policy import Weight, require
 from kvgym.routing import CompiledRouter, RouterInfo, register_router, router_kernel
 from kvgym.simulator.boundary import expected_tokens
 from kvgym.simulator.tables import BUSY
+from kvgym.utils.hyperparameters import takes
 
 WEIGHTS: tuple[Weight, ...] = (
-    Weight("work", 0.3, 0.3, -5.0, 10.0),
-    Weight("long_work", 0.0, 0.5, -10.0, 10.0),
-    Weight("requests", 0.7, 0.3, -5.0, 10.0),
-    Weight("waiting", 0.0, 0.3, -5.0, 10.0),
-    Weight("held", 0.0, 0.3, -5.0, 10.0),
-    Weight("lacking", 0.0, 0.5, -5.0, 20.0),
-    Weight("pace", 1.0, 0.3, -5.0, 10.0),
-    Weight("long_pace", 0.0, 0.5, -10.0, 10.0),
-    Weight("prompt", 0.0, 0.1, -2.0, 5.0),
-    Weight("prompt_delay", 0.0, 0.01, -0.2, 0.5),
-    Weight("token_delay", 0.0, 0.3, -5.0, 10.0),
-    Weight("batch", 0.0, 0.3, -5.0, 5.0),
-)
+    Weight("work", 0.3, 0.3, -5.0, 10.0, meaning=
+        "full · W / M, as much as it takes to go once through the memory for every M tokens of work"),
+    Weight("long_work", 0.0, 0.5, -10.0, 10.0, meaning=
+        "size times that"),
+    Weight("requests", 0.7, 0.3, -5.0, 10.0, meaning=
+        "full · n w / M, the same if all requests were equally long"),
+    Weight("waiting", 0.0, 0.3, -5.0, 10.0, meaning=
+        "full · q w / M, of those that wait"),
+    Weight("held", 0.0, 0.3, -5.0, 10.0, meaning=
+        "full · m / M"),
+    Weight("lacking", 0.0, 0.5, -5.0, 20.0, meaning=
+        "full · max(0, m + z - M) / M, what the request lacks of free memory"),
+    Weight("pace", 1.0, 0.3, -5.0, 10.0, meaning=
+        "now, the time of a token of its own"),
+    Weight("long_pace", 0.0, 0.5, -10.0, 10.0, meaning=
+        "size times that"),
+    Weight("prompt", 0.0, 0.1, -2.0, 5.0, meaning=
+        "prefill · s"),
+    Weight("prompt_delay", 0.0, 0.01, -0.2, 0.5, meaning=
+        "prefill · s · (n - q), by which its prompt delays those that are active"),
+    Weight("token_delay", 0.0, 0.3, -5.0, 10.0, meaning=
+        "(decode + context · z) · (n - q), by which every token of it does"),
+    Weight("batch", 0.0, 0.3, -5.0, 5.0, meaning=
+        "what is left of the batch that runs"),
+)  # fmt: skip
 """The weights of the terms, in the order in which the kernel reads them."""
 
 
@@ -135,27 +136,17 @@ class Weighted(CompiledRouter):
     )
     kernel = weighted_kernel
 
-    def __init__(
-        self,
-        *,
-        work: float = 0.3,
-        long_work: float = 0.0,
-        requests: float = 0.7,
-        waiting: float = 0.0,
-        held: float = 0.0,
-        lacking: float = 0.0,
-        pace: float = 1.0,
-        long_pace: float = 0.0,
-        prompt: float = 0.0,
-        prompt_delay: float = 0.0,
-        token_delay: float = 0.0,
-        batch: float = 0.0,
-    ) -> None:
-        """Take the weights of the terms, without unit."""
-        given = (
-            work, long_work, requests, waiting, held, lacking, pace, long_pace, prompt, prompt_delay, token_delay,
-            batch,
-        )  # fmt: skip
+    @takes({w.name: (w.default, w.meaning) for w in WEIGHTS})
+    def __init__(self, **weights: float) -> None:
+        """Set the weights of the terms, without unit.
+
+        Args:
+            **weights: those of :data:`WEIGHTS`.
+
+        Raises:
+            ConfigError: a weight out of its range.
+        """
+        given = [weights.get(w.name, w.default) for w in WEIGHTS]
         for weight, value in zip(WEIGHTS, given, strict=True):
             expected = f"a number from {weight.low:g} to {weight.high:g}"
             require(weight.name, value, weight.low <= value <= weight.high, expected)

@@ -23,7 +23,7 @@ sets in, and without it the run ends in the engine's livelock error.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ from kvgym.baselines.thresholds.counting import (
     start_batch,
     stop_draining,
 )
-from kvgym.baselines.thresholds.policy import PAPER, ThresholdPolicy
+from kvgym.baselines.thresholds.policy import PAPER, SHARED, ThresholdPolicy
 from kvgym.errors import ConfigError, shown
 from kvgym.kernels import (
     RuleDecision,
@@ -67,6 +67,7 @@ from kvgym.kernels import (
     policy_kernel,
 )
 from kvgym.policy import PolicyInfo, SystemInfo, numbers_of, register_policy, require
+from kvgym.utils.hyperparameters import takes
 from kvgym.workloads.classes import ClassStatistics
 
 if TYPE_CHECKING:
@@ -193,49 +194,27 @@ class NestedWait(ThresholdPolicy):
     kernel = nested_wait_kernel
     strict = True
 
+    @takes(SHARED)
     def __init__(
         self,
         *,
-        thresholds: str | int | Sequence[int] | None = None,
         segments: str | int | Sequence[int] | None = None,
         groups: str | int | Sequence[int] | None = None,
-        rule: str = "fluid",
-        batch_limit: int = 128,
-        drain: bool = True,
-        patience: float | None = None,
-        slack: float = 0.0,
         overflow: float | None = None,
-        adjust: float | None = None,
+        **shared: Any,
     ) -> None:
         """Set segments, thresholds and drain rule.
 
         Args:
-            thresholds: requests per stage, one for each segment as in ``"15/14/12/8"``, group by group, or one for
-                all. None = computed by ``rule``.
             segments: ascending output lengths l'_1 < l'_2 < … at which segments end, as in
                 ``"20/40/80/160"``, the same in all groups; None = the mean output lengths of the classes, rounded.
             groups: ascending prompt lengths up to which each group of segments but the last is for, as in ``"64"``
                 for two groups; None = one group for all prompts.
-            rule: ``"fluid"``, the least thresholds that satisfy (12) under the run's batch-time model at mean
-                rates; ``"peak"``, those that satisfy (15), where rates are known to change; or ``"practical"``,
-                proportional to the arrivals that reach each segment (Section 6.2).
-            batch_limit: requests that the practical rule shares out over all stages, by the groups' rates.
-            drain: as for ``wait``.
-            patience: as for ``wait``; what counts towards a threshold are arrivals that reach the segment.
-            slack: as for ``wait``.
             overflow: delta, the probability that memory may run over within a million batches. ``slack`` is then
                 chosen, from none to 2, so that bound (14) is least, and must fit the memory. None = ``slack``.
-            adjust: as for ``wait``.
+            **shared: those of ``wait``.
         """
-        super().__init__(
-            thresholds=thresholds,
-            rule=rule,
-            batch_limit=batch_limit,
-            drain=drain,
-            patience=patience,
-            slack=slack,
-            adjust=adjust,
-        )
+        super().__init__(**shared)
         self.segments = None if segments is None else numbers_of("segments", segments)
         self.groups = () if groups is None else numbers_of("groups", groups)
         for name, given in (("segments", segments), ("groups", groups)):
@@ -248,7 +227,7 @@ class NestedWait(ThresholdPolicy):
             overflow is None or 0 < overflow < 1,
             "a probability between 0 and 1, or None",
         )
-        if overflow is not None and (self.thresholds is not None or rule == "practical" or slack):
+        if overflow is not None and (self.thresholds is not None or self.rule == "practical" or self.slack):
             raise ConfigError(
                 f"overflow = {overflow} chooses the slack of thresholds that rule=fluid or rule=peak computes; leave "
                 "out thresholds and slack"

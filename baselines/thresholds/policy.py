@@ -22,7 +22,16 @@ from kvgym.baselines.thresholds.counting import (
 )
 from kvgym.errors import ConfigError, shown
 from kvgym.kernels import UNKNOWN, RuleMemory, rule_memory
-from kvgym.policy import CompiledPolicy, SystemInfo, numbers_of, require, require_count, require_flag
+from kvgym.policy import (
+    CompiledPolicy,
+    SystemInfo,
+    numbers_of,
+    policy_defaults,
+    require,
+    require_count,
+    require_flag,
+)
+from kvgym.utils.docstrings import meanings
 
 PAPER = "Ao et al., Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory Constraints"
 
@@ -49,17 +58,18 @@ class ThresholdPolicy(CompiledPolicy):
         """Set thresholds and drain rule.
 
         Args:
-            thresholds: requests per stage, whole numbers ≥ 1, one for each class (or segment) as in
-                ``"20/10/5"``, or one for all. None = computed by ``rule``.
-            rule: ``"fluid"``, the least thresholds that the paper's condition admits under the run's
-                batch-time model at mean rates; ``"peak"``, those that (15) admits, which holds at all times where
-                rates are known to change; or ``"practical"``, those of its experiments, which share out
-                ``batch_limit``.
-            batch_limit: B of the practical rule, requests.
+            thresholds: requests per stage, whole numbers ≥ 1, one for each class as in ``"20/10/5"`` (``nested_wait``:
+                for each segment, group by group), or one for all. None = computed by ``rule``.
+            rule: ``"fluid"``, the least thresholds that satisfy the paper's condition ((11), or (12) of Nested WAIT)
+                under the run's batch-time model at mean rates; ``"peak"``, those that satisfy (15), which holds at
+                all times where rates are known to change; or ``"practical"``, those of its experiments, which share
+                out ``batch_limit`` (Nested WAIT: in proportion to the arrivals that reach each segment, Section 6.2).
+            batch_limit: B of the practical rule, requests; over all stages, and over the groups by their rates.
             drain: whether requests that reach no threshold are served after ``patience`` seconds. Without
                 it the end of a finite trace is a deadlock.
             patience: seconds without arrival or batch after which the drain rule begins; None = ten times
-                the mean time that arrivals take to reach a threshold, the slowest one's, at least 1 s.
+                the mean time that arrivals (of Nested WAIT those that reach the segment) take to reach a threshold,
+                the slowest one's, at least 1 s.
             slack: how much larger than what arrives thresholds of the rules ``fluid`` and ``peak`` must be, as a
                 share; > 0 gives the drift with which Theorem 1 bounds latency.
             adjust: seconds over which rates are estimated from arrivals, for thresholds of the rule ``fluid``
@@ -160,3 +170,10 @@ class ThresholdPolicy(CompiledPolicy):
     @abstractmethod
     def profile(self, system: SystemInfo) -> NDArray[np.int32]:
         """Return the counters of the policy, and what they are told by."""
+
+
+SHARED = {
+    name: (default, meanings(ThresholdPolicy.__init__).get(name, ""))
+    for name, default in policy_defaults(ThresholdPolicy).items()
+}
+"""Default and meaning of the hyperparameters of both policies."""

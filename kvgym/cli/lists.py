@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -81,17 +79,11 @@ def details(what: str, name: str) -> list[Listing]:
 
 
 def option_rows(cls: type[Any]) -> dict[str, tuple[str, str]]:
-    """Return default and meaning of each hyperparameter, by name.
-
-    The meaning is what the constructor's docstring says, or a list in that of the module.
-    """
+    """Return default and meaning, from the constructor's docstring, of each hyperparameter by name."""
     from kvgym.policy import policy_defaults
     from kvgym.utils.docstrings import meanings
 
-    listed = re.findall(
-        r"^- ``(\w+)``: (.*(?:\n {2}.*)*)", inspect.getdoc(inspect.getmodule(cls)) or "", re.MULTILINE
-    )
-    meaning = {name: " ".join(lines.split()) for name, lines in listed} | meanings(cls.__init__)
+    meaning = meanings(cls.__init__)
     return {
         name: (str(value), meaning.get(name, "").replace("``", ""))
         for name, value in policy_defaults(cls).items()

@@ -11,6 +11,7 @@ from kvgym.errors import ConfigError, shown
 from kvgym.utils.user_code import calling
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., None])
 
 
 def recording(original: Callable[..., None], kind: str = "policy") -> Callable[..., None]:
@@ -43,6 +44,27 @@ def recording(original: Callable[..., None], kind: str = "policy") -> Callable[.
             ) from error
 
     return __init__
+
+
+def takes(hyperparameters: Mapping[str, tuple[Any, str]]) -> Callable[[C], C]:
+    """Return a decorator of constructors: their ``**keywords`` are these hyperparameters.
+
+    Signature and docstring list them before the constructor's own, as if they were written there.
+
+    Args:
+        hyperparameters: default of each and what the docstring says of it, by name.
+    """
+
+    def decorated(constructor: C) -> C:
+        signature = inspect.signature(constructor)
+        first, *own = (p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD)
+        added = [inspect.Parameter(k, first.KEYWORD_ONLY, default=v) for k, (v, _) in hyperparameters.items()]
+        lines = "".join(f"    {k}: {said.rstrip('.')}.\n" for k, (_, said) in hyperparameters.items())
+        constructor.__doc__ = (inspect.getdoc(constructor) or "").replace("Args:\n", f"Args:\n{lines}", 1)
+        constructor.__signature__ = signature.replace(parameters=[first, *added, *own])  # type: ignore
+        return constructor
+
+    return decorated
 
 
 def policy_defaults(cls: type[Any]) -> dict[str, Any]:

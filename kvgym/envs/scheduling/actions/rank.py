@@ -38,7 +38,6 @@ from kvgym.envs.scheduling.actions.ranking import decide, follow, write_features
 from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.simulator.policy_interface import RuleMemory
-from kvgym.utils.docstrings import meanings
 
 MOST_ADDED = 10.0
 """What is added to a score at most, either way: e^10 times the work."""
@@ -159,10 +158,8 @@ class Rank(_Ranking):
 
     def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
         """Return what each weight does."""
-        explained = meanings(Ranked.__init__)
         return tuple(
-            ActionPart(f"{k}", f"{w.name}: {explained[w.name]}", "–", w.low, w.high)
-            for k, w in enumerate(WEIGHTS)
+            ActionPart(f"{k}", f"{w.name}: {w.meaning}.", "–", w.low, w.high) for k, w in enumerate(WEIGHTS)
         )
 
     def mask_size(self, config: ActionConfig) -> int:
