@@ -1,7 +1,7 @@
 """Compare learned agents with all that stands beside them: every table of docs/agents_tables.md.
 
     python scripts/compare_agents --agent ranked_latency --slo-agent ranked_slo --json results/agents.json \
-        --markdown docs/agents_tables.md
+        --markdown docs/agents_tables.md --tables docs/tables/agents
     python scripts/compare_agents --agent results/ranked-0 --tasks latency mixed --seeds 5     some of them
     python scripts/compare_agents --agent results/ranked-0 --quick          seconds, to see that it runs
     python scripts/compare_agents --json results/agents.json --markdown page.md     the page again, nothing is run
@@ -15,6 +15,7 @@ is compared in each, are in the modules beside.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from compare_agents.pages import page_of
 from compare_agents.running import run_cells
 from compare_agents.store import Store
 from compare_agents.studies import TASKS
+from compare_agents.tables import write_tables
 from compare_agents.tasks import Contest
 from kvgym.agents.curves import draw_curves, read_curve
 from kvgym.agents.library import load_agent
@@ -60,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
     add("--ray", help="run on Ray: local, auto, or the address of a cluster")
     add("--json", type=Path, help="file of the figures, read first and written after every scenario")
     add("--markdown", type=Path, help="file of the page; default: standard output")
+    add("--tables", type=Path, metavar="FOLDER", help="folder for the tables, CSV")
     add("--title", default="Learned agents in figures", help="of the page")
     add("--curves", nargs="+", default=(), type=Path, metavar="FOLDER", help="training folders, for the page")
     add("--figure", type=Path, help="picture of their learning curves")
@@ -133,10 +136,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             draw_curves(store.curves, options.figure)
     except KVGymError as error:
         raise SystemExit(f"compare_agents: {error}") from None
+    tables = ""
+    if options.tables is not None:
+        write_tables(store, options.tables)
+        tables = os.path.relpath(options.tables, (options.markdown or Path("page")).parent)
+    page = page_of(store, options.title, tables)
     if options.markdown is None:
-        print(page_of(store, options.title))
+        print(page)
     else:
-        options.markdown.write_text(page_of(store, options.title), "utf-8")
+        options.markdown.write_text(page, "utf-8")
 
 
 if __name__ == "__main__":

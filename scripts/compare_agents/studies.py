@@ -125,3 +125,6 @@ TASKS: dict[str, Task] = {
     "ablation": ablation,
 }
 """Tasks by name, in the order of the page."""
+
+STUDIES = ("spread", "ablation")
+"""Tasks that compare weights with each other, not an agent with others."""

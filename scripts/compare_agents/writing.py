@@ -29,21 +29,9 @@ def change(estimate: Estimate) -> str:
     return f"{percent(estimate.value)} ({100 * estimate.low:+.1f} – {100 * estimate.high:+.1f})"
 
 
-def interval(estimate: Estimate) -> str:
-    """Return a mean with its interval."""
-    if math.isnan(estimate.low):
-        return number(estimate.value)
-    return f"{number(estimate.value)} ({number(estimate.low)} – {number(estimate.high)})"
-
-
 def failure(entry: Entry, length: int = 160) -> str:
     """Return why an entry has no value, in short."""
     return entry.outcome.error.replace("|", "/").replace("\n", " ")[:length]
-
-
-def name_of(entry: Entry) -> str:
-    """Return the name of a scheduler without its hyperparameters."""
-    return f"`{entry.outcome.spec.partition(':')[0]}`"
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

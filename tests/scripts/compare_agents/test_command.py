@@ -8,7 +8,7 @@ import pytest
 from compare_agents.bench import Outcome
 from compare_agents.command import main
 from compare_agents.store import Store
-from compare_agents.studies import TASKS
+from compare_agents.studies import STUDIES, TASKS
 
 from helpers.comparing_runs import save_agent
 from helpers.evolution_runs import TINY
@@ -37,7 +37,7 @@ def quick(agents, tmp_path_factory):
     arguments = [
         "--agent", general, "--slo-agent", slo, "--training-seeds", general, slo, "--slo-training-seeds", slo, general,
         "--traces", str(agents / "trace.csv"), "--quick", "--jobs", "1", "--json", str(folder / "all.json"),
-        "--markdown", str(folder / "page.md"),
+        "--markdown", str(folder / "page.md"), "--tables", str(folder / "tables"),
     ]  # fmt: skip
     main(arguments)
     return arguments, folder
@@ -53,18 +53,9 @@ def test_every_task_is_compared(quick, agents):
             assert not entry.outcome.error, (row, entry.label)
             assert all(value > 0 for value in entry.outcome.values)
     page = (folder / "page.md").read_text()
-    for title in (
-        "Where learning adds",
-        "Mean latency",
-        "Objectives",
-        "Mixed",
-        "default",
-        "traces",
-        "Hardware",
-    ):
-        assert title in page
-    assert f"`{agents / 'general.json'}` with true lengths" not in page
-    assert "left to true lengths" in page
+    for name in (*(task for task in TASKS if task not in STUDIES), "policies"):
+        assert f"[{name}.csv](tables/{name}.csv)" in page
+        assert (folder / "tables" / f"{name}.csv").is_file()
     assert "largest less smallest" in page
 
 
@@ -74,8 +65,19 @@ def test_what_is_there_is_not_run_again(quick, capsys, tmp_path):
     main(arguments)
     assert ", 0 runs to do in 0 jobs" in capsys.readouterr().err
     assert (folder / "all.json").read_text() == before
-    main(["--json", str(folder / "all.json"), "--markdown", str(tmp_path / "again.md")])
+    main(
+        [
+            "--json",
+            str(folder / "all.json"),
+            "--markdown",
+            str(tmp_path / "again.md"),
+            "--tables",
+            str(tmp_path / "tables"),
+        ]
+    )
     assert (tmp_path / "again.md").read_text() == (folder / "page.md").read_text()
+    for path in (folder / "tables").iterdir():
+        assert (tmp_path / "tables" / path.name).read_text() == path.read_text()
 
 
 def test_another_agent_does_not_tune_anew(quick, agents, capsys, tmp_path):
@@ -86,7 +88,7 @@ def test_another_agent_does_not_tune_anew(quick, agents, capsys, tmp_path):
     main(["--agent", other, "--tasks", "default", "mixed", "--quick", "--json", str(file), "--jobs", "1"])
     captured = capsys.readouterr()
     assert "2 cells, 3 runs to do in 2 jobs" in captured.err  # the agent twice, once with true lengths too
-    assert "other.json" in captured.out
+    assert "| default | best tuned scheduler |" in captured.out
 
 
 def test_learning_curves(tmp_path, capsys):
@@ -142,7 +144,7 @@ def test_compare_and_publish_a_network(tmp_path, capsys):
         ["--agent", str(run), "--tasks", "default", "--quick", "--json", str(figures), "--curves", str(run),
          "--figure", str(tmp_path / "curves.png")]
     )  # fmt: skip
-    assert "## The default scenario" in capsys.readouterr().out
+    assert "| default | best tuned scheduler |" in capsys.readouterr().out
     assert (tmp_path / "curves.png").stat().st_size > 1000
     publish_agent.main(
         [str(run), "ppo_tiny", "--figures", str(figures), "--as", str(run), "--limits", "None known.",

@@ -1,13 +1,15 @@
 """Figures of rows, worked by hand, and the tables made of them."""
 
+import csv
 import math
 
 import pytest
 from compare_agents.bench import Outcome
 from compare_agents.figures import best_of, gain, mean_of, summary_of
-from compare_agents.pages import page_of, row_table, task_table
+from compare_agents.pages import page_of
 from compare_agents.store import Store
 from compare_agents.study_tables import ablation_tables, spread_tables
+from compare_agents.tables import policy_lines, task_line, write_tables
 
 from helpers.comparing_runs import row_of
 
@@ -55,28 +57,44 @@ def test_summary_counts_rows():
     assert summary_of(rows, "budget") is None
 
 
-def test_the_table_of_a_task():
-    row = row_of((AGENT, STUCK, SLOW, FAST, TRUE))
-    head, _, line, _ = task_table([row])
-    assert head == (
-        "| lengths | requests/s | `mine` | best tuned scheduler | true lengths | left to true lengths |"
+def test_the_line_of_a_row_has_the_best_of_each_group():
+    line = task_line(row_of((AGENT, STUCK, SLOW, FAST, TRUE)))
+    assert list(line)[:6] == [
+        "lengths", "requests/s", "agent", "e2e_latency_mean", "scheduler", "scheduler_value",
+    ]  # fmt: skip
+    assert (line["lengths"], line["agent"], line["e2e_latency_mean"]) == ("unknown", "mine", "8")
+    assert (line["scheduler"], line["scheduler_value"]) == ("sarathi", "10")
+    assert line["scheduler_gain_percent"] == "20.0"
+    assert (line["true_lengths_value"], line["true_lengths_left_low"]) == ("6.400", "20.0")
+
+
+def test_a_row_lists_every_policy_and_failures_last():
+    agent, vllm, sarathi, stuck = policy_lines(row_of((AGENT, STUCK, SLOW, FAST)))
+    assert "agent_better_percent" not in agent
+    assert (vllm["policy"], vllm["mean"], vllm["low"], vllm["agent_better_percent"]) == (
+        "vllm",
+        "20",
+        "20",
+        "60.0",
     )
-    assert line.startswith("| unknown | 20 | 8 | `sarathi` 10, +20.0 % (")
-    assert line.endswith("| 6.400 | +20.0 % (+20.0 – +20.0) |")
-    text = "\n".join(row_table(row))
-    assert "### latency: lengths unknown, requests/s 20" in text
-    assert "- scheduler `mc_sf` has no value: seed 2,000,000: livelock" in text
-    assert "| scheduler | `vllm` | 20 (20 – 20) | +60.0 % (" in text
+    assert sarathi["policy"] == "sarathi:token_budget=128"
+    assert (stuck["policy"], stuck["failure"]) == ("mc_sf", "seed 2,000,000: livelock")
+    assert "mean" not in stuck
 
 
 def test_budgets_are_named_by_their_size():
     budget = ("budget", "sarathi:token_budget=128,order=spf,watermark=0.05", (10.0, 10.0, 10.0, 10.0))
-    assert "| 128: 10, +20.0 % (" in task_table([row_of((AGENT, budget))])[2]
+    line = task_line(row_of((AGENT, budget)))
+    assert (line["sarathi_budget"], line["sarathi_budget_value"]) == ("128", "10")
 
 
-def test_the_agent_that_fails_is_told():
-    row = row_of((("agent", "mine", "seed 2,000,000: livelock"), FAST))
-    assert task_table([row])[2] == "| unknown | 20 | fails | `sarathi` 10, – |"
+def test_an_agent_that_fails_has_no_value_and_no_gain():
+    line = task_line(row_of((("agent", "mine", "seed 2,000,000: livelock"), FAST)))
+    assert (line["e2e_latency_mean"], line["scheduler_value"], line["scheduler_gain_percent"]) == (
+        "",
+        "10",
+        "",
+    )
 
 
 def test_the_spread_of_training_seeds():
@@ -102,7 +120,7 @@ def test_the_ablation():
     assert room == "| room | fails: seed 2,000,003: livelock |  |"
 
 
-def test_a_page_is_made_of_the_file_alone():
+def test_page_and_tables_are_made_of_the_file_alone(tmp_path):
     cell = {
         "task": "latency", "row": {"lengths": "unknown", "requests/s": "20"}, "metric": "e2e_latency_mean",
         "num_seeds": 4, "entrants": [
@@ -111,9 +129,16 @@ def test_a_page_is_made_of_the_file_alone():
         ],
     }  # fmt: skip
     runs = {"a": Outcome("mine", AGENT[2]), "b": Outcome("fcfs:protection=0.1", FAST[2])}
-    page = page_of(Store(runs=runs, cells=[cell]))
+    store = Store(runs=runs, cells=[cell])
+    page = page_of(store, tables="tables")
     assert "| latency | best tuned scheduler | +20.0 % | +20.0 % … +20.0 % | 1 / 0 / 0 |" in page
-    assert "| unknown | 20 | 8 | `fcfs` 10, +20.0 %" in page
-    assert "`fcfs:protection=0.1`" in page
-    assert "knobs |" not in page.partition("## Mean latency")[2]
+    assert "fixed knobs |" not in page
+    assert "| [policies.csv](tables/policies.csv) | 2 |" in page
     assert page_of(Store()).startswith("# Learned agents in figures")
+    write_tables(store, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latency.csv", "policies.csv"]
+    with (tmp_path / "policies.csv").open() as file:
+        mine, fcfs = csv.DictReader(file)
+    assert (mine["requests/s"], mine["mean"]) == ("20", "8")
+    assert (fcfs["policy"], fcfs["agent_better_percent"]) == ("fcfs:protection=0.1", "20.0")
+    assert (tmp_path / "latency.csv").read_text().count("\n") == 2
