@@ -1,9 +1,9 @@
-"""Write every hardware file that comes with kvgym, or print the report on those that exist.
+"""Calibrate all hardware files of kvgym, or print the report on the existing ones.
 
     python scripts/calibrate.py PROFILES    write configs/hardware/*.yaml and print the report
     python scripts/calibrate.py             print the report only
 
-PROFILES is the folder that the paths in configs/recipe/*.yaml are relative to. One file, or one's own:
+Paths in configs/recipe/*.yaml are relative to the folder PROFILES. For a single file, or your own hardware, use
 ``kvgym calibrate``.
 """
 
@@ -24,7 +24,7 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("profiles", type=Path, nargs="?", help="folder of the profiles")
-    parser.add_argument("--date", help="day to write into the files, ISO 8601 (default: today)")
+    parser.add_argument("--date", help="date to write into the files, ISO 8601 (default: today)")
     args = parser.parse_args()
     if args.profiles is not None:
         for name in recipe_names():

@@ -1,16 +1,16 @@
-"""Checks that the declared versions of dependencies are true: installs the lowest, or the highest, and uses kvgym.
+"""Check the declared versions of dependencies: install the lowest or highest ones and use kvgym with them.
 
-Builds the wheel, reads from it what it asks for, and makes a fresh environment with it, of the Python that runs this:
+Builds the wheel, reads its requirements, and installs it into a new environment of the Python that runs this script:
 
     python scripts/check_versions.py lowest
     python scripts/check_versions.py lowest --extras parquet,report,train,tune,video
     python scripts/check_versions.py highest
     python scripts/check_versions.py lowest --suite
 
-Then runs, away from the repository: the import of every module, a comparison, an environment, a trace, and
-something of every extra that was asked for. What constraints.txt pins is held at that version, and said. Prints what
-the environment weighs. Needs a package index; two to ten minutes, most of them compilation. With ``--suite`` the
-tests run instead, all of them, on the repository with all extras: half an hour on a core.
+Outside the repository it then imports every module and runs a comparison, an environment, a trace, and a check of every
+requested extra. Packages in constraints.txt keep the version there; the output says so. It also prints the size of the
+environment. Needs a package index; two to ten minutes, mostly compilation. With ``--suite`` it runs all tests of the
+repository with all extras instead: half an hour on a core.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ for module in pkgutil.walk_packages(kvgym.__path__, "kvgym."):
         continue
     try:
         importlib.import_module(module.name)
-    except ImportError as error:  # of a library of an extra, or an error that names the extra
+    except ImportError as error:  # allowed: a library of an extra is missing, or the error names the extra
         if (error.name or "").split(".")[0].lower() not in absent and "kvgym[" not in str(error):
             raise
     except kvgym.errors.ConfigError as error:
@@ -93,11 +93,11 @@ CHECKS: dict[str, list[list[str]]] = {
     ],
     "ray": [[KVGYM, *COMPARE.split(), "--no-report", "--ray", "local", "--out", "cluster"]],
 }  # fmt: skip
-"""What is run of the core and of every extra: arguments of ``python`` or ``kvgym``."""
+"""Commands that check the core ("") and every extra: arguments of ``python`` or ``kvgym``."""
 
 
 def requirements(wheel: Path) -> list[tuple[str, str, str]]:
-    """Return name, versions and extra ("" = always) of all that a wheel asks for."""
+    """Return name, versions and extra ("" = always) of all requirements of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         lines = Parser().parsestr(archive.read(name).decode()).get_all("Requires-Dist", [])
@@ -114,13 +114,13 @@ def lowest(name: str, versions: str) -> str:
 
 
 def pinned() -> dict[str, str]:
-    """Return what constraints.txt holds, by name."""
+    """Return the lines of constraints.txt by package."""
     lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
     return {line.split("==")[0]: line for line in lines if "==" in line and not line.startswith("#")}
 
 
 def weigh(site: Path) -> str:
-    """Return the megabytes of an environment's packages, the heaviest first."""
+    """Return the size of an environment's packages in MB, the largest first."""
     sizes: dict[str, int] = {}
     for path in site.rglob("*"):
         if path.is_file() and not path.is_symlink():
@@ -137,20 +137,16 @@ def main() -> None:
     parser.add_argument(
         "which",
         choices=["lowest", "highest"],
-        help="versions that are installed, into an environment made for it, from a package index: minutes",
+        help="versions to install from a package index, into a new environment",
     )
+    parser.add_argument("--extras", default="", help=f"comma-separated: {', '.join(filter(None, CHECKS))}")
     parser.add_argument(
-        "--extras", default="", help=f"some of {', '.join(filter(None, CHECKS))}; with commas"
-    )
-    parser.add_argument(
-        "--suite", action="store_true", help="run the tests of the repository, with all extras, instead"
+        "--suite", action="store_true", help="run all tests of the repository with all extras instead"
     )
     options = parser.parse_args()
     extras = [extra for extra in options.extras.split(",") if extra]
     if unknown := set(extras) - set(CHECKS):
-        parser.error(
-            f"unknown extras {', '.join(sorted(unknown))}; there are {', '.join(filter(None, CHECKS))}"
-        )
+        parser.error(f"unknown extras {', '.join(sorted(unknown))}; valid: {', '.join(filter(None, CHECKS))}")
     with tempfile.TemporaryDirectory() as folder:
         if options.suite:
             check_suite(options.which, Path(folder))
@@ -159,7 +155,7 @@ def main() -> None:
 
 
 def build(python: Path, folder: Path) -> Path:
-    """Return a wheel of the repository, made in a copy: setuptools would take modules from an old build, too."""
+    """Return a wheel of the repository, built in a copy, as setuptools would include modules of an old build."""
     copy = folder / "source"
     left_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "results", "__pycache__")
     shutil.copytree(ROOT, copy, symlinks=True, ignore=left_out)
@@ -169,12 +165,12 @@ def build(python: Path, folder: Path) -> Path:
 
 
 def install(which: str, extras: list[str], python: Path, wheel: Path, *target: str) -> None:
-    """Install something with the versions that a wheel declares for some extras, and say what there is."""
+    """Install a target with the versions that a wheel declares for some extras, and print all packages."""
     wanted = [(name, versions) for name, versions, extra in requirements(wheel) if extra in ("", *extras)]
     held = pinned()
     for name, versions in wanted:
         if name in held:
-            print(f"{held[name]}: held by constraints.txt; {name}{versions} is declared", flush=True)
+            print(f"{held[name]}: fixed by constraints.txt; declared: {name}{versions}", flush=True)
     pins = [lowest(*item) for item in wanted if item[0] not in held] if which == "lowest" else []
     constraints = ["-c", str(ROOT / "constraints.txt")]
     run([str(python), "-m", "pip", "install", "-q", *constraints, *target, *pins], wheel.parent)
@@ -182,7 +178,7 @@ def install(which: str, extras: list[str], python: Path, wheel: Path, *target: s
 
 
 def check_suite(which: str, folder: Path) -> None:
-    """Run the tests with one set of versions of what kvgym and its extras need, the newest of what tests need."""
+    """Run the tests with one set of versions for kvgym and its extras, and the newest ones for test tools."""
     venv.create(folder / "env", with_pip=True)
     python = folder / "env" / "bin" / "python"
     install(which, list(filter(None, CHECKS)), python, build(python, folder), "-e", f"{ROOT}[dev,tune]")
@@ -190,7 +186,7 @@ def check_suite(which: str, folder: Path) -> None:
 
 
 def check(which: str, extras: list[str], folder: Path) -> None:
-    """Install the wheel with one set of versions into a folder, and run everything."""
+    """Install the wheel with one set of versions into a folder and run all checks."""
     venv.create(folder / "env", with_pip=True)
     python = folder / "env" / "bin" / "python"
     wheel = build(python, folder)
@@ -208,9 +204,9 @@ def check(which: str, extras: list[str], folder: Path) -> None:
 
 
 def run(command: list[str], folder: Path, *, quiet: bool = False, cache: Path | None = None) -> None:
-    """Run a command in a folder; what it prints is shown if it fails, or unless ``quiet``.
+    """Run a command in a folder; with ``quiet``, its output is shown only if it fails.
 
-    Machine code is kept in ``cache``, or else in the folder.
+    Compiled code is cached in ``cache``, by default in the folder.
     """
     shown = " ".join("…" if "\n" in part else Path(part).name if os.sep in part else part for part in command)
     print(f"+ {shown}", flush=True)

@@ -1,9 +1,9 @@
-"""Draw which package of kvgym imports which, as a Mermaid flowchart, from the imports in the code.
+"""Draw the imports between the packages of kvgym as a Mermaid flowchart.
 
 python scripts/draw_architecture.py                          # print the flowchart
-python scripts/draw_architecture.py --check ARCHITECTURE.md  # exit with 1 if the page shows another one
+python scripts/draw_architecture.py --check ARCHITECTURE.md  # exit with 1 if the page differs
 
-An arrow that others imply is left out: where cli imports agents and agents import envs, cli may import envs as well.
+Arrows that others imply are left out: if cli imports agents and agents import envs, cli may import envs as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Edges = dict[str, set[str]]
 
 
 def package_imports() -> Edges:
-    """Return what each direct part of kvgym imports of the others, lazy imports and those for types included."""
+    """Return the imports between the direct parts of kvgym, lazy imports and those for types included."""
     graph = grimp.build_graph(ROOT, cache_dir=None)
     found: Edges = {name.split(".")[1]: set() for name in graph.find_children(ROOT)}
     for module in graph.modules - {ROOT}:
@@ -32,7 +32,7 @@ def package_imports() -> Edges:
 
 
 def reachable(edges: Edges, start: str) -> set[str]:
-    """Return what ``start`` imports, directly or by way of others."""
+    """Return the parts that ``start`` imports, directly or through others."""
     seen: set[str] = set()
     ahead = list(edges[start])
     while ahead:
@@ -44,7 +44,7 @@ def reachable(edges: Edges, start: str) -> set[str]:
 
 
 def without_implied(edges: Edges) -> Edges:
-    """Return the edges that no path of others stands for; there must be no circles."""
+    """Return the transitive reduction of an acyclic graph."""
     behind = {part: reachable(edges, part) for part in edges}
     return {
         part: {end for end in ends if not any(end in behind[other] for other in ends - {end})}
@@ -53,7 +53,7 @@ def without_implied(edges: Edges) -> Edges:
 
 
 def draw(edges: Edges) -> str:
-    """Return the flowchart, importers above what they import."""
+    """Return the flowchart, importers above imported packages."""
     kept = without_implied(edges)
     height = {part: len(reachable(edges, part)) for part in edges}
     lines = ["flowchart TD"]
@@ -63,13 +63,13 @@ def draw(edges: Edges) -> str:
 
 
 def drawn_in(page: str) -> str:
-    """Return the first Mermaid block of a page, empty if there is none."""
+    """Return the first Mermaid block of a page, or ``""``."""
     block = re.search(r"^```mermaid\n(.*?)\n```$", page, re.DOTALL | re.MULTILINE)
     return block.group(1) if block else ""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the flowchart or check a page; returns the exit code."""
+    """Print the flowchart or check a page; return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -82,7 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(chart)
     elif drawn_in(options.check.read_text("utf-8")) != chart:
         print(
-            f"{options.check}: the Mermaid block is not that of the imports, which is:\n{chart}",
+            f"{options.check}: the Mermaid block does not match the imports; replace it by:\n{chart}",
             file=sys.stderr,
         )
         return 1

@@ -1,8 +1,8 @@
-"""Run every policy on every scenario, one seed, and say which finish; print a Markdown table.
+"""Run every policy on every scenario with one seed and print a Markdown table of the outcomes.
 
 python scripts/every_scenario.py                  # several minutes
 python scripts/every_scenario.py --requests 500   # the first 500 requests of each
-python scripts/every_scenario.py --json out.json  # also the reasons in full
+python scripts/every_scenario.py --json out.json  # full reasons as well
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FINISHED, HORIZON, LIVELOCK, REFUSED = "yes", "horizon", "livelock", "–"
 
 
 def outcome(scenario: str, policy: str, requests: int | None) -> tuple[str, str]:
-    """Return what became of a policy on a scenario, and the reason if it did not finish."""
+    """Return the outcome of a policy on a scenario, and the reason if it did not finish."""
     chosen = load_scenario(scenario)
     system = chosen.make_system()
     table = chosen.sample(chosen.make_workload(), 0, system.usable_capacity)
@@ -37,11 +37,11 @@ def outcome(scenario: str, policy: str, requests: int | None) -> tuple[str, str]
 
 
 def main() -> None:
-    """Run the sweep."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--requests", type=int, help="at most so many requests of each scenario")
+    parser.add_argument("--requests", type=int, help="limit on the requests of each scenario")
     parser.add_argument("--scenario", action="append", help="only this one (may be repeated)")
     parser.add_argument("--json", type=Path, help="write outcomes, reasons and seconds to this file")
     options = parser.parse_args()

@@ -1,16 +1,15 @@
-"""Mutated inputs of every kind: what comes of them must be fine, or a clear error.
+"""Fuzz kvgym: mutated inputs of every kind must succeed or end in a clear error.
 
-    python scripts/fuzz.py --cases 2000                        # a look, a minute or so
+    python scripts/fuzz.py --cases 2000                        # about a minute
     python scripts/fuzz.py --cases 100000 --jobs 2 --seed 7    # some minutes
     python scripts/fuzz.py --kinds trace,scenario --cases 5000
     python scripts/fuzz.py --case trace:7:421                  # one input again, with its traceback
-    python scripts/fuzz.py --replay fuzz-found/x.json          # one that was written down
+    python scripts/fuzz.py --replay fuzz-found/x.json          # a saved input
 
-Each input is a function of its kind, the seed and its number. A failure is an error that is none of kvgym's, a hang
-(more than 20 s of CPU time), absurd memory, the acceptance of what is known to be wrong, or a message of more than 300
-characters. The smallest input that fails in each way is written to ``--out`` as soon as it is found, and printed at the
-end. Once it is mended, its file goes to ``tests/fuzz/corpus``, which the tests play. The exit status is 1 if anything
-failed.
+Kind, seed and number determine an input. A failure is a foreign exception, a hang (more than 20 s of CPU time),
+excessive memory, accepting a known error, or a message of more than 300 characters. The smallest input of each failure
+is written to ``--out`` when it is found, and printed at the end. After the fix, move its file to ``tests/fuzz/corpus``,
+which the tests play. The exit status is 1 if anything failed.
 """
 
 from __future__ import annotations
@@ -29,43 +28,41 @@ from kvgym.cli.warming import all_kernels  # noqa: E402
 
 
 def main() -> int:
-    """Play inputs and say what came of them."""
+    """Play inputs and report the outcomes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cases", type=int, default=2000, help="about how many inputs")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--seed", type=int, default=0, help="of the mutations")
-    parser.add_argument("--kinds", default="", help="comma-separated; all unless given")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the mutations")
+    parser.add_argument("--kinds", default="", help="comma-separated (default: all)")
     parser.add_argument(
         "--case", default="", metavar="KIND:SEED:NUMBER", help="play one input and show its traceback"
     )
-    parser.add_argument("--replay", type=Path, help="play an input of a file and show its traceback")
-    parser.add_argument(
-        "--out", type=Path, default=Path("fuzz-found"), help="folder for the inputs that fail"
-    )
+    parser.add_argument("--replay", type=Path, help="play a saved input and show its traceback")
+    parser.add_argument("--out", type=Path, default=Path("fuzz-found"), help="folder for failing inputs")
     options = parser.parse_args()
     kinds = all_kinds()
     if options.case or options.replay:
         return _one(options.case, options.replay)
     unknown = set(filter(None, options.kinds.split(","))) - set(kinds)
     if unknown:
-        parser.error(f"unknown kinds {', '.join(sorted(unknown))}; choose of {', '.join(kinds)}")
+        parser.error(f"unknown kinds {', '.join(sorted(unknown))}; choose from {', '.join(kinds)}")
     chosen = {name: kinds[name] for name in (options.kinds.split(",") if options.kinds else kinds)}
 
-    def tell(report: Report, total: int) -> None:
+    def progress(report: Report, total: int) -> None:
         done, failed = sum(report.counts.values()), sum(f.count for f in report.findings.values())
-        begins = f"; getting ready for {', '.join(report.preparing)}" if report.preparing else ""
-        _say(f"{done:,} of {total:,}, {report.seconds:,.0f} s, {failed} failures{begins}")
+        begins = f"; preparing {', '.join(report.preparing)}" if report.preparing else ""
+        _print(f"{done:,} of {total:,}, {report.seconds:,.0f} s, {failed} failures{begins}")
         save(report, options.out)
 
     kernels = all_kernels()
     missing = sum(not kernel.kept for kernel in kernels)
     if missing:
-        _say(
-            f"{missing} of {len(kernels)} functions are not compiled for this machine yet: that is done once, as inputs"
-            " need them, and takes minutes in all (kvgym warm-up does it beforehand)"
+        _print(
+            f"{missing} of {len(kernels)} functions are not compiled for this machine yet; each is compiled once, when"
+            " an input needs it: minutes in all (kvgym warm-up does it beforehand)"
         )
 
-    report = run(chosen, options.cases, options.seed, options.jobs, tell)
+    report = run(chosen, options.cases, options.seed, options.jobs, progress)
     for paragraph in failures(report):
         print(paragraph, end="\n\n")
     if report.findings:
@@ -74,7 +71,7 @@ def main() -> int:
     return 1 if report.findings else 0
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

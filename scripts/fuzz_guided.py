@@ -1,11 +1,11 @@
-"""Let Atheris seek inputs by what code they reach: an addition to scripts/fuzz.py, for kinds that are bytes somewhere.
+"""Coverage-guided fuzzing with Atheris, for kinds of scripts/fuzz.py that contain bytes.
 
     pip install atheris                                        # wheels for some versions of Python, on Linux
-    python scripts/fuzz_guided.py trace --seconds 600          # begins with the valid inputs of the kind
-    python scripts/fuzz_guided.py recipe --corpus results/guided    # goes on with what it has found
+    python scripts/fuzz_guided.py trace --seconds 600          # starts from valid inputs of the kind
+    python scripts/fuzz_guided.py recipe --corpus results/guided    # continues with the inputs it has found
 
-What counts as a failure is what scripts/fuzz.py says. The first one ends the run, with its traceback and a file
-for ``scripts/fuzz.py --replay``. Branches are followed in what reads and checks input; compiled code is left as it is.
+Failures are those of scripts/fuzz.py. The first one ends the run, with its traceback and a file for
+``scripts/fuzz.py --replay``. Coverage is measured in modules that read and check input, not in compiled code.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ READERS = (
     "kvgym.batch_time.deployments.deployment", "kvgym.agents.runs.config", "kvgym.agents.trained.header",
     "kvgym.agents.trained.numpy_model", "kvgym.agents.evolution.model", "kvgym.agents.evolution.config",
 )  # fmt: skip
-"""Modules and packages whose branches are followed: those that read and check, without kernels."""
+"""Instrumented modules and packages: those that read and check input, without kernels."""
 
 
 def byte_places(tree: Any) -> list[tuple[Any, ...]]:
-    """Return the places of a tree that are bytes."""
+    """Return the paths of the bytes in a tree."""
     found = ((path, at(tree, path)) for path in places(tree))
     return [path for path, value in found if isinstance(value, dict) and value.keys() == {"$bytes"}]
 
 
 def load(name: str) -> None:
-    """Import a module, and what is in it if it is a package."""
+    """Import a module, and the modules in it if it is a package."""
     module = importlib.import_module(name)
     for inner in pkgutil.iter_modules(getattr(module, "__path__", []), f"{name}."):
         load(inner.name)
 
 
 def main() -> int:
-    """Seek until something fails or the time is over."""
+    """Search until an input fails or time runs out."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("kind", help="of input, as scripts/fuzz.py names them")
-    parser.add_argument("--seconds", type=int, default=60, help="how long")
-    parser.add_argument("--seed", type=int, default=1, help="of the search, ≥ 1")
-    parser.add_argument("--corpus", type=Path, help="folder of what is worth keeping, to go on with")
-    parser.add_argument("--out", type=Path, default=Path("fuzz-found"), help="folder for an input that fails")
+    parser.add_argument("kind", help="kind of input, as in scripts/fuzz.py")
+    parser.add_argument("--seconds", type=int, default=60, help="time limit")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the search, ≥ 1")
+    parser.add_argument("--corpus", type=Path, help="folder of interesting inputs, to continue from")
+    parser.add_argument("--out", type=Path, default=Path("fuzz-found"), help="folder for a failing input")
     options = parser.parse_args()
     try:
         import atheris
@@ -76,7 +76,7 @@ def main() -> int:
     kind.ready(Path(tempfile.mkdtemp()))
 
     def one(data: bytes) -> None:
-        # The first byte chooses what the others are put into.
+        # The first byte chooses the template that the others are put into.
         tree, path = templates[data[0] % len(templates) if data else 0]
         wanted = put(copy.deepcopy(tree), path, raw(data[1:]))
         verdict = play(kind, wanted)

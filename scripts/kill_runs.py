@@ -1,11 +1,11 @@
-"""Kill commands at random moments, go on with them, and compare what they leave with runs that nobody disturbed.
+"""Kill commands at random moments, continue them, and compare the results with undisturbed runs.
 
     python scripts/kill_runs.py                         ten kills each of train, compare, tune and capacity
     python scripts/kill_runs.py --kills 100 compare     a hundred of one command
 
-A command is started, killed with SIGKILL at a random moment, and started again as its users do, until it has been
-killed so often; then it runs to its end. No start may fail, what was finished must be there after each kill, and the
-results must equal those of the undisturbed run bit for bit (but for clock times). Exits with 1 where they do not.
+A command is started, killed with SIGKILL at a random moment and started again, as a user would, for the given number
+of kills; then it runs to its end. No start may fail, finished work must survive each kill, and the results must equal
+those of the undisturbed run bit for bit (except for clock times). Exits with 1 otherwise.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ START = "from kvgym.cli.app import main; main()"
 
 @dataclass(frozen=True)
 class Command:
-    """A command that is killed.
+    """A command to kill.
 
     Attributes:
-        begin: its arguments, but for the folder.
-        again: arguments to go on, None where they are the same.
-        kept: what is finished in its folder, as a number that must never fall before the end.
-        results: what its folder holds at the end, without clock times.
+        begin: its arguments, without the folder.
+        again: arguments to continue, None if they are the same.
+        kept: finished work in its folder, as a number that must not fall before the end.
+        results: contents of its folder at the end, without clock times.
     """
 
     begin: tuple[str, ...]
@@ -51,11 +51,11 @@ class Command:
 
 
 FINISHED = 10**9
-"""What is kept where all is."""
+"""``kept`` of a completed command."""
 
 
 def _lines(folder: Path, last: str) -> int:
-    """Return how many runs are kept; ``last`` is the file that is written last at the end."""
+    """Return the number of kept runs; ``last`` is the file that a command writes last."""
     path = folder / "unfinished.jsonl"
     if path.exists():
         return path.read_bytes().count(b"\n")
@@ -133,12 +133,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _begun(command: Command, folder: Path) -> bool:
-    """Whether there is something to go on with."""
+    """Whether there is something to continue."""
     return command.again is not None and (folder / "config.yaml").exists()
 
 
 def disturb(command: Command, folder: Path, kills: int, moments: random.Random) -> int:
-    """Kill a command so often, or until it ends, while it goes on; then let it end. Returns the kills."""
+    """Kill and continue a command up to ``kills`` times, then let it end; return the number of kills."""
     undisturbed = folder.with_name(f"{folder.name}-undisturbed")
     began = time.monotonic()
     _end(start(command.begin, undisturbed))
@@ -155,7 +155,7 @@ def disturb(command: Command, folder: Path, kills: int, moments: random.Random) 
                 done += 1
                 if command.kept(folder) < kept:
                     raise SystemExit(
-                        f"{folder}: {kept} were finished, {command.kept(folder)} are left"
+                        f"{folder}: {kept} runs were finished, {command.kept(folder)} are left"
                     ) from None
                 kept = command.kept(folder)
                 if kept < FINISHED:
@@ -163,7 +163,7 @@ def disturb(command: Command, folder: Path, kills: int, moments: random.Random) 
         if kept < FINISHED:
             _end(process)
         if command.results(folder) != command.results(undisturbed):
-            raise SystemExit(f"{folder}: other results than {undisturbed}")
+            raise SystemExit(f"{folder}: results differ from {undisturbed}")
         allowed = {MANIFEST, LOCK} if kept == FINISHED else {MANIFEST}  # a kill after the end leaves the lock
         if left := {path.name for path in folder.rglob(f"{HIDDEN}*")} - allowed:
             raise SystemExit(f"{folder}: left behind: {', '.join(sorted(left))}")
@@ -176,11 +176,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "names", nargs="*", metavar="COMMAND", help="train, compare, tune, capacity; all if none is named"
+        "names", nargs="*", metavar="COMMAND", help="train, compare, tune, capacity; all by default"
     )
-    parser.add_argument("--kills", type=int, default=10, help="of each command")
-    parser.add_argument("--size", type=int, default=1, help="how long the commands are")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--kills", type=int, default=10, help="kills of each command")
+    parser.add_argument("--size", type=int, default=1, help="length of the commands")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the moments")
     options = parser.parse_args()
     known = commands(options.size)
     if wrong := [name for name in options.names if name not in known]:
@@ -193,8 +193,8 @@ def main() -> None:
                 done += disturb(known[name], Path(place) / name, options.kills - done, moments)
             rounds += 1
         print(
-            f"{name}: {done} kills in {rounds} runs, {time.monotonic() - began:.0f} s; nothing finished was lost, all "
-            "results are those of undisturbed runs",
+            f"{name}: {done} kills in {rounds} runs, {time.monotonic() - began:.0f} s; no finished run was lost, all "
+            "results equal those of undisturbed runs",
             flush=True,
         )
 

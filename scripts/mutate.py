@@ -1,12 +1,12 @@
-"""Change one small thing in a module, run its nearest tests, and list the changes that no test notices.
+"""Mutation testing: make one small change to a module, run its nearest tests, and list undetected changes.
 
     python scripts/mutate.py                         60 mutations of each module of scripts/mutating/modules.yaml
     python scripts/mutate.py batch metrics           of these modules only
     python scripts/mutate.py --number 100 --seed 1   another sample
 
-Each mutation is tried in a process of its own with compilation off. The working tree stays as it is. Results go to a
-file; the next call skips mutations that have one, and tries survivors again once their tests have changed. Survivors
-that change no result are listed with the reason in scripts/mutating/equivalent.yaml. Exits with 1 if any other
+Each mutation is tried in a separate process without compilation; the working tree does not change. Results go to a
+file: the next call skips mutations with a result, and tries survivors again once their tests have changed. Survivors
+that alter no result are listed with the reason in scripts/mutating/equivalent.yaml. Exits with 1 if any other
 mutation survives.
 """
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MUTATING = ROOT / "scripts" / "mutating"
 
 PRELOADED = ("pytest", "hypothesis", "numba.np.arrayobj", "gymnasium", "pydantic.main", "yaml")
-"""Libraries that every test needs. They are loaded once; each mutation's process starts with them."""
+"""Libraries that every test needs. They are loaded once, and forked processes share them."""
 
 
 def main() -> None:
@@ -30,14 +30,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="MODULE", help="e.g. batch; all modules if none is named")
+    parser.add_argument("names", nargs="*", metavar="MODULE", help="e.g. batch; default: all modules")
     parser.add_argument("--number", type=int, default=60, help="mutations of each module (default 60)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default 0)")
     parser.add_argument(
         "--results", type=Path, default=ROOT / "runs" / "mutations.jsonl", help="file of results"
     )
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the process of the mutation, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also ends the process of the mutation
     os.environ |= {"NUMBA_DISABLE_JIT": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     sys.path[:0] = [str(ROOT)]
 

@@ -5,8 +5,8 @@
     kvgym calibrate --recipe my-gpu/recipe.yaml
 
 Writes linear.csv, attention.csv, with several GPUs all_reduce.csv, and recipe.yaml. Weights are random. Kernels are
-PyTorch's; attention is FlashAttention's where the package flash_attn is installed. On a GPU, times come from CUDA
-events, with the L2 cache overwritten before each run; without one, from the clock.
+PyTorch's; attention uses FlashAttention if the package flash_attn is installed. On a GPU, times come from CUDA events,
+with the L2 cache overwritten before each run; on a CPU, from the clock.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ Row = dict[str, Any]
 
 
 class Machine:
-    """Where and how things are timed.
+    """Timer of calls on a device.
 
     Args:
         device: ``"cuda"`` or ``"cpu"``.
         repeats: timed runs of each call.
-        warmup: runs before those.
+        warmup: untimed runs before those.
     """
 
     def __init__(self, device: str, repeats: int, warmup: int) -> None:
@@ -82,7 +82,7 @@ class Machine:
         return self.torch.randn(*shape, device=self.device, dtype=self.dtype) * 0.02
 
     def times(self, call: Callable[[], Any]) -> list[float]:
-        """Return milliseconds of each run of a call."""
+        """Return the milliseconds of each run of a call."""
         for _ in range(self.warmup):
             call()
         if not self.cuda:
@@ -104,7 +104,7 @@ class Machine:
         return [start.elapsed_time(end) for start, end in pairs]
 
     def free_bytes(self) -> float:
-        """Return bytes of memory that may be filled."""
+        """Return the bytes of memory that measurements may use."""
         if self.cuda:
             return 0.4 * float(self.torch.cuda.mem_get_info()[0])
         return 0.2 * float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -119,7 +119,7 @@ def columns(operator: str, times: Sequence[float]) -> Row:
 
 
 def shape_columns(model: ModelShape, parts: int) -> Row:
-    """Return the columns that say what was measured."""
+    """Return the columns that describe the measured shape."""
     return {
         "n_q_head": model.num_heads,
         "n_kv_head": model.num_kv_heads,
@@ -174,7 +174,7 @@ def attention_kernels() -> tuple[str, Callable[..., Any], Callable[..., Any]]:
     """Return the name of the attention kernels, prefill and decode.
 
     Both take queries of shape (requests, new tokens, heads, width), and keys and values of (requests, keys, KV heads,
-    width); queries are the last of the keys.
+    width); queries belong to the last keys.
     """
     try:
         from flash_attn import flash_attn_func, flash_attn_with_kvcache
@@ -203,7 +203,7 @@ def attention_rows(
     chunks: Iterable[int],
     cached: Iterable[int],
 ) -> list[Row]:
-    """Time decode and prefill attention of one layer on one of ``parts`` GPUs, as far as memory goes."""
+    """Time decode and prefill attention of one layer on one of ``parts`` GPUs; skip sizes that do not fit."""
     heads, kv_heads = model.num_heads // parts, max(1, model.num_kv_heads // parts)
     name, prefill, decode = attention_kernels() if machine.cuda else _without_flash()
     entry = 2 * kv_heads * model.head_dim * machine.dtype.itemsize
@@ -244,7 +244,7 @@ def attention_rows(
 
 
 def _without_flash() -> tuple[str, Callable[..., Any], Callable[..., Any]]:
-    """Return PyTorch's own kernels, also where flash_attn is installed: that one needs a GPU."""
+    """Return PyTorch's own kernels even if flash_attn is installed, as it needs a GPU."""
     import sys
     from unittest.mock import patch
 
@@ -253,7 +253,7 @@ def _without_flash() -> tuple[str, Callable[..., Any], Callable[..., Any]]:
 
 
 def all_reduce_rows(machine: Machine, sizes: Iterable[int]) -> list[Row]:
-    """Time all-reduces over all processes; every process has to call this."""
+    """Time all-reduces over all processes; every process must call this."""
     from torch import distributed
 
     rows = []
@@ -275,7 +275,7 @@ def all_reduce_rows(machine: Machine, sizes: Iterable[int]) -> list[Row]:
 
 
 def measured_gpu(machine: Machine, all_reduce: Sequence[Row]) -> GPU:
-    """Return figures of this machine: attained in a large matrix product, a large copy and the largest all-reduce."""
+    """Return measured figures of this machine, from a large matrix product, a large copy and the largest all-reduce."""
     torch = machine.torch
     n = 8192 if machine.cuda else 512
     a, b = machine.random(n, n), machine.random(n, n)
@@ -305,7 +305,7 @@ def measured_gpu(machine: Machine, all_reduce: Sequence[Row]) -> GPU:
 
 
 def write_csv(path: Path, rows: list[Row]) -> None:
-    """Write rows of equal columns."""
+    """Write rows with equal columns."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
@@ -317,7 +317,7 @@ def write_recipe(
 ) -> None:
     """Write a recipe for the files in a folder."""
     shape = MODELS.find(model).model_copy(update={"dtype_bytes": float(dtype_bytes)})
-    figures = "the data sheet" if isinstance(gpu, str) else "what a matrix product and a copy attained"
+    figures = "the data sheet" if isinstance(gpu, str) else "measured by a matrix product and a copy"
     name = f"{shape.name} {card} tp{parts}".lower().replace(" ", "-")
     content: dict[str, Any] = {
         "name": name,
@@ -346,14 +346,12 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     parser.add_argument("--gpu", help="preset with data-sheet figures (default: measure them)")
-    parser.add_argument("--tensor-parallel", type=int, default=1, help="GPUs that the model is split over")
-    parser.add_argument("--device", choices=("cuda", "cpu"), help="default: a GPU where there is one")
+    parser.add_argument("--tensor-parallel", type=int, default=1, help="number of GPUs (tensor parallel)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), help="default: a GPU if there is one")
     parser.add_argument("--repeats", type=int, default=20, help="timed runs of each call")
-    parser.add_argument("--warmup", type=int, default=3, help="runs before those")
-    parser.add_argument("--threads", type=int, help="threads of the CPU, where that is measured")
-    parser.add_argument(
-        "--quick", action="store_true", help="every third value of each list, for a first look"
-    )
+    parser.add_argument("--warmup", type=int, default=3, help="untimed runs before those")
+    parser.add_argument("--threads", type=int, help="number of CPU threads, on a CPU")
+    parser.add_argument("--quick", action="store_true", help="only every third value of each list")
     for name, values in LISTS.items():
         parser.add_argument(
             f"--{name}",
@@ -365,10 +363,10 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def profile(options: argparse.Namespace) -> None:
-    """Measure and write.
+    """Measure and write the profiles.
 
     Raises:
-        ConfigError: the model cannot be split so, or there are other than so many processes.
+        ConfigError: the model cannot be split into that many parts, or the number of processes differs.
     """
     import torch
 
@@ -381,7 +379,7 @@ def profile(options: argparse.Namespace) -> None:
     workers = int(os.environ.get("WORLD_SIZE", "1"))
     if workers != parts:
         raise ConfigError(
-            f"tensor_parallel is {parts}, processes are {workers}; start as many: "
+            f"tensor_parallel is {parts} but there are {workers} processes; start "
             f"torchrun --nproc-per-node {parts} scripts/profile_gpu.py ..."
         )
     values = {name: tuple(sorted(getattr(options, name))) for name in LISTS}

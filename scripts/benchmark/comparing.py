@@ -1,10 +1,10 @@
-"""Say where the CPU time of ``kvgym compare`` goes, in a process of its own with its machine code in the cache.
+"""Break down the CPU time of ``kvgym compare``, run in a separate process with a full code cache.
 
     python scripts/benchmark/comparing.py                      # the default comparison
     python scripts/benchmark/comparing.py --seeds 1 -n 200     # any options of kvgym compare
-    python scripts/benchmark/comparing.py --many 1000          # also: many small runs in one call, per run
+    python scripts/benchmark/comparing.py --many 1000          # also the time per run of many small runs in one call
 
-Each line is CPU time of the process, without what stands in a line of its own.
+Each line is CPU time of the process without the parts on other lines.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ PARTS: dict[str, str] = {
     "kvgym.report.html:render": "rest of the report",
     "kvgym.experiments.comparison:Comparison.save": "records",
 }
-"""Functions, by module, and what the time in them is for."""
+"""Label of the time in each function (``module:name``)."""
 
 
 class Stages:
-    """Adds up CPU time by what it is for."""
+    """Total CPU time by label."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._open: list[float] = []
 
     def around(self, label: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function, timed; what timed functions inside it take is theirs."""
+        """Return the timed function; time in nested timed functions counts only for those."""
 
         def timed(*args: Any, **options: Any) -> Any:
             self._open.append(0.0)
@@ -61,7 +61,7 @@ class Stages:
         return timed
 
     def watch(self, where: str, label: str) -> None:
-        """Time a function, by module and name, wherever that module looks it up."""
+        """Replace a function (``module:name``) by its timed version."""
         module, _, name = where.partition(":")
         owner: Any = importlib.import_module(module)
         *path, last = name.split(".")
@@ -71,7 +71,7 @@ class Stages:
 
 
 def child(options: list[str]) -> None:
-    """Run the command in this process and print what took how long, as JSON in the last line."""
+    """Run the command in this process; the last line of output has the times as JSON."""
     stages = Stages()
     builtins.__import__ = stages.around("imports", builtins.__import__)
     from kvgym.cli.app import main as command
@@ -80,7 +80,7 @@ def child(options: list[str]) -> None:
         stages.watch(where, label)
     sys.argv = ["kvgym", "compare", *options]
     try:
-        stages.around("all else", command)()
+        stages.around("everything else", command)()
     except SystemExit as end:
         if end.code:
             raise
@@ -89,7 +89,7 @@ def child(options: list[str]) -> None:
 
 
 def run_child(options: list[str]) -> dict[str, float]:
-    """Do that in a process of its own."""
+    """Run the command in a child process and return its times."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, __file__, "--child", *options, "--jobs", "1", "--no-progress", "--out", folder],
@@ -101,7 +101,7 @@ def run_child(options: list[str]) -> dict[str, float]:
 
 
 def many_runs(count: int) -> dict[str, float]:
-    """Return what small runs cost in one call, in microseconds per run, and of that the compiled loop alone."""
+    """Return the microseconds per run of many small runs in one call, by label."""
     from kvgym import compare
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.scenario import DEFAULT_SCENARIO
@@ -112,7 +112,7 @@ def many_runs(count: int) -> dict[str, float]:
     for where, label in PARTS.items():
         if "report" not in where:
             stages.watch(where, label)
-    stages.around("all else", importlib.import_module("kvgym.experiments.comparison").compare)(
+    stages.around("everything else", importlib.import_module("kvgym.experiments.comparison").compare)(
         small, ["fcfs"], seeds=count
     )
     return {f"{label}, µs per run": 1e6 * s / count for label, s in stages.seconds.items()}
@@ -124,8 +124,10 @@ def main() -> None:
         child(sys.argv[2:])
         return
     parser = command_line(__doc__)
-    parser.add_argument("--repeats", type=int, default=3, help="the least of so many")
-    parser.add_argument("--many", type=int, default=0, help="also so many small runs in one call")
+    parser.add_argument("--repeats", type=int, default=3, help="repetitions; the fastest counts")
+    parser.add_argument(
+        "--many", type=int, default=0, help="number of small runs in one call (default: none)"
+    )
     options, rest = parser.parse_known_args()
     rest = ["--seeds", "1", "-n", "50"] if options.smoke else rest
     run_child(rest)  # compile, and read files once

@@ -1,6 +1,6 @@
-"""Measure compilation: everything beforehand, the first run of a process, and many processes that start at once.
+"""Time compilation: of everything, of a process's first run, and of many processes that start at once.
 
-Each begins with an empty cache. Seconds are of CPU, all processes together, unless they are called wall seconds.
+Each begins with an empty cache. Seconds are CPU time of all processes together, unless called wall seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from harness import command_line, write_json
 
 FIRST = "import kvgym; kvgym.compare(policies=['fcfs'], scenario='mc-sf-model-2', seeds=1, jobs=1)"
-"""A short run: what it costs beyond importing is compiling or loading."""
+"""A short run: beyond the import, it only compiles or loads code."""
 
 SMOKE = "from kvgym.batch_time import UnitBatchTime; _ = UnitBatchTime.kernel.compiled"
 
@@ -29,11 +29,11 @@ for title, seconds in warm_up(jobs=1).items():
 for kind, each in sorted(kinds.items()):
     print(f"  {kind}: {len(each)} functions, {sum(each):.1f} s", flush=True)
 """
-"""All that ships, by kind where it is compiled."""
+"""Compiles all kernels of kvgym and prints the time by kind."""
 
 
 def spend(code: str, processes: int, folder: Path) -> dict[str, float]:
-    """Run a program in some processes at once with a cache folder; return what that costs and writes."""
+    """Run a program in several processes at once with a cache folder; return seconds and compiled functions."""
     environment = {**os.environ, "KVGYM_CACHE_DIR": str(folder)}
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     running = [
@@ -52,7 +52,7 @@ def spend(code: str, processes: int, folder: Path) -> dict[str, float]:
 
 
 def measure(code: str, processes: int) -> dict[str, float]:
-    """Return what a program costs with an empty cache and with a full one, and how many functions it compiles."""
+    """Return a program's seconds with an empty and with a full cache, and the number of functions it compiles."""
     with tempfile.TemporaryDirectory() as name:
         cold, warm = (spend(code, processes, Path(name)) for _ in range(2))
     return {
@@ -68,8 +68,8 @@ def measure(code: str, processes: int) -> dict[str, float]:
 def main() -> None:
     """Measure and print."""
     parser = command_line(__doc__)
-    parser.add_argument("--processes", type=int, default=8, help="how many start at once")
-    parser.add_argument("--without-all", action="store_true", help="leave out compiling everything")
+    parser.add_argument("--processes", type=int, default=8, help="number of processes that start at once")
+    parser.add_argument("--without-all", action="store_true", help="skip compiling everything")
     options = parser.parse_args()
     processes = 2 if options.smoke else options.processes
     programs: dict[str, tuple[str, int]] = {

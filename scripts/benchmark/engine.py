@@ -1,12 +1,12 @@
-"""Time the simulator: full runs per policy, against the same code uncompiled and a textbook engine.
+"""Time the simulator: full runs per policy, compared with uncompiled code and a textbook engine.
 
-Everything is measured in one process on one core, as process CPU time, the median of some repetitions; the
-ratios are what can be compared between machines.
+Times are medians of process CPU time, measured in one process on one core. Only ratios are comparable between
+machines.
 
     python scripts/benchmark/engine.py                 # about 6 minutes
     python scripts/benchmark/engine.py --quick         # about 1 minute, smaller sizes
-    python scripts/benchmark/engine.py --smoke         # seconds: shows that it runs, the figures mean nothing
-    python scripts/benchmark/engine.py --json out.json # also as data
+    python scripts/benchmark/engine.py --smoke         # seconds: checks that it runs; its figures mean nothing
+    python scripts/benchmark/engine.py --json out.json # results as JSON as well
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def slow_twins(system: System, n: int) -> list[dict[str, Any]]:
             "compiled_ms": 1e3 * compiled,
             "uncompiled_ratio": uncompiled.run / compiled,
         }
-        if policy != "alpha_beta":  # its coins come from another generator: not the same schedule
+        if policy != "alpha_beta":  # it draws its coins from another generator: different schedule
             started = time.process_time()
             times = textbook.run_textbook(table, system.kv_capacity, system.batch_time, TEXTBOOK[policy])
             row["textbook_ratio"] = (time.process_time() - started) / compiled

@@ -1,10 +1,10 @@
 """Time the environments: raw steps, pictures, the native vector environment, and training with Stable-Baselines3.
 
-Everything in one process on one core, process CPU time, median of some repetitions. Actions are greedy
-admissions (the most that fits), so that the worker is busy.
+Times are medians of process CPU time, measured in one process on one core. Actions are greedy admissions (as many as
+fit), so that the worker is busy.
 
     python scripts/benchmark/envs.py                # about 3 minutes; needs kvgym[train] for the last part
-    python scripts/benchmark/envs.py --smoke        # seconds: shows that it runs, the figures mean nothing
+    python scripts/benchmark/envs.py --smoke        # seconds: checks that it runs; its figures mean nothing
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def single(report: Report, steps: int, repeats: int) -> None:
 
 
 def boundary(report: Report, steps: int, repeats: int) -> None:
-    """Time what is around a step: the check of its action, and states, as microseconds and shares of a raw step."""
+    """Time action checks and states, in microseconds and relative to a raw step."""
     for name in SCHEDULING_IDS:
         env = gym.make(name, **TASK).unwrapped
         step = microseconds(play(env, steps), repeats)
@@ -62,9 +62,9 @@ def boundary(report: Report, steps: int, repeats: int) -> None:
 
 
 def vectors(report: Report, short: int, long: int, repeats: int) -> None:
-    """Time small vector environments: ``short`` runs of steps alone, ``long`` ones with the ends of episodes.
+    """Time small vector environments: ``short`` runs of steps alone, ``long`` ones with ends of episodes.
 
-    ``vectors.py`` times large ones, with full queues too, and compares them with those of another checkout.
+    ``vectors.py`` times large ones, with full queues as well, and compares checkouts.
     """
     sync = gym.make_vec("kvgym/AdmitCount-v0", num_envs=8, vectorization_mode="sync", **TASK)
     report("SyncVectorEnv 8", microseconds(play_vector(sync, short, restart=True), repeats))

@@ -1,12 +1,12 @@
-/* What C needs for runs that kvgym plays too: a floor under the times of the engine. floors.py builds and calls it.
+/* The engine's work in C, as a lower bound of its time. floors.py builds and calls it.
 
 One worker, blocks of one token, affine batch times, exact predictions, evicted requests lose their progress and wait
-in order of arrival. Three rules (MC-SF, Sarathi's, first come first served with LIFO eviction), each with as much
-bookkeeping as is asked for:
+in order of arrival. Three policies (MC-SF, Sarathi-Serve's, first come first served with LIFO eviction), each with one of
+three levels of records:
 
   FINISH  finish times only;
-  EVENTS  all records, brought up to date when a request starts, leaves or catches up with what it had delivered;
-  TOKENS  all records, and every request of the batch is looked at in every iteration, as the engine does.
+  EVENTS  all records, updated when a request starts, leaves, or has recomputed the tokens it had delivered;
+  TOKENS  all records, updated for every request of the batch in every iteration, as the engine does.
 
 x is the number of the coming iteration throughout. */
 
@@ -32,12 +32,12 @@ typedef struct {                                        /* as floors.py: Instanc
     double *gap_sums;
 } Instance;
 
-typedef struct { /* TOKENS: an active request */
+typedef struct { /* TOKENS: a running request */
     int32_t id, kv, left, planned, made, delivered, target;
     double last, gap;
 } Slot;
 
-typedef struct { /* a request between its lives, and without TOKENS in them */
+typedef struct { /* a request while it waits; except with TOKENS also while it runs */
     int32_t left, planned, born, since, delivered, older, newer, cal_next, cal_prev;
     double last;
 } Request;
@@ -171,7 +171,7 @@ INLINE void finish(World *w, int32_t i, double end) {
     w->done++;
 }
 
-/* The next event of request i, which decodes: it catches up with what it had delivered, or finishes. */
+/* The next event of decoding request i: it has recomputed its delivered tokens, or finishes. */
 INLINE void reach(World *w, int32_t i, double end, int records) {
     Request *r = &w->r[i];
     int64_t last = r->born + w->in.output[i] - 1;
@@ -192,7 +192,7 @@ INLINE void reach(World *w, int32_t i, double end, int records) {
     finish(w, i, end);
 }
 
-/* ---- active requests, whatever is recorded */
+/* ---- running requests, at all levels of records */
 
 INLINE void activate(World *w, int32_t i, int32_t planned, int records) {
     Request *r = &w->r[i];
@@ -233,17 +233,17 @@ INLINE int64_t evict(World *w, int records) {
     }
     if (left > 0) w->prefills--;
     w->kv -= kv;
-    w->head = i; /* all that wait are younger */
+    w->head = i; /* all waiting requests are younger */
     return kv;
 }
 
-/* First in the queue: what is active is older than all that wait, so only those that have finished lie between. */
+/* First in the queue: running requests are older than waiting ones, so only finished ones lie between. */
 INLINE int64_t first_waiting(World *w) {
     while (w->head < w->arrived && !isnan(w->in.finish[w->head])) w->head++;
     return w->head < w->arrived ? w->head : NONE;
 }
 
-/* ---- the rules */
+/* ---- the policies */
 
 INLINE void decide_fcfs(World *w, int records) {
     int64_t need = w->kv + w->active, i;
@@ -351,7 +351,7 @@ INLINE void decide_mc_sf(World *w, int records) {
 /* ---- a batch */
 
 typedef struct {
-    int64_t prefill_tokens, prefill_context, prefill_kv; /* the last: of paused ones as well */
+    int64_t prefill_tokens, prefill_context, prefill_kv; /* the last includes paused ones */
 } Prefills;
 
 INLINE void add_prefill(Prefills *p, int32_t kv, int32_t planned) {

@@ -1,14 +1,14 @@
-"""Compare the engine with C that does the same: a floor under its times, as ratios.
+"""Compare the engine with equivalent C code, as a lower bound of its time.
 
-``floors.c`` plays three rules on the requests that kvgym plays, with finish times only, with all records kept by
-event, and with all records and every request looked at in every iteration, as the engine does. What both record is
-compared first and has to be equal, bit for bit. Then all of them run in turn in one process, each from fresh tables;
-times are the least CPU times of many runs, without set-up. It needs a C compiler: ``cc``, or the one that ``CC`` names.
+``floors.c`` plays three policies on the same requests as kvgym: with finish times only, with all records updated at
+events, and with all records updated for every request in every iteration, as the engine does. First it checks that both
+record the same bits. Then all variants run alternately in one process, each from new tables; times are the least CPU
+times of many runs, without set-up. It needs a C compiler: ``cc``, or the one named by ``CC``.
 
     python scripts/benchmark/floors.py                    # 10,000 requests, under a minute
     python scripts/benchmark/floors.py --million          # 1,000,000 as well, about 2 minutes
-    python scripts/benchmark/floors.py --smoke            # seconds: shows that it runs, the figures mean nothing
-    python scripts/benchmark/floors.py --json out.json    # also as data
+    python scripts/benchmark/floors.py --smoke            # seconds: checks that it runs; its figures mean nothing
+    python scripts/benchmark/floors.py --json out.json    # results as JSON as well
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kvgym.simulator.tables import GAP_BINS, GAP_MIN_EXPONENT, GAP_OCTAVES
 
 SOURCE = Path(__file__).with_suffix(".c")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-shared", "-fPIC")
-"""Without contraction: one rounding more or less, and times would differ from the engine's."""
+"""Contraction is off, as it would round differently from the engine."""
 
 RULES = ("mc_sf", "sarathi", "fcfs")
 RECORDS = ("finish", "events", "tokens")
@@ -52,7 +52,7 @@ COMPARED = {
 
 
 class Instance(ctypes.Structure):
-    """What is played and where the records go; ``Instance`` of floors.c."""
+    """Requests, settings and records; ``Instance`` of floors.c."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("n", "capacity", "budget", "max_requests", "longest")),
@@ -65,7 +65,7 @@ class Instance(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Floor:
-    """A run of the C program, ready to be played; ``records`` fill as it runs, ``iterations`` when it has."""
+    """A run of the C program, ready to play; ``records`` are filled as it runs."""
 
     library: Any
     world: int
@@ -75,16 +75,16 @@ class Floor:
     inputs: tuple[NDArray[Any], ...]  # kept alive
 
     def play(self) -> int:
-        """Play to the end; returns the number of iterations."""
+        """Play to the end; return the number of iterations."""
         return int(self.library.floor_play(self.world, RULES.index(self.rule), RECORDS.index(self.detail)))
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self.library.floor_close(self.world)
 
 
 def compiler() -> str | None:
-    """Return the C compiler's path, None where there is none."""
+    """Return the path of the C compiler, None if there is none."""
     return shutil.which(os.environ.get("CC", "cc"))
 
 
@@ -92,12 +92,12 @@ def build(folder: Path) -> Any:
     """Compile the C program into a folder and load it.
 
     Raises:
-        SystemExit: there is no compiler, or it refuses the program.
+        SystemExit: there is no compiler, or it rejects the program.
     """
     found = compiler()
     if found is None:
         name = os.environ.get("CC", "cc")
-        raise SystemExit(f"floors.py needs a C compiler: there is no {name}; name one in the variable CC")
+        raise SystemExit(f"floors.py needs a C compiler, and there is no {name}; set the variable CC to one")
     path = folder / "floors.so"
     done = subprocess.run(
         [found, *FLAGS, str(SOURCE), "-o", str(path), "-lm"], capture_output=True, text=True, check=False
@@ -117,8 +117,8 @@ def open_floor(library: Any, system: System, table: RequestTable, rule: str, det
     """Set up a run in C.
 
     Args:
-        library: of :func:`build`.
-        system: one worker of affine batch times with ``include_new``, blocks of one token, and the usual rules.
+        library: from :func:`build`.
+        system: one worker with affine batch times (``include_new``), blocks of one token and default rules.
         table: the requests; MC-SF predicts their true output lengths.
         rule: one of RULES.
         detail: one of RECORDS.
@@ -153,7 +153,7 @@ def open_floor(library: Any, system: System, table: RequestTable, rule: str, det
 
 
 def differences(simulation: Simulation, floor: Floor) -> list[str]:
-    """Return the names of what C and the engine recorded differently; with ``finish`` only that is compared."""
+    """Return the columns that differ between C and the engine; a ``finish`` floor has only finish times."""
     theirs = {column: simulation.requests[column] for column in COMPARED}
     theirs |= {"gap_counts": simulation.gap_counts, "gap_sums": simulation.gap_sums}
     names = {**COMPARED, "gap_counts": "gap_counts", "gap_sums": "gap_sums"}
@@ -166,7 +166,7 @@ def differences(simulation: Simulation, floor: Floor) -> list[str]:
 
 
 def compare(library: Any, system: System, table: RequestTable, repeats: int) -> list[dict[str, Any]]:
-    """Check that C and the engine record the same, then time them in turn; a row for each rule.
+    """Check that C and the engine record the same, then time them alternately; return a row for each policy.
 
     Raises:
         SystemExit: they differ.
@@ -190,7 +190,7 @@ def compare(library: Any, system: System, table: RequestTable, repeats: int) -> 
 
 
 def _note(least: dict[str, float], name: str, run: Any) -> None:
-    """Run something once, and keep the least milliseconds of CPU time that it took so far."""
+    """Run a function once, and keep its least CPU time so far, milliseconds."""
     started = time.thread_time()
     run()
     least[name] = min(least.get(name, np.inf), 1e3 * (time.thread_time() - started))
@@ -211,7 +211,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = command_line(__doc__)
     parser.add_argument("--million", action="store_true", help="1,000,000 requests as well")
-    parser.add_argument("--repeats", type=int, default=101, help="runs of each, with 10,000 requests")
+    parser.add_argument("--repeats", type=int, default=101, help="repetitions with 10,000 requests")
     options = parser.parse_args()
     sizes = [(100, 2)] if options.smoke else [(10_000, options.repeats)]
     sizes += [(1_000_000, 5)] if options.million else []
@@ -233,9 +233,9 @@ def main() -> None:
 
 
 def _processor() -> str:
-    """Return the name of the processor, as far as the system tells."""
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text().splitlines() if told.exists() else []
+    """Return the name of the processor, as far as the system reports it."""
+    cpus = Path("/proc/cpuinfo")
+    lines = cpus.read_text().splitlines() if cpus.exists() else []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return named[0] if named else platform.processor() or platform.machine()
 

@@ -1,15 +1,15 @@
-"""CPU time per iteration of every policy as the queue and the active set grow.
+"""Time every policy's iterations as the number of waiting or running requests grows.
 
-A cell is a policy with so many waiting or active requests: chat requests (LMSYS lengths), the first of which are there
-at once while the others come about as fast as they are served, so that the queue stays about as long as it is. After a
-warm-up, iterations of 20 ms are timed in slices; a slice counts with the fastest of its repetitions. Cells run in a
-process of their own; where another checkout is given, two run every cell in turn, and have to decide alike.
+A cell is a policy with a given number of waiting and running requests. Requests are chats (LMSYS lengths): a burst at
+the start, then about as many as are served, so that the queue keeps its length. After a warm-up, iterations of 20 ms
+are timed in slices, and each slice counts with its fastest repetition. Cells run in a separate process. With another
+checkout, two processes run every cell alternately and must make equal decisions.
 
-    python scripts/benchmark/growth.py                     # about 5 minutes, and what compiling takes
-    python scripts/benchmark/growth.py --against PATH      # beside another checkout, times as ratios to its
+    python scripts/benchmark/growth.py                     # about 5 minutes, and compiling
+    python scripts/benchmark/growth.py --against PATH      # with another checkout: ratios
     python scripts/benchmark/growth.py --only slai wait    # some policies
     python scripts/benchmark/growth.py --plot docs/images/growth.png
-    python scripts/benchmark/growth.py --smoke             # seconds: shows that it runs, the figures mean nothing
+    python scripts/benchmark/growth.py --smoke             # seconds: checks that it runs; its figures mean nothing
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ import numpy as np
 
 WAITING, ACTIVE = (100, 1_000, 10_000, 100_000), (80, 250, 800, 2_500)
 USUAL_WAITING, USUAL_ACTIVE = 10_000, 80
-"""The one while the other grows."""
+"""Value of one while the other grows."""
 
 TOKENS_EACH, ITERATIONS_EACH, SECONDS_EACH = 200, 85, 0.02
-"""About what a chat request holds in memory, how many iterations it takes, and how long these are."""
+"""Typical memory of a chat request (tokens), its iterations, and their duration (s)."""
 
 WARM_UP, SLICE, SLICES = 300, 500, 4
-"""Iterations before time is taken, iterations of a slice, and slices."""
+"""Iterations before timing, iterations of a slice, and number of slices."""
 
 SECONDS, REPEATS = 0.8, 15
-"""Of a cell in a checkout at most, and repetitions at most."""
+"""Limits of a cell in a checkout: seconds and repetitions."""
 
 GIVEN = {"wait": "thresholds=4", "nested_wait": "thresholds=4"}
 UNCAPPED = {
@@ -45,7 +45,7 @@ UNCAPPED = {
     "vllm": "max_batch_requests=4096",
     "vllm_v1": "max_num_batched_tokens=8192,max_num_seqs=4096",
 }
-"""Settings of all cells, as there are no thresholds for an overload; and those with which memory alone caps."""
+"""Settings for all cells (no thresholds are derived for an overload); settings without limits other than memory."""
 
 VARIANTS = {"sarathi": ("sarathi", "sarathi:order=spf"), "slai": ("slai", "slai:order=fcfs")}
 IN_PLOT = (
@@ -69,7 +69,7 @@ def spec_of(policy: str, uncapped: bool) -> str:
 
 @functools.lru_cache(maxsize=1)
 def chat(burst: int, n: int, rate: float) -> Any:
-    """Return n requests with every column that a policy can need; ``burst`` at the start, then at a rate."""
+    """Return n requests with every column that a policy can need: ``burst`` at the start, then ``rate`` per second."""
     from kvgym import make_workload
     from kvgym.workloads.classes import ClassStatistics
 
@@ -91,8 +91,8 @@ def run_cell(policy: str, waiting: int, active: int, slices: int) -> dict[str, A
     """Run a cell once.
 
     Returns:
-        Nanoseconds per iteration of each slice, mean waiting and active requests, and what was decided so far as
-        clock and totals tell; or an error.
+        Nanoseconds per iteration of each slice, mean waiting and running requests, and clock and totals to compare
+        decisions; or an error.
     """
     from harness import prepare
     from kvgym import System, make_batch_time
@@ -125,13 +125,13 @@ def run_cell(policy: str, waiting: int, active: int, slices: int) -> dict[str, A
 
 
 def serve() -> None:
-    """Run the cells that come as lines of JSON, and answer each with a line."""
+    """Run cells from standard input; both cells and answers are lines of JSON."""
     for line in sys.stdin:
         print(json.dumps(run_cell(*json.loads(line))), flush=True)
 
 
 class Server:
-    """A process that runs cells with the kvgym of a checkout."""
+    """Process that runs cells with the code of a checkout."""
 
     def __init__(self, checkout: Path) -> None:
         """Start it."""
@@ -163,19 +163,19 @@ class Server:
 def measure(
     servers: list[Server], policy: str, grows: str, waiting: int, active: int, smoke: bool
 ) -> dict[str, Any]:
-    """Return a row: a cell in every checkout, the first being this one."""
+    """Return the row of a cell, run in every checkout (this one first)."""
     row: dict[str, Any] = {"policy": policy, "grows": grows, "waiting": waiting, "active": active}
     cell = (spec_of(policy, grows == "active"), waiting, active, 1 if smoke else SLICES)
-    found = [server.run(*cell) for server in servers]  # the first time it compiles
+    found = [server.run(*cell) for server in servers]  # the first run compiles
     best, started, repeats = [np.full(SLICES, np.inf) for _ in servers], time.monotonic(), 0
     while repeats == 0 or (
         repeats < REPEATS and time.monotonic() - started < SECONDS * len(servers) and not smoke
     ):
         found = [server.run(*cell) for server in servers]
         if "error" in found[0] or not found[0]["ns"]:
-            return {**row, "error": found[0].get("error", "it has ended before time is taken")}
+            return {**row, "error": found[0].get("error", "it ended before it was timed")}
         if any(other["decided"] != found[0]["decided"] for other in found[1:]):
-            raise SystemExit(f"{cell}: the checkouts decide differently: {found}")
+            raise SystemExit(f"{cell}: the checkouts make different decisions: {found}")
         for times, one in zip(best, found, strict=True):
             taken = len(one["ns"])
             times[:taken] = np.minimum(times[:taken], one["ns"])
@@ -201,7 +201,7 @@ def print_row(row: dict[str, Any]) -> None:
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw time per iteration over waiting and over active requests, that of the other checkout dashed."""
+    """Draw time per iteration over waiting and running requests; the other checkout dotted."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11.5, 4.2), layout="constrained")
@@ -229,7 +229,7 @@ def main() -> None:
 
     parser = command_line(__doc__)
     parser.add_argument("--against", type=Path, help="another checkout of kvgym")
-    parser.add_argument("--only", nargs="+", help="policies, with settings or without")
+    parser.add_argument("--only", nargs="+", help="policies, with or without settings")
     parser.add_argument("--plot", type=Path, help="draw the results into this file")
     options = parser.parse_args()
     from kvgym.policy import POLICIES

@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, runs timed in process CPU time, results as JSON."""
+"""Common parts of the benchmarks: options, runs timed in process CPU time, results as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AFFINE = {"kind": "affine", "constant": 0.02, "per_prefill_token": 1e-4, "per_co
 
 
 def command_line(doc: str | None) -> argparse.ArgumentParser:
-    """Return a parser of --smoke and --json; ``doc``, the script's docstring, is shown by --help."""
+    """Return a parser of --smoke and --json; --help shows ``doc``, the script's docstring."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes")
     parser.add_argument("--json", type=Path, help="write the results to this file")
@@ -27,19 +27,19 @@ def command_line(doc: str | None) -> argparse.ArgumentParser:
 
 
 def write_json(path: Path | None, results: dict[str, Any]) -> None:
-    """Write the results to the file of --json, if it was given."""
+    """Write the results to the file of --json, if given."""
     if path is not None:
         path.write_text(json.dumps(results, indent=2) + "\n")
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Times of equal runs.
+    """Times of identical runs.
 
     Attributes:
         set_up: median CPU seconds of making the policy and the simulation.
         run: median CPU seconds of the run.
-        simulation: the last one, at its end.
+        simulation: the last one, after its run.
     """
 
     set_up: float
@@ -55,7 +55,7 @@ class Timing:
 def time_runs(
     system: System, table: RequestTable, policy: str, repeats: int, *, compiled: bool = True
 ) -> Timing:
-    """Run a policy some times, each from the start, and time it."""
+    """Time ``repeats`` runs of a policy, each from the start."""
     set_up, running = [], []
     for _ in range(repeats):
         started = time.process_time()
@@ -71,9 +71,9 @@ def time_runs(
 def prepare(
     system: System, table: RequestTable, policy: str, compiled: bool
 ) -> tuple[Simulation, Callable[..., bool]]:
-    """Return a simulation ready to run, and what runs it to its end or for so many decisions; True if it has ended.
+    """Return a simulation, and a function that runs it to its end or for ``budget`` decisions; True at its end.
 
-    It goes below ``kvgym.simulate``, whose result would be part of the time.
+    This leaves out the result of ``kvgym.simulate``, which would be part of the time.
     """
     simulation, _ = prepare_run(system, table, make_policy(policy), compiled=compiled)
     return simulation, lambda budget=None: simulation.run(budget=budget)

@@ -1,6 +1,6 @@
-"""What is timed of the environments: steps, one environment or many.
+"""Timed work of the environment benchmarks: steps of one environment or of many.
 
-Each function returns work to give to :func:`microseconds`.
+Most functions return work for :func:`microseconds`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kvgym.envs.scheduling.environment import ServingEnv
 
 
 def microseconds(work: Callable[[], tuple[int, float]], repeats: int) -> float:
-    """Return the median CPU time per unit; ``work`` returns how many units it did and the seconds they took."""
+    """Return the median CPU time per unit; ``work`` returns the number of units and their seconds."""
     figures = []
     for _ in range(repeats):
         count, seconds = work()
@@ -32,7 +32,7 @@ def microseconds(work: Callable[[], tuple[int, float]], repeats: int) -> float:
 
 
 def busiest(env: ServingEnv) -> Any:
-    """Return the action that admits the most at once, by kind of action."""
+    """Return the action that admits the most requests at once."""
     kind, mask = env.config.action, env.episodes.masks[0]
     if kind == "admit_count":
         return int(mask.sum()) - 1
@@ -70,11 +70,10 @@ def play(env: Any, steps: int) -> Callable[[], tuple[int, float]]:
 
 
 def check_actions(env: ServingEnv, steps: int) -> float:
-    """Return the microseconds that the check of an action takes: all that ``step`` does with it beyond NumPy's write.
+    """Return the microseconds to check an action: all that ``step`` does with it beyond a NumPy assignment.
 
-    The fastest of some repetitions, since the figure is a difference: below 0 where form, dtype and numbers are looked
-    at in less time than NumPy takes to write the action down as float64. The numbers are written and looked at in the
-    compiled call of a step; here by a call of its own, for a thousand actions at once.
+    The figure is a difference of minima, and negative if the check takes less time than NumPy takes to store the action
+    as float64. A step checks numbers in its compiled call; here a separate call does so for a thousand actions at once.
     """
     action, out = env.action_space.sample(), env.episodes.actions[0]
     target = out.reshape(env.action_space.shape)
@@ -93,7 +92,7 @@ def check_actions(env: ServingEnv, steps: int) -> float:
 
 @numba.njit
 def inside_all(bounds: Any, whole: int, given: Any, rows: Any) -> bool:
-    """Write rows as the stepping functions read them, and return whether all are inside."""
+    """Write rows as the stepping functions do, and return whether all are inside the bounds."""
     found = True
     write_rows(given, rows, 0)
     for n in range(rows.shape[0]):
@@ -102,7 +101,7 @@ def inside_all(bounds: Any, whole: int, given: Any, rows: Any) -> bool:
 
 
 def state_costs(env: Any, repeats: int, medians: int) -> dict[str, float]:
-    """Return microseconds of taking a state, going back to it, and copying the environment, in mid-episode."""
+    """Return the microseconds to save a state, restore it, and copy the environment, in mid-episode."""
     env.reset(seed=0)
     for _ in range(20):
         env.step(env.action_space.sample(mask=env.sample_mask()))
@@ -123,7 +122,7 @@ def state_costs(env: Any, repeats: int, medians: int) -> dict[str, float]:
 
 
 def route(steps: int) -> Callable[[], tuple[int, float]]:
-    """Return work that steps the routing environment, taking its workers in turn; ends and resets included."""
+    """Return work that steps the routing environment, with workers chosen in turn; ends and resets included."""
     env = RoutingEnv(num_requests=1000)
     env.reset(seed=0)  # compile
 
@@ -161,8 +160,8 @@ def draw(name: str, count: int) -> Callable[[], tuple[int, float]]:
 def play_vector(envs: Any, steps: int, *, restart: bool) -> Callable[[], tuple[int, float]]:
     """Return work that steps a vector environment with admit counts.
 
-    With ``restart`` every repetition is the beginning of fresh episodes, of which none ends; without, it goes
-    on from the last one, ends and new episodes included.
+    With ``restart`` every repetition starts new episodes, none of which ends; otherwise it continues from the last
+    one, ends and new episodes included.
     """
     masks = envs.reset(seed=0)[1]["action_mask"]
 

@@ -1,11 +1,11 @@
-"""Time a sweep on one process and on several, kill it again and again, and take a node from under it on Ray.
+"""Time a sweep in one process and in several, kill it repeatedly, and kill a node of a Ray cluster under it.
 
-The figures are those of docs/sweeps.md: wall time and what part of the processor time is simulation; then whether
-anything is lost, repeated or different after SIGKILL at random moments, and after the death of a Ray node.
+The figures are those of docs/sweeps.md: wall time, and the share of simulation in CPU time; then whether anything is
+lost, repeated or different after SIGKILL at random moments, and after the death of a Ray node.
 
     python scripts/benchmark/sweeps.py                    # 1,000 runs of 2,000 requests, 20 kills; about 3 minutes
     python scripts/benchmark/sweeps.py --only ray         # needs kvgym[ray]
-    python scripts/benchmark/sweeps.py --smoke            # seconds: shows that it runs, the figures mean nothing
+    python scripts/benchmark/sweeps.py --smoke            # seconds: checks that it runs; its figures mean nothing
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ POLICIES = ("mc_sf", "mc_benchmark", "sarathi:token_budget=256", "ranked")
 
 
 def plan_of(runs: int, requests: int, policies: Sequence[str]) -> dict[str, Any]:
-    """Return a sweep of about so many runs: five rates, the policies, and seeds."""
+    """Return a sweep of about ``runs`` runs: five rates, the policies, and seeds."""
     return {
         "fields": {"rate": [8, 12, 16, 20, 24], "num_requests": requests},
         "policies": list(policies),
@@ -47,7 +47,7 @@ def plan_of(runs: int, requests: int, policies: Sequence[str]) -> dict[str, Any]
 
 
 def timed(plan: dict[str, Any], jobs: int) -> tuple[SweepResult, float, float]:
-    """Return a sweep, its seconds, and the processor seconds of this process."""
+    """Return a sweep, its seconds, and the CPU seconds of this process."""
     started, cpu = time.perf_counter(), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         result = sweep(plan, folder, jobs=jobs)
@@ -55,7 +55,7 @@ def timed(plan: dict[str, Any], jobs: int) -> tuple[SweepResult, float, float]:
 
 
 def scaling(plan: dict[str, Any], most: int, repeats: int) -> SweepResult:
-    """Time one process and several, one after the other, and return the sweep."""
+    """Time the sweep in one process and in several, alternately, and return it."""
     sweep({**plan, "seeds": 1})  # compile
     best: dict[int, float] = {}
     for _ in range(repeats):
@@ -67,14 +67,14 @@ def scaling(plan: dict[str, Any], most: int, repeats: int) -> SweepResult:
             print(
                 f"{jobs} process{'es' if jobs > 1 else ''}: {seconds:.1f} s; "
                 f"simulation of a run {1e3 * simulated / runs:.2f} ms"
-                + (f" of {1e3 * cpu / runs:.2f} ms processor time" if jobs == 1 else "")
+                + (f" of {1e3 * cpu / runs:.2f} ms CPU time" if jobs == 1 else "")
             )
-    print(f"{most} processes are {best[1] / best[most]:.2f} times one")
+    print(f"{most} processes are {best[1] / best[most]:.2f} times as fast as one")
     return result
 
 
 def killed(plan: dict[str, Any], whole: SweepResult, kills: int, jobs: int) -> None:
-    """Kill a sweep at random moments, let it go on each time, and compare."""
+    """Kill a sweep at random moments, continue it each time, and compare."""
     rng = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
         script, runs = Path(folder) / "go.py", Path(folder) / "runs"
@@ -99,12 +99,12 @@ def killed(plan: dict[str, Any], whole: SweepResult, kills: int, jobs: int) -> N
 
 
 def count(file: Path) -> int:
-    """Return how many runs are written."""
+    """Return the number of saved runs."""
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
 def on_ray(plan: dict[str, Any], whole: SweepResult) -> None:
-    """Run on a cluster of two nodes, and kill one in the middle."""
+    """Run on a cluster of two nodes, and kill one halfway."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -138,12 +138,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--smoke", action="store_true", help="seconds: shows that it runs, the figures mean nothing"
+        "--smoke", action="store_true", help="seconds: checks that it runs; its figures mean nothing"
     )
     parser.add_argument("--only", choices=("scaling", "kills", "ray"))
-    parser.add_argument("--jobs", type=int, default=2, help="processes that are compared with one")
+    parser.add_argument("--jobs", type=int, default=2, help="number of processes to compare with one")
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--policies", nargs="+", default=POLICIES, help="who runs at every point")
+    parser.add_argument("--policies", nargs="+", default=POLICIES, help="policies to run at every point")
     args = parser.parse_args(arguments)
     plan = plan_of(40, 50, args.policies) if args.smoke else plan_of(1000, 2000, args.policies)
     if args.only in (None, "scaling"):

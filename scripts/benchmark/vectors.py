@@ -1,15 +1,15 @@
 """Time the native vector environment, ends and new episodes included, alone or against another checkout.
 
-A case is played in processes of its own, one for each checkout, which take turns in one run and play the same steps
-from the same seeds. Of every step the smallest of some repetitions counts, in CPU time, so that other work on the
-machine hardly shows, and what is told is the mean over the steps: ratios are firm, nanoseconds are the machine's.
-Greedy admissions keep the worker busy. With a full queue requests come faster than they are served.
+Each checkout plays a case in its own process; they alternate and play the same steps from the same seeds. Each step
+counts with its least CPU time of some repetitions, so that other work on the machine hardly matters; the result is the
+mean over steps. Compare ratios: nanoseconds depend on the machine. Greedy admissions keep the worker busy. With a full
+queue, requests arrive faster than they are served.
 
-    python scripts/benchmark/vectors.py                             # this checkout, minutes
-    python scripts/benchmark/vectors.py --against ../kvgym-before   # and another one: ratios
-    python scripts/benchmark/vectors.py --threads 1 2               # num_threads, in wall time
-    python scripts/benchmark/vectors.py --against ../kvgym-before --train   # PPO on 256 of them
-    python scripts/benchmark/vectors.py --smoke                     # seconds: shows that it runs
+    python scripts/benchmark/vectors.py                             # this checkout: minutes
+    python scripts/benchmark/vectors.py --against ../kvgym-before   # with another one: ratios
+    python scripts/benchmark/vectors.py --threads 1 2               # values of num_threads, wall time
+    python scripts/benchmark/vectors.py --against ../kvgym-before --train   # PPO with 256 environments
+    python scripts/benchmark/vectors.py --smoke                     # seconds: checks that it runs
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class Player:
         self._process.communicate()
 
     def ask(self, what: dict[str, Any]) -> Any:
-        """Have it play once, and return what it says."""
+        """Send a case, and return the figures."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(what) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("the player has ended; what it said stands above")
+            raise RuntimeError("the player has ended; its error is above")
         return json.loads(line)
 
 
@@ -110,7 +110,7 @@ _ENVS: dict[str, Any] = {}
 
 
 def serve() -> None:
-    """Play what is asked for on standard input."""
+    """Play the cases from standard input."""
     for line in sys.stdin:
         what = json.loads(line)
         if "algorithm" in what:
@@ -125,7 +125,7 @@ def serve() -> None:
 def measure(
     players: dict[str, Player], arguments: dict[str, Any], steps: int, repeats: int, wall: bool = False
 ) -> dict[str, Any]:
-    """Return nanoseconds per environment and step for each player, who take turns, and what was played."""
+    """Return nanoseconds per environment and step for each player (they alternate), ended episodes and mean waiting."""
     for player in players.values():
         player.ask({"arguments": arguments, "steps": 2, "wall": wall})  # compile
     seconds: dict[str, list[float]] = {}
@@ -152,9 +152,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--against", type=Path, help="folder of another checkout")
     parser.add_argument("--counts", type=int, nargs="+", default=[256, 1024], help="numbers of environments")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of each environment")
-    parser.add_argument("--repeats", type=int, default=3, help="of which the fastest counts")
-    parser.add_argument("--threads", type=int, nargs="+", help="compare values of num_threads, wall time")
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps of each environment")
+    parser.add_argument("--repeats", type=int, default=3, help="repetitions; the fastest counts")
+    parser.add_argument("--threads", type=int, nargs="+", help="values of num_threads to compare, wall time")
     parser.add_argument("--train", action="store_true", help="time training with Stable-Baselines3 only")
     parser.add_argument("--player", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -175,7 +175,7 @@ def main() -> None:
 def compare(
     options: argparse.Namespace, players: dict[str, Player], counts: list[int], steps: int, repeats: int
 ) -> dict[str, Any]:
-    """Do what the options ask for, and return the figures."""
+    """Run the chosen benchmark and return its figures."""
     results: dict[str, Any] = {}
     if options.train:
         training = {"envs": 8, "rollouts": 1} if options.smoke else {"envs": 256, "rollouts": 6}

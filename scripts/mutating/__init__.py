@@ -1,4 +1,4 @@
-"""Mutation testing: change one small thing in a module and see whether its nearest tests notice.
+"""Mutation testing: make one small change to a module and check that its nearest tests fail.
 
 ``scripts/mutate.py`` runs it.
 """

@@ -1,4 +1,4 @@
-"""A campaign: the mutations of several modules, the results kept so far, and the table of them."""
+"""Mutation campaign over several modules: resumes from saved results, prints survivors and a table."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mutating.trying import run_tests
 KILLED, SURVIVED, EQUIVALENT = "killed", "survived", "equivalent"
 
 NEAREST_SECONDS = 120
-"""Seconds that the nearest tests of a module may take."""
+"""Time limit for the nearest tests of a module, seconds."""
 
 Modules = dict[str, tuple[str, ...]]
 Equivalent = dict[tuple[str, str, str, str], str]
 
 
 def read_modules(path: Path) -> Modules:
-    """Return the nearest tests of each module: arguments of pytest, the most pointed tests first."""
+    """Return the nearest tests of each module: arguments of pytest, the most specific tests first."""
     found = yaml.safe_load(path.read_text(encoding="utf-8"))
     return {module: tuple(tests) for module, tests in found.items()}
 
@@ -42,14 +42,14 @@ def read_equivalent(path: Path) -> Equivalent:
 
 @dataclass
 class Campaign:
-    """Mutations of modules, tried one after the other.
+    """Mutations of modules, tried one after another.
 
     Attributes:
-        root: folder that holds modules and tests.
+        root: folder of modules and tests.
         modules: their nearest tests, by paths relative to the root.
         equivalent: reasons why mutations change no result.
-        results: file of results, one JSON object a line.
-        seconds: how long the nearest tests of each module took without a mutation, where they ran.
+        results: file of results, one JSON object per line.
+        seconds: time of each module's nearest tests without a mutation, if they ran.
     """
 
     root: Path
@@ -59,7 +59,7 @@ class Campaign:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def run(self, number: int, seed: int) -> int:
-        """Try so many mutations of each module, print survivors and a table; return the number of survivors."""
+        """Try ``number`` mutations of each module, print survivors and a table; return the number of survivors."""
         kept, rows, survivors = self._kept(), list[tuple[str, Counter[str]]](), 0
         for module, tests in self.modules.items():
             source = (self.root / module).read_text(encoding="utf-8")
@@ -106,7 +106,7 @@ class Campaign:
         keys: dict[str, str],
         kept: dict[tuple[Any, ...], dict[str, Any]],
     ) -> bool:
-        """Whether nothing is left to try: more tests leave a killed mutation killed."""
+        """Whether a mutation needs no new try: additional tests cannot revive a killed one."""
         if self._why(module, mutation) is not None:
             return True
         found = kept.get(self._change(module, mutation))
@@ -120,14 +120,14 @@ class Campaign:
     def _outcome(
         self, module: str, mutation: Mutation, kept: dict[tuple[Any, ...], dict[str, Any]]
     ) -> tuple[str, str]:
-        """Return the outcome of a mutation, and the reason where it is equivalent."""
+        """Return the outcome of a mutation, and the reason if it is equivalent."""
         why = self._why(module, mutation)
         if why is not None:
             return EQUIVALENT, f"\n  {why}"
         return kept[self._change(module, mutation)]["outcome"], ""
 
     def _try_unchanged(self, module: str, source: str, tests: tuple[str, ...]) -> None:
-        """Run the nearest tests on the module as it is: they must pass, within two minutes."""
+        """Run the nearest tests on the unchanged module: they must pass, within two minutes."""
         verdict = run_tests(self.root, module, source, tests)
         if verdict.noticed:
             raise SystemExit(f"{module}: its nearest tests fail without a mutation\n{verdict.output}")
@@ -154,7 +154,7 @@ class Campaign:
         }
 
     def _kept(self) -> dict[tuple[Any, ...], dict[str, Any]]:
-        """Return the latest result of each mutation; a line that was cut short is skipped."""
+        """Return the latest result of each mutation, skipping truncated lines."""
         kept: dict[tuple[Any, ...], dict[str, Any]] = {}
         if self.results.exists():
             for line in self.results.read_text(encoding="utf-8").splitlines():
@@ -166,7 +166,7 @@ class Campaign:
         return kept
 
     def _keep(self, row: dict[str, Any]) -> None:
-        """Add a result to the file, on a line of its own even if the line before was cut short."""
+        """Append a result to the file on a new line, even if the last line is truncated."""
         self.results.parent.mkdir(parents=True, exist_ok=True)
         with self.results.open("a+b") as file:
             if file.tell() > 0:
@@ -180,7 +180,7 @@ class Campaign:
         for _, function, before, _ in (
             key for key in self.equivalent if key[0] == module and key not in there
         ):
-            print(f"outdated reason: {module}, {function} has no longer this line\n  - {before}")
+            print(f"outdated reason: {module}, {function} no longer has this line\n  - {before}")
 
     def _print_table(self, rows: list[tuple[str, Counter[str]]]) -> None:
         print("\n| module | mutations | killed | survived | equivalent | nearest tests |")

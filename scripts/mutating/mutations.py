@@ -1,4 +1,4 @@
-"""The small changes that can be made to a module, and a repeatable sample of them."""
+"""All mutations of a module, and a repeatable sample of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OPERATORS: dict[type[ast.AST], tuple[str, tuple[str, ...]]] = {
     ast.LShift: ("<<", (">>",)),
     ast.RShift: (">>", ("<<",)),
 }
-"""How each operator is written, and what replaces it."""
+"""Text of each operator, and its replacements."""
 
 _OPPOSITES = {
     "min": "max",
@@ -57,7 +57,7 @@ class Mutation:
         line: number of the line where the change begins.
         start: offset of the piece in the source, characters.
         end: offset of its end.
-        text: what replaces it.
+        text: the replacement.
         before: the changed line or lines, stripped.
         after: the same after the change.
     """
@@ -89,9 +89,9 @@ def all_mutations(source: str) -> list[Mutation]:
 
 
 def sample(mutations: list[Mutation], number: int, seed: int) -> list[Mutation]:
-    """Return some of the mutations: all functions in turn give one each until there are enough.
+    """Return ``number`` mutations, taken from all functions in turn.
 
-    An edit of one function leaves the order in the others as it was.
+    An edit of one function does not change the order in the others.
     """
     by_function: dict[str, list[tuple[str, Mutation]]] = defaultdict(list)
     repeats: dict[tuple[str, str, str], int] = defaultdict(int)
@@ -218,7 +218,7 @@ class _Finder(ast.NodeVisitor):
 
     def _negate(self, test: ast.expr) -> None:
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
-            return  # its operator is replaced by the opposite one
+            return  # visit_Compare replaces its operator
         self._add(self._start(test), self._end(test), f"(not ({self._segment(test)}))")
 
     def visit_If(self, node: ast.If) -> None:

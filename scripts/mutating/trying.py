@@ -1,4 +1,4 @@
-"""Try one version of a module: run tests with it in a process of its own."""
+"""Run tests with a changed module in a separate process."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
 TEST_SECONDS = 20
-"""CPU seconds that a single test may take; a mutation that loops for ever ends there."""
+"""CPU time limit of a single test, seconds; it ends mutations that loop for ever."""
 
 WALL_SECONDS = 900
-"""Seconds that all tests of a mutation may take: one that waits for ever uses no CPU."""
+"""Time limit for all tests of a mutation, seconds; it ends mutations that wait for ever without using the CPU."""
 
 MEMORY = 8 << 30
-"""Bytes of address space that a mutation may use."""
+"""Limit of a mutation's address space, bytes."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the tests said of a version of a module.
+    """Result of the tests with a version of a module.
 
     Attributes:
-        noticed: whether they failed.
-        by: the test that failed or ran out of time, or the reason why none could run.
-        seconds: how long it took.
-        output: what the tests printed.
+        noticed: whether a test failed.
+        by: the test that failed or ran out of time, or ``"import"`` if none could run.
+        seconds: duration.
+        output: output of the tests.
     """
 
     noticed: bool
@@ -47,7 +47,7 @@ class Verdict:
 
 
 def preload(names: tuple[str, ...]) -> None:
-    """Import libraries that all processes then share."""
+    """Import libraries that all forked processes share."""
     for name in names:
         importlib.import_module(name)
 
@@ -58,11 +58,11 @@ def module_name(path: str) -> str:
 
 
 def run_tests(root: Path, path: str, source: str, tests: tuple[str, ...]) -> Verdict:
-    """Run tests, up to the first that fails, with another source in place of a module's.
+    """Run tests up to the first failure, with a replaced module source.
 
     Args:
-        root: folder that holds module and tests.
-        path: of the module, relative to the root.
+        root: folder of module and tests.
+        path: path of the module, relative to the root.
         source: the source to run.
         tests: arguments of pytest, in their order.
     """
@@ -103,7 +103,7 @@ def _wait(child: int, deadline: float) -> int:
             if time.monotonic() > deadline:
                 os.kill(child, signal.SIGKILL)
             time.sleep(0.01)
-    finally:  # also the processes it has started, and the child itself if this one is interrupted
+    finally:  # also ends processes started by the child, and the child itself after an interruption
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
 
@@ -132,7 +132,7 @@ def _run(root: Path, path: str, source: str, tests: tuple[str, ...], folder: Pat
 
 
 class _Notes:
-    """A plugin of pytest that limits the time of each test, and notes which one runs and which one fails."""
+    """Pytest plugin that limits the time of each test and records the running and the failed one."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -143,7 +143,7 @@ class _Notes:
         signal.setitimer(signal.ITIMER_PROF, TEST_SECONDS)
 
     def pytest_sessionstart(self) -> None:
-        """Have Hypothesis stop at the first example that fails: the smallest one is of no use."""
+        """Make Hypothesis stop at the first failing example: shrinking it is wasted work."""
         if "hypothesis" in sys.modules:
             from hypothesis import Phase, settings
 
@@ -152,29 +152,29 @@ class _Notes:
             settings.load_profile("first")
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Begin a test."""
+        """Record a test that starts."""
         self._limit()
         (self._folder / "running").write_text(nodeid, encoding="utf-8")
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """Note a failure."""
+        """Record a failure."""
         if report.failed:
             (self._folder / "failed").write_text(report.nodeid, encoding="utf-8")
 
 
 class _Replacement(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoader):
-    """Imports a module from a text."""
+    """Import hook that loads a module from a replaced source."""
 
     def __init__(self, name: str, path: Path, source: str) -> None:
         importlib.machinery.SourceFileLoader.__init__(self, name, str(path))
         self._source = source
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
-        """Return the specification of the module, None of all others."""
+        """Return the module's spec, None for all other modules."""
         if fullname != self.name:
             return None
         return importlib.util.spec_from_file_location(fullname, self.path, loader=self)
 
     def get_code(self, fullname: str) -> CodeType:
-        """Compile the text; nothing is read from or written to a cache."""
+        """Compile the source without the bytecode cache."""
         return compile(self._source, self.path, "exec", dont_inherit=True)
