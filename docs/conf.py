@@ -1,7 +1,6 @@
-"""The documentation site: ``sphinx-build -W docs build/site``, with the extra ``docs``.
+"""Sphinx configuration of the documentation site: ``sphinx-build -W docs build/site``, with the extra ``docs``.
 
-Pages are those of this folder; the reference of the public modules, and the pages that lie beside the README, are
-written into ``docs/generated`` when the site is built.
+The build writes the reference of public modules, and copies of the pages beside the README, into ``docs/generated``.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ COPIES |= {
     path: GENERATED / f"agent-{path.name}" for path in sorted((ROOT / "agents" / "models").glob("*.md"))
 }
 written: set[Path] = set()
-PROSE = 30  # characters of a table's cell from which its column is one of sentences, not of names and numbers
+PROSE = 30  # a column with a longer cell holds sentences, not names or numbers
 LINK = re.compile(r"\]\((?!http|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 project = "kvgym"
@@ -49,14 +48,14 @@ napoleon_custom_sections = [
     ("Description", "notes_style"), "Action Space", "Observation Space", "Rewards", "Starting State", "Episode End",
     "Information", "Version History",
 ]  # fmt: skip
-autodoc_typehints = "none"  # signatures and the words of the docstrings say it; types would be there thrice
+autodoc_typehints = "none"  # signatures and docstrings already have them
 napoleon_use_ivar = True
 autodoc_member_order = "bysource"
-lexers["mermaid"] = TextLexer()  # shown as the text it is: drawing it takes a script from the network
+lexers["mermaid"] = TextLexer()  # shown as text: drawing it would need a script from the network
 
 
 def public_modules(module: types.ModuleType = kvgym) -> Iterator[types.ModuleType]:
-    """Yield kvgym and every module below that stands in an ``__all__``."""
+    """Yield kvgym and every module below it that is listed in an ``__all__``."""
     yield module
     for name in module.__all__:
         if isinstance(getattr(module, name), types.ModuleType):
@@ -64,7 +63,7 @@ def public_modules(module: types.ModuleType = kvgym) -> Iterator[types.ModuleTyp
 
 
 def reference_page(module: types.ModuleType, homes: dict[int, str]) -> str:
-    """Return the page of a module: links to what another page explains, and the rest in full."""
+    """Return the page of a module: links for names documented on other pages, full entries for the rest."""
     names = [name for name in module.__all__ if not name.startswith("__")]
     links, entries = [], []
     for name in names:
@@ -96,7 +95,7 @@ def summary(value: Any) -> str:
 
 
 def constant_doc(name: str, value: Any) -> list[str]:
-    """Return what stands below a constant or kernel where it is defined."""
+    """Return the docstring below the definition of a constant or kernel."""
     if inspect.getdoc(value) and not isinstance(value, (dict, tuple, list, str, int, float, frozenset)):
         return [summary(value)]
     for module in [module for key, module in sys.modules.items() if key.startswith("kvgym.")]:
@@ -108,10 +107,10 @@ def constant_doc(name: str, value: Any) -> list[str]:
 
 
 def write_reference() -> None:
-    """Write a page for every public module, and one that lists them."""
+    """Write a page for every public module, and a list of them."""
     modules = list(public_modules())
     homes: dict[int, str] = {}
-    for module in modules:  # later modules lie deeper, where a name is explained
+    for module in modules:  # a name is documented in the deepest module
         homes |= {id(getattr(module, name)): module.__name__ for name in module.__all__}
     for module in modules:
         write(f"{module.__name__}.md", reference_page(module, homes))
@@ -120,19 +119,19 @@ def write_reference() -> None:
 
 
 def write_copies() -> None:
-    """Write the pages that lie outside this folder, with the same links seen from here."""
+    """Copy the pages outside this folder, with adjusted links."""
     for path, page in COPIES.items():
         text = path.read_text("utf-8")
         write(page.name, LINK.sub(lambda m, up=path.parent: moved(m, up), text))
 
 
 def moved(link: re.Match[str], folder: Path) -> str:
-    """Return a link of a page in another folder as it is written in the folder of generated pages."""
+    """Return a link of a page in another folder, relative to the folder of generated pages."""
     return f"]({os.path.relpath(folder / link[1], GENERATED)}{link[2] or ''})"
 
 
 def write(name: str, text: str) -> None:
-    """Write a page unless it is there as it is, so that Sphinx reads what has changed only."""
+    """Write a page if it has changed, so that Sphinx reads only changed pages."""
     path = GENERATED / name
     written.add(path)
     path.parent.mkdir(exist_ok=True)
@@ -141,7 +140,7 @@ def write(name: str, text: str) -> None:
 
 
 def resolve_links(app: Any, docname: str, source: list[str]) -> None:
-    """Lead links out of this folder to a page of the site; files are downloads, other folders have no link."""
+    """Point links to pages outside this folder at their copies; keep links to files, drop those to folders."""
     folder = (DOCS / docname).parent
 
     def resolved(match: re.Match[str]) -> str:
@@ -159,7 +158,7 @@ def resolve_links(app: Any, docname: str, source: list[str]) -> None:
 
 
 def mark_prose(app: Any, doctree: nodes.document, docname: str) -> None:
-    """Mark the cells of columns that hold sentences, which static/site.css keeps from becoming too narrow."""
+    """Mark columns of sentences, for which static/site.css sets a minimum width."""
     for table in doctree.findall(nodes.tgroup):
         rows = [list(row.children) for body in table.findall(nodes.tbody) for row in body.findall(nodes.row)]
         for column in zip(*rows, strict=False):
@@ -169,21 +168,21 @@ def mark_prose(app: Any, doctree: nodes.document, docname: str) -> None:
 
 
 def skip_fields(app: Any, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out the fields of named tuples, whose docstrings call them aliases: the class describes them."""
+    """Skip the fields of named tuples: their docstrings only say that they are aliases."""
     return True if isinstance(value, type(Field.number)) else None
 
 
 class Field(NamedTuple):
-    """A named tuple, for the kind of thing that its fields are."""
+    """A named tuple; ``skip_fields`` needs the type of its fields."""
 
     number: int
 
 
 def setup(app: Any) -> None:
-    """Write what is generated, before pages are read."""
+    """Write the generated pages before Sphinx reads any."""
     write_reference()
     write_copies()
-    for path in set(GENERATED.iterdir()) - written:  # of a name that is public no longer
+    for path in set(GENERATED.iterdir()) - written:  # of a module that is no longer public
         path.unlink()
     app.connect("source-read", resolve_links)
     app.connect("autodoc-skip-member", skip_fields)

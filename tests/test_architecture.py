@@ -1,4 +1,4 @@
-"""Who imports whom: the contracts of pyproject.toml, no circles, and ARCHITECTURE.md as the code is."""
+"""Imports keep to the contracts of pyproject.toml without cycles; ARCHITECTURE.md matches the code."""
 
 import ast
 import importlib.util
@@ -16,8 +16,8 @@ MOST_LINES = 450
 PAGE = ROOT / "ARCHITECTURE.md"
 
 
-def in_circles(package):
-    """Return the modules that import themselves by way of others, and those that import such modules."""
+def in_cycles(package):
+    """Return the modules of import cycles, and those that import such modules."""
     graph = grimp.build_graph(package, cache_dir=None)
     left = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     while free := [module for module, imported in left.items() if not imported & left.keys()]:
@@ -32,8 +32,8 @@ def test_imports_keep_to_the_layers(capsys, monkeypatch):
     assert status == EXIT_STATUS_SUCCESS, capsys.readouterr().out
 
 
-def test_there_are_no_circles_of_modules():
-    assert not in_circles("kvgym")
+def test_there_are_no_import_cycles():
+    assert not in_cycles("kvgym")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_there_are_no_circles_of_modules():
     ],
     ids=["plain", "inside a function", "for type checking"],
 )
-def test_circles_are_found(back, tmp_path, monkeypatch):
+def test_import_cycles_are_found(back, tmp_path, monkeypatch):
     package = tmp_path / "circular"
     package.mkdir()
     for name, text in (
@@ -56,7 +56,7 @@ def test_circles_are_found(back, tmp_path, monkeypatch):
     ):
         (package / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    assert in_circles("circular") == {"circular.a", "circular.b"}
+    assert in_cycles("circular") == {"circular.a", "circular.b"}
 
 
 def test_modules_stay_small():
@@ -78,7 +78,7 @@ def drawing():
 def test_the_picture_is_up_to_date(tmp_path, capsys):
     draw = drawing()
     assert draw.main(["--check", str(PAGE)]) == 0, (
-        "put what scripts/draw_architecture.py prints into the page"
+        "replace the picture by the output of scripts/draw_architecture.py"
     )
     other = tmp_path / "other.md"
     other.write_text(PAGE.read_text("utf-8").replace("cli --> agents", "agents --> cli"), "utf-8")
@@ -88,14 +88,14 @@ def test_the_picture_is_up_to_date(tmp_path, capsys):
     assert capsys.readouterr().out.strip() == draw.drawn_in(PAGE.read_text("utf-8"))
 
 
-def test_only_arrows_that_others_imply_are_left_out():
+def test_implied_arrows_are_left_out():
     draw = drawing()
     edges = {"a": {"b", "c", "d"}, "b": {"c"}, "c": {"d"}, "d": set(), "e": {"d"}}
     assert draw.without_implied(edges) == {"a": {"b"}, "b": {"c"}, "c": {"d"}, "d": set(), "e": {"d"}}
 
 
 def names_in(file):
-    """Return what a module defines: functions, classes, their methods, and variables."""
+    """Return the names of functions, classes, methods and variables in a module."""
     names = set()
     for node in ast.parse(file.read_text("utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -111,7 +111,7 @@ def names_in(file):
 
 
 def test_every_name_on_the_page_exists():
-    """Names belong to the file named last before them in the same item; what has spaces or dashes is a command."""
+    """A name belongs to the last file before it in the same item; text with spaces or dashes is a command."""
     text = re.sub(r"^```.*?^```$|^#.*?$", "", PAGE.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
     found = 0
     for item in re.split(r"\n(?=\n|- |\| )", text):

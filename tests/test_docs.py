@@ -1,4 +1,4 @@
-"""Pages that repeat what the code knows say the same."""
+"""Pages: generated tables are up to date, examples run, commands parse, links work."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from kvgym.utils.reading import parse_fields
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = [page for page in sorted(DOCS.glob("**/*.md")) if "generated" not in page.parts]
-# Pages of findings and of long trainings: their commands are checked, not run.
+# Pages of findings and long trainings: their commands are parsed, not run.
 MEASURED = {
     "agents.md", "speed.md", "bounds.md", "calibration.md", "capacity.md", "evolution.md", "frameworks.md",
     "ranked.md", "ranked_networks.md", "reproductions.md", "sweeps.md", "validation.md",
 }  # fmt: skip
-# Pages whose examples need more than to be run, and what does that.
+# Pages with examples that another test runs.
 ELSEWHERE = {
     "actions.md": "tests/packaging/test_action_package.py",
     "components.md": "tests/envs/scheduling/test_components.py",
@@ -75,14 +75,14 @@ def test_the_examples_of_hardware_run(tmp_path: Path) -> None:
     assert load_hardware(tmp_path / "file.yaml").engine == "ours"
 
 
-def test_the_plan_of_sweeps_is_one() -> None:
+def test_the_plan_on_the_page_of_sweeps_is_valid() -> None:
     (text,) = [code for kind, code in blocks(DOCS / "sweeps.md") if kind == "yaml"]
     plan = make_plan(parse_fields(text, "docs/sweeps.md"))
     plan.check()
     assert len(plan.make_points()) == 9
 
 
-def test_the_page_of_actions_says_what_they_can_express() -> None:
+def test_the_page_of_actions_has_the_table_of_expressible_policies() -> None:
     page = (DOCS / "actions.md").read_text("utf-8")
     for line in markdown_table(*table()).splitlines():
         assert line in page, "print the table as docs/actions.md shows, and put it there"
@@ -104,12 +104,12 @@ def test_the_page_of_exports_has_the_schemas(fields: Mapping[str, records.Field]
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """Return language and text of every fenced block of a page."""
+    """Return language and text of all fenced blocks of a page."""
     return re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def test_every_example_runs(tmp_path: Path) -> None:
-    """In a process of their own, as they register policies; what a page prints is compared where it says so."""
+    """They run in a separate process, as they register policies."""
     run = [page for page in PAGES if page.name not in {*MEASURED, *ELSEWHERE}]
     assert {"cookbook.md", "exports.md", "own-policy.md", "start-researcher.md"} <= {
         page.name for page in run
@@ -126,8 +126,8 @@ def test_every_example_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [*PAGES, DOCS.parent / "README.md"], ids=lambda page: page.name)
-def test_commands_can_be_given(page: Path) -> None:
-    """Commands, options and their values are understood, also where a run takes too long for a test."""
+def test_commands_parse(page: Path) -> None:
+    """All commands parse, even those that take too long to run."""
     for kind, code in blocks(page):
         if kind not in ("bash", "text", ""):
             continue
@@ -137,7 +137,7 @@ def test_commands_can_be_given(page: Path) -> None:
                 load_command(words[0]).make_context(words[0], words[1:])
 
 
-def test_scripts_that_are_shown_exist() -> None:
+def test_scripts_on_pages_exist() -> None:
     for page in PAGES:
         for name in re.findall(
             r"^(?:\S*python )(scripts/[\w/]+(?:\.py)?)", page.read_text("utf-8"), re.MULTILINE
@@ -151,7 +151,7 @@ def test_pages_of_findings_have_no_python() -> None:
 
 
 @pytest.mark.parametrize("page", ELSEWHERE)
-def test_examples_that_run_elsewhere_do(page: str) -> None:
+def test_other_tests_run_the_remaining_examples(page: str) -> None:
     assert page in (DOCS.parent / ELSEWHERE[page]).read_text("utf-8")
 
 
@@ -163,26 +163,26 @@ def test_scenarios_named_in_the_docs_exist() -> None:
     assert {name for name in named if not name.endswith((".yaml", "-"))} <= set(scenario_names())
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_work() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
             if not target.startswith(
                 ("http", "generated/", "../generated/")
-            ):  # these the site's build checks
+            ):  # checked by the build of the site
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def headlines(page: Path) -> list[str]:
-    """Return the anchors of a page's headlines, as GitHub makes them."""
+def headings(page: Path) -> list[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
     found = re.findall(r"^#{1,6} (.*)$", text, re.MULTILINE)
     plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line) for line in found]
     return [re.sub(r"[^\w\- ]", "", line.lower().strip()).replace(" ", "-") for line in plain]
 
 
-def test_links_to_headlines_lead_to_one() -> None:
+def test_links_to_headings_work() -> None:
     for page in [*PAGES, DOCS.parent / "README.md"]:
         for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text("utf-8")):
             if not target.startswith("http"):
-                found = headlines(page.parent / target if target else page)
+                found = headings(page.parent / target if target else page)
                 assert found.count(anchor) == 1, f"{page.name}: {target}#{anchor}"

@@ -1,4 +1,4 @@
-"""Every command and every example of the README is run, in order, in a copy of the repository."""
+"""README: all commands and examples run, in order, in a copy of the repository."""
 
 import re
 import shutil
@@ -18,7 +18,7 @@ COMMANDS = [
     line for kind, code in BLOCKS if kind == "bash" and code not in SET_UP for line in code.splitlines()
 ]
 EXAMPLES = [code for kind, code in BLOCKS if kind == "python"]
-# Long measurements run at a size that only shows that they work.
+# Smaller versions of long commands.
 SMALLER = {
     "kvgym train --out results/agent": (
         "kvgym train population=4 generations=2 services_per_generation=1 held_out.services=2 --out results/agent"
@@ -33,7 +33,7 @@ MOST_LINES = 150
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A copy of the tracked and new files, as a fresh clone would have them."""
+    """A copy of the tracked and new files, like a fresh clone."""
     folder = tmp_path_factory.mktemp("checkout") / "kvgym"
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -64,7 +64,7 @@ def means_by_policy(table):
     return {name: float(mean) for name, mean in re.findall(r"^ (\w+) +(\d+\.\d+)  \d", table, re.MULTILINE)}
 
 
-def test_the_page_is_short_and_its_blocks_are_found():
+def test_the_page_is_short():
     assert len(TEXT.splitlines()) <= MOST_LINES
     assert len(SET_UP) == 2
     assert len(COMMANDS) >= 8
@@ -80,13 +80,13 @@ def test_the_first_command_sets_up_and_compares(checkout):
     assert "report.html" in done.stdout
     shown, printed = means_by_policy(TEXT.split("```text\n")[1].split("```")[0]), means_by_policy(done.stdout)
     assert len(shown) == 7
-    for policy, mean in shown.items():  # to 2 %: the last bits of exp and log differ between processors
+    for policy, mean in shown.items():  # processors differ in the last bits of exp and log
         assert printed[policy] == pytest.approx(mean, rel=0.02)
     shutil.rmtree(checkout / ".venv")
 
 
-def test_the_second_command_is_what_continuous_integration_runs():
-    # Running it here would run these tests in themselves; .ci/run runs exactly this block.
+def test_continuous_integration_runs_the_second_command():
+    # It cannot run here, as it would run these tests again; .ci/run runs exactly this block.
     script = (ROOT / ".ci" / "run").read_text()
     assert "<!-- test command -->" in script
     assert TEXT.split("<!-- test command -->")[1].strip().startswith("```bash\n" + SET_UP[1])

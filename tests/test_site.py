@@ -1,4 +1,4 @@
-"""The documentation site is built without a warning, and has what it should."""
+"""The documentation site builds without warnings and has its main pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.mark.skipif(
     np.lib.NumpyVersion(np.__version__) < "2.0.0",
-    reason="bool_, as NumPy 1 calls it, reads as a link in pages",
+    reason="NumPy 1 calls a dtype bool_, which Sphinx reads as a link",
 )
 def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     site = tmp_path / "site"
@@ -42,7 +42,7 @@ def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     reference = (site / "generated" / "kvgym.policy.html").read_text("utf-8")
     assert 'id="kvgym.policy.Policy.schedule"' in reference
     policies = (site / "policies.html").read_text("utf-8")
-    assert 'class="prose"' in policies  # its sentences, which stood one word below the other
+    assert 'class="prose"' in policies  # columns of sentences, which would become too narrow
     assert (site / "_static" / "site.css").read_text("utf-8").count(".prose")
     contributing = (site / "generated" / "contributing.html").read_text("utf-8")
     assert 'href="../compiled-policies.html"' in contributing

@@ -1,4 +1,4 @@
-"""What goes wrong around kvgym, and what a user then sees; the page docs/results.md describes it."""
+"""Faults around kvgym: full disks, closed pipes, Ctrl-C, bugs; docs/results.md describes the effects."""
 
 import json
 import os
@@ -39,7 +39,7 @@ SMALL = (
 
 
 def command(arguments, **options):
-    """Start a command line in a process of its own."""
+    """Start a command line in a separate process."""
     code = "from kvgym.cli.app import main; main()"
     pipe = subprocess.PIPE
     return subprocess.Popen(
@@ -47,21 +47,21 @@ def command(arguments, **options):
     )
 
 
-def said(process):
-    """Return exit status, and what a process that has ended wrote to its streams."""
+def finished(process):
+    """Wait for a process; return exit status, standard output and error."""
     out, err = process.communicate(timeout=120)
     return process.returncode, (out or b"").decode("ascii", "replace"), err.decode("utf-8", "replace")
 
 
 @pytest.fixture
 def forked(tmp_path, monkeypatch):
-    """Run a command line in a copy of this process, where a fault may be set up first; exit status and errors."""
+    """Return a function that forks, sets up a fault and runs a command line; returns exit status and errors."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments, fault=lambda: None):
         with open("stderr.txt", "w") as errors:
             pid = os.fork()
-            if not pid:  # whatever happens, the copy must not go on with the tests
+            if not pid:  # the copy must never continue with the tests
                 try:
                     os.dup2(errors.fileno(), 2)
                     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -82,11 +82,11 @@ def forked(tmp_path, monkeypatch):
 
 
 def limit_files(size):
-    """Return a fault: no file can grow beyond some bytes, as on a disk that is full then."""
+    """Return a fault: no file can grow beyond ``size`` bytes, as on a full disk."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
-def test_a_full_disk_leaves_what_was_there_and_names_the_file(forked, tmp_path):
+def test_a_full_disk_leaves_files_intact_and_is_reported(forked, tmp_path):
     assert forked("run", "fcfs", "-n", "20", "-o", "out")[0] == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     status, err = forked("run", "fcfs", "-n", "400", "--no-progress", "-o", "out", fault=limit_files(4096))
@@ -110,30 +110,30 @@ def test_runs_before_the_disk_was_full_are_kept(forked, tmp_path):
 def test_a_reader_that_goes_away_costs_no_results(tmp_path):
     process = command(SMALL, cwd=tmp_path)
     process.stdout.close()
-    status, _, err = said_without_output(process)
+    status, _, err = finished_without_output(process)
     assert status == 1
     assert not err
     assert (tmp_path / "out" / "summary.json").exists()
 
 
-def said_without_output(process):
-    """As :func:`said` where nobody reads the output."""
+def finished_without_output(process):
+    """Like :func:`finished`, with the output closed."""
     err = process.stderr.read().decode()
     process.stderr.close()
     return process.wait(120), "", err
 
 
-def test_terminals_that_are_narrow_or_dumb_or_know_ascii_only(tmp_path):
+def test_narrow_dumb_ascii_terminals(tmp_path):
     small = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "TERM": "dumb", "COLUMNS": "12"}
-    status, out, err = said(
+    status, out, err = finished(
         command(("run", "fcfs", "-n", "5", "--no-progress"), cwd=tmp_path, env={**os.environ, **small})
     )
     assert (status, err) == (0, "")
     assert "makespan" in out
-    assert "?" in out  # what ASCII has no sign for
+    assert "?" in out  # characters that ASCII lacks
 
 
-def test_nothing_but_the_working_folder_can_be_written(tmp_path):
+def test_only_the_working_folder_can_be_written(tmp_path):
     code = "from kvgym.compiling.cache import cache_dir; print(cache_dir())"
     blocked = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "KVGYM_CACHE_DIR"), "/dev/null/none")
     names = ("TMPDIR", "TEMP", "TMP")
@@ -145,7 +145,7 @@ def test_nothing_but_the_working_folder_can_be_written(tmp_path):
         capture_output=True,
     )
     assert not found.returncode, found.stderr
-    assert b"kvgym-" in found.stdout  # in whatever place the system has for temporary files
+    assert b"kvgym-" in found.stdout  # in the system's temporary folder
 
 
 def test_no_place_for_compiled_code_is_one_line(monkeypatch):
@@ -160,7 +160,7 @@ def test_no_place_for_compiled_code_is_one_line(monkeypatch):
         code_cache.cache_dir.__wrapped__()
 
 
-def test_a_mistake_of_kvgym_ends_in_one_line_and_a_report(forked, tmp_path, monkeypatch):
+def test_a_bug_in_kvgym_ends_in_one_line_and_a_report(forked, tmp_path, monkeypatch):
     def broken(*_, **__):
         raise ZeroDivisionError("division by\nzero")
 
@@ -181,7 +181,7 @@ def test_a_mistake_of_kvgym_ends_in_one_line_and_a_report(forked, tmp_path, monk
     assert "ZeroDivisionError: division by\nzero" in err
 
 
-def test_details_of_errors_are_shown_when_asked_for(forked, monkeypatch):
+def test_verbose_shows_details_of_errors(forked, monkeypatch):
     error = ConfigError("wrong")
     error.details = "in line 3\nof the file"
 
@@ -196,19 +196,19 @@ def test_details_of_errors_are_shown_when_asked_for(forked, monkeypatch):
 
 @pytest.fixture
 def interruptible():
-    """Have SIGINT raise KeyboardInterrupt, also where the tests run in the background, where it is ignored."""
+    """Make SIGINT raise KeyboardInterrupt, even in background processes, which ignore it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 def long_run():
-    """Return a system, and a request that keeps it busy for a minute."""
+    """Return a system and a request that keeps it busy for a minute."""
     table = RequestTable.from_columns(arrival_time=[0.0], prompt_len=[1], output_len=[10**8])
     return System(kv_capacity=10**9, batch_time=UnitBatchTime()), table
 
 
-def test_ctrl_c_ends_a_long_compiled_run_and_the_result_so_far_is_there(interruptible):
+def test_ctrl_c_ends_a_long_compiled_run_with_a_partial_result(interruptible):
     system, table = long_run()
     shares = []
 
@@ -244,7 +244,7 @@ def test_one_process_at_a_time_works_in_a_folder(tmp_path):
         pass
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert (tmp_path / ".kvgym-lock").exists()  # of a process that is dead, and so no lock
+    assert (tmp_path / ".kvgym-lock").exists()  # left by a dead process, so not a lock
     with alone_in(tmp_path):
         assert f"process {os.getpid()} " in (tmp_path / ".kvgym-lock").read_text()
     assert list(tmp_path.iterdir()) == []
@@ -267,7 +267,7 @@ def test_ctrl_c_ends_bounds_at_once(forked):
     assert time.monotonic() - began < 50
 
 
-def test_a_comparison_that_was_stopped_goes_on(forked, tmp_path):
+def test_a_stopped_comparison_continues(forked, tmp_path):
     assert forked(*SMALL)[0] == 0
     whole = json.loads((tmp_path / "out" / "summary.json").read_text())
     again = (*SMALL[:-1], "again")

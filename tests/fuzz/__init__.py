@@ -1,1 +1,1 @@
-"""Structure-aware fuzzing of everything that users hand over; `scripts/fuzz.py` runs it."""
+"""Structure-aware fuzzing of all inputs of users; run by `scripts/fuzz.py`."""

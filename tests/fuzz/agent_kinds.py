@@ -1,4 +1,4 @@
-"""Agents, and the folders that training leaves."""
+"""Kinds of input: trained agents and folders of training runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def network_seeds() -> list[Any]:
 
 
 def archive(tree: Any) -> bytes:
-    """Return the file of a network of small weights; ``arrays`` has the shape of each."""
+    """Return the file of a network with constant weights; ``arrays`` holds their shapes."""
     tree = tree if isinstance(tree, dict) else {}
     shapes = tree.get("arrays")
     arrays: dict[str, Any] = {}
@@ -48,7 +48,7 @@ def archive(tree: Any) -> bytes:
             isinstance(shape, list) and len(shape) < 4 and all(type(n) is int and 0 <= n < 300 for n in shape)
         )
         arrays[str(name)] = np.full(shape if fine else (2,), 0.1, np.float32)
-        if not fine:  # a header that announces what is not there
+        if not fine:  # a header without the data that it announces
             arrays[str(name)] = b"\x93NUMPY\x01\x00" + _announced(shape)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
@@ -151,7 +151,7 @@ def run_seeds() -> list[Any]:
 
 
 def as_csv(rows: Any) -> str:
-    """Return rows as CSV, whatever they are."""
+    """Return rows as CSV; anything else becomes one line."""
     lines = rows if isinstance(rows, list) else [rows]
     return (
         "\n".join(",".join(map(str, line)) if isinstance(line, list) else str(line) for line in lines) + "\n"
@@ -159,7 +159,7 @@ def as_csv(rows: Any) -> str:
 
 
 def play_run(content: Any, folder: Path) -> None:
-    """Show the curve of a folder, and read what a resume does before it trains."""
+    """Read a folder's learning curve, and all that a resume reads before it trains."""
     from kvgym.agents.curves import read_curve
     from kvgym.agents.runs.checkpoints import latest_checkpoint, read_part
     from kvgym.agents.runs.folder import note_resume
@@ -177,7 +177,7 @@ def play_run(content: Any, folder: Path) -> None:
     note_resume(folder, {"steps": 1})
     refuse(
         not isinstance(json.loads((folder / "run.json").read_text("utf-8"))["resumed"], list),
-        "resumes: no list",
+        "resumes that are no list",
     )
     latest_checkpoint(folder / "checkpoints")
     read_part(step, "state.json")

@@ -1,4 +1,4 @@
-"""What programs hand over: specs, request tables, systems, seeds, actions, arguments of environments."""
+"""Kinds of input from programs: specs, request tables, systems, seeds, actions, arguments of environments."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def play_spec(content: Any, folder: Path) -> None:
         made: Any = (make_policy if what == "policy" else make_router)(text)  # type: ignore[operator]
         for name, value in made.hyperparameters().items():
             refuse(
-                isinstance(value, float) and math.isnan(value), f"a hyperparameter that is no number: {name}"
+                isinstance(value, float) and math.isnan(value),
+                f"a hyperparameter that is not a number: {name}",
             )
     elif what == "hardware":
         load_hardware(str(text))
@@ -101,7 +102,7 @@ def table_seeds() -> list[Any]:
 
 
 def play_table(content: Any, folder: Path) -> None:
-    """Simulate requests; what was taken is what was given."""
+    """Simulate requests; accepted values must equal the given ones."""
     from kvgym.batch_time import AffineBatchTime
     from kvgym.metrics import compute_metrics
     from kvgym.runner import simulate
@@ -129,12 +130,12 @@ def play_table(content: Any, folder: Path) -> None:
     seed = run.get("seed", 0)
     policy = run.get("policy")
     result = simulate(system, table, policy[:200] if isinstance(policy, str) else "fcfs", seed=seed)
-    refuse(_no_seed(seed), "a seed that is none")
+    refuse(_no_seed(seed), "an invalid seed")
     compute_metrics(result)
 
 
 def _check_column(name: str, values: Any, table: Any) -> None:
-    """Say so if a column has taken what is no number, or another number than was given."""
+    """Fail if a column accepted something other than a number, or changed a value."""
     found = np.asarray(getattr(table, name)).tolist()
     try:
         whole = list(values)
@@ -143,21 +144,24 @@ def _check_column(name: str, values: Any, table: Any) -> None:
     wrong = [v for v in whole if v is None or isinstance(v, str | bytes | complex | dict | list)]
     wrong += [
         v for v in whole[:1] if {type(v) for v in whole} == {bool}
-    ]  # among numbers NumPy takes them for such
+    ]  # next to numbers NumPy converts them
     refuse(bool(wrong), f"values that are no numbers: {name}")
-    refuse(sorted(map(float, whole)) != sorted(map(float, found)), f"other values than were given: {name}")
+    refuse(
+        sorted(map(float, whole)) != sorted(map(float, found)),
+        f"values that differ from the given ones: {name}",
+    )
     records = table.to_records()
     if name in ("priority", "class_id"):
-        refuse(records[name].tolist() != found, f"values that change on their way: {name}")
+        refuse(records[name].tolist() != found, f"values that change in records: {name}")
 
 
 def _no_count(value: Any) -> bool:
-    """Whether a value is clearly no whole number ≥ 1; None stands for a default."""
+    """Whether a value is clearly not a whole number ≥ 1; None stands for a default."""
     return value is not None and (_no_seed(value) or operator.index(value) < 1)
 
 
 def _no_seed(value: Any) -> bool:
-    """Whether a value is no whole number ≥ 0."""
+    """Whether a value is not a whole number ≥ 0."""
     try:
         return isinstance(value, bool | np.bool_) or operator.index(value) < 0
     except TypeError:
@@ -178,7 +182,7 @@ def seed_seeds() -> list[Any]:
 
 @functools.cache
 def environment(name: str) -> Any:
-    """Return an environment, made once."""
+    """Return an environment; each is made once."""
     import gymnasium as gym
 
     import kvgym  # noqa: F401
@@ -201,10 +205,10 @@ def play_seed(content: Any, folder: Path) -> None:
     env = environment(name)
     env.reset(seed=seed, options=options)
     if name != "vector":
-        refuse(seed is not None and _no_seed(seed), "a seed that is none")
+        refuse(seed is not None and _no_seed(seed), "an invalid seed")
         if isinstance(options, dict) and "workload_seed" in options:
-            refuse(_no_seed(options["workload_seed"]), "a workload_seed that is none")
-    refuse(bool(options) and not isinstance(options, dict), "options that are no mapping")
+            refuse(_no_seed(options["workload_seed"]), "an invalid workload_seed")
+    refuse(bool(options) and not isinstance(options, dict), "options that are not a mapping")
 
 
 SEED = Kind("seed", seed_seeds, play_seed, odd=True)
@@ -241,8 +245,8 @@ def play_action(content: Any, folder: Path) -> None:
     _, reward, *_ = env.step(action)
     refuse(not math.isfinite(reward), "a reward that is not finite")
     given = np.asarray(action)
-    refuse(given.dtype.kind not in "biuf", f"an action of no numbers: {given.dtype}")
-    refuse(given.shape != (env.action_space.shape or ()), "an action of another shape")
+    refuse(given.dtype.kind not in "biuf", f"an action without numbers: {given.dtype}")
+    refuse(given.shape != (env.action_space.shape or ()), "an action with another shape")
     space = env.action_space
     low = getattr(space, "low", getattr(space, "start", 0))
     refuse(

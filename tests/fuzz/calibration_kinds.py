@@ -1,4 +1,4 @@
-"""What hardware is calibrated from: operator profiles and recipes."""
+"""Kinds of input for calibration: operator profiles and recipes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ FILES = ("linear", "attention", "all_reduce")
 
 @functools.cache
 def texts() -> dict[str, str]:
-    """Return small profiles, the text of each file by name."""
+    """Return the texts of small profiles by file name."""
     with tempfile.TemporaryDirectory() as folder:
         profiles.write_profiles(Path(folder), degree=2)
         found = {name: (Path(folder) / f"{name}.csv").read_text("utf-8") for name in FILES}
-    # Every fourth row of the longest will do: mutations are of few cells.
+    # Half the rows of the longest suffice: mutations change few cells.
     head, *rows = found["linear"].splitlines()
     return {**found, "linear": "\n".join([head, *rows[::4], *rows[1::4]]) + "\n"}
 
@@ -38,7 +38,7 @@ def profile_seeds() -> list[Any]:
 
 
 def play_profile(content: Any, folder: Path) -> None:
-    """Read profiles of which one file is another; the fit that follows sees arrays that were checked."""
+    """Read profiles with one mutated file; the fit itself gets checked arrays."""
     from kvgym.batch_time.calibration.profile_csv import read_profiles
 
     content = content if isinstance(content, dict) else {}
@@ -62,7 +62,7 @@ def play_profile(content: Any, folder: Path) -> None:
     written(folder, f"{name}.csv", data)
     found = read_profiles(folder, profiles.recipe(degree=2))
     times = (found.block, found.add, found.embedding, found.decode[2], found.prefill[2], found.save[1])
-    refuse(not all((column >= 0).all() and (column < 1e300).all() for column in times), "times that are none")
+    refuse(not all((column >= 0).all() and (column < 1e300).all() for column in times), "invalid times")
 
 
 PROFILE = Kind("profile", profile_seeds, play_profile)
@@ -75,16 +75,16 @@ def recipe_seeds() -> list[Any]:
 
 
 def play_recipe(content: Any, folder: Path) -> None:
-    """Read a recipe, and what follows from it alone."""
+    """Read a recipe and compute what depends on it alone."""
     from kvgym.batch_time.calibration.recipes import load_recipe
     from kvgym.batch_time.models.ideal import IdealTimes
 
     recipe = load_recipe(written(folder, "recipe.yaml", content))
     tokens, origin = recipe.capacity()
-    refuse(not (2 <= tokens < 2**31 and isinstance(origin, str)), "a memory of")
+    refuse(not (2 <= tokens < 2**31 and isinstance(origin, str)), "an invalid memory")
     IdealTimes(recipe.gpu, recipe.model, recipe.tensor_parallel)
     for file in (recipe.profiles.linear, recipe.profiles.attention):
-        refuse("\x00" in file.file, "a path that no file can have")
+        refuse("\x00" in file.file, "an impossible path")
 
 
 RECIPE = Kind("recipe", recipe_seeds, play_recipe)

@@ -1,4 +1,4 @@
-"""A run of the fuzzer: inputs by number, in processes that may hang or be killed, and what came of them."""
+"""Fuzzing campaign: plays numbered inputs in worker processes that may hang or die, and collects the outcomes."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from fuzz.kinds import Kind, all_kinds
 from fuzz.trees import smaller
 
 BATCH = 50
-"""Inputs that a process is given at once."""
+"""Inputs that a process gets at a time."""
 
 PATIENCE = 300.0
-"""Seconds without a word after which a process counts as one that hangs; its own limit is of CPU time."""
+"""Seconds without a message after which a process counts as hung; its own limit is CPU time."""
 
 QUIET, LOUD = 5.0, 20.0
-"""Seconds until a run says the first time how far it is, and between two times."""
+"""Seconds until the first report of progress, and between reports."""
 
 MAX_REQUESTS = 20_000
-"""Most requests that workloads of the fuzzer draw, so that none of them takes long."""
+"""Limit on the requests that workloads draw, so that none takes long."""
 
 ROOM = 4 << 30
-"""Bytes of address space that a process may take beyond what it has when it begins."""
+"""Bytes by which a process may grow its address space after it is loaded."""
 
 TRIES = 150
-"""Smaller inputs that are tried in place of one that fails."""
+"""Limit on the smaller inputs tried for a failing one."""
 
 
 @dataclass
 class Finding:
-    """A failure, as often as it was met.
+    """A distinct failure.
 
     Attributes:
-        kind: of the input.
-        tree: the smallest input that has it.
-        verdict: what came of it.
-        number: seed and index of the first.
-        count: how often it was met.
+        kind: kind of input.
+        tree: the smallest input that fails this way.
+        verdict: its outcome.
+        number: seed and index of the first input.
+        count: number of inputs that failed this way.
     """
 
     kind: str
@@ -63,15 +63,15 @@ class Finding:
 
 @dataclass
 class Report:
-    """What came of a run.
+    """Outcomes of a run.
 
     Attributes:
         counts: number of inputs by kind and class.
-        findings: failures by what tells them apart.
-        seconds: by the clock.
-        cpu_seconds: of all inputs.
-        slowest: CPU seconds of the slowest input, and which it was.
-        preparing: kinds that processes are getting ready for, which compiles what is not compiled yet.
+        findings: failures by kind, outcome and place.
+        seconds: wall time.
+        cpu_seconds: CPU time of all inputs.
+        slowest: CPU seconds and name of the slowest input.
+        preparing: kinds that processes are preparing for, which compiles missing functions.
     """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -82,7 +82,7 @@ class Report:
     preparing: tuple[str, ...] = ()
 
     def note(self, kind: str, number: tuple[int, int], tree: Any, verdict: Verdict) -> None:
-        """Add what came of an input."""
+        """Add the outcome of an input."""
         self.counts[kind, verdict.outcome] += 1
         self.cpu_seconds += verdict.seconds
         self.slowest = max(self.slowest, (verdict.seconds, f"{kind}:{number[0]}:{number[1]}"))
@@ -118,7 +118,7 @@ class Report:
 
 
 def load_corpus(folder: Path) -> list[tuple[str, Any, str]]:
-    """Return the inputs that were found once: kind, tree and where it is."""
+    """Return the inputs of a corpus folder: kind, tree and file name."""
     found = []
     for path in sorted(folder.glob("*.json")):
         content = json.loads(path.read_text("utf-8"))
@@ -127,7 +127,7 @@ def load_corpus(folder: Path) -> list[tuple[str, Any, str]]:
 
 
 def prepare() -> None:
-    """Make this process one that plays inputs."""
+    """Prepare this process for playing inputs."""
     from kvgym.workloads import base
 
     base.MAX_REQUESTS = MAX_REQUESTS
@@ -136,7 +136,7 @@ def prepare() -> None:
 
 
 def play(kind: Kind, tree: Any) -> Verdict:
-    """Return what comes of an input, in a folder that is gone afterwards."""
+    """Return the outcome of an input, played in a temporary folder."""
     folder = Path(tempfile.mkdtemp(prefix="f", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
     try:
         return judge(lambda: kind.run(tree, folder))
@@ -150,10 +150,10 @@ def shrink(
     """Return the smallest input found that fails in the same way.
 
     Args:
-        tree: that fails.
-        verdict: how.
-        again: plays another one.
-        seconds: after which it gives up.
+        tree: the failing input.
+        verdict: its outcome.
+        again: plays another input.
+        seconds: time limit.
     """
     end, tries, smallest = time.monotonic() + seconds, 0, True
     while smallest:
@@ -170,7 +170,7 @@ def shrink(
 
 
 def _work(pipe: Connection, seed: int) -> None:
-    """Play inputs that are asked for, and tell what came of each."""
+    """Play the tasks from a pipe and send the outcomes back; runs in a worker process."""
     prepare()
     kinds = all_kinds()
     known: set[tuple[str, str, str]] = set()
@@ -189,7 +189,7 @@ def _work(pipe: Connection, seed: int) -> None:
                 tree, verdict = shrink(tree, verdict, lambda candidate, kind=kind: play(kind, candidate))  # type: ignore[misc]
             pipe.send(("end", kind.name, index, tree if verdict.failed else None, verdict))
         pipe.send(("done",))
-        if not limited:  # after the first batch everything is loaded, whose address space is large
+        if not limited:  # only after the first batch, as loading takes much address space
             limited = True
             _limit_memory()
 
@@ -203,7 +203,7 @@ def _limit_memory() -> None:
 
 
 def plan(kinds: Mapping[str, Kind], cases: int, seed: int) -> list[tuple[str, int, int]]:
-    """Return what is to be played: kind, first index and end; kinds by their weight, mixed."""
+    """Return the tasks (kind, first index, end) in random order, with kinds in proportion to their weights."""
     total = sum(kind.weight for kind in kinds.values())
     tasks = []
     for kind in kinds.values():
@@ -218,40 +218,40 @@ def run(
     cases: int,
     seed: int,
     jobs: int = 1,
-    tell: Callable[[Report, int], None] | None = None,
+    progress: Callable[[Report, int], None] | None = None,
 ) -> Report:
-    """Play inputs in processes of their own.
+    """Play inputs in worker processes.
 
     Args:
-        kinds: what is played, by name.
-        cases: about how many inputs.
-        seed: of the mutations: equal seeds give equal inputs.
-        jobs: processes.
-        tell: called with the report so far, and how many inputs there are in all, now and then.
+        kinds: kinds to play, by name.
+        cases: approximate number of inputs.
+        seed: seed of the mutations; equal seeds give equal inputs.
+        jobs: number of processes.
+        progress: called now and then with the report so far and the total number of inputs.
 
     Returns:
-        What came of them; of those played so far where Ctrl-C ends the run.
+        The outcomes; after Ctrl-C, those so far.
     """
     report, began = Report(), time.monotonic()
     tasks = plan(kinds, cases, seed)
     total = sum(end - first for _, first, end in tasks)
     tasks.reverse()
     players = [_Player(seed) for _ in range(max(1, min(jobs, len(tasks))))]
-    told = began - LOUD + QUIET
+    reported = began - LOUD + QUIET
     try:
         while tasks or any(player.task for player in players):
             for player in players:
                 if player.task is None and tasks:
                     player.give(tasks.pop())
             for player in players:
-                if rest := player.look(report):
+                if rest := player.receive(report):
                     tasks.append(rest)
             report.seconds = time.monotonic() - began
             report.preparing = tuple(dict.fromkeys(p.preparing for p in players if p.preparing))
-            if tell is not None and time.monotonic() - told > LOUD:
-                told = time.monotonic()
-                tell(report, total)
-    except KeyboardInterrupt:  # what was played until then is worth as much
+            if progress is not None and time.monotonic() - reported > LOUD:
+                reported = time.monotonic()
+                progress(report, total)
+    except KeyboardInterrupt:  # outcomes so far are valid
         pass
     finally:
         for player in players:
@@ -261,7 +261,7 @@ def run(
 
 
 class _Player:
-    """A process that plays inputs; one that hangs or dies is replaced, and what it was at is a finding."""
+    """Worker process; one that hangs or dies is replaced, and its current input is a finding."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -283,28 +283,26 @@ class _Player:
         self._heard = time.monotonic()
         self._pipe.send(task)
 
-    def look(self, report: Report) -> tuple[str, int, int] | None:
-        """Take what it says; returns what is left of its task if it is gone."""
+    def receive(self, report: Report) -> tuple[str, int, int] | None:
+        """Process its messages; return the rest of its task if it died."""
         if self.task is None:
             return None
         try:
             if not wait([self._pipe], timeout=0.2):
-                loading = (
-                    self._at is None
-                )  # and perhaps compiling, which takes as long as the machine is busy
+                loading = self._at is None  # perhaps compiling, which takes long on a busy machine
                 if loading or time.monotonic() - self._heard < PATIENCE:
                     return None
                 return self._replace(
-                    report, Verdict(HANG, f"no word for {PATIENCE:g} s", "the whole process")
+                    report, Verdict(HANG, f"no message for {PATIENCE:g} s", "the whole process")
                 )
             while self._pipe.poll():
-                said = self._pipe.recv()
+                message = self._pipe.recv()
                 self._heard = time.monotonic()
                 self.preparing = ""
-                if said[0] == "begin":
-                    self._at = said[2]
-                elif said[0] == "end":
-                    report.note(said[1], (self._seed, said[2]), said[3], said[4])
+                if message[0] == "begin":
+                    self._at = message[2]
+                elif message[0] == "end":
+                    report.note(message[1], (self._seed, message[2]), message[3], message[4])
                 else:
                     self.task = None
         except (EOFError, OSError):
@@ -335,7 +333,7 @@ class _Player:
 
 
 def failures(report: Report) -> list[str]:
-    """Return what was found, a paragraph each: what failed, the smallest input, and how to play it."""
+    """Return a paragraph for each finding: the failure, its smallest input, and the command that repeats it."""
     lines = []
     for finding in sorted(
         report.findings.values(), key=lambda f: (FAILURES.index(f.verdict.outcome), -f.count)
@@ -352,7 +350,7 @@ def failures(report: Report) -> list[str]:
 
 
 def save(report: Report, folder: Path) -> Sequence[Path]:
-    """Write each finding to a file, as the corpus has them; without any, nothing."""
+    """Write each finding to a file in the format of the corpus, and return the paths."""
     if report.findings:
         folder.mkdir(parents=True, exist_ok=True)
     paths = []

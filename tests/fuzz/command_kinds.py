@@ -1,4 +1,4 @@
-"""Command lines, in this process and in one of their own."""
+"""Kinds of input: command lines, in this process and in a separate one."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ LINES = (
 
 
 class UnclearError(Exception):
-    """A command line has ended in a traceback, or with a message of many lines."""
+    """A command line ended in a traceback, or with an unclear message."""
 
 
 @contextlib.contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """Work in a folder for a while, as ``contextlib.chdir`` does from Python 3.11 on."""
+    """Change the working directory temporarily, like ``contextlib.chdir`` of Python 3.11."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -61,7 +61,7 @@ def _arguments(content: Any) -> list[str]:
 
 
 def play_line(content: Any, folder: Path) -> None:
-    """Read a command line as far as its options: what it would run is checked by the other kinds."""
+    """Parse a command line without running it; the other kinds cover the rest."""
     from typer.main import get_command
 
     from kvgym.cli.app import app, load_command
@@ -80,7 +80,7 @@ def play_line(content: Any, folder: Path) -> None:
             if name == "list":
                 command.invoke(context)
         except Exception as error:
-            # Typer may bring a click of its own, whose errors are other classes of the same names.
+            # Typer may contain its own click, with other error classes of the same names.
             names = {base.__name__ for base in type(error).__mro__}
             if "ClickException" in names:
                 raise KVGymError(error.format_message()[:LIMIT] or "the help") from None  # type: ignore[attr-defined]
@@ -94,7 +94,7 @@ LINE = Kind("line", line_seeds, play_line)
 
 
 def play_process(content: Any, folder: Path) -> None:
-    """Run a command line in a process of its own, which must end by itself, without a traceback."""
+    """Run a command line in a separate process, which must end without a traceback."""
     code = "from kvgym.cli.app import main; main()"
     try:
         done = subprocess.run(
@@ -109,11 +109,11 @@ def play_process(content: Any, folder: Path) -> None:
     if "not enough memory" in errors:
         raise MemoryError(errors[-200:])
     if done.returncode == 2:
-        told = [line for line in errors.splitlines() if line.startswith("error: ")]
-        if told and len(told[0]) > LIMIT + len("error: "):
-            raise UnclearError(f"a message of {len(told[0])} characters: {told[0][:300]}")
-        if not errors.strip() and not done.stdout.strip():  # without a command the help is the answer
-            raise SilentError("no word of what was wrong")
+        shown = [line for line in errors.splitlines() if line.startswith("error: ")]
+        if shown and len(shown[0]) > LIMIT + len("error: "):
+            raise UnclearError(f"a message of {len(shown[0])} characters: {shown[0][:300]}")
+        if not errors.strip() and not done.stdout.strip():  # without a command it prints the help
+            raise SilentError("an error without a message")
         raise KVGymError(errors[-200:] or "the help")
 
 

@@ -1,4 +1,4 @@
-"""Files that describe: scenarios, training, hardware, traces."""
+"""Kinds of input: scenarios, training configurations, hardware and traces."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def play_scenario(content: Any, folder: Path) -> None:
         worker.batch_time(prefill_tokens=3, num_decodes=2, decode_context=9)
         for worker in system.all_workers[:3]
     ]
-    refuse(not all(0 <= s < math.inf for s in seconds), f"batches that last: {seconds}")
-    refuse(len(table) == 0 and not table.notes, "no requests, and nobody told")
-    refuse(not 2 <= system.kv_capacity < 2**31, f"a memory of: {system.kv_capacity}")
+    refuse(not all(0 <= s < math.inf for s in seconds), f"invalid batch times: {seconds}")
+    refuse(len(table) == 0 and not table.notes, "no requests, without a note")
+    refuse(not 2 <= system.kv_capacity < 2**31, f"an invalid memory: {system.kv_capacity}")
 
 
 SCENARIO = Kind("scenario", scenario_seeds, play_scenario, weight=3)
@@ -111,8 +111,8 @@ def play_training(content: Any, folder: Path) -> None:
     from kvgym.agents.runs.config import load_training
 
     config = load_training(written(folder, "training.yaml", content))
-    least = 0 if config.LENGTH == "generations" else 1  # without any the start is evaluated
-    refuse(not least <= config.length < 10**18, f"a length of: {config.length}")
+    least = 0 if config.LENGTH == "generations" else 1  # with 0 generations only the start is evaluated
+    refuse(not least <= config.length < 10**18, f"an invalid length: {config.length}")
 
 
 TRAINING = Kind("training", training_seeds, play_training, weight=2)
@@ -137,13 +137,13 @@ def play_hardware(content: Any, folder: Path) -> None:
     model = hardware.batch_time()
     for load in ({"num_decodes": 1, "decode_context": 1}, {"num_decodes": 64, "decode_context": 10**5}):
         seconds = model(**load)
-        refuse(not 0 <= seconds < math.inf, f"a batch that lasts: {seconds}")
-    refuse(not hardware.kv_capacity >= 2, f"a memory of: {hardware.kv_capacity}")
+        refuse(not 0 <= seconds < math.inf, f"an invalid batch time: {seconds}")
+    refuse(not hardware.kv_capacity >= 2, f"an invalid memory: {hardware.kv_capacity}")
 
 
 HARDWARE = Kind("hardware", hardware_seeds, play_hardware)
 
-# Columns of each format of traces: arrival, prompt, output; None where there is none.
+# Columns of each trace format: arrival, prompt, output.
 COLUMNS = {
     "kvgym": ("arrival_time", "prompt_len", "output_len"),
     "azure": ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
@@ -187,7 +187,7 @@ def trace_seeds() -> list[Any]:
 
 
 def trace_bytes(container: str, rows: Any) -> bytes:
-    """Return a trace file; whatever the rows are, it is written, as JSON where nothing else will do."""
+    """Return a trace file for any rows, as JSON if the container cannot hold them."""
     named = isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)
     if container == "csv" and named:
         text = io.StringIO()
@@ -230,7 +230,7 @@ def play_trace(content: Any, folder: Path) -> None:
         for row in rows:
             written = rows[0] if container == "csv" else row
             if isinstance(row, dict) and all(row.get(name) in (None, "", " ") for name in written):
-                continue  # an empty line: of CSV, without what the header has no name for
+                continue  # an empty line; in CSV, cells without a header do not count
             wrong = [row.get(c) for c in columns[1:] if isinstance(row, dict) and _no_count(row.get(c))]
             refuse(bool(wrong), f"a length: {wrong}")
     for values in table.columns().values():
@@ -239,7 +239,7 @@ def play_trace(content: Any, folder: Path) -> None:
 
 
 def _no_count(value: Any) -> bool:
-    """Whether a value is clearly no number of tokens; 0 marks rows that are left out."""
+    """Whether a value is clearly not a number of tokens; 0 marks rows to skip."""
     if value is None or isinstance(value, bool | dict | list):
         return True
     try:

@@ -1,4 +1,4 @@
-"""Folders that commands work in: results among files and links of others, and damaged machine code in the cache."""
+"""Kinds of input: folders of results that contain foreign files and links, and damaged code in the cache."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvgym.compiling.kernel import Kernel
 from kvgym.errors import ConfigError
 
 OWN = ("runs.csv", "summary.json", "config.json", "report.html", "sub/requests.csv")
-"""Files that the command writes."""
+"""Files that a command writes."""
 
 FOREIGN = (
     ".env.tmpl",
@@ -46,10 +46,10 @@ def folder_seeds() -> list[Any]:
 
 
 def play_folder(content: Any, folder: Path) -> None:
-    """Write results among files and links of others: nothing of these may be lost, and nothing outside change.
+    """Write results into a folder with foreign files and links: none may be lost, and nothing outside may change.
 
     Raises:
-        ConfigError: files were in the way, and have been kept under another name.
+        ConfigError: foreign files had names of results, and were renamed.
     """
     import json
 
@@ -86,9 +86,9 @@ def play_folder(content: Any, folder: Path) -> None:
     for name, data in given.items():
         ours = isinstance(claimed, list) and name in claimed
         refuse(data not in kept and not ours, f"the loss of {name!r}")
-    refuse(any((place / name).is_symlink() for name in OWN), "a link in the place of a result")
+    refuse(any((place / name).is_symlink() for name in OWN), "a link instead of a result")
     if any(".old" in path.name for path in place.iterdir()):
-        raise ConfigError("what was in the way has been moved aside")
+        raise ConfigError("foreign files were renamed")
 
 
 def _pairs(given: Any) -> list[tuple[str, Any]]:
@@ -102,7 +102,7 @@ def _plain(name: str) -> bool:
 
 
 def _foreign(given: Any, place: Path) -> dict[str, bytes]:
-    """Write files of others; returns what each holds, by name."""
+    """Write foreign files; return their contents by name."""
     found = {}
     for k, (name, _) in enumerate(_pairs(given)):
         if _plain(name) and not name.startswith(".kvgym-"):
@@ -124,7 +124,7 @@ SIGNATURE = types.int64(types.int64)
 
 @functools.cache
 def compiled_files() -> dict[Path, bytes]:
-    """Return the files of a compiled kernel, as they should be."""
+    """Return the intact files of a compiled kernel."""
     kernel = Kernel(_add_one, SIGNATURE)
     assert kernel(20) == 21
     folder = kernel._marker().parent
@@ -139,19 +139,19 @@ def cache_seeds() -> list[Any]:
 
 
 def play_cache(content: Any, folder: Path) -> None:
-    """Use a kernel whose machine code is damaged: it is compiled again, and computes the same.
+    """Use a kernel with damaged machine code: it must be compiled again and compute the same.
 
     Raises:
-        ConfigError: it was damaged, which has done no harm.
+        ConfigError: it was damaged, without harm.
     """
     content = content if isinstance(content, dict) else {"content": content}
     files, number, data = compiled_files(), content.get("file"), content.get("content")
     place = list(files)[number % len(files) if type(number) is int else 0]
     try:
         place.write_bytes(data if isinstance(data, bytes) else str(data).encode("utf-8", "replace"))
-        refuse(Kernel(_add_one, SIGNATURE)(20) != 21, "machine code that computes something else")
+        refuse(Kernel(_add_one, SIGNATURE)(20) != 21, "a wrong result of damaged machine code")
         if data != files[place]:
-            raise ConfigError("the damage has been noticed")
+            raise ConfigError("damage detected")
     finally:
         for path, original in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What came of an input: fine, clear, or one of the failures."""
+"""Outcome of an input: fine, a clear error, or a failure."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from kvgym.errors import LIMIT, KVGymError
 FINE, CLEAR = "fine", "clear"
 FOREIGN, HANG, MEMORY, SILENT, LONG = FAILURES = ("foreign", "hang", "memory", "silent", "long")
 CLASSES = (FINE, CLEAR, *FAILURES)
-"""Classes of outcomes: what is accepted, what is refused by an error of kvgym, and what should never happen."""
+"""Outcomes: accepted, rejected by an error of kvgym, and failures."""
 
 SECONDS = 20.0
-"""CPU time after which an input counts as one that hangs."""
+"""CPU time after which an input counts as hung, seconds."""
 
 GROWTH = 1 << 30
-"""Bytes by which an input may raise the most memory that the process has held."""
+"""Bytes by which an input may raise the peak memory of the process."""
 
 
 class HangError(BaseException):
-    """An input has taken too long; no ``except Exception`` holds it up."""
+    """An input took too long; ``except Exception`` does not catch it."""
 
 
 class SilentError(Exception):
-    """An input was accepted that is known to be wrong."""
+    """A wrong input was accepted."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of an input.
+    """Outcome of an input.
 
     Attributes:
         outcome: one of :data:`CLASSES`.
-        message: of the error, if there was one.
-        place: what tells one failure from another: the error's class, and where in the project it arose.
-        trace: lines of the traceback, of failures.
+        message: message of the error, if there was one.
+        place: identity of the failure: class of the error, and function of the project that raised it.
+        trace: last lines of a failure's traceback.
         seconds: CPU time.
     """
 
@@ -54,12 +54,12 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        """Whether it should never happen."""
+        """Whether it is a failure."""
         return self.outcome in FAILURES
 
 
 def judge(play: Callable[[], Any]) -> Verdict:
-    """Return what comes of playing an input."""
+    """Play an input and return its outcome."""
     began, held = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         with _limited():
@@ -78,11 +78,11 @@ def judge(play: Callable[[], Any]) -> Verdict:
         verdict = _failure(HANG, error)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # what the whole matter is about
+    except BaseException as error:  # what the fuzzer searches for
         verdict = _failure(FOREIGN, error)
     grown = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - held)
     if grown > GROWTH and not verdict.failed:
-        verdict = Verdict(MEMORY, f"{grown:,} bytes more than ever before", "memory")
+        verdict = Verdict(MEMORY, f"{grown:,} bytes above the previous peak", "memory")
     return Verdict(*list(vars(verdict).values())[:4], seconds=time.process_time() - began)
 
 
@@ -93,7 +93,7 @@ def _failure(outcome: str, error: BaseException) -> Verdict:
     ]
     last = own[-1] if own else frames[-1] if frames else None
     where = "" if last is None else f"{'/'.join(Path(last.filename).parts[-2:])}:{last.name}"
-    # What is accepted wrongly has no traceback of its own: its message tells, without the numbers in it.
+    # A wrong acceptance has no own traceback: its message, without the numbers, identifies it.
     what = str(error).partition(":")[0] if outcome == SILENT else type(error).__name__
     trace = "".join(traceback.format_exception(error)[-6:])
     return Verdict(outcome, str(error)[:500], f"{what} at {where}", trace[-3000:])
@@ -101,7 +101,7 @@ def _failure(outcome: str, error: BaseException) -> Verdict:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """End what takes longer than :data:`SECONDS` of CPU time with :class:`HangError`."""
+    """Raise :class:`HangError` after :data:`SECONDS` of CPU time."""
 
     def stop(*_: Any) -> None:
         raise HangError(f"no answer after {SECONDS:g} s of CPU time")

@@ -1,4 +1,4 @@
-"""Kinds of input that are fuzzed: where mutations start from, and what is done with the result."""
+"""Base class of fuzzed inputs: valid inputs to mutate, and a function that uses them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Kind:
     """A kind of input.
 
     Attributes:
-        name: its name.
-        seeds: returns valid inputs, as trees; it is called once.
-        play: does with an input, revived, what users do, in a folder of its own; raises what comes of it.
-        odd: whether objects of Python that no file can hold may come in.
-        weight: how often it is drawn, relative to the others.
+        name: name on the command line.
+        seeds: returns valid inputs as trees; called once.
+        play: uses a revived input as users do, in its own folder; raises errors.
+        odd: whether mutations may contain Python objects that no file can hold.
+        weight: relative frequency.
         quick: whether it is part of short runs.
     """
 
@@ -37,7 +37,7 @@ class Kind:
     quick: bool = True
 
     def make(self, seed: int, index: int) -> Any:
-        """Return the input of a number: a tree, a function of its arguments only."""
+        """Return the tree of a numbered input, determined by the arguments alone."""
         rng = random.Random(f"{self.name}:{seed}:{index}")
         if self.name not in _SEEDS:
             _SEEDS[self.name] = list(self.seeds())
@@ -45,7 +45,7 @@ class Kind:
         return mutate(tree, rng, odd=self.odd)
 
     def ready(self, folder: Path) -> None:
-        """Play the valid inputs, so that what is loaded and compiled once is not put down to a mutation."""
+        """Play the valid inputs, so that loading and compiling is not charged to a mutation."""
         self.make(0, 0)
         if self.name not in _READY:
             _READY.add(self.name)
@@ -59,27 +59,27 @@ class Kind:
 
 
 MODULES = ("file", "calibration", "result", "agent", "learner", "api", "state", "command", "folder", "user")
-"""Where the kinds are."""
+"""Modules of the kinds, without ``_kinds``."""
 
 _SEEDS: dict[str, list[Any]] = {}
 _READY: set[str] = set()
 
 
 def all_kinds() -> dict[str, Kind]:
-    """Return all kinds by name; they are loaded when they are asked for."""
+    """Import all kinds and return them by name."""
     modules = [importlib.import_module(f"fuzz.{name}_kinds") for name in MODULES]
     found = [kind for module in modules for kind in vars(module).values() if isinstance(kind, Kind)]
     return {kind.name: kind for kind in found}
 
 
 def refuse(condition: bool, what: str) -> None:
-    """Say that something wrong was accepted, if it was."""
+    """Raise :class:`SilentError` if a wrong input was accepted."""
     if condition:
         raise SilentError(what)
 
 
 def written(folder: Path, name: str, content: Any) -> Path:
-    """Return a file with this content: bytes as they are, anything else as YAML."""
+    """Write a file and return its path: bytes unchanged, anything else as YAML."""
     import yaml
 
     path = folder / name
@@ -93,6 +93,6 @@ def written(folder: Path, name: str, content: Any) -> Path:
 
 
 def raw(content: Any) -> Any:
-    """Return the tree of a text or of bytes, so that its letters are mutated."""
+    """Return the tree of a text or of bytes, so that mutations change single bytes."""
     data = content if isinstance(content, bytes) else str(content).encode()
     return {"$bytes": data.decode("latin-1")}

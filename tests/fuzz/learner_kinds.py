@@ -1,4 +1,4 @@
-"""Learners of PyTorch: their checkpoints, files of Stable-Baselines3 that are trusted, and odd settings that train."""
+"""Kinds of input for learners: checkpoints, trusted files of Stable-Baselines3, and unusual settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _fresh(settings: Any) -> Any:
 
 @functools.cache
 def learner(name: str) -> tuple[Any, bytes]:
-    """Return a learner that has learned a little, and the file of its checkpoint."""
+    """Return a slightly trained learner, and the bytes of its checkpoint."""
     from kvgym.agents.sb3.learner_state import save_learner
 
     model = _fresh(SETTINGS[name])
@@ -45,7 +45,7 @@ def learner(name: str) -> tuple[Any, bytes]:
 
 
 def _content(data: bytes) -> Any:
-    """Return what a checkpoint holds, tensors as arrays."""
+    """Return the content of a checkpoint, tensors as arrays."""
     import torch
 
     def plain(value: Any) -> Any:
@@ -59,13 +59,13 @@ def _content(data: bytes) -> Any:
 
 
 def _tensors(value: Any) -> Any:
-    """Return a content with arrays as tensors, and whole numbers as the keys they were."""
+    """Return a checkpoint's content with arrays as tensors, and integer keys restored."""
     import numpy as np
     import torch
 
     if isinstance(value, np.ndarray):
         value = value.astype(np.float64) if value.dtype == np.longdouble else value
-        value = value.astype(value.dtype.newbyteorder("="))  # PyTorch has no other
+        value = value.astype(value.dtype.newbyteorder("="))  # the only byte order of PyTorch
         return torch.from_numpy(value.copy()) if value.dtype.kind in "biuf" else value.tolist()
     if isinstance(value, dict):
         return {
@@ -85,7 +85,7 @@ def learner_seeds() -> list[Any]:
 
 
 def play_learner(content: Any, folder: Path) -> None:
-    """Go on from a checkpoint."""
+    """Continue from a checkpoint."""
     import torch
 
     from kvgym.agents.sb3.learner_state import load_learner
@@ -112,7 +112,7 @@ LEARNER = Kind("learner", learner_seeds, play_learner, weight=0.3, quick=False)
 
 @functools.cache
 def zip_members() -> dict[str, bytes]:
-    """Return the parts of a ``model.zip``."""
+    """Return the members of a ``model.zip``."""
     buffer = io.BytesIO()
     learner("ppo")[0].save(buffer)
     with zipfile.ZipFile(buffer) as archive:
@@ -127,7 +127,7 @@ def zip_seeds() -> list[Any]:
 
 
 def play_zip(content: Any, folder: Path) -> None:
-    """Load a file of Stable-Baselines3 that is said to be trusted, and ask it once."""
+    """Load a trusted file of Stable-Baselines3 and predict once."""
     import numpy as np
 
     from kvgym.agents.library import load_agent
@@ -163,7 +163,7 @@ def learning_seeds() -> list[Any]:
 
 
 def play_learning(content: Any, folder: Path) -> None:
-    """Train a little with odd settings: they are refused, or they train."""
+    """Train briefly with unusual settings: they are rejected, or training works."""
     from kvgym.agents.runs.config import TrainConfig, load_training
 
     path = written(folder, "training.yaml", content)
@@ -174,7 +174,7 @@ def play_learning(content: Any, folder: Path) -> None:
     steps = config.num_envs * getattr(model, "n_steps", 1) * getattr(model, "n_epochs", 1)
     steps += getattr(getattr(model, "train_freq", None), "frequency", 1)
     work = steps + getattr(model, "gradient_steps", 1) + sum(config.network.hidden)
-    if work < 2000:  # more is a matter of patience, not of settings
+    if work < 2000:  # more would only take long
         model.learn(min(config.total_steps, 16))
 
 

@@ -1,4 +1,4 @@
-"""What runs leave and go on from: journals of runs, sweeps, outcomes of reproductions."""
+"""Kinds of input: journals of runs, sweeps, outcomes of reproductions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def journal_seeds() -> list[Any]:
 
 
 def play_journal(content: Any, folder: Path) -> None:
-    """Open what a sweep or a comparison goes on from, and write what it holds once more."""
+    """Read the journal that a sweep or a comparison continues from, and write its runs again."""
     from kvgym.experiments.journal import FILE, Journal
 
     lines = content.get("lines") if isinstance(content, dict) else None
@@ -42,9 +42,11 @@ def play_journal(content: Any, folder: Path) -> None:
         known = dict(journal.known)
     for played in known.values():
         record = played.record
-        refuse(not isinstance(record.seed, int) or record.seed < 0, "a seed that is none")
-        refuse(not all(isinstance(x, float) for x in record.metrics.values()), "a metric that is no number")
-        refuse(not math.isfinite(record.wall_time), "a time that is none")
+        refuse(not isinstance(record.seed, int) or record.seed < 0, "an invalid seed")
+        refuse(
+            not all(isinstance(x, float) for x in record.metrics.values()), "a metric that is not a number"
+        )
+        refuse(not math.isfinite(record.wall_time), "an invalid time")
     with Journal(folder / "again") as again:
         for key, played in known.items():
             again.add(key, played)
@@ -63,13 +65,13 @@ def sweep_seeds() -> list[Any]:
 
 
 def play_sweep(content: Any, folder: Path) -> None:
-    """Read a sweep, and lay it out as far as its runs."""
+    """Read a sweep and plan its runs."""
     from kvgym.experiments.sweeping.plan import load_plan
 
     plan = load_plan(written(folder, "sweep.yaml", content))
     plan.check()
     points = plan.make_points()
-    refuse(not 1 <= len(points) <= 100_000, "points")
+    refuse(not 1 <= len(points) <= 100_000, "an invalid number of points")
     plan.all_seeds([plan.make_scenario()])
 
 
@@ -87,19 +89,19 @@ def outcome_seeds() -> list[Any]:
 
 @functools.cache
 def kept_outcomes() -> Any:
-    """Return what reads the outcomes that reproductions keep."""
+    """Return the module that reads kept outcomes of reproductions."""
     with importing_from("reproduce") as load:
         return load("harness.store")
 
 
 def play_outcome(content: Any, folder: Path) -> None:
-    """Take what a reproduction kept: what is damaged is run again."""
+    """Load the kept outcome of a reproduction; a damaged one is run again."""
     store = kept_outcomes()
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
     found = store.load(written(folder, "outcome.json", data))
     if found is None:
         raise store.ConfigError("damaged: it is run again")
-    refuse(not isinstance(found.data, dict), "data that are no mapping")
+    refuse(not isinstance(found.data, dict), "data that are not a mapping")
 
 
 OUTCOME = Kind("outcome", outcome_seeds, play_outcome)

@@ -1,4 +1,4 @@
-"""Saved states of environments, and environments that come back from a pickle."""
+"""Kinds of input: saved states of environments, and pickled environments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = ("admit", "vector", "route")
 
 @functools.cache
 def taken(name: str) -> Any:
-    """Return an environment in the middle of an episode, its state, and what a pickle of it holds."""
+    """Return an environment in mid-episode, its saved state, and its pickled state."""
     env = environment(name)
     env.reset(seed=3)
     for _ in range(3):
@@ -32,7 +32,7 @@ def taken(name: str) -> Any:
 
 
 def described(value: Any) -> Any:
-    """Return the tree of a part of a state: what JSON has as it is, anything else by its kind and form."""
+    """Return the tree of a part of a state: JSON values unchanged, others by type and shape."""
     if isinstance(value, np.ndarray):
         return {"$array": value.dtype.str if value.dtype.names is None else "V", "shape": list(value.shape)}
     if isinstance(value, SavedState | EpisodeState):
@@ -47,7 +47,7 @@ def described(value: Any) -> Any:
 
 
 def rebuilt(tree: Any, original: Any) -> Any:
-    """Return what a tree describes: the original, but for the parts of the tree that were changed."""
+    """Return the original, with the parts replaced that were changed in the tree."""
     if _text(tree) == _text(described(original)):
         return original
     if isinstance(tree, dict) and "$array" in tree:
@@ -67,15 +67,15 @@ def rebuilt(tree: Any, original: Any) -> Any:
 
 
 def _text(tree: Any) -> str:
-    """Return a tree as text; objects of Python that are none of JSON by their classes."""
+    """Return a tree as text; Python objects that JSON lacks by their classes."""
     try:
         return json.dumps(tree, default=lambda value: f"${type(value)}")
-    except ValueError:  # a whole number of thousands of digits
+    except ValueError:  # an integer with thousands of digits
         return ""
 
 
 def _array(tree: dict[str, Any]) -> Any:
-    """Return zeros of a form, where it is one that memory holds."""
+    """Return zeros of the given shape and dtype, if they are possible."""
     shape = tree.get("shape")
     fine = isinstance(shape, list) and all(type(n) is int and 0 <= n < 10**5 for n in shape)
     try:
@@ -85,7 +85,7 @@ def _array(tree: dict[str, Any]) -> Any:
 
 
 def state_seeds() -> list[Any]:
-    """Return states to be set, states that come from a pickle with a damaged byte, and pickled environments."""
+    """Return states to restore, states from a pickle with a flipped bit, and pickled environments."""
     found: list[Any] = []
     for name in NAMES:
         _, state, pickled = taken(name)
@@ -97,7 +97,7 @@ def state_seeds() -> list[Any]:
 
 
 def play_state(content: Any, folder: Path) -> None:
-    """Go to a state, and on from there."""
+    """Restore a state and take a step."""
     content = content if isinstance(content, dict) else {}
     name = content.get("env")
     name = name if isinstance(name, str) and name in NAMES else "admit"
@@ -118,17 +118,17 @@ def play_state(content: Any, folder: Path) -> None:
     _check(given, state)
     try:
         env.step(np.zeros(2, int) if name == "vector" else 0)
-    except gym.error.ResetNeeded as error:  # what a state that has ended says
+    except gym.error.ResetNeeded as error:  # the state of an ended episode
         raise ConfigError(str(error)) from None
     finally:
         env.set_state(state)
 
 
 def damaged(state: Any, content: Mapping[str, Any]) -> Any:
-    """Return a state as a pickle would bring it back of which one bit is wrong.
+    """Return a state unpickled with one wrong bit.
 
     Raises:
-        ConfigError: the damage was noticed.
+        ConfigError: the damage was detected.
     """
     one = state[0] if isinstance(state, tuple) else state
     one = getattr(one, "episode", one)
@@ -145,11 +145,11 @@ def damaged(state: Any, content: Mapping[str, Any]) -> Any:
 
 
 def _check(given: Any, state: Any) -> None:
-    """Say so if what compiled code trusts can be written into."""
+    """Fail if memory that compiled code trusts is writeable."""
     for one in given if isinstance(given, tuple) else (given,):
         memory = getattr(getattr(one, "episode", one), "memory", None)
         if isinstance(memory, np.ndarray):
-            refuse(memory.flags.writeable, "memory that can be written into")
+            refuse(memory.flags.writeable, "writeable memory")
 
 
 STATE = Kind("state", state_seeds, play_state, odd=True)

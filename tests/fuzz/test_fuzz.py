@@ -1,4 +1,4 @@
-"""A short run of the fuzzer, what it has found before, and that it finds what is wrong."""
+"""Fuzzing: a short run, the corpus of earlier findings, and the fuzzer itself."""
 
 import json
 import random
@@ -28,14 +28,14 @@ def test_nothing_fails():
     report = run(kinds, CASES, seed=20260, jobs=1)
     assert not report.findings, "\n\n".join(failures(report))
     assert sum(report.counts.values()) >= CASES - len(kinds)
-    for name in kinds:  # mutations that are all refused, or none, would test little
+    for name in kinds:  # rejecting all mutations, or none, would test little
         assert report.counts[name, CLEAR] > 0
     assert sum(report.counts[name, FINE] for name in kinds) > CASES / 10
     assert report.table().splitlines()[-2].split()[0] == "all"
 
 
 @pytest.mark.parametrize(("kind", "tree"), [case[:2] for case in CORPUS], ids=[case[2] for case in CORPUS])
-def test_what_was_found_once(kind, tree):
+def test_corpus(kind, tree):
     verdict = play(all_kinds()[kind], tree)
     assert not verdict.failed, f"{verdict.outcome}: {verdict.message}\n{verdict.trace}"
 
@@ -78,7 +78,7 @@ def test_long_messages_are_cut_and_kept():
 
 
 def _naive(content, folder):
-    """A reader with one mistake: it divides by a field."""
+    """A reader with a bug: it divides by a field."""
     if not isinstance(content, dict) or not isinstance(content.get("rows"), list):
         raise ConfigError("expected rows")
     for row in content["rows"]:
@@ -89,7 +89,7 @@ def _naive(content, folder):
 NAIVE = Kind("naive", lambda: [{"rows": [1, 2, 3], "name": "x" * 40, "more": {"a": [1, 2]}}], _naive)
 
 
-def test_it_finds_a_mistake_and_the_smallest_input_that_shows_it(tmp_path):
+def test_a_bug_is_found_with_its_smallest_input(tmp_path):
     report = Report()
     for index in range(400):
         tree = NAIVE.make(1, index)

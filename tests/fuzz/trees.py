@@ -1,7 +1,7 @@
-"""Inputs as trees that JSON can hold, their mutations, and how they are made smaller.
+"""Inputs as JSON trees: mutation and shrinking.
 
-A tree is made of what JSON has, NaN and infinity included. ``{"$bytes": "..."}`` stands for bytes (a letter each), and
-``{"$odd": name}`` for an object of Python that no file can hold, see :data:`ODD`.
+A tree consists of JSON values, NaN and infinity included. ``{"$bytes": "..."}`` stands for bytes (one letter each), and
+``{"$odd": name}`` for a Python object that no file can hold, see :data:`ODD`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ODD: dict[str, Callable[[], Any]] = {
     "small": lambda: np.int8(-3),
     "generator": lambda: (i for i in range(3)),
 }
-"""Objects by name."""
+"""Factories of odd objects by name."""
 
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 1000, 2**31 - 1, 2**31, -(2**31) - 1, 2**63, 10**18, 10**30,
@@ -45,7 +45,7 @@ VALUES: tuple[Any, ...] = (
     "a: b", "x:y=1,z", "=", ":", ",", [], {}, [[]], [None], {"a": 1}, {"kind": "x"}, {"": None}, [0] * 500,
     [float("nan")],
 )  # fmt: skip
-"""What any value may be replaced by."""
+"""Replacements of any value."""
 
 BYTES = (
     b"\xff",
@@ -63,11 +63,11 @@ BYTES = (
     b"\xef\xbb\xbf",
     b"9" * 400,
 )
-"""What may be put into bytes."""
+"""Insertions into bytes."""
 
 
 def revive(tree: Any) -> Any:
-    """Return what a tree stands for."""
+    """Return the object that a tree stands for."""
     if isinstance(tree, dict):
         if tree.keys() == {"$bytes"}:
             return str(tree["$bytes"]).encode("latin-1", "replace")
@@ -78,7 +78,7 @@ def revive(tree: Any) -> Any:
 
 
 def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the places of a tree, from its root on."""
+    """Yield the paths of all nodes of a tree, starting at its root."""
     yield path
     inside = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in inside:
@@ -86,14 +86,14 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def at(tree: Any, path: tuple[Any, ...]) -> Any:
-    """Return what is at a place."""
+    """Return the node at a path."""
     for key in path:
         tree = tree[key]
     return tree
 
 
 def put(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """Return the tree with another value at a place; what lies above it is changed in place."""
+    """Return the tree with another value at a path; the tree is modified in place."""
     if not path:
         return value
     at(tree, path[:-1])[path[-1]] = value
@@ -104,9 +104,9 @@ def mutate(tree: Any, rng: random.Random, *, odd: bool = False) -> Any:
     """Return a tree with one to three changes.
 
     Args:
-        tree: stays as it is.
-        rng: draws them.
-        odd: whether objects that no file can hold may come in.
+        tree: the original, not modified.
+        rng: draws the changes.
+        odd: whether to use Python objects that no file can hold.
     """
     made = copy.deepcopy(tree)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
@@ -118,7 +118,7 @@ def mutate(tree: Any, rng: random.Random, *, odd: bool = False) -> Any:
 
 
 def _changed(value: Any, rng: random.Random, odd: bool) -> Any:
-    """Return another value in place of one."""
+    """Return a replacement of a value."""
     if isinstance(value, dict) and value.keys() == {"$bytes"} and isinstance(value["$bytes"], str):
         return {"$bytes": mutate_bytes(value["$bytes"].encode("latin-1", "replace"), rng).decode("latin-1")}
     if odd and rng.random() < 0.3:
@@ -133,7 +133,7 @@ def _changed(value: Any, rng: random.Random, odd: bool) -> Any:
 
 
 def _rearrange(above: Any, key: Any, rng: random.Random) -> None:
-    """Remove, misspell, double or swap what is at a key."""
+    """Remove a key or item, misspell a key, or duplicate or shuffle items."""
     what = rng.randrange(4)
     if isinstance(above, dict):
         value = above.pop(key)
@@ -150,7 +150,7 @@ def _rearrange(above: Any, key: Any, rng: random.Random) -> None:
 
 
 def mutate_bytes(data: bytes, rng: random.Random) -> bytes:
-    """Return bytes with a few of them changed, cut out, doubled, or others put in."""
+    """Return bytes with a few bytes changed, removed, duplicated or inserted."""
     made = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 5))):
         place, end = sorted(rng.randrange(len(made) + 1) for _ in range(2))
@@ -173,7 +173,7 @@ def mutate_bytes(data: bytes, rng: random.Random) -> bytes:
 
 
 def smaller(tree: Any) -> Iterator[Any]:
-    """Yield trees that are simpler than one, the simplest first."""
+    """Yield simpler trees, the simplest first."""
     for path in sorted(places(tree), key=len):
         value = at(tree, path)
         if isinstance(value, dict | list) and len(value) and "$odd" not in value:

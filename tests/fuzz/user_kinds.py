@@ -1,4 +1,4 @@
-"""What users' code returns and raises, and public functions called with anything."""
+"""Kinds of input: return values and exceptions of user code, and arguments of public functions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RAISED: dict[str, Any] = {
 
 
 class _Code:
-    """User code: its methods raise or return what an input says, and what is right where it says nothing."""
+    """User code with methods that raise or return what the input specifies, and valid values by default."""
 
     def __init__(self, says: Any) -> None:
         self.says = says if isinstance(says, dict) else {}
@@ -37,7 +37,9 @@ class _Code:
 
 
 class _Policy(Policy, _Code):
-    info = PolicyInfo(name="fuzzed", summary="what an input says", evicts=True, chunks_prefill=True)
+    info = PolicyInfo(
+        name="fuzzed", summary="behaves as the input specifies", evicts=True, chunks_prefill=True
+    )
 
     def reset(self, system: Any) -> None:
         self.answer("reset")
@@ -54,7 +56,7 @@ class _Policy(Policy, _Code):
 
 
 class _Router(Router, _Code):
-    info = RouterInfo(name="fuzzed", summary="what an input says")
+    info = RouterInfo(name="fuzzed", summary="behaves as the input specifies")
     reassigns = True
 
     def reset(self, num_workers: int, seed: Any) -> None:
@@ -68,22 +70,22 @@ class _Router(Router, _Code):
 
 
 class _Observer(Observer, _Code):
-    def joined(self, *told: Any) -> None:
+    def joined(self, *arguments: Any) -> None:
         self.answer("joined")
 
-    def moved(self, *told: Any) -> None:
+    def moved(self, *arguments: Any) -> None:
         self.answer("moved")
 
-    def decided(self, *told: Any) -> None:
+    def decided(self, *arguments: Any) -> None:
         self.answer("decided")
 
-    def ran(self, *told: Any) -> None:
+    def ran(self, *arguments: Any) -> None:
         self.answer("ran")
 
-    def waited(self, *told: Any) -> None:
+    def waited(self, *arguments: Any) -> None:
         self.answer("waited")
 
-    def ended(self, *told: Any) -> None:
+    def ended(self, *arguments: Any) -> None:
         self.answer("ended")
 
 
@@ -108,8 +110,8 @@ def user_seeds() -> list[Any]:
         "observer": ("joined", "decided", "ran", "ended"),
     }  # fmt: skip
     raising = [
-        {who: {method: {"raise": name, "text": "x"}}, "workers": workers}
-        for who, methods in failing.items()
+        {part: {method: {"raise": name, "text": "x"}}, "workers": workers}
+        for part, methods in failing.items()
         for method in methods
         for name, workers in (("key", 1), ("stop", 2))
     ]
@@ -172,7 +174,7 @@ def call_seeds() -> list[Any]:
 
 
 def play_call(content: Any, folder: Path) -> None:
-    """Call a function with its usual arguments but those given; of the arguments it has, as others are Python's."""
+    """Call a function with valid arguments, except for the given ones; ignore names that it does not have."""
     content = content if isinstance(content, dict) else {}
     name, given = content.get("call"), content.get("give")
     if not isinstance(name, str) or name not in calls() or not isinstance(given, dict):
@@ -182,7 +184,7 @@ def play_call(content: Any, folder: Path) -> None:
     if not chosen:
         return
     before = Path.cwd()
-    inside = folder / "here"  # names may lead one folder up
+    inside = folder / "here"  # paths may lead one folder up
     inside.mkdir(parents=True, exist_ok=True)
     os.chdir(inside)
     try:

@@ -1,4 +1,4 @@
-"""A kind of action in a distribution of its own: the example of docs/actions.md, as it stands there."""
+"""A kind of action in another distribution: the example of docs/actions.md."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ RUNS = """
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Install the module into a folder of its own; returns what runs a program that can import it."""
+    """Install the module into a folder; return a function that runs a program which can import it."""
     base = tmp_path_factory.mktemp("halves")
     info = base / "site" / "halves-0.1.dist-info"
     info.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The wheel: complete, importable away from the repository, no generic top-level names, light."""
+"""The wheel: complete, light, importable outside the repository, without generic top-level names."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def packages_in_tree():
-    """Every folder with an __init__.py, under the name it is imported by."""
+    """Return the import names of all folders with an __init__.py."""
     found = set()
     for base, prefix in (("kvgym", "kvgym"), ("baselines", "kvgym.baselines"), ("agents", "kvgym.agents"), ("configs", "kvgym.configs")):  # fmt: skip  # noqa: E501
         for init in (ROOT / base).rglob("__init__.py"):
@@ -36,13 +36,13 @@ def test_every_package_is_listed():
 
 
 BROUGHT_ALONG = {"llvmlite": "numba", "PIL": "matplotlib"}
-"""What is imported of libraries that come with a declared one, whose versions go together with it."""
+"""Imported libraries that come with a declared one, at a matching version."""
 DISTRIBUTIONS = {"yaml": "PyYAML"}
-"""Distributions that are not called as what they hold is imported."""
+"""Distributions with another name than their package."""
 
 
 def test_every_library_that_is_imported_is_declared():
-    # what comes with another library is missing where that one leaves it out
+    # a transitive dependency may disappear
     imported = set()
     for folder in ("kvgym", "agents", "baselines"):
         for source in (ROOT / folder).rglob("*.py"):
@@ -91,14 +91,14 @@ def test_content_of_the_wheel(wheel):
     assert not [n for n in names if n.startswith("kvgym/tests") or n.endswith(".csv")]
 
 
-def test_what_a_package_index_shows(wheel):
+def test_metadata_for_a_package_index(wheel):
     with zipfile.ZipFile(wheel) as archive:
         name = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = Parser().parsestr(archive.read(name).decode())
     assert metadata["Version"] == kvgym.__version__
     page = metadata.get_payload()
     assert page == (ROOT / "PACKAGE.md").read_text("utf-8")
-    assert not re.findall(r"\]\((?!https?://)", page)  # a relative link leads nowhere there
+    assert not re.findall(r"\]\((?!https?://)", page)  # relative links do not work there
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(example, "PACKAGE.md", "exec"), {})
     extras = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
@@ -129,7 +129,7 @@ def test_the_wheel_works_away_from_the_repository(wheel, tmp_path):
     python = home / "bin" / "python"
     done = subprocess.run([python, "-c", CHECK], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "fine", done.stderr
-    # Also with the repository as working folder, where its folders could shadow the installed package.
+    # The same in the repository, where its folders could shadow the installed package.
     done = subprocess.run(
         [python, "-c", "import kvgym.baselines, kvgym.agents; print('fine')"],
         cwd=ROOT, capture_output=True, text=True, check=False,

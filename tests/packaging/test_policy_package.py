@@ -1,6 +1,6 @@
-"""A compiled policy in a distribution of its own: found, compiled once, the same in every way of running it.
+"""A compiled policy in another distribution: found, compiled once, equal in every way of running it.
 
-Its module is the example of docs/compiled-policies.md, which is run as it stands there as well.
+Its module is the example of docs/compiled-policies.md, which is also run as a page.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ RUNS = """
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Install the distribution into a folder of its own; returns what runs a command that can import it."""
+    """Install the distribution into a folder; return a function that runs a program which can import it."""
     base = tmp_path_factory.mktemp("acme")
     info = base / "site" / "acme_scheduling-0.1.dist-info"
     package = base / "site" / "acme_scheduling"
@@ -112,7 +112,7 @@ def test_it_is_listed(run) -> None:
 
 
 def test_without_plugins_it_is_not_known(run) -> None:
-    """So the tests of kvgym do not fail because somebody has installed a plugin: tests/conftest.py."""
+    """Installed plugins must not make kvgym's tests fail (tests/conftest.py)."""
     known = "from kvgym.policy import POLICIES; print('shortest_prompt' in POLICIES, 'fcfs' in POLICIES)"
     without = f"import os; os.environ['KVGYM_PLUGINS'] = '0'; {known}"
     assert run("-c", known).stdout == "True True\n"

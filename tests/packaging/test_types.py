@@ -1,4 +1,4 @@
-"""Type checkers find kvgym's types where it is installed, from a wheel and editable."""
+"""Type checkers find kvgym's types, installed from a wheel or editable."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from build import ProjectBuilder
 from build.env import DefaultIsolatedEnv
 
 ROOT = Path(__file__).resolve().parents[2]
-# Typed only if the whole package is: a folder that is linked into it, one inside that, and lazy names.
+# Types of linked folders, a folder inside one, and lazy names.
 SCRIPT = """
 import kvgym
 import kvgym.agents.evolution.model
@@ -23,7 +23,7 @@ from kvgym import metrics, theory
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """What an installer makes of the project: a wheel of the files, and one that points at the checkout."""
+    """Wheels of the project: a regular one, and an editable one that points to the checkout."""
     folder = tmp_path_factory.mktemp("built")
     with DefaultIsolatedEnv() as environment:
         builder = ProjectBuilder.from_isolated_env(environment, ROOT)

@@ -1,4 +1,4 @@
-"""What a user may write and check with ``mypy --strict``: the public names are typed, and typed as what they are."""
+"""A user's script that ``mypy --strict`` must accept: public names have their exact types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvgym.experiments import Estimate, parse_targets
 
 @kvgym.register_policy
 class OneAtATime(kvgym.Policy):
-    """Admit the head of the queue when nobody is active."""
+    """Admit the head of the queue when no request is running."""
 
     info = kvgym.PolicyInfo(name="typed_one_at_a_time", summary="one request at a time")
 
@@ -44,7 +44,7 @@ def figures(spec: str) -> tuple[Estimate, str]:
 
 
 def taking_part(model: object, env: ServingEnv) -> list[str]:
-    """Let a policy act, and a model decide."""
+    """Play a policy in an environment, and use types of agents."""
     result, total = play(env, "fcfs")
     names: Mapping[str, str] = agent_names()
     policy: type[AgentPolicy] = AgentPolicy
@@ -53,5 +53,5 @@ def taking_part(model: object, env: ServingEnv) -> list[str]:
 
 
 def planned() -> int:
-    """Ask how much memory is left for the cache."""
+    """Return the KV capacity of a deployment."""
     return kv_capacity("a100-80gb", "llama3-8b")
