@@ -31,7 +31,7 @@ from kvgym.compiling.cache import (
 )
 from kvgym.compiling.checked_build import CHECKED
 from kvgym.compiling.errors import kernel_error
-from kvgym.compiling.numba_internals import FORCE_INLINE, load_array_functions
+from kvgym.compiling.numba_internals import FORCE_INLINE
 from kvgym.compiling.passes import helper, machine_code
 
 _LOCK = threading.RLock()
@@ -185,7 +185,6 @@ class Kernel:
     def _compile(self) -> Any:
         if _config.DISABLE_JIT:
             return self.function
-        load_array_functions()
         marker, previous = self._marker(), _config.CACHE_DIR
         _config.CACHE_DIR = str(code_folder(marker))
         try:

@@ -16,9 +16,6 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from importlib import import_module
-from importlib.util import find_spec
-from types import ModuleType
 from typing import Any
 
 import numba
@@ -144,25 +141,6 @@ def no_index_wraparound() -> Iterator[None]:
             yield
         finally:
             arrayobj.fix_integer_index = usual
-
-
-_LINEAR_ALGEBRA = "scipy.linalg.cython_blas"
-
-
-def load_array_functions() -> None:
-    """Load what Numba knows of arrays, which it does with the first code that it compiles or loads.
-
-    It imports SciPy's linear algebra for that, to see whether it is there. Kernels have no use for it, and it takes
-    longer than all that they need. So something else stands there meanwhile; code that multiplies matrices
-    imports it where it is compiled.
-    """
-    if _LINEAR_ALGEBRA in sys.modules or find_spec("scipy") is None:
-        return
-    sys.modules[_LINEAR_ALGEBRA] = ModuleType(_LINEAR_ALGEBRA)
-    try:
-        import_module("numba.np.arraymath")
-    finally:
-        del sys.modules[_LINEAR_ALGEBRA]
 
 
 def array_opener(array: Any) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Named tuples handed over by their address, and rows of tables moved at once, for functions on the hot path.
+"""Named tuples handed over by their address, for functions on the hot path.
 
 Compiled code passes a named tuple by its parts, seven words for each array: what a rule is called with are a hundred
 words, copied at every call. They are the same at every decision of a run, so the loop writes them down once and
@@ -90,29 +90,3 @@ def _typed(typing: Any, whole: Any) -> Any:
 
 by_address = generated(_typed, lambda whole: whole)
 """Write a named tuple down in the frame of the calling function, and return a :class:`Reference` to it."""
-
-
-def _move_in_python(table: Any, first: int, end: int, places: int) -> None:
-    """Do what :data:`move_up` does, in plain Python."""
-    table[first - places : end - places] = table[first:end].copy()
-
-
-def _generate_move(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Generate a call of C's ``memmove``."""
-    kind = signature.args[0]
-    table = context.make_array(kind)(context, builder, arguments[0])
-    first, end, places = arguments[1:]
-    source = builder.gep(table.data, [first])
-    target = builder.gep(table.data, [builder.sub(first, places)])
-    size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype)))
-    cgutils.raw_memmove(builder, target, source, builder.sub(end, first), size)
-    return context.get_dummy_value()
-
-
-def _typed_move(typing: Any, table: Any, first: Any, end: Any, places: Any) -> Any:
-    return types.void(table, types.intp, types.intp, types.intp), _generate_move
-
-
-move_up = generated(_typed_move, _move_in_python)
-"""``(table, first, end, places)``: move the rows from ``first`` to before ``end`` up by some places, in a contiguous
-table; what was there is overwritten. A run takes 1 to 6 % less than with a loop over rows."""

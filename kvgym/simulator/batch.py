@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from kvgym.compiling.kernel import jit, jit_inline
-from kvgym.compiling.references import move_up
 from kvgym.simulator.apply_decision import decoding_front, planned_tokens
 from kvgym.simulator.blocks import allocated, count_memory, written_tokens
 from kvgym.simulator.boundary import Run, expected_tokens
@@ -188,9 +187,10 @@ def decode_front(
 @jit_inline
 def close_up(active: Any, targets: Any, first: int, end: int, places: int) -> None:
     """Move the slots from ``first`` to before ``end`` up by some places, which are free."""
-    if places > 0 and end > first:
-        move_up(active, first, end, places)
-        move_up(targets, first, end, places)
+    if places > 0:
+        for k in range(first, end):
+            active[k - places] = active[k]
+            targets[k - places] = targets[k]
 
 
 @jit_inline
