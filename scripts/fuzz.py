@@ -55,7 +55,7 @@ def main() -> int:
         save(report, options.out)
 
     kernels = all_kernels()
-    missing = sum(not kernel.kept for kernel in kernels)
+    missing = sum(not kernel.cached for kernel in kernels)
     if missing:
         _print(
             f"{missing} of {len(kernels)} functions are not compiled for this machine yet; each is compiled once, when"

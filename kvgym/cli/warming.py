@@ -32,7 +32,7 @@ def warm_up(jobs: int | None = None) -> dict[str, float]:
     Raises:
         ConfigError: compilation is switched off.
     """
-    return dict(compile_all([kernel for kernel in all_kernels() if not kernel.kept], jobs))
+    return dict(compile_all([kernel for kernel in all_kernels() if not kernel.cached], jobs))
 
 
 def all_kernels() -> list[Kernel]:

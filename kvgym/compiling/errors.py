@@ -1,4 +1,4 @@
-"""What is wrong with a kernel that cannot be compiled, in a line instead of a page of types."""
+"""One-line errors for kernels that Numba cannot compile, instead of a page of types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from kvgym.errors import KernelError
 
 _LONGEST = 120
-"""Characters of Numba's own words that are passed on."""
+"""Most characters quoted from Numba's message."""
 
 
 def _field_names(kind: Any) -> set[str]:
@@ -22,7 +22,7 @@ def _field_names(kind: Any) -> set[str]:
 
 
 def _opened_names(functions: Iterable[Callable[..., Any]]) -> set[str]:
-    """Return the names of the fields of all tables that functions open by address, and of what they put them into."""
+    """Return the field names of tables that functions open by address, and of named tuples that hold these."""
     names = set[str]()
     for function in functions:
         for item in (function.__globals__.get(name) for name in function.__code__.co_names):
@@ -35,12 +35,12 @@ def _opened_names(functions: Iterable[Callable[..., Any]]) -> set[str]:
 def kernel_error(
     title: str, signature: Any, functions: Sequence[Callable[..., Any]], error: Exception
 ) -> KernelError:
-    """Return the error to raise where Numba refuses a kernel.
+    """Return the error to raise for a kernel that Numba rejects.
 
     Args:
-        title: what the kernel is.
+        title: kind and name of the kernel.
         signature: its Numba signature.
-        functions: its function and all that it calls.
+        functions: its function and all helpers it reaches.
         error: what Numba raised.
     """
     text = str(error)
@@ -58,20 +58,20 @@ def kernel_error(
             f"{title} cannot be compiled: there is no field {name!r}{owner}{hint}{_place(functions, name)}"
         )
     lines = [line.strip() for line in re.sub(r"\x1b\[\d+m", "", text).splitlines()]
-    told = next((line for line in lines if line and not line.startswith("Failed in nopython mode")), text)
-    while (shorter := re.sub(r"(Record|array|\[)\([^()]*\)", r"\1", told)) != told:
-        told = shorter
+    reason = next((line for line in lines if line and not line.startswith("Failed in nopython mode")), text)
+    while (shorter := re.sub(r"(Record|array|\[)\([^()]*\)", r"\1", reason)) != reason:
+        reason = shorter
     files = re.findall(r'File "([^"]+)", line (\d+)', text)
     place = f" ({files[-1][0]}:{files[-1][1]})" if files else ""
-    hint = "kernels call jit functions and math, and make no lists or arrays"
+    hint = "kernels may call jit functions and math, but may not create lists or arrays"
     return KernelError(
-        f"{title} cannot be compiled: {told[:_LONGEST]}{place}; {hint}",
+        f"{title} cannot be compiled: {reason[:_LONGEST]}{place}; {hint}",
         f"{title} cannot be compiled:\n{text}",
     )
 
 
 def _place(functions: Iterable[Callable[..., Any]], name: str) -> str:
-    """Return where functions read or write a field of a name, for messages."""
+    """Return file and line of the first use of a field in functions, for messages."""
     for function in functions:
         code = function.__code__
         try:

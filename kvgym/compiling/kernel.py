@@ -1,4 +1,4 @@
-"""Compilation: which functions are compiled, and the uncompiled twin."""
+"""Kernels and their helpers: decorators that compile them, and their uncompiled twins."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from numba.extending import intrinsic
 
 from kvgym.compiling.cache import (
     cache_dir,
+    checksum_file,
     code_folder,
     compiled_once,
     expected_seconds,
-    is_compiled,
-    marker_of,
+    is_cached,
 )
 from kvgym.compiling.checked_build import CHECKED
 from kvgym.compiling.errors import kernel_error
@@ -39,25 +39,25 @@ _config: Any = numba.config
 
 
 def jit(function: Callable[..., Any]) -> Any:
-    """Compile a helper that only compiled code calls; its code is kept with each caller's."""
+    """Compile a helper that only compiled code calls; each kernel contains its own copy of the code."""
     return helper(function)
 
 
 def jit_inline(function: Callable[..., Any]) -> Any:
-    """Compile a helper into its callers: for functions on the hot path with few callers and many arguments.
+    """Inline a helper into its callers: for functions on the hot path with few callers and many arguments.
 
-    A named tuple of tables counts as many: a call that is not inlined copies it, seven words for each array.
+    A named tuple of tables counts as many arguments: a call that is not inlined copies seven words for each array.
     """
     return helper(function, **FORCE_INLINE)
 
 
 def jit_expand(function: Callable[..., Any]) -> Any:
-    """Expand a helper in its callers before they are typed: for functions that return records, which none can."""
+    """Expand a helper in its callers before typing: for functions that return records, which Numba functions cannot."""
     return helper(function, inline="always")
 
 
 def _reached(function: Callable[..., Any]) -> list[tuple[str, Any]]:
-    """Return the globals that a function names, and what it names of modules among them."""
+    """Return the globals that a function uses, and the attributes of modules that it uses."""
     names, found = function.__code__.co_names, []
     for name in names:
         item = function.__globals__.get(name)
@@ -73,7 +73,7 @@ def _source_of(item: Any) -> Callable[..., Any] | None:
 
 
 def _all_reached(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """Go through a function and all compiled helpers that it reaches, each once."""
+    """Yield a function and all compiled helpers that it reaches, each once."""
     seen, todo = set(), [function]
     while todo:
         source = todo.pop()
@@ -83,8 +83,8 @@ def _all_reached(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
             todo += [inner for _, item in _reached(source) if (inner := _source_of(item)) is not None]
 
 
-def _drop_kept_code(function: Callable[..., Any]) -> bool:
-    """Remove what Numba keeps of helpers compiled by ``numba.njit(cache=True)``; return whether there was any."""
+def _remove_cached_helpers(function: Callable[..., Any]) -> bool:
+    """Remove cached code of helpers compiled by ``numba.njit(cache=True)``; return whether there was any."""
     found: list[Path] = []
     for _, item in itertools.chain.from_iterable(map(_reached, _all_reached(function))):
         if folder := getattr(getattr(item, "stats", None), "cache_path", None):
@@ -122,7 +122,7 @@ def _length(functions: Iterable[Callable[..., Any]]) -> int:
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Leave cycles where they are: compiling makes millions of objects, and looking through them costs a tenth."""
+    """Suspend garbage collection: compiling creates millions of objects, and scanning them takes a tenth of it."""
     before = gc.isenabled()
     gc.disable()
     try:
@@ -137,16 +137,16 @@ _typed: set[Callable[..., Any]] = set()
 
 
 class Kernel:
-    """A compiled function of one explicit signature, made on first use and kept across processes.
+    """A compiled function of one explicit signature, compiled on first use and cached across processes.
 
     Because the signature is explicit, a kernel can be passed to another kernel as a typed function pointer
-    without the caller being recompiled.
+    without recompiling the caller.
 
     Args:
         function: the Python function, in Numba's subset of the language.
         signature: its Numba signature.
-        what: what it is, for notices, e.g. ``"scheduler"``.
-        nogil: whether other threads may run meanwhile.
+        what: kind of kernel, for notices, e.g. ``"scheduler"``.
+        nogil: whether the kernel releases the GIL.
     """
 
     def __init__(
@@ -170,30 +170,30 @@ class Kernel:
         return self._compiled
 
     @property
-    def kept(self) -> bool:
+    def cached(self) -> bool:
         """Whether its machine code is in the cache."""
-        return is_compiled(self._marker())
+        return is_cached(self._checksum_file())
 
-    def _marker(self) -> Path:
-        """Return the file that holds the checksum of the machine code once that is kept."""
+    def _checksum_file(self) -> Path:
+        """Return the path of the checksum of the cached machine code."""
         folder = cache_dir()
         if not self.function.__module__.startswith("kvgym."):
             folder /= f"user-{fingerprint(self.function)}"  # helpers in other files may have changed
             folder.mkdir(exist_ok=True)
-        return marker_of(folder, self.function)
+        return checksum_file(folder, self.function)
 
     def _compile(self) -> Any:
         if _config.DISABLE_JIT:
             return self.function
-        marker, previous = self._marker(), _config.CACHE_DIR
-        _config.CACHE_DIR = str(code_folder(marker))
+        stored, previous = self._checksum_file(), _config.CACHE_DIR
+        _config.CACHE_DIR = str(code_folder(stored))
         try:
-            with compiled_once(marker, self.title, self._seconds):
+            with compiled_once(stored, self.title, self._seconds):
                 return self._machine_code(cache=True)
         except RuntimeError as error:
             if "cannot cache" not in str(error):
                 raise
-            return self._machine_code(cache=False)  # typed at a prompt: there is no file to key by
+            return self._machine_code(cache=False)  # entered at a prompt: no source file for the cache key
         finally:
             _config.CACHE_DIR = previous
 
@@ -204,16 +204,16 @@ class Kernel:
                 try:
                     return compiled(self.function)
                 except Exception as error:
-                    if isinstance(error, NumbaError) or not _drop_kept_code(self.function):
+                    if isinstance(error, NumbaError) or not _remove_cached_helpers(self.function):
                         raise
-                    return compiled(self.function)  # kept code of a helper was damaged, or it fails as before
-        except (NumbaError, KeyError) as error:  # Numba looks fields of records up in a dict
+                    return compiled(self.function)  # a helper's cached code was damaged; or it fails again
+        except (NumbaError, KeyError) as error:  # KeyError: Numba looks up the fields of records in a dict
             functions = list(_all_reached(self.function))
-            told = kernel_error(self.title, self.signature, functions, error)
-            raise told from (error if CHECKED else None)
+            shown = kernel_error(self.title, self.signature, functions, error)
+            raise shown from (error if CHECKED else None)
 
     def _seconds(self) -> float:
-        """Return about how long it takes to compile: helpers are typed once a process, and optimised in each kernel."""
+        """Return about how long compiling takes: helpers are typed once a process and optimised in each kernel."""
         sources = set(_all_reached(self.function))
         new = sources - _typed
         _typed.update(new)
@@ -238,37 +238,37 @@ def _lookup(module: str, name: str) -> Kernel:
 def kernel(
     signature: Any, what: str = "code", *, nogil: bool = False
 ) -> Callable[[Callable[..., Any]], Kernel]:
-    """Return a decorator that makes a :class:`Kernel` of the given Numba signature; ``what`` is for notices."""
+    """Return a decorator for a :class:`Kernel` of the given Numba signature; ``what`` is its kind, for notices."""
     return lambda function: Kernel(function, signature, what, nogil=nogil)
 
 
 def kernels() -> list[Kernel]:
-    """Return the kernels of all modules that have been imported, by module and name."""
+    """Return the kernels of all imported modules, sorted by module and name."""
     found = [k for k in _KERNELS if "<locals>" not in k.function.__qualname__]
     return sorted(found, key=lambda k: (k.function.__module__, k.function.__qualname__))
 
 
 def uncompiled(function: Any) -> Callable[..., Any]:
-    """Return the same function running as plain Python, with everything it calls.
+    """Return a function's twin in plain Python, which calls the twins of all helpers.
 
     It is built from the same code objects, with every compiled helper replaced by its Python twin, so the
-    readable reference and the fast engine cannot drift apart.
+    readable reference and the fast engine cannot diverge.
 
     Args:
-        function: a :class:`Kernel`, a Numba dispatcher, or a plain function (returned as it is).
+        function: a :class:`Kernel`, a Numba dispatcher, or a plain function (returned unchanged).
     """
     twin: Callable[..., Any] = _TWINS.of(function)
     return twin
 
 
 class _Twins:
-    """Builds and remembers Python twins of compiled functions, by the function itself."""
+    """Builds and caches the Python twins of compiled functions."""
 
     def __init__(self) -> None:
         self._twins: dict[Callable[..., Any], Any] = {}
 
     def of(self, item: Any) -> Any:
-        if hasattr(item, "python_twin"):  # compiler intrinsics bring their own
+        if hasattr(item, "python_twin"):  # intrinsics, see generated()
             return item.python_twin
         if isinstance(item, pytypes.ModuleType):
             held = vars(item).values()
@@ -289,14 +289,14 @@ class _Twins:
 
 
 class _ModuleTwin:
-    """Stands for a module in uncompiled code: what is read off it is the twin of what the module holds."""
+    """Stand-in for a module in uncompiled code; its attributes are the twins of the module's."""
 
     def __init__(self, module: pytypes.ModuleType) -> None:
         self._module = module
 
     def __getattr__(self, name: str) -> Any:
         twin = _TWINS.of(getattr(self._module, name))
-        setattr(self, name, twin)  # found without this function from now on
+        setattr(self, name, twin)
         return twin
 
 
@@ -304,16 +304,16 @@ _TWINS = _Twins()
 
 
 def jit_disabled() -> bool:
-    """Whether Numba was told not to compile (``NUMBA_DISABLE_JIT=1``)."""
+    """Return whether compilation is switched off (``NUMBA_DISABLE_JIT=1``)."""
     return bool(_config.DISABLE_JIT)
 
 
 def generated(typed: Callable[..., Any], in_python: Callable[..., Any]) -> Any:
-    """Return a function whose compiled code is generated, word for word; where nothing is compiled, its twin.
+    """Return a function whose LLVM code is generated; its Python twin if compilation is switched off.
 
     Args:
-        typed: what ``numba.extending.intrinsic`` takes: of the types of arguments the signature, and what generates.
-        in_python: what does the same in plain Python.
+        typed: as ``numba.extending.intrinsic`` takes it: maps argument types to a signature and a code generator.
+        in_python: the equivalent function in plain Python.
     """
     if jit_disabled():
         return in_python

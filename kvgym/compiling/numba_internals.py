@@ -1,12 +1,12 @@
 """The private Numba APIs that the compiled core depends on.
 
-With :mod:`kvgym.compiling.passes` this is all of it.
+Only this module and :mod:`kvgym.compiling.passes` use private APIs.
 
-Numba promises nothing about them from one version to the next, and a wrong assumption corrupts memory instead of
-raising an exception. So kvgym imports only with the versions that it was tested with, :data:`FIRST` to :data:`LAST`,
-and only where the APIs have the expected form; otherwise the import raises one clear error.
+Numba may change them in any version, and a wrong assumption corrupts memory instead of raising an exception. So kvgym
+imports only with the versions that it was tested with, :data:`FIRST` to :data:`LAST`, and only if the APIs have the
+expected form; otherwise the import raises one clear error.
 
-When a version of Numba comes out: run ``tests/compiling/test_numba_internals.py`` with it, then all tests, and move
+When Numba releases a version, run ``tests/compiling/test_numba_internals.py`` with it, then all tests. Then raise
 :data:`LAST` and the upper bound in ``pyproject.toml``.
 """
 
@@ -29,7 +29,7 @@ FIRST, LAST = (0, 61), (0, 68)
 
 
 def incompatibility() -> str | None:
-    """Return what makes the installed Numba unusable for kvgym, None if nothing does."""
+    """Return why kvgym cannot use the installed Numba, None if it can."""
     try:
         series = tuple(int(part) for part in numba.__version__.split(".")[:2])
     except ValueError:
@@ -81,49 +81,50 @@ def incompatibility() -> str | None:
         if not hasattr(place, name):
             return f"{getattr(place, '__name__', place)} has no {name}"
     if tuple(function) != ("c_addr", "py_addr", "jit_addr"):
-        return f"functions consist of {', '.join(function)}"
+        return f"functions have the fields {', '.join(function)}"
     if tuple(array) != ("meminfo", "parent", "nitems", "itemsize", "data", "shape", "strides"):
-        return f"arrays consist of {', '.join(array)}"
+        return f"arrays have the fields {', '.join(array)}"
     return None
 
 
 def check_numba() -> None:
-    """Check that the installed Numba is one that kvgym runs with.
+    """Check that kvgym can use the installed Numba.
 
     Raises:
-        NumbaVersionError: it is not.
+        NumbaVersionError: it cannot.
     """
     found = incompatibility()
     if found is not None:
         wanted = f"numba>={FIRST[0]}.{FIRST[1]},<{LAST[0]}.{LAST[1] + 1}"
         raise NumbaVersionError(
-            f"kvgym does not run with the installed Numba ({found}); install one that it does: pip install '{wanted}'"
+            f"kvgym does not support the installed Numba ({found}); install a supported one: pip install '{wanted}'"
         )
 
 
 check_numba()
 
 NO_REFCOUNT: dict[str, Any] = {"_nrt": False}
-"""Options of ``numba.njit`` by which compiled code counts no references, and can allocate nothing."""
+"""Options of ``numba.njit`` that switch reference counting off; such code cannot allocate."""
 
 FORCE_INLINE: dict[str, Any] = {"forceinline": True}
-"""Options by which machine code of a helper is put into that of its callers."""
+"""Options of ``numba.njit`` that make LLVM inline a helper into its callers."""
 
 
 _PATCHING = threading.RLock()
-"""Held while Numba is patched, so that what was there before is restored."""
+"""Held while Numba is patched, so that the original function is restored."""
 
 _OWN = "_ZN5kvgym"
-"""How the names of functions of this package begin in machine code, and those of no other package."""
+"""Prefix of the mangled names of this package's functions; no other package has it."""
 
 
 @contextlib.contextmanager
 def no_index_wraparound() -> Iterator[None]:
-    """Compile functions of this package, in the block, without the check for negative indices.
+    """Compile functions of this package without the check for negative indices while the context is active.
 
-    By default Numba checks for a negative index and wraps it, which takes a fifth of the time of code that goes through
-    tables. Functions of others, such as policies, keep Python's meaning of indices, also when they are compiled here.
-    The checked build reports an index below 0 in those of this package, see :mod:`kvgym.compiling.checked_build`.
+    By default Numba checks for a negative index and wraps it, which takes a fifth of the time of code that iterates
+    over tables. Functions of other packages, such as users' policies, keep Python's negative indices even when they
+    are compiled in this context. In this package's functions a negative index is an error, which the checked build
+    reports, see :mod:`kvgym.compiling.checked_build`.
     """
     from numba.np import arrayobj as typed
 
@@ -144,7 +145,7 @@ def no_index_wraparound() -> Iterator[None]:
 
 
 def array_opener(array: Any) -> Callable[..., Any]:
-    """Return what generates the code of an intrinsic ``(address, *shape) -> array`` on memory owned elsewhere.
+    """Return the code generator of an intrinsic ``(address, *shape) -> array`` on memory owned elsewhere.
 
     Args:
         array: Numba type of the array, contiguous.
@@ -169,7 +170,7 @@ def array_opener(array: Any) -> Callable[..., Any]:
 
 
 def function_maker(kind: Any) -> Callable[..., Any]:
-    """Return what generates the code of an intrinsic ``(c_address, jit_address) -> first-class function``.
+    """Return the code generator of an intrinsic ``(c_address, jit_address) -> first-class function``.
 
     Args:
         kind: Numba type of the function.
@@ -189,19 +190,19 @@ def function_maker(kind: Any) -> Callable[..., Any]:
     return generate
 
 
-def fetcher(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Generate the code of an intrinsic ``(address) -> None`` that has the cache line there brought near."""
+def generate_prefetch(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Generate the code of an intrinsic ``(address) -> None`` that prefetches the cache line at an address."""
     pointer, number = context.get_value_type(types.voidptr), context.get_value_type(types.int32)
     prefetch = builder.module.declare_intrinsic(
         "llvm.prefetch", [pointer], ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
     )
-    to_write, near, data = (number(choice) for choice in (1, 3, 1))
-    builder.call(prefetch, [builder.inttoptr(arguments[0], pointer), to_write, near, data])
+    for_writing, all_levels, data = (number(choice) for choice in (1, 3, 1))
+    builder.call(prefetch, [builder.inttoptr(arguments[0], pointer), for_writing, all_levels, data])
     return context.get_dummy_value()
 
 
 def function_addresses(function: Any, signature: Any) -> tuple[int, int]:
-    """Return the addresses that a first-class function of a signature consists of: for C, and for compiled code."""
+    """Return the two addresses of a first-class function: its C wrapper and its compiled code."""
     from numba.experimental import function_type as typed
 
     function_type: Any = typed
@@ -211,8 +212,8 @@ def function_addresses(function: Any, signature: Any) -> tuple[int, int]:
     )
 
 
-def keep_code_by(locator: type[Any]) -> None:
-    """Let Numba ask a locator first where the machine code of a function is kept.
+def add_cache_locator(locator: type[Any]) -> None:
+    """Make Numba ask a locator first for the cache folder of a function.
 
     Args:
         locator: a class with ``from_function``, ``get_cache_path``, ``get_source_stamp`` and ``get_disambiguator``.
@@ -226,12 +227,12 @@ def keep_code_by(locator: type[Any]) -> None:
 
 
 def check_bounds() -> None:
-    """Let all that this process compiles from now on check its indices, and say where one is wrong.
+    """Make everything compiled from now on in this process check its indices; errors name function and line.
 
-    Numba's own message says neither function nor line.
+    Numba's own message names neither.
     """
     config: Any = numba.config
-    config.BOUNDSCHECK = 1  # helpers that others compile are meant, too
+    config.BOUNDSCHECK = 1  # for all code, as users compile helpers with numba.njit
     from numba.core import cgutils as typed
 
     cgutils: Any = typed
@@ -239,7 +240,7 @@ def check_bounds() -> None:
     def located(context: Any, builder: Any, ind: Any, dimlen: Any, axis: Any = None) -> None:
         too_large = builder.icmp_signed(">=", ind, dimlen)
         outside = builder.or_(too_large, builder.icmp_signed("<", ind, ind.type(0)))
-        loc, function = _place()
+        loc, function = _current_line()
         with cgutils.if_unlikely(builder, outside):
             context.call_conv.return_user_exc(
                 builder, IndexError, ("index is out of bounds",), loc=loc, func_name=function
@@ -248,8 +249,8 @@ def check_bounds() -> None:
     cgutils.do_boundscheck = located
 
 
-def _place() -> tuple[Any, str | None]:
-    """Return which line of which function Numba is just translating: the nearest caller that does that knows it."""
+def _current_line() -> tuple[Any, str | None]:
+    """Return the line and function that Numba is lowering, from the nearest lowering object up the call stack."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         lowering = frame.f_locals.get("self")

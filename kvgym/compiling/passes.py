@@ -1,14 +1,14 @@
-"""Compiler passes: helpers are compiled only into kernels, and a kernel is optimised once, with all that it takes in.
+"""Compiler passes: helpers are compiled only into kernels, and each kernel is optimised once, after linking.
 
-Numba optimises every compiled function by itself and together with each of its callers, makes machine code of it, and
-wrappers to call it from Python and from C. Only kernels are called from outside, so compiling helpers on their own is
-wasted work, and costs more than the kernels themselves.
+Numba optimises every compiled function on its own and within each caller, and emits machine code and wrappers for
+calls from Python and C. Only kernels are called from outside, so compiling helpers on their own is wasted work, and
+costs more than the kernels themselves.
 
-Numba optimises each function before it is linked with what it calls, then a first time together with that, to find
-reference counts that cancel out, and then a second time. Kernels count no references, so once is enough. The machine
-code is as fast; results are the same, as no optimisation may change them.
+Numba optimises a function before linking it with its callees, then after linking, to remove pairs of reference
+counts, and then once more. Kernels count no references, so one pass is enough. The machine code is equally fast, and
+optimisation never changes results.
 
-All of this depends on private APIs of Numba that :mod:`kvgym.compiling.numba_internals` checks.
+:mod:`kvgym.compiling.numba_internals` checks that the private Numba APIs used here exist.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _builder: Any = compiler.DefaultPassBuilder
 
 
 class _HelperLibrary(codegen.JITCodeLibrary):
-    """Code that is linked into other code, as it was lowered."""
+    """Unoptimised code, to be linked into a kernel."""
 
     def _optimize_final_module(self) -> None:
         pass
@@ -40,25 +40,25 @@ class _HelperLibrary(codegen.JITCodeLibrary):
 
 @_register_pass(mutates_CFG=True, analysis_only=False)
 class _HelperLowering(typed_passes.NativeLowering):
-    """Lowers a function and makes it known to its callers, without machine code."""
+    """Lowers a helper and registers it for its callers, without emitting machine code."""
 
     _name = "helper_lowering"
 
     def run_pass(self, state: Any) -> bool:
-        """Do it; True, as the state changes."""
+        """Lower the helper; True, as the state changes."""
         make_library: Any = _HelperLibrary
         library = state.library = make_library(state.targetctx.codegen(), state.func_id.func_qualname)
         state.flags.no_compile = True
         usual: Any = super()
         usual.run_pass(state)
-        name = object()  # under which callers find it, in place of a compiled function
+        name = object()  # the key by which callers find the helper, in place of a compiled function
         state["cr"] = state["cr"]._replace(cfunc=name)
         state.targetctx.insert_user_function(name, state["cr"].fndesc, [library])
         return True
 
 
 def compiler_with(lowering: type[Any]) -> type[compiler.CompilerBase]:
-    """Return a compiler of Numba's passes, with another one to lower a function."""
+    """Return a compiler with Numba's passes, except for the given lowering pass."""
 
     class Compiler(compiler.CompilerBase):
         def define_pipelines(self) -> list[Any]:
@@ -77,18 +77,18 @@ _HelperCompiler = compiler_with(_HelperLowering)
 
 
 @functools.cache
-def _alone(function: Callable[..., Any]) -> Any:
-    """Return a function compiled by itself."""
+def _standalone(function: Callable[..., Any]) -> Any:
+    """Return a dispatcher that compiles a helper on its own, for calls from Python."""
     return _njit(**NO_REFCOUNT)(function)
 
 
-def _compile_alone(function: Callable[..., Any], *arguments: Any) -> Any:
+def _compile_standalone(function: Callable[..., Any], *arguments: Any) -> Any:
     with no_index_wraparound():
-        return _alone(function)._compile_for_args(*arguments)
+        return _standalone(function)._compile_for_args(*arguments)
 
 
 def helper(function: Callable[..., Any], **options: Any) -> Any:
-    """Return a function as compiled code calls it; a call from Python compiles it by itself.
+    """Return a function for compiled callers; a call from Python compiles it separately.
 
     Args:
         function: in Numba's subset of Python.
@@ -101,14 +101,14 @@ def helper(function: Callable[..., Any], **options: Any) -> Any:
         pipeline_class=_HelperCompiler,
         **options,
     )(function)
-    if made is not function:  # it is, where compilation is switched off
-        made._insert = lambda *_: None  # there is nothing that Python could call
-        made._compile_for_args = functools.partial(_compile_alone, function)
+    if made is not function:  # equal if compilation is switched off
+        made._insert = lambda *_: None  # a helper has no entry point for Python
+        made._compile_for_args = functools.partial(_compile_standalone, function)
     return made
 
 
 class _KernelLibrary(codegen.JITCodeLibrary):
-    """Code that is optimised once, when it is linked."""
+    """Code that is optimised once, after linking."""
 
     _codegen: Any
     _final_module: Any
@@ -118,7 +118,7 @@ class _KernelLibrary(codegen.JITCodeLibrary):
 
     def _optimize_final_module(self) -> None:
         found = self._codegen._module_pass_manager()
-        if not isinstance(found, tuple):  # Numba 0.61 has another kind of pass manager
+        if not isinstance(found, tuple):  # Numba 0.61 has a different pass manager
             usual: Any = super()
             usual._optimize_final_module()
             return
@@ -128,12 +128,12 @@ class _KernelLibrary(codegen.JITCodeLibrary):
 
 @_register_pass(mutates_CFG=True, analysis_only=False)
 class _KernelLowering(typed_passes.NativeLowering):
-    """Lowers a kernel into such a library."""
+    """Lowers a kernel into a library that is optimised once."""
 
     _name = "kernel_lowering"
 
     def run_pass(self, state: Any) -> bool:
-        """Do it; True, as the state changes."""
+        """Lower the kernel; return whether the state changed."""
         make_library: Any = _KernelLibrary
         state.library = make_library(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()
@@ -145,7 +145,7 @@ _KernelCompiler = compiler_with(_KernelLowering)
 
 
 def machine_code(signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that compiles a function, or loads what is kept of it.
+    """Return a decorator that compiles a function or loads it from the cache.
 
     Args:
         signature: its Numba signature.

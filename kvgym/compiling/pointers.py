@@ -1,7 +1,7 @@
 """Arrays and functions by address, for compiled code that works on many environments or workers.
 
-A compiled call from Python pays for every array and function it is given, a structured array most of all. Where
-a call would need many of them, it gets one array of addresses and opens them itself.
+A call from Python into compiled code pays for each array and function argument, most of all for structured arrays. A
+call that needs many of them gets one array of addresses instead and opens the tables itself.
 """
 
 from __future__ import annotations
@@ -17,20 +17,16 @@ from numba import types
 from kvgym.compiling.kernel import generated, jit_disabled
 from kvgym.compiling.numba_internals import (
     array_opener,
-    fetcher,
     function_addresses,
     function_maker,
+    generate_prefetch,
 )
 from kvgym.compiling.records import as_records
 from kvgym.utils.user_code import named_errors
 
 
 def runs_compiled(wanted: bool) -> bool:
-    """Return whether what finds arrays and functions by address runs compiled code.
-
-    Args:
-        wanted: whether its user wants that.
-    """
+    """Return whether code that takes addresses runs compiled: if the caller wants it and Numba is not switched off."""
     return wanted and not jit_disabled()
 
 
@@ -60,24 +56,23 @@ def view_at(dtype: Any, dimensions: int = 1) -> Any:
     return found
 
 
-def _fetch(typing: Any, address: Any) -> Any:
-    return types.void(types.int64), fetcher
+def _prefetch(typing: Any, address: Any) -> Any:
+    return types.void(types.int64), generate_prefetch
 
 
-fetch = generated(_fetch, lambda address: None)
-"""Has the cache line at an address brought near while the work goes on: a hint, which changes nothing."""
+prefetch = generated(_prefetch, lambda address: None)
+"""Prefetch the cache line at an address: a hint to the processor, without effect on results."""
 
 
 _HELD: dict[int, Any] = {}
-"""Address -> compiled function, or identity -> plain Python function: what handles stand for must not be freed."""
+"""Functions that handles refer to, kept alive: address -> compiled function, or id -> plain Python function."""
 
 
 def function_handle(function: Any, signature: Any, *, compiled: bool) -> tuple[int, int]:
     """Return two numbers by which compiled code finds a function, see :func:`function_at`.
 
-    Handing the function itself to a compiled call would look its addresses up again at every call, which
-    takes ten times as long as a step. The function lives as long as the process: a handle is a number, and where
-    copies of it lie nobody knows.
+    Passing the function itself would look its addresses up at every call, which takes ten times as long as a step.
+    The function lives as long as the process: a handle is a number, so copies of it cannot be tracked.
     """
     if compiled:
         handle = function_addresses(function, signature)
@@ -96,11 +91,11 @@ def function_at(signature: Any) -> Any:
     def make(typing: Any, c_address: Any, jit_address: Any) -> Any:
         return kind(types.int64, types.int64), generate
 
-    return generated(make, lambda handle, _: _HELD.get(int(handle)))  # 0: none, and none is called
+    return generated(make, lambda handle, _: _HELD.get(int(handle)))  # handle 0 = no function, never called
 
 
 def _view_in_python(dtype: Any, address: int, shape: tuple[int, ...]) -> Any:
-    """Do the same in plain Python, for uncompiled code."""
+    """Open a table in plain Python, for uncompiled code."""
     kind, n = np.dtype(dtype), math.prod(shape)
     buffer = (ctypes.c_char * (kind.itemsize * n)).from_address(address)
     table = np.frombuffer(buffer, dtype=kind, count=n).reshape(shape)

@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 
 def records(dtype: np.dtype[np.void], *shape: int) -> np.ndarray:
-    """Return a zeroed table whose elements also read as attributes in plain Python."""
+    """Return a zeroed table whose fields are also attributes in plain Python."""
     return as_records(np.zeros(shape, dtype))
 
 
 _HUGE = 1 << 22
-"""Bytes from which on NumPy asks for huge pages: a touch of a single row would take, and clear, 2 MiB."""
+"""Size from which NumPy asks for huge pages, bytes: writing a single row would then allocate and clear 2 MiB."""
 
 
 def sparse_zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return zeros that take memory only where they are touched: for rows that are seldom used to their end."""
+    """Return zeros that take memory only where they are written: for rows that are seldom filled."""
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
     if size < _HUGE:

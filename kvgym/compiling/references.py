@@ -1,9 +1,8 @@
-"""Named tuples handed over by their address, for functions on the hot path.
+"""Named tuples passed by address, for functions on the hot path.
 
-Compiled code passes a named tuple by its parts, seven words for each array: what a rule is called with are a hundred
-words, copied at every call. They are the same at every decision of a run, so the loop writes them down once and
-hands over where. Rules do not see the difference: they read fields by name. This stands on what Numba offers for
-types of one's own (``numba.extending``).
+Compiled code passes a named tuple by its parts, seven words for each array: a policy's kernel would get a hundred
+words at every call. They are the same at every decision of a run, so the loop stores them once and passes their
+address. Kernels read fields by name either way. This uses Numba's public API for new types (``numba.extending``).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Reference(types.Type):
 
 @extending.register_model(Reference)
 class _Address(extending.models.PrimitiveModel):  # type: ignore[misc]
-    """A pointer to the tuple, in the form that compiled code holds it in."""
+    """A pointer to the tuple as compiled code stores it."""
 
     def __init__(self, manager: Any, reference: Any) -> None:
         super().__init__(manager, reference, manager.lookup(reference.whole).get_value_type().as_pointer())
@@ -57,36 +56,36 @@ class _Fields(templates.AttributeTemplate):  # type: ignore[misc]
 
 @extending.lower_getattr_generic(Reference)  # type: ignore[untyped-decorator]
 def _read(context: Any, builder: Any, reference: Any, value: Any, name: str) -> Any:
-    """Generate the code that reads a field. It never changes, so it need not be read twice."""
-    place = cgutils.gep_inbounds(builder, value, 0, reference.whole.fields.index(name))
-    return _unchanging(builder, place)
+    """Generate the code that reads a field. Fields never change, so LLVM may reuse a value it has loaded."""
+    pointer = cgutils.gep_inbounds(builder, value, 0, reference.whole.fields.index(name))
+    return _load_invariant(builder, pointer)
 
 
-def _unchanging(builder: Any, place: Any) -> Any:
-    """Load what lies at a pointer word by word, as the optimiser does not look into larger things."""
-    kind = place.type.pointee
+def _load_invariant(builder: Any, pointer: Any) -> Any:
+    """Load a value that never changes, word by word, as LLVM does not optimise loads of whole structs."""
+    kind = pointer.type.pointee
     if isinstance(kind, ir.LiteralStructType | ir.ArrayType):
         value = kind(ir.Undefined)
         for i in range(len(kind)):
             value = builder.insert_value(
-                value, _unchanging(builder, cgutils.gep_inbounds(builder, place, 0, i)), i
+                value, _load_invariant(builder, cgutils.gep_inbounds(builder, pointer, 0, i)), i
             )
         return value
-    value = builder.load(place)
+    value = builder.load(pointer)
     value.set_metadata("invariant.load", builder.module.add_metadata([]))
     return value
 
 
-def _write_down(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    """Generate the code that hands a named tuple over."""
-    place = cgutils.alloca_once(builder, arguments[0].type)  # in the caller's frame: for its callees only
-    builder.store(arguments[0], place)
-    return place
+def _store(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Generate the code that stores a named tuple and returns its address."""
+    pointer = cgutils.alloca_once(builder, arguments[0].type)  # in the caller's frame: for its callees only
+    builder.store(arguments[0], pointer)
+    return pointer
 
 
 def _typed(typing: Any, whole: Any) -> Any:
-    return Reference(whole)(whole), _write_down
+    return Reference(whole)(whole), _store
 
 
 by_address = generated(_typed, lambda whole: whole)
-"""Write a named tuple down in the frame of the calling function, and return a :class:`Reference` to it."""
+"""Store a named tuple in the stack frame of the calling function and return a :class:`Reference` to it."""

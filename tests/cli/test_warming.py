@@ -77,13 +77,13 @@ def empty_cache(monkeypatch, tmp_path):
 
 def test_what_is_there_is_not_compiled_again(empty_cache, monkeypatch, capsys):
     wanted = small()
-    assert not any(kernel.kept for kernel in wanted)
+    assert not any(kernel.cached for kernel in wanted)
     costs = dict(compile_all(wanted, jobs=1))
     assert list(costs) == [kernel.title for kernel in wanted]
     assert all(seconds > 0 for seconds in costs.values())
     assert capsys.readouterr().err == ""  # the caller shows what is done
     again = small()
-    assert all(kernel.kept for kernel in again)
+    assert all(kernel.cached for kernel in again)
     monkeypatch.setattr("kvgym.cli.warming.all_kernels", lambda: again)
     assert warm_up(jobs=1) == {}
 

@@ -1,4 +1,4 @@
-"""Machine code is compiled by one process while the others wait, and the folder it lies in."""
+"""The cache of compiled code: one process compiles while others wait; damaged code is compiled again."""
 
 import os
 import pickle
@@ -22,21 +22,21 @@ TOGETHER = f"""
 import pathlib, sys, time
 from kvgym.batch_time import UnitBatchTime
 
-here = pathlib.Path(sys.argv[1])
-(here / sys.argv[2]).touch()
-while len(list(here.iterdir())) < {PROCESSES}:
+started = pathlib.Path(sys.argv[1])
+(started / sys.argv[2]).touch()
+while len(list(started.iterdir())) < {PROCESSES}:
     time.sleep(0.005)
 stats = UnitBatchTime.kernel.compiled.stats
 print(sum(stats.cache_misses.values()), sum(stats.cache_hits.values()))
 """
 
 
-def test_of_many_processes_one_compiles(tmp_path, monkeypatch):
+def test_one_of_several_processes_compiles(tmp_path, monkeypatch):
     monkeypatch.setenv("KVGYM_CACHE_DIR", str(tmp_path / "cache"))
-    (tmp_path / "here").mkdir()
+    (tmp_path / "started").mkdir()
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", TOGETHER, str(tmp_path / "here"), str(i)],
+            [sys.executable, "-c", TOGETHER, str(tmp_path / "started"), str(i)],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -48,8 +48,8 @@ def test_of_many_processes_one_compiles(tmp_path, monkeypatch):
 
 @pytest.fixture
 def once(tmp_path, monkeypatch, capsys):
-    """Return a function that compiles nothing, under a marker, and returns whether it is there, and the notices."""
-    monkeypatch.setattr(code_cache, "_told", set())
+    """Return a function that pretends to compile; it returns whether the checksum exists and the notices."""
+    monkeypatch.setattr(code_cache, "_shown_hints", set())
 
     def compile_(name="a", seconds=9.4):
         with compiled_once(tmp_path / f"{name}.compiled", f"scheduler {name}", lambda: seconds):
@@ -59,14 +59,14 @@ def once(tmp_path, monkeypatch, capsys):
     return compile_
 
 
-def test_notices_say_what_is_compiled_and_for_how_long(once):
-    kept, told = once("a")
-    assert kept
-    assert told == (
+def test_notices_name_the_kernel_and_the_expected_time(once):
+    cached, notices = once("a")
+    assert cached
+    assert notices == (
         "kvgym: compiling scheduler a for this machine, about 9 s, once "
         "(kvgym warm-up compiles everything beforehand) ...\n"
     )
-    assert once("a") == (True, "")  # it is there
+    assert once("a") == (True, "")  # cached
     assert once("b")[1] == "kvgym: compiling scheduler b for this machine, about 9 s, once ...\n"
     assert once("short", seconds=0.3) == (True, "")
     with silence():
@@ -74,24 +74,24 @@ def test_notices_say_what_is_compiled_and_for_how_long(once):
     assert "compiling scheduler loud" in once("loud")[1]
 
 
-def test_an_error_leaves_nothing_behind_that_others_wait_for(tmp_path, once):
+def test_an_error_releases_the_lock_and_caches_nothing(tmp_path, once):
     with pytest.raises(ValueError, match="typed"), compiled_once(tmp_path / "a.compiled", "a", lambda: 0):
         raise ValueError("cannot be typed")
-    kept, told = once("a")
-    assert kept
-    assert told.startswith("kvgym: compiling scheduler a")
+    cached, notices = once("a")
+    assert cached
+    assert notices.startswith("kvgym: compiling scheduler a")
 
 
-def test_who_is_waited_for_too_long_is_not_waited_for_longer(tmp_path, once, monkeypatch):
-    monkeypatch.setattr(code_cache, "PATIENCE", 0.1)
+def test_waiting_for_another_process_has_a_timeout(tmp_path, once, monkeypatch):
+    monkeypatch.setattr(code_cache, "LOCK_TIMEOUT", 0.1)
     with filelock.FileLock(tmp_path / "a.lock"):
-        kept, told = once("a")
-    assert kept
-    assert told.splitlines()[0] == "kvgym: waiting for another process to compile scheduler a ..."
-    assert "compiling scheduler a" in told.splitlines()[1]
+        cached, notices = once("a")
+    assert cached
+    assert notices.splitlines()[0] == "kvgym: waiting for another process to compile scheduler a ..."
+    assert "compiling scheduler a" in notices.splitlines()[1]
 
 
-def test_a_lock_of_a_process_that_was_killed_is_free(tmp_path, once):
+def test_the_lock_of_a_killed_process_is_free(tmp_path, once):
     code = "import filelock, sys, time; filelock.FileLock(sys.argv[1]).acquire(); print('held'); sys.stdout.flush();"
     path = str(tmp_path / "a.lock")
     with subprocess.Popen(
@@ -99,13 +99,13 @@ def test_a_lock_of_a_process_that_was_killed_is_free(tmp_path, once):
     ) as holder:
         assert holder.stdout.readline() == b"held\n"
         holder.kill()
-    kept, told = once("a")
-    assert kept
-    assert "waiting" not in told
+    cached, notices = once("a")
+    assert cached
+    assert "waiting" not in notices
 
 
 @pytest.mark.parametrize("error", [NotImplementedError("flock"), OSError(95, "Operation not supported")])
-def test_where_files_cannot_be_locked_processes_do_without(once, monkeypatch, error):
+def test_compiling_works_without_file_locks(once, monkeypatch, error):
     def fail(self, **options):
         raise error
 
@@ -113,7 +113,7 @@ def test_where_files_cannot_be_locked_processes_do_without(once, monkeypatch, er
     assert once("a")[0]
 
 
-def test_other_processors_have_another_folder(tmp_path, monkeypatch):
+def test_each_processor_has_its_own_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("KVGYM_CACHE_DIR", str(tmp_path))
     here = code_cache.cache_dir.__wrapped__()
     assert here == code_cache.cache_dir.__wrapped__()
@@ -121,15 +121,15 @@ def test_other_processors_have_another_folder(tmp_path, monkeypatch):
     assert code_cache.cache_dir.__wrapped__() != here
 
 
-def test_copies_of_the_same_sources_share_their_code():
-    """Where a checkout lies, or when it was made, is nothing that code depends on; of others it may be."""
+def test_copies_of_the_same_sources_share_the_cache():
+    """The cache does not depend on the path or the time of a checkout."""
     function = UnitBatchTime.kernel.function
     path = UnitBatchTime.kernel.compiled.stats.cache_path
     assert path == str(code_cache.cache_dir() / f"{function.__module__}.{function.__qualname__}")
     here, there = (Locator.from_function(function, file) for file in (__file__, "/another/copy.py"))
     assert here.get_cache_path() == there.get_cache_path() == path
     assert here.get_source_stamp() == there.get_source_stamp()
-    assert Locator.from_function(test_copies_of_the_same_sources_share_their_code, __file__) is None
+    assert Locator.from_function(test_copies_of_the_same_sources_share_the_cache, __file__) is None
 
 
 USES = """
@@ -162,7 +162,7 @@ DAMAGE = {
 
 @pytest.fixture(scope="module")
 def used(tmp_path_factory):
-    """Return a function that uses two kernels in a process of its own, and a folder where both are compiled."""
+    """Return a function that uses two kernels in a new process, and a cache folder with both."""
     place = tmp_path_factory.mktemp("used")
     (place / "mine.py").write_text(MINE)
     (place / "uses.py").write_text(USES)
@@ -211,7 +211,7 @@ def kernel(x):
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut short", "random", "another object"])
-def test_damaged_code_of_helpers_with_a_cache_of_their_own_is_compiled_again(tmp_path, damage):
+def test_damaged_code_of_separately_cached_helpers_is_compiled_again(tmp_path, damage):
     (tmp_path / "mine.py").write_text(HELPER)
     run = [sys.executable, "-B", "-c", "from mine import kernel, helper; print(kernel(1), helper(1))"]
     assert subprocess.run(run, cwd=tmp_path, capture_output=True, text=True).stdout == "22 2\n"
@@ -223,16 +223,16 @@ def test_damaged_code_of_helpers_with_a_cache_of_their_own_is_compiled_again(tmp
     (cache / "mine.helper2-6.py311.nbi").touch()
     stamp = (tmp_path / "mine.py").stat()
     (tmp_path / "mine.py").write_text(HELPER.replace("+ 20", "+ 30"))
-    os.utime(
+    os.utime(  # the old time, so that Numba reads its cache
         tmp_path / "mine.py", ns=(stamp.st_atime_ns, stamp.st_mtime_ns)
-    )  # so that Numba reads what it has kept
+    )
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("32 2\n", 0), done.stderr
     assert (cache / "mine.helper2-6.py311.nbi").exists()
 
 
-def test_code_that_is_compiled_again_gets_its_checksum(used, tmp_path):
-    """A file that was only saved is another one for Numba."""
+def test_code_that_is_compiled_again_gets_a_new_checksum(used, tmp_path):
+    """Numba compiles again when a file was saved, even unchanged."""
     use, cache = used
     shutil.copytree(cache, tmp_path / "cache")
     mine = cache.parent / "mine.py"
@@ -241,7 +241,7 @@ def test_code_that_is_compiled_again_gets_its_checksum(used, tmp_path):
     assert [use(tmp_path / "cache")[0] for _ in range(2)] == [[0, 1], [0, 0]]
 
 
-def test_only_folders_of_machine_code_are_removed_when_they_are_old(tmp_path, monkeypatch):
+def test_only_old_cache_folders_are_removed(tmp_path, monkeypatch):
     monkeypatch.setenv("KVGYM_CACHE_DIR", str(tmp_path))
     for name in ("code-review", "code-0123456789abcdef0123", "code-0123456789abcdef0123-mine"):
         (tmp_path / name).mkdir()

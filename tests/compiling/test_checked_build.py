@@ -1,4 +1,4 @@
-"""The checked build: what leaves the bounds of its memory is an error that names it, and results are the same."""
+"""The checked build: accesses out of bounds are errors that name the culprit, and results are the same."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def checked():
-    """What a process of the checked build found."""
+    """What a process of the checked build reported."""
     done = subprocess.run(
         [sys.executable, "-c", CHECKED],
         env=debug.checked_environment(),
@@ -56,7 +56,7 @@ def checked():
         ("writes_far", "writes_far", "WRITES"),
         ("reads_before", "reads_before", "READS"),
         ("by_helper", "own_helper", "HELPER"),
-        ("by_plain_helper", "helper_of_somebody", "PLAIN"),
+        ("by_plain_helper", "users_helper", "PLAIN"),
     ],
 )
 def test_a_policy_out_of_bounds_is_named_with_the_line(checked, policy, function, mark):
@@ -68,10 +68,10 @@ def test_a_policy_out_of_bounds_is_named_with_the_line(checked, policy, function
     )
 
 
-def test_so_it_is_in_a_cluster(checked):
-    told = checked["policies"]["cluster"]
-    assert told.startswith("policy 'writes_far', worker 0, iteration 0")
-    assert "index is out of bounds in writes_far" in told
+def test_a_policy_out_of_bounds_is_named_in_a_cluster(checked):
+    message = checked["policies"]["cluster"]
+    assert message.startswith("policy 'writes_far', worker 0, iteration 0")
+    assert "index is out of bounds in writes_far" in message
 
 
 @pytest.mark.parametrize(
@@ -84,26 +84,26 @@ def test_so_it_is_in_a_cluster(checked):
         ("observer", {"flat", "mask"}),
     ],
 )
-def test_whoever_writes_beside_a_table_is_told_which(checked, owner, expected):
+def test_a_write_beside_a_table_names_the_table(checked, owner, expected):
     found = checked["damaged"][owner]
     assert expected <= {place.split()[0] for place in found}
-    for place, told in found.items():
+    for place, message in found.items():
         name, side = place.split()
-        assert f"right {side} the table {name!r}" in told, place
+        assert f"right {side} the table {name!r}" in message, place
 
 
-def test_between_the_tables_of_an_environment_are_canaries(checked):
+def test_guard_bytes_are_between_the_tables_of_an_environment(checked):
     block = checked["damaged"]["block"]
     names = list(dict.fromkeys(place.split()[0] for place in block))
     assert len(names) > 15
     assert "right before the table 'problem'" in block["problem before"]
     for name in names[1:]:
         assert "right behind the table" in block[f"{name} before"]  # the one before it
-        assert block[f"{name} behind"].startswith("somebody, environment 1: ")
+        assert block[f"{name} behind"].startswith("tester, environment 1: ")
         assert f"right behind the table {name!r}" in block[f"{name} behind"]
 
 
-def test_a_step_says_that_memory_was_written_to(checked):
+def test_a_step_reports_overwritten_memory(checked):
     assert checked["step"].startswith(
         "environment with admit_count: compiled code wrote to memory right behind"
     )
@@ -116,7 +116,7 @@ def test_results_are_the_same(checked):
     assert checked["log"] == run.log.tobytes().hex()
 
 
-def test_its_code_is_kept_apart(checked):
+def test_the_checked_build_has_its_own_cache_folder(checked):
     from kvgym.compiling.cache import cache_dir
 
     assert (Path(checked["cache"]) == cache_dir()) == debug.CHECKED
@@ -134,14 +134,14 @@ def test_in_the_normal_build_nothing_is_wrapped(monkeypatch):
 
 @pytest.fixture
 def on(monkeypatch):
-    """Memory is guarded in this process, too."""
+    """Guard memory in this process, too."""
     monkeypatch.setattr(debug, "CHECKED", True)
-    monkeypatch.setattr(debug, "GAP", 64)
+    monkeypatch.setattr(debug, "GUARD_SIZE", 64)
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (7,), (3, 5)])
 @pytest.mark.parametrize("kind", ["u1", "f8", [("a", "i4"), ("b", "f8")]])
-def test_guarded_arrays_are_like_others(on, shape, kind):
+def test_guarded_arrays_behave_like_other_arrays(on, shape, kind):
     array = np.zeros(shape, kind)
     array.reshape(-1).view("u1")[:] = 3
     found = debug.guarded(array)
@@ -151,27 +151,27 @@ def test_guarded_arrays_are_like_others(on, shape, kind):
     assert found.flags.c_contiguous
     assert found.flags.writeable
     assert found.ctypes.data % 64 == 0
-    debug.check("somebody", {"it": found, "a view": found[:1], "a copy": found.copy()})
+    debug.check("tester", {"it": found, "a view": found[:1], "a copy": found.copy()})
 
 
-def test_a_change_beside_a_view_is_seen(on):
+def test_a_write_beside_a_view_is_detected(on):
     found = debug.guarded(np.zeros((2, 3)))
     out_of_bounds.ctypes.memset(found.ctypes.data + found.nbytes, 0, 1)
-    with pytest.raises(OutOfBoundsError, match=r"somebody: .* right behind the table 'part'"):
-        debug.check("somebody", {"part": found[1]})
-    debug.check("somebody", {"a copy": found.copy()})
+    with pytest.raises(OutOfBoundsError, match=r"tester: .* right behind the table 'part'"):
+        debug.check("tester", {"part": found[1]})
+    debug.check("tester", {"a copy": found.copy()})
 
 
-def test_errors_of_other_kinds_pass(on):
+def test_other_errors_propagate(on):
     def fail():
         raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
         debug.watched(fail, str, print)()
-    looked = []
-    assert debug.watched(lambda x: x + 1, lambda: "me", looked.append)(2) == 3
-    assert looked == ["me"]
+    checks = []
+    assert debug.watched(lambda x: x + 1, lambda: "me", checks.append)(2) == 3
+    assert checks == ["me"]
 
 
-def test_the_variable_is_handed_on():
+def test_the_environment_variable_is_passed_on():
     assert debug.checked_environment()["KVGYM_DEBUG"] == "1"

@@ -1,4 +1,4 @@
-"""Kernels that cannot be compiled say why in a line, with the place."""
+"""Kernels that cannot be compiled raise a one-line error with the file and line."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def what_compiled_code_cannot_do(view, decision, memory):
         (what_compiled_code_cannot_do, r"No implementation of function .*test_errors.py:LINE\)"),
     ],
 )
-def test_one_line_says_what_and_where(kernel, text):
+def test_the_error_has_one_line_with_reason_and_place(kernel, text):
     line = kernel.function.__code__.co_firstlineno + 2
     with pytest.raises(KernelError, match=text.replace("LINE", str(line))) as caught:
         _ = kernel.compiled
@@ -62,4 +62,4 @@ def test_one_line_says_what_and_where(kernel, text):
     )
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
-    assert caught.value.__suppress_context__, "Numba's page of types is shown as well"
+    assert caught.value.__suppress_context__, "Numba's page of types is shown too"

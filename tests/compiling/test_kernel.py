@@ -1,4 +1,4 @@
-"""Compilation: twins, fingerprints, and that stale machine code never runs."""
+"""Kernels: twins and fingerprints; stale machine code never runs."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from kvgym.simulator.batch_time import BatchTimeModel, batch_time_kernel
 
 
 def constant(seconds):
-    """A model whose kernel is made anew for each value."""
+    """Return a model with a new kernel for each value."""
 
     @batch_time_kernel
     def rule(load, params):
@@ -33,7 +33,7 @@ def constant(seconds):
 def test_twins_of_short_lived_kernels_are_not_mixed_up():
     table = RequestTable.from_columns(arrival_time=[0], prompt_len=[1], output_len=[3])
     for seconds in (1.0, 2.0, 3.0, 4.0):
-        model = constant(seconds)  # the one before is freed: its identity may be used again
+        model = constant(seconds)  # the previous one is freed: its id may be reused
         assert model(num_decodes=1) == seconds
         run = simulate(System(kv_capacity=10, batch_time=model), table, "fcfs", compiled=False)
         assert run.requests["finish_time"].tolist() == [3 * seconds]
@@ -44,7 +44,7 @@ def test_the_fingerprint_reaches_helpers_and_constants():
         namespace = {"FACTOR": factor}
         exec("def helper(x):\n    return x * FACTOR\n", namespace)
 
-        class Compiled:  # stands for a compiled helper
+        class Compiled:  # a stand-in for a compiled helper
             py_func = staticmethod(namespace["helper"])
 
         outer = {"helper": Compiled()}
@@ -56,13 +56,13 @@ def test_the_fingerprint_reaches_helpers_and_constants():
 
 
 def helper_module(value):
-    """A module as another distribution's, whose compiled helper is used by attribute."""
+    """Return a module with a compiled helper that callers use as an attribute."""
     module = types.ModuleType("helpers")
     exec(f"from kvgym.kernels import jit\n\n@jit\ndef helper():\n    return {value}\n", vars(module))
     return module
 
 
-def test_what_is_read_off_a_module_is_seen():
+def test_the_fingerprint_reaches_attributes_of_modules():
     def make(value):
         namespace = {"helpers": helper_module(value)}
         exec("def rule():\n    return helpers.helper()\n", namespace)
@@ -72,13 +72,13 @@ def test_what_is_read_off_a_module_is_seen():
     assert fingerprint(make(1.0)) != fingerprint(make(7.0))
     found = []
     module = helper_module(1.0)
-    module.helper = jit(lambda: found)  # returns an object that compiled code does not know
+    module.helper = jit(lambda: found)  # only plain Python can return this object
     namespace = {"helpers": module}
     exec("def rule():\n    return helpers.helper()\n", namespace)
     assert uncompiled(jit(namespace["rule"]))() is found
 
 
-def test_an_edit_of_any_source_that_is_compiled_moves_the_machine_code(tmp_path, monkeypatch):
+def test_an_edit_of_any_compiled_source_changes_the_cache_folder(tmp_path, monkeypatch):
     shutil.copytree(code_cache.PACKAGE, tmp_path / "kvgym", symlinks=False)
     monkeypatch.setattr(code_cache, "PACKAGE", tmp_path / "kvgym")
     monkeypatch.setenv("KVGYM_CACHE_DIR", str(tmp_path / "cache"))
@@ -122,7 +122,7 @@ print(simulate(System(kv_capacity=10, batch_time=Mine()), table, "fcfs").request
 """
 
 
-def test_an_edit_to_a_users_helper_in_another_file_is_seen(tmp_path):
+def test_an_edit_of_a_users_helper_in_another_file_recompiles(tmp_path):
     (tmp_path / "go.py").write_text(MODEL)
     helper = "from kvgym.compiling.kernel import jit\n\n@jit\ndef seconds():\n    return {}\n"
     for value in (1.0, 7.0):
@@ -133,7 +133,7 @@ def test_an_edit_to_a_users_helper_in_another_file_is_seen(tmp_path):
         assert float(done.stdout) == 3 * value
 
 
-def test_with_compilation_switched_off(tmp_path):
+def test_results_are_the_same_with_compilation_switched_off(tmp_path):
     code = (
         "import kvgym; t = kvgym.make_workload('lmsys', num_requests=5).sample(0);"
         "s = kvgym.System(kv_capacity=16492, batch_time=kvgym.make_batch_time({'kind': 'unit'}));"
@@ -149,5 +149,5 @@ def test_with_compilation_switched_off(tmp_path):
     assert outputs[0] == outputs[1]
 
 
-def test_a_function_that_is_not_compiled_is_its_own_twin():
+def test_a_plain_function_is_its_own_twin():
     assert uncompiled(len) is len

@@ -1,6 +1,6 @@
 """The private APIs of Numba behave as the compiled core assumes, and kvgym refuses to import where they do not.
 
-Run this file first where a version of Numba comes out, see :mod:`kvgym.compiling.numba_internals`.
+Run this file first with a new version of Numba, see :mod:`kvgym.compiling.numba_internals`.
 """
 
 import subprocess
@@ -29,7 +29,7 @@ table_at, numbers_at, rows_at = view_at(LOAD), view_at("f8"), view_at("f8", 2)
 call_at = function_at(SIGNATURE)
 
 
-def test_the_parts_are_as_known():
+def test_the_installed_numba_is_supported():
     assert numba_internals.incompatibility() is None
 
 
@@ -40,7 +40,7 @@ def test_another_version_is_refused(version, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("place", "name", "told"),
+    ("place", "name", "message"),
     [
         (arrayobj, "fix_integer_index", "numba.np.arrayobj has no fix_integer_index"),
         (arrayobj, "populate_array", "numba.np.arrayobj has no populate_array"),
@@ -49,10 +49,10 @@ def test_another_version_is_refused(version, monkeypatch):
         (caching, "CompileResultCacheImpl", "None has no _locator_classes"),
     ],
 )
-def test_parts_that_are_missing_are_refused(place, name, told, monkeypatch):
+def test_missing_apis_are_refused(place, name, message, monkeypatch):
     owner = next(cls for cls in getattr(place, "__mro__", [place]) if name in vars(cls))
     monkeypatch.delattr(owner, name)
-    assert numba_internals.incompatibility() == (told or "CPUTargetOptions has no _nrt")
+    assert numba_internals.incompatibility() == (message or "CPUTargetOptions has no _nrt")
 
 
 @pytest.mark.parametrize(("kind", "word"), [(types.FunctionType, "functions"), (types.Array, "arrays")])
@@ -68,7 +68,7 @@ def test_another_layout_is_refused(kind, word, monkeypatch):
         return model
 
     monkeypatch.setattr(type(default_manager), "lookup", lookup)
-    assert numba_internals.incompatibility() == f"{word} consist of data, size"
+    assert numba_internals.incompatibility() == f"{word} have the fields data, size"
 
 
 @jit
@@ -89,11 +89,11 @@ def test_compiled_code_counts_no_references():
         return "".join(first.inspect_llvm().values())
 
     assert "NRT_incref" not in compiled_with(**numba_internals.NO_REFCOUNT)
-    assert "NRT_" in compiled_with()  # or the line above would prove nothing
+    assert "NRT_" in compiled_with()  # otherwise the line above proves nothing
 
 
 def behind_the_first(module):
-    """Return a function, as if of this module, that reads and writes an array whose first number is not its own."""
+    """Return a function, as if defined in this module, that changes a slice that begins at the second number."""
 
     def function(numbers, k):
         part = numbers[1:]
@@ -105,20 +105,20 @@ def behind_the_first(module):
 
 
 @pytest.mark.parametrize("module", ["kvgym.simulator.engine", "kvgym.baselines.mc_sf", "kvgym"])
-def test_own_code_takes_indices_as_they_are(module):
-    """A fifth of the time goes into counting from the end elsewhere; the checked build reports what is outside."""
+def test_own_code_does_not_wrap_negative_indices(module):
+    """The checked build reports a negative index."""
     function, numbers = behind_the_first(module), np.arange(4.0)
     if CHECKED:
         with pytest.raises(IndexError):
             function(numbers, -1)
     else:
-        assert function(numbers, -1) == 1.0  # the one before the part
+        assert function(numbers, -1) == 1.0  # the number before the slice
         assert numbers.tolist() == [1, 1, 2, 3]
     assert function(numbers, 2) == 4.0
 
 
 @pytest.mark.parametrize("module", ["kvgym_policies", "kvgymnasium.policies", "my.kvgym", __name__])
-def test_in_code_of_others_indices_count_from_the_end(module):
+def test_users_kernels_keep_pythons_negative_indices(module):
     function, numbers = behind_the_first(module), np.arange(4.0)
     assert function(numbers, -1) == 4.0
     assert function(numbers, -3) == 2.0
@@ -126,7 +126,7 @@ def test_in_code_of_others_indices_count_from_the_end(module):
 
 
 def read(addresses, n):
-    """Sum one number of each table that is opened by address, and write to it."""
+    """Open three tables by address, read them and write to them."""
     record, numbers = table_at(addresses[0], 1)[0], numbers_at(addresses[1], n)
     rows = rows_at(addresses[2], 2, n)
     record.num_decodes += 1
@@ -170,7 +170,7 @@ def test_functions_are_called_by_address_and_may_raise(compiled):
         entry(handle, np.arange(3.0), -1)
 
 
-def test_code_is_kept_in_the_folder_that_is_named_by_the_sources():
+def test_code_is_cached_in_the_folder_named_by_the_sources():
     compiled = UnitBatchTime.kernel.compiled
     folder = Path(compiled._cache.cache_path)
     assert folder.parent == cache_dir()
@@ -185,7 +185,7 @@ numba.__version__ = "0.69.0"
 """
 
 REFUSED = (
-    "kvgym does not run with the installed Numba (its version is 0.69.0); install one that it does: "
+    "kvgym does not support the installed Numba (its version is 0.69.0); install a supported one: "
     "pip install 'numba>=0.61,<0.69'"
 )
 
@@ -218,8 +218,8 @@ def test_with_another_version_commands_end_with_one_line():
     assert (done.returncode, done.stderr) == (2, f"error: {REFUSED}\n")
 
 
-def test_what_is_declared_is_what_is_known():
-    """pyproject.toml admits the versions that the private parts are known of, and no others."""
+def test_pyproject_declares_the_supported_versions():
+    """pyproject.toml allows exactly the versions from FIRST to LAST."""
     tomllib = pytest.importorskip("tomllib")
     root = Path(__file__).resolve().parents[2]
     declared = tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"]

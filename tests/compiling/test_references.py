@@ -1,4 +1,4 @@
-"""Named tuples by address: fields read the same, in compiled code and in its plain twin."""
+"""Named tuples by address: fields read the same in compiled code and in its plain twin."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from kvgym.simulator.policy_interface import policy_kernel, tuple_type
 
 
 class Parts(NamedTuple):
-    """Of every kind that rules get: a number, an array, and a tuple within."""
+    """All kinds of field that kernels get: a number, an array and a nested tuple."""
 
     factor: Any
     numbers: Any
@@ -56,10 +56,10 @@ def test_fields_read_the_same_by_address(compiled):
     call = hand_over.compiled if compiled else uncompiled(hand_over)
     function = weighed.compiled if compiled else uncompiled(weighed)
     assert call(function, 0.5, numbers, counts, 2) == 2 * 3.5 - 7.0
-    assert counts[0] == 9  # what the fields point to can be written
+    assert counts[0] == 9  # arrays in fields are writable
 
 
-def test_references_are_equal_where_the_tuples_are():
+def test_references_to_equal_tuples_are_equal():
     same = Reference(tuple_type(Parts, types.float64, NUMBERS, tuple_type(Inner, COUNTS, types.int64)))
     assert same == REFERENCE
     assert hash(same) == hash(REFERENCE)
@@ -69,7 +69,7 @@ def test_references_are_equal_where_the_tuples_are():
     assert BATCH_TIME_SIGNATURE.args[0] != REFERENCE
 
 
-def test_a_field_that_there_is_not_is_named():
+def test_an_unknown_field_is_named():
     def rule(view, decision, memory):
         memory.state[0] = view.colour
 

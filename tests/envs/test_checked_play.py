@@ -1,4 +1,4 @@
-"""Random play of 100,000 steps in the checked build: no index is wrong, and no canary changes."""
+"""Random play of 100,000 steps in the checked build: no index is wrong, and no guard byte changes."""
 
 import json
 import subprocess

@@ -33,7 +33,7 @@ def own_helper(numbers, k):
 
 
 @numba.njit
-def helper_of_somebody(numbers, k):
+def users_helper(numbers, k):
     numbers[k] = 1  # PLAIN
 
 
@@ -44,7 +44,7 @@ def by_helper(view, decision, memory):
 
 @policy_kernel
 def by_plain_helper(view, decision, memory):
-    helper_of_somebody(decision.evict, FAR)
+    users_helper(decision.evict, FAR)
 
 
 def policies():
@@ -82,25 +82,25 @@ def run_all():
 
 
 def damaged(owner, tables):
-    """Return what looking at memory says with a byte changed before and behind each table, by table and side."""
+    """Return the errors after changing a byte before and behind each table, by table and side."""
     found = {}
     for name, array in tables.items():
         if array.size == 0:
-            continue  # NumPy does not say where an empty one lies
+            continue  # an empty array has no address
         for side, place in (
             ("before", array.ctypes.data - 1),
             ("behind", array.ctypes.data + array.nbytes),
         ):
-            kept = ctypes.string_at(place, 1)
+            byte = ctypes.string_at(place, 1)
             ctypes.memset(place, 0, 1)
-            found[f"{name} {side}"] = refused(owner.check_memory, "somebody")
-            ctypes.memmove(place, kept, 1)
-    assert refused(owner.check_memory, "somebody") is None
+            found[f"{name} {side}"] = refused(owner.check_memory, "tester")
+            ctypes.memmove(place, byte, 1)
+    assert refused(owner.check_memory, "tester") is None
     return found
 
 
 def damaged_everywhere():
-    """Return what :func:`damaged` does of a run, a cluster, environments and what looks at a cluster."""
+    """Return :func:`damaged` of a run, a cluster, environments and the observer of a cluster."""
     from kvgym.envs.routing.config import RoutingConfig
     from kvgym.envs.routing.observer import Observer
     from kvgym.envs.scheduling.environment import EnvConfig
@@ -130,7 +130,7 @@ def damaged_everywhere():
 
 
 def step_after_damage():
-    """Return what the step of an environment says after something behind one of its tables has changed."""
+    """Return the error of an environment's step after a byte behind one of its tables has changed."""
     from kvgym.envs.scheduling.environment import ServingEnv
 
     env = ServingEnv(action="admit_count", num_requests=3)

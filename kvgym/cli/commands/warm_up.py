@@ -27,7 +27,7 @@ def warm_up(
 
     start = time.perf_counter()
     known = all_kernels()
-    missing = [kernel for kernel in known if not kernel.kept]
+    missing = [kernel for kernel in known if not kernel.cached]
     costs: dict[str, list[float]] = {}
     with run_progress(len(missing), progress and bool(missing)) as advance:
         for title, seconds in compile_all(missing, jobs):

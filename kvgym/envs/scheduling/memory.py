@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.compiling.checked_build import CANARY, CHECKED, GAP, damage, guarded
+from kvgym.compiling.checked_build import CHECKED, GUARD_BYTE, GUARD_SIZE, guarded, overwrite_error
 from kvgym.envs.scheduling.tables import EPISODE, SEEN
 from kvgym.simulator.policy_interface import MEMORY_DTYPES, RuleMemory
 from kvgym.simulator.tables import (
@@ -96,14 +96,14 @@ class Sizes(NamedTuple):
     def places(self) -> tuple[list[int], int]:
         """Return where each table begins in a block and how long that is, bytes.
 
-        Those of :data:`NEAR` come first. Tables begin on cache lines; in the checked build there are canaries before,
+        Those of :data:`NEAR` come first. Tables begin on cache lines; in the checked build guard bytes are before,
         between and behind them.
         """
         tables = {name: np.dtype(dtype).itemsize * length for name, dtype, length in self.layout()}
-        begins, end = dict.fromkeys(tables, 0), GAP
+        begins, end = dict.fromkeys(tables, 0), GUARD_SIZE
         for name in (*NEAR, *(name for name in tables if name not in NEAR)):
             begins[name] = end
-            end += -(-tables[name] // LINE) * LINE + GAP
+            end += -(-tables[name] // LINE) * LINE + GUARD_SIZE
         return list(begins.values()), end
 
     @property
@@ -255,11 +255,11 @@ class Block:
             self.tables[name] = self.memory[begin:end].view(dtype)
         self.control = control_row(list(self.tables.values()), settings)
         if CHECKED:
-            self._canary = np.ones(total, bool)
+            self._guards = np.ones(total, bool)
             for begin, table in zip(begins, self.tables.values(), strict=True):
-                self._canary[begin : begin + table.nbytes] = False
+                self._guards[begin : begin + table.nbytes] = False
             self._places = sorted(zip(begins, self.tables, strict=True))
-            self.memory[self._canary] = CANARY
+            self.memory[self._guards] = GUARD_BYTE
 
     def check(self, who: str) -> None:
         """Look, in the checked build, whether compiled code wrote outside of a table.
@@ -270,10 +270,12 @@ class Block:
         Raises:
             OutOfBoundsError: it has.
         """
-        wrong = np.flatnonzero(self._canary & (self.memory != CANARY))
+        wrong = np.flatnonzero(self._guards & (self.memory != GUARD_BYTE))
         if len(wrong):
             before = [name for begin, name in self._places if begin < wrong[0]]
-            raise damage(who, before[-1] if before else self._places[0][1], "behind" if before else "before")
+            raise overwrite_error(
+                who, before[-1] if before else self._places[0][1], "behind" if before else "before"
+            )
 
     def __getstate__(self) -> NoReturn:
         """Refuse to be copied or pickled: addresses would be those of this block.

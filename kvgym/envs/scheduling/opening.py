@@ -11,7 +11,7 @@ from typing import Any
 from numba import types
 
 from kvgym.compiling.kernel import jit_expand, jit_inline
-from kvgym.compiling.pointers import fetch, function_at, view_at
+from kvgym.compiling.pointers import function_at, prefetch, view_at
 from kvgym.envs.scheduling.memory import LINE, NUM_TABLES
 from kvgym.envs.scheduling.tables import EPISODE, SEEN, SETTINGS
 from kvgym.envs.scheduling.window import Env
@@ -87,7 +87,7 @@ _SLOT_BYTES, _REQUEST_BYTES, _WORKLOAD_BYTES = SLOT.itemsize, REQUEST.itemsize, 
 def fetch_lines(address: int, size: int) -> None:
     """Have ``size`` bytes brought into the cache while the work goes on."""
     for line in range(address, address + size, LINE):
-        fetch(line)
+        prefetch(line)
 
 
 @jit_inline
@@ -102,12 +102,12 @@ def fetch_environment(soon: Any, later: Any) -> None:
     fetch_lines(soon[10], w.num_active * _SLOT_BYTES)
     fetch_lines(soon[11], w.num_active * 4)
     for table in range(12, 15):  # lists of requests: their beginnings
-        fetch(soon[table])
+        prefetch(soon[table])
     # Batches take about as long as the one before.
     usual = sparse_home(fine_bin(w.batch_duration), 1, soon[NUM_TABLES + 17])
-    fetch(soon[17] + 8 * usual)
-    fetch(soon[18] + 8 * usual)
-    fetch(soon[8] + tracker.next_arrival * _WORKLOAD_BYTES)
+    prefetch(soon[17] + 8 * usual)
+    prefetch(soon[18] + 8 * usual)
+    prefetch(soon[8] + tracker.next_arrival * _WORKLOAD_BYTES)
     fetch_lines(soon[9] + tracker.next_arrival * _REQUEST_BYTES, _REQUEST_BYTES)
     fetch_lines(soon[9] + w.queue_head * _REQUEST_BYTES, _REQUEST_BYTES)
     fetch_lines(soon[9] + w.queue_tail * _REQUEST_BYTES, _REQUEST_BYTES)
