@@ -1,7 +1,6 @@
-"""Wrong arguments of public functions, explained when a call fails: what takes any type must name the wrong one.
+"""Errors that name the wrong argument of a public function, built from its annotations after a call has failed.
 
-Annotations say what a function takes. They are looked at only where it has raised an exception, so that a call costs
-nothing more, and whatever works is accepted.
+Annotations are read only after an exception, so that a call costs nothing more and every value that works is accepted.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ R = TypeVar("R")
 C = TypeVar("C", bound=type)
 
 _LONGEST_NAME = 255
-"""Most characters of the name of a file or folder."""
+"""Longest name of a file or folder, characters."""
 
 _MOST_ELEMENTS = 1000
-"""Elements of a sequence that are looked at."""
+"""Most elements of a sequence that are checked."""
 
 
 def explained(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: an exception of a call with an argument of the wrong type is a ConfigError that names the argument.
+    """Decorator: replace an exception by a ConfigError if an argument has the wrong type.
 
-    Arguments that are too many, missing or unknown are a TypeError, as of any function, and errors of kvgym stay.
+    Too many, missing or unknown arguments raise TypeError, as for any function, and errors of kvgym pass unchanged.
     """
 
     @functools.wraps(function)
@@ -58,7 +57,7 @@ def explained_class(cls: C) -> C:
 
 
 def _wrong_argument(function: Callable[..., Any], arguments: Any, named: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the first argument of a type that its annotation excludes, None without such."""
+    """Return the message about the first argument that does not fit its annotation, None if all fit."""
     signature = inspect.signature(function)
     try:
         bound = signature.bind(*arguments, **named).arguments
@@ -77,11 +76,11 @@ def _wrong_argument(function: Callable[..., Any], arguments: Any, named: Mapping
 
 
 def _fits(value: Any, annotation: str, scope: Mapping[str, Any]) -> bool:
-    """Whether a value may be of an annotated type; where that cannot be told, it may."""
+    """Return whether a value fits an annotation; True if that cannot be decided."""
     if "Path" in annotation and isinstance(value, str | os.PathLike):
         name = os.fspath(value)
         if "\0" in str(name) or max(map(len, re.split(r"[/\\]", str(name)))) > _LONGEST_NAME:
-            return False  # no file has such a name
+            return False  # not a valid file name
     return any(_fits_one(value, form, scope) for form in _parts(annotation, "|"))
 
 
@@ -133,20 +132,20 @@ def _is_collection(value: Any, name: str, parameters: list[str], scope: Mapping[
 
 
 def _is_numbers(value: Any) -> bool:
-    """Whether a value is an array of numbers, or makes one."""
+    """Return whether a value can be converted to an array of numbers."""
     try:
-        made = np.asarray(value)
-        return made.dtype.kind in "biuf" and not np.isnan(made).any()
-    except Exception:  # objects of others convert themselves as they like
+        array = np.asarray(value)
+        return array.dtype.kind in "biuf" and not np.isnan(array).any()
+    except Exception:  # a user's object may raise anything
         return False
 
 
 def _is_named(value: Any, name: str, form: str, scope: Mapping[str, Any]) -> bool:
-    """Whether a value is of a class, or of one of that name where only type checkers know it."""
+    """Return whether a value is an instance of a class; by name if only type checkers import the class."""
     found = scope.get(name, getattr(typing, name, None) or __builtins_of(scope).get(name))
     if isinstance(found, type):
         return isinstance(value, found)
-    if found is not None:  # another name for some types
+    if found is not None:  # a type alias
         text = inspect.formatannotation(found) if not isinstance(found, str) else found
         return True if text.rpartition(".")[2] == name or "~" in text else _fits(value, text, scope)
     if not re.fullmatch(r"[A-Z]\w+", name):
@@ -160,7 +159,7 @@ def __builtins_of(scope: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _parts(text: str, separator: str) -> list[str]:
-    """Return the parts of an annotation between separators that are not in brackets."""
+    """Split an annotation at separators outside brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter == "[") - (letter == "]")

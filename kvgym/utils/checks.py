@@ -1,4 +1,4 @@
-"""Checks of what programs hand over: whole numbers, numbers, arrays, seeds. It loads nothing but NumPy."""
+"""Checks of arguments: whole numbers, numbers, arrays, seeds. Imports only NumPy."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError, KVGymError, shown
 
 MAX_SEEDS = 1_000_000
-"""Most seeds that one comparison takes."""
+"""Most seeds of one comparison."""
 
 
 def whole_number(value: Any, what: str, expected: str, least: int = 1, most: int = 2**31 - 1) -> int:
     """Return a whole number, of Python or NumPy, as an integer.
 
     Args:
-        value: the number; truth values are none.
-        what: what it is called, for the message.
+        value: the number; booleans are refused.
+        what: name of the value, for the message.
         expected: what is expected, for the message.
-        least: the smallest that is valid.
-        most: the largest.
+        least: smallest valid value.
+        most: largest valid value.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: anything else.
     """
     number = _index(value)
     if number is None or not least <= number <= most:
@@ -37,10 +37,10 @@ def whole_number(value: Any, what: str, expected: str, least: int = 1, most: int
 
 
 def check_one_of(value: Any, what: str, names: Sequence[str]) -> str:
-    """Return a text that is one of several.
+    """Return a string that must be one of several.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: anything else.
     """
     if not isinstance(value, str) or value not in names:
         raise ConfigError(f"{what} = {shown(value)}; valid: {', '.join(names)}")
@@ -59,10 +59,10 @@ def real_number(value: Any, what: str, expected: str, valid: Callable[[float], b
 
 
 def check_text(value: Any, what: str, expected: str) -> str:
-    """Return a text.
+    """Return a string.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: anything else.
     """
     if not isinstance(value, str):
         raise ConfigError(f"{what} = {shown(value)}; expected {expected}")
@@ -70,29 +70,29 @@ def check_text(value: Any, what: str, expected: str) -> str:
 
 
 def check_name(value: Any, what: str) -> None:
-    """Check the name of something that is registered.
+    """Check a name to register.
 
     Raises:
-        ConfigError: it is no text, or an empty one.
+        ConfigError: not a string, or an empty one.
     """
     if not isinstance(value, str) or not value:
         raise ConfigError(f"name of a {what}: {shown(value)}; expected a text")
 
 
 def as_array(given: Any, what: str, error: type[KVGymError] = ConfigError) -> NDArray[Any]:
-    """Return what was given as an array.
+    """Convert an argument to an array.
 
     Args:
-        given: an array, or what NumPy makes one of.
-        what: what it is called, for the message.
-        error: to raise.
+        given: an array, or anything that NumPy converts to one.
+        what: name of the argument, for the message.
+        error: class of the error to raise.
 
     Raises:
-        KVGymError: of that kind: rows of different lengths, or a masked value.
+        KVGymError: an ``error``: rows of different lengths, or a masked value.
     """
     try:
         made = np.asarray(given)
-    except Exception as cause:  # objects of others convert themselves as they like
+    except Exception as cause:  # a user's object may raise anything
         raise error(f"{what} cannot be made an array: {cause}") from None
     if np.ma.is_masked(given):
         raise error(f"{what} has masked values; expected a value in every row")
@@ -100,15 +100,15 @@ def as_array(given: Any, what: str, error: type[KVGymError] = ConfigError) -> ND
 
 
 def check_parts(given: Any, kinds: Mapping[str, Any], what: str) -> Mapping[str, Any]:
-    """Return a mapping that has certain entries, and no others.
+    """Return a mapping that must have exactly the given entries.
 
     Args:
         given: the mapping.
         kinds: class or classes of each entry, as for ``isinstance``.
-        what: what it is, for the message.
+        what: name of the mapping, for the message.
 
     Raises:
-        ConfigError: it is none, an entry is missing or unknown, or of another class.
+        ConfigError: not a mapping, or an entry is missing, unknown or of another class.
     """
     if not isinstance(given, Mapping) or given.keys() != kinds.keys():
         raise ConfigError(f"{what} is damaged: {shown(given)}; expected {', '.join(kinds)}")
@@ -119,10 +119,10 @@ def check_parts(given: Any, kinds: Mapping[str, Any], what: str) -> Mapping[str,
 
 
 def check_array(given: Any, like: NDArray[Any], what: str) -> NDArray[Any]:
-    """Return an array that has the form and the dtype of another one.
+    """Return an array that must have the shape and dtype of another one.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: anything else.
     """
     if not isinstance(given, np.ndarray) or given.dtype != like.dtype or given.shape != like.shape:
         found = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else shown(given)
@@ -134,11 +134,11 @@ def check_seed(seed: Any, what: str = "seed") -> int:
     """Return a seed as an integer.
 
     Args:
-        seed: a whole number ≥ 0, of Python or NumPy; truth values are none.
-        what: what it is called, for the message.
+        seed: a whole number ≥ 0, of Python or NumPy; booleans are refused.
+        what: name of the seed, for the message.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: anything else.
     """
     number = _index(seed)
     if number is None or number < 0:
@@ -150,11 +150,11 @@ def check_seeds(seeds: Any, first: int = 0) -> tuple[int, ...]:
     """Return seeds as integers.
 
     Args:
-        seeds: how many, or these.
-        first: where they start if it is a number of them.
+        seeds: the number of seeds, or the seeds themselves.
+        first: the first seed if a number is given.
 
     Raises:
-        ConfigError: one is no seed, there are none or more than :data:`MAX_SEEDS`, or one is there twice.
+        ConfigError: an invalid seed, none, more than :data:`MAX_SEEDS`, or duplicates.
     """
     if not isinstance(seeds, Iterable):
         count = check_seed(seeds, "the number of seeds")
@@ -170,7 +170,7 @@ def check_seeds(seeds: Any, first: int = 0) -> tuple[int, ...]:
 
 
 def _index(value: Any) -> int | None:
-    """Return a whole number as an integer, None where it is none."""
+    """Return a whole number as an integer, None for anything else."""
     try:
         return None if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:

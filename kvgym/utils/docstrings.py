@@ -1,4 +1,4 @@
-"""Google docstrings read as data: what they say of arguments and attributes, and their sections.
+"""Parse Google docstrings: sections, and the descriptions of arguments and attributes.
 
 May import nothing; may be imported from any package.
 """
@@ -14,14 +14,14 @@ _ENTRY = re.compile(r"^(\w+)(?: \(.*?\))?: (.*(?:\n +.*)*)", re.MULTILINE)
 
 
 def sections(thing: Any) -> dict[str, str]:
-    """Return the sections of a docstring by title, without their indentation; ``""`` is what stands before them."""
+    """Return the sections of a docstring by title, without indentation; ``""`` is the text before them."""
     text = inspect.getdoc(thing) or ""
     found = {match[1]: inspect.cleandoc(match[2]) for match in _SECTION.finditer(text)}
     return {"": _SECTION.split(text, maxsplit=1)[0].strip(), **found}
 
 
 def meanings(thing: Any) -> dict[str, str]:
-    """Return what the docstring of a class or function says of its arguments or attributes, each on one line."""
+    """Return the descriptions of a class's attributes or a function's arguments, each on one line."""
     parts = sections(thing)
     listed = parts.get("Attributes") or parts.get("Args") or ""
     return {match[1]: " ".join(match[2].split()) for match in _ENTRY.finditer(listed)}

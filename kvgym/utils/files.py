@@ -1,4 +1,4 @@
-"""Files that are whole or not there, names of files, and folders in which one process works at a time.
+"""Atomic file writes, safe file names, and locks on folders.
 
 May import :mod:`kvgym.errors` only; may be imported from anywhere above it.
 """
@@ -22,28 +22,28 @@ from typing import IO, Protocol
 from kvgym.errors import ConfigError, KVGymError
 
 LONGEST = 120
-"""Bytes of a name that is made of a text; systems take 255, with what is put around it."""
+"""Longest name made from a text, bytes; file systems allow 255, including prefixes and suffixes."""
 
 UNFINISHED = "unfinished.jsonl"
-"""The file of runs whose results are not written yet: it is there only as long as they are not."""
+"""The file of finished runs; it exists until the results are written."""
 
 HIDDEN = ".kvgym-"
 """Prefix of the hidden files of kvgym."""
 
 LOCK = f"{HIDDEN}lock"
-"""The file that says which process works in a folder."""
+"""The file that names the process that works in a folder."""
 
 _TEMPORARY = re.compile(rf"{re.escape(HIDDEN)}[0-9a-f]{{16}}\.tmp(\.[^.]+)?", re.DOTALL)
 
 
 class Owner(Protocol):
-    """Decides about the files of one folder, see :class:`kvgym.cli.manifest.Manifest`."""
+    """Controls the files of one folder, see :class:`kvgym.cli.manifest.Manifest`."""
 
     def enter(self, path: Path) -> bool:
-        """Return whether a path is in the folder; prepare the folders above it if so."""
+        """Return whether a path is in the folder; if so, prepare its parent folders."""
 
     def claim(self, path: Path) -> None:
-        """Called when a new file is whole, before it takes the place of what has this name."""
+        """Called when a new file is complete, before it replaces the file of this name."""
 
 
 _owners: list[Owner] = []
@@ -51,7 +51,7 @@ _owners: list[Owner] = []
 
 @contextlib.contextmanager
 def owned_by(owner: Owner) -> Iterator[None]:
-    """Ask an owner about every file that :func:`whole_file` writes in the block."""
+    """Ask an owner about every file that :func:`whole_file` writes while the context is active."""
     _owners.append(owner)
     try:
         yield
@@ -61,18 +61,17 @@ def owned_by(owner: Owner) -> Iterator[None]:
 
 @contextlib.contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:
-    """Give the block a path to write to; the file appears under its own name when the block ends, or not at all.
+    """Yield a temporary path to write to; on success it replaces the file, otherwise the file stays unchanged.
 
-    It is written under a temporary name in the same folder, flushed to the disk and renamed, so that whatever ends the
-    process, an error, a full disk or a kill, what was there before is still there, and nothing is half written. A
-    symbolic link is replaced, and what it points to stays as it is. A pipe or a device that is named, such as
-    ``/dev/stdout``, is written directly.
+    The temporary file is in the same folder; it is flushed to disk and renamed. An error, a full disk or a kill
+    therefore never leaves a half-written file. A symbolic link is replaced, and its target stays unchanged. A pipe or
+    device, such as ``/dev/stdout``, is written directly.
 
     Args:
-        path: the file; its folder must exist. The temporary name has its suffix.
+        path: the file; its folder must exist. The temporary name has the same suffix.
 
     Raises:
-        KVGymError: it cannot be written; the message names the file and the reason.
+        KVGymError: the file cannot be written; the message names it and the reason.
     """
     final = Path(path)
     try:
@@ -88,14 +87,14 @@ def whole_file(path: str | Path) -> Iterator[Path]:
                 owner.claim(final)
             os.replace(part, final)
         finally:
-            with contextlib.suppress(OSError):  # of a folder that has gone
+            with contextlib.suppress(OSError):  # the folder may have been removed
                 part.unlink(missing_ok=True)
     except OSError as error:
         raise KVGymError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _is_device(path: Path) -> bool:
-    """Whether a path is no file to replace: a pipe, a device, or a name that the system gives to an open file."""
+    """Return whether a path is a pipe, a device, or a system name of an open file, none of which is replaced."""
     try:
         mode = path.lstat().st_mode
     except OSError:
@@ -106,24 +105,24 @@ def _is_device(path: Path) -> bool:
 
 
 def temporary_name(suffix: str = "") -> str:
-    """Return a hidden name that no other file has and that cannot be guessed."""
+    """Return a unique hidden name that cannot be guessed."""
     return f"{HIDDEN}{secrets.token_hex(8)}.tmp{suffix}"
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a name is one of :func:`temporary_name`."""
+    """Return whether a name comes from :func:`temporary_name`."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 def new_beside(path: Path) -> Path:
-    """Create an empty file with a temporary name beside a path, and return its path."""
+    """Create an empty file with a temporary name in the folder of a path; return its path."""
     part = path.with_name(temporary_name(path.suffix))
     os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     return part
 
 
 def open_plain(path: Path, mode: str) -> IO[str]:
-    """Open a text file, UTF-8, but no link, pipe or device that has its name.
+    """Open a text file, UTF-8; refuse links, pipes and devices.
 
     Raises:
         OSError: it is one of these, or cannot be opened.
@@ -137,7 +136,7 @@ def _open_plain(path: str, flags: int) -> int:
     try:
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a pipe that nothing reads
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a pipe without a reader
             raise refusal from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -147,13 +146,13 @@ def _open_plain(path: str, flags: int) -> int:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a text file, UTF-8, whole or not at all, see :func:`whole_file`."""
+    """Write a text file, UTF-8, atomically, see :func:`whole_file`."""
     with whole_file(path) as place:
         place.write_bytes(text.encode())
 
 
 def flush(path: Path) -> None:
-    """Have the system write a file, or a folder's entries, to the disk."""
+    """Flush a file, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -162,17 +161,16 @@ def flush(path: Path) -> None:
 
 
 def remove_left(folder: Path) -> None:
-    """Remove the temporary files that a killed process has left in a folder."""
+    """Remove the temporary files of killed processes from a folder."""
     for left in folder.glob(f"{HIDDEN}*"):
         if is_temporary(left.name) and left.is_file() and not left.is_symlink():
             left.unlink(missing_ok=True)
 
 
 def plain_name(text: str) -> str:
-    """Return a text as the name of a file: what is no letter, digit, ``-``, ``_`` or ``.`` becomes ``-``.
+    """Return a text as a file name: all characters except letters, digits, ``-``, ``_`` and ``.`` become ``-``.
 
-    It names nothing outside the folder it is put into, whatever the text, and is not hidden there. A long one is cut,
-    with a hash of the whole at its end.
+    The name never leads out of its folder and is never hidden. A long name is cut and ends in a hash of the text.
     """
     plain = "".join(c if c.isalnum() or c in "-_." else "-" for c in text)
     if len(plain.encode()) > LONGEST:
@@ -181,27 +179,27 @@ def plain_name(text: str) -> str:
 
 
 _lent: set[tuple[int, int, str]] = set()
-"""Process, thread and folder of the locks that a function called meanwhile may use."""
+"""Process, thread and folder of the locks that a nested call may use."""
 
 
 @contextlib.contextmanager
 def alone_in(folder: str | Path, *, lend: bool = False) -> Iterator[None]:
-    """Let one process at a time work in a folder; the lock ends with the process, however that ends.
+    """Lock a folder for one process at a time; the lock always ends with the process.
 
-    Where the system or the file system knows no such locks, there is none.
+    Without effect on systems and file systems that have no such locks.
 
     Args:
         folder: must exist.
-        lend: whether a function that is called in the block, in the same thread, may lock the folder as well: a command
-            holds the lock until its results are written, and the search that it calls asks for it, too.
+        lend: whether a nested call in the same thread may lock the folder as well: a command holds the lock until its
+            results are written, and the search that it calls locks the folder, too.
 
     Raises:
-        ConfigError: another process works in it, which the message names, or it cannot be written.
+        ConfigError: another process works in it (the message names the process), or it cannot be written.
     """
     path = Path(folder) / LOCK
     key = os.getpid(), threading.get_ident(), os.path.realpath(folder)
     if key in _lent:
-        _lent.remove(key)  # to one at a time
+        _lent.remove(key)  # lent to one call at a time
         try:
             yield
         finally:
@@ -219,12 +217,12 @@ def alone_in(folder: str | Path, *, lend: bool = False) -> Iterator[None]:
     finally:
         _lent.discard(key)
         with contextlib.suppress(OSError):
-            path.unlink()  # before others can lock it; who has it open already finds that it is gone
+            path.unlink()  # before others can lock it; a process that has it open notices the removal
         file.close()
 
 
 def _locked(path: Path) -> IO[str]:
-    """Open and lock a file, and say in it who has done so."""
+    """Open and lock a file, and write this process's id, host and time into it."""
     while True:
         file = open_plain(path, "a+")
         try:
@@ -238,7 +236,7 @@ def _locked(path: Path) -> IO[str]:
             raise ConfigError(
                 f"{path.parent}: {holder} works on it; wait until that has ended, or choose another folder"
             ) from None
-        except (ImportError, OSError):  # no such locks here
+        except (ImportError, OSError):  # locks are not supported
             return file
         with contextlib.suppress(FileNotFoundError):  # removed between opening and locking: try again
             if os.path.samestat(os.fstat(file.fileno()), path.lstat()):

@@ -1,7 +1,7 @@
-"""Results as a small table of columns, which writes itself as CSV and, with PyArrow, as Parquet.
+"""A small table of columns for results, written as CSV or, with PyArrow, as Parquet.
 
-No library of data frames is needed for that. A user's own takes what :meth:`Frame.to_dict` returns:
-``pandas.DataFrame(frame.to_dict())``, ``polars.DataFrame(frame.to_dict())``.
+It needs no data-frame library and converts to any: ``pandas.DataFrame(frame.to_dict())``,
+``polars.DataFrame(frame.to_dict())``.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError
 from kvgym.utils.files import whole_file
 
-_BLOCK = 1 << 14  # rows that are text at the same time
+_BLOCK = 1 << 14  # rows that are converted to text at a time
 
 
 class Frame:
-    """Columns of equal length under names.
+    """Named columns of equal length.
 
-    A column is an array of int64, float64 or bool, or of objects where it holds text; where values are missing it is a
-    masked array, so that ``tolist()`` has None there. NaN is a number, not a missing value.
+    A column is an array of int64, float64 or bool, or of objects if it holds text. With missing values it is a masked
+    array, so that ``tolist()`` has None there. NaN is a number, not a missing value.
 
     Args:
-        data: values by name. Arrays stay as they are; other sequences become whole numbers, numbers, booleans or else
-            text, None a missing value.
+        data: values by name. Arrays are kept; other sequences become int64, float64, bool or else text, and None is a
+            missing value.
 
     Raises:
         ConfigError: the columns differ in length.
@@ -42,7 +42,7 @@ class Frame:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]]) -> Frame:
-        """Return rows as a table; the columns are the keys of the first row."""
+        """Make a table of rows; the columns are the keys of the first row."""
         listed = list(rows)
         return cls({name: [row[name] for row in listed] for name in (listed[0] if listed else ())})
 
@@ -60,23 +60,23 @@ class Frame:
         return self._data[name]
 
     def equals(self, other: Frame) -> bool:
-        """Whether another table has the same columns in the same order, of the same types and values; NaN is NaN."""
+        """Return whether another table has the same columns, order, types and values; NaN equals NaN."""
         return self.columns == other.columns and all(
             mine.dtype == theirs.dtype and repr(mine.tolist()) == repr(theirs.tolist())
             for mine, theirs in zip(self._data.values(), other._data.values(), strict=True)
         )
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield every row: Python's numbers, booleans and texts by name, None where missing."""
+        """Yield every row: Python numbers, booleans and strings by name, None if missing."""
         for values in self._tuples():
             yield dict(zip(self._data, values, strict=True))
 
     def to_dict(self) -> dict[str, list[Any]]:
-        """Return lists of Python's numbers, booleans and texts by name, None where missing."""
+        """Return lists of Python numbers, booleans and strings by name, None if missing."""
         return {name: column.tolist() for name, column in self._data.items()}
 
     def write_csv(self, path: str | Path) -> None:
-        """Write as CSV, UTF-8: true and false, numbers that read back the same, nothing where a value is missing."""
+        """Write as CSV, UTF-8: true and false, numbers that read back exactly, missing values empty."""
         with whole_file(path) as place, place.open("w", encoding="utf-8", newline="\n") as file:
             file.write(",".join(map(_cell, self._data)) + "\n")
             file.writelines(",".join(map(_cell, values)) + "\n" for values in self._tuples())
@@ -99,15 +99,15 @@ class Frame:
 
 
 def has_pyarrow() -> bool:
-    """Whether Parquet files can be read and written."""
+    """Return whether Parquet files can be read and written."""
     return find_spec("pyarrow") is not None
 
 
 def pyarrow() -> Any:
-    """Return PyArrow, its module of Parquet files imported.
+    """Import PyArrow with its Parquet module.
 
     Raises:
-        ConfigError: it is missing; the message names the extra that brings it.
+        ConfigError: it is missing; the message names the extra that installs it.
     """
     try:
         import pyarrow
@@ -120,7 +120,7 @@ def pyarrow() -> Any:
 
 
 def _column(values: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
-    """Return values as an array of one type, masked where they are None."""
+    """Return values as an array of one type; None is masked."""
     if isinstance(values, np.ndarray):
         return values
     values = [value.item() if isinstance(value, np.generic) else value for value in values]
@@ -136,7 +136,7 @@ def _column(values: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
 
 
 def _arrow(column: NDArray[Any]) -> Any:
-    """Return a column for PyArrow, its own null where a value is missing."""
+    """Return a column as a PyArrow array; missing values are null."""
     pa = pyarrow()
     if column.dtype == object:
         return pa.array(column.tolist(), pa.string())
@@ -145,7 +145,7 @@ def _arrow(column: NDArray[Any]) -> Any:
 
 
 def _cell(value: Any) -> str:
-    """Return a value as a field of a CSV file; an empty text is told from a missing value by its quotes."""
+    """Return a value as a CSV field; an empty string has quotes, a missing value has none."""
     if value is None:
         return ""
     if isinstance(value, bool):

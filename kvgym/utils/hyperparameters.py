@@ -1,4 +1,4 @@
-"""Hyperparameters of policies and routers: what constructors record, how they are described, and how they are given."""
+"""Hyperparameters of policies and routers: recorded by constructors, described for messages, applied by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ C = TypeVar("C", bound=Callable[..., None])
 
 
 def recording(original: Callable[..., None], kind: str = "policy") -> Callable[..., None]:
-    """Return a constructor that records its arguments and explains wrong ones; ``kind`` is for messages."""
+    """Wrap a constructor so that it records its arguments and explains wrong ones; ``kind`` is for messages."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -77,10 +77,10 @@ def policy_defaults(cls: type[Any]) -> dict[str, Any]:
 
 
 def info_of(made: Any, kind: type[T]) -> T:
-    """Return what a policy or router, or a class of them, says of itself.
+    """Return the ``info`` of a policy or router, or of its class.
 
     Raises:
-        ConfigError: nothing of that kind.
+        ConfigError: it is missing or of another kind.
     """
     info = getattr(made, "info", None)
     if not isinstance(info, kind):
@@ -90,11 +90,11 @@ def info_of(made: Any, kind: type[T]) -> T:
 
 
 def given_hyperparameters(made: Any) -> dict[str, Any]:
-    """Return the hyperparameters that a policy or router was made with.
+    """Return the hyperparameters passed to the constructor of a policy or router.
 
     Raises:
-        UserCodeError: one that is no part of kvgym raised an exception.
-        ConfigError: they are no mapping of texts.
+        UserCodeError: ``hyperparameters()`` of a user's class raised an exception.
+        ConfigError: it did not return a mapping with string keys.
     """
     with calling(made, "policy or router", "hyperparameters"):
         given = made.hyperparameters()
@@ -106,7 +106,7 @@ def given_hyperparameters(made: Any) -> dict[str, Any]:
 
 
 def all_hyperparameters(made: Any) -> dict[str, Any]:
-    """Return the hyperparameters of a policy or router, defaults included; errors as of the given ones."""
+    """Return the hyperparameters of a policy or router, defaults included; errors of :func:`given_hyperparameters`."""
     return {**policy_defaults(type(made)), **given_hyperparameters(made)}
 
 
@@ -116,7 +116,7 @@ def describe_arguments(cls: type[Any]) -> str:
 
 
 def construct(cls: Callable[..., T], hyperparameters: Mapping[str, Any], what: str) -> T:
-    """Make an object of a class that may have no constructor of its own.
+    """Construct an object of a class that may not define a constructor.
 
     Raises:
         ConfigError: an unknown hyperparameter or a value out of range.

@@ -1,4 +1,4 @@
-"""Public names that are imported on first use, so that importing a package costs little.
+"""Lazy imports: public names are imported on first use, so that importing a package is fast.
 
 May import nothing; may be imported from any package.
 """
@@ -16,13 +16,13 @@ def lazy_names(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package whose ``__all__`` is imported on first use.
 
-    Type checkers see the imports under ``TYPE_CHECKING`` instead: given to them too, these functions would make them
-    take any name for one of the package.
+    Type checkers must see the imports under ``TYPE_CHECKING`` instead: with these functions they would accept any
+    name in the package.
 
     Args:
         package: ``__name__`` of the package.
-        homes: for each module below the package the public names that are taken from it, between spaces.
-        modules: modules and packages below it that are public themselves, between spaces.
+        homes: the public names of each module below the package, separated by spaces.
+        modules: public modules and packages below it, separated by spaces.
     """
     public = {path.rpartition(".")[2]: path for path in modules.split()}
     home = {name: module for module, names in homes.items() for name in names.split()}

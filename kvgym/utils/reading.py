@@ -1,7 +1,7 @@
-"""The way in for files and texts: read within a size, made plain values, with errors that say where and what.
+"""Readers for users' files and texts: size limits, plain values, errors with the position.
 
-Whatever users write passes here: YAML, JSON and arrays of ``.npz`` files, beside the tables of traces
-(:mod:`kvgym.workloads.traces`). Sizes are checked before memory is taken, and nothing that is read is executed.
+All input except trace tables (:mod:`kvgym.workloads.traces`) is read here: YAML, JSON and arrays of ``.npz`` files.
+Sizes are checked before memory is allocated, and nothing in a file is executed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class _Described(ModelMetaclass):
-    """Calls of the class raise errors of kvgym; validation of fields, and what contains them, is Pydantic's."""
+    """Metaclass that turns validation errors of constructors into errors of kvgym; Pydantic validates fields."""
 
     def __call__(cls, *arguments: Any, **fields: Any) -> Any:  # noqa: N805
         try:
@@ -41,25 +41,25 @@ class _Described(ModelMetaclass):
 
 
 class Description(BaseModel, metaclass=_Described):
-    """A model whose constructor raises a :class:`~kvgym.errors.ConfigError` that names the field that is wrong."""
+    """A model whose constructor raises a :class:`~kvgym.errors.ConfigError` that names the wrong field."""
 
 
 MAX_BYTES = 64 * 2**20
-"""Largest file that is read as a whole, and most that the arrays of an ``.npz`` file take, bytes."""
+"""Largest file, and largest total size of the arrays in an ``.npz`` file, bytes."""
 
 MAX_VALUES = 2_000_000
-"""Most values of a YAML text, counted as often as its aliases repeat them."""
+"""Most values in a YAML text; values repeated by aliases count each time."""
 
 MAX_KEYS = 10_000
-"""Most keys of one mapping of a YAML text."""
+"""Most keys of one mapping in a YAML text."""
 
 MAX_DEPTH = 64
-"""How deep a YAML text may be nested; thousands of levels would overflow the stack of its parser."""
+"""Deepest nesting of a YAML text; thousands of levels would overflow the parser's stack."""
 
 
 @functools.lru_cache
 def shipped_texts(folder: str) -> dict[str, str]:
-    """Return the YAML files that come with kvgym in a folder of ``configs``, text by name without the ending."""
+    """Return the texts of kvgym's YAML files in a folder of ``configs``, by file name without the suffix."""
     found = resources.files("kvgym.configs").joinpath(folder)
     return {
         file.name[:-5]: file.read_text("utf-8") for file in found.iterdir() if file.name.endswith(".yaml")
@@ -71,7 +71,7 @@ def read_bytes(path: Path, what: str) -> bytes:
 
     Args:
         path: the file.
-        what: what it is, for messages: "recipe".
+        what: kind of file, for messages: "recipe".
 
     Raises:
         ConfigError: it cannot be read, or is larger than :data:`MAX_BYTES`.
@@ -79,15 +79,15 @@ def read_bytes(path: Path, what: str) -> bytes:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
+    except (OSError, ValueError) as error:  # ValueError: an invalid file name
         raise ConfigError(f"{what} {path}: cannot be read: {getattr(error, 'strerror', error)}") from None
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"{what} {path}: larger than {MAX_BYTES:,} bytes; this is no such file")
+        raise ConfigError(f"{what} {path}: larger than {MAX_BYTES:,} bytes; this is not a {what}")
     return data
 
 
 def read_text(path: Path, what: str) -> str:
-    """Return the text of a file; arguments and errors as of :func:`read_bytes`, or it is no UTF-8 text."""
+    """Return the text of a UTF-8 file; arguments and errors as for :func:`read_bytes`, also for other encodings."""
     data = read_bytes(path, what)
     try:
         return data.decode("utf-8-sig")
@@ -96,15 +96,15 @@ def read_text(path: Path, what: str) -> str:
         raise ConfigError(f"{what} {path}, line {line}: not UTF-8 text; save it with that encoding") from None
 
 
-# The loader in C, where PyYAML has it, reads large tables in a tenth of the time.
+# The C loader, if PyYAML has it, reads large tables in a tenth of the time.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Plain(_Loader):  # type: ignore[misc]
-    """Reads YAML; a key that stands twice in one mapping is an error."""
+    """YAML loader that refuses duplicate keys in a mapping."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping whose keys are all different."""
+        """Return a mapping; raise an error if a key occurs twice."""
         found = set()
         for key, _ in node.value:
             if isinstance(key.value, str) and key.value in found:
@@ -117,14 +117,14 @@ class _Plain(_Loader):  # type: ignore[misc]
 
 
 def parse_yaml(text: str, origin: str) -> Any:
-    """Return what a YAML text holds: None, truth values, numbers, texts, lists, and mappings with texts as keys.
+    """Parse a YAML text into None, booleans, numbers, strings, lists, and mappings with string keys.
 
     Args:
         text: YAML.
-        origin: what and which file it is, for messages.
+        origin: kind and name of the file, for messages.
 
     Raises:
-        ConfigError: it is no YAML or holds something else, or more than :data:`MAX_VALUES` values.
+        ConfigError: invalid YAML, other types, or more than :data:`MAX_VALUES` values.
     """
     try:
         _check_shape(text)
@@ -136,17 +136,17 @@ def parse_yaml(text: str, origin: str) -> Any:
         raise ConfigError(f"{origin}: not valid YAML:{place} {error.problem or error.context}") from None
     except MemoryError:
         raise
-    except Exception as error:  # what stands behind tags and numbers fails in many ways
+    except Exception as error:  # tags and numbers fail in many ways
         raise ConfigError(f"{origin}: not valid YAML: {error}") from None
     return content
 
 
 def _check_shape(text: str) -> None:
-    """Refuse what is nested too deeply, and mappings that are too large, by the events of the parser.
+    """Refuse deep nesting and large mappings, using the parser's events.
 
-    Events need no stack, and those behind the first mistake are not made.
+    Events need no stack, and parsing stops at the first error.
     """
-    sizes: list[float] = [-math.inf]  # of the collections around, keys and values; lists do not count
+    sizes: list[float] = [-math.inf]  # keys and values of each enclosing mapping; -inf for lists
     event: Any
     for event in yaml.parse(text, Loader=_Loader):
         mark: Any = event.start_mark
@@ -163,7 +163,7 @@ def _check_shape(text: str) -> None:
 
 
 def _count(value: Any, known: dict[int, int]) -> int:
-    """Return how many values there are; aliases make that many more than the text has."""
+    """Return the number of values, with those repeated by aliases."""
     if value is None or isinstance(value, str | bool | int | float):
         return 1
     if id(value) in known:
@@ -190,20 +190,20 @@ def _count(value: Any, known: dict[int, int]) -> int:
 
 
 def parse_fields(text: str, origin: str) -> dict[str, Any]:
-    """Return the fields that a YAML text holds; arguments and errors as of :func:`parse_yaml`, or it is no mapping."""
+    """Parse a YAML text that must be a mapping; arguments and errors as for :func:`parse_yaml`."""
     return mapping(parse_yaml(text, origin), origin)
 
 
 def parse_json(text: str | bytes, origin: str, *, finite: bool = False) -> Any:
-    """Return what a JSON text holds.
+    """Parse a JSON text.
 
     Args:
         text: JSON.
-        origin: what and which file it is, for messages.
-        finite: refuse numbers that are not finite, which Python's JSON has.
+        origin: kind and name of the file, for messages.
+        finite: refuse NaN and infinities, which Python's JSON parser accepts.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: invalid JSON.
     """
     try:
         return json.loads(text, parse_constant=_refuse if finite else float)
@@ -213,7 +213,7 @@ def parse_json(text: str | bytes, origin: str, *, finite: bool = False) -> Any:
     except (
         ValueError,
         RecursionError,
-    ) as error:  # no UTF-8, a number of thousands of digits, endless brackets
+    ) as error:  # not UTF-8, a number of thousands of digits, too many brackets
         raise ConfigError(f"{origin}: not valid JSON: {error}") from None
 
 
@@ -222,7 +222,7 @@ def _refuse(text: str) -> None:
 
 
 def mapping(content: Any, origin: str) -> dict[str, Any]:
-    """Return what has been read if it is a mapping.
+    """Return the content if it is a mapping.
 
     Raises:
         ConfigError: it is not.
@@ -233,15 +233,15 @@ def mapping(content: Any, origin: str) -> dict[str, Any]:
 
 
 def validate_fields(kind: type[M], fields: Mapping[str, Any], origin: str) -> M:
-    """Return the model that fields describe.
+    """Build a model from fields.
 
     Args:
-        kind: of the model.
-        fields: by name.
-        origin: what and which file they come from, for messages.
+        kind: class of the model.
+        fields: values by name.
+        origin: kind and name of the file they come from, for messages.
 
     Raises:
-        ConfigError: naming the first field that is wrong; the details name all, and the valid ones.
+        ConfigError: names the first wrong field; the details name all wrong and all valid fields.
     """
     try:
         return kind.model_validate(fields)
@@ -252,14 +252,14 @@ def validate_fields(kind: type[M], fields: Mapping[str, Any], origin: str) -> M:
 
 
 def check_archive(path: Path, what: str) -> None:
-    """Check that a zip file holds no more than its own size, as those do whose members are stored as they are.
+    """Check that a zip file unpacks to no more than its own size, as archives without compression do.
 
     Args:
         path: the file.
-        what: what it is, for messages.
+        what: kind of file, for messages.
 
     Raises:
-        ConfigError: it cannot be read or is no zip file, or would take more memory than it has bytes.
+        ConfigError: it cannot be read, is not a zip file, or would unpack to more than its size.
     """
     try:
         size = path.stat().st_size
@@ -269,7 +269,7 @@ def check_archive(path: Path, what: str) -> None:
         raise ConfigError(f"{what} {path}: cannot be read, or damaged: {error}") from None
     if announced > size:
         raise ConfigError(
-            f"{what} {path}: {size:,} bytes that would take {announced:,} unpacked; this is no such file"
+            f"{what} {path}: {size:,} bytes that would unpack to {announced:,}; this is not a {what}"
         )
 
 
@@ -278,7 +278,7 @@ def read_arrays(path: Path, what: str) -> dict[str, NDArray[Any]]:
 
     Args:
         path: the file.
-        what: what it is, for messages.
+        what: kind of file, for messages.
 
     Raises:
         ConfigError: it cannot be read, is damaged, holds objects, or takes more than :data:`MAX_BYTES` unpacked.
@@ -294,7 +294,7 @@ def read_arrays(path: Path, what: str) -> dict[str, NDArray[Any]]:
 
 
 def _arrays(archive: zipfile.ZipFile) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield the arrays of an archive; what members and headers announce is checked before anything is unpacked."""
+    """Yield the arrays of an archive; sizes in directory and headers are checked before anything is unpacked."""
     announced = sum(member.file_size for member in archive.infolist())
     if announced > MAX_BYTES:
         raise ValueError(f"it would take {announced:,} bytes unpacked; at most {MAX_BYTES:,} are read")

@@ -1,4 +1,4 @@
-"""String-keyed registries with one-line descriptions; duplicates and unknown names are errors."""
+"""Registries of objects by name, and plugins that register; duplicates and unknown names are errors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ T = TypeVar("T")
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two objects are one, or the same class defined again, as when a notebook cell is run twice."""
+    """Return whether two objects are identical or one class defined twice, as by running a notebook cell again."""
     names = [(getattr(x, "__module__", None), getattr(x, "__qualname__", None)) for x in (one, other)]
     return one is other or (isinstance(one, type) and isinstance(other, type) and names[0] == names[1])
 
 
 class Registry(Generic[T]):
-    """Maps names to objects, in the order of registration.
+    """A mapping from names to objects, in the order of registration.
 
     Args:
-        kind: what the registry holds, used in messages (``"policy"``).
+        kind: what the registry holds, for messages (``"policy"``).
         load: called once before the first look-up, to import the modules that register.
-        sources: what else is understood where a name of the registry is asked for; its names are valid, too.
+        sources: other names that are valid where a name of the registry is, for messages.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Registry(Generic[T]):
         """Register ``item`` under ``name``.
 
         Raises:
-            ConfigError: the name is taken by another object, or no text.
+            ConfigError: the name is taken by another object, or is not a string.
         """
         check_name(name, self.kind)
         if name in self._items and not _same(self._items[name], item):
@@ -58,7 +58,7 @@ class Registry(Generic[T]):
 
     def _ensure_loaded(self) -> None:
         if self._load is not None:
-            load, self._load = self._load, None  # cleared first: loading registers, and looks up
+            load, self._load = self._load, None  # cleared first: loading registers and looks up names
             try:
                 load()
             except BaseException:
@@ -66,10 +66,10 @@ class Registry(Generic[T]):
                 raise
 
     def __getitem__(self, name: str) -> T:
-        """Return the object called ``name``.
+        """Return the object registered under ``name``.
 
         Raises:
-            UnknownNameError: with suggestions and all valid names.
+            UnknownNameError: an unknown name; the message has suggestions and all valid names.
         """
         self._ensure_loaded()
         if name not in self:
@@ -78,7 +78,7 @@ class Registry(Generic[T]):
         return self._items[name]
 
     def __contains__(self, name: object) -> bool:
-        """Whether ``name`` is registered."""
+        """Return whether ``name`` is registered."""
         self._ensure_loaded()
         return isinstance(name, str) and name in self._items
 
@@ -94,11 +94,11 @@ class Registry(Generic[T]):
 
 
 class Sources(Generic[T]):
-    """What makes objects of texts that are no registered names, such as files.
+    """Functions that make objects from texts other than registered names, such as paths of files.
 
     Args:
-        modules: imported before the first look-up, where they register sources; by name, because they may stand
-            above the module that looks up.
+        modules: modules that register sources, imported before the first look-up; by name, because they may be in a
+            higher layer.
     """
 
     def __init__(self, modules: Sequence[str]) -> None:
@@ -112,8 +112,8 @@ class Sources(Generic[T]):
         """Register a source.
 
         Args:
-            source: makes the object that a text names, or returns None where the text is not for it.
-            names: the names that it knows, for messages; None = it has none.
+            source: returns the object for a text, or None if it does not know the text.
+            names: returns the names that it knows, for messages; None = no names.
 
         Raises:
             ConfigError: one of them cannot be called.
@@ -132,7 +132,7 @@ class Sources(Generic[T]):
             self._modules.pop(0)
 
     def names(self) -> list[str]:
-        """Return the names that the sources know; files they may know besides."""
+        """Return the names that the sources know; they may accept files as well."""
         self._ensure_loaded()
         found: list[str] = []
         for names in self._names:
@@ -141,7 +141,7 @@ class Sources(Generic[T]):
         return found
 
     def find(self, text: str) -> T | None:
-        """Return what the first source that knows the text makes of it, None where none does."""
+        """Return the object of the first source that knows the text, None if none does."""
         self._ensure_loaded()
         for source in self._sources:
             with calling(source, "source", "it"):
@@ -152,18 +152,17 @@ class Sources(Generic[T]):
 
 
 def load_plugins(group: str, what: str) -> None:
-    """Import the modules that installed distributions name in a group of entry points, so that they register.
+    """Import the modules of a group of entry points of installed distributions, so that they register.
 
-    With ``KVGYM_PLUGINS=0`` in the environment nothing is: only what comes with kvgym is known then. One that cannot
-    be imported is a warning.
+    ``KVGYM_PLUGINS=0`` in the environment disables plugins. A module that cannot be imported causes a warning.
 
     Args:
-        group: of entry points, such as ``"kvgym.policies"``.
+        group: group of entry points, such as ``"kvgym.policies"``.
         what: what they register, for messages.
     """
     if os.environ.get("KVGYM_PLUGINS") == "0":
         return
-    from importlib.metadata import entry_points  # takes a while to load
+    from importlib.metadata import entry_points  # slow to import
 
     for entry in entry_points(group=group):
         try:

@@ -1,4 +1,4 @@
-"""One seed, spawned into named streams, so that changing one source of randomness never moves another."""
+"""Named random streams spawned from one seed, so that changing one source of randomness never affects another."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def stream_seed(seed: int, name: str, *part: int) -> np.random.SeedSequence:
     Args:
         seed: non-negative integer, the seed of the whole run.
         name: one of :data:`STREAMS`.
-        *part: position of a part of the stream that no other part moves; without it, the stream itself.
+        *part: number of an independent part of the stream; without it, the stream itself.
 
     Raises:
-        ConfigError: unknown stream name, or a seed that is none.
+        ConfigError: an unknown stream name or an invalid seed.
     """
     if name not in STREAMS:
         raise ConfigError(f"unknown random stream {shown(name)}; valid: {', '.join(STREAMS)}")

@@ -1,4 +1,4 @@
-"""Short texts for things with options: ``name:key=value,key=value``."""
+"""Specs: names with options, ``name:key=value,key=value``, and times with units."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from kvgym.errors import ConfigError, shown
 
 PER_SECOND = {"": 1.0, "s": 1.0, "ms": 1e3}
-"""How many of a unit a second has; texts without a unit are in seconds."""
+"""Number of units in a second; texts without a unit are in seconds."""
 
 TIME_FORMS = "seconds, as in 0.5 or 0.5s, or milliseconds, as in 500ms"
 
@@ -17,14 +17,14 @@ _TIME = re.compile(r"([^\sa-z]+(?:e[+-]?\d+)?|inf) *(s|ms|)", re.IGNORECASE)
 
 
 def parse_seconds(value: float | str, what: str) -> float:
-    """Return a time in seconds.
+    """Parse a time, in seconds.
 
     Args:
-        value: seconds, or a text: a number, with one of :data:`PER_SECOND` as its unit or none.
-        what: what it is called, for messages.
+        value: seconds, or a text: a number, with a unit of :data:`PER_SECOND` or none.
+        what: name of the time, for messages.
 
     Raises:
-        ConfigError: it is of another form.
+        ConfigError: any other form.
     """
     match = _TIME.fullmatch(str(value).strip()) if not isinstance(value, bool) else None
     try:
@@ -37,7 +37,7 @@ def parse_seconds(value: float | str, what: str) -> float:
 
 
 def parse_value(text: str) -> Any:
-    """Read a value: a number, true, false, none, or text."""
+    """Parse a value: a number, true, false, none, or text."""
     for convert in (int, float):
         try:
             return convert(text)
@@ -50,11 +50,11 @@ def parse_spec(text: str, what: str) -> tuple[str, dict[str, Any]]:
     """Split ``name:key=value,...`` into its name and its options.
 
     Args:
-        text: the text.
+        text: the spec.
         what: what it describes, for messages.
 
     Raises:
-        ConfigError: it is not of that form.
+        ConfigError: any other form.
     """
     name, _, rest = text.partition(":")
     options: dict[str, Any] = {}
@@ -62,9 +62,9 @@ def parse_spec(text: str, what: str) -> tuple[str, dict[str, Any]]:
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise ConfigError(
-                f"{what} {shown(text)}: {shown(part)} is not key=value; expected name:key=value,key=value (a class of "
-                "your own goes by the name that it is registered under, in an installed package that names its module "
-                "as an entry point, as docs/own-policy.md tells)"
+                f"{what} {shown(text)}: {shown(part)} is not key=value; expected name:key=value,key=value (for a class "
+                "of your own, use the name under which it is registered; its package must be installed and name its "
+                "module as an entry point, see docs/own-policy.md)"
             )
         options[key.strip()] = parse_value(value.strip())
     if not name.strip():

@@ -1,7 +1,7 @@
-"""Calls of code that users bring: what it raises becomes an error that names the user's function and line.
+"""Calls of users' code: exceptions become errors that name the user's function and line.
 
-Whatever has been defined outside of kvgym counts: policies, routers, observers, batch-time models, kinds of action,
-plugins. The same exception from a class of kvgym is a mistake in kvgym, and passes.
+Users' code is everything defined outside kvgym: policies, routers, observers, batch-time models, kinds of action,
+plugins. An exception from a class of kvgym is a bug in kvgym and passes unchanged.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _PASSED = (KVGymError, MemoryError)
 class calling:  # noqa: N801
     """Context manager around a call of a user's code: raises :class:`~kvgym.errors.UserCodeError` for its exceptions.
 
-    Errors of kvgym, Ctrl-C and a lack of memory pass, and so does every exception of a class of kvgym. Nothing is
-    kept from call to call, so that one object serves many calls.
+    Errors of kvgym, Ctrl-C, MemoryError and every exception of kvgym's own classes pass unchanged. The object has no
+    state, so that it can be reused for many calls.
 
     Args:
-        owner: whose code is called: an object, a class or a function.
+        owner: the object, class or function that is called.
         kind: what it is, for messages: "policy".
-        call: what is called, named where the exception comes from no function of the user: "schedule".
+        call: name of the call, for exceptions that do not come from a user's function: "schedule".
     """
 
     __slots__ = ("_call", "_kind", "_owner")
@@ -45,30 +45,30 @@ class calling:  # noqa: N801
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Replace what the user's code has raised.
+        """Replace an exception of the user's code.
 
         Raises:
-            UserCodeError: it has raised an exception.
+            UserCodeError: in its place.
         """
         if error is None or not isinstance(error, _REPLACED) or isinstance(error, _PASSED):
             return
         if is_foreign(self._owner):
-            below = trace and trace.tb_next  # without the frame of the block itself
+            below = trace and trace.tb_next  # without the frame of the with statement
             raise self._error(error, below) from error
 
     def _error(self, error: BaseException, trace: TracebackType | None) -> UserCodeError:
         frames = [*_foreign_frames(trace)]
         if frames:
-            # Libraries that the user's code calls are not where to look: the last frame of the same package counts.
+            # The last frame in the user's package, not in libraries that it calls.
             package = frames[0][0]
             code, line = next((code, line) for name, code, line in reversed(frames) if name == package)
             place = _place(code, line)
-        else:  # the call itself failed, for example as the function takes other arguments
+        else:  # the call itself failed, for example with a TypeError about arguments
             found = getattr(getattr(self._owner, self._call, self._owner), "__code__", None)
             place = self._call if found is None else _place(found, found.co_firstlineno)
         try:
             text = " ".join(str(error).split())
-        except Exception:  # exceptions of others put themselves into words as they like
+        except Exception:  # a user's exception may fail in __str__
             text = ""
         what = f"{type(error).__name__}: {text}" if text else type(error).__name__
         details = "".join(traceback.format_exception(type(error), error, trace))
@@ -76,14 +76,14 @@ class calling:  # noqa: N801
 
 
 def is_foreign(owner: object) -> bool:
-    """Return whether an object, a class, a function or what a ``"module:name"`` names lies outside of kvgym."""
+    """Return whether an object, class, function or ``"module:name"`` is defined outside kvgym."""
     named = owner if hasattr(owner, "__qualname__") else type(owner)
     module = owner if isinstance(owner, str) else str(getattr(named, "__module__", ""))
     return module.partition(".")[0] != "kvgym"
 
 
 def named_errors(function: Callable[..., Any], kind: str) -> Callable[..., Any]:
-    """Return a function with :class:`calling` around every call; one of kvgym is returned as it is."""
+    """Wrap a function so that every call is in :class:`calling`; functions of kvgym are returned unchanged."""
     return _named(function, kind) if is_foreign(function) else function
 
 
@@ -100,7 +100,7 @@ def _named(function: Callable[..., Any], kind: str) -> Callable[..., Any]:
 
 
 def _foreign_frames(trace: TracebackType | None) -> Iterator[tuple[str, CodeType, int]]:
-    """Yield top-level package, code and line of the frames that are not kvgym's, the outermost first."""
+    """Yield top-level package, code and line of the frames outside kvgym, outermost first."""
     for frame, line in traceback.walk_tb(trace):
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         if package != "kvgym":
@@ -113,14 +113,14 @@ def _place(code: CodeType, line: int) -> str:
 
 
 def _short(path: str) -> str:
-    """Return a path relative to the working directory where it is below, and only its end where it is long."""
+    """Return a path relative to the working directory if it is inside, and only the end of a long path."""
     below = os.path.join(os.getcwd(), "") if os.path.isabs(path) else ""
     path = path.removeprefix(below)
     return path if len(path) <= _CUT else f"…{path[-_CUT:]}"
 
 
 def _name(owner: object) -> str:
-    """Return the name of a policy or router, else that of the class or function."""
+    """Return the name of a policy or router, or of another class or function."""
     name = owner if isinstance(owner, str) else getattr(getattr(owner, "info", None), "name", None)
     if isinstance(name, str):
         return shown(name)
