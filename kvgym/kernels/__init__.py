@@ -1,6 +1,6 @@
-"""Everything that the rule of a compiled policy is built of, in one place.
+"""Building blocks of compiled policies: everything a policy's kernel needs, in one place.
 
-A compiled policy is a class with a kernel, a function of what it sees, what it decides and what it remembers
+A compiled policy is a class with a kernel: a function of the policy's view, its decision and its memory
 (:class:`RuleView`, :class:`RuleDecision`, :class:`RuleMemory`; their fields are explained there)::
 
     from kvgym import CompiledPolicy, PolicyInfo, register_policy
@@ -21,33 +21,34 @@ A compiled policy is a class with a kernel, a function of what it sees, what it 
         info = PolicyInfo(name="my_fcfs", summary="first come, first served", evicts=True)
         kernel = rule
 
-A kernel is called at every iteration boundary with the decision to run everything that is active and to admit
-nobody. It is written in Numba's subset of Python, allocates nothing and makes no arrays of its own: what it needs
-beyond numbers stands in its memory, see :meth:`kvgym.policy.CompiledPolicy.memory`. Its helpers are functions
-with the decorator :func:`jit`, or :func:`jit_inline` where they run at every decision and take the tuples.
+A kernel is called at every iteration boundary. By default the decision runs all active requests and admits none. The
+kernel is written in Numba's subset of Python and allocates nothing, so it creates no arrays: it keeps arrays in its
+memory, see :meth:`kvgym.policy.CompiledPolicy.memory`. Its helpers have the decorator :func:`jit`, or
+:func:`jit_inline` if they run at every decision and take the tuples.
 
-What there is:
+The building blocks:
 
-- The queue: :func:`first_waiting`, :func:`next_waiting`, :func:`next_to_admit`; ids are UNKNOWN where there is none.
-- Who has gone: the router of a cluster may take requests away. A rule that remembers who waits or is active forgets
-  ``view.worker.num_left`` of them, :func:`left_request`, before it takes in those of ``view.queued``: from heaps by
-  :func:`forget_left` and :func:`forget_ranked`, from queues by :func:`unlink`, from a profile by :func:`profile_of`.
-- Memory of the coming iteration: :func:`need_of`, :func:`need_of_active`; if not everybody runs in full
+- The queue: :func:`first_waiting`, :func:`next_waiting`, :func:`next_to_admit`; they return UNKNOWN if there is none.
+- Requests that left: the router of a cluster may move requests away. A kernel that remembers waiting or active
+  requests must first forget the ``view.worker.num_left`` requests of :func:`left_request` and then add those of
+  ``view.queued``. Forget them in heaps by :func:`forget_left` and :func:`forget_ranked`, in queues by :func:`unlink`,
+  in a profile by :func:`profile_of`.
+- Memory of the next iteration: :func:`need_of`, :func:`need_of_active`; if not all requests run in full
   :func:`need_of_tokens`, :func:`need_of_decodes`, :func:`held_by`, :func:`kv_growth`, :func:`claim_of`,
   :func:`chunk_that_fits`, :func:`needs_block`, :func:`full_tokens`.
 - Deciding: :func:`has_place`, :func:`admit`, :func:`admit_tokens`, :func:`admit_while_fits`, :func:`room_to_admit`,
   :func:`evict`, :func:`evict_latest`, :func:`clear_all`, :func:`put_back`, :func:`pause`, :func:`pause_all`,
   :func:`drop_full_plan`; to wait, set ``decision.record.act = WAIT`` and, if not for the next arrival, ``wait_until``.
-- A column of ``view.requests`` that is needed for all active requests: :func:`follow_slots`.
-- Look-ahead over future memory: :mod:`kvgym.kernels.future_memory`, with :func:`first_tokens`.
+- A column of ``view.requests`` for all active requests: :func:`follow_slots`.
+- Future memory: :mod:`kvgym.kernels.future_memory`, with :func:`first_tokens`.
 - Heaps in ``memory.state``: :mod:`kvgym.kernels.heap`. Random numbers: :mod:`kvgym.kernels.random`.
-- The constants that records hold: :mod:`kvgym.simulator.tables`.
+- The constants in records: :mod:`kvgym.simulator.tables`.
 
-Memory comes in blocks of ``view.problem.block_size`` tokens, and a request takes whole ones: ``num_kv_tokens`` of a
-row and ``view.worker.kv_tokens`` are tokens, but what has to fit into ``view.problem.kv_capacity`` are *allocated
-tokens*, those of all blocks that are held. All functions here that speak of memory return these, and
-``view.worker.kv_allocated`` holds them for the active set at rest, so that rules built of them need not know about
-blocks. :func:`allocated` turns tokens of one request into them; sums of tokens cannot be turned.
+Memory is divided into blocks of ``view.problem.block_size`` tokens, and a request holds whole blocks. ``num_kv_tokens``
+of a row and ``view.worker.kv_tokens`` count tokens, but ``view.problem.kv_capacity`` limits *allocated tokens*: the
+size of all blocks held. All functions here return memory in allocated tokens, and ``view.worker.kv_allocated`` is that
+of the active set before the iteration, so kernels built from them need not handle blocks. :func:`allocated` converts
+the tokens of one request; it must not be applied to sums over requests.
 """
 
 from __future__ import annotations

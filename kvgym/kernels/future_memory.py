@@ -1,14 +1,14 @@
-"""The future-memory profile: predicted KV use of the active set, for every iteration to come.
+"""The future-memory profile: predicted KV memory of the active set in every future iteration.
 
-``profile[x - origin]`` holds the memory that the requests admitted so far are predicted to use while
-iteration x runs, in allocated tokens. Entries are absolute in x, so the passing of time costs nothing;
-admitting adds a ramp, a staircase where blocks hold several tokens; ending earlier than predicted subtracts
-its rest. The buffer is two horizons long and shifts once a horizon. A check and an update are one loop each
-over the predicted length, on a slice of the buffer, which ends where the buffer does.
+``profile[x - origin]`` is the memory that the admitted requests are predicted to use in iteration x, in allocated
+tokens. Entries are absolute in x, so the profile needs no update as time passes. Admitting a request adds a ramp, or a
+staircase if blocks hold several tokens; a request that ends early subtracts the rest of it. The buffer is two horizons
+long and shifts once a horizon. A check and an update are one loop each over the predicted length, on a slice that is
+cut at the end of the buffer.
 
-This answers inequality (5) of Jaillet et al., "Online Scheduling for LLM Inference with KV Cache
-Constraints", at every future iteration instead of at completion times only. The two agree: between
-completions the left side only grows, in blocks as in tokens.
+This evaluates inequality (5) of Jaillet et al., "Online Scheduling for LLM Inference with KV Cache Constraints", at
+every future iteration instead of at completion times only. The two agree: between completions the left side only
+grows, in blocks as in tokens.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from kvgym.errors import ConfigError
 from kvgym.simulator.blocks import allocated, whole_blocks
 
 MAX_BYTES = 2**30
-"""Most memory that a profile may take, bytes."""
+"""Largest profile, bytes."""
 
 
 def empty_profile(longest: int, kv_capacity: int, extra: int = 0) -> NDArray[np.int32]:
-    """Return a profile in which no memory is used yet, int32 (two horizons,).
+    """Return a profile without any use of memory, int32 (two horizons,).
 
     Args:
         longest: longest predicted output, tokens. A request whose predicted memory exceeds the capacity is never
             admitted, so the capacity bounds the horizon as well.
         kv_capacity: KV memory, tokens.
-        extra: iterations that a request may run beyond its output tokens, for prefill chunks.
+        extra: iterations that a request may run in addition to one for each output token, for prefill chunks.
 
     Raises:
         ConfigError: the profile would take more than :data:`MAX_BYTES`.
@@ -51,9 +51,9 @@ def empty_profile(longest: int, kv_capacity: int, extra: int = 0) -> NDArray[np.
 
 @jit
 def profile_offset(profile: Any, state: Any, iteration: int) -> int:
-    """Return the index of ``iteration`` in the profile, shifting the buffer when it nears the end.
+    """Return the index of ``iteration`` in the profile; shift the buffer when a horizon has passed.
 
-    ``state[0]`` holds the origin.
+    ``state[0]`` is the origin.
     """
     horizon = profile.shape[0] // 2
     while iteration - state[0] >= horizon:
@@ -66,15 +66,15 @@ def profile_offset(profile: Any, state: Any, iteration: int) -> int:
 
 @jit
 def profile_add(profile: Any, offset: int, first: int, rounds: int, sign: int, block_size: int) -> None:
-    """Add (sign 1) or subtract (sign -1) a request that grows by one token an iteration.
+    """Add (sign 1) or subtract (sign -1) a request that grows by one token in each iteration.
 
     Args:
         profile: the profile.
-        offset: index of its first iteration.
-        first: KV tokens (not allocated ones) that it uses in its first iteration.
-        rounds: iterations that it runs.
+        offset: index of the request's first iteration.
+        first: KV tokens (not allocated ones) in its first iteration.
+        rounds: number of its iterations.
         sign: 1 or -1.
-        block_size: tokens of a block.
+        block_size: tokens in a block.
     """
     part = profile[offset : max(offset, offset + rounds)]
     if block_size == 1:
@@ -95,23 +95,23 @@ def profile_add(profile: Any, offset: int, first: int, rounds: int, sign: int, b
 
 @jit
 def blocked_for(profile: Any, offset: int, first: int, rounds: int, limit: int, block_size: int) -> int:
-    """Return for how many iterations a request surely cannot be admitted; 0 = it fits now.
+    """Return for how many iterations a request certainly cannot be admitted; 0 = it fits now.
 
-    A request whose ramp exceeds ``limit`` by e in round k (k = 1, 2, ...) stays blocked for min(e, k)
-    iterations: each iteration it waits lowers its own use in that same moment by one token, and admissions
-    only raise the profile. A caller may skip checks until then, unless requests leave early.
+    A request whose ramp exceeds ``limit`` by e in its k-th iteration (k = 1, 2, ...) stays blocked for min(e, k)
+    iterations: each iteration of waiting lowers its own use at that moment by one token, and admissions only raise
+    the profile. Callers may skip checks until then, unless requests leave early.
 
-    Blocks change only the limit. The profile holds whole blocks, so what it leaves of the whole blocks of
-    ``limit`` is whole blocks too, and the allocated tokens of a request fit into these if and only if its
-    tokens do: e counts tokens, and the staircase need not be built.
+    Blocks change only the limit. The profile consists of whole blocks, so the rest of the whole blocks of ``limit``
+    does too. The allocated tokens of a request fit into this rest if and only if its tokens do. So e counts tokens,
+    and no staircase is built.
 
     Args:
         profile: the profile.
-        offset: index of the coming iteration.
+        offset: index of the next iteration.
         first: KV tokens (not allocated ones) that the request would use in it.
         rounds: iterations that it would run.
         limit: memory that may be used at any moment, tokens.
-        block_size: tokens of a block.
+        block_size: tokens in a block.
     """
     part, bound = profile[offset : max(offset, offset + rounds)], np.int32(0)
     excess, k = np.int32(first - whole_blocks(block_size, limit)), np.int32(1)
@@ -124,14 +124,14 @@ def blocked_for(profile: Any, offset: int, first: int, rounds: int, limit: int, 
 
 @jit
 def profile_clear(profile: Any) -> None:
-    """Forget all predictions (after everything was evicted)."""
+    """Set the whole profile to 0 (after all requests were evicted)."""
     for x in range(profile.shape[0]):
         profile[x] = 0
 
 
 @jit
 def first_tokens(problem: Any, request: Any) -> int:
-    """Return the KV tokens of a slot or a waiting request in its next iteration if it runs in full."""
+    """Return the KV tokens of an active or waiting request in its next iteration if it runs in full."""
     if request.num_prefill_left > 0:
         return request.num_kv_tokens + request.num_prefill_left + problem.prefill_emits
     return request.num_kv_tokens + 1
@@ -139,13 +139,13 @@ def first_tokens(problem: Any, request: Any) -> int:
 
 @jit
 def first_use(problem: Any, request: Any) -> int:
-    """Return the memory that :func:`first_tokens` take, in allocated tokens."""
+    """Return the memory for :func:`first_tokens`, in allocated tokens."""
     return allocated(problem, first_tokens(problem, request))
 
 
 @jit
 def rounds_for(problem: Any, request: Any, output_len: int) -> int:
-    """Return the iterations a waiting request would run here if its output had that length, at least 1."""
+    """Return the iterations that a waiting request runs on this worker for an output length, at least 1."""
     if problem.hands_over == 1:
         return 1
     rounds = np.int64(output_len) - request.num_output_tokens
@@ -156,7 +156,7 @@ def rounds_for(problem: Any, request: Any, output_len: int) -> int:
 
 @jit
 def predicted_rounds(problem: Any, request: Any) -> int:
-    """Return the iterations a waiting request is predicted to run, at least 1."""
+    """Return the iterations that a waiting request is predicted to run, at least 1."""
     return rounds_for(problem, request, request.predicted_len)
 
 
@@ -164,25 +164,25 @@ def predicted_rounds(problem: Any, request: Any) -> int:
 def profile_forget(
     profile: Any, offset: int, predicted_len: int, num_output_tokens: int, next_tokens: int, block_size: int
 ) -> None:
-    """Take a request that leaves before its predicted end out of the profile.
+    """Subtract the rest of a request that leaves before its predicted end.
 
     Args:
         profile: the profile.
-        offset: index of the coming iteration.
+        offset: index of the next iteration.
         predicted_len: predicted output tokens, as at admission.
         num_output_tokens: output tokens generated so far.
-        next_tokens: KV tokens (not allocated ones) it would have used in the coming iteration.
-        block_size: tokens of a block.
+        next_tokens: KV tokens (not allocated ones) that it would have used in the next iteration.
+        block_size: tokens in a block.
     """
     profile_add(profile, offset, next_tokens, predicted_len - num_output_tokens, -1, block_size)
 
 
 @jit
 def profile_of(problem: Any, profile: Any, offset: int, slot: Any, predicted_len: int) -> None:
-    """Add what an active request uses from the coming iteration on until its predicted end.
+    """Add the memory of an active request from the next iteration until its predicted end.
 
-    For who has no part of it in the profile: after :func:`profile_clear` this of all active requests, each with the
-    prediction that it was admitted with, is the profile again.
+    Use it to rebuild a profile: :func:`profile_clear`, then this for every active request with the prediction that it
+    was admitted with.
     """
     if predicted_len > slot.num_output_tokens:
         rounds = rounds_for(problem, slot, predicted_len)

@@ -1,4 +1,7 @@
-"""Binary min-heaps inside a policy's state array; of int64 keys: ``state[at]`` is the length, keys follow."""
+"""Heaps and sorted lists in a policy's state array.
+
+The first kind of heap has int64 keys: ``state[at]`` is its length, keys follow, the smallest first.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from kvgym.simulator.tables import UNKNOWN
 
 @jit
 def request_key(value: int, i: int) -> int:
-    """Return a key that sorts by ``value``, then by request id (which is arrival order)."""
+    """Return a key that sorts by ``value``, then by request id (arrival order)."""
     key: Any = (np.int64(value) << 32) | np.int64(i)
     return key
 
@@ -44,7 +47,7 @@ def heap_pop(state: Any, at: int) -> int:
     base, length = at + 1, state[at] - 1
     top, key = state[base], state[base + length]
     state[at] = length
-    # The last key belongs near the bottom: the gap at the top goes all the way down, without a look at it, ...
+    # The last key belongs near the bottom, so the gap moves from the top to a leaf without comparing it, ...
     k, child = 0, 1
     while child + 1 < length:
         child += 1 if state[base + child + 1] < state[base + child] else 0
@@ -53,7 +56,7 @@ def heap_pop(state: Any, at: int) -> int:
     if child < length:
         state[base + k] = state[base + child]
         k = child
-    while k > 0:  # ... and from there up to its place
+    while k > 0:  # ... and the key rises from there to its place
         parent = (k - 1) >> 1
         if state[base + parent] <= key:
             break
@@ -65,13 +68,13 @@ def heap_pop(state: Any, at: int) -> int:
 
 @jit
 def heap_remove(state: Any, at: int, key: int) -> bool:
-    """Remove a key wherever it is, in time proportional to the length; returns whether it was there."""
+    """Remove a key, in time proportional to the length; return whether it was there."""
     base, k = at + 1, 0
     while k < state[at] and state[base + k] != key:
         k += 1
     if k == state[at]:
         return False
-    while k > 0:  # it rises to the top, past what is smaller
+    while k > 0:  # it rises to the top, past smaller keys
         parent = (k - 1) >> 1
         state[base + k] = state[base + parent]
         k = parent
@@ -82,7 +85,7 @@ def heap_remove(state: Any, at: int, key: int) -> bool:
 
 @jit
 def heap_forget(state: Any, at: int, i: int) -> bool:
-    """Remove the key of request ``i`` if there is one, in time proportional to the length; returns whether it was."""
+    """Remove the key of request ``i``, in time proportional to the length; return whether it was there."""
     for k in range(state[at]):
         key = state[at + 1 + k]
         if key_request(key) == i:
@@ -96,9 +99,9 @@ def heap_first(state: Any, at: int) -> int:
     return key_request(state[at + 1]) if state[at] > 0 else UNKNOWN
 
 
-# A heap of items ordered by a rank kept beside it, then by the number of the item itself: ``heap[at]`` is its
-# length, the items follow. Item x, a small whole number such as a request id, has rank ``ranks[base + x]``, a
-# whole or a real number that must not change while x is in the heap.
+# A heap of items ordered by ranks in another array, then by item: ``heap[at]`` is its length, the items follow. Item x,
+# a small whole number such as a request id, has rank ``ranks[base + x]``, an integer or float that must not change
+# while x is in the heap.
 
 
 @jit
@@ -148,10 +151,10 @@ def ranked_pop(heap: Any, at: int, ranks: Any, base: int) -> int:
 
 @jit
 def ranked_keep(heap: Any, at: int, ranks: Any, base: int, most: int) -> None:
-    """Keep the first ``most`` of listed items, in no particular order, in time proportional to their number.
+    """Keep the first ``most`` items of a list, in any order, in time proportional to the length of the list.
 
-    The items are listed as those of a heap are, but need not be one, before or after. This is quickselect: what comes
-    before a pivot goes to its left, and the side on which the boundary lies is divided again.
+    The list has the layout of a heap but need not be one, before or after. This is quickselect: items before a pivot
+    move to its left, and the side with the boundary is partitioned again.
     """
     first, low, high = at + 1, 0, heap[at] - 1
     if most > high:
@@ -179,9 +182,9 @@ def ranked_keep(heap: Any, at: int, ranks: Any, base: int, most: int) -> None:
 
 @jit
 def ranked_forget(heap: Any, at: int, ranks: Any, base: int, item: int) -> bool:
-    """Remove an item if it is there, in time proportional to the length; returns whether it was.
+    """Remove an item, in time proportional to the length; return whether it was there.
 
-    Its rank may have changed: those of the others decide.
+    The item's own rank may have changed; only the ranks of the others are compared.
     """
     first, k, length = at + 1, 0, heap[at]
     while k < length and heap[first + k] != item:
@@ -197,16 +200,16 @@ def ranked_forget(heap: Any, at: int, ranks: Any, base: int, item: int) -> bool:
     return True
 
 
-# A list in order, with ranks side by side that move with their items: ``items[at + k]`` has rank ``ranks[base + k]``.
-# Some functions put items aside meanwhile: to ``items[aside]`` and what follows, their ranks to ``ranks[ranks_aside]``.
+# A sorted list whose ranks move with the items: ``items[at + k]`` has rank ``ranks[base + k]``. Some functions need
+# buffers, which begin at ``items[aside]`` and ``ranks[ranks_aside]``.
 
 _RUN = 8
-"""Items of a list that are brought into order one by one, before they are merged with others."""
+"""Length of the runs that insertion sort makes before they are merged."""
 
 
 @jit_inline
 def ranked_sink(items: Any, at: int, ranks: Any, base: int, k: int) -> int:
-    """Move the k-th item before those that it comes before, one by one; returns how many these are."""
+    """Insert the k-th item into the sorted items before it; return the number of places it moved."""
     item, rank, place = items[at + k], ranks[base + k], k
     while place > 0:
         other = ranks[base + place - 1]
@@ -222,7 +225,7 @@ def ranked_sink(items: Any, at: int, ranks: Any, base: int, k: int) -> int:
 def ranked_merge(
     items: Any, at: int, ranks: Any, base: int, known: int, count: int, aside: int, ranks_aside: int
 ) -> None:
-    """Merge two lists: of ``count`` items the first ``known`` are in order, and so are the others, which go aside."""
+    """Merge the first ``known`` of ``count`` items with the others; both parts are sorted, the second is buffered."""
     i, j = known - 1, count - known - 1
     if i >= 0 and j >= 0:
         rank, other = ranks[base + i], ranks[base + known]
@@ -244,7 +247,7 @@ def ranked_merge(
 
 @jit
 def ranked_sort(items: Any, at: int, count: int, ranks: Any, base: int, aside: int, ranks_aside: int) -> None:
-    """Bring items into order that may be in none: short runs, merged in pairs; half of them go aside meanwhile."""
+    """Sort items: short runs are merged in pairs; the buffers need room for half of the items."""
     for start in range(0, count, _RUN):
         for k in range(1, min(_RUN, count - start)):
             ranked_sink(items, at + start, ranks, base + start, k)

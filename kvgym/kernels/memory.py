@@ -1,4 +1,4 @@
-"""Memory of requests and decisions about them: what each needs, what fits, and how to admit, evict and pause."""
+"""Memory that requests need, and decisions about them: admit, evict and pause."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_LIMIT = 2**31 - 1
 
 @jit_inline
 def first_waiting(view: RuleView) -> int:
-    """Return the first request of the queue, UNKNOWN if nobody waits."""
+    """Return the first request of the queue, UNKNOWN if it is empty."""
     return view.worker.queue_head
 
 
@@ -29,14 +29,14 @@ def next_waiting(view: RuleView, i: int) -> int:
 
 @jit_inline
 def next_to_admit(view: RuleView, decision: RuleDecision, heap: Any, from_heap: bool) -> int:
-    """Return the request that comes next after those admitted so far, UNKNOWN if none waits.
+    """Return the next request after those admitted so far, UNKNOWN if none is waiting.
 
     Args:
-        view: what the rule sees.
-        decision: what it decides.
-        heap: waiting requests in the rule's own order, a heap of :func:`request_key` at place 0, from which the rule
-            pops those it admits. Entries of requests that no longer wait are dropped.
-        from_heap: whether that order counts; else the queue's does.
+        view: the kernel's view.
+        decision: its decision.
+        heap: waiting requests in the policy's own order, a heap of :func:`request_key` at place 0, from which the
+            kernel pops the requests it admits. Entries of requests that are no longer waiting are removed.
+        from_heap: whether to use the heap's order instead of the queue's.
     """
     d = decision.record
     if not from_heap:
@@ -50,18 +50,18 @@ def next_to_admit(view: RuleView, decision: RuleDecision, heap: Any, from_heap: 
 
 @jit_inline
 def need_of(view: RuleView, row: Any) -> int:
-    """Return the memory that a request needs in the coming iteration if it runs in full, allocated tokens.
+    """Return the memory that a request needs in the next iteration if it runs in full, allocated tokens.
 
     Args:
-        view: what the rule sees.
-        row: of an active request (``view.active[k]``) or of a waiting one (``view.requests[i]``).
+        view: the kernel's view.
+        row: an active request (``view.active[k]``) or a waiting one (``view.requests[i]``).
     """
     return first_use(view.problem, row)
 
 
 @jit_inline
 def need_of_tokens(view: RuleView, row: Any, tokens: int) -> int:
-    """Return the memory that a request needs in the coming iteration if it processes ``tokens``, allocated."""
+    """Return the memory that a request needs in the next iteration if it processes ``tokens``, allocated tokens."""
     return allocated(
         view.problem, row.num_kv_tokens + written_tokens(view.problem, row.num_prefill_left, tokens)
     )
@@ -69,28 +69,28 @@ def need_of_tokens(view: RuleView, row: Any, tokens: int) -> int:
 
 @jit_inline
 def held_by(view: RuleView, row: Any) -> int:
-    """Return the memory that a request holds at rest, or takes on admission, in allocated tokens."""
+    """Return the memory that a request holds before the iteration, or gets on admission, in allocated tokens."""
     return allocated(view.problem, row.num_kv_tokens)
 
 
 @jit_inline
 def claim_of(view: RuleView, row: Any) -> int:
-    """Return the memory that a request holds once all of its prompt and one token more are in it, allocated.
+    """Return the memory of a request with its whole prompt and one more token, allocated tokens.
 
-    The claim of rules that process prompts in chunks: a prefill that has it is never stuck.
+    Policies with chunked prefill reserve this memory, so that a prefill never gets stuck.
     """
     return allocated(view.problem, row.num_kv_tokens + row.num_prefill_left + 1)
 
 
 @jit_inline
 def needs_block(view: RuleView, row: Any) -> bool:
-    """Return whether the next token of a request needs a new block, because those it holds are full."""
+    """Return whether the next token of a request needs a new block, because its blocks are full."""
     return bool(allocated(view.problem, row.num_kv_tokens) == row.num_kv_tokens)
 
 
 @jit_inline
 def need_of_active(view: RuleView) -> int:
-    """Return the memory that the active set needs in the coming iteration if everybody runs in full, allocated."""
+    """Return the memory that the active set needs in the next iteration if all run in full, allocated tokens."""
     w = view.worker
     if w.num_prefilling == 0:
         return w.kv_allocated + view.problem.block_size * w.num_full
@@ -102,7 +102,7 @@ def need_of_active(view: RuleView) -> int:
 
 @jit_inline
 def need_of_decodes(view: RuleView) -> int:
-    """Return the memory that the active set needs if all decodes run and all prefills rest, allocated tokens."""
+    """Return the memory that the active set needs if all decodes run and all prefills pause, allocated tokens."""
     w, block_size = view.worker, view.problem.block_size
     if block_size == 1:
         return w.kv_tokens + w.num_active - w.num_prefilling
@@ -116,15 +116,15 @@ def need_of_decodes(view: RuleView) -> int:
 
 @jit_inline
 def chunk_that_fits(view: RuleView, row: Any, most: int, room: int) -> int:
-    """Return the largest chunk of a prefill within a budget and the memory that is left; 0 = none fits.
+    """Return the largest prefill chunk within a token budget and the free memory, tokens; 0 = none fits.
 
-    The chunk that completes the prompt may write the first output token too, which needs room as well.
+    The chunk that completes the prompt may also write the first output token, which needs memory as well.
 
     Args:
-        view: what the rule sees.
-        row: of the request, which has prompt left to process.
-        most: tokens of the chunk at most.
-        room: free memory, whole blocks; what is free in the request's last block comes on top.
+        view: the kernel's view.
+        row: the request, with prompt tokens left to process.
+        most: largest chunk, tokens.
+        room: free memory in whole blocks, without the rest of the request's last block.
     """
     left, free = row.num_prefill_left, room + held_by(view, row) - row.num_kv_tokens
     chunk = max(0, min(left, most, free))
@@ -135,13 +135,13 @@ def chunk_that_fits(view: RuleView, row: Any, most: int, room: int) -> int:
 
 @jit_inline
 def has_place(view: RuleView, decision: RuleDecision) -> bool:
-    """Return whether the active set has a free slot, beside those for the requests admitted so far."""
+    """Return whether the active set has a free slot, not counting the slots of requests admitted so far."""
     return view.worker.num_active + decision.record.num_admit < decision.admit.shape[0]
 
 
 @jit_inline
 def admit(decision: RuleDecision, i: int) -> None:
-    """Admit request ``i``, which must be waiting, after those admitted so far; it runs in full."""
+    """Admit the waiting request ``i`` after those admitted so far; it runs in full."""
     d = decision.record
     decision.admit[d.num_admit] = i
     decision.admit_tokens[d.num_admit] = UNKNOWN
@@ -150,7 +150,7 @@ def admit(decision: RuleDecision, i: int) -> None:
 
 @jit_inline
 def admit_tokens(decision: RuleDecision, i: int, tokens: int) -> None:
-    """Admit request ``i`` with this many tokens in the coming iteration: a chunk of its prefill, 1, or 0."""
+    """Admit request ``i`` with a number of tokens in the next iteration: a chunk of its prefill, 1, or 0."""
     d = decision.record
     d.explicit = 1
     decision.admit[d.num_admit] = i
@@ -162,18 +162,19 @@ def admit_tokens(decision: RuleDecision, i: int, tokens: int) -> None:
 def admit_while_fits(
     view: RuleView, decision: RuleDecision, need: int, limit: int, most: int = NO_LIMIT, strict: bool = False
 ) -> int:
-    """Admit in queue order, and stop at the first request that does not fit.
+    """Admit requests in queue order until one does not fit.
 
     Args:
-        view: what the rule sees.
-        decision: what it decides.
-        need: memory that the coming iteration needs so far, allocated tokens.
-        limit: memory that it may need; all of it if the first request would be alone, see :func:`room_to_admit`.
-        most: requests admitted at most.
-        strict: whether the limit holds for that one too.
+        view: the kernel's view.
+        decision: its decision.
+        need: memory that the next iteration needs so far, allocated tokens.
+        limit: memory that it may need; the first request may use the whole capacity if it would be alone, see
+            :func:`room_to_admit`.
+        most: largest number of admitted requests.
+        strict: whether the limit also holds for a request that would be alone.
 
     Returns:
-        The memory that the coming iteration then needs.
+        The memory that the next iteration needs afterwards, allocated tokens.
     """
     d = decision.record
     i = first_waiting(view)
@@ -191,16 +192,16 @@ def admit_while_fits(
 
 @jit_inline
 def room_to_admit(view: RuleView, decision: RuleDecision, limit: int, strict: bool = False) -> int:
-    """Return how much memory may be in use once one more request has been admitted.
+    """Return how much memory may be in use after one more admission, allocated tokens.
 
-    That is ``limit``, what a margin or watermark leaves; or all of the memory, if the request would be alone: a
-    margin is room for others to grow, and a request longer than the limit would wait for ever.
+    This is ``limit``, the capacity without a margin or watermark; or the whole capacity if the request would be
+    alone. A margin is room for other requests to grow, and a request longer than the limit would wait forever.
 
     Args:
-        view: what the rule sees.
-        decision: what it decides.
-        limit: memory that may be in use beside others.
-        strict: whether it holds for a request that would be alone too, as rules of papers are printed.
+        view: the kernel's view.
+        decision: its decision.
+        limit: memory that may be in use if other requests are active.
+        strict: whether the limit also holds for a request that would be alone, as policies in papers are stated.
     """
     d = decision.record
     alone = view.worker.num_active - d.num_evict + d.num_admit == 0
@@ -209,7 +210,7 @@ def room_to_admit(view: RuleView, decision: RuleDecision, limit: int, strict: bo
 
 @jit_inline
 def evict(decision: RuleDecision, k: int) -> None:
-    """Send the request in slot ``k`` back to the queue."""
+    """Evict the request in slot ``k``."""
     d = decision.record
     decision.evict[d.num_evict] = k
     d.num_evict += 1
@@ -217,12 +218,12 @@ def evict(decision: RuleDecision, k: int) -> None:
 
 @jit
 def evict_latest(view: RuleView, decision: RuleDecision, need: int) -> None:
-    """Evict the latest activated requests until the coming iteration of the others fits (LIFO).
+    """Evict the most recently activated requests until the next iteration of the others fits (LIFO).
 
     Args:
-        view: what the rule sees.
-        decision: what it decides.
-        need: memory that the coming iteration of the whole active set needs, everybody in full.
+        view: the kernel's view.
+        decision: its decision.
+        need: memory that the next iteration of the whole active set needs, all in full, allocated tokens.
     """
     k = view.worker.num_active - 1
     while need > view.problem.kv_capacity and k >= 0:
@@ -233,13 +234,13 @@ def evict_latest(view: RuleView, decision: RuleDecision, need: int) -> None:
 
 @jit_inline
 def put_back(decision: RuleDecision, count: int) -> None:
-    """Count requests that were picked without a look at memory and stay in the queue as it does not suffice."""
+    """Count requests selected before the memory check that then did not fit."""
     decision.record.num_put_back += count
 
 
 @jit
 def clear_all(view: RuleView, decision: RuleDecision) -> None:
-    """Evict every active request and admit nobody: the round is lost."""
+    """Evict all active requests and admit none: the iteration is lost."""
     decision.record.num_admit = decision.record.num_evict = 0
     for k in range(view.worker.num_active):
         evict(decision, k)
@@ -247,14 +248,14 @@ def clear_all(view: RuleView, decision: RuleDecision) -> None:
 
 @jit_inline
 def pause(decision: RuleDecision, slot: Any) -> None:
-    """Leave an active request, given by its slot, out of the coming iteration; its KV stays."""
+    """Pause an active request, given by its slot, in the next iteration; its KV stays."""
     decision.record.explicit = 1
     slot.planned = 0
 
 
 @jit_inline
 def pause_all(view: RuleView, decision: RuleDecision) -> None:
-    """Leave every active request out of the coming iteration."""
+    """Pause all active requests in the next iteration."""
     decision.record.explicit = 1
     for k in range(view.worker.num_active):
         view.active[k].planned = 0

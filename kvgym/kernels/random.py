@@ -1,7 +1,7 @@
-"""Random numbers inside compiled policies: L'Ecuyer's MRG32k3a, in six words of the policy's state.
+"""Random numbers for compiled policies: L'Ecuyer's MRG32k3a, in six words of the policy's state.
 
-Chosen because all of its products fit into 53 bits: compiled and uncompiled code give equal bits without
-modular 64-bit arithmetic. Source: P. L'Ecuyer, "Good parameters and implementations for combined multiple
+All of its products fit into 53 bits, so compiled and uncompiled code give equal bits without modular 64-bit
+arithmetic. Source: P. L'Ecuyer, "Good parameters and implementations for combined multiple
 recursive random number generators", Operations Research 47(1), 1999.
 """
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kvgym.compiling.kernel import jit
 
 WORDS = 6
-"""Length of the generator's state."""
+"""Length of the generator's state, int64 words."""
 
 _M1, _M2 = 4294967087, 4294944443
 
@@ -23,7 +23,7 @@ _M1, _M2 = 4294967087, 4294944443
 def seed_words(seed: np.random.SeedSequence) -> NDArray[np.int64]:
     """Return a generator state from a seed sequence, int64 (6,)."""
     words = seed.generate_state(WORDS, np.uint32).astype(np.int64)
-    words[:3] = words[:3] % (_M1 - 1) + 1  # never all zero
+    words[:3] = words[:3] % (_M1 - 1) + 1  # all zeros are not a valid state
     words[3:] = words[3:] % (_M2 - 1) + 1
     return words
 

@@ -1,4 +1,4 @@
-"""Compiled building blocks for requests that leave a worker because a router takes them away."""
+"""Building blocks for requests that a router moves to another worker."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from kvgym.simulator.tables import UNKNOWN
 
 @jit
 def move_to(workers: Any, i: int, k: int) -> int:
-    """Return what the second kernel of a router returns to move request ``i`` to worker ``k``."""
+    """Return the value by which a router's second kernel moves request ``i`` to worker ``k``."""
     return int(i * workers.shape[0] + k)
 
 
 @jit_inline
 def left_request(view: RuleView, j: int) -> int:
-    """Return the j-th request, from 0, that a router has taken away since the last decision, waiting or active.
+    """Return the j-th request, from 0, that a router has moved away since the last decision, waiting or active.
 
-    It may have come back since, and is among ``view.queued`` then. What its row says may be of another worker.
+    It may have returned since; then it is also in ``view.queued``. Its row may describe its state on another worker.
     """
     request: int = view.queued[view.queued.shape[0] - 1 - j]
     return request
@@ -28,14 +28,14 @@ def left_request(view: RuleView, j: int) -> int:
 
 @jit
 def unlink(state: Any, head: int, tail: int, following: int, i: int) -> bool:
-    """Take request ``i`` out of a queue linked in a rule's state, in time proportional to its length.
+    """Remove request ``i`` from a linked queue in a policy's state, in time proportional to its length.
 
     Args:
-        state: where ``state[head]`` and ``state[tail]`` are the ends, UNKNOWN if it is empty, and
-            ``state[following + j]`` comes after j.
-        head: place of the first.
-        tail: place of the last.
-        following: place of what comes after request 0.
+        state: ``state[head]`` and ``state[tail]`` are the ends, UNKNOWN if the queue is empty, and
+            ``state[following + j]`` is the request after j.
+        head: place of the first request.
+        tail: place of the last request.
+        following: place of the successor of request 0.
         i: the request.
 
     Returns:
@@ -57,13 +57,13 @@ def unlink(state: Any, head: int, tail: int, following: int, i: int) -> bool:
 
 @jit_inline
 def forget_left(view: RuleView, heap: Any, at: int) -> None:
-    """Remove those that a router has taken away from a heap of :func:`request_key` at place ``at``."""
+    """Remove the requests that a router has moved away from a heap of :func:`request_key` at place ``at``."""
     for j in range(view.worker.num_left):
         heap_forget(heap, at, left_request(view, j))
 
 
 @jit_inline
 def forget_ranked(view: RuleView, heap: Any, at: int, ranks: Any, base: int) -> None:
-    """Remove those that a router has taken away from a heap of :func:`ranked_push`."""
+    """Remove the requests that a router has moved away from a heap of :func:`ranked_push`."""
     for j in range(view.worker.num_left):
         ranked_forget(heap, at, ranks, base, left_request(view, j))

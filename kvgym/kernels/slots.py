@@ -1,4 +1,4 @@
-"""Compiled building blocks for what a rule keeps by slot, and for plans in which nobody is left out."""
+"""Building blocks for values that a policy stores by slot, and for plans in which every request runs in full."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from kvgym.simulator.tables import UNKNOWN
 
 @jit_inline
 def follow_slots(view: RuleView, state: Any, at: int, values: Any, base: int) -> int:
-    """Move values that a rule keeps by slot to where their requests are now.
+    """Move values that a policy stores by slot to the current slots of their requests.
 
-    A rule that needs a column of ``view.requests`` for all active requests at every decision looks it up once for each,
-    when it is admitted: rows of requests lie far apart, those of slots side by side.
+    A kernel that needs a column of ``view.requests`` for all active requests at every decision copies the value when a
+    request is admitted: rows of requests are far apart in memory, those of slots adjacent.
 
     Args:
-        view: what the rule sees.
-        state: ``state[at]`` is the number of slots at the last call, and their requests follow.
+        view: the kernel's view.
+        state: ``state[at]`` is the number of slots at the last call, followed by their requests.
         at: place of that number.
         values: ``values[base + k]`` is the value of slot k.
         base: place of the first value.
 
     Returns:
-        The first slot whose value is still to be written; all that come after it are new as well.
+        The first slot without a value; the caller writes it and all later ones.
     """
     first, known, k, before = at + 1, state[at], 0, 0
-    while k < view.worker.num_active and before < known:  # those that stay keep their order
+    while k < view.worker.num_active and before < known:  # remaining requests keep their order
         if state[first + before] == view.active[k].request_id:
             state[first + k] = state[first + before]
             values[base + k] = values[base + before]
@@ -41,9 +41,10 @@ def follow_slots(view: RuleView, state: Any, at: int, values: Any, base: int) ->
 
 @jit
 def drop_full_plan(view: RuleView, decision: RuleDecision) -> None:
-    """Take token counts off a decision that gives everybody who stays or comes all there is to do.
+    """Remove the token counts from a decision in which every request runs in full.
 
-    It is the same decision, and the engine need not look at every request. Those that are evicted come last.
+    The decision stays the same, and the engine need not check every request. Evicted requests must be in the last
+    slots.
     """
     d = decision.record
     for k in range(view.worker.num_active - d.num_evict):
