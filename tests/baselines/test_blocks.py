@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers import schedules
 from helpers.schedules import check
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.policy import make_policy
@@ -23,16 +24,10 @@ def run(
     policy: str, rows: list[tuple[float, int, int]], capacity: int, block_size: int, **rules: Any
 ) -> SimulationResult:
     """Run (arrival, prompt, output) rows, predicted exactly, a second per iteration."""
-    arrival, prompt, output = zip(*rows, strict=True)
-    table = RequestTable.from_columns(
-        arrival_time=arrival,
-        prompt_len=prompt,
-        output_len=output,
-        predicted_output_len=output,
-        predicted_low=output,
-        predicted_high=output,
+    a, s, o = zip(*rows, strict=True)
+    return schedules.run(
+        policy, capacity, a, s, o, predicted_low=o, predicted_high=o, block_size=block_size, **rules
     )
-    return simulate(System(capacity, UNIT, block_size=block_size, **rules), table, policy, log=True)
 
 
 # ---------------------------------------------------------------- by hand

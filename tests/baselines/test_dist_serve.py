@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.schedules import check
 from kvgym.batch_time import UnitBatchTime
 from kvgym.errors import ConfigError
 from kvgym.policy import POLICIES, Policy, make_policy, policy_defaults
@@ -32,22 +33,6 @@ def requests(a: Sequence[float], s: Sequence[int], o: Sequence[int]) -> RequestT
 
 def settings(M: int, **system: Any) -> System:  # noqa: N803
     return System(kv_capacity=M, batch_time=UnitBatchTime(), first_token="uncounted", **system)
-
-
-def check(
-    records: Any,
-    start: Sequence[float],
-    finish: Sequence[float],
-    first: Sequence[float] | None = None,
-    evictions: Sequence[int] | None = None,
-) -> None:
-    np.testing.assert_array_equal(records["start_time"], start)
-    np.testing.assert_array_equal(records["finish_time"], finish)
-    np.testing.assert_array_equal(
-        records["num_evictions"], [0] * len(start) if evictions is None else evictions
-    )
-    if first is not None:
-        np.testing.assert_array_equal(records["first_token_time"], first)
 
 
 def worker(
@@ -68,7 +53,7 @@ def worker(
 def test_mixed_prefills_one_prompt_at_a_time_before_it_decodes() -> None:
     # P 0, P 1, D 0 1: 1 is over at 3, when 2 comes: P 2, and then D 0 2.
     result = simulate(settings(100), requests([0, 0, 3], [3, 4, 1], [2, 1, 1]), "dist_serve", log=True)
-    check(result.requests, start=[0, 1, 3], finish=[5, 3, 5], first=[1, 2, 4])
+    check(result, start=[0, 1, 3], finish=[5, 3, 5], first=[1, 2, 4])
     assert result.log is not None
     assert result.log["prefill_tokens"].tolist() == [3, 4, 0, 1, 0]
     assert result.log["num_decodes"].tolist() == [0, 0, 2, 0, 2]
@@ -77,30 +62,30 @@ def test_mixed_prefills_one_prompt_at_a_time_before_it_decodes() -> None:
 def test_mixed_decodes_up_to_t_col() -> None:
     # As above with one decode at a time, in order of activation: D 0, P 2, D 0, D 1, D 2.
     result = simulate(settings(100), requests([0, 0, 3], [3, 4, 1], [2, 1, 1]), "dist_serve:decodes=1")
-    check(result.requests, start=[0, 1, 3], finish=[5, 6, 7], first=[1, 2, 4])
+    check(result, start=[0, 1, 3], finish=[5, 6, 7], first=[1, 2, 4])
 
 
 def test_mixed_decodes_while_the_next_prompt_does_not_fit() -> None:
     # M = 10: 4 beside 7 is too much: D 0 twice, P 1 at 3. 2 (s 1) would fit but is not at the head.
     table = requests([0, 0, 0], [4, 7, 1], [2, 1, 1])
-    check(simulate(settings(10), table, "dist_serve").requests, start=[0, 3, 4], finish=[3, 6, 6])
+    check(simulate(settings(10), table, "dist_serve"), start=[0, 3, 4], finish=[3, 6, 6])
 
 
 def test_mixed_evicts_the_newest() -> None:
     # M = 10. P 0 (4), P 1 (5): kv 9. D 0 1 would take 11: 1 goes; D 0 until 5. P 1, D 1 twice.
     result = simulate(settings(10), requests([0, 0], [4, 5], [3, 2]), "dist_serve")
-    check(result.requests, start=[0, 1], finish=[5, 8], first=[1, 2], evictions=[0, 1])
+    check(result, start=[0, 1], finish=[5, 8], first=[1, 2], evictions=[0, 1])
 
 
 def test_a_request_may_fill_the_memory() -> None:
     result = simulate(settings(10), requests([0], [7], [3]), "dist_serve", log=True)
-    check(result.requests, start=[0], finish=[4])
+    check(result, start=[0], finish=[4])
     assert result.log is not None
     assert result.log["kv_tokens"].tolist() == [7, 8, 9, 10]
     # One-token outputs: counted, they are over with the prefill.
     counted = System(kv_capacity=10, batch_time=UnitBatchTime())
     result = simulate(counted, requests([0, 0, 1], [9, 3, 3], [1, 1, 1]), "dist_serve")
-    check(result.requests, start=[0, 1, 2], finish=[1, 2, 3])
+    check(result, start=[0, 1, 2], finish=[1, 2, 3])
 
 
 # ---------------------------------------------------------------- prefill workers
@@ -174,22 +159,22 @@ def run_decode_worker(
 def test_a_decode_worker_takes_all_that_fit_and_decodes_at_once() -> None:
     # 1 comes at 1 and 2 within an iteration, at 1.5: both decode from the next boundary on.
     simulation = run_decode_worker(100, [0, 1, 1.5], [3, 4, 5], [3, 1, 2])
-    check(simulation.requests, start=[0, 1, 2], finish=[3, 2, 4])
+    check(simulation, start=[0, 1, 2], finish=[3, 2, 4])
     log = simulation.log[: int(simulation.tracker[0]["num_log"])]
     assert log["num_decodes"].tolist() == [1, 2, 2, 1]
     assert log["prefill_tokens"].sum() == 0
     # M = 10: 0 and 1 hold 7 and write 2; 2 (1 + 1) does not fit until 1 is over.
     simulation = run_decode_worker(10, [0, 0, 0], [3, 4, 1], [2, 1, 1])
-    check(simulation.requests, start=[0, 0, 1], finish=[2, 1, 2])
+    check(simulation, start=[0, 0, 1], finish=[2, 1, 2])
 
 
 def test_a_decode_worker_decodes_up_to_t_col() -> None:
     # All are admitted, since the memory is there: kv 8 and one decode. D 0 until 3, D 1 until 5, D 2.
     simulation = run_decode_worker(20, [0, 0, 0], [3, 4, 1], [3, 2, 1], "dist_serve:decodes=1")
-    check(simulation.requests, start=[0, 0, 0], finish=[3, 5, 6])
+    check(simulation, start=[0, 0, 0], finish=[3, 5, 6])
     # Room for one token is enough, M = 3 + 4 + 1 + 1.
     simulation = run_decode_worker(9, [0, 0, 0], [3, 4, 1], [1, 1, 1], "dist_serve:decodes=1")
-    check(simulation.requests, start=[0, 0, 0], finish=[1, 2, 3])
+    check(simulation, start=[0, 0, 0], finish=[1, 2, 3])
 
 
 def test_a_decode_worker_prefills_what_it_evicted() -> None:
@@ -197,13 +182,13 @@ def test_a_decode_worker_prefills_what_it_evicted() -> None:
     # fits, alone: kv 9. t=3: 11 again: 1 goes, D 0, over at 4. t=4: P 1. t=5: 2 comes: D 1 2; D 1.
     args: tuple[Any, ...] = (10, [0, 0, 0], [3, 4, 1], [3, 2, 1])
     simulation = run_decode_worker(*args)
-    check(simulation.requests, start=[0, 0, 5], finish=[4, 7, 6], evictions=[0, 2, 0])
+    check(simulation, start=[0, 0, 5], finish=[4, 7, 6], evictions=[0, 2, 0])
     log = simulation.log[: int(simulation.tracker[0]["num_log"])]
     assert log["prefill_tokens"].tolist() == [0, 0, 4, 0, 4, 0, 0]
     assert log["num_decodes"].tolist() == [2, 1, 0, 1, 0, 2, 1]
     # With progress kept 1 comes back with 5 tokens: beside kv 5 and 2 decodes too much. At 3: D 1 2.
     simulation = run_decode_worker(*args, progress_on_evict="kept")
-    check(simulation.requests, start=[0, 0, 3], finish=[3, 4, 4], evictions=[0, 1, 0])
+    check(simulation, start=[0, 0, 3], finish=[3, 4, 4], evictions=[0, 1, 0])
 
 
 # ---------------------------------------------------------------- hyperparameters and information

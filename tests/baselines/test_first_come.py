@@ -6,19 +6,18 @@ takes s + g + 1. A plain sum such as 3+4 lists the requests in order of activati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers.schedules import check
+from helpers.schedules import check, run
 from kvgym.batch_time import UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.kernels.random import next_uniform, seed_words
 from kvgym.policy import make_policy
-from kvgym.runner import SimulationResult, simulate, system_info
+from kvgym.runner import system_info
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.utils.seeding import stream_seed
@@ -27,21 +26,6 @@ from kvgym.workloads.table import RequestTable
 ALL = pytest.mark.parametrize(
     "policy", ["fcfs:protection={}", "alpha_greedy:alpha={}", "alpha_beta:alpha={}"]
 )
-
-
-def run(
-    policy: str,
-    M: int,  # noqa: N803
-    a: Sequence[float],
-    s: Sequence[int],
-    o: Sequence[int],
-    seed: int = 0,
-    **system: Any,
-) -> SimulationResult:
-    table = RequestTable.from_columns(arrival_time=a, prompt_len=s, output_len=o)
-    return simulate(
-        System(kv_capacity=M, batch_time=UnitBatchTime(), **system), table, policy, seed=seed, log=True
-    )
 
 
 # ---------------------------------------------------------------- what all three share

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.flow_runs import arrivals, check, requests, run
+from helpers.flow_runs import arrivals, requests, run
+from helpers.schedules import check
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.compiling.kernel import uncompiled
 from kvgym.errors import ConfigError, InvalidDecisionError
@@ -53,7 +54,7 @@ def test_ties_by_arrival_then_id_and_one_token_requests(policy: str) -> None:
 def test_iterations_of_other_lengths(policy: str) -> None:
     # M = 5: one at a time. Prefill 0.5 + 3 * 0.25 = 1.25, decode 0.5 + 0.125 = 0.625.
     time = AffineBatchTime(0.5, per_prefill_token=0.25, per_decode_token=0.125)
-    result = run(policy, 5, [0, 0.7], [3, 3], [2, 2], time=time)
+    result = run(policy, 5, [0, 0.7], [3, 3], [2, 2], batch_time=time)
     check(result, start=[0, 1.875], finish=[1.875, 3.75], first=[1.25, 3.125])
 
 
@@ -162,7 +163,7 @@ def test_evicted_requests_keep_their_place_and_block() -> None:
 
 def test_evicted_requests_may_re_enter_at_the_back() -> None:
     # As before, but at t=3 request 2 comes first: 7+2 = 9. t=4: 0 and 2 are over.
-    result = run(*ONE_AT_A_TIME, system={"requeue": "back"})
+    result = run(*ONE_AT_A_TIME, requeue="back")
     check(result, [0, 1, 3], [4, 7, 4], evictions=[0, 1, 0], kv=[4, 9, 6, 9, 4, 5, 6])
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from helpers.flow_runs import arrivals, check, run
+from helpers.flow_runs import arrivals, run
+from helpers.schedules import check
 
 # ---------------------------------------------------------------- A_min
 
@@ -67,7 +68,7 @@ def test_a_min_finishes_whatever_the_lengths() -> None:
             "requeue": ("arrival", "front", "back")[seed // 3 % 3],
             "first_token": ("counted", "uncounted", "decode")[seed // 9],
         }
-        result = run("a_min", 32, arrivals(rng, n, 3.0), s, o, system=system)
+        result = run("a_min", 32, arrivals(rng, n, 3.0), s, o, **system)
         assert result.completed
         evictions += int(result.requests["num_evictions"].sum())
     assert evictions > 100

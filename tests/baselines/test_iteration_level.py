@@ -9,36 +9,18 @@ of the coming round in order of activation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers.schedules import check
-from kvgym.batch_time import AffineBatchTime, BatchTimeModel, UnitBatchTime
+from helpers.schedules import check, run
+from kvgym.batch_time import AffineBatchTime
 from kvgym.errors import ConfigError
 from kvgym.policy import make_policy
-from kvgym.runner import SimulationResult, simulate
-from kvgym.simulator.system import System
-from kvgym.workloads.table import RequestTable
+from kvgym.runner import SimulationResult
 
 BOTH = pytest.mark.parametrize("policy", ["vllm", "sarathi"])
-
-
-def run(
-    policy: str,
-    M: int,  # noqa: N803
-    a: Sequence[float],
-    s: Sequence[int],
-    o: Sequence[int],
-    time: BatchTimeModel | None = None,
-    **system: Any,
-) -> SimulationResult:
-    table = RequestTable.from_columns(arrival_time=a, prompt_len=s, output_len=o)
-    return simulate(
-        System(kv_capacity=M, batch_time=time or UnitBatchTime(), **system), table, policy, log=True
-    )
 
 
 def rows(result: SimulationResult, *names: str) -> list[tuple[int, ...]]:
@@ -173,7 +155,7 @@ def test_vllm_times_of_prefill_and_decode() -> None:
     # follow. 0 at 0 (s 2): to 1. 1 (s 4) arrives at 0.5: 1 to 2.5. Decodes: 0.75 for both to 3.25, 0.625 for 1
     # to 3.875.
     time = AffineBatchTime(0.5, per_prefill_token=0.25, per_decode_token=0.125)
-    result = run("vllm", 100, [0, 0.5], [2, 4], [1, 2], time=time, first_token="uncounted")
+    result = run("vllm", 100, [0, 0.5], [2, 4], [1, 2], batch_time=time, first_token="uncounted")
     check(result, start=[0, 1], finish=[3.25, 3.875], first=[1, 2.5])
 
 

@@ -6,39 +6,20 @@ with g tokens generated takes s + g + k in the k-th round from now, and counts i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from helpers.schedules import check
-from kvgym.batch_time import AffineBatchTime, BatchTimeModel, UnitBatchTime
+from helpers.schedules import check, run
+from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.policy import make_policy
-from kvgym.runner import SimulationResult, simulate
+from kvgym.runner import simulate
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 
 BOTH = pytest.mark.parametrize("policy", ["mc_sf", "mc_benchmark"])
-
-
-def run(
-    policy: str,
-    M: int,  # noqa: N803
-    a: Sequence[float],
-    s: Sequence[int],
-    o: Sequence[int],
-    p: Sequence[int] | None = None,
-    time: BatchTimeModel | None = None,
-    **system: Any,
-) -> SimulationResult:
-    table = RequestTable.from_columns(
-        arrival_time=a, prompt_len=s, output_len=o, predicted_output_len=o if p is None else p
-    )
-    return simulate(
-        System(kv_capacity=M, batch_time=time or UnitBatchTime(), **system), table, policy, log=True
-    )
 
 
 def test_mc_sf_takes_the_shortest_and_charges_s_plus_1_in_the_first_round() -> None:
@@ -108,7 +89,7 @@ def test_mc_sf_lets_a_shorter_request_pass() -> None:
 def test_early_completion_frees_memory_at_once(policy: str) -> None:
     # M = 10. 0 (s 3, o 2, p 7) is expected to reach 10 in round 7; 1 (s 3, o 3, p 3) at t=0: k=3 6+6 = 12, no.
     # t=1: k=3 0 (g 1) 7 + 6. t=2: 0 is over: 1 starts.
-    check(run(policy, 10, [0, 0], [3, 3], [2, 3], [7, 7]), start=[0, 2], finish=[2, 5])
+    check(run(policy, 10, [0, 0], [3, 3], [2, 3], p=[7, 7]), start=[0, 2], finish=[2, 5])
 
 
 def test_overflow_clears_all_and_the_round_is_lost() -> None:
@@ -118,7 +99,7 @@ def test_overflow_clears_all_and_the_round_is_lost() -> None:
     # t=3: by kept predictions 1 first: 6; 0: k=1 6+5 = 11, stop. t=4: 0 from the beginning, alone.
     # Under MC-Benchmark 0 goes first at t=3 (5), 1: 11, stop. t=4: needs 6; 1: k=1 6+6 = 12, stop. t=5: 0 (g 2)
     # counts 0 again, 1 passes, 13 > 10: the same for ever.
-    result = run("mc_sf", 10, [0, 2], [4, 5], [3, 1], [2, 1])
+    result = run("mc_sf", 10, [0, 2], [4, 5], [3, 1], p=[2, 1])
     check(result, start=[0, 3], finish=[7, 4], first=[1, 4], evictions=[1, 0])
     log = result.log
     assert log is not None
@@ -132,7 +113,7 @@ def test_overflow_clears_all_and_the_round_is_lost() -> None:
     )
     assert result.requests["num_recomputed_tokens"].tolist() == [6, 0]
     with pytest.raises(LivelockError, match="mc_benchmark"):
-        run("mc_benchmark", 10, [0, 2], [4, 5], [3, 1], [2, 1], stall_limit=50)
+        run("mc_benchmark", 10, [0, 2], [4, 5], [3, 1], p=[2, 1], stall_limit=50)
 
 
 @BOTH
@@ -143,7 +124,7 @@ def test_an_admission_that_overflows_clears_the_ongoing(policy: str) -> None:
     # k=1 5+4 = 9, k=2 5; 1 (p 5): k=1 5+4+4 = 13, k=2 5+5 = 10, k=5 8, all in. MC-Benchmark: the same three.
     # t=5: 2 is over. 5+5 = 10. t=6: 6+6 = 12. t=7: 7+7 = 14. t=8: 0 is over, 1: 8. t=9.
     check(
-        run(policy, 14, [0, 1, 3], [3, 3, 4], [4, 5, 1], [2, 5, 1]),
+        run(policy, 14, [0, 1, 3], [3, 3, 4], [4, 5, 1], p=[2, 5, 1]),
         start=[0, 1, 4],
         finish=[8, 9, 5],
         first=[1, 2, 5],
@@ -155,7 +136,7 @@ def test_an_admission_that_overflows_clears_the_ongoing(policy: str) -> None:
 def test_repeated_clearing_is_a_livelock(policy: str) -> None:
     # M = 10, twice s 3, o 4, p 1: 8, 10, 12 > 10, lost, and again.
     with pytest.raises(LivelockError, match=r"no progress.*protection margin"):
-        run(policy, 10, [0, 0], [3, 3], [4, 4], [1, 1], stall_limit=60)
+        run(policy, 10, [0, 0], [3, 3], [4, 4], p=[1, 1], stall_limit=60)
 
 
 @BOTH
@@ -167,19 +148,19 @@ def test_protection_bounds_the_look_ahead(policy: str) -> None:
     # A third (s 2, o 1, p 1) at t=1 passes (5) with 3, since the others have outlived their predictions: really
     # 5+5+3 = 13. With M = 13 that fits; with M = 12 all are cleared.
     spec = f"{policy}:protection=0.2"
-    check(run(spec, 12, [0, 0], [3, 3], [3, 3], [1, 1]), start=[0, 0], finish=[3, 3])
-    check(run(spec, 13, [0, 0, 1], [3, 3, 2], [3, 3, 1], [1, 1, 1]), start=[0, 0, 1], finish=[3, 3, 2])
+    check(run(spec, 12, [0, 0], [3, 3], [3, 3], p=[1, 1]), start=[0, 0], finish=[3, 3])
+    check(run(spec, 13, [0, 0, 1], [3, 3, 2], [3, 3, 1], p=[1, 1, 1]), start=[0, 0, 1], finish=[3, 3, 2])
     # t=2, after the lost round: 4+4, the third 11 > 9.6, stop. t=3: it passes again, 13 > 12: cleared, for ever.
     with pytest.raises(LivelockError):
-        run(spec, 12, [0, 0, 1], [3, 3, 2], [3, 3, 1], [1, 1, 1], stall_limit=60)
+        run(spec, 12, [0, 0, 1], [3, 3, 2], [3, 3, 1], p=[1, 1, 1], stall_limit=60)
 
 
 @BOTH
 def test_predictions_beyond_the_memory_are_never_admitted(policy: str) -> None:
     # s + p = 23 > M = 10: (5) never holds; the run says so rather than looping, or stops at the horizon.
     with pytest.raises(LivelockError, match=policy):
-        run(policy, 10, [0], [3], [2], [20])
-    result = run(policy, 10, [0, 30], [3, 3], [2, 2], [20, 2], horizon=31)
+        run(policy, 10, [0], [3], [2], p=[20])
+    result = run(policy, 10, [0, 30], [3, 3], [2, 2], p=[20, 2], horizon=31)
     assert not result.completed
     expected = 30 if policy == "mc_sf" else np.nan  # the shorter one passes the one that blocks MC-Benchmark
     np.testing.assert_array_equal(result.requests["start_time"], [np.nan, expected])
@@ -214,12 +195,17 @@ def test_an_empty_worker_takes_the_first_whatever_the_margin(policy: str) -> Non
 def test_iterations_of_other_lengths(policy: str) -> None:
     # Half a second each; look-ahead is in iterations. M = 5: one at a time. 1 arrives at 0.7, within (0.5, 1.0].
     half = AffineBatchTime(0.5)
-    check(run(policy, 5, [0, 0.7], [3, 3], [2, 2], time=half), start=[0, 1], finish=[1, 2], first=[0.5, 1.5])
+    check(
+        run(policy, 5, [0, 0.7], [3, 3], [2, 2], batch_time=half),
+        start=[0, 1],
+        finish=[1, 2],
+        first=[0.5, 1.5],
+    )
     # A lost round takes the time of an empty batch: 0.5, without 0.25 per decode.
     model = AffineBatchTime(0.5, per_decode_token=0.25)
     if policy == "mc_sf":
         # As in the overflow above: prefill 0.5, decode 0.75, then lost 0.5 (1 has arrived), 1: 0.5, 0: 0.5 + 2 * 0.75.
-        result = run(policy, 10, [0, 1.25], [4, 5], [3, 1], [2, 1], time=model)
+        result = run(policy, 10, [0, 1.25], [4, 5], [3, 1], p=[2, 1], batch_time=model)
         check(result, start=[0, 1.75], finish=[4.25, 2.25], first=[0.5, 2.25], evictions=[1, 0])
 
 
@@ -246,7 +232,7 @@ def test_exact_predictions_never_overflow(policy: str, first_token: str) -> None
         s, o = rng.integers(1, 20, 25), rng.integers(1, 20, 25)
         a = np.floor(np.cumsum(rng.exponential(2, 25)))
         for time in (UnitBatchTime(), AffineBatchTime(0.3, 0.01, 0.02, 0.001)):
-            result = run(policy, 45, a, s, o, time=time, first_token=first_token)
+            result = run(policy, 45, a, s, o, batch_time=time, first_token=first_token)
             check(result, result.requests["start_time"].tolist(), result.requests["finish_time"].tolist())
             assert result.log is not None
             assert result.log["kv_tokens"].max() <= 45
@@ -277,14 +263,14 @@ def test_extending_overrun_predictions() -> None:
     # 4+2+1 = 7 in the coming round: 1 (s 5, p 1), 6, does not pass. It finishes at 3, 1 starts then.
     for policy in ("mc_sf", "mc_benchmark"):
         check(
-            run(f"{policy}:overrun=extend", 10, [0, 2], [4, 5], [3, 1], [2, 1]), start=[0, 3], finish=[3, 4]
+            run(f"{policy}:overrun=extend", 10, [0, 2], [4, 5], [3, 1], p=[2, 1]), start=[0, 3], finish=[3, 4]
         )
     # Twice s 3, o 4, p 1: nothing is left to admit when they have outlived: 8, 10, 12 > 10, lost, for ever.
     with pytest.raises(LivelockError):
-        run("mc_sf:overrun=extend", 10, [0, 0], [3, 3], [4, 4], [1, 1], stall_limit=60)
+        run("mc_sf:overrun=extend", 10, [0, 0], [3, 3], [4, 4], p=[1, 1], stall_limit=60)
     # It counts in the coming round only: M = 12, 0: s 4, o 4, p 1; at t=1 (g 1) it takes 6 for k=1, 0 from k=2 on.
     # 1: s 3, o 4, p 4 passes: k=1 6+4 = 10, k=4 7. t=2: 7+5 = 12. t=3: 8+6 = 14 > 12: cleared.
-    result = run("mc_sf:overrun=extend", 12, [0, 1], [4, 3], [4, 4], [1, 4], horizon=3.5)
+    result = run("mc_sf:overrun=extend", 12, [0, 1], [4, 3], [4, 4], p=[1, 4], horizon=3.5)
     assert result.requests["num_evictions"].tolist() == [1, 1]
     assert result.log is not None
     assert result.log["kv_tokens"].tolist() == [5, 10, 12, 0]

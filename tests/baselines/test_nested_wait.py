@@ -9,41 +9,34 @@ with e_{k-1} tokens is at the entry of segment k; "timeout" is the end of the pa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from helpers import schedules
+from helpers.schedules import PAPER_OF_WAIT as PAPER
 from helpers.schedules import check
-from kvgym.batch_time import AffineBatchTime, BatchTimeModel, UnitBatchTime
+from kvgym.batch_time import AffineBatchTime, BatchTimeModel
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.policy import make_policy
-from kvgym.runner import SimulationResult, simulate
-from kvgym.simulator.system import System
+from kvgym.runner import SimulationResult
 from kvgym.workloads.classes import ClassStatistics
-from kvgym.workloads.table import RequestTable
 
 HELLO = (ClassStatistics("Hi", 1.0, 1.0, 1.0), ClassStatistics("Hi there!", 1.0, 1.0, 2.0))
-PAPER = {"first_token": "decode", "progress_on_evict": "lost", "requeue": "back"}
 
 
 def run(
     policy: str,
     C: int,  # noqa: N803
-    a: Sequence[float],
-    l: Sequence[int],  # noqa: E741
-    o: Sequence[int],
-    classes: tuple[ClassStatistics, ...] = HELLO,
-    types: Sequence[int] | None = None,
-    time: BatchTimeModel | None = None,
-    **rules: Any,
+    a: Any,
+    s: Any,
+    o: Any,
+    classes: Any = HELLO,
+    types: Any = None,
+    **settings: Any,
 ) -> SimulationResult:
-    table = RequestTable.from_columns(
-        arrival_time=a, prompt_len=l, output_len=o, class_id=types, classes=classes
-    )
-    system = System(kv_capacity=C, batch_time=time or UnitBatchTime(), **(PAPER | rules))
-    return simulate(system, table, policy, log=True)
+    return schedules.run(policy, C, a, s, o, class_id=types, classes=classes, **(PAPER | settings))
 
 
 def column(result: SimulationResult, name: str) -> list[int]:
@@ -243,11 +236,11 @@ def _classes(first: float, second: float, ends: tuple[int, int], prompt: float =
     return tuple(ClassStatistics(str(end), rate, prompt, end) for rate, end in rates)
 
 
-def outcome(spec: str, classes: tuple[ClassStatistics, ...], time: BatchTimeModel | None = None) -> Any:
+def outcome(spec: str, classes: tuple[ClassStatistics, ...], **time: BatchTimeModel) -> Any:
     rng = np.random.default_rng(5)
     a = np.cumsum(rng.exponential(0.15, 120))
     o = np.where(rng.random(120) < 0.5, 2, 4)
-    return run(spec, 900, a, [2] * 120, o, classes=classes, time=time).log  # type: ignore
+    return run(spec, 900, a, [2] * 120, o, classes=classes, **time).log  # type: ignore
 
 
 def test_least_thresholds_by_12() -> None:
@@ -260,9 +253,9 @@ def test_least_thresholds_by_12() -> None:
     # With d0 = 0.5, d1 = 0.005 and l = 2: stages 0, 1, 2 hold 2, 3, 4 and stages 3, 4 hold 5, 6. n = (1, 1) lasts
     # 0.5 + 0.005 (9 + 11) = 0.6, and 3 * 0.6 > 1. n = (2, 1): 0.5 + 0.005 (18 + 11) = 0.645, 1.935 < 2.
     time = AffineBatchTime.from_wait(0.5, 0.005)
-    own = outcome("nested_wait:patience=3", classes, time)
-    assert np.array_equal(own, outcome("nested_wait:thresholds=2/1,patience=3", classes, time))
-    assert not np.array_equal(own, outcome("nested_wait:thresholds=3/2,patience=3", classes, time))
+    own = outcome("nested_wait:patience=3", classes, batch_time=time)
+    assert np.array_equal(own, outcome("nested_wait:thresholds=2/1,patience=3", classes, batch_time=time))
+    assert not np.array_equal(own, outcome("nested_wait:thresholds=3/2,patience=3", classes, batch_time=time))
 
 
 def test_practical_thresholds_are_proportional_to_what_reaches_a_segment() -> None:

@@ -6,12 +6,12 @@ round a request takes s + g + 1, in the k-th round from now s + g + k. Sums list
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from helpers.schedules import check, run
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.policy import POLICIES, make_policy
@@ -21,40 +21,6 @@ from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 
 BOTH = pytest.mark.parametrize("policy", ["ageing", "cost_aware"])
-
-
-def run(
-    policy: str,
-    M: int,  # noqa: N803
-    a: Sequence[float],
-    s: Sequence[int],
-    o: Sequence[int],
-    p: Sequence[int] | None = None,
-    **system: Any,
-) -> SimulationResult:
-    table = RequestTable.from_columns(
-        arrival_time=a, prompt_len=s, output_len=o, predicted_output_len=o if p is None else p
-    )
-    system = {"batch_time": UnitBatchTime(), **system}
-    return simulate(System(kv_capacity=M, **system), table, policy, log=True)
-
-
-def check(
-    result: SimulationResult,
-    start: Sequence[float],
-    finish: Sequence[float],
-    evictions: Sequence[int] | None = None,
-    kv: Sequence[int] | None = None,
-) -> None:
-    records = result.requests
-    np.testing.assert_array_equal(records["start_time"], start)
-    np.testing.assert_array_equal(records["finish_time"], finish)
-    np.testing.assert_array_equal(
-        records["num_evictions"], [0] * len(start) if evictions is None else evictions
-    )
-    if kv is not None:
-        assert result.log is not None
-        np.testing.assert_array_equal(result.log["kv_tokens"], kv)
 
 
 def assert_same_schedule(one: SimulationResult, other: SimulationResult) -> None:
@@ -152,7 +118,7 @@ def test_ageing_stops_at_the_first_that_does_not_fit() -> None:
 def test_ageing_undoes_admissions_that_overflow() -> None:
     # M = 10. 0: s 4, o 3, p 2. 1: s 5, o 1, p 1 at 2: 0 (g 2) has outlived its prediction and counts 0 in (5), but 7+6
     # = 13 > 10: 1 does not start after all, and 0 goes on (MC-SF would clear it). t=3: 1.
-    check(run("ageing", 10, [0, 2], [4, 5], [3, 1], [2, 1]), start=[0, 3], finish=[3, 4], kv=[5, 6, 7, 6])
+    check(run("ageing", 10, [0, 2], [4, 5], [3, 1], p=[2, 1]), start=[0, 3], finish=[3, 4], kv=[5, 6, 7, 6])
 
 
 def test_ageing_evicts_the_newest_on_overflow() -> None:
@@ -184,12 +150,12 @@ def test_ageing_nobody_passes_who_arrives_too_late() -> None:
         a, s, o = random_requests(seed, n=40, mean=2.0)
         p = np.maximum(1, o + (seed % 2) * rng.integers(-2, 3, len(o)))
         for rate in (0.25, 1.0, 3.0):
-            start = run(f"ageing:rate={rate}", 25, a, s, o, p).requests["start_time"]
+            start = run(f"ageing:rate={rate}", 25, a, s, o, p=p).requests["start_time"]
             late = a[None, :] - a[:, None] >= p[:, None] / rate
             assert (start[None, :] >= start[:, None])[late].all()
             overtaken["ageing"] += int((start[None, :] < start[:, None])[a[None, :] > a[:, None]].sum())
         if seed % 2 == 0:
-            start = run("mc_sf", 25, a, s, o, p).requests["start_time"]
+            start = run("mc_sf", 25, a, s, o, p=p).requests["start_time"]
             late = a[None, :] - a[:, None] >= p[:, None]
             overtaken["mc_sf"] += int((start[None, :] < start[:, None])[late].sum())
     assert overtaken["ageing"] > 0  # some do pass, but in time

@@ -8,36 +8,23 @@ The paper's rule is "uncounted": the last chunk shows a first token and o decode
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from helpers import schedules
 from helpers.schedules import check
-from kvgym.batch_time import AffineBatchTime, BatchTimeModel, UnitBatchTime
+from kvgym.batch_time import AffineBatchTime
 from kvgym.errors import ConfigError
 from kvgym.policy import POLICIES, make_policy, policy_defaults
-from kvgym.runner import SimulationResult, simulate
-from kvgym.simulator.system import System
-from kvgym.workloads.table import RequestTable
+from kvgym.runner import SimulationResult
 
 BOTH = pytest.mark.parametrize("policy", ["rad", "rad_batched"])
 
 
-def run(
-    policy: str,
-    a: Sequence[float],
-    s: Sequence[int],
-    o: Sequence[int],
-    M: int = 1000,  # noqa: N803
-    time: BatchTimeModel | None = None,
-    first_token: str = "uncounted",
-    **system: Any,
-) -> SimulationResult:
-    table = RequestTable.from_columns(arrival_time=a, prompt_len=s, output_len=o)
-    settings = System(kv_capacity=M, batch_time=time or UnitBatchTime(), first_token=first_token, **system)
-    return simulate(settings, table, policy, log=True)
+def run(policy: str, a: Any, s: Any, o: Any, *, M: int = 1000, **settings: Any) -> SimulationResult:  # noqa: N803
+    return schedules.run(policy, M, a, s, o, **{"first_token": "uncounted", **settings})
 
 
 def batches(result: SimulationResult) -> list[tuple[int, int]]:
@@ -124,7 +111,7 @@ def test_the_clock_follows_the_batches(policy: str) -> None:
     # A batch takes 1 s, 0.5 s a prefill token, 0.25 s a decode. P 0 (2): 2. 1 came at 0.5: P 1 (1): 1.5.
     # D 0 1: 1.5; D 0: 1.25.
     time = AffineBatchTime(1.0, per_prefill_token=0.5, per_decode_token=0.25)
-    result = run(policy, [0, 0.5], [2, 1], [2, 1], time=time)
+    result = run(policy, [0, 0.5], [2, 1], [2, 1], batch_time=time)
     check(result, start=[0, 2], finish=[6.25, 5], first=[2, 3.5])
 
 

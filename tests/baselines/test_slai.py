@@ -9,13 +9,14 @@ The paper's rule is "uncounted": the last chunk shows a first token and o decode
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kvgym.batch_time import AffineBatchTime, BatchTimeModel, UnitBatchTime
+from helpers import schedules
+from helpers.schedules import check
+from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError
 from kvgym.policy import POLICIES, make_policy, policy_defaults
 from kvgym.runner import SimulationResult, simulate
@@ -27,38 +28,15 @@ INF = float("inf")
 
 def run(
     policy: str,
-    a: Sequence[float],
-    s: Sequence[int],
-    o: Sequence[int],
-    tbt: Sequence[float] | None = None,
+    a: Any,
+    s: Any,
+    o: Any,
+    tbt: Any = None,
+    *,
     M: int = 1000,  # noqa: N803
-    priority: Sequence[int] | None = None,
-    time: BatchTimeModel | None = None,
-    first_token: str = "uncounted",
-    **system: Any,
+    **settings: Any,
 ) -> SimulationResult:
-    table = RequestTable.from_columns(
-        arrival_time=a, prompt_len=s, output_len=o, tbt_slo=tbt, priority=priority
-    )
-    settings = System(kv_capacity=M, batch_time=time or UnitBatchTime(), first_token=first_token, **system)
-    return simulate(settings, table, policy, log=True)
-
-
-def check(
-    result: SimulationResult,
-    first: Sequence[float],
-    finish: Sequence[float],
-    start: Sequence[float] | None = None,
-    evictions: Sequence[int] | None = None,
-) -> None:
-    records = result.requests
-    np.testing.assert_array_equal(records["first_token_time"], first)
-    np.testing.assert_array_equal(records["finish_time"], finish)
-    np.testing.assert_array_equal(
-        records["num_evictions"], [0] * len(first) if evictions is None else evictions
-    )
-    if start is not None:
-        np.testing.assert_array_equal(records["start_time"], start)
+    return schedules.run(policy, M, a, s, o, tbt_slo=tbt, **{"first_token": "uncounted", **settings})
 
 
 def batches(result: SimulationResult) -> list[tuple[int, int]]:
@@ -119,13 +97,13 @@ def test_the_batch_time_of_8_is_the_mean_over_all_batches() -> None:
     # t=8: D 0, P 1 (3): 2.5 s. C0 = 10.5 + 6 - 10.5 / 4 = 13.9. P 1 (4): 3 s. t=13.5: mean 2.7, C0 = 13.8: not
     # critical, but P 1 (1) leaves room: D 0, 1.5 s. t=15: D 1: 1 s.
     time = AffineBatchTime(1.0, per_prefill_token=0.5)
-    result = run("slai:offset=1,token_budget=4", [0, 1], [2, 16], [2, 1], [6, INF], time=time)
+    result = run("slai:offset=1,token_budget=4", [0, 1], [2, 16], [2, 1], [6, INF], batch_time=time)
     check(result, first=[2, 15], finish=[15, 16])
     assert batches(result) == [(2, 0), (4, 0), (4, 0), (3, 1), (4, 0), (1, 1), (0, 1)]
     # Time without a batch does not count: the same, 100 s later, after a batch of 2 s at 0 and one of 1 s.
     # Means: 5/3, then 8/4 = 2 with C0 = 102 + 6 - 2 = 106 > 105, then 11/5.
     result = run(
-        "slai:offset=1,token_budget=4", [0, 100, 101], [2, 2, 16], [1, 2, 1], [INF, 6, INF], time=time
+        "slai:offset=1,token_budget=4", [0, 100, 101], [2, 2, 16], [1, 2, 1], [INF, 6, INF], batch_time=time
     )
     check(result, first=[2, 102, 115], finish=[3, 115, 116])
 

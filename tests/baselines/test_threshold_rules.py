@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers import schedules
+from helpers.schedules import PAPER_OF_WAIT as PAPER
 from helpers.schedules import check
 from kvgym.baselines.thresholds.counting import IN_FORCE
-from kvgym.batch_time import AffineBatchTime, BatchTimeModel, UnitBatchTime
+from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError
 from kvgym.policy import Policy, make_policy
 from kvgym.runner import SimulationResult, simulate
@@ -21,25 +23,18 @@ from kvgym.theory.nested import nested_thresholds
 from kvgym.workloads.classes import ClassStatistics, RateProfile
 from kvgym.workloads.table import RequestTable
 
-PAPER = {"first_token": "decode", "progress_on_evict": "lost", "requeue": "back"}
-
 
 def run(
     policy: str | Policy,
     classes: tuple[ClassStatistics, ...],
     a: Any,
-    l: Any,  # noqa: E741
+    s: Any,
     o: Any,
     types: Any = None,
-    C: int = 900,  # noqa: N803
-    time: BatchTimeModel | None = None,
-    compiled: bool = True,
+    **settings: Any,
 ) -> SimulationResult:
-    table = RequestTable.from_columns(
-        arrival_time=a, prompt_len=l, output_len=o, class_id=types, classes=classes
-    )
-    system = System(kv_capacity=C, batch_time=time or UnitBatchTime(), **PAPER)  # type: ignore[arg-type]
-    return simulate(system, table, policy, log=True, compiled=compiled)
+    columns = {"class_id": types, "classes": classes}
+    return schedules.run(policy, settings.pop("C", 900), a, s, o, **(columns | PAPER | settings))
 
 
 def random_run(policy: str, classes: tuple[ClassStatistics, ...], **options: Any) -> Any:
@@ -87,7 +82,8 @@ def test_peak_is_fluid_where_rates_are_constant() -> None:
     time = AffineBatchTime.from_wait(0.1, 0.002)
     for name in ("wait", "nested_wait"):
         logs = [
-            random_run(f"{name}:rule={rule},patience=3", classes, time=time) for rule in ("peak", "fluid")
+            random_run(f"{name}:rule={rule},patience=3", classes, batch_time=time)
+            for rule in ("peak", "fluid")
         ]
         assert np.array_equal(*logs)
 
@@ -128,8 +124,8 @@ def test_overflow_chooses_the_drift_of_least_memory() -> None:
 def test_a_long_memory_keeps_the_mean_rates(policy: str) -> None:
     classes = (varying("a", 2.0, None), varying("b", 4.0, None))
     time = AffineBatchTime.from_wait(0.1, 0.002)
-    own = random_run(f"{policy}:adjust=1e9,patience=3,slack=0.1", classes, time=time)
-    assert np.array_equal(own, random_run(f"{policy}:patience=3,slack=0.1", classes, time=time))
+    own = random_run(f"{policy}:adjust=1e9,patience=3,slack=0.1", classes, batch_time=time)
+    assert np.array_equal(own, random_run(f"{policy}:patience=3,slack=0.1", classes, batch_time=time))
 
 
 def estimate(a: np.ndarray, now: float, memory: float, rate: float) -> float:
@@ -179,7 +175,7 @@ def test_adjusted_thresholds_stay_within_the_memory() -> None:
 def test_compiled_and_not(policy: str) -> None:
     classes = (varying("a", 2.0, None), ClassStatistics("b", 2.0, 5.0, 4.0))
     time = AffineBatchTime.from_wait(0.1, 0.002)
-    logs = [random_run(f"{policy},patience=3", classes, time=time, compiled=c) for c in (True, False)]
+    logs = [random_run(f"{policy},patience=3", classes, batch_time=time, compiled=c) for c in (True, False)]
     assert np.array_equal(*logs)
 
 

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers import schedules
+from helpers.schedules import PAPER_OF_WAIT as PAPER
 from helpers.schedules import check
-from kvgym.batch_time import AffineBatchTime, BatchTimeModel, UnitBatchTime
+from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError, LivelockError
 from kvgym.policy import make_policy
 from kvgym.runner import SimulationResult, simulate
@@ -31,24 +33,15 @@ TWO = (ClassStatistics("a", 1.0, 1.0, 1.0), ClassStatistics("b", 1.0, 1.0, 2.0))
 def run(
     policy: str,
     C: int,  # noqa: N803
-    a: Sequence[float],
-    l: Sequence[int],  # noqa: E741
-    o: Sequence[int],
-    types: Sequence[int] | None = None,
-    classes: tuple[ClassStatistics, ...] = ONE,
-    time: BatchTimeModel | None = None,
-    **rules: Any,
+    a: Any,
+    s: Any,
+    o: Any,
+    types: Any = None,
+    classes: Any = ONE,
+    **settings: Any,
 ) -> SimulationResult:
-    table = RequestTable.from_columns(
-        arrival_time=a,
-        prompt_len=l,
-        output_len=o,
-        class_id=[0] * len(a) if types is None else types,
-        classes=classes,
-    )
-    paper = {"first_token": "decode", "progress_on_evict": "lost", "requeue": "back"}
-    system = System(kv_capacity=C, batch_time=time or UnitBatchTime(), **(paper | rules))
-    return simulate(system, table, policy, log=True)
+    kinds = [0] * len(a) if types is None else types
+    return schedules.run(policy, C, a, s, o, class_id=kinds, classes=classes, **(PAPER | settings))
 
 
 def column(result: SimulationResult, name: str) -> list[int]:
@@ -316,7 +309,7 @@ def same(one: SimulationResult, other: SimulationResult) -> bool:
 def many(seed: int = 0) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     types = rng.integers(0, 2, 60)
-    return {"a": np.cumsum(rng.exponential(0.1, 60)), "l": [2] * 60, "o": [2] * 60, "types": types}
+    return {"a": np.cumsum(rng.exponential(0.1, 60)), "s": [2] * 60, "o": [2] * 60, "types": types}
 
 
 def test_least_thresholds_by_11() -> None:
@@ -327,14 +320,14 @@ def test_least_thresholds_by_11() -> None:
     model = AffineBatchTime.from_wait(0.2, 0.01)
 
     def outcome(spec: str) -> SimulationResult:
-        return run(spec, 500, **many(), classes=classes, time=model)
+        return run(spec, 500, **many(), classes=classes, batch_time=model)
 
     assert same(outcome("wait:patience=1"), outcome("wait:thresholds=4/2,patience=1"))
     for other in ("3/2", "4/1", "5/2", "4/3"):
         assert not same(outcome("wait:patience=1"), outcome(f"wait:thresholds={other},patience=1"))
     # Overloaded by Proposition 1: 0.05 * 9 * 7 > 1.
     with pytest.raises(ConfigError, match=r"(?i)overload|unstable|stab|threshold"):
-        run("wait", 500, **many(), classes=classes, time=AffineBatchTime.from_wait(0.2, 0.05))
+        run("wait", 500, **many(), classes=classes, batch_time=AffineBatchTime.from_wait(0.2, 0.05))
 
 
 def test_practical_thresholds() -> None:

@@ -7,12 +7,12 @@ Sums list requests in order of activation; what is over the memory is followed b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
+from helpers import schedules
+from helpers.schedules import check
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError, WorkloadError
 from kvgym.policy import POLICIES, make_policy
@@ -27,42 +27,11 @@ NAMES = (FCFS, SJF, FCFS_AHEAD, SJF_AHEAD)
 ALL = pytest.mark.parametrize("name", NAMES)
 
 
-def run(
-    name: str,
-    chunk: int,
-    M: int,  # noqa: N803
-    a: Sequence[float],
-    s: Sequence[int],
-    o: Sequence[int],
-    p: Sequence[int] | None = None,
-    **system: Any,
-) -> SimulationResult:
-    table = RequestTable.from_columns(
-        arrival_time=a, prompt_len=s, output_len=o, predicted_output_len=o if p is None else p
+def run(name: str, chunk: int, *schedule: Any, **system: Any) -> SimulationResult:
+    separator = "," if ":" in name else ":"
+    return schedules.run(
+        f"{name}{separator}chunk={chunk}", *schedule, **{"first_token": "uncounted", **system}
     )
-    system = {"batch_time": UnitBatchTime(), "first_token": "uncounted", **system}
-    return simulate(System(kv_capacity=M, **system), table, make_policy(name, chunk=chunk), log=True)
-
-
-def check(
-    result: SimulationResult,
-    start: Sequence[float],
-    finish: Sequence[float],
-    evictions: Sequence[int] | None = None,
-    kv: Sequence[int] | None = None,
-    first: Sequence[float] | None = None,
-) -> None:
-    records = result.requests
-    np.testing.assert_array_equal(records["start_time"], start)
-    np.testing.assert_array_equal(records["finish_time"], finish)
-    np.testing.assert_array_equal(
-        records["num_evictions"], [0] * len(start) if evictions is None else evictions
-    )
-    if first is not None:
-        np.testing.assert_array_equal(records["first_token_time"], first)
-    if kv is not None:
-        assert result.log is not None
-        np.testing.assert_array_equal(result.log["kv_tokens"], kv)
 
 
 # ---------------------------------------------------------------- what all four share
@@ -144,10 +113,10 @@ def test_ties_by_id(name: str) -> None:
     if name in (FCFS_AHEAD, SJF_AHEAD):
         check(result, start=[0, 0, 2, 2, 4], finish=[2, 2, 4, 4, 6], kv=[2, 4, 2, 4, 1, 2])
     else:
-        check(result, [0, 0, 0, 0, 2], [2, 2, 4, 4, 6], [0, 0, 1, 1, 1], kv=[4, 4, 3, 4, 1, 2])
+        check(result, [0, 0, 0, 0, 2], [2, 2, 4, 4, 6], evictions=[0, 0, 1, 1, 1], kv=[4, 4, 3, 4, 1, 2])
         # Swapped, they come back with one token. t=2: 2+2, 4 does not fit; t=3: 1; t=4: 2.
         kept = run(name, 1, 4, [0] * 5, [1] * 5, [1] * 5, progress_on_evict="kept")
-        check(kept, [0, 0, 0, 0, 3], [2, 2, 3, 3, 5], [0, 0, 1, 1, 0], kv=[4, 4, 4, 1, 2])
+        check(kept, [0, 0, 0, 0, 3], [2, 2, 3, 3, 5], evictions=[0, 0, 1, 1, 0], kv=[4, 4, 4, 1, 2])
 
 
 @ALL
@@ -240,7 +209,7 @@ def test_three_requests(
     evictions: list[int] | None,
     kv: list[int],
 ) -> None:
-    check(run(name, *THREE, progress_on_evict=progress), start, finish, evictions, kv)
+    check(run(name, *THREE, progress_on_evict=progress), start, finish, evictions=evictions, kv=kv)
 
 
 def test_where_the_evicted_requeue_matters_first_come_first_served() -> None:
@@ -249,11 +218,13 @@ def test_where_the_evicted_requeue_matters_first_come_first_served() -> None:
         run(FCFS, *THREE, requeue="back"),
         [0, 0, 0],
         [3, 6, 4],
-        [0, 1, 1],
+        evictions=[0, 1, 1],
         kv=[5, 4, 6, 4, 4, 5],
         first=[2, 5, 1],
     )
-    check(run(FCFS, *THREE, requeue="front"), [0, 0, 0], [3, 6, 5], [0, 1, 1], kv=[5, 4, 5, 3, 6, 5])
+    check(
+        run(FCFS, *THREE, requeue="front"), [0, 0, 0], [3, 6, 5], evictions=[0, 1, 1], kv=[5, 4, 5, 3, 6, 5]
+    )
 
 
 RETURN = (8, [0, 0], [2, 1], [5, 3])
@@ -285,14 +256,14 @@ def test_what_comes_back(
     if name == SJF:  # total work 7 and 4: another order, so make them alike
         args = (*args, [2, 3])
     result = run(name, *args, progress_on_evict=progress, requeue=requeue)
-    check(result, [0, 0], finish, [0, evictions], kv, first=[3 - min(chunk, 2), 1])
+    check(result, [0, 0], finish, evictions=[0, evictions], kv=kv, first=[3 - min(chunk, 2), 1])
 
 
 def test_recomputing_where_the_last_chunk_writes_a_token() -> None:
     # 0: 3, 4, 5, 6, 7; 1: 2, 3, 4. t=0: 3+2. t=1: 4+3. t=2: 5+4 = 9>: 1 goes with two tokens; 5. t=3: 6+2.
     # t=4: 7+4 = 11>, as its last chunk of 1 writes the last token: 1 goes, 7. t=5: 2. t=6: 4.
     result = run(FCFS, 2, *RETURN, first_token="counted", progress_on_evict="recompute")
-    check(result, [0, 0], [5, 7], [0, 2], kv=[5, 7, 5, 8, 7, 2, 4], first=[1, 1])
+    check(result, [0, 0], [5, 7], evictions=[0, 2], kv=[5, 7, 5, 8, 7, 2, 4], first=[1, 1])
 
 
 def test_eviction_decisions_newest_first() -> None:
@@ -317,7 +288,7 @@ def test_shortest_job_first_is_by_prompt_and_output(requeue: str) -> None:
     # goes. It keeps its place before 2, and blocks it: 2+6>, …. t=5: 1 is over; 6. t=6: 2: 3, 4, 5, 6.
     args = (9, 6, [0, 0, 0], [5, 1, 3], [1, 4, 3])
     result = run(SJF, *args, progress_on_evict="kept", requeue=requeue)
-    check(result, [0, 0, 6], [6, 5, 10], [1, 0, 0], kv=[6, 2, 3, 4, 5, 6, 3, 4, 5, 6])
+    check(result, [0, 0, 6], [6, 5, 10], evictions=[1, 0, 0], kv=[6, 2, 3, 4, 5, 6, 3, 4, 5, 6])
     # With look-ahead: 1, …, 5 with 5, 6: 6, 8>; t=4: 5+5>. t=5: 5, 6. t=7: 3, 4, 5, 6.
     result = run(SJF_AHEAD, *args, requeue=requeue)
     check(result, [5, 0, 7], [7, 5, 11], kv=[1, 2, 3, 4, 5, 5, 6, 3, 4, 5, 6])
@@ -325,9 +296,21 @@ def test_shortest_job_first_is_by_prompt_and_output(requeue: str) -> None:
 
 def test_shortest_job_first_goes_by_the_prediction() -> None:
     # M = 4 = s + o of each, one at a time. Predicted total 4 and 3: 1 first, though they are alike.
-    check(run(SJF, 9, 4, [0, 0], [2, 2], [2, 2], [2, 1]), [0, 0], [6, 3], [1, 0], kv=[4, 3, 4, 2, 3, 4])
+    check(
+        run(SJF, 9, 4, [0, 0], [2, 2], [2, 2], [2, 1]),
+        [0, 0],
+        [6, 3],
+        evictions=[1, 0],
+        kv=[4, 3, 4, 2, 3, 4],
+    )
     # First come, first served does not know.
-    check(run(FCFS, 9, 4, [0, 0], [2, 2], [2, 2], [2, 1]), [0, 0], [3, 6], [0, 1], kv=[4, 3, 4, 2, 3, 4])
+    check(
+        run(FCFS, 9, 4, [0, 0], [2, 2], [2, 2], [2, 1]),
+        [0, 0],
+        [3, 6],
+        evictions=[0, 1],
+        kv=[4, 3, 4, 2, 3, 4],
+    )
 
 
 @pytest.mark.parametrize(
@@ -345,14 +328,16 @@ def test_who_was_swapped_out_goes_before_anybody_new(
     # M = 8, c 9. 0 (s 3, o 2): 3, 4, 5; 1 (s 4, o 2): 4, 5, 6; 2 (s 3, o 1) comes at t=2: 3, 4. Total 5, 6, 4.
     # t=0: 3+4. t=1: 4+5>: 1 goes with 4; 4.
     result = run(spec, 9, 8, [0, 0, 2], [3, 4, 3], [2, 2, 1], progress_on_evict="kept")
-    check(result, start, finish, evictions, kv)
+    check(result, start, finish, evictions=evictions, kv=kv)
 
 
 def test_a_newcomer_does_not_displace_the_ongoing() -> None:
     # M = 6, c 2. 0 (s 4, o 2): 2, 4, 5, 6. At t=1 comes 1 (s 1, o 1), shorter: t=1: 4+1. t=2: 5+2 = 7>: the newest
     # goes, not the longest. t=3: 6. t=4: 1, 2.
     for name in (FCFS, SJF):
-        check(run(name, 2, 6, [0, 1], [4, 1], [2, 1]), [0, 1], [4, 6], [0, 1], kv=[2, 5, 5, 6, 1, 2])
+        check(
+            run(name, 2, 6, [0, 1], [4, 1], [2, 1]), [0, 1], [4, 6], evictions=[0, 1], kv=[2, 5, 5, 6, 1, 2]
+        )
     for name in (FCFS_AHEAD, SJF_AHEAD):
         check(run(name, 2, 6, [0, 1], [4, 1], [2, 1]), [0, 4], [4, 6], kv=[2, 4, 5, 6, 1, 2])
 
@@ -401,9 +386,9 @@ def test_predictions_too_short(name: str) -> None:
     # 4+4 = 8>: 1 goes, and nobody comes. t=3: 0 is taken to need 5 and then nothing: 5+2, 3, 4. t=4: 6+3 = 9>: 1 goes
     # again. t=5: 2, 3, 4.
     args = (2, 7, [0, 0], [2, 2], [4, 2], [1, 2])
-    check(run(name, *args), [0, 0], [5, 8], [0, 2], kv=[4, 6, 4, 7, 6, 2, 3, 4])
+    check(run(name, *args), [0, 0], [5, 8], evictions=[0, 2], kv=[4, 6, 4, 7, 6, 2, 3, 4])
     # Swapped, it has 3: t=3: 5+4 = 9>. t=4: 6+4>. t=5: 4.
-    check(run(name, *args, progress_on_evict="kept"), [0, 0], [5, 6], [0, 1], kv=[4, 6, 4, 5, 6, 4])
+    check(run(name, *args, progress_on_evict="kept"), [0, 0], [5, 6], evictions=[0, 1], kv=[4, 6, 4, 5, 6, 4])
 
 
 def test_a_head_that_does_not_fit_ahead_blocks_the_rest() -> None:

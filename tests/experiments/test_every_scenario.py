@@ -1,37 +1,33 @@
-"""Every policy on the beginning of every scenario: it finishes, or says why it cannot."""
+"""Every policy on the first requests of every scenario: the results are those of tests/golden/scenarios.csv."""
 
 from __future__ import annotations
 
+import csv
+
 import pytest
 
-from kvgym import load_scenario, simulate
-from kvgym.errors import ConfigError, LivelockError
+from golden import generate
+from kvgym import load_scenario
 from kvgym.experiments.scenario import scenario_names
-from kvgym.metrics import compute_metrics
-from kvgym.policy import POLICIES, make_policy
+from kvgym.policy import make_policy
 from kvgym.runner import check_needs
 
-NUM_REQUESTS = 80
+
+def expected(name: str) -> list[dict[str, str]]:
+    with generate.SCENARIOS.open(encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if row["scenario"] == name]
 
 
 @pytest.mark.parametrize("name", scenario_names())
-def test_every_policy_finishes_or_says_why_not(name: str) -> None:
-    scenario = load_scenario(name)
-    system, table = scenario.make_system(), scenario.sample(scenario.make_workload(), 0, 10**9)
-    table = table.select(slice(0, NUM_REQUESTS))
-    outcomes: dict[str, str] = {}
-    for policy in POLICIES:
-        try:
-            result = simulate(system, table, policy, router=scenario.make_router())
-        except (ConfigError, LivelockError) as error:
-            outcomes[policy] = str(error)
-            continue
-        outcomes[policy] = "finished" if result.completed else "horizon"
-        assert result.completed or system.horizon < float("inf")
-        assert compute_metrics(result)["finished"] == int(result.worker["total_finished"].sum())
-    for policy, outcome in outcomes.items():
-        assert outcome in ("finished", "horizon") or f"policy {policy!r}" in outcome
-    assert "finished" in outcomes.values() or "horizon" in outcomes.values()
+def test_every_policy_has_its_results(name: str) -> None:
+    rows, wanted = generate.outcomes(name), expected(name)
+    for row, golden in zip(rows, wanted, strict=True):
+        figures = [float(row.pop(figure) or 0) for figure in generate.FIGURES]
+        assert figures == pytest.approx(
+            [float(golden.pop(figure) or 0) for figure in generate.FIGURES], rel=1e-6
+        )
+        assert row == golden
+    assert {"finished", "horizon"} & {row["outcome"] for row in rows}
 
 
 @pytest.mark.parametrize("name", scenario_names())

@@ -1,24 +1,33 @@
-"""Write the golden traces: one small instance, every registered policy with its defaults.
+"""Write the golden traces (one small instance) and scenarios.csv (all scenarios), every policy with its defaults.
 
 Run ``PYTHONPATH=. python tests/golden/generate.py [policy ...]`` from the repository root after an intended change of a
-policy's decisions, and read the difference before committing it.
+policy's decisions, and read the difference before committing it. With names of policies, only their traces are
+written.
 """
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from kvgym.batch_time import UnitBatchTime
+from kvgym.errors import ConfigError, LivelockError
+from kvgym.experiments.scenario import Scenario, load_scenario, scenario_names
+from kvgym.metrics import compute_metrics
 from kvgym.policy import POLICIES, make_policy, policy_defaults
-from kvgym.runner import known_to, system_info
+from kvgym.runner import known_to, simulate, system_info
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
 
 FOLDER = Path(__file__).parent
+SCENARIOS = FOLDER / "scenarios.csv"
+NUM_REQUESTS = 80
+COUNTS = ("finished", "iterations", "evictions")
+FIGURES = ("e2e_latency_mean", "ttft_mean", "kv_utilisation")
 CAPACITY = 24
 SEED = 0
 
@@ -104,10 +113,43 @@ def trace(name: str) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
+def outcomes(name: str) -> list[dict[str, str]]:
+    """Run every policy on the first requests of a scenario; figures to nine digits, none for what cannot run."""
+    scenario = load_scenario(name)
+    system = scenario.make_system()
+    table = scenario.sample(scenario.make_workload(), 0, system.usable_capacity).select(
+        slice(0, NUM_REQUESTS)
+    )
+    return [outcome(scenario, system, table, policy) for policy in POLICIES]
+
+
+def outcome(scenario: Scenario, system: System, table: RequestTable, policy: str) -> dict[str, str]:
+    """Run a policy and return its row of the file; the outcome is finished, horizon, or the kind of error."""
+    row = {"scenario": scenario.name, "policy": policy, **dict.fromkeys(("outcome", *COUNTS, *FIGURES), "")}
+    try:
+        result = simulate(system, table, policy, router=scenario.make_router())
+    except (ConfigError, LivelockError) as error:
+        if f"policy {policy!r}" not in str(error):
+            raise
+        return row | {"outcome": type(error).__name__}
+    metrics = compute_metrics(result)
+    row["outcome"] = "finished" if result.completed else "horizon"
+    row |= {name: str(int(metrics[name])) for name in COUNTS}
+    return row | {name: f"{metrics[name]:.9g}" for name in FIGURES}
+
+
 def main(names: list[str]) -> None:
-    """Write the traces of the given policies, or of all."""
+    """Write the traces of the given policies, or of all and the scenarios."""
     for name in names or POLICIES:
         (FOLDER / f"{name}.txt").write_text(trace(name), encoding="utf-8")
+    if not names:
+        with SCENARIOS.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(
+                file, ("scenario", "policy", "outcome", *COUNTS, *FIGURES), lineterminator="\n"
+            )
+            writer.writeheader()
+            for scenario in scenario_names():
+                writer.writerows(outcomes(scenario))
 
 
 if __name__ == "__main__":

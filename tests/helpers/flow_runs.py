@@ -1,4 +1,4 @@
-"""What tests of flow control and of policies under intervals share."""
+"""Runs of policies that use intervals of output lengths, such as flow control."""
 
 from __future__ import annotations
 
@@ -7,53 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.batch_time import BatchTimeModel, UnitBatchTime
-from kvgym.runner import SimulationResult, simulate
-from kvgym.simulator.system import System
+from helpers import schedules
+from kvgym.runner import SimulationResult
 from kvgym.workloads.table import RequestTable
 
 
+def intervals(o: Sequence[int]) -> dict[str, Any]:
+    """Columns of requests of class 0 whose output may be anything from one token to its true length."""
+    return {"predicted_low": [1] * len(o), "predicted_high": o, "class_id": [0] * len(o)}
+
+
 def requests(a: Sequence[float], s: Sequence[int], o: Sequence[int], **columns: Any) -> RequestTable:
-    """Requests of class 0 whose output may be anything from 1 to its true length, unless told otherwise."""
-    told = {"predicted_low": [1] * len(a), "predicted_high": o, "class_id": [0] * len(a), **columns}
-    return RequestTable.from_columns(arrival_time=a, prompt_len=s, output_len=o, **told)
+    """Make a table of such requests; ``columns`` replace theirs."""
+    return RequestTable.from_columns(arrival_time=a, prompt_len=s, output_len=o, **(intervals(o) | columns))
 
 
-def run(
-    policy: str,
-    M: int,  # noqa: N803
-    a: Sequence[float],
-    s: Sequence[int],
-    o: Sequence[int],
-    *,
-    time: BatchTimeModel | None = None,
-    seed: int = 0,
-    system: dict[str, Any] | None = None,
-    **columns: Any,
-) -> SimulationResult:
-    setting = System(kv_capacity=M, batch_time=time or UnitBatchTime(), **(system or {}))
-    return simulate(setting, requests(a, s, o, **columns), policy, seed=seed, log=True)
-
-
-def check(
-    result: SimulationResult,
-    start: Sequence[float],
-    finish: Sequence[float],
-    first: Sequence[float] | None = None,
-    evictions: Sequence[int] | None = None,
-    kv: Sequence[int] | None = None,
-) -> None:
-    records = result.requests
-    np.testing.assert_array_equal(records["start_time"], start)
-    np.testing.assert_array_equal(records["finish_time"], finish)
-    np.testing.assert_array_equal(
-        records["num_evictions"], [0] * len(start) if evictions is None else evictions
-    )
-    if first is not None:
-        np.testing.assert_array_equal(records["first_token_time"], first)
-    if kv is not None:
-        assert result.log is not None
-        np.testing.assert_array_equal(result.log["kv_tokens"], kv)
+def run(policy: str, M: int, a: Any, s: Any, o: Any, **settings: Any) -> SimulationResult:  # noqa: N803
+    """Simulate such requests; ``settings`` as :func:`helpers.schedules.run` takes them."""
+    return schedules.run(policy, M, a, s, o, **(intervals(o) | settings))
 
 
 def arrivals(rng: np.random.Generator, n: int, mean: float) -> Any:

@@ -3,33 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
-from kvgym.policy import make_policy
-from kvgym.runner import SimulationResult, system_info
+from kvgym.batch_time import UnitBatchTime
+from kvgym.policy import Policy, make_policy
+from kvgym.runner import SimulationResult, simulate, system_info
 from kvgym.simulator.simulation import Simulation
 from kvgym.simulator.system import System
 from kvgym.workloads.table import RequestTable
 
+PAPER_OF_WAIT = {"first_token": "decode", "progress_on_evict": "lost", "requeue": "back"}
+
+SETTINGS = frozenset(field.name for field in fields(System))
+
+
+def run(
+    policy: str | Policy,
+    M: int,  # noqa: N803
+    a: Sequence[float],
+    s: Sequence[int],
+    o: Sequence[int],
+    p: Sequence[int] | None = None,
+    *,
+    seed: int = 0,
+    compiled: bool = True,
+    **settings: Any,
+) -> SimulationResult:
+    """Simulate requests that arrive at ``a`` with prompts ``s`` and outputs ``o`` on a worker of ``M`` tokens.
+
+    Args:
+        policy: spec or policy.
+        M: KV capacity in tokens.
+        a: arrival times, seconds.
+        s: prompt lengths, tokens.
+        o: output lengths, tokens.
+        p: predicted output lengths; the true ones by default.
+        seed: of the run.
+        compiled: whether the policy's kernel runs compiled.
+        **settings: other columns of the requests and settings of the system, by name; one second per iteration
+            unless ``batch_time`` is given.
+    """
+    columns = {name: settings.pop(name) for name in settings.keys() - SETTINGS}
+    table = RequestTable.from_columns(
+        arrival_time=a, prompt_len=s, output_len=o, predicted_output_len=o if p is None else p, **columns
+    )
+    system = System(**{"kv_capacity": M, "batch_time": UnitBatchTime(), **settings})
+    return simulate(system, table, policy, seed=seed, log=True, compiled=compiled)
+
 
 def check(
-    result: SimulationResult,
-    start: Sequence[float],
-    finish: Sequence[float],
+    result: SimulationResult | Simulation,
+    start: Sequence[float] | None = None,
+    finish: Sequence[float] | None = None,
     first: Sequence[float] | None = None,
     evictions: Sequence[int] | None = None,
+    kv: Sequence[int] | None = None,
 ) -> None:
-    """Compare the records of a run with a schedule; ``evictions`` are none unless given."""
+    """Compare a run with a schedule: times in seconds by request, KV tokens by iteration; no evictions unless given."""
     records = result.requests
-    np.testing.assert_array_equal(records["start_time"], start)
-    np.testing.assert_array_equal(records["finish_time"], finish)
-    np.testing.assert_array_equal(
-        records["num_evictions"], [0] * len(start) if evictions is None else evictions
-    )
-    if first is not None:
-        np.testing.assert_array_equal(records["first_token_time"], first)
+    for column, expected in (("start_time", start), ("finish_time", finish), ("first_token_time", first)):
+        if expected is not None:
+            np.testing.assert_array_equal(records[column], expected, err_msg=column)
+    np.testing.assert_array_equal(records["num_evictions"], evictions or [0] * len(records))
+    if kv is not None:
+        assert result.log is not None
+        np.testing.assert_array_equal(result.log["kv_tokens"], kv)
 
 
 @dataclass(frozen=True)

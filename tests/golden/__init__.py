@@ -1,0 +1,1 @@
+"""Recorded results that a change of decisions must explain."""
