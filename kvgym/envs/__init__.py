@@ -1,8 +1,8 @@
 """The Gymnasium environments; importing :mod:`kvgym` registers them.
 
-``scheduling`` decides what one worker does, ``routing`` which worker of a cluster serves a request, ``rendering``
-draws both; ``registration`` has the ids, ``agents`` turns policies into agents and agents into policies.
-May import :mod:`kvgym.report` and what is below it; may be imported from :mod:`kvgym.agents` and above.
+In ``scheduling`` an agent schedules one worker, in ``routing`` it assigns requests to the workers of a cluster;
+``rendering`` draws both. ``registration`` has the ids, and ``agents`` runs policies in environments and agents as
+policies. May import :mod:`kvgym.report` and below; may be imported from :mod:`kvgym.agents` and above.
 """
 
 from __future__ import annotations
@@ -128,28 +128,28 @@ __all__ = [
 ]
 
 SCHEDULING_IDS = {version: name for name, entry in BUILT_IN.items() for version in entry.ids}
-"""Ids of the library's environments that schedule one worker, and the kind of action behind each."""
+"""Ids of the built-in environments that schedule one worker, and their kinds of action."""
 
 ROUTING_IDS = {"kvgym/Route-v0": "route"}
 """Ids of the environments that route requests to the workers of a cluster."""
 
 IDS = {**SCHEDULING_IDS, **ROUTING_IDS}
-"""Registered ids and the kind of action behind each."""
+"""Ids of all built-in environments, and their kinds of action."""
 
 ROUTING_STEPS = 25_000
-"""Steps after which Gymnasium truncates an episode: a default one takes a step for each of its requests."""
+"""Steps after which Gymnasium truncates an episode; a default one has a step for each of its 1,000 requests."""
 
-ROUTE_SUMMARY = "which worker of a cluster serves a request, under a scheduler of the library (Discrete)"
+ROUTE_SUMMARY = "the worker of a cluster that serves a request; a built-in scheduler runs on each (Discrete)"
 
 
 def environment_names() -> dict[str, str]:
-    """Return the ids of all environments, with a line each."""
+    """Return the ids of all environments and their summaries."""
     lines = {version: line for name in ACTIONS for version, line in ACTIONS[name].lines.items()}
     return lines | dict.fromkeys(ROUTING_IDS, ROUTE_SUMMARY)
 
 
 def register_all() -> None:
-    """Register every id once; those that schedule one worker are registered with their kinds of action."""
+    """Register the routing ids, once; ``registration`` registers the scheduling ids when it is imported."""
     for name in ROUTING_IDS:
         if name not in gym.registry:
             gym.register(

@@ -1,9 +1,9 @@
-"""Schedulers in the environment, and agents as schedulers.
+"""Policies in the environment, and agents as policies.
 
-:func:`play` lets a policy act in an environment, as far as its kind of action can say what the policy decides;
-``kvgym/Tokens-v0`` can say everything (:mod:`kvgym.envs.demonstrations.expressible` lists the others).
-:class:`AgentPolicy` is the other way round: whatever has Stable-Baselines3's ``predict`` becomes a policy
-that ``kvgym compare`` runs beside the others, with observations and actions of the same compiled functions.
+:func:`play` runs a policy in an environment whose actions can express its decisions; ``kvgym/Tokens-v0`` can express
+all (:mod:`kvgym.envs.demonstrations.expressible` examines the others). :class:`AgentPolicy` is the reverse: it wraps
+any model with Stable-Baselines3's ``predict`` as a policy for ``kvgym compare``, with the environment's compiled
+functions for observations and actions.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ from kvgym.utils.user_code import calling
 def action_of(env: ServingEnv, decision: Decision) -> Iterator[Any]:
     """Yield the actions that carry out a decision, in order; the last one runs the batch.
 
-    Each is worked out when it is asked for: step the environment with one before the next.
+    Each depends on the state after the previous one: step the environment before requesting the next.
 
     Args:
         env: the environment, at the start of a decision, ``epochs="iteration"``.
-        decision: what a policy decided from ``env.view``.
+        decision: a policy's decision on ``env.view``.
 
     Raises:
-        NotExpressibleError: the actions of this environment cannot say it.
-        InvalidDecisionError: the worker could not carry it out.
+        NotExpressibleError: the actions of this environment cannot express it.
+        InvalidDecisionError: the decision is invalid.
     """
     kind, episodes = env.config.kind, env.episodes
     if kind.encode is None:
@@ -77,7 +77,7 @@ def action_of(env: ServingEnv, decision: Decision) -> Iterator[Any]:
         )
     block, where = episodes.slots[0].block, episodes.control[0]
     active: Any = block["active"][: env.view.num_active]
-    tables = _written(block, active, decision)
+    tables = _tables_of(block, active, decision)
     encode, inside = uncompiled(kind.encode), uncompiled(open_environment)(where)
     action, report, done = np.zeros(kind.size(env.config)), np.zeros(5, np.int64), 0
     report[NUM_ADMIT], report[NUM_EVICT] = len(decision.admit), len(decision.evict)
@@ -96,8 +96,8 @@ def action_of(env: ServingEnv, decision: Decision) -> Iterator[Any]:
         done += 1
 
 
-def _written(block: Block, active: Any, decision: Decision) -> RuleDecision:
-    """Return a decision in tables of its own, with plans for active requests in the environment's."""
+def _tables_of(block: Block, active: Any, decision: Decision) -> RuleDecision:
+    """Return a decision in new tables; plans for active requests go to the environment's tables."""
     size = len(block["admit"])
     record: Any = as_records(np.zeros(1, DECISION))
     tables = RuleDecision(record[0], *(np.full(size, UNKNOWN, np.int32) for _ in range(3)))
@@ -114,10 +114,10 @@ def _written(block: Block, active: Any, decision: Decision) -> RuleDecision:
 def play(
     env: gym.Env[Any, Any], policy: str | Policy, *, workload_seed: int = 0
 ) -> tuple[SimulationResult, float]:
-    """Let a policy act in an environment for one episode.
+    """Run a policy in an environment for one episode.
 
     Args:
-        env: the environment; its ``information`` must include what the policy needs. Wrappers are left out.
+        env: the environment; its ``information`` must include what the policy needs. Wrappers are bypassed.
         policy: a policy or its name.
         workload_seed: seed of the requests and of the policy, as in ``kvgym compare``.
 
@@ -125,7 +125,7 @@ def play(
         The records of the episode, and the undiscounted return.
 
     Raises:
-        ConfigError: it is an environment of another kind.
+        ConfigError: the environment does not schedule one worker.
         NotExpressibleError: the environment's actions cannot express a decision.
     """
     env = served(env)
@@ -151,10 +151,10 @@ def play(
 
 
 def served(env: gym.Env[Any, Any]) -> ServingEnv:
-    """Return the environment below wrappers.
+    """Return the environment inside wrappers.
 
     Raises:
-        ConfigError: it is not one in which one worker is scheduled.
+        ConfigError: it does not schedule one worker.
     """
     inner = env.unwrapped
     if not isinstance(inner, ServingEnv):
@@ -165,7 +165,7 @@ def served(env: gym.Env[Any, Any]) -> ServingEnv:
 
 
 class Predictor(Protocol):
-    """What an agent is: Stable-Baselines3's ``predict``, with or without ``action_masks``."""
+    """Protocol of agents: Stable-Baselines3's ``predict``, with or without ``action_masks``."""
 
     def predict(self, observation: Any, *, deterministic: bool = ...) -> tuple[Any, Any]:
         """Return an action and a state."""
@@ -173,13 +173,13 @@ class Predictor(Protocol):
 
 
 def content_of(model: Predictor) -> Any:
-    """Return what tells a model from others, JSON-able: its own ``content()``, else a hash of its pickle."""
+    """Return the identity of a model, JSON-able: its own ``content()``, else a hash of its pickle."""
     own = getattr(model, "content", None)
     return own() if own is not None else hashlib.sha256(pickle.dumps(model)).hexdigest()[:20]
 
 
 def _check_model(model: Any, config: EnvConfig, name: str) -> None:
-    """Refuse a model that cannot act in an environment, before it has begun to."""
+    """Refuse a model that cannot act in an environment with this configuration."""
     if not callable(getattr(model, "predict", None)):
         raise ConfigError(
             f"agent {shown(name)}: expected a model with predict(observation, deterministic=True), such as "
@@ -189,14 +189,14 @@ def _check_model(model: Any, config: EnvConfig, name: str) -> None:
         trained = getattr(model, f"{what}_space", None)
         if trained is not None and _form(trained) != _form(wanted):
             raise ConfigError(
-                f"agent {shown(name)}: the {what}s of its training are {shown(trained)}, those of the arguments given "
-                f"here {shown(wanted)}; give AgentPolicy what the environment was made with (action, windows, "
+                f"agent {shown(name)}: it was trained with {what}s {shown(trained)}, but these arguments make "
+                f"{shown(wanted)}; pass AgentPolicy the arguments of the training environment (action, windows, "
                 "information, features …)"
             )
 
 
 def _form(space: spaces.Space[Any]) -> Any:
-    """Return what two spaces must have in common for one network to serve both; bounds may differ with the hardware."""
+    """Return the properties that a network requires of a space; bounds may differ with the hardware."""
     if isinstance(space, spaces.Dict):
         return {name: _form(part) for name, part in space.items()}
     sizes = getattr(space, "nvec", getattr(space, "n", 0))
@@ -207,13 +207,13 @@ class AgentPolicy(Policy):
     """An agent trained in an environment, as a policy for ``simulate`` and ``compare``.
 
     Args:
-        model: has ``predict(observation, deterministic=True)``; ``action_masks=`` is passed if it takes it.
+        model: object with ``predict(observation, deterministic=True)``; gets ``action_masks=`` if it accepts it.
         name: label in results.
-        **arguments: the environment arguments the agent was trained with.
+        **arguments: the environment arguments with which the agent was trained.
 
     Raises:
-        ConfigError: an argument is wrong, there is nothing to predict with, or a model that says what its spaces are
-            (``observation_space``, ``action_space``) has others than an environment of these arguments.
+        ConfigError: an argument is invalid, the model has no ``predict``, or its ``observation_space`` or
+            ``action_space`` differs from that of an environment with these arguments.
     """
 
     info = PolicyInfo(name="agent", summary="a learned policy", evicts=True)
@@ -232,28 +232,28 @@ class AgentPolicy(Policy):
         )
         self._masked = "action_masks" in inspect.signature(model.predict).parameters
         self._simulation: Simulation | None = None
-        # The scales of the observation stay those of training, on whatever system the agent runs.
+        # The agent keeps the observation scales of its training on any system.
         scenario = self.config.make_scenario()
         workload = scenario.make_workload()
         self._training = (scenario.make_system().batch_time, len(workload.sample(0)), workload.mean_rate)
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Return nothing: the name tells agents apart."""
+        """Return nothing: the name identifies the agent."""
         return {}
 
     def content(self) -> dict[str, Any]:
-        """Return what tells the agent from others: its environment, and a hash of its model."""
+        """Return the identity of the agent: its environment and a hash of its model."""
         return {"environment": str(self.config), "model": content_of(self.model)}
 
     def reset(self, system: SystemInfo) -> None:
-        """Forget the run before."""
+        """Prepare for a new run."""
         self._simulation = None
         self._classes = system.classes
         self._hold = 0
         self._held: Any = None
 
     def _attach(self, simulation: Simulation) -> None:
-        """Point the compiled functions at the simulation's tables, and make room for their own."""
+        """Point the compiled functions at the simulation's tables, and allocate the environment's own."""
         config = self.config
         n = len(simulation.table)
         slots = simulation.active.shape[1]
@@ -277,7 +277,7 @@ class AgentPolicy(Policy):
             **rule,
         }
         own["episode"]["cursor"] = UNKNOWN
-        # A worker is told its share of what arrives, the scale of rates is that of all workers.
+        # A worker observes its share of the class rates; the environment's scale is for the rate of all workers.
         own["episode"]["classes"] = class_table(self._classes, len(simulation.workers))
         k = self._worker = simulation.current  # in a cluster every worker has a copy of this policy
         tables = [
@@ -290,9 +290,9 @@ class AgentPolicy(Policy):
         ]
         self._own = own
         compiled = self._compiled = runs_compiled(True)
-        # Anew: it holds addresses of this process.
+        # Made again for every run, because it holds addresses of this process.
         self._settings = config.make_settings(*self._training, compiled=compiled)
-        self._settings["rate_scale"] *= len(simulation.workers)  # what arrives, arrives for all workers
+        self._settings["rate_scale"] *= len(simulation.workers)  # arrivals are those of the whole cluster
         self._arrays = Arrays(
             control_row(tables, self._settings)[None],
             actions=config.kind.size(config),
@@ -312,14 +312,16 @@ class AgentPolicy(Policy):
         arrays = self._arrays
         arrays.todo[0] = what
         assert self._simulation is not None
-        who, look = f"policy {self.info.name!r}", self._simulation.check_memory
-        entry = watched(step_envs.compiled, lambda: who, look) if self._compiled else uncompiled(step_envs)
+        culprit, check = f"policy {self.info.name!r}", self._simulation.check_memory
+        entry = (
+            watched(step_envs.compiled, lambda: culprit, check) if self._compiled else uncompiled(step_envs)
+        )
         if entry(arrays.orders[0]) < 0:
             raise outside(self._space, self._action, f" of {shown(self.info.name)}")
         return bool(arrays.outcomes[0])
 
     def schedule(self, view: SystemView) -> Decision:
-        """Ask the agent, as often as its kind of action needs, and return the decision."""
+        """Return the decision that the agent's actions compose, one or more of them."""
         simulation = view.simulation
         if simulation is not self._simulation:
             self._attach(simulation)
@@ -343,7 +345,7 @@ class AgentPolicy(Policy):
         return self._decision(simulation, self._worker)
 
     def _predict(self) -> None:
-        """Ask the model for the next action."""
+        """Read the next action from the model."""
         mask = self._arrays.masks[0]
         observation = present(self.config, self._arrays.observations[0], mask)
         if self._masked:
@@ -355,7 +357,7 @@ class AgentPolicy(Policy):
 
     @staticmethod
     def _decision(simulation: Simulation, worker: int) -> Decision:
-        """Read the composed decision of a worker off the tables."""
+        """Return the composed decision of a worker from the tables."""
         d: Any = simulation.decision[worker]
         active: Any = simulation.active[worker, : int(simulation.worker["num_active"])]
         admit = simulation.admit[worker, : int(d["num_admit"])].tolist()

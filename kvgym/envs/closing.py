@@ -1,6 +1,6 @@
-"""How episodes and environments end: by the limit of steps of an id, and by being closed.
+"""The end of episodes and environments: the step limit of an id, and closing.
 
-The memory of a closed environment is freed, and whoever asks for it is told so.
+Closing frees the memory of an environment; later access raises ClosedEnvironmentError.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from gymnasium.envs.registration import EnvSpec
 
 
 def step_limit(spec: EnvSpec | None) -> int | None:
-    """Return the steps after which Gymnasium ends episodes of a registered id, None where it does not.
+    """Return the steps after which Gymnasium ends episodes of a registered id, None for no limit.
 
-    An environment cannot see the wrapper that does it, nor another limit that ``gymnasium.make`` was given.
+    An environment does not have access to the wrapper that ends them, nor to a custom limit in ``gymnasium.make``.
     """
     declared = gym.registry.get(spec.id) if spec is not None else None
     return None if declared is None else declared.max_episode_steps
 
 
 def not_running(closed: bool) -> Exception:
-    """Return the error about an environment that is to step without an episode."""
+    """Return the error for a step without an episode."""
     if closed:
         return gym.error.ClosedEnvironmentError("the environment is closed; make a new one")
     return gym.error.ResetNeeded("the episode has ended or was never started; call reset() first")
 
 
 class Closed:
-    """Stands for what a closed environment has freed: any use is a ClosedEnvironmentError."""
+    """Placeholder for the freed parts of a closed environment: any use raises ClosedEnvironmentError."""
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise not_running(True)

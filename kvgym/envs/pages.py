@@ -1,4 +1,4 @@
-"""A page in Markdown for every environment, made of what the code says: ``python -m kvgym.envs.pages FOLDER``."""
+"""Generator of a Markdown page for every environment: ``python -m kvgym.envs.pages FOLDER``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REWARDS: Mapping[str, tuple[str, str]] = {
     "ttft": ("- time to first token of requests that finish", "s"),
     "tokens": ("output tokens delivered", "tokens"),
     "goodput": ("finished requests that met all of their targets", "requests"),
-    "evictions": ("- KV tokens thrown away", "tokens"),
+    "evictions": ("- KV tokens discarded", "tokens"),
 }
 """Meaning and unit of every reward term, before it is divided by ``reward_scale``."""
 
@@ -52,13 +52,13 @@ def features_table(features: Iterable[Feature]) -> str:
 
 
 def markdown(text: str) -> str:
-    """Return a docstring's text as Markdown: roles and double backticks become code, and nothing links."""
+    """Return a docstring's text as Markdown: roles and double backticks become code, without links."""
     text = re.sub(r":\w+:`~?\.?([^`]+)`", lambda role: f"`{role[1]}`", text)
     return text.replace("``", "`")
 
 
 def short(space: spaces.Space[Any]) -> str:
-    """Return a space in a few words: bounds stand in its table."""
+    """Return a short text for a space; the table has the bounds."""
     return f"Box({space.shape[0]}), {space.dtype}" if isinstance(space, spaces.Box) else str(space)
 
 
@@ -76,7 +76,7 @@ def arguments_table(config: BaseModel) -> str:
 
 
 def scheduling_page(name: str, action: str) -> list[str]:
-    """Return the parts of the page of an environment that schedules one worker, in its newest version."""
+    """Return the sections of the page of an environment that schedules one worker, in its newest version."""
     config = EnvConfig.of(**gym.spec(name).kwargs)
     kind, about = config.kind, sections(ServingEnv)
     groups = observation_rows(config)
@@ -90,18 +90,17 @@ def scheduling_page(name: str, action: str) -> list[str]:
             ((p.place, p.meaning, p.unit, f"{p.low:g}", f"{p.high:g}") for p in kind.parts(config)),
         ),
         'A choice outside `info["action_mask"]` adds nothing to the decision and is counted in `info["ignored"]`. '
-        "[Kinds of action](../actions.md) has more, and which schedulers these actions can express.",
+        "[Kinds of action](../actions.md) describes them further, and lists the schedulers that they can express.",
         f"## Observations\n\n`{short(flat_space(config))}`, with the default arguments. All features are normalised: "
-        "flags, shares, and x / (x + scale), which is ½ at the scale. The time scale is `time_scale`, the duration "
-        "scale that of the smallest batch, the rate scale the workload's mean rate. What the level of `information` "
-        "does not reveal is 0, and so are positions that hold no request; more information and `features` add columns.",
+        "flags, shares, and x / (x + scale), which is ½ at the scale. Features that `information` does not reveal are "
+        "0, and so are positions without a request; more `information` and `features` add columns.",
         *shown,
         *ending(ServingEnv, config),
     ]
 
 
 def routing_page(name: str, action: str) -> list[str]:
-    """Return the parts of the page of the environment that routes."""
+    """Return the sections of the page of the environment that routes."""
     config = RoutingConfig.of()
     env = RoutingEnv()
     about, bounds, workers = sections(RoutingEnv), env.observation_space, env.action_space
@@ -120,7 +119,7 @@ def routing_page(name: str, action: str) -> list[str]:
         f"## Actions\n\n`{short(env.action_space)}`, with the default of {count} workers.",
         table(
             ("index", "meaning", "unit", "min", "max"),
-            [(f"0 … {count - 1}", "send the request in question to this worker", "–", 0, count - 1)],
+            [(f"0 … {count - 1}", "send the request to this worker", "–", 0, count - 1)],
         ),
         markdown(about["Action Space"]),
         f"## Observations\n\n`{short(env.observation_space)}`, with the default arguments. All features are "
@@ -134,7 +133,7 @@ def routing_page(name: str, action: str) -> list[str]:
 
 
 def ending(environment: type[Any], config: EnvConfig | RoutingConfig) -> list[str]:
-    """Return what the pages of all environments end with."""
+    """Return the last sections of a page: rewards, episodes, arguments and versions."""
     rewards = table(
         ("term", "meaning", "unit", "default weight"),
         ((f"`{t}`", *REWARDS[t], f"{config.reward.get(t, 0):g}") for t in REWARD_TERMS),
@@ -146,21 +145,22 @@ def ending(environment: type[Any], config: EnvConfig | RoutingConfig) -> list[st
         'latency in seconds. All terms are in `info["reward_terms"]`, in this order.',
         rewards,
         *(f"## {title.capitalize()}\n\n{markdown(about[title])}" for title in SHARED[:-1]),
-        f"## Arguments\n\nOf `gymnasium.make`, all JSON-able, besides `render_mode`.\n\n{arguments_table(config)}",
+        f"## Arguments\n\nArguments of `gymnasium.make`, all JSON-able, besides `render_mode`.\n\n"
+        f"{arguments_table(config)}",
         f"## {SHARED[-1].capitalize()}\n\n{markdown(about[SHARED[-1]])}",
     ]
 
 
 MAKING = (
-    '`gymnasium.make("kvgym:{0}")` makes this environment, and imports kvgym first. After `import kvgym`, `"{0}"` '
-    "is enough; before it that is a `NamespaceNotFound`, as Gymnasium does not search installed packages for "
+    '`gymnasium.make("kvgym:{0}")` imports kvgym and makes this environment. After `import kvgym`, `"{0}"` is enough; '
+    "without the import it raises `NamespaceNotFound`, because Gymnasium does not search installed packages for "
     "environments."
 )
-"""How an environment is made; the same on every page."""
+"""How to make an environment; the same on every page."""
 
 
 def pages() -> dict[str, str]:
-    """Return the pages by file name, one for each kind of action, and the one that lists them."""
+    """Return the pages by file name: one for each kind of action, and the index."""
     listed, made, overview = environment_names(), {}, []
     for action in dict.fromkeys(IDS.values()):
         versions = [name for name in IDS if IDS[name] == action]
@@ -177,7 +177,7 @@ def pages() -> dict[str, str]:
     making = MAKING.format("kvgym/AdmitCount-v0").replace("this environment", "one")
     made["index.md"] = (
         f"<!-- python -m kvgym.envs.pages docs/environments -->\n\n# Environments\n\n{making}\n\n"
-        "The environments share dynamics, observations and rewards, and differ in what an action is.\n\n"
+        "The environments share dynamics, observations and rewards; they differ in their actions.\n\n"
         f"{table(('id', 'action'), overview)}\n\n{toctree}\n"
     )
     return made

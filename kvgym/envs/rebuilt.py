@@ -1,4 +1,4 @@
-"""Copies of environments: the configuration, from which one is built, and the state of the episode, if there is one."""
+"""Copying and pickling of environments as their configuration and the state of their episode."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _KINDS: dict[str, Any] = {
 
 
 def take_own(env: Any, own: Any, names: Sequence[str]) -> None:
-    """Give an environment that was rebuilt the attributes that it does not make itself.
+    """Restore the attributes of a rebuilt environment that its constructor does not set.
 
     Args:
         env: the environment.
         own: the attributes by name.
-        names: that there must be.
+        names: the required names.
 
     Raises:
-        ConfigError: they are others, or of other kinds.
+        ConfigError: the names or the types are wrong.
     """
     check_parts(own, {name: _KINDS[name] for name in names}, "the saved environment")
     generators = own.get("_generators", [])
@@ -51,8 +51,7 @@ def take_own(env: Any, own: Any, names: Sequence[str]) -> None:
 class Rebuilt:
     """Mixin of an environment that is copied and pickled as its configuration and its state.
 
-    A copy of a running environment is that environment: with the same actions it takes the same steps. Pictures begin
-    with the copy.
+    A copy of a running environment takes the same steps with the same actions. Its recording starts with the copy.
     """
 
     config: Any
@@ -67,7 +66,7 @@ class Rebuilt:
     set_state: Any
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the configuration, the generators and, once there has been a reset, the state."""
+        """Pickle the configuration, the generators and, after a reset, the state."""
         try:
             state = self.get_state()
         except gym.error.ResetNeeded:

@@ -1,6 +1,6 @@
-"""What environments of different kinds have in common for those who record their episodes.
+"""Interface for recording episodes, which all environments share.
 
-:func:`kvgym.envs.rendering.episode.record_episode` knows an environment by nothing else.
+:func:`kvgym.envs.rendering.episode.record_episode` uses nothing else of an environment.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 Act = Callable[[Any, NDArray[np.bool_]], Any]
-"""Takes an observation and a mask as of ``action_masks()``, returns an action."""
+"""A function of an observation and a mask from ``action_masks()`` that returns an action."""
 
 RANDOM = "random"
-"""Name of what plays at random inside the mask, in every environment."""
+"""Name of the player that acts at random inside the mask, in every environment."""
 
 
 class Recording(Protocol):
-    """Follows one episode, in memory that does not grow with its length."""
+    """A recording of one episode, in memory that does not grow with its length."""
 
     def take(self) -> None:
-        """Note the present state; called after ``reset`` and after every step."""
+        """Record the current state; called after ``reset`` and after every step."""
         ...
 
     def scene(self) -> Any:
-        """Return the present moment, all there is to draw of it, which later steps do not change."""
+        """Return all drawn content of the current moment, which later steps do not change."""
         ...
 
     def draw(self, moment: Any) -> NDArray[np.uint8]:
@@ -41,7 +41,7 @@ class Recording(Protocol):
 
         Args:
             title: first line.
-            path: the file, open for writing, or its name in a folder that exists.
+            path: the file, open for writing, or its path in an existing folder.
 
         Raises:
             MissingLibraryError: matplotlib is missing.
@@ -58,26 +58,26 @@ class Recordable(ABC):
     @property
     @abstractmethod
     def caption(self) -> str:
-        """What is played, for the title of a picture: scenario and what is special to the environment."""
+        """Title of a picture: the scenario and the distinguishing options of the environment."""
 
     @abstractmethod
     def recording(self) -> Recording:
-        """Return what follows the present episode from now on, to its end."""
+        """Return a recording of the current episode, from now on."""
 
     @abstractmethod
     def players(self) -> tuple[str, ...]:
-        """Return the names of what can play without training; the first is the default."""
+        """Return the names of players that need no training; the first is the default."""
 
     @abstractmethod
     def player(self, name: str, seed: int) -> Act:
-        """Return what chooses actions, for one episode.
+        """Return the function of a player that chooses actions, for one episode.
 
         Args:
             name: one of :meth:`players`.
-            seed: of its own random numbers.
+            seed: seed of its random numbers.
 
         Raises:
-            UnknownNameError: nothing of that name plays here.
+            UnknownNameError: there is no player of this name.
         """
 
     @abstractmethod
@@ -86,10 +86,10 @@ class Recordable(ABC):
 
     @abstractmethod
     def sample_mask(self) -> Any:
-        """Return the mask in the form that ``action_space.sample(mask=...)`` takes, as ``info["action_mask"]`` is."""
+        """Return the mask in the form that ``action_space.sample(mask=...)`` takes, as in ``info["action_mask"]``."""
 
     def random_player(self, seed: int) -> Act:
-        """Return what plays at random inside the mask, without touching the environment's own generators."""
+        """Return a player that acts at random inside the mask, without using the environment's generators."""
         space = copy.deepcopy(self.action_space)
         space.seed(seed)
         return lambda observation, mask: space.sample(mask=self.sample_mask())

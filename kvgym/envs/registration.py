@@ -1,7 +1,7 @@
-"""The ids of the environments that schedule one worker, by kind of action and version; and what can be added to them.
+"""Registration of environments that schedule one worker, kinds of action, reward terms and observation parts.
 
-Other distributions add kinds with :func:`register_action`, reward terms with :func:`register_reward` and parts of
-observations with :func:`register_observation`, called from modules that they name in the entry-point groups
+Other distributions add kinds of action with :func:`register_action`, reward terms with :func:`register_reward` and
+observation parts with :func:`register_observation`, in modules that they name in the entry-point groups
 ``kvgym.actions``, ``kvgym.rewards`` and ``kvgym.observations``.
 """
 
@@ -30,7 +30,7 @@ def register_action(
     summary: str,
     max_episode_steps: int | None = None,
 ) -> None:
-    """Register a kind of action, and the environments of it with Gymnasium, scalar and vector.
+    """Register a kind of action, and its scalar and vector environments with Gymnasium.
 
     Args:
         name: value of the environment argument ``action``.
@@ -40,7 +40,7 @@ def register_action(
         max_episode_steps: steps after which Gymnasium truncates an episode; None for no limit.
 
     Raises:
-        ConfigError: the name or the id is taken, or the kind is none.
+        ConfigError: the name or the id is taken, or ``kind`` is not a kind of action.
     """
     if not (":" in kind if isinstance(kind, str) else _is_kind(kind)):
         raise ConfigError(
@@ -48,7 +48,7 @@ def register_action(
         )
     if id in gym.registry and gym.registry[id].kwargs.get("action") != name:
         raise ConfigError(f"action {shown(name)}: the id {shown(id)} is already registered with Gymnasium")
-    _announce(name, ACTIONS.add(name, ActionEntry(id, kind, summary, max_episode_steps)))
+    _register_ids(name, ACTIONS.add(name, ActionEntry(id, kind, summary, max_episode_steps)))
 
 
 def _is_kind(given: object) -> bool:
@@ -57,7 +57,7 @@ def _is_kind(given: object) -> bool:
     return isinstance(given, ActionKind)
 
 
-def _announce(name: str, entry: ActionEntry) -> None:
+def _register_ids(name: str, entry: ActionEntry) -> None:
     """Register the environments of a kind of action with Gymnasium, once."""
     for version, arguments in entry.ids.items():
         if version not in gym.registry:
@@ -74,7 +74,7 @@ def register_reward(term: RewardTerm) -> None:
     """Register a reward term, for the environment argument ``reward``.
 
     Raises:
-        ConfigError: the name is taken, or it is no reward term.
+        ConfigError: the name is taken, or ``term`` is not a RewardTerm.
     """
     from kvgym.envs.scheduling.components import REWARDS, RewardTerm
 
@@ -84,10 +84,10 @@ def register_reward(term: RewardTerm) -> None:
 
 
 def register_observation(part: ObservationPart) -> None:
-    """Register a part of observations, for the environment argument ``features``.
+    """Register an observation part, for the environment argument ``features``.
 
     Raises:
-        ConfigError: the name is taken, or it is no part of observations.
+        ConfigError: the name is taken, or ``part`` is not an ObservationPart.
     """
     from kvgym.envs.scheduling.components import OBSERVATIONS, ObservationPart
 
@@ -97,4 +97,4 @@ def register_observation(part: ObservationPart) -> None:
 
 
 for _name, _entry in BUILT_IN.items():
-    _announce(_name, _entry)
+    _register_ids(_name, _entry)

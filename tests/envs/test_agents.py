@@ -176,7 +176,7 @@ def test_a_model_of_another_environment_is_refused(wrong):
     model.observation_space, model.action_space = env.observation_space, env.action_space
     AgentPolicy(model, **options, rate=3.0)
     with pytest.raises(
-        ConfigError, match=r"agent 'x': the (observation|action)s of its training are .* \(action, win"
+        ConfigError, match=r"agent 'x': it was trained with (observation|action)s .* \(action, win"
     ):
         AgentPolicy(model, name="x", **{**options, **wrong})
     with pytest.raises(ConfigError, match=r"agent 'm': expected a model with predict\(.* got 'm.zip'"):

@@ -102,11 +102,11 @@ def test_the_librarys_components_pass(name):
 @pytest.mark.parametrize(
     ("kernel", "features", "says"),
     [
-        (too_much, ONE, "writes 2 as number 0, 'one', outside of its bounds, from 0 to 1"),
-        (no_number, ONE, "writes nan as number 0, 'one', expected a finite number"),
+        (too_much, ONE, "writes 2 as number 0, 'one', outside its bounds, from 0 to 1"),
+        (no_number, ONE, "writes nan as number 0, 'one', which must be finite"),
         (forgetful, TWO, "does not write number 1, 'two', every time"),
-        (clairvoyant, ONE, "shows what nobody may know: true lengths"),
-        (counting, ONE, "writes another number 0, 'one', when looked at again; it must remember nothing"),
+        (clairvoyant, ONE, "reveals hidden information: true lengths"),
+        (counting, ONE, "writes another number 0, 'one', when observed again; it must not have state"),
     ],
 )
 def test_parts_of_observations(registered, kernel, features, says):
@@ -121,7 +121,7 @@ def test_parts_of_observations(registered, kernel, features, says):
     ("kernel", "says"),
     [
         (endless, "is inf; expected a finite number"),
-        (meddling, "changes what it may only read"),
+        (meddling, "changes tables that it may only read"),
     ],
 )
 def test_reward_terms(registered, kernel, says):

@@ -142,7 +142,7 @@ def test_registering_again_changes_nothing():
         ({"epochs": "never"}, "epochs"),
         ({"overflow": "fifo"}, "overflow"),
         ({"information": ["future"]}, "unknown information 'future'.*Valid names: .*predicted_length"),
-        ({"information": ["length_interval"]}, "length_interval.*predicts no such thing"),
+        ({"information": ["length_interval"]}, "length_interval.*does not predict it"),
         ({"information": [], "queue_order": "predicted"}, "needs 'predicted_length'"),
         ({"reward": {"speed": 1.0}}, "unknown reward term 'speed'.*Valid names: .*latency"),
         ({"reward_scale": 0}, "reward_scale"),

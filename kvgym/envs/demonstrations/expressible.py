@@ -1,8 +1,8 @@
-"""Which policies can act in which kind of action: found by letting them try.
+"""Which kinds of action can express which policies, found by experiment.
 
-A policy that pauses, chunks or waits, or goes by an order that no window has, cannot be carried out by every kind
-of action. :func:`expressible` lets each policy play small workloads with little memory in the compiled loop of
-:mod:`~kvgym.envs.demonstrations.record`, which refuses what the actions cannot say. ``tokens`` can say everything.
+Not every kind of action can express a policy that pauses, chunks or waits, or that uses an order which no window has.
+:func:`expressible` runs a policy on small workloads with little memory in the compiled loop of
+:mod:`~kvgym.envs.demonstrations.record`, which refuses inexpressible decisions. ``tokens`` can express all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ALWAYS, SHORT, EXACT, SHORT_EXACT, NEVER = (
     "short prompts, exact predictions",
     "no",
 )
-"""In all workloads tried; where prompts fit into a chunk of the policy; where predictions are true; both; in none."""
+"""In all tested workloads; if prompts fit into a chunk of the policy; if predictions are exact; both; in none."""
 
 _CONDITIONS = {
     ALWAYS: ((False, False), (True, False)),
@@ -32,21 +32,21 @@ _CONDITIONS = {
     EXACT: ((False, True), (True, True)),
     SHORT_EXACT: ((False, True),),
 }
-"""Workloads that a policy must play: whether prompts are long, and predictions exact."""
+"""Workloads for each answer: whether prompts are long, and whether predictions are exact."""
 
-_WAYS = (("queue", "lifo"), ("queue", "clear"), ("predicted", "lifo"), ("predicted", "clear"))
+_OPTIONS = (("queue", "lifo"), ("queue", "clear"), ("predicted", "lifo"), ("predicted", "clear"))
 """Orders of the queue window and overflow rules, in the order in which they are tried."""
 
 
 @dataclass(frozen=True)
 class Expressible:
-    """Whether a policy can act in a kind of action.
+    """Whether a kind of action can express a policy.
 
     Attributes:
         how_far: ALWAYS, SHORT, EXACT, SHORT_EXACT or NEVER.
-        queue_order: order of the queue window with which it can.
-        overflow: overflow rule with which it can.
-        reason: what the actions could not say where they were tried first; "" if nothing.
+        queue_order: order of the queue window that makes it possible.
+        overflow: overflow rule that makes it possible.
+        reason: the first decision that could not be expressed; "" if none.
     """
 
     how_far: str
@@ -56,7 +56,7 @@ class Expressible:
 
 
 def _workload(prompt: tuple[int, int], needs: frozenset[str], exact: bool) -> dict[str, Any]:
-    """Return requests of two classes with rates, targets and the predictions that are needed."""
+    """Return requests of two classes with rates, targets and the required predictions."""
     classes = [
         {
             "name": name, "rate": 0.35, "priority": priority, "tbt_slo": 2.0 + 2.0 * priority, "ttft_slo": 16.0,
@@ -73,7 +73,7 @@ def _workload(prompt: tuple[int, int], needs: frozenset[str], exact: bool) -> di
 def _attempt(
     policy: str, action: str, queue_order: str, overflow: str, long_prompts: bool, exact: bool
 ) -> str:
-    """Let a policy play; returns "" or what its actions cannot say. A livelock says nothing of actions."""
+    """Run a policy; return "" or the decision that cannot be expressed. A livelock proves nothing."""
     info = POLICIES[policy].info
     needs = info.needs | (info.uses - {"length_interval"})
     prompt, capacity = ((600, 1500), 3600) if long_prompts else ((1, 8), 30)
@@ -93,14 +93,14 @@ def _attempt(
 
 
 def expressible(action: str, policy: str) -> Expressible:
-    """Return whether a policy, with its default hyperparameters, can act in a kind of action.
+    """Return whether a kind of action can express a policy with its default hyperparameters.
 
     Args:
         action: kind of action, e.g. ``"admit_count"``.
         policy: name of a registered, compiled policy.
 
     Raises:
-        UnknownNameError: no such kind or policy.
+        UnknownNameError: there is no such kind or policy.
         ConfigError: the policy is not compiled.
     """
     if action_kind(action).encode is None:
@@ -113,7 +113,7 @@ def expressible(action: str, policy: str) -> Expressible:
     for how_far, workloads in _CONDITIONS.items():
         if how_far in (EXACT, SHORT_EXACT) and not needs & {"predicted_length", "length_interval"}:
             continue
-        for order, overflow in _WAYS:
+        for order, overflow in _OPTIONS:
             if order == "predicted" and "predicted_length" not in needs:
                 continue
             reasons = (_attempt(policy, action, order, overflow, *workload) for workload in workloads)
@@ -125,19 +125,19 @@ def expressible(action: str, policy: str) -> Expressible:
 
 
 def compiled_policies() -> tuple[str, ...]:
-    """Return the registered policies that can be tried; plain Python ones of other distributions cannot."""
+    """Return the names of the registered compiled policies."""
     return tuple(name for name in POLICIES if issubclass(POLICIES[name], CompiledPolicy))
 
 
 @explained
 def inexpressible_policies(action: str) -> dict[str, str]:
-    """Return the compiled policies that cannot act in a kind of action in every workload, with a reason."""
+    """Return the compiled policies that a kind of action cannot express in every workload, each with a reason."""
     found = {name: expressible(action, name) for name in compiled_policies()}
     return {name: e.reason for name, e in found.items() if e.how_far != ALWAYS}
 
 
 def table() -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    """Return headings and rows, by policy, of what each kind of action can express."""
+    """Return headings, and rows by policy, of a table of which kinds of action can express which policies."""
     kinds = [name for name in ACTIONS if action_kind(name).encode is not None]
     rows = {}
     for policy in compiled_policies():
@@ -146,11 +146,11 @@ def table() -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
             e = expressible(kind, policy)
             settings = [
                 f"{name}={value}"
-                for name, value, usual in (
+                for name, value, default in (
                     ("queue_order", e.queue_order, "queue"),
                     ("overflow", e.overflow, "lifo"),
                 )
-                if value not in ("", usual)
+                if value not in ("", default)
             ]
             cells.append(", ".join([e.how_far, *settings]))
         rows[policy] = tuple(cells)

@@ -1,4 +1,4 @@
-"""The compiled loop behind demonstrations: a policy plays an episode, and each of its steps is written down."""
+"""The compiled loop of demonstrations: a policy plays an episode, and each of its steps is recorded."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ policy_at, encode_at = function_at(POLICY_SIGNATURE), function_at(ENCODE_SIGNATU
 
 @jit
 def difference(e: Env, decision: RuleDecision) -> int:
-    """Return 0 if the environment is about to do what the policy decided, else what differs.
+    """Return 0 if the composed decision equals the policy's, else the reason.
 
-    The order of evictions matters only where it decides who is queued before whom.
+    The order of evictions matters only if it determines the order of the queue.
     """
     own, d, admit, evict = e.run.decision, decision.record, decision.admit, decision.evict
     if own.act != d.act or (own.act == WAIT and min(own.wait_until, d.wait_until) < d.wait_until):
@@ -88,27 +88,27 @@ def demonstrate_episode(
     terms: Any,
     report: Any,
 ) -> int:
-    """Play an episode that has been started under a policy, until it ends or the record is full.
+    """Play a started episode with a policy, until it ends or the record is full.
 
     Args:
         where: the environment's row of control.
         handles: int64 (4,), of the policy and of the kernel that encodes actions, see
             :func:`~kvgym.compiling.pointers.function_handle`.
-        record: DECISION (1,), what the policy writes to; so are the three that follow, int32 (A,).
+        record: DECISION (1,), output of the policy, like the following three, int32 (A,).
         admit: request ids.
         admit_tokens: tokens of each.
         evict: slots.
         memory: hyperparameters and memory of the policy.
-        observations: float32 (n, D), written from row ``report[AT]`` on; so are the three that follow.
+        observations: float32 (n, D), written from row ``report[AT]`` on, like the following three.
         masks: uint8 (n, K).
         actions: float64 (n, a).
         rewards: float64 (n,).
         terms: float64 (5 + registered terms,), scratch.
-        report: int64 (5,), written: the next free row, and the request and the numbers an error is about.
+        report: int64 (5,), written: the next free row, and the request and the numbers of an error.
 
     Returns:
-        RUNNING if the record is full, TERMINATED, TRUNCATED, FAILED, or the reason why a decision of the policy
-        is not among the actions.
+        RUNNING if the record is full, TERMINATED, TRUNCATED, FAILED, or the reason why the actions cannot express a
+        decision.
     """
     e = open_environment(where)
     run, s, episode = e.run, e.settings, e.episode
@@ -117,8 +117,8 @@ def demonstrate_episode(
     apply = apply_at(s.apply_function[0], s.apply_function[1])
     d = record[0]
     decision, known = by_address(RuleDecision(d, admit, admit_tokens, evict)), by_address(memory)
-    outcome, pending = RUNNING, UNKNOWN  # the row whose reward is still being earned
-    first = True  # an episode begins with a step, whatever there is to decide
+    outcome, pending = RUNNING, UNKNOWN  # pending: the row whose reward is incomplete
+    first = True  # an episode begins with a step, even if there is nothing to decide
     while True:
         asked = outcome != RUNNING or first or s.skip == 0 or something_to_decide(e)
         if asked and pending != UNKNOWN:

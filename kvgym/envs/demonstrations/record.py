@@ -1,9 +1,9 @@
-"""What a scheduler does, as steps of an environment: observations, masks and actions to learn from.
+"""Demonstrations: the steps of a scheduler in an environment, as observations, masks and actions to learn from.
 
-:func:`demonstrate` runs a compiled policy inside an environment. One compiled loop per episode asks the policy
-at every boundary, turns its decision into actions, records the steps at which an agent would have been asked,
-and goes on with the environment's own functions. Nothing is rounded to what the actions can say: a decision
-that they cannot carry out is an error, so that the schedule is the policy's own.
+:func:`demonstrate` runs a compiled policy inside an environment. One compiled loop per episode calls the policy at
+every boundary, translates its decision into actions, records the steps that an agent would take, and advances with the
+environment's own functions. A decision that the actions cannot express is an error, so that the schedule is exactly
+the policy's.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from kvgym.utils.user_code import calling
 
 @dataclass(frozen=True)
 class Demonstrations:
-    """Steps of an environment, n of them, one episode after the other; the last episode may be cut off.
+    """n steps of an environment, episode by episode; the last episode may be incomplete.
 
     Attributes:
         observations: float32 (n, D), flat, see :mod:`kvgym.envs.scheduling.observations`.
-        masks: bool (n, K), which choices were possible, as sb3-contrib lays them out.
+        masks: bool (n, K), which choices were possible, in sb3-contrib's layout.
         actions: int64 (n,) for Discrete actions, else (n, a); float64 for those of a Box.
         rewards: float64 (n,), until the next step.
         episode_starts: bool (n,), True at the first step of an episode.
-        metrics: float64 (f, number of metrics), of each episode that came to its end, in the order of
-            :func:`~kvgym.metrics.metric_names`; those of :func:`kvgym.simulate` on the same requests,
-            except ``put_back`` and ``overflows``: what a policy picks and puts back at once is in no action.
-        completed: bool (f,), whether every request of it finished; False where the horizon came first.
+        metrics: float64 (f, number of metrics), of each of the f complete episodes, in the order of
+            :func:`~kvgym.metrics.metric_names`. They equal those of :func:`kvgym.simulate` on the same requests, except
+            ``put_back`` and ``overflows``, because no action selects a request and returns it at once.
+        completed: bool (f,), whether every request finished; False if the horizon came first.
         workload_seeds: int64 (number of episodes,), the seeds of their requests.
     """
 
@@ -77,24 +77,24 @@ class Demonstrations:
 def demonstrate(
     policy: str | CompiledPolicy, *, steps: int, seed: int = 0, compiled: bool = True, **arguments: Any
 ) -> Demonstrations:
-    """Record what a compiled policy does in an environment.
+    """Record the steps of a compiled policy in an environment.
 
     Episodes follow each other until there are enough steps. Their requests are those of a
-    :class:`~kvgym.envs.scheduling.environment.ServingEnv` that is reset with ``seed`` once and then without: the
-    seed of each episode's requests is drawn from a generator seeded with ``seed``. It also seeds the policy, as
-    in :func:`kvgym.simulate`.
+    :class:`~kvgym.envs.scheduling.environment.ServingEnv` that is first reset with ``seed`` and then without: a
+    generator seeded with ``seed`` draws the workload seed of each episode. This also seeds the policy, as in
+    :func:`kvgym.simulate`.
 
     Args:
         policy: a compiled policy or its name, e.g. ``"mc_sf:protection=0.1"``.
         steps: n, steps to record; an ``admit_evict`` decision takes a step per choice.
-        seed: of the episodes.
+        seed: seed of the episodes.
         compiled: False runs the same code as plain Python, for reading and debugging.
         **arguments: fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`, with ``observation="flat"``.
-            With ``epochs="decision"`` only steps at which an agent is asked are recorded.
+            With ``epochs="decision"`` skipped iterations are not recorded.
 
     Raises:
-        ConfigError: a wrong argument; ``information`` lacks what the policy needs; the policy is not compiled.
-        NotExpressibleError: the actions cannot carry out a decision; the message says what would help.
+        ConfigError: an argument is invalid, ``information`` lacks what the policy needs, or the policy is not compiled.
+        NotExpressibleError: the actions cannot express a decision; the message has a remedy.
         LivelockError: the policy makes no progress.
     """
     if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
@@ -140,13 +140,13 @@ def _check(policy: Policy, config: EnvConfig) -> CompiledPolicy:
     """Return the policy if it can act in such an environment.
 
     Raises:
-        ConfigError: it is not compiled, or not told what it needs; observations are not flat.
-        NotExpressibleError: the kind of action cannot carry out decisions.
+        ConfigError: the policy is not compiled, ``information`` lacks what it needs, or observations are not flat.
+        NotExpressibleError: the kind of action cannot express decisions.
     """
     name = policy.info.name
     if not isinstance(policy, CompiledPolicy) or type(policy).schedule is not CompiledPolicy.schedule:
         raise ConfigError(
-            f"policy {shown(name)} is not compiled; kvgym.envs.agents.play lets any policy act in an environment"
+            f"policy {shown(name)} is not compiled; use kvgym.envs.play, which runs any policy in an environment"
         )
     if config.kind.encode is None:
         raise NotExpressibleError(
@@ -166,12 +166,12 @@ def _check(policy: Policy, config: EnvConfig) -> CompiledPolicy:
 def _play(
     episodes: Episodes, policy: CompiledPolicy, seed: int, found: Demonstrations, report: NDArray[np.int64]
 ) -> int:
-    """Record an episode from row ``report[AT]`` on; returns RUNNING if the record is full, else how it ended.
+    """Record an episode from row ``report[AT]`` on; return RUNNING if the record is full, else its outcome.
 
     Raises:
-        ConfigError: the requests lack what the policy needs, or none arrives in time.
+        ConfigError: the requests lack what the policy needs, or none arrives before the horizon.
         NotExpressibleError: see :func:`demonstrate`.
-        InvalidDecisionError: the policy decided something that the worker cannot do.
+        InvalidDecisionError: the policy made an invalid decision.
         LivelockError: the policy makes no progress.
     """
     episodes.start(0, seed)
@@ -213,9 +213,9 @@ def _play(
     status = int(block["episode"][0]["status"])
     if outcome == TRUNCATED and status == STALLED:
         raise LivelockError(
-            f"policy {shown(policy.info.name)}, {_moment(episodes)}: nothing new has been computed for "
-            f"{episodes.config.stall_limit} decisions; if it evicts and readmits the same requests for ever, it "
-            "needs a larger protection margin"
+            f"policy {shown(policy.info.name)}, {_moment(episodes)}: nothing new was computed for "
+            f"{episodes.config.stall_limit} decisions; if it evicts and readmits the same requests for ever, give it "
+            "a larger protection margin"
         )
     if outcome not in (RUNNING, TERMINATED, TRUNCATED):
         raise KVGymError(f"the engine stopped with status {status}; please report this")

@@ -30,12 +30,12 @@ BLACK, LINE, FAINT = color_of(INK), color_of(GRID), color_of(GRID, 0.3)
 
 
 def ticks(low: float, high: float, most: int, *, whole: bool = False) -> list[float]:
-    """Return round numbers between two others, in steps of 1, 2, 2.5 or 5 times a power of ten.
+    """Return round numbers in a range, in steps of 1, 2, 2.5 or 5 times a power of ten.
 
     Args:
-        low: least number.
-        high: largest.
-        most: how many at most, 2 or more.
+        low: lower end.
+        high: upper end.
+        most: maximal number of ticks, at least 2.
         whole: whole numbers only.
     """
     step = 10.0 ** math.floor(math.log10((high - low) / most))
@@ -57,28 +57,28 @@ class Canvas:
     """
 
     def __init__(self, width: int = WIDTH, height: int = HEIGHT) -> None:
-        """Start white."""
+        """Create a white canvas."""
         self.pixels: NDArray[np.uint8] = np.full((height, width, 3), 255, np.uint8)
 
     def fill(self, left: int, top: int, right: int, bottom: int, color: Color) -> None:
-        """Fill a rectangle, without its right and bottom ends."""
+        """Fill a rectangle; ``right`` and ``bottom`` are exclusive."""
         self.pixels[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)] = color
 
     def text(
         self, x: float, y: float, text: str, color: Color = BLACK, *, scale: int = 1, align: float = 0.0
     ) -> int:
-        """Write a line of text; what does not fit on the canvas is cut off.
+        """Write a line of text, clipped to the canvas.
 
         Args:
             x: left end of the text with ``align`` 0, its middle with 0.5, its right end with 1.
             y: upper end of its capital letters.
             text: the line.
-            color: of the letters.
+            color: colour of the letters.
             scale: pixels per dot of the letters.
             align: see ``x``.
 
         Returns:
-            Its width.
+            The width of the text, pixels.
         """
         mask = text_mask(text, scale)
         left, top = max(round(x - align * mask.shape[1]), 0), max(round(y), 0)
@@ -87,7 +87,7 @@ class Canvas:
         return mask.shape[1]
 
     def legend(self, x: float, y: float, names: Iterable[tuple[str, Color]], *, align: float = 0.0) -> None:
-        """Write names on one line, each with a square of its colour before it; arguments as for :meth:`text`."""
+        """Write names on one line, each after a square of its colour; arguments as for :meth:`text`."""
         entries = list(names)
         width = sum(text_mask(name).shape[1] + 24 for name, _ in entries) - 12
         left = round(x - align * width)
@@ -98,14 +98,14 @@ class Canvas:
 
 
 class Panel:
-    """Axes on a canvas: what is drawn inside is cut off at their ends.
+    """Axes on a canvas; their content is clipped to them.
 
     Args:
-        canvas: where they are.
+        canvas: the canvas.
         box: left, top, right and bottom end, pixels.
         x: values at the left and the right end.
         y: values at the bottom and the top.
-        title: text above them.
+        title: text above the axes.
     """
 
     def __init__(
@@ -116,17 +116,17 @@ class Panel:
         canvas.text(box[0], box[1] - 17, title)
 
     def x(self, values: ArrayLike) -> Integers:
-        """Return where values lie, pixels from the left of the canvas."""
+        """Return the positions of values, pixels from the left of the canvas."""
         return _between(values, self._x, self.box[0], self.box[2])
 
     def y(self, values: ArrayLike) -> Integers:
-        """Return where values lie, pixels from the top of the canvas."""
+        """Return the positions of values, pixels from the top of the canvas."""
         return _between(values, self._y, self.box[3], self.box[1])
 
     # ------------------------------------------------------------ axes
 
     def axes(self, x_ticks: Iterable[float] = (), y_ticks: Iterable[float] = (), *, unit: str = "") -> None:
-        """Draw grid, axes and the numbers beside them; ``unit`` stands behind each number below."""
+        """Draw grid, axes and tick labels; ``unit`` is a suffix of the labels of the x axis."""
         left, top, right, bottom = self.box
         for value in x_ticks:
             at = int(self.x(value))
@@ -140,11 +140,11 @@ class Panel:
         self.canvas.fill(left, bottom, right, bottom + 1, BLACK)
 
     def below(self, text: str) -> None:
-        """Write what the numbers below are."""
+        """Write the label of the x axis."""
         self.canvas.text((self.box[0] + self.box[2]) / 2, self.box[3] + 20, text, align=0.5)
 
     def name_rows(self, names: Iterable[tuple[float, str]]) -> None:
-        """Write names to the left of rows, each with the middle of its row."""
+        """Write names to the left of rows, each given with the middle of its row."""
         for middle, name in names:
             self.canvas.text(self.box[0] - 5, int(self.y(middle)) - CAPITAL // 2, name, align=1.0)
 
@@ -164,15 +164,15 @@ class Panel:
         *,
         hollow: bool = False,
     ) -> None:
-        """Draw horizontal bars; those of some length are at least a pixel long.
+        """Draw horizontal bars; bars of positive length are at least a pixel long.
 
         Args:
-            left: where they begin, (m,) or one number, like the next two.
-            right: where they end.
+            left: left ends, (m,) or one number, like the next two.
+            right: right ends.
             middle: the middles of their rows.
-            height: of each, in rows.
-            color: of each.
-            hollow: leave out their insides and left sides.
+            height: height of each, in rows.
+            color: colour of each.
+            hollow: draw only their top, bottom and right sides.
         """
         a, b, middles = (np.atleast_1d(np.asarray(v, np.float64)) for v in (left, right, middle))
         keep = b > a
@@ -193,13 +193,13 @@ class Panel:
         Args:
             time: float64 (s,), ascending.
             values: float64 (s,).
-            color: of the line.
-            area: colour of what is below it, None = nothing.
+            color: colour of the line.
+            area: colour of the area below it, None = no area.
         """
         x, y, above, bottom = self.x(time), self.y(values), max(self.box[1] - 1, 0), self.box[3]
         x = np.minimum(x, self.box[2] - 1)
         columns = np.arange(x[0], x[-1] + 1)
-        # In a column the line has the value it comes in with, and all values that begin there.
+        # In a column, the line covers the value at its left end and all values that start in it.
         first = np.searchsorted(x, columns)
         before = y[np.maximum(first - 1, 0)]
         own = np.diff(np.append(first, len(x))) > 0
@@ -226,6 +226,6 @@ class Panel:
 
 
 def _between(values: ArrayLike, ends: Ends, low: int, high: int) -> Any:
-    """Return whole numbers between ``low`` and ``high`` that lie as values do between ``ends``."""
+    """Map values linearly from ``ends`` to whole numbers from ``low`` to ``high``, clipped."""
     share = (np.asarray(values, np.float64) - ends[0]) / (ends[1] - ends[0])
     return np.rint(low + np.clip(share, 0.0, 1.0) * (high - low)).astype(np.int64)

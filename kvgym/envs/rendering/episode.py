@@ -1,4 +1,4 @@
-"""Playing an episode and writing it as an animation and as a summary picture."""
+"""Recording of episodes: play them, and write animations and summary pictures."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from kvgym.utils.files import whole_file
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """What :func:`record_episode` did.
+    """Result of :func:`record_episode`.
 
     Attributes:
-        name: who played.
-        steps: environment steps; decisions of a scheduler.
+        name: name of the policy.
+        steps: environment steps, or decisions of a scheduler.
         frames: frames of the animation; 0 without one.
-        total_reward: sum of the rewards; NaN of a scheduler, which is not rewarded.
+        total_reward: sum of the rewards; NaN for a scheduler, which gets no rewards.
         completed: whether every request finished.
-        metrics: metrics of the episode by name; empty if it was stopped by ``max_steps``.
-        path: the animation, if one was asked for.
-        png: the summary, if one was asked for.
+        metrics: metrics of the episode by name; empty if ``max_steps`` stopped it.
+        path: the animation, if requested.
+        png: the summary, if requested.
     """
 
     name: str
@@ -53,20 +53,24 @@ def record_episode(
     """Play an episode, and write it as an animation and as a picture.
 
     Args:
-        env: an environment of kvgym, wrapped or not, whose render mode does not matter; or its configuration, where
-            a dict is that of an environment that schedules one worker.
-        policy: a name: ``"random"`` (inside the mask), where one worker is scheduled ``"greedy"`` (admits as much as
-            fits, evicts only where it must), a policy (``kvgym list policies``, hyperparameters as in
-            ``"mc_sf:protection=0.1"``) or a trained agent, where requests are routed that of a router, learned or
-            not (``kvgym list routers``); a :class:`~kvgym.policy.Policy`; a function
-            ``(observation, mask) -> action``, such as :func:`kvgym.envs.routing.players.router_player`
-            returns for any router; or an agent with SB3's ``predict``, which is given the mask if it takes
-            ``action_masks``. None = ``"greedy"``, or the default router. Policies, and agents by name, see the
-            worker as in :func:`kvgym.simulate`, whatever actions the environment has.
+        env: an environment of kvgym, wrapped or not, with any render mode; or its configuration. A dict configures an
+            environment that schedules one worker.
+        policy: one of the following; None = ``"greedy"``, or the default router.
+
+            - ``"random"``: acts at random inside the mask.
+            - A name for an environment that schedules one worker: ``"greedy"`` (admits as much as fits, evicts only if
+              it must), a policy (``kvgym list policies``, hyperparameters as in ``"mc_sf:protection=0.1"``) or a
+              trained agent. Policies, and agents by name, act on the worker as in :func:`kvgym.simulate`, whatever
+              actions the environment has.
+            - A name for the environment that routes: a router, learned or not (``kvgym list routers``).
+            - A :class:`~kvgym.policy.Policy`.
+            - A function ``(observation, mask) -> action``; :func:`kvgym.envs.routing.players.router_player` makes one
+              from any router.
+            - An agent with SB3's ``predict``, which gets the mask if it accepts ``action_masks``.
         **options: as for :func:`record_episodes`.
 
     Raises:
-        ConfigError: another file name ending, a library is missing, or no environment of kvgym.
+        ConfigError: the file name ending is unknown, a library is missing, or ``env`` is not an environment of kvgym.
         UnknownNameError: no policy of that name.
     """
     return record_episodes(env, [policy], **options)[0]
@@ -84,25 +88,25 @@ def record_episodes(
     max_frames: int = 200,
     max_steps: int | None = None,
 ) -> list[EpisodeRecord]:
-    """Play an episode of the same requests under each of several policies, and show them side by side.
+    """Play an episode of the same requests with each of several policies, and show them side by side.
 
     Args:
         env: as for :func:`record_episode`.
-        policies: who plays, likewise.
-        seed: of the environment, and of whoever plays.
+        policies: policies, as for :func:`record_episode`.
+        seed: seed of the environment and of the policies.
         workload_seed: seed of the requests, as in ``kvgym compare``; None = drawn by the environment.
         path: animation to write, ending in .gif or .mp4; None = none. Folders are created. With several policies
-            its frames are evenly spread over simulated time.
+            its frames are evenly spaced in simulated time.
         png: summary of the whole episode to write; None = none.
         fps: frames per second.
-        max_frames: most frames; a longer episode is shown in even steps of 2, 4, 8, ... of its own.
+        max_frames: upper limit of frames; longer episodes are shown every 2, 4, 8, ... steps.
         max_steps: steps after which to stop; None = play to the end.
 
     Returns:
-        What each did, in order.
+        A record for each policy, in order.
 
     Raises:
-        ConfigError: another file name ending, a library is missing, or no environment of kvgym.
+        ConfigError: the file name ending is unknown, a library is missing, or ``env`` is not an environment of kvgym.
         UnknownNameError: no policy of that name.
     """
     path, png = (Path(p) if p is not None else None for p in (path, png))
@@ -111,12 +115,12 @@ def record_episodes(
         if value < least:
             raise ConfigError(f"{name} = {value}: must be at least {least}")
     if not policies:
-        raise ConfigError("nobody plays; give at least one policy")
+        raise ConfigError("no policies; give at least one")
     several = len(policies) > 1
     films, summaries, played = [], [], []
     for policy in policies:
         performance = perform(env, policy, seed=seed, workload_seed=workload_seed)
-        # Several films are cut to common moments: twice the scenes leave no visible steps.
+        # Several films are resampled at common moments: twice the scenes keep motion smooth.
         film = Film(max_frames * (2 if several else 1), performance.recording)
         steps = _play(performance, film if path is not None else None, max_steps)
         films.append(film)
@@ -136,14 +140,14 @@ def record_episodes(
 
 
 def _play(performance: Performance, film: Film | None, max_steps: int | None) -> int:
-    """Play an episode to its end, or for some steps; returns the number of steps."""
+    """Play an episode to its end or for ``max_steps``; return the number of steps."""
     steps, ended, recording = 0, False, performance.recording
     while True:
         recording.take()
         if ended or steps == max_steps:
             break
         if film is not None:
-            film.pass_by(steps)
+            film.add(steps)
         ended = performance.step()
         steps += 1
     if film is not None:
@@ -152,7 +156,7 @@ def _play(performance: Performance, film: Film | None, max_steps: int | None) ->
 
 
 def _summary(performance: Performance, seed: int) -> bytes:
-    """Return the summary of an episode, a PNG file."""
+    """Return the summary of an episode as the content of a PNG file."""
     content = io.BytesIO()
     title = f"{performance.name} on {performance.caption}, seed {seed}"
     performance.recording.write_summary(title, content)
@@ -160,7 +164,7 @@ def _summary(performance: Performance, seed: int) -> bytes:
 
 
 def _write_summaries(summaries: Sequence[bytes], path: Path) -> None:
-    """Write PNG files side by side into one."""
+    """Write PNG pictures side by side into one file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if len(summaries) == 1:
         with whole_file(path) as place:

@@ -1,4 +1,4 @@
-"""Films of episodes, one or several side by side, and the files they are written to."""
+"""Films of episodes, alone or side by side, and their files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kvgym.errors import ConfigError
 from kvgym.utils.files import whole_file
 
 LAST_FRAME = 2.0
-"""Seconds for which an animation shows the end."""
+"""Seconds for which an animation shows the last frame."""
 
 STRIP = 28
-"""Height of the line above a film that says who plays, pixels."""
+"""Height of the line above a film with the name of the policy, pixels."""
 
 
 class Frames(Protocol):
-    """What is shown, one picture after the other."""
+    """A sequence of pictures."""
 
     def __len__(self) -> int:
         """Return the number of pictures."""
@@ -36,30 +36,30 @@ class Frames(Protocol):
 
 
 class Film:
-    """Scenes of an episode of unknown length, evenly spread over its steps, in bounded memory.
+    """Scenes of an episode of unknown length, evenly spaced over its steps, in bounded memory.
 
     Attributes:
-        limit: most scenes.
+        limit: upper limit of scenes.
         stride: steps from one scene to the next; doubles when the limit is reached.
-        scenes: in order.
+        scenes: the scenes, in order.
     """
 
     def __init__(self, limit: int, recording: Recording) -> None:
-        """Start without scenes."""
+        """Create a film without scenes."""
         self.limit, self.stride, self._recording = limit, 1, recording
         self.scenes: list[Any] = []
 
-    def pass_by(self, step: int) -> None:
-        """Film the moment after ``step`` steps, if it is its turn."""
+    def add(self, step: int) -> None:
+        """Add the scene after ``step`` steps, if ``step`` is a multiple of the stride."""
         if step % self.stride:
             return
         self.scenes.append(self._recording.scene())
-        if len(self.scenes) >= self.limit:  # one place stays free for the end
+        if len(self.scenes) >= self.limit:  # one place stays free for the last scene
             del self.scenes[1::2]
             self.stride *= 2
 
     def end(self) -> None:
-        """Film the end."""
+        """Add the last scene."""
         self.scenes.append(self._recording.scene())
 
     def __len__(self) -> int:
@@ -72,12 +72,12 @@ class Film:
 
 
 class SideBySide:
-    """Films of the same requests, each with its name above, at the same moments of simulated time.
+    """Films of the same requests at the same moments of simulated time, each below its name.
 
     Args:
-        films: what happened under each.
-        names: who played.
-        limit: most pictures.
+        films: a film for each policy.
+        names: the names of the policies.
+        limit: upper limit of pictures.
     """
 
     def __init__(self, films: Sequence[Film], names: Sequence[str], limit: int) -> None:
@@ -91,7 +91,7 @@ class SideBySide:
         return len(self._times)
 
     def picture(self, k: int) -> NDArray[np.uint8]:
-        """Draw what each film shows at moment ``k``: its latest scene, its end if it is over."""
+        """Draw the latest scene of each film at moment ``k``, or its last one if it has ended."""
         columns = []
         for film, name, clocks in zip(self._films, self._names, self._clocks, strict=True):
             scene = int(np.searchsorted(clocks, self._times[k], side="right")) - 1
@@ -105,10 +105,10 @@ class SideBySide:
 
 
 def check_files(path: Path | None, png: Path | None) -> None:
-    """Check what is to be written before an episode is played for it.
+    """Check that the files can be written, before an episode is played.
 
     Raises:
-        ConfigError: another file name ending.
+        ConfigError: a file name ending is unknown.
         MissingLibraryError: a library is missing.
     """
     if path is not None and path.suffix.lower() not in WRITERS:
@@ -122,7 +122,7 @@ def check_files(path: Path | None, png: Path | None) -> None:
 
 
 def write_film(frames: Frames, path: Path, fps: int) -> None:
-    """Write an animation, in the format its file name says; see :func:`check_files`."""
+    """Write an animation in the format of its file name ending; see :func:`check_files`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as place:
         WRITERS[path.suffix.lower()](frames, place, fps)
@@ -133,7 +133,7 @@ def _pictures(frames: Frames) -> Iterator[NDArray[np.uint8]]:
 
 
 def _write_gif(frames: Frames, path: Path, fps: int) -> None:
-    """Write an animation with one palette for all frames, taken from some of them."""
+    """Write an animation with one palette for all frames, taken from four of them."""
     from PIL import Image as Images
 
     count = len(frames)
@@ -170,4 +170,4 @@ def _write_mp4(frames: Frames, path: Path, fps: int) -> None:
 
 
 WRITERS = {".gif": _write_gif, ".mp4": _write_mp4}
-"""How an animation is written, by the ending of its file name."""
+"""Writers of animations by file name ending."""

@@ -1,6 +1,6 @@
-"""The picture of one moment: memory, queue and requests over time on the left, the active set on the right.
+"""Picture of one moment: memory, queue and requests over time on the left, the active set on the right.
 
-Limits of the axes change in few, round steps, so that a film does not flicker.
+The limits of the axes change in a few round steps, so that a film does not flicker.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SPANS: dict[int, tuple[str, Color, float]] = {
     EVICTED: ("evicted", ORANGE, 0.8),
     SERVED: ("finished", GREEN, 0.8),
 }
-"""Of each kind of span its name, its colour, and the height of its bars in a row of height 1."""
+"""Name, colour and bar height (in a row of height 1) of each kind of span."""
 
 MAX_BARS = 40
 MAX_NAMES = 20
-"""Most rows of the active set, and of the Gantt view, that carry the number of their request."""
+"""Upper limits of rows of the active set, and of rows labelled with the number of their request."""
 
 MEMORY = (60, 70, 492, 190)
 QUEUE = (60, 236, 492, 306)
@@ -50,7 +50,7 @@ def round_up(value: float) -> float:
 
 
 def time_window(start: float, now: float) -> tuple[float, float]:
-    """Return round limits of a time axis that shows from ``start`` to ``now``, seconds."""
+    """Return round limits of a time axis from ``start`` to ``now``, seconds."""
     width = round_up(1.15 * (now - start))
     step = width / 8
     right = max(math.ceil(now / step - 1e-9) * step, step)
@@ -58,7 +58,7 @@ def time_window(start: float, now: float) -> tuple[float, float]:
 
 
 def rows_for(count: int) -> int:
-    """Return the rows of axes that show ``count`` of something, at most MAX_BARS."""
+    """Return the number of rows of axes with ``count`` bars, at most MAX_BARS."""
     return min(10 * max(-(-count // 10), 1), MAX_BARS)
 
 
@@ -86,7 +86,7 @@ def headline(canvas: Canvas, clock: float, counts: str) -> None:
 
 
 def _draw_past(canvas: Canvas, scene: Scene) -> None:
-    """Draw memory in use, and how many requests wait and are active, over time."""
+    """Draw memory in use, and the numbers of waiting and active requests, over time."""
     end, capacity = round_up(scene.clock), float(scene.kv_capacity)
     most = round_up(max(float(scene.waiting.max()), float(scene.active.max()), 4.0) * 1.05)
     memory = Panel(
@@ -103,7 +103,7 @@ def _draw_past(canvas: Canvas, scene: Scene) -> None:
 
 
 def _draw_requests(canvas: Canvas, scene: Scene) -> None:
-    """Draw what each of some requests did until now."""
+    """Draw the history of the chosen requests."""
     spans, rows = scene.spans, rows_for(len(scene.rows))
     started = spans.start[spans.kind != IN_QUEUE]
     window = time_window(float(started.min(initial=scene.clock)), scene.clock)
@@ -133,7 +133,7 @@ def _draw_total(canvas: Canvas, scene: Scene) -> None:
 
 
 def _draw_active_set(canvas: Canvas, scene: Scene) -> None:
-    """Draw the latest active requests as bars, with what they are predicted to need at their end."""
+    """Draw the latest active requests as bars, with the memory they are predicted to need at their end."""
     longest = scene.prompt_len + np.maximum(scene.predicted_len, scene.num_output_tokens)
     widest, rows = round_up(float(longest.max(initial=10))), rows_for(len(scene.active_id))
     shown = slice(None, -MAX_BARS - 1, -1)
@@ -152,6 +152,6 @@ def _draw_active_set(canvas: Canvas, scene: Scene) -> None:
 
 
 def _name_rows(panel: Panel, requests: Integers, rows: int) -> None:
-    """Write the numbers of requests beside their rows, of every other or fewer rows where there are many."""
+    """Write the numbers of requests beside their rows; skip rows if there are many."""
     step = max(rows // MAX_NAMES, 1)
     panel.name_rows((k, f"{requests[k]}") for k in range(0, len(requests), step))

@@ -1,4 +1,4 @@
-"""The letters of pictures of environments: a pixel font, so that drawing needs no library but NumPy."""
+"""Pixel font for pictures of environments, so that drawing needs only NumPy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CELL = 6
 """Columns of the sheet for each letter."""
 
 SPACE = 3
-"""Columns of a space, beside those between any two letters."""
+"""Columns of a space, in addition to those between letters."""
 
 SHEET = """
 0     1     2     3     4     5     6     7     8     9     .     ,     :     ;     %     (     )
@@ -81,7 +81,7 @@ r     s     t     u     v     w     x     y     z
 ...   ....  ...   ....  ..... ..... ..... ...#  ....
 ...   ....  ...   ....  ..... ..... ..... .##.  ....
 """
-"""Bands of letters: a line that names them, then their rows."""
+"""Bands of letters: a line with the letters, then their rows of dots."""
 
 
 def _read(sheet: str) -> dict[str, NDArray[np.bool_]]:
@@ -100,10 +100,10 @@ _UNKNOWN = np.pad(np.zeros((CAPITAL - 2, 3), bool), ((1, 1), (1, 1)), constant_v
 
 @lru_cache(maxsize=4096)
 def text_mask(text: str, scale: int = 1) -> NDArray[np.bool_]:
-    """Return which pixels a line of text inks, bool (HEIGHT scale, width).
+    """Return the mask of the pixels of a line of text, bool (HEIGHT scale, width).
 
     Args:
-        text: characters that are not on the sheet become boxes.
+        text: the line; characters that are not on the sheet become boxes.
         scale: pixels per dot.
     """
     unknown = np.pad(_UNKNOWN, ((0, HEIGHT - CAPITAL), (0, 0)))

@@ -1,4 +1,4 @@
-"""Figures of an episode over time, in bounded memory."""
+"""Time series of an episode in bounded memory."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import numpy as np
 from kvgym.envs.rendering.scene import Floats
 
 MAX_SAMPLES = 1024
-"""Most samples of a history; when it is full, every two neighbours become one."""
+"""Upper limit of samples of a history; when it is full, neighbours are merged in pairs."""
 
 
 class History:
-    """Figures over time in bounded memory, in which peaks survive.
+    """Figures over time in bounded memory that keeps peaks.
 
-    A sample stands for ``stride`` moments in a row: the time of the first and the largest figures of all.
+    A sample represents ``stride`` consecutive moments: the time of the first, and the maximum of each figure.
     """
 
     def __init__(self, limit: int = MAX_SAMPLES) -> None:
-        """Start empty; ``limit`` is even."""
+        """Create an empty history; ``limit`` is even."""
         self.limit, self.stride = limit, 1
         self._taken = 0  # moments in the last sample
         self._rows: list[tuple[float, ...]] = []
@@ -27,7 +27,7 @@ class History:
         return len(self._rows)
 
     def add(self, time: float, *figures: float) -> None:
-        """Add a moment; times do not decrease, and there are always as many figures."""
+        """Add a moment; times must not decrease, and the number of figures must not change."""
         rows = self._rows
         if rows and self._taken < self.stride:
             rows[-1] = _larger(rows[-1], (time, *figures))
@@ -45,5 +45,5 @@ class History:
 
 
 def _larger(first: tuple[float, ...], second: tuple[float, ...]) -> tuple[float, ...]:
-    """Return two neighbouring samples as one."""
+    """Merge two neighbouring samples."""
     return (first[0], *map(max, first[1:], second[1:]))

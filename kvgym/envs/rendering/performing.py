@@ -1,4 +1,4 @@
-"""Who plays an episode that is recorded: actions in an environment, or a scheduler on a worker of its own."""
+"""Playing of recorded episodes: actions in an environment, or a scheduler on its own worker."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Performance(ABC):
     """An episode that is being played.
 
     Attributes:
-        name: who plays.
-        caption: what is played, for the title of a picture.
-        recording: follows the episode.
-        total_reward: sum of the rewards so far; NaN where nothing is rewarded.
+        name: name of the policy.
+        caption: title of a picture.
+        recording: recording of the episode.
+        total_reward: sum of the rewards so far; NaN if there are no rewards.
         completed: whether every request has finished.
         metrics: metrics of the episode by name, at its end.
     """
@@ -39,27 +39,27 @@ class Performance(ABC):
     completed = False
 
     def __init__(self, name: str, caption: str) -> None:
-        """Begin."""
+        """Set name and caption."""
         self.name, self.caption = name, caption
         self.metrics: dict[str, float] = {}
 
     @abstractmethod
     def step(self) -> bool:
-        """Go on to the next moment; True at the end."""
+        """Advance to the next moment; return True at the end."""
 
 
 class InEnvironment(Performance):
-    """Actions, chosen by a function, in an environment that has been reset."""
+    """Play with actions from a function, in an environment that has been reset."""
 
     def __init__(self, name: str, env: Any, act: Act, observation: Any) -> None:
-        """Begin to record."""
+        """Start recording."""
         self._served: Recordable = env.unwrapped
         super().__init__(name, self._served.caption)
         self._env, self._act, self._observation = env, act, observation
         self.recording = self._served.recording()
 
     def step(self) -> bool:
-        """Take an action."""
+        """Step the environment."""
         action = self._act(self._observation, self._served.action_masks())
         self._observation, reward, terminated, truncated, info = self._env.step(action)
         self.total_reward += float(reward)
@@ -72,12 +72,12 @@ class InEnvironment(Performance):
 
 
 class Scheduling(Performance):
-    """A scheduler on the requests of an environment's episode, as :func:`kvgym.simulate` runs it."""
+    """Play with a scheduler on the requests of an environment's episode, as :func:`kvgym.simulate` runs it."""
 
     total_reward = float("nan")
 
     def __init__(self, name: str, env: ServingEnv, policy: Policy, seed: int) -> None:
-        """Go to the first decision."""
+        """Run to the first decision."""
         super().__init__(name, env.episodes.scenario.name)
         system, table = env.episodes.system, env.episodes.slots[0].table
         assert table is not None
@@ -90,7 +90,7 @@ class Scheduling(Performance):
         next(self._pauses, None)
 
     def step(self) -> bool:
-        """Let the scheduler decide once."""
+        """Advance by one decision of the scheduler."""
         try:
             ended = next(self._pauses, self) is self
         except LivelockError:
@@ -108,11 +108,11 @@ def perform(
     seed: int = 0,
     workload_seed: int | None = None,
 ) -> Performance:
-    """Begin an episode; arguments as for :func:`~kvgym.envs.rendering.episode.record_episode`.
+    """Start an episode; arguments as for :func:`~kvgym.envs.rendering.episode.record_episode`.
 
     Raises:
-        ConfigError: no environment of kvgym, nobody that can play there, or a policy that needs to know what the
-            requests do not carry.
+        ConfigError: ``env`` is not an environment of kvgym, ``policy`` cannot play in it, or the requests lack
+            information that the policy needs.
         UnknownNameError: no policy of that name.
     """
     env, served = _environment(env)
@@ -130,14 +130,14 @@ def perform(
 
 
 def _name_of(policy: Any) -> str:
-    """Return what a picture calls whoever plays."""
+    """Return the name of a policy in pictures."""
     if isinstance(policy, Policy):
         return policy.info.name
     return policy if isinstance(policy, str) else getattr(policy, "__name__", type(policy).__name__)
 
 
 def _environment(env: Any) -> tuple[gym.Env[Any, Any], Recordable]:
-    """Return what to step, and the environment of kvgym inside.
+    """Return the environment to step, and the environment of kvgym inside its wrappers.
 
     Raises:
         ConfigError: there is none inside.
@@ -150,9 +150,7 @@ def _environment(env: Any) -> tuple[gym.Env[Any, Any], Recordable]:
         env = ServingEnv(**env)
     served = getattr(env, "unwrapped", None)
     if not isinstance(served, Recordable):
-        raise ConfigError(
-            f"record_episode takes an environment of kvgym or its configuration, got {shown(env)}"
-        )
+        raise ConfigError(f"env = {shown(env)}; expected an environment of kvgym or its configuration")
     return env, served
 
 
@@ -160,7 +158,7 @@ def _scheduler(name: str, served: Recordable) -> Policy:
     """Return a scheduler or an agent.
 
     Raises:
-        UnknownNameError: no policy of that name, and nothing else that plays here.
+        UnknownNameError: no policy or player of that name.
         ConfigError: an unknown hyperparameter or a value out of range.
     """
     try:
@@ -172,11 +170,11 @@ def _scheduler(name: str, served: Recordable) -> Policy:
 
 
 def _player(policy: Any, served: Recordable, seed: int) -> Act:
-    """Return what chooses the actions.
+    """Return the function that chooses the actions.
 
     Raises:
-        ConfigError: nothing that can.
-        UnknownNameError: no policy of that name.
+        ConfigError: ``policy`` cannot choose actions.
+        UnknownNameError: no player of that name.
     """
     if isinstance(policy, str):
         return served.player(policy, seed)
@@ -191,6 +189,6 @@ def _player(policy: Any, served: Recordable, seed: int) -> Act:
     if callable(policy):
         return policy
     raise ConfigError(
-        f"policy {shown(policy)}: give a name ({', '.join(served.players())}), a function (observation, mask) -> "
+        f"policy = {shown(policy)}; expected a name ({', '.join(served.players())}), a function (observation, mask) -> "
         "action, or an agent with predict"
     )

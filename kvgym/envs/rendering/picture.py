@@ -1,4 +1,4 @@
-"""Drawing with matplotlib what a scene holds of the past, and the summary of a whole episode."""
+"""Summary picture of a whole episode, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOK: Any = {**STYLE, "font.size": 8, "axes.titlesize": 8.5, "font.sans-serif": 
 
 DPI = 100
 MAX_THICK_ROWS = 100
-"""With more rows, the bars of waiting requests are as high as the others: thinner ones would vanish."""
+"""With more rows, the bars of waiting requests are as high as the others, because thinner ones would vanish."""
 
 
 def rectangles(left: Floats, right: Floats, middle: Floats | Integers, height: float) -> Floats:
@@ -35,7 +35,7 @@ def rectangles(left: Floats, right: Floats, middle: Floats | Integers, height: f
 
 
 def draw_bars(ax: Axes, color: str, **options: Any) -> PolyCollection:
-    """Add bars, none yet, to axes."""
+    """Add an empty collection of bars to axes."""
     bars = PolyCollection([], facecolors=color, **{"linewidths": 0, "snap": False, **options})
     ax.add_collection(bars, autolim=False)
     return bars
@@ -48,13 +48,12 @@ class Timeline:
         memory: axes of the KV memory.
         queue: axes of the numbers of requests.
         gantt: axes of the requests.
-        kv: the line of KV tokens; ``waiting`` and ``active`` are those of the queue.
+        kv: the line of KV tokens; ``waiting`` and ``active`` are the lines of the queue.
         spans: the bars of the Gantt view, by kind.
-        artists: what changes from scene to scene.
     """
 
     def __init__(self, memory: Axes, queue: Axes, gantt: Axes) -> None:
-        """Set the axes up."""
+        """Add titles, lines, bars and legends to the axes."""
         self.memory, self.queue, self.gantt = memory, queue, gantt
         (self.kv,) = memory.plot([], [], color=BLUE, linewidth=1.1, drawstyle="steps-post")
         self.area = draw_bars(memory, BLUE, alpha=0.22)
@@ -73,7 +72,6 @@ class Timeline:
         lines = [Line2D([], [], color=color, linewidth=2) for color in (ORANGE, BLUE)]
         _legend(queue, lines, ["waiting", "active"])
         _legend(gantt, [Patch(color=SPAN_COLORS[k]) for k in SPAN_COLORS], list(SPAN_NAMES.values()))
-        self.artists: list[Any] = [self.area, self.kv, self.waiting, self.active, *self.spans.values()]
 
     def set_limits(
         self, end: float, capacity: float, most: float, window: tuple[float, float], rows: int
@@ -93,7 +91,7 @@ class Timeline:
         self.gantt.set(xlim=window, ylim=(rows - 0.5, -0.5))
 
     def show(self, scene: Scene) -> None:
-        """Put a scene's data into the artists."""
+        """Show the data of a scene."""
         self.kv.set_data(scene.time, scene.kv)
         self.area.set_verts(rectangles_below(scene.time, scene.kv))
         self.waiting.set_data(scene.time, scene.waiting)
@@ -116,7 +114,7 @@ def rectangles_below(time: Floats, values: Floats) -> Any:
 
 
 def _legend(ax: Axes, handles: list[Any], names: list[str]) -> None:
-    """Put a legend on the line of the title, at its right end."""
+    """Add a legend on the line of the title, at its right end."""
     ax.legend(
         handles, names, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(names), borderaxespad=0.0,
         borderpad=0.5, handlelength=1.0, handleheight=0.7, columnspacing=1.0, handletextpad=0.4, fontsize=7.5,
@@ -127,7 +125,7 @@ def summary_figure(scene: Scene, title: str) -> Figure:
     """Return the figure of a whole episode: KV memory, queue, and all requests.
 
     Args:
-        scene: of the end of the episode, with all requests.
+        scene: the end of the episode, with all requests.
         title: first line.
     """
     with mpl.rc_context({**LOOK, "font.size": 9.5, "axes.titlesize": 10}):

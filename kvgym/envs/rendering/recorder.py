@@ -1,8 +1,8 @@
-"""What an environment's pictures and texts show: a bounded history, and the requests of the moment.
+"""Content of an environment's pictures and texts: a bounded history, and the current requests.
 
-Only what the agent may know is shown: the tables read here hold a request from its arrival on, an output
-length once the request has finished, and predictions as far as the information level allows. The number of
-requests still to come is not shown either.
+Pictures show only what the agent may observe: the tables read here hold a request from its arrival on, an output
+length after the request has finished, and predictions as far as they are revealed. The number of future requests
+is not shown either.
 
 Only :meth:`Recorder.write_summary` needs a plotting library, and imports it.
 """
@@ -35,13 +35,13 @@ from kvgym.simulator.tables import FINISHED, UNKNOWN, WAITING, WORKER
 from kvgym.simulator.view import RequestColumns, SystemView
 
 MAX_GAPS = 32
-"""Most gaps kept of a request; with more, those with the least time between them become one."""
+"""Upper limit of gaps of a request; beyond it, the two nearest are merged."""
 
 MAX_GAPPED = 4096
-"""Most requests whose gaps are kept; the earliest finished ones are forgotten."""
+"""Upper limit of requests with recorded gaps; beyond it, those of the earliest finished ones are dropped."""
 
 GANTT_ROWS = 40
-"""Most requests in the Gantt view of a picture."""
+"""Upper limit of requests in the Gantt view of a picture."""
 
 
 class Tables(Protocol):
@@ -59,17 +59,17 @@ _ADMITTED, _EVICTED = _PLACE["total_admitted"], _PLACE["total_evicted"]
 
 
 class Recorder:
-    """Follows an episode and draws it.
+    """Records an episode and draws it.
 
     Attributes:
         kv_capacity: tokens.
-        look: returns the worker as it is, and the tables of its episode.
+        observe: returns the current view of the worker, and the tables of its episode.
         history: KV memory, waiting and active requests over time.
     """
 
-    def __init__(self, kv_capacity: int, look: Callable[[], tuple[SystemView, Tables]]) -> None:
-        """Start an empty record of one episode."""
-        self.kv_capacity, self.look = kv_capacity, look
+    def __init__(self, kv_capacity: int, observe: Callable[[], tuple[SystemView, Tables]]) -> None:
+        """Create an empty recording of one episode."""
+        self.kv_capacity, self.observe = kv_capacity, observe
         self.history = History()
         self._view: SystemView | None = None
         self._block: Tables | None = None
@@ -79,11 +79,11 @@ class Recorder:
         self._gaps: dict[int, list[list[float]]] = {}
         self._out: set[int] = set()  # evicted and not admitted again
 
-    # ------------------------------------------------------------ following
+    # ------------------------------------------------------------ recording
 
     def take(self) -> None:
-        """Note the present state; called after ``reset`` and after every step."""
-        view, block = self.look()
+        """Record the current state; called after ``reset`` and after every step."""
+        view, block = self.observe()
         if block is not self._block:
             self._block, self._workers = block, block["workers"]
             self._evictions = np.zeros(len(block["requests"]), np.int32)
@@ -94,13 +94,13 @@ class Recorder:
             if now[_BATCH_END] < now[_CLOCK] and before[_CLOCK] < now[_BATCH_END]:
                 self._add_idle(now)
             if now[_EVICTED] != before[_EVICTED]:
-                self._note_evictions(before, now)
+                self._open_gaps(before, now)
             elif self._out and now[_ADMITTED] != before[_ADMITTED]:
-                self._note_returns(before, now)
+                self._close_gaps(before, now)
         self.history.add(now[_CLOCK], now[_KV], now[_WAITING], now[_ACTIVE])
 
     def _add_idle(self, now: tuple[Any, ...]) -> None:
-        """Add the end of the last batch, after which the worker stood still."""
+        """Add the end of the last batch, after which the worker was idle."""
         arrived = self._block["tracker"]["next_arrival"].item(0)  # type: ignore[index]
         later = 0
         times = self._block["requests"]["arrival_time"]  # type: ignore[index]
@@ -108,16 +108,16 @@ class Recorder:
             later += 1
         self.history.add(now[_BATCH_END], now[_KV], now[_WAITING] - later, now[_ACTIVE])
 
-    def _note_evictions(self, before: tuple[Any, ...], now: tuple[Any, ...]) -> None:
+    def _open_gaps(self, before: tuple[Any, ...], now: tuple[Any, ...]) -> None:
         """Open a gap for every request evicted since the last call."""
         requests = self._block["requests"]  # type: ignore[index]
         counts = requests["num_evictions"]
-        self._note_returns(before, now)
+        self._close_gaps(before, now)
         for i in np.flatnonzero(counts != self._evictions).tolist():
             # Evicted between the two calls, and after its last token.
             last = requests["last_token_time"].item(i)
             gaps = self._gaps.setdefault(i, [])
-            if i in self._out:  # came back and was evicted again, out of sight: one gap
+            if i in self._out:  # admitted and evicted again between two calls: one gap
                 continue
             seen = requests["status"].item(i) != FINISHED and before[_CLOCK] < last
             earliest = max(requests["start_time"].item(i), gaps[-1][1] if gaps else 0.0)
@@ -126,11 +126,11 @@ class Recorder:
                 _join_nearest(gaps)
             self._out.add(i)
         self._evictions = counts.copy()
-        self._note_returns(before, now)
+        self._close_gaps(before, now)
         if len(self._gaps) > MAX_GAPPED:
-            self._forget(requests["status"])
+            self._drop_gaps(requests["status"])
 
-    def _note_returns(self, before: tuple[Any, ...], now: tuple[Any, ...]) -> None:
+    def _close_gaps(self, before: tuple[Any, ...], now: tuple[Any, ...]) -> None:
         """Close the gap of every request that was admitted again."""
         requests = self._block["requests"]  # type: ignore[index]
         for i in sorted(self._out):
@@ -142,21 +142,21 @@ class Recorder:
                 gap[1] = max(gap[0], end)
                 self._out.discard(i)
 
-    def _forget(self, status: NDArray[np.int32]) -> None:
-        """Forget the gaps of the earliest requests that have finished, down to half of the limit."""
+    def _drop_gaps(self, status: NDArray[np.int32]) -> None:
+        """Drop the gaps of the earliest finished requests, down to half of the limit."""
         for i in sorted(self._gaps):
             if len(self._gaps) <= MAX_GAPPED // 2:
                 break
             if status[i] == FINISHED:
                 del self._gaps[i]
 
-    # ------------------------------------------------------------ showing
+    # ------------------------------------------------------------ drawing
 
     def scene(self, rows: int | None = GANTT_ROWS) -> Scene:
-        """Return what there is to draw now.
+        """Return the drawn content of the current moment.
 
         Args:
-            rows: most requests in the Gantt view, None = all.
+            rows: upper limit of requests in the Gantt view, None = all.
         """
         if self._view is None or self._block is None:
             raise ConfigError("nothing to draw yet; call reset() first")
@@ -208,7 +208,7 @@ class Recorder:
         )
 
     def _spans(self, chosen: Integers, requests: Any, now: float) -> Spans:
-        """Return what the chosen requests did until now."""
+        """Return the spans of the chosen requests until now."""
         found: list[tuple[int, int, float, float]] = []
         for row, i in enumerate(chosen.tolist()):
             arrival, start = requests["arrival_time"].item(i), requests["start_time"].item(i)
@@ -232,7 +232,7 @@ class Recorder:
         return draw_scene(moment)
 
     def picture(self) -> NDArray[np.uint8]:
-        """Return the present moment as an image, see :meth:`draw`."""
+        """Return the current moment as an image, see :meth:`draw`."""
         return self.draw(self.scene())
 
     def write_summary(self, title: str, path: Path | IO[bytes]) -> None:
@@ -240,7 +240,7 @@ class Recorder:
 
         Args:
             title: first line.
-            path: the file, open for writing, or its name in a folder that exists.
+            path: the file, open for writing, or its path in an existing folder.
 
         Raises:
             MissingLibraryError: matplotlib is missing.
@@ -251,18 +251,18 @@ class Recorder:
         write_summary(self.scene(rows=None), title, path)
 
     def text(self) -> str:
-        """Return the present moment as plain text, at most 80 columns wide."""
+        """Return the current moment as plain text, at most 80 columns wide."""
         return text_frame(self.scene(rows=0))
 
 
 def _join_nearest(gaps: list[list[float]]) -> None:
-    """Make one gap of the two neighbours with the least time between them."""
+    """Merge the two neighbours with the least time between them."""
     k = min(range(len(gaps) - 1), key=lambda k: gaps[k + 1][0] - gaps[k][1])
     gaps[k : k + 2] = [[gaps[k][0], gaps[k + 1][1]]]
 
 
 def _predictions(columns: RequestColumns) -> Integers:
-    """Return predicted output lengths, UNKNOWN where the information level hides them."""
+    """Return predicted output lengths, UNKNOWN if they are not revealed."""
     try:
         return columns.predicted_output_len.astype(np.int64)
     except InformationError:

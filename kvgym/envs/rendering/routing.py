@@ -1,7 +1,7 @@
-"""One moment of the routing environment: the workers as the next request finds them, as arrays and as text.
+"""Content of the routing environment's pictures and texts: the workers at one moment, and the whole episode.
 
-Only what the agent may know is shown. Importing this module needs no plotting library;
-``routing_picture`` draws what is here.
+Only what the agent may observe is shown. Importing this module needs no plotting library; ``routing_frame`` and
+``routing_picture`` draw it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kvgym.simulator.tables import UNKNOWN
 
 ROLES = ("mixed", "prefill", "decode")
 TEXT_WORKERS = 32
-"""Most workers listed in a text."""
+"""Upper limit of workers listed in a text."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class RoutingScene:
         request: the request to be routed, -1 at the end.
         handover: whether it comes from a prefill worker.
         prompt_len: its prompt, tokens.
-        predicted_len: its predicted output, tokens; -1 where there is none or it is hidden.
+        predicted_len: its predicted output, tokens; -1 if there is none or it is not revealed.
         num_finished: requests finished so far.
         num_evictions: evictions so far.
         candidate: bool, whether the request may go there.
@@ -42,7 +42,7 @@ class RoutingScene:
         kv_capacity: int64, tokens.
         waiting: int64, requests.
         active: int64, requests.
-        incoming: int64, requests on their way from a prefill worker.
+        incoming: int64, requests in transfer from a prefill worker.
     """
 
     clock: float
@@ -61,7 +61,7 @@ class RoutingScene:
     incoming: NDArray[np.int64]
 
     def headline(self) -> str:
-        """Return what is to be routed, in one line."""
+        """Return a line about the request to be routed."""
         if self.request == UNKNOWN:
             return "nothing left to route"
         predicted = (
@@ -92,7 +92,7 @@ class RoutingScene:
 
 @dataclass(frozen=True)
 class RoutingCourse:
-    """What became of an episode, with s samples of r workers.
+    """Course of an episode, with s samples of r workers.
 
     Attributes:
         clock: seconds.
@@ -101,7 +101,7 @@ class RoutingCourse:
         mean_latency: their mean end-to-end latency, seconds; NaN without any.
         num_evictions: evictions on all workers.
         num_iterations: batches executed on all workers.
-        peak: most KV memory in use on any worker while a batch ran / its capacity.
+        peak: largest KV memory in use on any worker during a batch / its capacity.
         role: index into :data:`ROLES`, int64 (r,).
         received: requests that joined a worker, from outside or from a prefill worker, int64 (r,).
         time: seconds, float64 (s,); the last is ``clock``.
@@ -128,24 +128,24 @@ class RoutingCourse:
 def scene_of(
     simulation: ClusterSimulation, observer: Observer, information: Collection[str], *, over: bool
 ) -> RoutingScene:
-    """Return what there is to draw of an environment now.
+    """Return the drawn content of the current moment of an environment.
 
     Args:
         simulation: the cluster.
-        observer: what the agent sees of it.
-        information: what is revealed of requests.
-        over: whether nothing is left to route.
+        observer: the agent's observer.
+        information: information revealed about requests.
+        over: whether no request is left to route.
     """
     workers: Any = simulation.workers
     request = UNKNOWN if over or simulation.pending is None else simulation.pending
     predicted = simulation.table.predicted_output_len
-    told = predicted is not None and "predicted_length" in information and request != UNKNOWN
+    revealed = predicted is not None and "predicted_length" in information and request != UNKNOWN
     return RoutingScene(
         clock=float(observer.episode["since"][0]),
         request=request,
         handover=request != UNKNOWN and simulation.cluster_view.candidates.start > 0,
         prompt_len=0 if request == UNKNOWN else int(simulation.table.prompt_len[request]),
-        predicted_len=int(predicted[request]) if predicted is not None and told else UNKNOWN,
+        predicted_len=int(predicted[request]) if predicted is not None and revealed else UNKNOWN,
         num_finished=int(workers["total_finished"].sum()),
         num_evictions=int(workers["total_evicted"].sum()),
         candidate=observer.mask.astype(bool) & (request != UNKNOWN),

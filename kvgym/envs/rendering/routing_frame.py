@@ -1,4 +1,4 @@
-"""The picture of one moment of a cluster: memory and requests of every worker."""
+"""Picture of one moment of a cluster: memory and requests of every worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NO_CANDIDATE = color_of("#d0d7de")
 """Colour of the memory of workers the request may not go to."""
 
 MAX_NAMES = 32
-"""Most workers whose number is written beside their bar."""
+"""Upper limit of workers with a label beside their bar."""
 
 MEMORY = (84, 96, 392, 522)
 QUEUE = (436, 96, 780, 522)
@@ -21,7 +21,7 @@ QUEUE = (436, 96, 780, 522)
 
 
 def worker_names(role: NDArray[np.int64]) -> list[tuple[int, str]]:
-    """Return workers and their names: the number and, if it is not mixed, the role; at most MAX_NAMES."""
+    """Return workers and their names, at most MAX_NAMES: the number, after the role if that is not mixed."""
     names = [f"{ROLES[kind]} {k}" if kind else f"{k}" for k, kind in enumerate(role)]
     return list(enumerate(names))[:: -(-len(names) // MAX_NAMES)]
 
@@ -42,7 +42,7 @@ def draw_moment(scene: RoutingScene) -> NDArray[np.uint8]:
 
 
 def _draw_memory(canvas: Canvas, scene: RoutingScene) -> None:
-    """Draw how full every worker is, and which ones the request may go to."""
+    """Draw the memory in use of every worker, and the candidates of the request."""
     count, used = len(scene.role), 100 * scene.kv_tokens / scene.kv_capacity
     panel = Panel(
         canvas, MEMORY, (0, 100), (count - 0.5, -0.5), "KV memory in use (% of capacity), by worker"
@@ -57,7 +57,7 @@ def _draw_memory(canvas: Canvas, scene: RoutingScene) -> None:
 
 
 def _draw_requests(canvas: Canvas, scene: RoutingScene) -> None:
-    """Draw how many requests every worker has."""
+    """Draw the number of requests on every worker."""
     count = len(scene.role)
     parts = [("active", scene.active, GREEN), ("waiting", scene.waiting, ORANGE)]
     if scene.role.any():

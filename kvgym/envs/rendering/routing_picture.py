@@ -1,4 +1,4 @@
-"""Drawing the summary of a whole episode of a cluster, with matplotlib."""
+"""Summary picture of a whole episode of a cluster, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from kvgym.envs.rendering.scene import Floats, Integers
 from kvgym.report.style import GRID, INK
 
 LANE = 0.84
-"""Height of the lane of a worker, of which there is one in every unit."""
+"""Height of the lane of a worker; lanes are one unit apart."""
 
 MAX_LINED = 12
-"""Most workers whose lanes show where they end."""
+"""Upper limit of workers for lines at the upper ends of lanes."""
 
 
 def name_workers(ax: Axes, role: Integers) -> None:
-    """Give every worker a row of the axes, with its number and, if it is not mixed, its role."""
+    """Label the rows of the axes with the workers' names."""
     rows, names = zip(*worker_names(role), strict=True)
     ax.set_yticks(rows, names)
     ax.tick_params(axis="y", length=0)
@@ -36,7 +36,7 @@ def name_workers(ax: Axes, role: Integers) -> None:
 
 
 def legend_below(ax: Axes, colors: dict[str, str]) -> None:
-    """Put a legend below the axes, at their left end."""
+    """Add a legend below the axes, at their left end."""
     ax.legend(
         [Patch(color=color) for color in colors.values()], list(colors), loc="upper left",
         bbox_to_anchor=(-0.02, -0.085), ncols=len(colors), borderaxespad=0.0, handlelength=1.0, handleheight=0.7,
@@ -45,10 +45,10 @@ def legend_below(ax: Axes, colors: dict[str, str]) -> None:
 
 
 def course_figure(course: RoutingCourse, title: str) -> Figure:
-    """Return the figure of a whole episode: memory and load of every worker, and how many requests it got.
+    """Return the figure of a whole episode: memory, load and number of requests of every worker.
 
     Args:
-        course: what became of the episode.
+        course: the course of the episode.
         title: first line.
     """
     with mpl.rc_context({**LOOK, "font.size": 9.5, "axes.titlesize": 9.5}):
@@ -100,13 +100,13 @@ def _draw_lanes(ax: Axes, course: RoutingCourse, shares: Floats, color: str) -> 
 
 
 def _near_something(values: Floats) -> NDArray[np.bool_]:
-    """Return where a value or a neighbour is not 0: long lines at 0 would cover the bottoms of the rows."""
+    """Return where a value or a neighbour is not 0, because lines at 0 would cover the bottoms of the rows."""
     padded = np.pad(values, 1)
     return (padded[:-2] > 0) | (values > 0) | (padded[2:] > 0)
 
 
 def _draw_received(ax: Axes, course: RoutingCourse) -> None:
-    """Draw how many requests came to every worker, in the same rows."""
+    """Draw the number of requests that every worker received, in the same rows."""
     count = len(course.received)
     ax.barh(np.arange(count), course.received, height=0.72, color=BLUE, linewidth=0)
     for k in range(0, count, -(-count // MAX_NAMES)):

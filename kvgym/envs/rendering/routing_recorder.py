@@ -1,4 +1,4 @@
-"""What the pictures of a routing episode show: a bounded history of every worker, and the moment.
+"""Recording of a routing episode for pictures: a bounded history of every worker, and the current moment.
 
 Only :meth:`RoutingRecorder.write_summary` needs a plotting library, and imports it.
 """
@@ -21,33 +21,33 @@ from kvgym.simulator.tables import FINISHED
 
 
 class RoutingRecorder:
-    """Follows an episode of the routing environment and draws it.
+    """Records an episode of the routing environment and draws it.
 
     Attributes:
-        history: of every worker KV tokens at iteration boundaries, waiting and unfinished requests over time.
+        history: KV tokens at iteration boundaries, waiting and unfinished requests of every worker over time.
     """
 
-    def __init__(self, simulation: ClusterSimulation, look: Callable[[], RoutingScene]) -> None:
-        """Start an empty record of one episode.
+    def __init__(self, simulation: ClusterSimulation, observe: Callable[[], RoutingScene]) -> None:
+        """Create an empty recording of one episode.
 
         Args:
             simulation: the cluster.
-            look: returns the present moment.
+            observe: returns the current moment.
         """
         self.history = History()
-        self._simulation, self._look = simulation, look
+        self._simulation, self._observe = simulation, observe
         self._time = -np.inf
         self._figures: NDArray[np.int64] = np.zeros((3, len(simulation.workers)), np.int64)
 
     def take(self) -> None:
-        """Note the present state; called after ``reset``, after every step, and by the environment in between."""
+        """Record the current state; called after ``reset``, after every step, and by the environment in between."""
         workers: Any = self._simulation.workers
         now = self._clock()
         figures = np.stack(
             [workers[name] for name in ("kv_allocated", "num_waiting", "outstanding_requests")]
         )
         ended = workers["last_batch_end"]
-        # A worker that has run out of work stands still from the end of its last batch on.
+        # A worker without work is idle from the end of its last batch on.
         idle = np.flatnonzero((workers["num_active"] == 0) & (self._time < ended) & (ended < now))
         for k in idle[np.argsort(ended[idle])]:
             self._figures[:, k] = figures[:, k]
@@ -56,17 +56,17 @@ class RoutingRecorder:
         self._time, self._figures = now, figures
 
     def _clock(self) -> float:
-        """Return the present time, seconds; workers may be ahead of the last event of the cluster."""
+        """Return the current time, seconds; workers may be ahead of the last event of the cluster."""
         simulation: Any = self._simulation
         latest = float(simulation.workers["last_batch_end"].max()) if simulation.pending is None else 0.0
         return max(float(simulation.tracker[0]["clock"]), latest, self._time)
 
     def scene(self) -> RoutingScene:
-        """Return the present moment."""
-        return self._look()
+        """Return the drawn content of the current moment."""
+        return self._observe()
 
     def course(self) -> RoutingCourse:
-        """Return what there is to draw of the episode so far; :meth:`take` has been called."""
+        """Return the course of the episode so far; needs a call of :meth:`take` before."""
         simulation: Any = self._simulation
         workers, count = simulation.workers, len(simulation.workers)
         arrived = int(simulation.tracker[0]["next_arrival"])
@@ -101,7 +101,7 @@ class RoutingRecorder:
 
         Args:
             title: first line.
-            path: the file, open for writing, or its name in a folder that exists.
+            path: the file, open for writing, or its path in an existing folder.
 
         Raises:
             MissingLibraryError: matplotlib is missing.

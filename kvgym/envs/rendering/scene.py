@@ -1,6 +1,6 @@
-"""One moment of an episode as arrays, and as text.
+"""Content of pictures and texts of one moment of an episode, and the text.
 
-Pictures and texts are drawn from a :class:`Scene` and from nothing else, so what it holds is what they reveal.
+Pictures and texts are drawn from a :class:`Scene` only, so they reveal no more than it holds.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from kvgym.errors import ConfigError
 from kvgym.simulator.tables import UNKNOWN
 
-# What a request is doing during a span (Spans.kind).
+# Kinds of spans (Spans.kind).
 IN_QUEUE, RUNNING, EVICTED, SERVED = 0, 1, 2, 3
 
 TEXT_ROWS = 8
-"""Most active and most waiting requests listed in a text."""
+"""Upper limit of active, and of waiting, requests listed in a text."""
 
 TEXT_BAR = 48
 """Characters of the memory bar of a text."""
@@ -29,14 +29,14 @@ Integers = NDArray[np.int64]
 
 
 class MissingLibraryError(ConfigError, DependencyNotInstalled):
-    """A library that is needed only to write files of pictures is not installed."""
+    """A library that is needed only to write picture files is not installed."""
 
 
 def require_libraries(*names: str) -> None:
-    """Check that libraries are there.
+    """Check that libraries are installed.
 
     Args:
-        *names: as they are imported.
+        *names: import names.
 
     Raises:
         MissingLibraryError: one is not; the message says how to install it.
@@ -45,16 +45,16 @@ def require_libraries(*names: str) -> None:
     for name in names:
         if find_spec(name) is None:
             raise MissingLibraryError(
-                f"this file of pictures needs {name}; install it with: pip install {sources[name]}"
+                f"writing this picture file needs {name}; install it with: pip install {sources[name]}"
             )
 
 
 @dataclass(frozen=True)
 class Spans:
-    """What requests did from when to when, one entry per span.
+    """Spans of time in which requests waited, ran or were evicted; arrays have an entry per span.
 
     Attributes:
-        row: place of the request in :attr:`Scene.rows`, int64 (m,).
+        row: index of the request in :attr:`Scene.rows`, int64 (m,).
         kind: IN_QUEUE, RUNNING, EVICTED or SERVED (ran and finished), int64 (m,).
         start: seconds, float64 (m,).
         end: seconds, float64 (m,).
@@ -75,28 +75,28 @@ class Scene:
         iteration: batches executed.
         kv_capacity: tokens.
         kv_tokens: memory in use between two batches, tokens of whole blocks.
-        peak_kv_tokens: most memory in use so far, while batches ran, tokens of whole blocks.
+        peak_kv_tokens: largest memory in use during a batch so far, tokens of whole blocks.
         num_prefilling: active requests whose prompt is not in memory yet.
         num_finished: requests finished so far.
         num_evictions: evictions so far.
         mean_latency: mean end-to-end latency of the finished requests, seconds; NaN without any.
-        time: of the history, seconds, float64 (s,); the last is the present.
+        time: times of the history, seconds, float64 (s,); the last is the current one.
         kv: memory in use, tokens of whole blocks, float64 (s,).
         waiting: waiting requests, float64 (s,).
         active: active requests, float64 (s,).
         active_id: active requests in order of activation, int64 (a,).
-        active_arrival: when they arrived, seconds, float64 (a,).
+        active_arrival: their arrival times, seconds, float64 (a,).
         prompt_len: their prompts, tokens, int64 (a,).
         prompt_kv: KV tokens of their prompts, int64 (a,).
-        output_kv: KV tokens of what they generated, int64 (a,).
-        num_output_tokens: what they generated, int64 (a,).
-        predicted_len: predicted output lengths, int64 (a,), UNKNOWN where there is none or it is hidden.
+        output_kv: KV tokens of their output, int64 (a,).
+        num_output_tokens: their output tokens, int64 (a,).
+        predicted_len: predicted output lengths, int64 (a,), UNKNOWN if there is none or it is not revealed.
         queue_id: waiting requests in queue order, int64 (q,).
-        queue_arrival: when they arrived, seconds, float64 (q,).
+        queue_arrival: their arrival times, seconds, float64 (q,).
         queue_prompt: their prompts, tokens, int64 (q,).
         queue_predicted: as ``predicted_len``, int64 (q,).
         rows: requests of the Gantt view in order of arrival, int64 (r,).
-        spans: what they did.
+        spans: their spans.
     """
 
     clock: float
@@ -131,13 +131,13 @@ def choose_rows(active: Integers, waiting: Integers, finished: Integers, rows: i
     """Return the requests of the Gantt view, in order of arrival.
 
     Active requests come first (at most 60 % of the rows), then the head of the queue (20 %), then the latest
-    finished ones; room that is left goes to the head of the queue and to further active requests.
+    finished ones; remaining rows go to the head of the queue and to further active requests.
 
     Args:
         active: ids in order of activation.
         waiting: ids in queue order.
         finished: ids, the latest last.
-        rows: most requests to return, None = all.
+        rows: upper limit of requests, None = all.
     """
     if rows is None:
         return np.sort(np.concatenate((active, waiting, finished)))

@@ -1,8 +1,8 @@
 """Routers in the routing environment, and agents as routers.
 
-:func:`play_router` lets any router act in the environment for an episode.
-:class:`AgentRouter` is the other way round: whatever has Stable-Baselines3's ``predict`` becomes a router for
-:func:`kvgym.simulate`, with observations of the same compiled function.
+:func:`play_router` runs any router in the environment for an episode. :class:`AgentRouter` is the reverse: it wraps
+any model with Stable-Baselines3's ``predict`` as a router for :func:`kvgym.simulate`, with observations from the same
+compiled function.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from kvgym.utils.arguments import explained
 def play_router(
     env: RoutingEnv, router: str | Router, *, workload_seed: int = 0
 ) -> tuple[SimulationResult, float]:
-    """Let a router act in an environment for one episode.
+    """Run a router in an environment for one episode.
 
-    The records are those of ``simulate(env.system, table, policy, router=router, seed=workload_seed)`` with the
-    requests of the seed, unless the episode is cut short by a livelock, for which ``simulate`` raises an error.
+    The records equal those of ``simulate(env.system, table, policy, router=router, seed=workload_seed)`` with the
+    requests of the seed, unless a livelock truncates the episode, for which ``simulate`` raises an error.
 
     Args:
         env: the environment, unwrapped.
         router: a router or its name.
-        workload_seed: seed of the requests, of the schedulers and of the router.
+        workload_seed: seed of the requests, the schedulers and the router.
 
     Returns:
         The records of the episode, and the undiscounted return.
 
     Raises:
-        ConfigError: the router chose a worker the request may not go to.
+        ConfigError: the router chose a worker that is not a candidate.
     """
     act = router_player(env, router, seed=workload_seed)
     observation, _ = env.reset(seed=workload_seed, options={"workload_seed": workload_seed})
@@ -62,9 +62,9 @@ class AgentRouter(Router):
     requests.
 
     Args:
-        model: has ``predict(observation, deterministic=True)``; ``action_masks=`` is passed if it takes it.
+        model: object with ``predict(observation, deterministic=True)``; gets ``action_masks=`` if it accepts it.
         name: label in results.
-        **arguments: the environment arguments the agent was trained with.
+        **arguments: the environment arguments with which the agent was trained.
     """
 
     info = RouterInfo(name="agent", summary="a learned router")
@@ -75,7 +75,7 @@ class AgentRouter(Router):
         self.config = RoutingConfig.of(**arguments)
         self.info = RouterInfo(name=name, summary=f"{type(model).__name__} as a router")  # type: ignore[misc]
         self._masked = "action_masks" in inspect.signature(model.predict).parameters
-        # The scales of the observation stay those of training, on whatever cluster the agent runs.
+        # The agent keeps the observation scales of its training on any cluster.
         scenario = self.config.make_scenario()
         workload, system = scenario.make_workload(), scenario.make_system()
         settings = self.config.make_settings(system, len(workload.sample(0)), workload.mean_rate)
@@ -83,18 +83,18 @@ class AgentRouter(Router):
         self._simulation: ClusterSimulation | None = None
 
     def hyperparameters(self) -> dict[str, Any]:
-        """Return nothing: the name tells agents apart."""
+        """Return nothing: the name identifies the agent."""
         return {}
 
     def content(self) -> dict[str, Any]:
-        """Return what tells the agent from others: its environment, and a hash of its model."""
+        """Return the identity of the agent: its environment and a hash of its model."""
         return {"environment": str(self.config), "model": content_of(self.model)}
 
     def reset(self, num_workers: int, seed: np.random.SeedSequence) -> None:
-        """Forget the run before.
+        """Prepare for a new run.
 
         Raises:
-            ConfigError: the cluster has another number of workers than that of training.
+            ConfigError: the number of workers differs from that in training.
         """
         if num_workers != self._observer.num_workers:
             raise ConfigError(
@@ -104,13 +104,13 @@ class AgentRouter(Router):
         self._simulation = None
 
     def route(self, view: ClusterView) -> int:
-        """Ask the agent."""
+        """Return the agent's choice, or the shortest queue if that is not a candidate."""
         if view.simulation is not self._simulation:
             self.config.check_information(view.simulation.table)
             self._simulation = view.simulation
             self._observer.attach(view.simulation)
         observer = self._observer
-        observer.look()
+        observer.update()
         observation = observer.present()
         if self._masked:
             masks = observer.mask.astype(bool)

@@ -26,40 +26,39 @@ INFORMATION = {
     "class": "class_id",
     "slo": "",
 }
-"""What the agent may be told of requests, and the column of the request table it takes."""
+"""Information about requests that can be revealed, and the column of the request table that it requires."""
 
 
 class RoutingConfig(Description):
     """Keyword arguments of ``kvgym/Route-v0``.
 
     Attributes:
-        scenario: name or YAML file of the scenario that the fields below change.
+        scenario: name or YAML file of the base scenario; the fields below override it.
         workers: number of equal workers or groups of workers, see
             :class:`~kvgym.experiments.scenario.Scenario`; None = 4, or the scenario's if that is a cluster.
         policy: the scheduler on every worker, a compiled one (``kvgym list policies``), with hyperparameters as
             in ``"alpha_greedy:alpha=0.3"``.
-        hardware: name or file of calibrated hardware instead of the scenario's.
-        engine: engine of the hardware instead of the scenario's: its name, ``"none"``, or its figures.
-        batch_time: description of a batch-time model, or options of the hardware's.
-        kv_capacity: KV memory of a worker, tokens, instead of the scenario's.
-        block_size: tokens of a block of memory, instead of the scenario's.
-        workload: preset or description instead of the scenario's.
-        num_requests: requests per episode, instead of the workload's.
-        rate: requests per second, of all workers together. None = the workload's; where ``workers`` makes a
-            cluster of a scenario with one worker, that times the number of workers: the load is replicated too
-            (but not that of a trace with times of its own).
-        system: engine settings that replace the scenario's (``first_token``, ``transfer_latency``, ...).
+        hardware: name or file of calibrated hardware.
+        engine: engine on that hardware: its name, ``"none"``, or its figures.
+        batch_time: description of a batch-time model, or options of the hardware's model.
+        kv_capacity: KV memory of a worker, tokens.
+        block_size: tokens of a memory block.
+        workload: preset or description.
+        num_requests: requests per episode.
+        rate: requests per second of the whole cluster. None = the workload's, times the number of workers if the
+            scenario has only one worker and no trace with its own times.
+        system: engine settings that override the scenario's (``first_token``, ``transfer_latency``, ...).
         observation: ``"flat"`` Box, ``"dict"`` of Boxes, or ``"rllib"``: dict of observations and mask.
-        information: what the agent is told of requests, subset of :data:`INFORMATION`; what the workers'
-            scheduler is told is its own affair.
+        information: information about requests revealed to the agent, subset of :data:`INFORMATION`; the workers'
+            scheduler gets what it needs regardless.
         reward: weight of each reward term, see :data:`kvgym.envs.scheduling.tables.REWARD_TERMS`.
         reward_scale: terms are divided by this; None = requests per episode, so that the undiscounted return
             of the latency term is minus the mean end-to-end latency in seconds.
-        horizon: seconds after which an episode is truncated; None = the scenario's, or ten times the nominal
+        horizon: seconds after which an episode is truncated; None = the scenario's, else ten times the nominal
             arrival span plus 600 s.
-        stall_limit: decisions of a worker without a new token after which an episode is truncated; None = the
-            scenario's.
-        time_scale: seconds at which waiting times are half-way.
+        stall_limit: consecutive decisions of a worker without a new token after which an episode is truncated;
+            None = the scenario's.
+        time_scale: scale of features that are times, seconds: x is observed as x / (x + scale).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -89,7 +88,7 @@ class RoutingConfig(Description):
         """Validate keyword arguments.
 
         Raises:
-            ConfigError: naming the wrong one and the valid ones.
+            ConfigError: an argument is invalid; the error names it and the valid ones.
         """
         config = validated(cls, arguments)
         check_names("information", config.information, INFORMATION)
@@ -100,20 +99,20 @@ class RoutingConfig(Description):
         """Return the scheduler of the workers.
 
         Raises:
-            ConfigError: it is written in plain Python.
+            ConfigError: it is not compiled.
         """
         policy = make_policy(self.policy)
         if not isinstance(policy, CompiledPolicy) or type(policy).schedule is not CompiledPolicy.schedule:
             raise ConfigError(
-                f"policy {shown(self.policy)} is plain Python; workers here need a compiled one"
+                f"policy {shown(self.policy)} is plain Python; the workers of this environment need a compiled one"
             )
         return policy
 
     def make_scenario(self) -> Scenario:
-        """Return the cluster scenario with this configuration's changes.
+        """Return the cluster scenario with the overrides of this configuration.
 
         Raises:
-            ConfigError: there is never a choice between workers.
+            ConfigError: no request has a choice between workers.
         """
         names = (
             "scenario",
@@ -137,7 +136,7 @@ class RoutingConfig(Description):
         count, prefill = len(system.all_workers), system.num_prefill_workers
         if max(prefill, count - prefill) < 2:
             raise ConfigError(f"{count} workers, {prefill} of them for prefill, leave no choice to a router")
-        rate = scenario.make_workload().spec.mean_rate  # NaN where a trace has times of its own
+        rate = scenario.make_workload().spec.mean_rate  # NaN for a trace with its own times
         if alone and self.rate is None and np.isfinite(rate) and rate > 0:
             assert isinstance(scenario.workload, dict)
             scenario = scenario.override(workload={**scenario.workload, "rate": rate * count})
@@ -171,7 +170,7 @@ class RoutingConfig(Description):
         return settings
 
     def check_information(self, table: RequestTable) -> None:
-        """Check that the requests carry what is to be revealed.
+        """Check that the requests have the information to be revealed.
 
         Raises:
             ConfigError: they do not.

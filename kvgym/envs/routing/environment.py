@@ -1,4 +1,4 @@
-"""The Gymnasium environment in which the agent is the router of a cluster."""
+"""The Gymnasium environment in which the agent routes the requests of a cluster."""
 
 from __future__ import annotations
 
@@ -39,46 +39,46 @@ _FLAGS: dict[str, Any] = {
     "_owed": (np.ndarray, type(None)),
     "_request": int,
 }
-"""Attributes that are part of a state, and what they are."""
+"""Attributes that are part of a state, and their types."""
 
 
 class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
-    """``kvgym/Route-v0``: routing requests to workers, each of which has a scheduler and a KV cache of its own.
+    """``kvgym/Route-v0``: routing requests to workers, each with its own scheduler and KV cache.
 
     Description:
-        Requests arrive over time. Each goes to a worker at once and stays there; with prefill and decode workers
-        apart it is routed a second time, when its prefill has ended. The agent is asked for the worker; a
-        scheduler of the library (``policy``) decides on every worker whom to admit and whom to evict. The
-        dynamics are those of :func:`kvgym.simulate` with a router.
+        Requests arrive over time. Each is sent to a worker at once and stays there; with separate prefill and decode
+        workers it is routed again at the end of its prefill. The agent chooses the worker; on every worker a built-in
+        scheduler (``policy``) decides which requests to admit and which to evict. The dynamics are those of
+        :func:`kvgym.simulate` with a router.
 
     Action Space:
-        ``Discrete(r)`` over the r workers. Requests that have only one worker to go to are not asked about. A
-        worker outside the mask is no-one's choice: the request goes to the candidate with the fewest unfinished
-        requests (ties: the lowest index), and ``info["ignored"]`` is 1. An action outside the space is an error.
+        ``Discrete(r)`` over the r workers. Requests with a single candidate are routed without a step. If the action
+        is outside the mask, the request goes to the candidate with the fewest unfinished requests (ties: the lowest
+        index), and ``info["ignored"]`` is 1. An action outside the space is an error.
 
     Observation Space:
-        float32 in [0, 1], see :mod:`kvgym.envs.routing.features` for every feature:
+        float32 in [0, 1]; :mod:`kvgym.envs.routing.features` describes every feature:
 
         - ``system`` (5,): requests in the system, arrival rate, time
         - ``request`` (12,): the request to be routed, as far as ``information`` allows
         - ``workers`` (11 r,): 11 features of each worker
 
-        ``observation="flat"`` puts them one after the other in this order, ``"dict"`` keeps the keys, and
-        ``"rllib"`` is the flat one beside a float32 ``action_mask``.
+        ``observation="flat"`` concatenates them in this order, ``"dict"`` keeps the keys, and ``"rllib"`` has the
+        flat observation and a float32 ``action_mask``.
 
     Rewards:
         The terms of :class:`~kvgym.envs.scheduling.environment.ServingEnv`, weighted and divided by ``reward_scale``
-        (default: requests per episode), for the time from one question to the next: ``latency`` = - time
+        (default: requests per episode), for the time from one choice to the next: ``latency`` = - time
         integral of the requests in the system, ``ttft`` = - TTFT of requests that finish, ``tokens`` delivered,
-        ``goodput`` = finished requests that met their SLOs, ``evictions`` = - KV tokens thrown away. The
-        undiscounted return of the latency term is minus the mean end-to-end latency. With the last question
-        answered the cluster runs to its end, and the last reward has all that is left; the first reward
-        includes the time before the first question.
+        ``goodput`` = finished requests that met their SLOs, ``evictions`` = - KV tokens discarded. The
+        undiscounted return of the latency term is minus the mean end-to-end latency. After the last choice the
+        cluster runs to its end, and the last reward covers all of it; the first reward includes the time before
+        the first choice.
 
     Starting State:
-        Empty workers at the first arrival. ``reset(seed=s)`` seeds the generator the workload seed of each
-        episode is drawn from; ``reset(options={"workload_seed": k})`` starts the requests, and the schedulers'
-        random numbers, of seed k.
+        Empty workers at the first arrival. ``reset(seed=s)`` seeds the generator that draws the workload seed of
+        each episode; ``reset(options={"workload_seed": k})`` uses the requests, and the schedulers' random numbers,
+        of seed k.
 
     Episode End:
         Terminated when every request has finished. Truncated at the horizon, or when the schedulers make no
@@ -88,9 +88,8 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         Every step: ``action_mask`` int8, ``reward_terms`` float64 (5,) in the order of :attr:`reward_terms`,
         ``ignored`` int, ``time`` s, ``request`` int, the request to be routed (-1 at the end). On the last
         step also ``metrics``, float64, in the order of :attr:`metric_names`, and ``completed``, whether every request
-        has finished; the last step is also the one at the ``max_episode_steps`` that the id declares. Where another
-        wrapper ends an episode, or ``gymnasium.make`` with a limit of its own, :meth:`metrics` has the figures of the
-        episode so far.
+        has finished. The step at the id's ``max_episode_steps`` counts as a last step. If a wrapper or a custom limit
+        ends the episode, call :meth:`metrics` for the metrics so far.
 
     Arguments:
         Keyword arguments are the fields of :class:`~kvgym.envs.routing.config.RoutingConfig`, all JSON-able, and
@@ -103,7 +102,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         config: the configuration.
         scenario: the cluster scenario it describes, for :func:`kvgym.compare`.
         system: the cluster, with the horizon of the episodes.
-        workload: where requests come from.
+        workload: the source of requests.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 10}  # noqa: RUF012
@@ -111,7 +110,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     metric_names: ClassVar[tuple[str, ...]] = metric_names()
 
     def __init__(self, *, render_mode: str | None = None, compiled: bool = True, **arguments: Any) -> None:
-        """Set the environment up; see :class:`~kvgym.envs.routing.config.RoutingConfig` for the arguments."""
+        """Create the environment; see :class:`~kvgym.envs.routing.config.RoutingConfig` for the arguments."""
         if render_mode is not None:
             check_one_of(render_mode, "render_mode", self.metadata["render_modes"])
         self.render_mode = render_mode
@@ -126,7 +125,10 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self.system = self.config.make_system(self.scenario, self.workload, len(first))
         settings = self.config.make_settings(self.system, len(first), self.workload.mean_rate)
         self._prefill, self._count = self.system.num_prefill_workers, len(self.system.all_workers)
-        self._lonely = 1 in (self._prefill, self._count - self._prefill)  # a stage without a choice
+        self._has_forced_stage = 1 in (
+            self._prefill,
+            self._count - self._prefill,
+        )  # a stage with a single worker
         self.observer = Observer(self.config, settings, self._count)
         self.action_space = spaces.Discrete(self._count)
         self._action = np.zeros(1)
@@ -143,7 +145,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Name of each place of the flat observation."""
+        """Name of each number of the flat observation."""
         return feature_names(self._count)
 
     # ------------------------------------------------------------ episodes
@@ -155,17 +157,17 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
         Args:
             seed: seeds the random generator.
-            options: ``{"workload_seed": k}`` takes the requests of seed k instead of drawing one.
+            options: ``{"workload_seed": k}`` uses the requests of seed k instead of a drawn seed.
 
         Raises:
-            ConfigError: a seed that is not a whole number ≥ 0, or another option.
+            ConfigError: a seed that is not a whole number ≥ 0, or an unknown option.
         """
         super().reset(seed=None if seed is None else check_seed(seed))
         self._start(workload_seed(options, self.np_random))
         return self.observer.present(), self._info(0)
 
     def _start(self, seed: int) -> None:
-        """Begin the episode of a workload seed, and go to its first question."""
+        """Start the episode of a workload seed, and run to its first choice."""
         if isinstance(self.simulation, Closed):
             raise not_running(True)
         self._seed = seed
@@ -183,16 +185,16 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self._recording = None
         self._done = self._livelock = False
         self._steps, self._limit = 0, step_limit(self.spec)
-        self._go_on(None)
-        # Where a stage has one worker, time may pass before the first question; the first step earns it.
-        self._owed = self.observer.episode.copy() if self._lonely else None
+        self._continue(None)
+        # If a stage has one worker, time may pass before the first choice; its reward belongs to the first step.
+        self._owed = self.observer.episode.copy() if self._has_forced_stage else None
         self.observer.episode["terms"], self.observer.episode["reward"] = 0.0, 0.0
 
-    def _go_on(self, worker: int | None) -> None:
-        """Send the request in question to a worker (None: there is none yet) and go to the next question."""
+    def _continue(self, worker: int | None) -> None:
+        """Send the pending request to a worker (None: there is none yet) and run to the next choice."""
         simulation = self.simulation
         assert simulation is not None
-        # Whoever records looks in between, too: all that follows the last question is a single step.
+        # A recording needs the moments in between: after the last choice, a single step runs to the end.
         budget = None if self._recording is None else self._count
         try:
             if worker is None:
@@ -203,22 +205,22 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
                 if simulation.pending is None:
                     self._recording.take()
                     self._over = simulation.run(budget=budget)
-                elif self._lonely and len(simulation.cluster_view.candidates) == 1:
+                elif self._has_forced_stage and len(simulation.cluster_view.candidates) == 1:
                     self._over = simulation.assign(simulation.cluster_view.candidates[0], budget=budget)
                 else:
                     break
         except LivelockError:
             self._over = self._livelock = True
-        self._request = self.observer.look(self._over)
+        self._request = self.observer.update(self._over)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Send the request in question to worker ``action`` and go on to the next question, see the class.
+        """Send the pending request to worker ``action`` and run to the next choice, see the class.
 
         Raises:
             gymnasium.error.ResetNeeded: the episode has ended or was never started.
             gymnasium.error.ClosedEnvironmentError: the environment is closed.
             ConfigError: the action is not in the action space; nothing has changed.
-            InvalidDecisionError: the workers' scheduler decided something impossible.
+            InvalidDecisionError: a worker's scheduler made an invalid decision.
         """
         if self._done or self.simulation is None:
             raise not_running(isinstance(self.simulation, Closed))
@@ -226,11 +228,11 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         if not 0 <= self._action[0] < self._count:
             raise outside(self.action_space, self._action)
         ignored = 0
-        if not self._over:  # an episode that is over when it begins ends with its first step
+        if not self._over:  # an episode without any choice ends with its first step
             worker = int(self._action[0])
             if not self.observer.mask[worker]:
                 worker, ignored = shortest_queue(self.view), 1
-            self._go_on(worker)
+            self._continue(worker)
         if self._owed is not None:
             for name in ("terms", "reward"):
                 self.observer.episode[name] += self._owed[name]
@@ -248,17 +250,17 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return self.observer.present(), reward, terminated, self._over and not terminated, info
 
     def close(self) -> None:
-        """Free the memory of the environment. Saved states, results and what it returned stay as they are."""
+        """Free the memory of the environment. Saved states, results and returned arrays stay valid."""
         freed: Any = Closed()
         self.simulation = self.observer = self._policies = freed
         self._done = True
         self._recording = None
         super().close()
 
-    # ------------------------------------------------------------ going back
+    # ------------------------------------------------------------ saved states
 
     def get_state(self) -> RoutingState:
-        """Return the state of the environment, which :meth:`set_state` goes back to, here or in one like it.
+        """Return the state of the environment, for :meth:`set_state` of this environment or one like it.
 
         Raises:
             gymnasium.error.ResetNeeded: there has been no reset.
@@ -276,17 +278,17 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         )
 
     def set_state(self, state: RoutingState) -> tuple[Any, dict[str, Any]]:
-        """Go on from a state.
+        """Restore a state.
 
         Args:
-            state: of :meth:`get_state` of an environment with the same arguments.
+            state: from :meth:`get_state` of an environment with the same arguments.
 
         Returns:
-            Observation and information of that moment, as :meth:`reset` does.
+            Observation and information of that moment, in the form that :meth:`reset` returns.
 
         Raises:
-            ConfigError: the arguments are others, or it is no state or a damaged one; the environment may then be at
-                the beginning of the episode that it names.
+            ConfigError: the state is invalid or damaged, or belongs to other arguments; the environment may then be
+                at the beginning of the state's episode.
         """
         self.check_state(state)
         if self.simulation is None or self._seed != state.seed:
@@ -305,10 +307,10 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return self.observer.present(), self._info(0)
 
     def check_state(self, state: Any) -> None:
-        """Check that something is a state of an environment with the same arguments, but for its tables.
+        """Check that ``state`` belongs to an environment with the same arguments; its tables are not checked.
 
         Raises:
-            ConfigError: it is none, or damaged.
+            ConfigError: it is not such a state, or damaged.
         """
         RoutingState.check(state, self.config)
         RoutingState.check_rest(state)
@@ -327,11 +329,11 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             "request": self._request,
         }
 
-    # ------------------------------------------------------------ looking
+    # ------------------------------------------------------------ masks and results
 
     @property
     def view(self) -> ClusterView:
-        """What a router sees of the present moment.
+        """The cluster as a router observes it.
 
         Raises:
             gymnasium.error.ResetNeeded: there is no episode yet.
@@ -347,7 +349,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to route."""
+        """Whether no request is left to route."""
         return self._over
 
     def action_masks(self) -> NDArray[np.bool_]:
@@ -355,12 +357,12 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return self.observer.mask.astype(bool)
 
     def sample_mask(self) -> NDArray[np.int8]:
-        """Return the mask in the form that ``action_space.sample(mask=...)`` takes, as ``info["action_mask"]`` is."""
+        """Return the mask in the form that ``action_space.sample(mask=...)`` takes, as in ``info["action_mask"]``."""
         found: NDArray[np.int8] = sample_mask(self.action_space, self.observer.mask)
         return found
 
     def result(self) -> SimulationResult:
-        """Return the records of the present episode, as :func:`kvgym.simulate` does; the arrays are copies."""
+        """Return the records of the current episode, in the form of :func:`kvgym.simulate`; the arrays are copies."""
         if self.simulation is None:
             raise gym.error.ResetNeeded("there is no episode yet; call reset() first")
         found = result_of(self.simulation, self._policies[0])
@@ -372,7 +374,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         )
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the present episode so far by name, see :func:`kvgym.compute_metrics`.
+        """Return the metrics of the current episode so far by name, see :func:`kvgym.compute_metrics`.
 
         Raises:
             gymnasium.error.ResetNeeded: there is no episode yet.
@@ -389,11 +391,9 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return f"{self.scenario.name}, {workers} under {self._policy.info.name}"
 
     def recording(self) -> Any:
-        """Return what follows the present episode from now on.
+        """Return a :class:`~kvgym.envs.rendering.routing_recorder.RoutingRecorder` of the current episode, from now on.
 
-        Returns:
-            A :class:`~kvgym.envs.rendering.routing_recorder.RoutingRecorder`, which until the next ``reset`` also
-            looks at the cluster between two questions.
+        Until the next ``reset`` it also records moments between two choices.
 
         Raises:
             gymnasium.error.ResetNeeded: there is no episode yet.
@@ -406,14 +406,14 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return self._recording
 
     def players(self) -> tuple[str, ...]:
-        """Return what plays without training: the registered routers, and random inside the mask."""
+        """Return the names of players that need no training: the registered routers, and random inside the mask."""
         return (DEFAULT_ROUTER, *(name for name in ROUTERS if name != DEFAULT_ROUTER), RANDOM)
 
     def player(self, name: str, seed: int) -> Act:
-        """Return what chooses actions, see :meth:`players`, or any other router, as in ``"name:key=value"``.
+        """Return the function of a player that chooses actions: one of :meth:`players`, or ``"router:key=value"``.
 
         Raises:
-            UnknownNameError: nothing of that name plays here.
+            UnknownNameError: there is no player of this name.
             ConfigError: an unknown option or a value out of range.
         """
         if name == RANDOM:
@@ -431,7 +431,7 @@ class RoutingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return scene_of(self.simulation, self.observer, self.config.information, over=self._over)
 
     def render(self) -> Any:
-        """Return a picture (uint8 H x W x 3) or a text of the present moment, by render mode."""
+        """Return a picture (uint8 H x W x 3) or a text of the current moment, depending on the render mode."""
         if self.render_mode is None:
             gym.logger.warn("render() needs render_mode='rgb_array' or 'ansi' in gymnasium.make")
             return None

@@ -1,11 +1,11 @@
-"""What a routing agent sees and earns, computed by one compiled function from the tables of a cluster.
+"""Observation and rewards of a routing agent, computed by one compiled function from the tables of a cluster.
 
-All features are finite and in [0, 1]: fractions of memory, or x / (x + scale), which is 1/2 at the scale. What the
-information level does not reveal is 0, but for targets of latency, which are 1 as if there were none.
+All features are finite and in [0, 1]: fractions of memory, or x / (x + scale), which is 1/2 at the scale. Information
+that is not revealed is 0, except latency targets, which are 1 as if there were none.
 
-An agent sees what the front end of a cluster can know: what it has sent where, which requests have started and
-finished, and the KV memory each worker reports, as of its last iteration boundary. Which batch a worker runs and how
-much of it is left are not among these figures, as no front end knows them.
+An agent observes what the front end of a cluster can observe: the requests it has sent to each worker, those that have
+started and finished, and the KV memory that each worker reports at its last iteration boundary. The running batch of a
+worker and its remaining time are not observed, because no front end has them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from kvgym.simulator.tables import (
 )
 
 SYSTEM_FEATURES: tuple[tuple[str, str], ...] = (
-    ("num_requests", "requests in the system, half-way at 64 per worker"),
-    ("arrival_rate", "rate of the last 16 arrivals, half-way at the rate scale"),
-    ("since_arrival", "time since the arrival before, half-way at the mean; 1 before the first"),
-    ("time", "clock, half-way at 10 time scales"),
-    ("num_arrived", "requests that have arrived, half-way at 256"),
+    ("num_requests", "requests in the system (scale: 64 per worker)"),
+    ("arrival_rate", "rate of the last 16 arrivals (scale: mean arrival rate)"),
+    ("since_arrival", "time since the previous arrival (scale: mean interval); 1 before the first"),
+    ("time", "clock (scale: 10 time_scale)"),
+    ("num_arrived", "requests that have arrived (scale: 256)"),
 )
 """Features of the cluster (key ``system``): name and meaning."""
 
@@ -50,10 +50,10 @@ REQUEST_FEATURES: tuple[tuple[str, str], ...] = (
     ("predicted_high", "upper end of the predicted interval, likewise"),
     ("output", "true output tokens, likewise"),
     ("class", "(k + 1) / (k + 2) for class k"),
-    ("priority", "1/2 for priority 0; half-way to 1 at priority 1, to 0 at priority -1"),
-    ("ttft_slo", "TTFT target, half-way at the time scale; 1 = none"),
-    ("tbt_slo", "TBT target, half-way at the duration scale; 1 = none"),
-    ("age", "time since its arrival, half-way at the time scale"),
+    ("priority", "its priority p as 1/2 + p / (2 (|p| + 1))"),
+    ("ttft_slo", "TTFT target (scale: time_scale); 1 = none"),
+    ("tbt_slo", "TBT target (scale: smallest batch duration); 1 = none"),
+    ("age", "time since its arrival (scale: time_scale)"),
 )
 """Features of the request to be routed (key ``request``)."""
 
@@ -63,12 +63,12 @@ WORKER_FEATURES: tuple[tuple[str, str], ...] = (
     ("decode", "1 for a decode worker"),
     ("memory", "capacity / capacity of the largest worker"),
     ("kv", "memory in use / capacity"),
-    ("waiting", "waiting requests, half-way at 16"),
-    ("active", "active requests, half-way at 64"),
-    ("incoming", "requests on their way from a prefill worker, half-way at 16"),
-    ("outstanding_requests", "unfinished requests sent there, half-way at 64"),
-    ("outstanding_tokens", "their prompt and, as far as revealed, output tokens, half-way at the capacity"),
-    ("waiting_tokens", "tokens to prefill of its waiting requests, half-way at the capacity"),
+    ("waiting", "waiting requests (scale: 16)"),
+    ("active", "active requests (scale: 64)"),
+    ("incoming", "requests in transfer from a prefill worker (scale: 16)"),
+    ("outstanding_requests", "unfinished requests sent there (scale: 64)"),
+    ("outstanding_tokens", "their prompt and, if revealed, output tokens (scale: capacity)"),
+    ("waiting_tokens", "tokens to prefill of its waiting requests (scale: capacity)"),
 )
 """Features of each worker (key ``workers``)."""
 
@@ -87,25 +87,25 @@ ROUTING_SETTINGS = np.dtype(
     ],
     align=True,
 )
-"""Scales, weights, and what the agent is told of requests."""
+"""Scales, weights, and the information revealed about requests."""
 
 ROUTING_EPISODE = np.dtype(
     [
-        ("since", "f8"),  # when the last look was
+        ("since", "f8"),  # s, time of the last observation
         ("num_present", "i8"),  # entries of the list of requests in the system
         ("num_seen", "i8"),  # requests that have ever been in it
         ("num_finished", "i8"),
-        ("delivered", "i8"),  # totals over all workers at the last look
+        ("delivered", "i8"),  # totals over all workers at the last observation
         ("thrown_away", "i8"),
-        ("terms", "f8", (len(REWARD_TERMS),)),  # since the last look, divided by the scale
+        ("terms", "f8", (len(REWARD_TERMS),)),  # since the last observation, divided by the scale
         ("reward", "f8"),  # their weighted sum
     ],
     align=True,
 )
-"""State of an episode that is not the simulator's."""
+"""State of an episode in addition to the simulator's."""
 
 RATE_WINDOW = 16
-"""Arrivals over which the arrival rate is taken."""
+"""Number of arrivals from which the arrival rate is estimated."""
 
 _AT_REQUEST = len(SYSTEM_FEATURES)
 _AT_WORKERS = _AT_REQUEST + len(REQUEST_FEATURES)
@@ -113,16 +113,16 @@ _PER_WORKER = len(WORKER_FEATURES)
 
 INCOMING, TOKENS, WAITING_TOKENS = 0, 1, 2
 LOADS = 3
-"""Figures per worker that are summed over the requests in the system."""
+"""Sums per worker over the requests in the system."""
 
 
 def observation_size(num_workers: int) -> int:
-    """Return the length of the flat observation: system, request, workers one by one."""
+    """Return the length of the flat observation: system, request, then each worker."""
     return _AT_WORKERS + num_workers * _PER_WORKER
 
 
-class Look(NamedTuple):
-    """The tables of a cluster that are looked at, and those of the one who looks.
+class Tables(NamedTuple):
+    """The tables of a cluster, and those of its observer.
 
     ``present`` int32 (n,) lists the requests in the system; ``loads`` float64 (r * LOADS,) is scratch.
     """
@@ -146,7 +146,7 @@ _i4_at, _f8_at, _f4_at, _u1_at = map(view_at, ("i4", "f8", "f4", "u1"))
 
 
 @jit_inline
-def half_way(x: float, scale: float) -> Any:
+def saturate(x: float, scale: float) -> Any:
     """Return x / (x + scale) for x ≥ 0, 1 for inf."""
     if x == np.inf:
         return np.float32(1.0)
@@ -155,13 +155,13 @@ def half_way(x: float, scale: float) -> Any:
 
 @jit_inline
 def share(tokens: float, capacity: float) -> Any:
-    """Return the share of a capacity, at most 1; 0 for UNKNOWN."""
+    """Return tokens as a share of a capacity, at most 1; 0 for UNKNOWN."""
     return np.float32(min(max(tokens, 0.0) / capacity, 1.0))
 
 
 @jit_inline
-def output_known(s: Any, source: Any) -> float:
-    """Return the output tokens the agent may expect of a request, 0 where it is told nothing."""
+def expected_output(s: Any, source: Any) -> float:
+    """Return the output tokens of a request as far as revealed, 0 if they are not."""
     if s.show_output == 1:
         return float(source.output_len)
     if s.show_predicted == 1:
@@ -172,24 +172,23 @@ def output_known(s: Any, source: Any) -> float:
 
 
 @jit_inline
-def add_load(x: Look, i: int, r: Any) -> None:
-    """Add what request ``i`` has ahead of it to the figures of its worker."""
+def add_load(x: Tables, i: int, r: Any) -> None:
+    """Add request ``i`` to the sums of its worker."""
     at = LOADS * r.worker
     if r.status == TRANSFERRING:
         if x.workers[r.worker].role == ROLE_PREFILL:
-            return  # has no decode worker yet
+            return  # it has no decode worker yet
         x.loads[at + INCOMING] += 1.0
     elif r.status == WAITING:
         x.loads[at + WAITING_TOKENS] += r.num_prefill_left
-    x.loads[at + TOKENS] += r.prompt_len + output_known(x.settings, x.workload[i])
+    x.loads[at + TOKENS] += r.prompt_len + expected_output(x.settings, x.workload[i])
 
 
 @jit_inline
-def account(x: Look, now: float) -> None:
-    """Add up the reward terms of the time since the last look, and the loads of the workers.
+def account(x: Tables, now: float) -> None:
+    """Compute the reward terms since the last observation, and the loads of the workers, in one pass.
 
-    A request counts from its arrival to its completion, exactly. The list of requests in the system is gone
-    through once.
+    A request counts from its arrival to its completion, exactly.
     """
     e, s, terms = x.episode, x.settings, x.episode.terms
     for k in range(5):
@@ -233,7 +232,7 @@ def account(x: Look, now: float) -> None:
 
 
 @jit_inline
-def write_system(x: Look, now: float, i: int) -> None:
+def write_system(x: Tables, now: float, i: int) -> None:
     """Write the features of the cluster; ``i`` is the request to be routed, UNKNOWN at the end."""
     s, out, t = x.settings, x.out, x.tracker
     latest = t.next_arrival if i == t.next_arrival else t.next_arrival - 1  # the latest arrival
@@ -247,15 +246,15 @@ def write_system(x: Look, now: float, i: int) -> None:
         since = now - x.workload[latest - 1].arrival_time
     elif i != t.next_arrival and latest >= 0:
         since = now - x.workload[latest].arrival_time
-    out[0] = half_way(float(x.episode.num_present), 64.0 * x.workers.shape[0])
-    out[1] = half_way(rate, s.rate_scale)
-    out[2] = half_way(since, 1.0 / s.rate_scale)
-    out[3] = half_way(now, 10.0 * s.time_scale)
-    out[4] = half_way(float(latest + 1), 256.0)
+    out[0] = saturate(float(x.episode.num_present), 64.0 * x.workers.shape[0])
+    out[1] = saturate(rate, s.rate_scale)
+    out[2] = saturate(since, 1.0 / s.rate_scale)
+    out[3] = saturate(now, 10.0 * s.time_scale)
+    out[4] = saturate(float(latest + 1), 256.0)
 
 
 @jit_inline
-def write_request(x: Look, now: float, i: int, handover: bool, at: int) -> None:
+def write_request(x: Tables, now: float, i: int, handover: bool, at: int) -> None:
     """Write the features of request ``i``."""
     s, out, r, source = x.settings, x.out, x.requests[i], x.workload[i]
     smallest = float(x.problems[0].kv_capacity)
@@ -275,17 +274,17 @@ def write_request(x: Look, now: float, i: int, handover: bool, at: int) -> None:
     if s.show_output == 1:
         out[at + 6] = share(float(source.output_len), smallest)
     if s.show_class == 1:
-        out[at + 7] = half_way(float(source.class_id + 1), 1.0)
+        out[at + 7] = saturate(float(source.class_id + 1), 1.0)
     out[at + 8] = np.float32(0.5 + 0.5 * priority / (abs(priority) + 1.0))
     out[at + 9] = out[at + 10] = np.float32(1.0)
     if s.show_slo == 1:
-        out[at + 9] = half_way(source.ttft_slo, s.time_scale)
-        out[at + 10] = half_way(source.tbt_slo, s.duration_scale)
-    out[at + 11] = half_way(max(now - source.arrival_time, 0.0), s.time_scale)
+        out[at + 9] = saturate(source.ttft_slo, s.time_scale)
+        out[at + 10] = saturate(source.tbt_slo, s.duration_scale)
+    out[at + 11] = saturate(max(now - source.arrival_time, 0.0), s.time_scale)
 
 
 @jit_inline
-def write_workers(x: Look, first: int, last: int, at: int) -> None:
+def write_workers(x: Tables, first: int, last: int, at: int) -> None:
     """Write the features of every worker; candidates are ``first`` … ``last - 1``."""
     out, largest = x.out, 0.0
     for k in range(x.workers.shape[0]):
@@ -298,21 +297,21 @@ def write_workers(x: Look, first: int, last: int, at: int) -> None:
         out[at + 2] = np.float32(1.0) if w.role == ROLE_DECODE else np.float32(0.0)
         out[at + 3] = np.float32(capacity / largest)
         out[at + 4] = share(float(w.kv_allocated), capacity)
-        out[at + 5] = half_way(float(w.num_waiting), 16.0)
-        out[at + 6] = half_way(float(w.num_active), 64.0)
-        out[at + 7] = half_way(incoming, 16.0)
-        out[at + 8] = half_way(float(w.outstanding_requests), 64.0)
-        out[at + 9] = half_way(x.loads[load + TOKENS], capacity)
-        out[at + 10] = half_way(x.loads[load + WAITING_TOKENS], capacity)
+        out[at + 5] = saturate(float(w.num_waiting), 16.0)
+        out[at + 6] = saturate(float(w.num_active), 64.0)
+        out[at + 7] = saturate(incoming, 16.0)
+        out[at + 8] = saturate(float(w.outstanding_requests), 64.0)
+        out[at + 9] = saturate(x.loads[load + TOKENS], capacity)
+        out[at + 10] = saturate(x.loads[load + WAITING_TOKENS], capacity)
         at += _PER_WORKER
 
 
 @kernel(types.int64(types.int64[::1], types.int64, types.int64, types.int64), "environment")
-def look(addresses: Any, n: int, r: int, ended: int) -> int:
-    """Account for the time since the last look, and write observation and mask.
+def observe(addresses: Any, n: int, r: int, ended: int) -> int:
+    """Compute the rewards since the last observation, and write observation and mask.
 
     Args:
-        addresses: int64 (11,), where the tables of :class:`Look` lie, in its order.
+        addresses: int64 (11,), addresses of :class:`Tables`, in its order.
         n: requests of the episode.
         r: workers.
         ended: 1 when the run is over, 0 when a request is to be routed.
@@ -322,7 +321,7 @@ def look(addresses: Any, n: int, r: int, ended: int) -> int:
     """
     a = addresses
     size = _AT_WORKERS + _PER_WORKER * r
-    x = Look(
+    x = Tables(
         _tracker_at(a[0], 1)[0],
         _problem_at(a[1], r),
         _worker_at(a[2], r),

@@ -1,4 +1,4 @@
-"""The eyes of a routing agent: memory of its own, attached to a run of a cluster; and its spaces."""
+"""Observations of the routing environment: their spaces, and an observer that attaches to a run of a cluster."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from kvgym.envs.routing.features import (
     ROUTING_EPISODE,
     SYSTEM_FEATURES,
     WORKER_FEATURES,
-    look,
     observation_size,
+    observe,
 )
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
 
 
 def parts(num_workers: int) -> dict[str, tuple[int, int]]:
-    """Return where each key of the Dict observation lies in the flat one."""
+    """Return the slice (start, stop) of each key of the Dict observation in the flat one."""
     a, b = len(SYSTEM_FEATURES), len(SYSTEM_FEATURES) + len(REQUEST_FEATURES)
     return {"system": (0, a), "request": (a, b), "workers": (b, observation_size(num_workers))}
 
 
 def feature_names(num_workers: int) -> tuple[str, ...]:
-    """Return the name of each place of the flat observation, e.g. ``"worker.2.kv"``."""
+    """Return the name of each number of the flat observation, e.g. ``"worker.2.kv"``."""
     names = [f"system.{name}" for name, _ in SYSTEM_FEATURES]
     names += [f"request.{name}" for name, _ in REQUEST_FEATURES]
     return (*names, *(f"worker.{k}.{name}" for k in range(num_workers) for name, _ in WORKER_FEATURES))
@@ -51,16 +51,16 @@ def observation_space(config: RoutingConfig, num_workers: int) -> spaces.Space[A
 
 
 class Observer:
-    """Looks at a cluster whenever a request is to be routed.
+    """Observes a cluster whenever a request is to be routed.
 
     Attributes:
         flat: float32 (D,), the latest observation.
-        mask: uint8 (r,), the workers the request may go to; all ones at the end of a run.
-        episode: dtype ROUTING_EPISODE, shape (1,), with the reward terms since the look before.
+        mask: uint8 (r,), the candidates of the request; all ones at the end of a run.
+        episode: dtype ROUTING_EPISODE, shape (1,), with the reward terms since the previous observation.
     """
 
     def __init__(self, config: RoutingConfig, settings: np.ndarray, num_workers: int) -> None:
-        """Set up memory for a cluster of ``num_workers``."""
+        """Allocate memory for a cluster of ``num_workers``."""
         self.config, self.num_workers = config, num_workers
         self.settings = settings
         self.flat: NDArray[np.float32] = guarded(np.zeros(observation_size(num_workers), np.float32))
@@ -70,7 +70,7 @@ class Observer:
         self._parts = parts(num_workers)
 
     def attach(self, simulation: ClusterSimulation) -> None:
-        """Look at another run from now on; its beginning is where accounting starts."""
+        """Observe another run from its beginning."""
         n = len(simulation.table)
         self._simulation = simulation
         self._present = guarded(np.zeros(max(n, 1), np.int32))
@@ -82,38 +82,38 @@ class Observer:
         self._addresses = np.array([table.ctypes.data for table in tables], np.int64)
         self._size = n
         self._entry = (
-            watched(look.compiled, lambda: "observation of a cluster", self.check_memory)
+            watched(observe.compiled, lambda: "observation of a cluster", self.check_memory)
             if simulation.compiled
-            else uncompiled(look)
+            else uncompiled(observe)
         )
 
     def changing(self) -> list[NDArray[Any]]:
-        """Return all arrays that looks change."""
+        """Return all arrays that observations change."""
         return [self.flat, self.mask, self.loads, self.episode, self._present]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what it looks at, and the addresses of that, which are of this process."""
-        left_out = ("_simulation", "_addresses", "_entry")
-        return {name: value for name, value in vars(self).items() if name not in left_out}
+        """Omit the observed run and its addresses, which are valid in this process only."""
+        omitted = ("_simulation", "_addresses", "_entry")
+        return {name: value for name, value in vars(self).items() if name not in omitted}
 
-    def check_memory(self, who: str) -> None:
-        """Look, in the checked build, whether compiled code wrote outside of the memory of its own.
+    def check_memory(self, culprit: str) -> None:
+        """Check, in the checked build, that compiled code has not written outside the observer's memory.
 
         Args:
-            who: who is to blame, for the message.
+            culprit: the code to blame, for the message.
 
         Raises:
             OutOfBoundsError: it has.
         """
         names = ("flat", "mask", "loads", "episode", "_present")
-        check(who, {name: getattr(self, name) for name in names})
+        check(culprit, {name: getattr(self, name) for name in names})
 
-    def look(self, ended: bool = False) -> int:
-        """Bring everything up to date; returns the request to be routed, -1 at the end."""
+    def update(self, ended: bool = False) -> int:
+        """Update observation, mask and rewards; return the request to be routed, -1 at the end."""
         return int(self._entry(self._addresses, self._size, self.num_workers, 1 if ended else 0))
 
     def present(self) -> Any:
-        """Return the observation as the space has it, in fresh memory."""
+        """Return the observation in the form of its space, in memory of its own."""
         if self.config.observation == "flat":
             return self.flat.copy()
         if self.config.observation == "rllib":

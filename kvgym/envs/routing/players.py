@@ -16,38 +16,38 @@ from kvgym.utils.user_code import calling
 
 
 class Routed(Protocol):
-    """What a router needs of the environment, :class:`~kvgym.envs.routing.environment.RoutingEnv`."""
+    """The attributes of :class:`~kvgym.envs.routing.environment.RoutingEnv` that a router needs."""
 
     system: System
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to route."""
+        """Whether no request is left to route."""
         ...
 
     @property
     def view(self) -> ClusterView:
-        """What a router sees of the present moment."""
+        """The cluster as a router observes it."""
         ...
 
 
 def router_player(env: Routed, router: str | Router, *, seed: int = 0) -> Act:
-    """Return a router as a function of observation and mask, which it does not read: it sees the cluster itself.
+    """Return a router as a function of observation and mask, which ignores both and reads the cluster.
 
     Args:
-        env: the environment to play in, unwrapped.
+        env: the environment, unwrapped.
         router: a router or its name; it is reset, and serves for one episode.
-        seed: of the router's random numbers.
+        seed: seed of the router's random numbers.
 
     Raises:
-        ConfigError: the router moves requests later on, for which the environment has no action; or, when called,
-            it chose a worker the request may not go to.
+        ConfigError: the router moves requests after routing, for which the environment has no action; or the function
+            chose a worker that is not a candidate.
     """
     chosen = make_router(router)
     if chosen.reassigns:
         raise ConfigError(
-            f"router {shown(chosen.info.name)} moves requests after they have been routed, which the environment "
-            "cannot; use it with kvgym compare --router"
+            f"router {shown(chosen.info.name)} moves requests after they have been routed, for which the environment "
+            "has no action; use it with kvgym compare --router"
         )
     with calling(chosen, "router", "reset"):
         chosen.reset(len(env.system.all_workers), stream_seed(seed, "routing"))

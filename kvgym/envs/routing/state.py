@@ -1,4 +1,4 @@
-"""The state of a routing environment at a moment, see :mod:`kvgym.envs.scheduling.state` for what it is good for."""
+"""Saved states of the routing environment; :mod:`kvgym.envs.scheduling.state` describes their use."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from kvgym.errors import ConfigError, shown
 
 @dataclass(frozen=True)
 class RoutingState(Sealed, SavedState):
-    """A routing environment at a moment; it can be pickled, and restored as often as one likes.
+    """A routing environment at a moment; it can be pickled, and restored any number of times.
 
     Attributes:
         config: its configuration.
-        seed: what the requests, and the random numbers of the workers' schedulers, were drawn with.
-        memory: uint8, the contents of all arrays that an episode changes, one after the other.
-        generator: state of the bit generator that seeds of later episodes are drawn with.
-        flags: the rest of the environment by name; nothing of it is written in place.
+        seed: seed of the requests and of the schedulers' random numbers.
+        memory: uint8, the contents of all arrays that an episode changes, concatenated.
+        generator: state of the bit generator that draws the seeds of later episodes.
+        flags: the other attributes of the environment by name; none is modified in place.
         ended: whether the episode is over.
         steps: steps of the episode so far.
     """
@@ -52,13 +52,13 @@ def check_packed(memory: Any, arrays: list[NDArray[Any]]) -> None:
     if not isinstance(memory, np.ndarray) or memory.dtype != np.uint8 or memory.shape != (expected,):
         found = memory.nbytes if isinstance(memory, np.ndarray) else shown(memory)
         raise ConfigError(
-            f"the state has tables of {found} bytes, and here they have {expected}: it was saved by another version "
-            "of kvgym, or is damaged"
+            f"the state has tables of {found} bytes; expected {expected}: it was saved by another version of kvgym, "
+            "or is damaged"
         )
 
 
 def unpack(memory: NDArray[np.uint8], arrays: list[NDArray[Any]]) -> None:
-    """Write a block back into the arrays it was packed from, or into others of the same shapes."""
+    """Copy a block back into arrays of the shapes it was packed from."""
     at = 0
     for array in arrays:
         array.reshape(-1).view(np.uint8)[:] = memory[at : at + array.nbytes]

@@ -24,17 +24,17 @@ from kvgym.errors import ConfigError
 
 
 class RoutingEpisodes:
-    """Episodes of N clusters of one configuration, as :class:`~kvgym.envs.scheduling.episodes.Episodes` are of workers.
+    """Episodes of N clusters of one configuration, like :class:`~kvgym.envs.scheduling.episodes.Episodes` of workers.
 
-    Every cluster runs compiled from one question to the next.
+    Every cluster runs compiled from one choice to the next.
 
     Attributes:
         envs: the clusters.
         compiled: whether they run compiled code.
         lock: held while the environment steps, is reset or closed.
         todo: uint8 (N,): START, STEP or 0, for :meth:`run`.
-        actions: float64 (N, 1), of the coming step.
-        observations: float32 (N, D), of the latest step.
+        actions: float64 (N, 1), for the coming step.
+        observations: float32 (N, D), from the latest step.
         masks: uint8 (N, r).
         rewards: float64 (N,).
         terms: float64 (N, number of terms).
@@ -45,7 +45,7 @@ class RoutingEpisodes:
     """
 
     def __init__(self, config: RoutingConfig, count: int, *, compiled: bool = True) -> None:
-        """Set up ``count`` clusters."""
+        """Create ``count`` clusters."""
         self.compiled = compiled
         self.lock = threading.Lock()
         self.envs = [RoutingEnv(compiled=compiled, **config.model_dump()) for _ in range(count)]
@@ -61,11 +61,11 @@ class RoutingEpisodes:
         self._seeds = [0] * count
 
     def prepare(self, index: int, seed: int) -> None:
-        """Choose the requests of the next episode of a cluster; :meth:`run` with START begins it."""
+        """Choose the requests of the next episode of a cluster; :meth:`run` with START starts it."""
         self._seeds[index] = seed
 
     def run(self) -> None:
-        """Start, or take one step in, the clusters that have something to do.
+        """Start or step each cluster as ``todo`` requests.
 
         Raises:
             ConfigError: an action is not in the action space; nothing has changed.
@@ -83,19 +83,19 @@ class RoutingEpisodes:
             elif self.todo[i] == STEP:
                 _, self.rewards[i], terminated, truncated, info = env.step(int(self.actions[i, 0]))
                 self.outcomes[i] = TERMINATED if terminated else TRUNCATED if truncated else RUNNING
-            self._note(i, info)
+            self._record(i, info)
 
-    def _note(self, i: int, info: dict[str, Any]) -> None:
+    def _record(self, i: int, info: dict[str, Any]) -> None:
         observer = self.envs[i].observer
         self.observations[i], self.masks[i] = observer.flat, observer.mask
         self.terms[i], self.ignored[i] = info["reward_terms"], info["ignored"]
         self.times[i], self.requests[i] = info["time"], info["request"]
 
     def renew_observations(self) -> None:
-        """Leave the observations where they are: what is given away is a copy."""
+        """Do nothing: returned observations are copies."""
 
-    def look(self, chosen: NDArray[np.bool_]) -> None:
-        """Leave the observations as they are."""
+    def observe(self, chosen: NDArray[np.bool_]) -> None:
+        """Do nothing: the observations are up to date."""
 
     def close(self) -> None:
         """Free the memory of all clusters."""
@@ -105,19 +105,19 @@ class RoutingEpisodes:
         self.envs = freed
 
     def restore(self, index: int, state: RoutingState) -> None:
-        """Go back to a state of a cluster."""
-        self._note(index, self.envs[index].set_state(state)[1])
+        """Restore a state of a cluster."""
+        self._record(index, self.envs[index].set_state(state)[1])
 
     def metrics(self, index: int) -> NDArray[np.float64]:
-        """Return the metrics of the present episode of a cluster, float64, in the order of ``metric_names()``."""
+        """Return the metrics of the current episode of a cluster, float64, in the order of ``metric_names()``."""
         return np.array(list(self.envs[index].metrics().values()))
 
 
 class RoutingVectorEnv(ServingVectorEnv):
     """N :class:`~kvgym.envs.routing.environment.RoutingEnv` of one configuration, bit-equal to N separate ones.
 
-    Arguments are those of :class:`~kvgym.envs.scheduling.vector_environment.ServingVectorEnv`, with fields of
-    :class:`~kvgym.envs.routing.config.RoutingConfig`; so is the information of every step, and ``request``.
+    The arguments are those of :class:`~kvgym.envs.scheduling.vector_environment.ServingVectorEnv`, with fields of
+    :class:`~kvgym.envs.routing.config.RoutingConfig`; the information of every step also has ``request``.
     """
 
     saved = RoutingState
@@ -141,7 +141,7 @@ class RoutingVectorEnv(ServingVectorEnv):
     def _check_state(self, i: int, state: RoutingState) -> None:
         self.episodes.envs[i].check_state(state)
 
-    def _go_back(self, i: int, state: RoutingState) -> None:
+    def _restore(self, i: int, state: RoutingState) -> None:
         self.episodes.restore(i, state)
 
     def _observation(self) -> Any:

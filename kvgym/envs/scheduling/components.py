@@ -1,12 +1,12 @@
-"""Reward terms and parts of observations beyond the usual ones: registered components, as kinds of action are.
+"""Registered reward terms and observation parts, in addition to the standard ones.
 
-A reward term is a compiled function ``earn(where, before, memory) -> float``, called once for every iteration of the
-worker, when the next boundary has been reached and before anything is decided there; ``before`` is the clock when the
-iteration began, seconds, and ``memory`` float64, the term's own numbers, all zero when an episode begins. A part of an
-observation is a compiled function ``write(where, out)``, called whenever the environment is looked at; it writes all of
-``out``, float32, and remembers nothing. Both find the tables by ``e = open_environment(where)``.
+A reward term is a compiled function ``earn(where, before, memory) -> float``. It is called once for every iteration of
+the worker, at the boundary that ends it and before the next decision. ``before`` is the clock at the beginning of the
+iteration, seconds; ``memory`` is float64, the term's own state, zero at the beginning of an episode. An observation
+part is a compiled function ``write(where, out)``, called for every observation; it writes all of ``out``, float32, and
+has no state. Both get the tables by ``e = open_environment(where)``.
 
-docs/components.md has an example of each; those of the library are at the end of this module.
+docs/components.md has an example of each; the library's own are at the end of this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numba import types
 
 from kvgym.compiling.kernel import Kernel, kernel
 from kvgym.envs.scheduling.opening import WHERE, open_environment
-from kvgym.envs.scheduling.revealed import FEATURES, half_way
+from kvgym.envs.scheduling.revealed import FEATURES, saturate
 from kvgym.envs.scheduling.tables import MOST_COMPONENTS, REWARD_TERMS
 from kvgym.errors import ConfigError, shown, some
 from kvgym.simulator.tables import UNKNOWN
@@ -33,10 +33,10 @@ TERM_SIGNATURE = types.float64(WHERE, types.float64, types.float64[::1])
 PART_SIGNATURE = types.void(WHERE, types.float32[::1])
 
 MOST_MEMORY = 1_000_000
-"""Most numbers that a reward term remembers."""
+"""Upper limit of the size of a reward term's memory."""
 
 KEYS = ("system", "profile", "classes", "rule", "queue", "active")
-"""Keys of Dict observations that no part can have."""
+"""Reserved keys of Dict observations, which registered parts cannot use."""
 
 
 @explained
@@ -57,9 +57,9 @@ class RewardTerm:
 
     Attributes:
         name: its name in the environment argument ``reward`` and in ``reward_terms``.
-        earn: made by :func:`reward_kernel`; what an iteration earns, larger is better.
+        earn: made by :func:`reward_kernel`; returns the reward of an iteration, larger is better.
         summary: one line for listings, with the unit.
-        memory: m, how many numbers it remembers.
+        memory: m, the size of its memory.
     """
 
     name: str
@@ -77,14 +77,14 @@ class RewardTerm:
 
 @dataclass(frozen=True)
 class ObservationPart:
-    """A part of observations.
+    """A part of an observation.
 
     Attributes:
         name: its name in the environment argument ``features``, and its key in Dict observations.
         write: made by :func:`observation_kernel`.
         features: name and meaning of each number it writes.
-        low: no number is less.
-        high: no number is more.
+        low: lower bound of all its numbers.
+        high: upper bound of all its numbers.
     """
 
     name: str
@@ -141,33 +141,35 @@ def _one_line(text: Any, what: str) -> None:
 REWARDS: Registry[RewardTerm] = Registry(
     "reward term", partial(load_plugins, "kvgym.rewards", "reward terms")
 )
-"""All reward terms but :data:`~kvgym.envs.scheduling.tables.REWARD_TERMS`, by name."""
+"""Registered reward terms by name; the standard ones are in :data:`~kvgym.envs.scheduling.tables.REWARD_TERMS`."""
 
 OBSERVATIONS: Registry[ObservationPart] = Registry(
     "feature", partial(load_plugins, "kvgym.observations", "features")
 )
-"""All parts of observations beyond the usual ones, by name."""
+"""Registered observation parts by name."""
 
 
 def chosen_terms(names: Sequence[str]) -> tuple[RewardTerm, ...]:
-    """Return those of some reward terms that are registered.
+    """Return the registered reward terms among the names of reward terms.
 
     Raises:
-        ConfigError: there are more than an environment takes.
+        ConfigError: there are more than ``MOST_COMPONENTS``.
     """
-    return tuple(REWARDS[name] for name in _few("reward terms", [n for n in names if n not in REWARD_TERMS]))
+    return tuple(
+        REWARDS[name] for name in _limited("reward terms", [n for n in names if n not in REWARD_TERMS])
+    )
 
 
 def chosen_parts(names: Sequence[str]) -> tuple[ObservationPart, ...]:
-    """Return those of some features that are registered parts.
+    """Return the registered observation parts among the names of features.
 
     Raises:
-        ConfigError: there are more than an environment takes.
+        ConfigError: there are more than ``MOST_COMPONENTS``.
     """
-    return tuple(OBSERVATIONS[name] for name in _few("features", [n for n in names if n not in FEATURES]))
+    return tuple(OBSERVATIONS[name] for name in _limited("features", [n for n in names if n not in FEATURES]))
 
 
-def _few(what: str, names: list[str]) -> list[str]:
+def _limited(what: str, names: list[str]) -> list[str]:
     if len(names) > MOST_COMPONENTS:
         raise ConfigError(f"{len(names)} registered {what}; an environment takes {MOST_COMPONENTS} at most")
     return names
@@ -175,7 +177,7 @@ def _few(what: str, names: list[str]) -> list[str]:
 
 @reward_kernel
 def earn_normalized_latency(where: Any, before: float, memory: Any) -> float:
-    """Give minus latency per output token of the requests that have finished (W. Kwon et al., SOSP 2023)."""
+    """Earn minus the latency per output token of the requests that have finished (W. Kwon et al., SOSP 2023)."""
     e = open_environment(where)
     total = 0.0
     for j in range(e.run.w.num_finished):
@@ -187,7 +189,7 @@ def earn_normalized_latency(where: Any, before: float, memory: Any) -> float:
 
 @reward_kernel
 def earn_queue_shaping(where: Any, before: float, memory: Any) -> float:
-    """Give by how many the waiting requests have become fewer since the last iteration."""
+    """Earn the decrease in the number of waiting requests since the last iteration."""
     e = open_environment(where)
     change = memory[0] - e.run.w.num_waiting
     memory[0] = e.run.w.num_waiting
@@ -196,7 +198,7 @@ def earn_queue_shaping(where: Any, before: float, memory: Any) -> float:
 
 @observation_kernel
 def write_backlog(where: Any, out: Any) -> None:
-    """Go through the whole queue, of which the window shows the first."""
+    """Write sums over the whole queue; the window shows only its front."""
     e = open_environment(where)
     run, prompt, predicted = e.run, 0.0, 0.0
     i = run.w.queue_head
@@ -208,8 +210,8 @@ def write_backlog(where: Any, out: Any) -> None:
         i = r.queue_next
     capacity = float(run.problem.kv_capacity)
     waiting = run.w.num_waiting
-    out[0] = half_way(prompt, capacity)
-    out[1] = half_way(predicted, capacity)
+    out[0] = saturate(prompt, capacity)
+    out[1] = saturate(predicted, capacity)
     out[2] = np.float32(max(waiting - e.settings.queue_window, 0) / max(waiting, 1))
 
 
@@ -222,7 +224,7 @@ for _term in (
     RewardTerm(
         "queue_shaping",
         earn_queue_shaping,
-        "by how many waiting requests have become fewer; a potential, 0 over a completed episode",
+        "decrease in the number of waiting requests; a potential, 0 over a completed episode",
         memory=1,
     ),
 ):
@@ -234,10 +236,10 @@ OBSERVATIONS.add(
         "backlog",
         write_backlog,
         (
-            ("prompt", "tokens to prefill of all waiting requests, half-way at the capacity"),
+            ("prompt", "tokens to prefill of all waiting requests (scale: capacity)"),
             (
                 "predicted",
-                "their predicted output tokens left, half-way at the capacity; 0 without predictions",
+                "their predicted output tokens left (scale: capacity); 0 without predictions",
             ),
             ("behind", "share of them behind the queue window"),
         ),

@@ -31,7 +31,7 @@ from kvgym.envs.scheduling.components import (
     chosen_parts,
     chosen_terms,
 )
-from kvgym.envs.scheduling.observations import active_features, queue_features, usual_size
+from kvgym.envs.scheduling.observations import active_features, queue_features, standard_size
 from kvgym.envs.scheduling.revealed import FEATURES, show_bits
 from kvgym.envs.scheduling.tables import (
     ORDER_ATTAINED,
@@ -67,10 +67,10 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def validated(cls: type[M], arguments: Mapping[str, Any]) -> M:
-    """Return a model of keyword arguments.
+    """Return a model built from keyword arguments.
 
     Raises:
-        ConfigError: naming the wrong one and the valid ones.
+        ConfigError: an argument is invalid; the error names it and the valid ones.
     """
     try:
         return cls.model_validate(dict(arguments))
@@ -84,7 +84,7 @@ def check_names(kind: str, given: Iterable[str], valid: Iterable[str]) -> None:
     """Check that all given names are valid.
 
     Raises:
-        ConfigError: the first that is not.
+        UnknownNameError: for the first invalid name.
     """
     unknown = sorted(set(given) - set(valid))
     if unknown:
@@ -92,9 +92,9 @@ def check_names(kind: str, given: Iterable[str], valid: Iterable[str]) -> None:
 
 
 def episode_horizon(horizon: float | None, system: System, workload: Workload, num_requests: int) -> float:
-    """Return when episodes are truncated, seconds.
+    """Return the time at which episodes are truncated, seconds.
 
-    As given, else the system's, else ten times the nominal span of the arrivals plus 600 s.
+    It is ``horizon`` if given, else the system's, else ten times the nominal span of the arrivals plus 600 s.
     """
     if horizon is not None:
         return horizon
@@ -106,7 +106,7 @@ def episode_horizon(horizon: float | None, system: System, workload: Workload, n
 
 
 def _handle_of(function: Kernel, signature: Any, compiled: bool) -> tuple[int, int]:
-    """Return by which numbers stepping functions find a kernel."""
+    """Return the two numbers by which stepping functions call a kernel."""
     found = function.compiled if compiled else uncompiled(function)
     return function_handle(found, signature, compiled=compiled)
 
@@ -114,7 +114,7 @@ def _handle_of(function: Kernel, signature: Any, compiled: bool) -> tuple[int, i
 def use_batch_time(
     settings: np.ndarray, batch_time: BatchTimeModel, *, compiled: bool = True
 ) -> NDArray[np.float64]:
-    """Let the stepping functions find a batch-time model.
+    """Store a batch-time model in the settings of the stepping functions.
 
     Args:
         settings: dtype SETTINGS, shape (1,).
@@ -122,7 +122,7 @@ def use_batch_time(
         compiled: False for uncompiled stepping functions.
 
     Returns:
-        Its parameters, float64; the caller keeps them alive.
+        The model's parameters, float64; the caller must keep them alive.
     """
     params = guarded(params_of(batch_time))
     settings["batch_time_function"] = _handle_of(batch_time.kernel, BATCH_TIME_SIGNATURE, compiled)
@@ -131,10 +131,10 @@ def use_batch_time(
 
 
 def use_action_bounds(settings: np.ndarray, space: spaces.Space[Any]) -> NDArray[np.float64]:
-    """Let the stepping functions refuse actions outside the space of single actions.
+    """Store the bounds of single actions in the settings, so that the stepping functions refuse others.
 
     Returns:
-        The bounds, see :func:`action_bounds`; the caller keeps them alive.
+        The bounds, see :func:`action_bounds`; the caller must keep them alive.
     """
     bounds = guarded(action_bounds(space))
     settings["action_bounds"], settings["whole_actions"] = bounds.ctypes.data, is_whole(space)
@@ -142,53 +142,52 @@ def use_action_bounds(settings: np.ndarray, space: spaces.Space[Any]) -> NDArray
 
 
 class EnvConfig(Description):
-    """Keyword arguments of every environment id.
+    """Keyword arguments of every environment id that schedules one worker.
 
     Attributes:
         action: kind of action, see :mod:`~kvgym.envs.scheduling.actions.catalogue`; set by the id.
-        scenario: name or YAML file of the scenario that the fields below change.
-        hardware: name or file of calibrated hardware instead of the scenario's.
-        engine: engine of the hardware instead of the scenario's: its name, ``"none"``, or its figures.
-        batch_time: description of a batch-time model, or options of the hardware's.
-        kv_capacity: KV memory, tokens, instead of the scenario's.
-        block_size: tokens of a block of memory, instead of the scenario's.
-        workload: preset, trace file or description instead of the scenario's.
-        num_requests: requests per episode, instead of the workload's.
-        rate: requests per second, instead of the workload's.
-        load: each episode's arrival times are divided by a factor drawn log-uniformly between these two, from the
-            seed of its workload; (1, 1) leaves them.
-        system: engine settings that replace the scenario's (``first_token``, ``requeue``, ...).
+        scenario: name or YAML file of the base scenario; the fields below override it.
+        hardware: name or file of calibrated hardware.
+        engine: engine on that hardware: its name, ``"none"``, or its figures.
+        batch_time: description of a batch-time model, or options of the hardware's model.
+        kv_capacity: KV memory, tokens.
+        block_size: tokens of a memory block.
+        workload: preset, trace file or description.
+        num_requests: requests per episode.
+        rate: requests per second.
+        load: range (low, high) of a factor by which each episode's arrival times are divided, drawn log-uniformly
+            from the workload seed; (1, 1) changes nothing.
+        system: engine settings that override the scenario's (``first_token``, ``requeue``, ...).
         observation: ``"flat"`` Box, ``"dict"`` of Boxes, or ``"rllib"``: dict of observations and mask.
-        queue_window: Q, waiting requests shown and offered.
-        active_window: W, active requests shown and offered, latest first.
-        queue_order: order of the queue window: ``"queue"``, ``"predicted"`` or ``"prompt"`` (shortest first), or
-            ``"volume"``, smallest predicted use of memory first: KV tokens times iterations, o (s + o / 2), or
+        queue_window: Q, number of waiting requests that are observed and can be chosen.
+        active_window: W, number of active requests that are observed and can be chosen, latest first.
+        queue_order: order of the queue window. ``"queue"``; ``"predicted"`` or ``"prompt"``, shortest first;
+            ``"volume"``, smallest predicted memory use first (KV tokens times iterations, o (s + o / 2));
             ``"attained"``, fewest tokens delivered before an eviction first (below 64, 64, 128, 256, ...), then the
-            shortest prompt; or ``"rank"``, by the score of the rule, of kinds that have one (rank, rank_scores).
-        epochs: ``"iteration"``, a step per iteration; ``"decision"``, iterations with nothing to admit that
-            fit are run without asking.
-        overflow: rule when the coming iteration does not fit: ``"lifo"`` or ``"clear"``.
-        information: what is revealed of requests, subset of :data:`kvgym.policy.NEEDS`; all of it is in the
-            observation.
-        features: what else is in it, subset of :data:`kvgym.envs.scheduling.revealed.FEATURES`: ``"priority"``, and
-            ``"saved_duration"``, what evicting an active request saves of the coming batch; with rank and
-            rank_scores also ``"rank"``, what their rule makes of each request. And registered parts, see
-            :data:`kvgym.envs.scheduling.components.OBSERVATIONS`, which come last.
+            shortest prompt; ``"rank"``, by the rule's score, only for rank and rank_scores.
+        epochs: ``"iteration"``, one step per iteration; ``"decision"`` skips iterations in which nothing that
+            waits fits.
+        overflow: how to evict when the coming iteration does not fit: ``"lifo"`` or ``"clear"``.
+        information: what is revealed of requests, subset of :data:`kvgym.policy.NEEDS`; all of it is observed.
+        features: further features, subset of :data:`kvgym.envs.scheduling.revealed.FEATURES`: ``"priority"``;
+            ``"saved_duration"``, how much evicting an active request shortens the coming batch; ``"rank"``, the
+            rule's view of each request, only for rank and rank_scores. Registered parts come last, see
+            :data:`kvgym.envs.scheduling.components.OBSERVATIONS`.
         reward: weight of each reward term, see :data:`kvgym.envs.scheduling.tables.REWARD_TERMS` and the registered
-            ones of :data:`kvgym.envs.scheduling.components.REWARDS`.
+            ones in :data:`kvgym.envs.scheduling.components.REWARDS`.
         reward_scale: terms are divided by this; None = requests per episode, so that the undiscounted return
             of the latency term is minus the mean end-to-end latency in seconds.
-        reward_reference: a built-in policy whose rewards on the same requests are subtracted, see
-            :mod:`kvgym.envs.scheduling.reward_reference`; the return is then the relative improvement over it.
-        hold: iterations for which an action stays in force, of kinds that set a rule (knobs, rank, rank_scores).
-        knobs: levels of each knob that may be chosen, e.g. ``{"quantum": [0]}``; knobs left out have all. See
+        reward_reference: built-in policy; its rewards on the same requests are subtracted, and the return is the
+            relative improvement over it, see :mod:`kvgym.envs.scheduling.reward_reference`.
+        hold: iterations for which an action stays in force, for kinds that steer a rule (knobs, rank, rank_scores).
+        knobs: allowed levels of each knob, e.g. ``{"quantum": [0]}``; all levels for knobs left out. See
             :data:`kvgym.envs.scheduling.actions.knobs.LEVELS`.
-        weights: of rank_scores: weights of the rule that scores are added to; those left out have the defaults of
-            the scheduler ``ranked``.
-        horizon: seconds after which an episode is truncated; None = ten times the nominal arrival span plus
-            600 s, unless the scenario has one.
-        stall_limit: decisions in a row without a new token after which an episode is truncated.
-        time_scale: seconds at which waiting times are half-way.
+        weights: weights of the rule that rank_scores adds to; those left out have the defaults of the scheduler
+            ``ranked``.
+        horizon: seconds after which an episode is truncated; None = the scenario's, else ten times the nominal
+            arrival span plus 600 s.
+        stall_limit: consecutive decisions without a new token after which an episode is truncated.
+        time_scale: scale of features that are times, seconds: x is observed as x / (x + scale).
         idle_time: longest wait of a worker with nothing to run, seconds; None = the duration of a smallest batch.
     """
 
@@ -227,10 +226,10 @@ class EnvConfig(Description):
 
     @classmethod
     def of(cls, **arguments: Any) -> EnvConfig:
-        """Validate keyword arguments; those left out have the defaults of the kind of action, or else these here.
+        """Validate keyword arguments; the kind of action has defaults of its own for some that are left out.
 
         Raises:
-            ConfigError: naming the wrong one and the valid ones.
+            ConfigError: an argument is invalid; the error names it and the valid ones.
         """
         action = arguments.get("action", cls.model_fields["action"].default)
         if isinstance(action, str) and action in ACTIONS:
@@ -256,7 +255,7 @@ class EnvConfig(Description):
             ):
                 if "rank" in given:
                     raise ConfigError(
-                        f"{name} needs a kind of action that has the rule of ranked: rank, rank_scores"
+                        f"{name} needs a kind of action that steers ranked: rank or rank_scores"
                     )
         config.kind.check(config)
         if not 0 < config.load[0] <= config.load[1]:
@@ -265,7 +264,7 @@ class EnvConfig(Description):
 
     @property
     def reward_terms(self) -> tuple[str, ...]:
-        """Names of the reward terms: the usual ones, then the registered ones that ``reward`` names."""
+        """Names of the reward terms: the standard ones, then the registered ones in ``reward``."""
         return (*REWARD_TERMS, *(term.name for term in chosen_terms(list(self.reward))))
 
     @property
@@ -274,7 +273,7 @@ class EnvConfig(Description):
         return action_kind(self.action)
 
     def make_scenario(self) -> Scenario:
-        """Return the scenario with this configuration's changes."""
+        """Return the scenario with the overrides of this configuration."""
         base = load_scenario(self.scenario)
         changes: dict[str, Any] = {"hardware": self.hardware, "kv_capacity": self.kv_capacity}
         if self.engine is not None:
@@ -304,7 +303,7 @@ class EnvConfig(Description):
         """Return the settings the stepping functions read, dtype SETTINGS, shape (1,).
 
         Args:
-            batch_time: the model that scales are taken from; :func:`use_batch_time` sets the one in use.
+            batch_time: the model that scales derive from; :func:`use_batch_time` sets the one in use.
             episode_requests: requests per episode.
             mean_rate: of arrivals, 1/s.
             compiled: False for uncompiled stepping functions.
@@ -334,7 +333,7 @@ class EnvConfig(Description):
         s["reward_scale"] = self.reward_scale if self.reward_scale is not None else episode_requests
         s["weights"] = [self.reward.get(name, 0.0) for name in REWARD_TERMS]
         terms, parts = chosen_terms(list(self.reward)), chosen_parts(self.features)
-        s["num_terms"], s["num_parts"], s["usual_size"] = len(terms), len(parts), usual_size(self)
+        s["num_terms"], s["num_parts"], s["usual_size"] = len(terms), len(parts), standard_size(self)
         for k, term in enumerate(terms):
             s["term_functions"][2 * k : 2 * k + 2] = _handle_of(term.earn, TERM_SIGNATURE, compiled)
             s["term_memory"][k], s["term_weights"][k] = term.memory, self.reward[term.name]

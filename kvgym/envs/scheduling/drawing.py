@@ -1,4 +1,4 @@
-"""Which requests an episode has: the seed they are drawn with, and how fast they arrive."""
+"""The requests of an episode: the seed that draws them, and the load at which they arrive."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kvgym.workloads.table import RequestTable
 
 
 def at_load(table: RequestTable, load: tuple[float, float], seed: int) -> RequestTable:
-    """Return the requests arriving faster by a factor drawn log-uniformly from the range ``load``.
+    """Return the requests with arrivals sped up by a factor drawn log-uniformly from the range ``load``.
 
-    The factor has a random stream of its own, so that lengths and the pattern of arrivals stay those of the seed.
+    The factor has its own random stream, so that the lengths and the arrival pattern depend on the seed alone.
     """
     if load == (1.0, 1.0):
         return table
@@ -26,10 +26,10 @@ def at_load(table: RequestTable, load: tuple[float, float], seed: int) -> Reques
 
 
 def reset_options(options: Any, *valid: str) -> dict[str, Any]:
-    """Return the options of a reset.
+    """Return the options of a reset as a dictionary.
 
     Raises:
-        ConfigError: it is no mapping, or has another option than those that are valid.
+        ConfigError: the options are not a mapping, or one of them is not valid.
     """
     if options is not None and not isinstance(options, Mapping):
         raise ConfigError(f"reset options {shown(options)}; expected a mapping of {', '.join(valid)}")
@@ -41,12 +41,12 @@ def reset_options(options: Any, *valid: str) -> dict[str, Any]:
 
 
 def workload_seed(options: Any, rng: np.random.Generator) -> int:
-    """Return the seed of an episode's requests: the option ``workload_seed``, else one drawn.
+    """Return the seed of an episode's requests: the option ``workload_seed``, else a drawn one.
 
-    One is drawn in any case, so that giving the option does not move later episodes.
+    A seed is always drawn, so that the option does not change later episodes.
 
     Raises:
-        ConfigError: another option, or a seed that is not a whole number ≥ 0.
+        ConfigError: an unknown option, or a seed that is not a whole number ≥ 0.
     """
     given = reset_options(options, "workload_seed")
     drawn = int(rng.integers(2**31))

@@ -1,4 +1,4 @@
-"""The Gymnasium environment."""
+"""The Gymnasium environment that schedules one worker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def greedy_action(config: EnvConfig, mask: NDArray[np.bool_]) -> Any:
 
     Args:
         config: the environment's configuration.
-        mask: as of ``ServingEnv.action_masks()``.
+        mask: from ``ServingEnv.action_masks()``.
     """
     return config.kind.greedy(config, mask.astype(np.uint8))
 
@@ -48,54 +48,53 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     Description:
         Requests with a prompt and an unknown number of output tokens arrive over time. Every iteration of
         the worker processes one batch; every token a request generates grows its KV cache. The agent decides
-        at iteration boundaries whom to admit and whom to evict. The dynamics are those of
+        at iteration boundaries which requests to admit and which to evict. The dynamics are those of
         :func:`kvgym.simulate`: same engine, same batch times, same requests for the same workload seed.
 
     Action Space:
-        By id: ``help(env.unwrapped)`` and the page of the environment say what the actions of this one are. A choice
-        outside the mask is a no-op: it adds nothing to the decision, and is counted in ``info["ignored"]``. An action
-        outside the space is an error, and changes nothing.
+        It depends on the id: see ``help(env.unwrapped)`` or the environment's page. A choice outside the mask is a
+        no-op: it adds nothing to the decision and is counted in ``info["ignored"]``. An action outside the space is
+        an error and changes nothing.
 
     Observation Space:
-        float32, finite bounds, see :mod:`kvgym.envs.scheduling.observations` for every feature:
+        float32 with finite bounds; :mod:`kvgym.envs.scheduling.observations` describes every feature:
 
         - ``system`` (14,): memory, counts, coming batch, arrival rate, time
         - ``profile`` (16,): future memory, 1 to 2^15 iterations ahead
         - ``queue`` (8 Q,): 8 features of each position of the queue window
         - ``active`` (7 W,), or (8 W,) with ``saved_duration``: features of each position of the active window
 
-        ``observation="flat"`` puts them one after the other in this order; ``"dict"`` keeps the keys, which
-        Gymnasium sorts, so that ``FlattenObservation`` of it has another order; ``"rllib"`` is the
-        flat one beside a float32 ``action_mask``.
+        ``observation="flat"`` concatenates them in this order; ``"dict"`` keeps the keys, which Gymnasium sorts, so
+        that ``FlattenObservation`` gives a different order; ``"rllib"`` has the flat observation and a float32
+        ``action_mask``.
 
     Rewards:
         Weighted sum of terms, each divided by ``reward_scale`` (default: requests per episode):
         ``latency`` = - time integral of the requests in the system, exact over skipped time, so that the
         undiscounted return of a completed episode is minus the mean end-to-end latency; ``ttft`` = - TTFT of
         requests that finish; ``tokens`` delivered; ``goodput`` = finished requests that met their SLOs;
-        ``evictions`` = - KV tokens thrown away; registered terms, see :mod:`kvgym.envs.scheduling.components`. All
-        terms are in ``info["reward_terms"]``. With
-        ``reward_reference`` the reward, not the terms, is relative to that policy's, see
-        :mod:`kvgym.envs.scheduling.reward_reference`.
+        ``evictions`` = - KV tokens discarded; registered terms, see :mod:`kvgym.envs.scheduling.components`. All
+        terms are in ``info["reward_terms"]``. With ``reward_reference`` the reward is relative to that policy's; the
+        terms are not. See :mod:`kvgym.envs.scheduling.reward_reference`.
 
     Starting State:
-        An empty worker at the first arrival. ``reset(seed=s)`` seeds the generator the workload seed of each
-        episode is drawn from; ``reset(options={"workload_seed": k})`` starts the requests that
-        ``kvgym compare`` uses under seed k.
+        An empty worker at the first arrival. ``reset(seed=s)`` seeds the generator that draws the workload seed of
+        each episode; ``reset(options={"workload_seed": k})`` uses the requests that ``kvgym compare`` has under
+        seed k.
 
     Episode End:
         Terminated when every request has finished. Truncated at the horizon, or when no request has received
         a new token for ``stall_limit`` decisions; by ``gymnasium.make`` also after ``max_episode_steps``, which
-        good play of a default episode stays well below.
+        good agents do not reach in a default episode.
 
     Information:
-        Every step: ``action_mask`` in the form that ``action_space.sample(mask=...)`` takes (int8 of Discrete and
-        MultiBinary, a tuple of int8 of MultiDiscrete, None of a Box, which Gymnasium samples without a mask;
-        :meth:`action_masks` has which of its numbers mean something), ``reward_terms`` float64 in the order of
+        Every step: ``action_mask`` in the form that ``action_space.sample(mask=...)`` takes (int8 for Discrete and
+        MultiBinary, a tuple of int8 for MultiDiscrete, None for a Box, which Gymnasium samples without a mask;
+        :meth:`action_masks` shows which of its numbers have an effect), ``reward_terms`` float64 in the order of
         :attr:`reward_terms`, ``ignored`` int, ``time`` s. On the last step also ``metrics``, float64, in the order of
-        :attr:`metric_names`, and ``completed``, whether every request has finished; the last step is also the one at
-        the ``max_episode_steps`` that the id declares. Where another wrapper ends an episode, or ``gymnasium.make``
-        with a limit of its own, :meth:`metrics` has the figures of the episode so far.
+        :attr:`metric_names`, and ``completed``, whether every request has finished. The step at the id's
+        ``max_episode_steps`` counts as a last step. If a wrapper or a custom limit ends the episode, call
+        :meth:`metrics` for the metrics so far.
 
     Arguments:
         Keyword arguments are the fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`, all JSON-able, and
@@ -103,7 +102,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
     Version History:
         - v1, where actions evict (AdmitEvict, Flags, Tokens): the default observation has ``saved_duration``, how much
-          shorter the coming batch gets without an active request; ``features=()`` leaves it out.
+          shorter the coming batch gets without an active request; ``features=()`` omits it.
         - v0: first version.
     """
 
@@ -111,7 +110,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
     metric_names: ClassVar[tuple[str, ...]] = metric_names()
 
     def __init__(self, *, render_mode: str | None = None, compiled: bool = True, **arguments: Any) -> None:
-        """Set the environment up; see :class:`~kvgym.envs.scheduling.config.EnvConfig` for the arguments."""
+        """Create the environment; see :class:`~kvgym.envs.scheduling.config.EnvConfig` for the arguments."""
         if render_mode is not None:
             check_one_of(render_mode, "render_mode", self.metadata["render_modes"])
         self.render_mode = render_mode
@@ -139,10 +138,10 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
 
         Args:
             seed: seeds the random generator.
-            options: ``{"workload_seed": k}`` takes the requests of seed k instead of drawing one.
+            options: ``{"workload_seed": k}`` uses the requests of seed k instead of a drawn seed.
 
         Raises:
-            ConfigError: a seed that is not a whole number ≥ 0, or another option.
+            ConfigError: a seed that is not a whole number ≥ 0, or an unknown option.
         """
         with self.episodes.lock:
             super().reset(seed=None if seed is None else check_seed(seed))
@@ -181,14 +180,14 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             return observation, float(episodes.rewards[0]), outcome == TERMINATED, outcome == TRUNCATED, info
 
     def close(self) -> None:
-        """Free the memory of the environment. Saved states, results and what it returned stay as they are."""
+        """Free the memory of the environment. Saved states, results and returned arrays stay valid."""
         with self.episodes.lock:
             self._done = True
             self.episodes.close()
         super().close()
 
     def get_state(self) -> EnvState:
-        """Return the state of the environment, which :meth:`set_state` goes back to, here or in one like it.
+        """Return the state of the environment, for :meth:`set_state` of this environment or one like it.
 
         Raises:
             gymnasium.error.ResetNeeded: there has been no reset.
@@ -198,16 +197,16 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             return EnvState(self.config, episode, self.np_random.bit_generator.state, self._done, self._steps)
 
     def set_state(self, state: EnvState) -> tuple[Any, dict[str, Any]]:
-        """Go on from a state.
+        """Restore a state.
 
         Args:
-            state: of :meth:`get_state` of an environment with the same arguments, or one of those of a vector.
+            state: from :meth:`get_state` of an environment with the same arguments, or one of a vector environment's.
 
         Returns:
-            Observation and information of that moment, as :meth:`reset` does.
+            Observation and information of that moment, in the form that :meth:`reset` returns.
 
         Raises:
-            ConfigError: the arguments are others, or it is no state or a damaged one; nothing has changed.
+            ConfigError: the state is invalid or damaged, or belongs to other arguments; nothing has changed.
         """
         with self.episodes.lock:
             EnvState.check(state, self.config)
@@ -245,11 +244,11 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return self.episodes.masks[0].astype(bool)
 
     def sample_mask(self) -> Any:
-        """Return the mask in the form that ``action_space.sample(mask=...)`` takes, as ``info["action_mask"]`` is."""
+        """Return the mask in the form that ``action_space.sample(mask=...)`` takes, as in ``info["action_mask"]``."""
         return sample_mask(self.action_space, self.episodes.masks[0])
 
     def result(self) -> SimulationResult:
-        """Return the records of the present episode, as :func:`kvgym.simulate` does.
+        """Return the records of the current episode, in the form that :func:`kvgym.simulate` returns.
 
         Raises:
             gymnasium.error.ResetNeeded: there is no episode yet.
@@ -257,7 +256,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return self.episodes.result(0)
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the present episode so far by name, see :func:`kvgym.compute_metrics`.
+        """Return the metrics of the current episode so far by name, see :func:`kvgym.compute_metrics`.
 
         Raises:
             gymnasium.error.ResetNeeded: there is no episode yet.
@@ -272,7 +271,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         return f"{self.episodes.scenario.name}, action {self.config.action}"
 
     def recording(self) -> Any:
-        """Return what follows the present episode from now on, a :class:`~kvgym.envs.rendering.recorder.Recorder`."""
+        """Return a :class:`~kvgym.envs.rendering.recorder.Recorder` of the current episode, from now on."""
         from kvgym.envs.rendering.recorder import Recorder
 
         return Recorder(
@@ -280,14 +279,14 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         )
 
     def players(self) -> tuple[str, ...]:
-        """Return what plays without training: greedy admits as much as fits and evicts only where it must."""
+        """Return the names of players that need no training; greedy admits what fits and evicts only if it must."""
         return ("greedy", RANDOM)
 
     def player(self, name: str, seed: int) -> Act:
-        """Return what chooses actions, see :meth:`players`.
+        """Return the function of a player that chooses actions, see :meth:`players`.
 
         Raises:
-            UnknownNameError: nothing of that name plays here.
+            UnknownNameError: there is no player of this name.
         """
         if name == "greedy":
             return lambda observation, mask: greedy_action(self.config, mask)
@@ -301,7 +300,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self._recorder.take()
 
     def render(self) -> Any:
-        """Return a picture (uint8 H x W x 3) or a text of the present moment, by render mode."""
+        """Return a picture (uint8 H x W x 3) or a text of the current moment, depending on the render mode."""
         if self.render_mode is None:
             gym.logger.warn("render() needs render_mode='rgb_array' or 'ansi' in gymnasium.make")
             return None

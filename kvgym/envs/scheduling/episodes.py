@@ -1,6 +1,6 @@
-"""Many episodes side by side: memory, resets and steps of N environments of one configuration.
+"""Memory, resets and steps of N environments of one configuration.
 
-The scalar and the vector environment are faces of this class, with N = 1 and N = n.
+The scalar and the vector environment are interfaces to this class, with N = 1 and N = n.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from kvgym.workloads.workload import Workload
 
 
 class _Agent(Policy):
-    """Names the agent in results."""
+    """Placeholder for the agent in results."""
 
     info = PolicyInfo(name="agent", summary="actions from outside")
 
@@ -59,12 +59,12 @@ class _Agent(Policy):
 
 @dataclass
 class Slot:
-    """One environment's place.
+    """One environment of the batch.
 
     Attributes:
         block: its tables.
         table: the requests of its episode.
-        reference: what a reference policy earns on them.
+        reference: the rewards of a reference policy on them.
     """
 
     block: Block
@@ -73,21 +73,21 @@ class Slot:
 
 
 class Episodes(Arrays):
-    """N environments of one configuration; what the latest step has written lies in the arrays of :class:`Arrays`.
+    """N environments of one configuration; the arrays of :class:`Arrays` hold the results of the latest step.
 
     Attributes:
         config: the configuration.
         system: the system all episodes run on.
-        workload: where requests come from.
+        workload: the source of requests.
         kind: the kind of action.
-        space: of single actions.
-        slots: the places of the environments.
-        load: range of the factor on arrival rates, for episodes to come, see :class:`EnvConfig`.
-        lock: held by an environment while it steps, is reset or closed: compiled code runs beside other threads.
+        space: the space of single actions.
+        slots: the N environments.
+        load: range of the factor on arrival rates of future episodes, see :class:`EnvConfig`.
+        lock: held during steps, resets and closing, because compiled code releases the GIL.
     """
 
     def __init__(self, config: EnvConfig, count: int, *, compiled: bool = True, threads: int = 1) -> None:
-        """Set up memory for ``count`` environments, of which ``threads`` threads step a part each."""
+        """Allocate memory for ``count`` environments; ``threads`` threads step a part of them each."""
         self.config = config
         self.compiled = runs_compiled(compiled)
         self.scenario = config.make_scenario()
@@ -135,12 +135,12 @@ class Episodes(Arrays):
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
 
     def _rule_tables(self, n: int) -> dict[str, NDArray[Any]]:
-        """Return what the tables of the rule of the kind of action hold when an episode of n requests begins."""
+        """Return the initial tables of the action kind's rule for an episode of n requests."""
         slots = min(n, self.system.usable_capacity)
         return rule_tables(self.kind.rule_memory(self.config, n, slots))
 
     def _sizes(self, num_requests: int) -> Sizes:
-        """Return the sizes of the tables for episodes of so many requests."""
+        """Return the sizes of the tables for episodes of ``num_requests`` requests."""
         n = max(1, num_requests)
         return Sizes(
             num_requests=n,
@@ -154,7 +154,7 @@ class Episodes(Arrays):
         )
 
     def _beginning(self, sizes: Sizes) -> NDArray[np.uint8]:
-        """Return what a block holds when an episode begins, but for what is known of the episode; kept by size."""
+        """Return the initial content of a block, without the episode's own data; cached by size."""
         if sizes.num_requests not in self._beginnings:
             block = Block(sizes, self.settings)
             worker = block["workers"][0]
@@ -170,7 +170,7 @@ class Episodes(Arrays):
         return self._beginnings[sizes.num_requests]
 
     def check_information(self, table: RequestTable) -> None:
-        """Check that the workload carries what is to be revealed.
+        """Check that the workload has the information to be revealed.
 
         Raises:
             ConfigError: it does not.
@@ -181,7 +181,7 @@ class Episodes(Arrays):
             ("class", "class_id"),
         ):
             if need in self.config.information and getattr(table, column) is None:
-                what = "has no classes" if need == "class" else "predicts no such thing"
+                what = "has no classes" if need == "class" else "does not predict it"
                 raise ConfigError(
                     f"information has {shown(need)}, but the workload {what}; leave it out of information or choose a "
                     f"workload with {'classes' if need == 'class' else 'predictions'}"
@@ -189,36 +189,36 @@ class Episodes(Arrays):
         if "class_rates" in self.config.information and len(table.classes) > MOST_CLASSES:
             raise ConfigError(
                 f"information has 'class_rates', but the workload has {len(table.classes)} classes; an observation "
-                f"shows the rates of {MOST_CLASSES} at most"
+                f"has room for {MOST_CLASSES}"
             )
         if "class_rates" in self.config.information and not table.classes:
             raise ConfigError(
-                "information has 'class_rates', but the workload carries none; leave it out of information or choose a "
+                "information has 'class_rates', but the workload has none; leave it out of information or choose a "
                 "workload with classes, e.g. wait-low (kvgym list workloads)"
             )
 
-    def check_memory(self, who: str) -> None:
-        """Look, in the checked build, whether compiled code wrote outside of the tables.
+    def check_memory(self, culprit: str) -> None:
+        """Check, in the checked build, that compiled code has not written outside the tables.
 
         Args:
-            who: who is to blame, for the message.
+            culprit: the code to blame, for the message.
 
         Raises:
             OutOfBoundsError: it has.
         """
         for index, slot in enumerate(self.slots):
-            slot.block.check(f"{who}, environment {index}" if len(self.slots) > 1 else who)
+            slot.block.check(f"{culprit}, environment {index}" if len(self.slots) > 1 else culprit)
         names = ("settings", "batch_params", "actions", "observations", "masks", "rewards", "terms", "outcomes",
                  "ignored", "times", "given")  # fmt: skip
-        check(who, {"bounds": self._bounds, **{name: getattr(self, name) for name in names}})
+        check(culprit, {"bounds": self._bounds, **{name: getattr(self, name) for name in names}})
 
-    def _who(self) -> str:
+    def _culprit(self) -> str:
         return f"environment with {self.config.action}"
 
     # ------------------------------------------------------------ running
 
     def prepare(self, index: int, seed: int) -> None:
-        """Write a new episode into the tables of environment ``index``; :meth:`run` with START begins it."""
+        """Write a new episode into the tables of environment ``index``; :meth:`run` with START starts it."""
         table = at_load(self.workload.sample(seed), self.load, seed)
         self.system.check_fits(table)
         slot = self.slots[index]
@@ -232,28 +232,28 @@ class Episodes(Arrays):
         words(block["workload"])[: len(table)] = words(table.to_records())
         slot.table = table
         if self.reference is not None:
-            system = replace(self.system, stall_limit=None)  # that of the agent would end slow starters
+            system = replace(self.system, stall_limit=None)  # the agent's limit would end slow starts
             result = simulate(system, table, self.reference, seed=seed)
             slot.reference = ReferenceRewards(
                 result, self.config.reward, float(self.settings["reward_scale"][0])
             )
 
     def _use(self, index: int, block: Block) -> None:
-        """Give an environment other tables."""
+        """Replace the tables of an environment."""
         self.slots[index].block = block
         self.control[index] = block.control
 
     def run(self) -> None:
-        """Do what ``todo`` says with ``actions``.
+        """Start, step or observe each environment as ``todo`` requests, with ``actions``.
 
         Raises:
             ConfigError: an action is not in the space; nothing has changed.
-            RunError: the batch-time model gives no valid duration, or the clock cannot resolve it.
-            KVGymError: the engine refused a decision, which is a bug of kvgym.
+            RunError: the batch-time model returned an invalid duration, or the clock cannot resolve it.
+            KVGymError: the engine refused a decision, which is a bug in kvgym.
         """
         if self._entry is None:
             self._entry = (
-                watched(step_envs.compiled, self._who, self.check_memory)
+                watched(step_envs.compiled, self._culprit, self.check_memory)
                 if self.compiled
                 else uncompiled(step_envs)
             )
@@ -261,8 +261,8 @@ class Episodes(Arrays):
         if failed == 0 and len(self._orders) > 1:
             failed = max(self._run_parts(self._orders[1:]))
         if failed < 0:
-            who = f" of environment {-1 - failed}" if len(self.slots) > 1 else ""
-            raise outside(self.space, self.actions[-1 - failed], who)
+            owner = f" of environment {-1 - failed}" if len(self.slots) > 1 else ""
+            raise outside(self.space, self.actions[-1 - failed], owner)
         if failed:
             index = failed - 1
             block = self.slots[index].block
@@ -280,7 +280,7 @@ class Episodes(Arrays):
                 self.rewards[index] = (self.rewards[index] - earned) / reference.total
 
     def _run_parts(self, orders: Sequence[NDArray[np.int64]]) -> list[int]:
-        """Carry out orders, the first in this thread and each other one in one of its own."""
+        """Run the parts, the first in this thread and each other one in its own thread."""
         if not self.compiled:
             return [self._entry(order) for order in orders]
         if self._pool is None or self._pool[0] != os.getpid():  # threads do not outlive a fork
@@ -289,7 +289,7 @@ class Episodes(Arrays):
         return [self._entry(orders[0]), *(found.result() for found in waiting)]
 
     def close(self) -> None:
-        """End the threads and free the memory of all environments; what needs it raises ClosedEnvironmentError."""
+        """Stop the threads and free all memory; later access raises ClosedEnvironmentError."""
         if self._pool is not None:
             self._pool[1].shutdown()
             self._pool = None
@@ -301,8 +301,8 @@ class Episodes(Arrays):
         """Whether the memory has been freed."""
         return isinstance(self.slots, Closed)
 
-    def look(self, chosen: NDArray[np.bool_]) -> None:
-        """Write observations and masks of some environments anew; 0 where there has been no episode.
+    def observe(self, chosen: NDArray[np.bool_]) -> None:
+        """Write the observations and masks of some environments again; 0 where there has been no episode.
 
         Args:
             chosen: bool (N,).
@@ -314,21 +314,21 @@ class Episodes(Arrays):
         self.run()
 
     def start(self, index: int, seed: int) -> None:
-        """Begin a new episode in one environment."""
+        """Start a new episode in one environment."""
         self.prepare(index, seed)
         self.todo[:] = 0
         self.todo[index] = START
         self.run()
 
     def _begun(self, index: int) -> Slot:
-        """Return the place of an environment that has an episode."""
+        """Return an environment that has an episode, else raise ResetNeeded."""
         slot = self.slots[index]
         if slot.table is None:
             raise gym.error.ResetNeeded("there is no episode yet; call reset() first")
         return slot
 
     def save(self, index: int) -> EpisodeState:
-        """Return the present episode of an environment, which later steps do not change.
+        """Return a copy of the current episode of an environment.
 
         Raises:
             gymnasium.error.ResetNeeded: there is none yet.
@@ -344,10 +344,10 @@ class Episodes(Arrays):
         )
 
     def check_state(self, index: int, state: Any) -> None:
-        """Check that something is an episode that can be restored in environment ``index``.
+        """Check that ``state`` is an episode that can be restored in environment ``index``.
 
         Raises:
-            ConfigError: it is none, or its tables have another form, those of another version or build of kvgym.
+            ConfigError: it is not, or its tables have another layout: another version or build of kvgym saved it.
         """
         if not isinstance(state, EpisodeState) or not isinstance(state.table, RequestTable):
             raise ConfigError(
@@ -360,11 +360,11 @@ class Episodes(Arrays):
         if not isinstance(memory, np.ndarray) or memory.dtype != np.uint8 or memory.shape != (expected,):
             found = memory.nbytes if isinstance(memory, np.ndarray) else shown(memory)
             raise ConfigError(
-                f"the state has tables of {found} bytes, and here they have {expected}: it was saved by another "
-                "version of kvgym, or one of both is the checked build (KVGYM_DEBUG)"
+                f"the state has tables of {found} bytes; expected {expected}: it was saved by another version of "
+                "kvgym, or with the checked build on one side only (KVGYM_DEBUG)"
             )
         if len(state.table) > n or (state.reference is None) != (self.reference is None):
-            raise ConfigError("the state is damaged: its requests are not those of its tables")
+            raise ConfigError("the state is damaged: its requests do not match its tables")
         if not isinstance(state.reference, ReferenceRewards | None) or not isinstance(state.outputs, tuple):
             raise ConfigError(f"the state is damaged: {shown(state)}")
         if len(state.outputs) != len(self.outputs):
@@ -376,7 +376,7 @@ class Episodes(Arrays):
         state.check_seal()
 
     def restore(self, index: int, state: EpisodeState) -> None:
-        """Go on from a saved episode that was checked, in environment ``index``."""
+        """Restore a saved and checked episode in environment ``index``."""
         slot = self.slots[index]
         if slot.block.sizes.num_requests != state.num_requests:
             self._use(index, Block(self._sizes(state.num_requests), self.settings))
@@ -385,10 +385,10 @@ class Episodes(Arrays):
             array[index] = saved
         slot.table, slot.reference = state.table, copy.copy(state.reference)
 
-    # ------------------------------------------------------------ looking
+    # ------------------------------------------------------------ results
 
     def result(self, index: int) -> SimulationResult:
-        """Return the records of the present episode of an environment; the arrays are copies.
+        """Return the records of the current episode of an environment; the arrays are copies.
 
         Raises:
             gymnasium.error.ResetNeeded: there is none yet.
@@ -411,7 +411,7 @@ class Episodes(Arrays):
         )
 
     def metrics(self, index: int) -> NDArray[np.float64]:
-        """Return the metrics of the present episode, float64, in the order of ``metric_names()``."""
+        """Return the metrics of the current episode, float64, in the order of ``metric_names()``."""
         return np.array(list(compute_metrics(self.result(index)).values()))
 
 

@@ -1,4 +1,4 @@
-"""What an environment that schedules one worker takes and shows, as rows of tables and as a text."""
+"""Descriptions of actions and observations of a scheduling environment: rows of tables, and the text of ``help``."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ TITLES = {
     "queue": "Each position q of the queue window",
     "active": "Each position a of the active window, latest activated first",
 }
-"""What the keys of the Dict observation are about."""
+"""Headings for the keys of the Dict observation."""
 
 
 class Feature(NamedTuple):
-    """A number of the flat observation, or one of each position of a window.
+    """A number of the flat observation, or one per position of a window.
 
     Attributes:
-        place: where it is.
+        place: its index or indices.
         name: its name.
         meaning: what it is.
-        unit: what it is counted in: a flag, a share, or x / (x + scale).
+        unit: flag, share, or x / (x + scale).
         low: its smallest value.
-        high: its largest.
+        high: its largest value.
     """
 
     place: str
@@ -49,10 +49,10 @@ class Feature(NamedTuple):
 
 
 def unit_of(meaning: str) -> str:
-    """Return what a normalised feature is counted in."""
+    """Return the unit of a normalised feature."""
     if meaning.startswith(("1 if", "1 for")):
         return "flag"
-    return "x / (x + scale)" if "half-way" in meaning else "share"
+    return "x / (x + scale)" if "(scale: " in meaning else "share"
 
 
 def rows(
@@ -62,10 +62,10 @@ def rows(
 
     Args:
         features: name and meaning of each.
-        first: where the group begins in the flat observation.
-        low: bounds of the flat observation.
-        high: the same.
-        position: letter of the position, where the group is there for each of several; "" = once.
+        first: index of the group in the flat observation.
+        low: lower bounds of the flat observation.
+        high: upper bounds of the flat observation.
+        position: letter of the position if the group is repeated for each position of a window, else "".
     """
     step = f" + {len(features)} {position}" if position else ""
     return [
@@ -92,7 +92,7 @@ def observation_rows(config: EnvConfig) -> dict[str, list[Feature]]:
 
 
 def introduction(config: EnvConfig, environment: type[Any]) -> str:
-    """Return what ``help`` says of an environment: its ids, what its actions are, and what all of its kind share."""
+    """Return the text of ``help`` for an environment: its ids, its actions, and the docstring of its class."""
     entry, kind = ACTIONS[config.action], config.kind
     actions = "\n".join(
         f"    {part.place}: {part.meaning}. Unit: {part.unit}; {part.low:g} to {part.high:g}."

@@ -1,9 +1,8 @@
-"""The observation, feature by feature, written by one compiled function into a float32 buffer.
+"""Standard features of the observation, written by one compiled function into a float32 buffer.
 
 All features are finite and normalised: fractions of memory, which is counted in whole blocks, or x / (x + scale),
-which is 1/2 at the scale and never reaches 1; slacks are s / (|s| + scale), in (-1, 1). What the information level
-does not reveal is 0, and so are positions of a window that hold no request. What else may be shown stands in
-:mod:`~kvgym.envs.scheduling.revealed`.
+which is 1/2 at the scale and below 1; slacks are s / (|s| + scale), in (-1, 1). Information that is not revealed is 0,
+and so are positions of a window without a request. :mod:`~kvgym.envs.scheduling.revealed` has the optional features.
 """
 
 from __future__ import annotations
@@ -19,10 +18,11 @@ from kvgym.envs.scheduling.revealed import (
     Shown,
     active_columns,
     class_features,
-    half_way,
     moment_features,
     moment_size,
     queue_columns,
+    saturate,
+    saturate_signed,
     shows_saved,
     write_classes,
     write_columns,
@@ -35,23 +35,23 @@ from kvgym.simulator.blocks import allocated
 from kvgym.simulator.tables import UNKNOWN
 
 SYSTEM_FEATURES: tuple[tuple[str, str], ...] = (
-    ("kv_used", "memory in use at rest / capacity"),
+    ("kv_used", "memory in use between iterations / capacity"),
     ("kv_free", "free memory / capacity"),
     (
         "kv_need",
         "memory of the coming iteration as decided so far / (2 capacity); above 0.5 it does not fit",
     ),
-    ("num_active", "active requests, half-way at 64"),
+    ("num_active", "active requests (scale: 64)"),
     ("num_prefilling", "active requests with prompt left to process / active requests"),
-    ("num_waiting", "waiting requests, half-way at 64"),
-    ("oldest_wait", "waiting time of the first request of the window, half-way at the time scale"),
-    ("batch_duration", "duration of the coming batch as decided so far, half-way at the duration scale"),
-    ("arrival_rate", "estimate of the arrival rate, half-way at the rate scale"),
-    ("time", "clock, half-way at 10 time scales"),
-    ("num_evictions", "evictions so far, half-way at 64"),
-    ("num_admitting", "requests admitted by the decision so far, half-way at 16"),
-    ("num_evicting", "requests evicted by the decision so far, half-way at 16"),
-    ("num_arrived", "requests that have arrived, half-way at 256"),
+    ("num_waiting", "waiting requests (scale: 64)"),
+    ("oldest_wait", "waiting time of the first request of the window (scale: time_scale)"),
+    ("batch_duration", "duration of the coming batch as decided so far (scale: smallest batch duration)"),
+    ("arrival_rate", "estimate of the arrival rate (scale: mean arrival rate)"),
+    ("time", "clock (scale: 10 time_scale)"),
+    ("num_evictions", "evictions so far (scale: 64)"),
+    ("num_admitting", "requests admitted by the decision so far (scale: 16)"),
+    ("num_evicting", "requests evicted by the decision so far (scale: 16)"),
+    ("num_arrived", "requests that have arrived (scale: 256)"),
 )
 """Features of the worker (key ``system``): name and meaning; all in [0, 1]."""
 
@@ -59,11 +59,11 @@ QUEUE_FEATURES: tuple[tuple[str, str], ...] = (
     ("present", "1 if the position holds a request"),
     ("prompt", "tokens to prefill / capacity"),
     ("predicted", "predicted output tokens left / capacity"),
-    ("waiting", "time since arrival, half-way at the time scale"),
+    ("waiting", "time since arrival (scale: time_scale)"),
     ("peak", "memory it holds at its predicted last token / capacity"),
     ("fits", "1 if it fits into the coming iteration as decided so far"),
-    ("marginal_duration", "how much longer the coming batch takes with it, half-way at the duration scale"),
-    ("ttft_slack", "time left to its TTFT target, in (-1, 1), half-way at the time scale"),
+    ("marginal_duration", "how much longer the coming batch takes with it (scale: smallest batch duration)"),
+    ("ttft_slack", "time left to its TTFT target (scale: time_scale), in (-1, 1)"),
 )
 """Features of each position of the queue window (key ``queue``); in [0, 1] but for the slack."""
 
@@ -71,10 +71,10 @@ ACTIVE_FEATURES: tuple[tuple[str, str], ...] = (
     ("present", "1 if the position holds a request"),
     ("kv", "memory it holds / capacity"),
     ("prefill_left", "tokens still to prefill / capacity"),
-    ("generated", "output tokens generated, half-way at 64"),
-    ("predicted_left", "predicted output tokens left, half-way at 64"),
-    ("age", "time since arrival, half-way at the time scale"),
-    ("tbt_slack", "time left to its TBT target, in (-1, 1), half-way at the duration scale"),
+    ("generated", "output tokens generated (scale: 64)"),
+    ("predicted_left", "predicted output tokens left (scale: 64)"),
+    ("age", "time since arrival (scale: time_scale)"),
+    ("tbt_slack", "time left to its TBT target (scale: smallest batch duration), in (-1, 1)"),
 )
 """Features of each position of the active window, latest activated first (key ``active``)."""
 
@@ -86,11 +86,11 @@ PROFILE_FEATURES = tuple(
     )
     for b in range(PROFILE_BINS)
 )
-"""The future-memory profile (key ``profile``); 0.5 = full."""
+"""Future memory (key ``profile``); 0.5 = full."""
 
 
 class Windows(Shown, Protocol):
-    """What decides the length of an observation."""
+    """The options that determine the length of an observation."""
 
     @property
     def queue_window(self) -> int:
@@ -104,22 +104,22 @@ class Windows(Shown, Protocol):
 
 
 def queue_features(config: Shown) -> tuple[tuple[str, str], ...]:
-    """Return name and meaning of all features of a position of the queue window."""
+    """Return name and meaning of every feature of a queue-window position."""
     return QUEUE_FEATURES + queue_columns(config)
 
 
 def active_features(config: Shown) -> tuple[tuple[str, str], ...]:
-    """Return name and meaning of all features of a position of the active window."""
+    """Return name and meaning of every feature of an active-window position."""
     return ACTIVE_FEATURES + active_columns(config)
 
 
 def observation_size(config: Windows) -> int:
-    """Return the length of the flat observation: what is usual, then the registered parts."""
-    return usual_size(config) + sum(len(part.features) for part in chosen_parts(config.features))
+    """Return the length of the flat observation: the standard features, then the registered parts."""
+    return standard_size(config) + sum(len(part.features) for part in chosen_parts(config.features))
 
 
-def usual_size(config: Windows) -> int:
-    """Return the length of what is usual: system, profile, classes, rule, queue and active row by row."""
+def standard_size(config: Windows) -> int:
+    """Return the number of standard features: system, profile, classes, rule, queue rows, active rows."""
     return (
         len(SYSTEM_FEATURES)
         + PROFILE_BINS
@@ -132,21 +132,21 @@ def usual_size(config: Windows) -> int:
 
 @jit_inline
 def slack(x: float, scale: float) -> Any:
-    """Return x / (|x| + scale), 1 for no target."""
+    """Return the time left to a target as x / (|x| + scale), 1 for no target."""
     if x == np.inf:
         return np.float32(1.0)
-    return np.float32(x / (abs(x) + scale))
+    return saturate_signed(x, scale)
 
 
 @jit_inline
 def predicted_left(predicted_len: int, num_output_tokens: int) -> int:
-    """Return the predicted output tokens left; 1 once a prediction is outlived, UNKNOWN without one."""
+    """Return the predicted output tokens left: 1 after the output exceeds a prediction, UNKNOWN without one."""
     if predicted_len == UNKNOWN:
         return UNKNOWN
     return max(predicted_len - num_output_tokens, 1)
 
 
-_ENDS = 40  # in a bin of the profile the requests are counted from this bit on, their memory below
+_ENDS = 40  # a bin of the profile counts requests from this bit on, and their memory in the bits below
 _ONE_ENDS = 1 << _ENDS
 
 
@@ -156,8 +156,9 @@ def write_profile(e: Env, out: Any, at: int) -> None:
     p, bins, first = e.run.problem, e.episode.bins, 0
     while first < PROFILE_BINS and (1 << first) % p.block_size != 0:
         first += 1
-    # From bin ``first`` on what is written until then is whole blocks: the memory and the requests whose end lies
-    # in each bin, in one number, then sums over all later bins. Before, each request has stairs of its own.
+    # From bin ``first`` on, requests grow by whole blocks. So each bin adds up the memory and the number of requests
+    # that end in it, packed in one integer, and is then summed over all later bins. In earlier bins each request is
+    # rounded up to blocks on its own.
     for k in range(e.run.w.num_active):
         slot = e.run.active[k]
         if slot.planned == MARKED:
@@ -180,13 +181,13 @@ def write_profile(e: Env, out: Any, at: int) -> None:
         if b >= first:
             total += used
             used = (total & (_ONE_ENDS - 1)) + ((total >> _ENDS) << b)
-        out[at + b] = half_way(float(used), float(p.kv_capacity))
+        out[at + b] = saturate(float(used), float(p.kv_capacity))
         bins[b] = 0
 
 
 @jit_inline
 def see(seen: Any, r: Any) -> None:
-    """Keep at hand what is shown of a request, see SEEN."""
+    """Copy the observed fields of a request, see SEEN."""
     seen.num_prefill_left, seen.num_kv_tokens = r.num_prefill_left, r.num_kv_tokens
     seen.num_output_tokens, seen.predicted_len = r.num_output_tokens, r.predicted_len
     seen.arrival_time = r.arrival_time
@@ -194,14 +195,14 @@ def see(seen: Any, r: Any) -> None:
 
 @jit_inline
 def clear(out: Any) -> None:
-    """Set all numbers of a part of an observation to 0."""
+    """Set a slice of an observation to 0."""
     for k in range(out.shape[0]):
         out[k] = np.float32(0.0)
 
 
 @jit_inline
 def load_candidate(load: Any, r: Any, sign: int) -> None:
-    """Add a waiting request that runs in full to the load of the batch, or take it out again."""
+    """Add a request that runs in full to the load of the batch, or subtract it again."""
     if r.num_prefill_left > 0:
         tokens = np.int64(r.num_prefill_left)
         load.num_prefills += sign
@@ -216,7 +217,7 @@ def load_candidate(load: Any, r: Any, sign: int) -> None:
 
 @jit_inline
 def load_as_decided(e: Env) -> None:
-    """Set the load of the coming batch if everybody active runs in full."""
+    """Set the load of the coming batch as decided so far, with every request in full."""
     load, w = e.run.load, e.run.w
     clear_load(load)
     if w.num_prefilling == 0 and e.run.decision.num_evict == 0:
@@ -232,7 +233,7 @@ def load_as_decided(e: Env) -> None:
 
 @jit_inline
 def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_params: Any) -> int:
-    """Write the rows of the queue window; returns the next free place."""
+    """Write the rows of the queue window; return the next free index."""
     s, p, w, load = e.settings, e.run.problem, e.run.w, e.run.load
     capacity, has_room = float(p.kv_capacity), room_left(e) > 0
     end = at + s.queue_window * s.queue_features
@@ -250,11 +251,11 @@ def write_queue(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_p
         row[0] = np.float32(1.0)
         row[1] = np.float32(r.num_prefill_left / capacity)
         row[2] = np.float32(0.0) if left == UNKNOWN else np.float32(min(left / capacity, 1.0))
-        row[3] = half_way(max(w.clock - r.arrival_time, 0.0), s.time_scale)
+        row[3] = saturate(max(w.clock - r.arrival_time, 0.0), s.time_scale)
         row[4] = np.float32(0.0) if left == UNKNOWN else np.float32(min(peak / capacity, 1.0))
         fits = has_room and e.episode.need + first_use(p, r) <= p.kv_capacity
         row[5] = np.float32(1.0) if fits else np.float32(0.0)
-        row[6] = half_way(longer, s.duration_scale)
+        row[6] = saturate(longer, s.duration_scale)
         row[7] = slack(r.arrival_time + r.slo - w.clock, s.time_scale)
         if s.show != 0:
             write_columns(e, e.run.requests[i], r.num_output_tokens, row, 8)
@@ -269,7 +270,7 @@ def write_active(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_
     s, w, capacity = e.settings, e.run.w, float(e.run.problem.kv_capacity)
     end = at + s.active_window * s.active_features
     k = w.num_active - 1
-    place = k % s.active_window  # of slot k in `seen_active`, wherever in the window it is shown
+    place = k % s.active_window  # index of slot k in `seen_active`, independent of its position in the window
     while at < end and k >= 0:
         slot, r = e.run.active[k], e.seen_active[place]
         k -= 1
@@ -284,9 +285,9 @@ def write_active(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_
         row[0] = np.float32(1.0)
         row[1] = np.float32(allocated(e.run.problem, slot.num_kv_tokens) / capacity)
         row[2] = np.float32(slot.num_prefill_left / capacity)
-        row[3] = half_way(slot.num_output_tokens, 64.0)
-        row[4] = np.float32(0.0) if left == UNKNOWN else half_way(left, 64.0)
-        row[5] = half_way(max(w.clock - r.arrival_time, 0.0), s.time_scale)
+        row[3] = saturate(slot.num_output_tokens, 64.0)
+        row[4] = np.float32(0.0) if left == UNKNOWN else saturate(left, 64.0)
+        row[5] = saturate(max(w.clock - r.arrival_time, 0.0), s.time_scale)
         last = r.arrival_time if np.isnan(slot.last_token_time) else slot.last_token_time
         row[6] = slack(last + r.slo - w.clock, s.duration_scale)
         if s.show != 0:
@@ -295,7 +296,7 @@ def write_active(e: Env, out: Any, at: int, base: float, batch_time: Any, batch_
                 load_candidate(e.run.load, slot, -1)
                 shorter = max(base - batch_time(e.run.load, batch_params), 0.0)
                 load_candidate(e.run.load, slot, 1)
-                row[after] = half_way(shorter, s.duration_scale)
+                row[after] = saturate(shorter, s.duration_scale)
         at += s.active_features
     clear(out[at:end])
 
@@ -313,17 +314,17 @@ def write_observation(e: Env, out: Any, batch_time: Any, batch_params: Any) -> N
     out[0] = np.float32(w.kv_allocated / capacity)
     out[1] = np.float32((capacity - w.kv_allocated) / capacity)
     out[2] = np.float32(min(e.episode.need / (2.0 * capacity), 1.0))
-    out[3] = half_way(w.num_active, 64.0)
+    out[3] = saturate(w.num_active, 64.0)
     out[4] = np.float32(w.num_prefilling / max(w.num_active, 1))
-    out[5] = half_way(w.num_waiting, 64.0)
-    out[6] = half_way(oldest, s.time_scale)
-    out[7] = half_way(duration, s.duration_scale)
-    out[8] = half_way(e.episode.rate, s.rate_scale)
-    out[9] = half_way(w.clock, 10.0 * s.time_scale)
-    out[10] = half_way(w.total_evicted, 64.0)
-    out[11] = half_way(d.num_admit, 16.0)
-    out[12] = half_way(d.num_evict, 16.0)
-    out[13] = half_way(e.run.tracker.next_arrival, 256.0)
+    out[5] = saturate(w.num_waiting, 64.0)
+    out[6] = saturate(oldest, s.time_scale)
+    out[7] = saturate(duration, s.duration_scale)
+    out[8] = saturate(e.episode.rate, s.rate_scale)
+    out[9] = saturate(w.clock, 10.0 * s.time_scale)
+    out[10] = saturate(w.total_evicted, 64.0)
+    out[11] = saturate(d.num_admit, 16.0)
+    out[12] = saturate(d.num_evict, 16.0)
+    out[13] = saturate(e.run.tracker.next_arrival, 256.0)
     write_profile(e, out, 14)
     at = 14 + PROFILE_BINS
     if s.show != 0:

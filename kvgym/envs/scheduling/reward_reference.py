@@ -1,11 +1,11 @@
 """Rewards relative to a reference policy on the same requests: a control variate.
 
-How much latency an episode has depends mostly on its requests, which no action changes. With a reference, what
-the reference policy would have earned until the same moment on the same requests is subtracted from the reward
-of every step, and at the end of the episode what it would still have earned; the difference is divided by what it
-earns in all. The sum over an episode is the relative improvement (R - R_ref) / |R_ref| of the return. R_ref depends
-on the requests alone, so that the noise of the requests is gone (variance reduction for input-driven environments),
-and episodes of light and heavy load weigh the same.
+The latency of an episode depends mostly on its requests, which no action changes. With a reference, every step's
+reward is reduced by the reference policy's reward over the same time on the same requests; the last step also
+subtracts the rest of the reference's return. The difference is divided by the absolute return of the reference. So
+the sum over an episode is the relative improvement (R - R_ref) / |R_ref|. R_ref depends on the requests alone: the
+noise of the requests cancels (variance reduction for input-driven environments), and episodes of light and heavy load
+have equal weight.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from kvgym.runner import SimulationResult
 from kvgym.simulator.tables import FUTURE
 
 TERMS = ("latency", "ttft", "goodput")
-"""Reward terms that a reference is known for."""
+"""Reward terms that support a reference."""
 
 
 class ReferenceRewards:
-    """What a policy has earned by any moment of its run.
+    """Rewards of a policy up to any moment of its run.
 
     Args:
         result: the run.
-        weights: weight of each reward term by name; others than :data:`TERMS` must be 0.
-        scale: what terms are divided by.
+        weights: weight of each reward term by name; those outside :data:`TERMS` must be 0.
+        scale: divisor of the terms.
     """
 
     def __init__(self, result: SimulationResult, weights: dict[str, float], scale: float) -> None:
         arrival, r = result.table.arrival_time, result.requests
         end = float(result.worker["clock"].max())
-        come = arrival[r["status"] != FUTURE]  # a run that is cut short counts to its end
+        come = arrival[r["status"] != FUTURE]  # a truncated run counts up to its end
         finish = np.where(np.isnan(r["finish_time"]), np.inf, r["finish_time"])
         done = finish < np.inf
         times = np.concatenate([come, finish[done]])
@@ -54,12 +54,12 @@ class ReferenceRewards:
         self.total = abs(self.until(np.inf)) or 1.0
 
     def until(self, time: float) -> float:
-        """Return the sum of rewards until a moment, seconds."""
+        """Return the sum of rewards up to ``time``, seconds."""
         k = int(np.searchsorted(self._finishes, time, side="right"))
         return float(np.interp(time, self._times, self._spent) + self._earned[k])
 
     def step(self, time: float, over: bool) -> float:
-        """Return what was earned since the last call, and if ``over`` all that was still to come."""
+        """Return the rewards since the last call; if ``over``, all the remaining ones as well."""
         now = self.until(np.inf if over else time)
         earned, self.last = now - self.last, now
         return earned
@@ -69,16 +69,16 @@ def reference_policy(spec: str, reward: dict[str, float]) -> Policy:
     """Return the reference policy.
 
     Raises:
-        ConfigError: it is not compiled, or a weighted reward term is not known of it.
+        ConfigError: the policy is not compiled, or a weighted reward term does not support a reference.
     """
     policy = make_policy(spec)
     if not isinstance(policy, CompiledPolicy):
         raise ConfigError(
-            f"reward_reference {shown(spec)} is not a built-in policy; running it would take too long"
+            f"reward_reference {shown(spec)} is not a compiled policy and would be too slow; choose a built-in one"
         )
     for name, weight in reward.items():
         if weight and name not in TERMS:
             raise ConfigError(
-                f"reward_reference goes with the reward terms {', '.join(TERMS)}; {name} has weight {weight:g}"
+                f"reward_reference supports the reward terms {', '.join(TERMS)}; {name} has weight {weight:g}"
             )
     return policy

@@ -1,4 +1,4 @@
-"""Spaces of observations; those of actions belong to their kinds."""
+"""Observation spaces; action spaces belong to the kinds of action."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvgym.envs.scheduling.observations import (
     active_features,
     observation_size,
     queue_features,
-    usual_size,
+    standard_size,
 )
 from kvgym.envs.scheduling.revealed import class_features, moment_features
 from kvgym.utils.arguments import explained
@@ -24,7 +24,7 @@ from kvgym.utils.arguments import explained
 
 @explained
 def feature_names(config: EnvConfig) -> tuple[str, ...]:
-    """Return the name of each place of the flat observation, e.g. ``"queue.3.prompt"``."""
+    """Return the name of each number of the flat observation, e.g. ``"queue.3.prompt"``."""
     queue, active = queue_features(config), active_features(config)
     names = [f"system.{name}" for name, _ in SYSTEM_FEATURES] + [name for name, _ in PROFILE_FEATURES]
     names += [f"classes.{name}" for name, _ in class_features(config)]
@@ -37,8 +37,8 @@ def feature_names(config: EnvConfig) -> tuple[str, ...]:
 
 def _bounds(config: EnvConfig) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     signed = ("_slack", ".priority", ".rank_score", ".relative_output")
-    usual = feature_names(config)[: usual_size(config)]
-    low, high = [-1.0 if name.endswith(signed) else 0.0 for name in usual], [1.0] * len(usual)
+    standard = feature_names(config)[: standard_size(config)]
+    low, high = [-1.0 if name.endswith(signed) else 0.0 for name in standard], [1.0] * len(standard)
     for part in chosen_parts(config.features):
         low += [part.low] * len(part.features)
         high += [part.high] * len(part.features)
@@ -51,7 +51,7 @@ def flat_space(config: EnvConfig) -> spaces.Box:
 
 
 def parts(config: EnvConfig) -> dict[str, tuple[int, int]]:
-    """Return where each key of the Dict observation lies in the flat one."""
+    """Return the slice (start, stop) of each key of the Dict observation in the flat one."""
     bounds, at = {}, 0
     for name, length in (
         ("system", len(SYSTEM_FEATURES)),
@@ -83,13 +83,13 @@ def observation_space(config: EnvConfig) -> spaces.Space[Any]:
 def present(
     config: EnvConfig, flat: NDArray[np.float32], mask: NDArray[np.uint8], *, fresh: bool = False
 ) -> Any:
-    """Return the observation as the space has it, in fresh memory.
+    """Return the observation in the form of its space, in memory of its own.
 
     Args:
         config: the configuration.
         flat: (D,) or (N, D).
         mask: (K,) or (N, K).
-        fresh: whether ``flat`` is fresh memory, to be given away.
+        fresh: whether ``flat`` is newly allocated and can be returned without a copy.
     """
     if config.observation != "dict" and not fresh:
         flat = flat.copy()

@@ -1,11 +1,11 @@
-"""The state of an environment at a moment, for planners that try what comes of an action and go back.
+"""Saved states of environments, for planners that try actions and return to an earlier moment.
 
 An episode is one block of memory (:class:`~kvgym.envs.scheduling.memory.Block`), so that saving and restoring it are a
-copy each. The future is part of the state: requests that have not arrived lie in the block, and a copy continues with
-the same ones. A planner that plays copies knows what no scheduler can know.
+copy each. The state includes the future: requests that have not arrived are in the block, and a copy continues with
+the same ones. A planner that simulates on copies is therefore clairvoyant.
 
-Compiled code trusts what lies in the block. So the arrays of a state cannot be written to, a state is restored only
-with arrays that were saved, and one that has been pickled has a digest of them, which reveals damage.
+Compiled code trusts the content of the block. So the arrays of a state are read-only, a state is restored only with
+the arrays it was saved with, and a pickled state has a digest of them that reveals damage.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from kvgym.workloads.table import RequestTable
 
 
 class SavedArray(np.ndarray[Any, Any]):
-    """An array of a state: a copy in memory that nothing can write to."""
+    """An array of a state: a copy in read-only memory."""
 
 
 def frozen(array: NDArray[Any]) -> SavedArray:
-    """Return a copy of an array for a state."""
+    """Return a read-only copy of an array for a state."""
     return np.frombuffer(array.tobytes(), array.dtype).reshape(array.shape).view(SavedArray)
 
 
@@ -39,13 +39,13 @@ def _is_frozen(array: NDArray[Any]) -> bool:
 
 
 class Sealed:
-    """Mixin of a dataclass with arrays that compiled code will read: they cannot be replaced, and damage is noticed."""
+    """Mixin of a dataclass with arrays that compiled code will read: detects replaced and damaged arrays."""
 
     def check_seal(self) -> None:
         """Check that the arrays were saved from an environment.
 
         Raises:
-            ConfigError: one was replaced by another, which may hold anything.
+            ConfigError: one was replaced, so that its content cannot be trusted.
         """
         if not all(map(_is_frozen, self._arrays())):
             raise ConfigError(
@@ -65,14 +65,14 @@ class Sealed:
         return seen.digest()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the fields, and a digest of the arrays."""
+        """Pickle the fields and a digest of the arrays."""
         return {**vars(self), "digest": self._digest()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Copy the fields, arrays as :func:`frozen` ones.
 
         Raises:
-            ConfigError: some are missing, or the arrays are not those that were pickled.
+            ConfigError: fields are missing, or the arrays differ from those that were pickled.
         """
         names = [field.name for field in fields(self)]  # type: ignore[arg-type]
         check_parts(state, {**dict.fromkeys(names, object), "digest": bytes}, "the saved state")
@@ -89,14 +89,14 @@ class Sealed:
 
 @dataclass(frozen=True)
 class EpisodeState(Sealed):
-    """An episode at a moment; it can be pickled, and restored as often as one likes.
+    """An episode at a moment; it can be pickled, and restored any number of times.
 
     Attributes:
-        num_requests: requests that its tables have room for.
+        num_requests: capacity of its tables, requests.
         memory: uint8, a copy of its tables.
-        outputs: arrays, copies of what the latest step has written, see :attr:`Episodes.outputs`.
+        outputs: copies of the arrays that the latest step has written, see :attr:`Episodes.outputs`.
         table: its requests.
-        reference: what the reference policy earns on them; all but its last look is never written.
+        reference: the rewards of the reference policy on them.
     """
 
     num_requests: int
@@ -108,20 +108,20 @@ class EpisodeState(Sealed):
 
 @dataclass(frozen=True)
 class SavedState:
-    """What is saved of an environment, with what it was made with.
+    """Base class of saved states.
 
     Attributes:
-        config: its configuration.
+        config: configuration of the environment.
     """
 
     config: Any
 
     @classmethod
     def check(cls, state: Any, config: Any) -> None:
-        """Check that something is a state that can be restored in an environment.
+        """Check that ``state`` can be restored in an environment with the configuration ``config``.
 
         Raises:
-            ConfigError: it is none, or of an environment with other arguments.
+            ConfigError: it is not a state, or belongs to an environment with other arguments.
         """
         if not isinstance(state, cls):
             raise ConfigError(f"state = {shown(state)}; expected what get_state() has returned")
@@ -139,10 +139,10 @@ class SavedState:
 
     @staticmethod
     def check_rest(state: Any) -> None:
-        """Check what a state holds beside the episode.
+        """Check the fields of a state other than the episode.
 
         Raises:
-            ConfigError: something is none of what get_state() returns.
+            ConfigError: a field does not have the type that get_state() returns.
         """
         check_generator(state.generator)
         whole_number(state.steps, "steps of the state", "a whole number ≥ 0", 0)
@@ -150,32 +150,32 @@ class SavedState:
             raise ConfigError(f"ended of the state = {shown(state.ended)}; expected true or false")
 
 
-_PLACE = np.random.PCG64(0)
-"""Where states of generators are tried."""
+_TRIAL = np.random.PCG64(0)
+"""Generator on which states are tried."""
 
 
 def check_generator(state: Any) -> None:
-    """Check that something is the state of a bit generator as Gymnasium makes them.
+    """Check that ``state`` is a state of a bit generator of Gymnasium.
 
     Raises:
         ConfigError: it is not.
     """
     try:
-        _PLACE.state = state
-    except Exception as error:  # NumPy's are of many kinds
+        _TRIAL.state = state
+    except Exception as error:  # NumPy raises exceptions of many types
         raise ConfigError(f"generator of the state = {shown(state)}: no state of PCG64 ({error})") from None
 
 
 @dataclass(frozen=True)
 class EnvState(SavedState):
-    """An environment at a moment: the episode, and the random numbers that later ones are drawn with.
+    """An environment at a moment: its episode, and the generator that draws later episodes.
 
     Attributes:
         config: its configuration.
         episode: the episode.
         generator: state of the bit generator.
         ended: whether the episode is over.
-        steps: steps of the episode so far; the ``TimeLimit`` around a single environment has its own count.
+        steps: steps of the episode so far; a ``TimeLimit`` around a single environment counts its own.
     """
 
     config: EnvConfig

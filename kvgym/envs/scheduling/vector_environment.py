@@ -1,4 +1,4 @@
-"""The native vector environment: N environments stepped by one compiled call."""
+"""The native vector environment: one compiled call steps N environments."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from kvgym.metrics import metric_names
 from kvgym.utils.checks import as_array, check_parts, check_seed, whole_number
 
 OWN = ("_generators", "action_space", "spec")
-"""Attributes that copies have, beside what they are made with and their states."""
+"""Attributes that copies take over, in addition to the arguments and the states."""
 
 
 class ServingVectorEnv(VectorEnv[Any, Any, Any]):
-    """N :class:`~kvgym.envs.scheduling.environment.ServingEnv` of one configuration, bit-equal to N separate ones.
+    """N environments :class:`~kvgym.envs.scheduling.environment.ServingEnv`, bit-equal to N separate ones.
 
     Args:
         num_envs: N.
@@ -37,16 +37,17 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             the first observation of the next; the last one is in ``info["final_obs"]``, its information in
             ``info["final_info"]``), DISABLED (reset by ``reset(options={"reset_mask": ...})``).
         max_episode_steps: steps after which an episode is truncated, as by ``TimeLimit``; None or -1 for no limit.
-            ``gymnasium.make_vec`` gives what the id declares, unless told otherwise.
-        render_mode: not supported in the vector environment; render a single one.
+            ``gymnasium.make_vec`` passes the limit of the id by default.
+        render_mode: not supported; render a single environment.
         compiled: False runs plain Python.
-        num_threads: threads that step a part of the environments each; the results are the same bits for any number.
-            It pays with hundreds of environments and a free core for each thread, as the parts are handed out
-            anew at every step. Resets, metrics and :attr:`EnvConfig.reward_reference` stay in the calling thread.
+        num_threads: threads that step a part of the environments each; the results are bit-equal for any number.
+            Worthwhile with hundreds of environments and a free core for each thread, because the parts are
+            distributed at every step. Resets, metrics and :attr:`EnvConfig.reward_reference` run in the calling
+            thread.
         **arguments: fields of :class:`~kvgym.envs.scheduling.config.EnvConfig`.
 
     Per-step information: the arrays of the scalar environment's info with a leading axis, and ``_key``
-    presence masks. ``info["metrics"]`` and ``info["completed"]`` come where an episode ends, at whatever limit.
+    presence masks. ``info["metrics"]`` and ``info["completed"]`` are present for episodes that end, at any limit.
     """
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -104,7 +105,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self._steps = np.zeros(num_envs, np.int64)
 
     def _set_up(self, arguments: dict[str, Any], compiled: bool) -> None:
-        """Make configuration, episodes and the spaces of one environment."""
+        """Create the configuration, the episodes and the spaces of one environment."""
         self.config: Any = EnvConfig.of(**arguments)
         self.episodes: Any = Episodes(
             self.config, self.num_envs, compiled=compiled, threads=min(self.num_threads, self.num_envs)
@@ -115,7 +116,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
 
     @property
     def load(self) -> tuple[float, float]:
-        """Range of the factor on arrival rates of episodes to come, see :class:`EnvConfig`; can be set."""
+        """Range of the factor on arrival rates of future episodes, see :class:`EnvConfig`; can be set."""
         return self.episodes.load
 
     @load.setter
@@ -133,10 +134,10 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         Args:
             seed: s seeds environment i with s + i; or one seed per environment; None keeps the generators.
             options: ``reset_mask``, bool (N,), restarts only these; ``workload_seed``, an integer or one per
-                environment, takes the requests of that seed.
+                environment, uses the requests of that seed.
 
         Raises:
-            ConfigError: another option, a mask of another form, or a seed that is not a whole number ≥ 0.
+            ConfigError: an unknown option, a mask of another form, or a seed that is not a whole number ≥ 0.
         """
         with self.episodes.lock:
             given = reset_options(options, "reset_mask", "workload_seed")
@@ -148,7 +149,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             self._started = True
             self.episodes.renew_observations()
             if not mask.all():
-                self.episodes.look(~mask)
+                self.episodes.observe(~mask)
             self._start(
                 np.flatnonzero(mask), None if fixed is None else self._seeds_of(fixed, "workload_seed")
             )
@@ -165,7 +166,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
                 self._generators[i], _ = gym.utils.seeding.np_random(seeds[i])
 
     def _seeds_of(self, given: Any, what: str) -> list[int | None]:
-        """Return a seed for each environment, of one for all or one for each; None where none is given."""
+        """Return one seed for each environment, from one for all or one for each; None where none is given."""
         several = isinstance(given, Iterable) and getattr(given, "ndim", 1) > 0
         seeds = list(given) if several else [given] * self.num_envs
         if len(seeds) != self.num_envs:
@@ -173,7 +174,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         return [None if one is None else check_seed(one, what) for one in seeds]
 
     def _start(self, indices: NDArray[np.int64], workload_seeds: Sequence[int | None] | None = None) -> None:
-        """Begin new episodes in the given environments."""
+        """Start new episodes in the given environments."""
         for i in indices:
             drawn = int(self._generators[i].integers(2**31))
             fixed = None if workload_seeds is None else workload_seeds[int(i)]
@@ -188,7 +189,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     def step(
         self, actions: Any
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Step every environment, see the class for what happens at an end.
+        """Step every environment; the class describes what happens when an episode ends.
 
         Args:
             actions: (N,) for Discrete, (N, a) otherwise.
@@ -204,7 +205,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             episodes, mode = self.episodes, self.autoreset_mode
             self._reader.read(actions)
             restarting = self._ended
-            any_restarts = bool(np.count_nonzero(restarting))  # which takes a third of the time of any()
+            any_restarts = bool(np.count_nonzero(restarting))  # three times as fast as any()
             if any_restarts and mode == AutoresetMode.DISABLED:
                 where = np.flatnonzero(restarting).tolist()
                 raise gym.error.ResetNeeded(
@@ -236,12 +237,12 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             return self._observation(), rewards, terminated, truncated, info
 
     def _restart_now(self, ended: NDArray[np.bool_], last: dict[str, Any]) -> dict[str, Any]:
-        """Begin new episodes within the step; returns the information of the step."""
+        """Start new episodes within the step; return the information of the step."""
         final = self._observation()
         observations = np.full(self.num_envs, None, object)
         for i in np.flatnonzero(ended):
             row = {k: v[i].copy() for k, v in final.items()} if isinstance(final, dict) else final[i].copy()
-            observations[i] = row  # where the next episode begins now
+            observations[i] = row  # a copy, because the next episode overwrites it
         self._start(np.flatnonzero(ended))
         info = self._info()
         info["final_obs"], info["_final_obs"] = observations, ended.copy()
@@ -261,7 +262,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             out[key], out[f"_{key}"] = array, there
         return out
 
-    # ------------------------------------------------------------ going back
+    # ------------------------------------------------------------ saved states
 
     def get_state(self) -> tuple[Any, ...]:
         """Return the state of every environment.
@@ -271,7 +272,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         """
         with self.episodes.lock:
             self.episodes.renew_observations()
-            self.episodes.look(np.ones(self.num_envs, bool))
+            self.episodes.observe(np.ones(self.num_envs, bool))
             return tuple(self._state_of(i) for i in range(self.num_envs))
 
     def _state_of(self, i: int) -> Any:
@@ -284,17 +285,17 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         )
 
     def set_state(self, states: Sequence[Any]) -> tuple[Any, dict[str, Any]]:
-        """Go on from these states, e.g. from that of a single environment in all: ``[env.get_state()] * N``.
+        """Restore one state per environment, e.g. that of a single environment in all: ``[env.get_state()] * N``.
 
         Args:
-            states: one per environment, of any environments with the same arguments.
+            states: one per environment, from any environments with the same arguments.
 
         Returns:
-            Observations and information of these moments, as :meth:`reset` does.
+            Observations and information of these moments, in the form that :meth:`reset` returns.
 
         Raises:
-            ConfigError: another number of states, or the arguments are others, or one is no state or a damaged one;
-                nothing has changed.
+            ConfigError: the number of states is wrong, or one is invalid, damaged or from other arguments; nothing
+                has changed.
         """
         with self.episodes.lock:
             if not isinstance(states, Sequence) or len(states) != self.num_envs:
@@ -309,7 +310,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             self._seed(None, self._ended)  # makes generators, if there are none yet
             self.episodes.renew_observations()
             for i, state in enumerate(states):
-                self._go_back(i, state)
+                self._restore(i, state)
                 self._generators[i].bit_generator.state = state.generator
                 self._ended[i], self._steps[i] = state.ended, state.steps
             self._started = True
@@ -318,16 +319,16 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     def _check_state(self, i: int, state: Any) -> None:
         self.episodes.check_state(i, state.episode)
 
-    def _go_back(self, i: int, state: Any) -> None:
+    def _restore(self, i: int, state: Any) -> None:
         self.episodes.restore(i, state.episode)
 
-    # ------------------------------------------------------------ looking
+    # ------------------------------------------------------------ observations and information
 
     def _observation(self) -> Any:
         return spaces.present(self.config, self.episodes.observations, self.episodes.masks, fresh=True)
 
     def _every_step(self) -> dict[str, Any]:
-        """Return what every step tells of every environment."""
+        """Return the information that every step has for every environment."""
         episodes = self.episodes
         return {
             "action_mask": sample_mask(self.single_action_space, episodes.masks),
@@ -355,15 +356,15 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     def sample_mask(self) -> tuple[NDArray[np.int8], ...] | None:
         """Return the masks in the form that ``action_space.sample(mask=...)`` takes.
 
-        Gymnasium samples batches with a mask of Discrete actions only; of others None. ``info["action_mask"]`` has
-        the masks of the single environments, for ``single_action_space.sample(mask=...)``.
+        None unless actions are Discrete, because Gymnasium samples no other batches with a mask.
+        ``info["action_mask"]`` has the masks of the single environments, for ``single_action_space.sample(mask=...)``.
         """
         if not isinstance(self.single_action_space, gym.spaces.Discrete):
             return None
         return tuple(sample_mask(self.single_action_space, self.episodes.masks))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the configuration, the generators and, once there has been a reset, the states."""
+        """Pickle the configuration, the generators and, after a reset, the states."""
         try:
             states = self.get_state()
         except gym.error.ResetNeeded:
@@ -382,7 +383,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Rebuild the environment in memory of its own.
+        """Rebuild the environment in its own memory.
 
         Raises:
             ConfigError: the pickled state is damaged.
@@ -396,7 +397,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
             self.set_state(state["states"])
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Free the memory of all environments. Saved states and what was returned stay as they are."""
+        """Free the memory of all environments. Saved states and returned arrays stay valid."""
         if hasattr(self, "episodes"):  # a constructor may have failed
             with self.episodes.lock:
                 self._started = False

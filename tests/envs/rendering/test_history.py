@@ -117,4 +117,4 @@ def test_rows_of_the_gantt_view():
 
 def test_recorder_without_an_episode():
     with pytest.raises(ConfigError, match="reset"):
-        Recorder(10, look=lambda: None).text()
+        Recorder(10, observe=lambda: None).text()

@@ -155,7 +155,7 @@ def test_classes_that_are_not_there(need):
 
 def test_more_classes_than_are_shown():
     many = WORKLOAD | {"classes": [CLASSES[0] | {"name": f"c{k}"} for k in range(MOST_CLASSES + 1)]}
-    with pytest.raises(ConfigError, match="has 9 classes; an observation shows the rates of 8"):
+    with pytest.raises(ConfigError, match="has 9 classes; an observation has room for 8"):
         make("class_rates", many)
     make("class", many)
 

@@ -65,7 +65,7 @@ def test_what_is_kept_is_what_the_tables_say(arguments):
                 block["seen_waiting"]["request"] = block["seen_active"]["request"] = 0
         if step % 7 == 6:
             episodes.renew_observations()
-            episodes.look(np.ones(3, bool))
+            episodes.observe(np.ones(3, bool))
             np.testing.assert_array_equal(observation, episodes.observations)
     assert waited > 10
     assert evicted > 0 or arguments["action"] != "flags"

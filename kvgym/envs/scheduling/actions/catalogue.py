@@ -1,7 +1,7 @@
-"""The kinds of action there are: one line each.
+"""List of the kinds of action, with their ids and summaries.
 
-Kinds stand here by name and are imported on first use, so that ``import kvgym`` stays light. Other distributions
-add theirs with :func:`kvgym.envs.registration.register_action`.
+Kinds are listed by name and imported on first use, so that ``import kvgym`` stays light. Other distributions add
+theirs with :func:`kvgym.envs.registration.register_action`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Version:
-    """A later version of an environment: the same, with other defaults.
+    """A later version of an environment, which differs in defaults.
 
     Attributes:
         id: Gymnasium id.
-        change: what is new, for listings.
-        arguments: environment arguments that have another default.
+        change: the difference, for listings.
+        arguments: new defaults of environment arguments.
     """
 
     id: str
@@ -40,7 +40,7 @@ class ActionEntry:
 
     Attributes:
         id: Gymnasium id, of the first version.
-        kind: the kind, or ``"module:Class"`` where it is.
+        kind: the kind, or its location ``"module:Class"``.
         summary: one line for listings.
         max_episode_steps: steps after which Gymnasium truncates an episode, None for no limit.
         later: later versions, oldest first.
@@ -54,12 +54,12 @@ class ActionEntry:
 
     @property
     def ids(self) -> dict[str, Mapping[str, Any]]:
-        """Return the ids of all versions, oldest first, each with the arguments that have another default."""
+        """Return the ids of all versions, oldest first, each with its new defaults."""
         return {self.id: {}, **{version.id: version.arguments for version in self.later}}
 
     @property
     def lines(self) -> dict[str, str]:
-        """Return the ids of all versions, oldest first, with a line each."""
+        """Return the ids of all versions, oldest first, each with its summary."""
         return {self.id: self.summary} | {v.id: f"{self.summary}; {v.change}" for v in self.later}
 
     def make(self) -> ActionKind:
@@ -73,7 +73,7 @@ class ActionEntry:
 
 
 ACTIONS: Registry[ActionEntry] = Registry("action", partial(load_plugins, "kvgym.actions", "kinds of action"))
-"""All kinds of action by name, the value of the environment argument ``action``."""
+"""All kinds of action by name: the values of the environment argument ``action``."""
 
 _KINDS: dict[str, ActionKind] = {}
 
@@ -89,8 +89,8 @@ def action_kind(name: str) -> ActionKind:
     return _KINDS[name]
 
 
-# Five to ten times what good play takes of a default episode (1,000 requests, about 200 s): 2,500 iterations, 5,000
-# choices one at a time, 500 actions that hold for several iterations.
+# Five to ten times the steps of a good agent in a default episode (1,000 requests, about 200 s): 2,500 iterations,
+# 5,000 choices one at a time, 500 actions that hold for several iterations.
 _STEPS, _HELD_STEPS = 25_000, 5_000
 
 _AT = "kvgym.envs.scheduling.actions"
@@ -98,7 +98,7 @@ _AT = "kvgym.envs.scheduling.actions"
 
 def _with_saved_duration(id: str) -> tuple[Version, ...]:  # noqa: A002
     """Return the second version of an environment whose actions evict."""
-    change = "observes what evicting each active request saves"
+    change = "observes how much time evicting each active request saves"
     return (Version(id, change, {"features": ("saved_duration",)}),)
 
 
@@ -106,7 +106,7 @@ BUILT_IN: dict[str, ActionEntry] = {
     "admit_evict": ActionEntry(
         "kvgym/AdmitEvict-v0",
         f"{_AT}.one_at_a_time:AdmitEvict",
-        "admit one queued request, evict one active request, or run the batch (Discrete)",
+        "admit one waiting request, evict one active request, or run the batch (Discrete)",
         _STEPS,
         _with_saved_duration("kvgym/AdmitEvict-v1"),
     ),
@@ -132,19 +132,19 @@ BUILT_IN: dict[str, ActionEntry] = {
     "rank": ActionEntry(
         "kvgym/Rank-v0",
         f"{_AT}.rank:Rank",
-        "weights of the scores by which the rule of the scheduler ranked goes (Box)",
+        "weights of the scores of the scheduler ranked (Box)",
         _HELD_STEPS,
     ),
     "rank_scores": ActionEntry(
         "kvgym/RankScores-v0",
         f"{_AT}.rank:RankScores",
-        "what is added to the score of each request of both windows, by which that rule goes (Box)",
+        "additions to the scores that ranked gives the requests of both windows (Box)",
         _STEPS,
     ),
     "tokens": ActionEntry(
         "kvgym/Tokens-v0",
         f"{_AT}.tokens:Tokens",
-        "tokens for every request of both windows, orders, and waiting: all a policy can decide (Box)",
+        "tokens for every request of both windows, orders, and waiting: everything a policy can decide (Box)",
         _STEPS,
         _with_saved_duration("kvgym/Tokens-v1"),
     ),

@@ -1,9 +1,9 @@
-"""What kinds of action are made of: compiled functions that compose a decision for the coming iteration.
+"""Compiled helpers with which kinds of action compose a decision for the coming iteration.
 
-A decision grows in the worker's tables while its actions come in. ``e.episode.need`` is the KV memory that the
-coming iteration takes under the decision so far, in whole blocks, with everybody in full. Whatever an agent does,
-the iteration fits: :func:`settle` evicts by the overflow rule if the ongoing requests alone do not. Admission needs
-room in the coming iteration only; planning ahead is the agent's task.
+A decision grows in the worker's tables action by action. ``e.episode.need`` is the KV memory of the coming iteration
+under the decision so far, in whole blocks, with all requests in full. The iteration always fits: :func:`settle` evicts
+by the overflow rule if the active requests alone do not. Admission requires room in the coming iteration only;
+planning ahead is the agent's task.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def room_left(e: Env) -> int:
 
 @jit_inline
 def can_admit(e: Env, i: int) -> bool:
-    """Whether request ``i`` fits into the coming iteration with what is decided so far."""
+    """Whether request ``i`` fits into the coming iteration as decided so far."""
     use = first_use(e.run.problem, e.run.requests[i])
     return bool(room_left(e) > 0 and e.episode.need + use <= e.run.problem.kv_capacity)
 
@@ -74,8 +74,8 @@ def number_fitting(e: Env) -> int:
 
 
 @jit_inline
-def somebody_must_go(e: Env) -> bool:
-    """Whether to admit nobody would leave an empty worker idle while requests wait."""
+def must_admit(e: Env) -> bool:
+    """Whether admitting nothing would leave an empty worker idle while requests wait."""
     return bool(e.run.w.num_active == 0 and e.episode.num_window > 0)
 
 
@@ -98,9 +98,9 @@ def settle_overflow(e: Env) -> None:
 
 @jit_inline
 def settle(e: Env) -> None:
-    """Make the composed decision complete: overflow, and what a worker does that has nothing to run.
+    """Complete the composed decision: evict on overflow, and wait if there is nothing to run.
 
-    After evictions an empty batch is a lost round, as with the policies that clear; else the worker waits
+    An empty batch after evictions is a lost iteration, as for the policies that clear. Otherwise the worker waits
     for the next arrival, ``idle_time`` at the longest.
     """
     settle_overflow(e)
@@ -113,7 +113,7 @@ def settle(e: Env) -> None:
 
 @jit_inline
 def start_decision(e: Env) -> None:
-    """Start composing a decision: nothing is admitted or evicted, everybody runs in full."""
+    """Start composing a decision: nothing is admitted or evicted, and all active requests run in full."""
     e.episode.need = need_of_active(view_of(e.run, None, None))
 
 

@@ -1,6 +1,6 @@
-"""``admit_count``: how many to admit; Discrete(Q + 1).
+"""``admit_count``: the number of requests to admit; Discrete(Q + 1).
 
-Admit the first k of the queue window, then run. All of them if they fit together, else none.
+Admit the first k of the queue window, all of them if they fit together and none otherwise; then run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kvgym.simulator.tables import UNKNOWN
 
 @mask_kernel
 def write_mask(where: Any, mask: Any) -> None:
-    """Mark the numbers that fit together."""
+    """Allow the numbers of requests that fit together."""
     e = open_environment(where)
     fitting = number_fitting(e)
     for k in range(e.settings.queue_window + 1):
@@ -61,7 +61,7 @@ def apply(where: Any, action: Any) -> int:
 
 @encode_kernel
 def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
-    """Write the number of admissions, if they are the first of the window and evictions are the overflow rule's."""
+    """Write the number of admissions, if they are the first of the window and evictions follow the overflow rule."""
     e = open_environment(where)
     d = decision.record
     reason = in_full(e, decision)
@@ -94,9 +94,11 @@ class AdmitCount(ActionKind):
         return spaces.Discrete(self.mask_size(config))
 
     def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
-        """Return what the number means."""
+        """Return the meaning of the number."""
         most = config.queue_window
-        meaning = "admit so many from the front of the queue window; none if they do not fit together"
+        meaning = (
+            "number of requests to admit from the front of the queue window; none if they do not fit together"
+        )
         return (ActionPart(f"0 … {most}", meaning, "requests", 0, most),)
 
     def mask_size(self, config: ActionConfig) -> int:
@@ -108,5 +110,5 @@ class AdmitCount(ActionKind):
         return int(mask.sum()) - 1
 
     def idle(self, config: ActionConfig) -> int:
-        """Admit nobody."""
+        """Admit nothing."""
         return 0

@@ -1,7 +1,7 @@
-"""From the decision of a scheduler to actions: why a decision has no counterpart, and shared checks.
+"""Translation of a scheduler's decision into actions: shared checks, and reasons why it is impossible.
 
-``encode`` kernels get a decision that the worker could carry out, in tables of its own, with the plan of each active
-request in ``e.run.active[k].planned``; the first call takes these plans over and resets them.
+``encode`` kernels get a valid decision in tables of its own, with the plan of each active request in
+``e.run.active[k].planned``; the first call reads these plans and resets them.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from kvgym.simulator.tables import (
     UNKNOWN,
 )
 
-# Why a decision has no counterpart among the actions; negative where outcomes of steps are not.
+# Reasons why no action expresses a decision; negative, unlike outcomes of steps.
 WAITS, CHUNKS, OUTSIDE, ORDER, EVICTION, INACTIVE, IDLE, UNASKED, UNFIT, BEHIND = (
     -1, -2, -3, -4, -5, -6, -7, -8, -9, -10,
 )  # fmt: skip
 REFUSED = -100
-"""Less the engine's code: the worker could not carry the decision out."""
+"""Minus the engine's status: the decision is invalid."""
 
-# Places of the array in which compiled loops report where they are and what an error is about.
+# Indices of the array in which compiled loops report their position and the subject of an error.
 AT, REQUEST_ID, NUM_ADMIT, NUM_EVICT, NUM_ACTIVE = 0, 1, 2, 3, 4
 
 
 class NotExpressibleError(KVGymError):
-    """A decision has no counterpart among the actions of an environment."""
+    """The actions of an environment cannot express a decision."""
 
 
 @jit
 def position_in_window(e: Env, i: int) -> int:
-    """Return where request ``i`` stands in the queue window, UNKNOWN if it does not."""
+    """Return the position of request ``i`` in the queue window, UNKNOWN if it is not there."""
     for q in range(e.episode.num_window):
         if e.window[q] == i:
             return q
@@ -65,7 +65,7 @@ def position_in_active(e: Env, k: int) -> int:
 
 @jit
 def refused(e: Env, decision: RuleDecision) -> int:
-    """Return 0 if the worker could carry the decision out, else REFUSED less the engine's reason."""
+    """Return 0 if the decision is valid, else REFUSED minus the engine's status."""
     run = e.run
     tried = Run(
         run.problem, run.tracker, run.w, decision.record, run.load, run.workload, run.requests, run.active,
@@ -79,7 +79,7 @@ def refused(e: Env, decision: RuleDecision) -> int:
 
 @jit
 def in_full(e: Env, decision: RuleDecision) -> int:
-    """Return 0 if a decision runs a batch with everybody in full, else the reason; takes its plans back."""
+    """Return 0 if a decision runs a batch with all requests in full, else the reason; reset its plans."""
     d, evict, reason = decision.record, decision.evict, 0
     if d.act != RUN:
         reason = WAITS
@@ -88,7 +88,7 @@ def in_full(e: Env, decision: RuleDecision) -> int:
         if reason == 0 and planned_tokens(d, decision.admit_tokens[j], left) != full_tokens(left):
             reason = CHUNKS
     for j in range(d.num_evict):
-        e.run.active[evict[j]].planned = UNKNOWN  # not in the batch: what is planned for it means nothing
+        e.run.active[evict[j]].planned = UNKNOWN  # not in the batch, so that its plan has no meaning
     for k in range(e.run.w.num_active):
         slot = e.run.active[k]
         left = slot.num_prefill_left
@@ -109,9 +109,9 @@ def evicts(decision: RuleDecision, k: int) -> bool:
 
 @jit
 def overflow_evicts(e: Env, decision: RuleDecision) -> bool:
-    """Whether the overflow rule evicts just whom the decision evicts, if nobody is admitted.
+    """Whether the overflow rule evicts the same requests as the decision, if nothing is admitted.
 
-    The order matters only where it decides who is queued before whom.
+    Their order matters only if it determines the order of the queue.
     """
     d, need, count = decision.record, e.episode.need, 0
     if need > e.run.problem.kv_capacity:
@@ -130,29 +130,27 @@ _POLICY_ORDER = "the order of the policy as queue_order, e.g. 'predicted' for th
 
 
 def explain(reason: int, config: Any, report: Any) -> str:
-    """Return what a policy decided that the actions cannot say, and what would help.
+    """Describe a decision that the actions cannot express, and a remedy.
 
     Args:
         reason: one of the reasons above.
         config: the environment's configuration.
-        report: int64 (5,), see the places above.
+        report: int64 (5,), see the indices above.
     """
     request, evicted, active = int(report[REQUEST_ID]), int(report[NUM_EVICT]), int(report[NUM_ACTIVE])
     if reason == WAITS:
-        return "waits; of the kinds of action only tokens has waiting"
+        return "waits; only action='tokens' can wait"
     if reason == CHUNKS:
-        return (
-            "pauses a request or processes part of a prompt; of the kinds of action only tokens has pausing"
-        )
+        return "pauses a request or processes part of a prompt; only action='tokens' can do that"
     if reason == OUTSIDE:
         return (
             f"admits request {request}, which is not in the queue window (queue_window={config.queue_window}, "
-            f"queue_order={config.queue_order!r}); a longer queue_window would show it, or {_POLICY_ORDER}"
+            f"queue_order={config.queue_order!r}); use a longer queue_window, or {_POLICY_ORDER}"
         )
     if reason == ORDER:
         return (
             f"admits request {request} out of the order of the queue window (queue_order={config.queue_order!r}); "
-            f"action='admit_evict' would allow it, or {_POLICY_ORDER}"
+            f"use action='admit_evict', or {_POLICY_ORDER}"
         )
     if reason == EVICTION:
         remedy = "action='admit_evict'"
@@ -161,40 +159,40 @@ def explain(reason: int, config: Any, report: Any) -> str:
         if 0 < evicted < active and config.overflow == "clear":
             remedy = f"overflow='lifo' or {remedy}"
         return (
-            f"evicts {evicted} of {active} active requests, otherwise than action={config.action!r} with "
-            f"overflow={config.overflow!r} does; {remedy} may allow it"
+            f"evicts {evicted} of {active} active requests, which action={config.action!r} with "
+            f"overflow={config.overflow!r} does not do; {remedy} may allow it"
         )
     if reason == INACTIVE:
         return (
-            f"evicts request {request}, which is not in the active window; a longer active_window than "
-            f"{config.active_window} would show it"
+            f"evicts request {request}, which is not in the active window; use an active_window longer than "
+            f"{config.active_window}"
         )
     if reason == BEHIND:
         return (
-            f"pauses request {request} or gives it part of its prompt, but it is not in the active window; a longer "
-            f"active_window than {config.active_window} would show it"
+            f"pauses request {request} or gives it part of its prompt, but it is not in the active window; use an "
+            f"active_window longer than {config.active_window}"
         )
     if reason == IDLE:
         return "runs an empty batch on an empty worker; the environment waits there instead"
     if reason == UNASKED:
-        return "evicts or admits where the environment does not ask; epochs='iteration' would ask"
+        return "evicts or admits in an iteration that the environment skips; use epochs='iteration'"
     return f"admits {int(report[NUM_ADMIT])} requests that do not fit into the coming iteration"
 
 
 def explain_refusal(status: int, tracker: Any) -> str:
-    """Return why the worker could not carry a decision out, "the decision …".
+    """Return why a decision is invalid, "the decision …".
 
     Args:
-        status: the engine's code.
-        tracker: TRACKER record, with the request and the numbers it is about.
+        status: the engine's status.
+        tracker: TRACKER record, with the request and the numbers of the error.
     """
     request, needed, available = (int(tracker[f"error_{n}"]) for n in ("request", "needed", "available"))
-    who = "its active requests" if request == UNKNOWN else f"request {request}"
+    subject = "its active requests" if request == UNKNOWN else f"request {request}"
     reasons = {
-        BAD_EVICT: f"evicts {'slot ' + str(needed) if request == UNKNOWN else who + ' twice'}",
-        BAD_ADMIT: f"admits {who}, which is not waiting, or twice",
-        BAD_TOKENS: f"gives {who} {needed} tokens; valid: 0 … {available}",
-        NO_MEMORY: f"does not fit: with {who} it needs {needed} KV tokens, kv_capacity is {available}",
+        BAD_EVICT: f"evicts {'slot ' + str(needed) if request == UNKNOWN else subject + ' twice'}",
+        BAD_ADMIT: f"admits {subject}, which is not waiting, or twice",
+        BAD_TOKENS: f"gives {subject} {needed} tokens; valid: 0 … {available}",
+        NO_MEMORY: f"does not fit: with {subject} it needs {needed} KV tokens, kv_capacity is {available}",
         TOO_MANY: f"makes {needed} requests active; at most {available} can be",
         BAD_WAIT: "waits until a time that is not later than now",
     }

@@ -1,7 +1,7 @@
 """``flags``: admit and evict flags for both windows at once; MultiBinary(Q + W).
 
-Evict the flagged active positions (0 = the latest activated), then admit the flagged window positions in order as
-far as they fit; then run.
+Evict the flagged active positions (0 = the latest activated), then admit the flagged window positions in order if
+they fit; then run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kvgym.simulator.tables import REQUEUE_ARRIVAL, UNKNOWN
 
 @mask_kernel
 def write_mask(where: Any, mask: Any) -> None:
-    """Write for every flag whether 0 and whether 1 is possible."""
+    """Write whether 0 and whether 1 is possible for every flag."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window
     left = e.run.w.num_active - e.run.decision.num_evict
@@ -52,7 +52,7 @@ def write_mask(where: Any, mask: Any) -> None:
 
 @apply_kernel
 def apply(where: Any, action: Any) -> int:
-    """Evict flagged active positions, then admit flagged window positions in order as far as they fit."""
+    """Evict flagged active positions, then admit flagged window positions in order if they fit."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window
     num_active = e.run.w.num_active
@@ -77,7 +77,7 @@ def apply(where: Any, action: Any) -> int:
 
 @encode_kernel
 def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
-    """Write the flags of a decision, if its orders are those of the windows."""
+    """Write the flags of a decision, if it evicts and admits in the order of the windows."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window
     d = decision.record
@@ -93,7 +93,7 @@ def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: A
             report[REQUEST_ID] = e.run.active[slot].request_id
             return INACTIVE
         if j > 0 and slot > decision.evict[j - 1] and e.run.problem.requeue != REQUEUE_ARRIVAL:
-            return EVICTION  # the order of evictions decides who is queued before whom
+            return EVICTION  # the order of evictions determines the order of the queue
         action[queue + position] = 1
     last = UNKNOWN
     for j in range(d.num_admit):
@@ -121,7 +121,7 @@ class Flags(ActionKind):
         return spaces.MultiBinary(config.queue_window + config.active_window)
 
     def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
-        """Return what the flags mean."""
+        """Return the meaning of the flags."""
         queue, size = config.queue_window, config.queue_window + config.active_window
         admit, evict = (
             "1: admit the request at this position of the queue window",
@@ -137,11 +137,11 @@ class Flags(ActionKind):
         return 2 * (config.queue_window + config.active_window)
 
     def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.int8]:
-        """Admit everybody that fits alone; those that do not fit together are ignored."""
+        """Admit every request that fits alone; those that do not fit together are ignored."""
         flags = mask[1::2].astype(np.int8)
         flags[config.queue_window :] = 0
         return flags
 
     def idle(self, config: ActionConfig) -> NDArray[np.int8]:
-        """Leave all flags down."""
+        """Set no flag."""
         return np.zeros(config.queue_window + config.active_window, np.int8)

@@ -1,20 +1,20 @@
 """The protocol of action kinds.
 
-A kind is a class with a space, and three compiled functions that find an environment's tables by
+A kind is a class with a space and three compiled functions, which get an environment's tables by
 ``e = open_environment(where)``:
 
 - ``write_mask(where, mask)`` writes which choices are possible now;
-- ``apply(where, action)`` adds an action to the decision being composed and returns MORE, or COMPLETE once the
-  worker is to carry it out (no time passes before);
-- ``encode(where, decision, done, action, report)`` is the way back, see :mod:`~.expressing`; optional.
+- ``apply(where, action)`` adds an action to the decision being composed and returns MORE, or COMPLETE if the worker
+  can carry it out; no time passes before that;
+- ``encode(where, decision, done, action, report)`` translates a decision to actions, see :mod:`~.expressing`; optional.
 
-A kind whose actions steer a rule that remembers something has :meth:`ActionKind.rule_memory`, which its functions
-open by ``open_rule(where)``, and ``at_boundary(where)``, called once at every iteration boundary before anything is
-decided there; so a rule misses nothing, whatever a step of the environment spans. ``write_features(where,
-observation)`` writes what is known from there, see :data:`kvgym.envs.scheduling.revealed.RULE_FEATURES`.
+A kind that steers a rule with memory has :meth:`ActionKind.rule_memory`, which its functions open by
+``open_rule(where)``, and ``at_boundary(where)``, called once at every iteration boundary before the decision. So the
+rule observes every boundary, even if a step of the environment spans several. ``write_features(where, observation)``
+writes the rule's features, see :data:`kvgym.envs.scheduling.revealed.RULE_FEATURES`.
 
-A choice outside the mask adds nothing to the decision and is counted in ``e.episode.num_ignored``. Whatever the
-action, the decision must be one that the worker can carry out: the engine repairs nothing and ends with an error.
+A choice outside the mask adds nothing to the decision and is counted in ``e.episode.num_ignored``. Every action must
+lead to a valid decision: the engine repairs nothing and ends with an error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kvgym.simulator.policy_interface import POLICY_SIGNATURE, RuleMemory
 from kvgym.utils.arguments import explained
 
 MORE, COMPLETE = 0, 1
-"""What ``apply`` and ``encode`` return: whether the decision goes on after this action."""
+"""Results of ``apply`` and ``encode``: whether the decision needs further actions."""
 
 MASK_SIGNATURE = types.void(WHERE, types.uint8[::1])
 APPLY_SIGNATURE = types.int64(WHERE, types.float64[::1])
@@ -61,7 +61,7 @@ def apply_kernel(function: Callable[..., int]) -> Kernel:
 
 @explained
 def boundary_kernel(function: Callable[..., None]) -> Kernel:
-    """Make a kernel ``(where) -> None``, called at every iteration boundary before anything is decided."""
+    """Make a kernel ``(where) -> None``, called at every iteration boundary before the decision."""
     return kernel(BOUNDARY_SIGNATURE, "action")(function)
 
 
@@ -73,30 +73,30 @@ def features_kernel(function: Callable[..., None]) -> Kernel:
 
 @explained
 def encode_kernel(function: Callable[..., int]) -> Kernel:
-    """Make a kernel ``(where, decision, done, action: float64 (a,), report: int64 (5,)) -> MORE, COMPLETE or why``.
+    """Make a kernel ``(where, decision, done, action: float64 (a,), report: int64 (5,)) -> int``.
 
-    It writes the action that follows ``done`` others in carrying the decision out, or returns one of the reasons in
-    :mod:`~kvgym.envs.scheduling.actions.expressing`.
+    It writes the action that follows ``done`` earlier ones of the decision and returns MORE or COMPLETE, or returns
+    one of the reasons in :mod:`~kvgym.envs.scheduling.actions.expressing`.
     """
     return kernel(ENCODE_SIGNATURE, "action")(function)
 
 
 class ActionConfig(Protocol):
-    """What a kind reads of an environment's configuration."""
+    """The options of an environment that kinds use."""
 
     @property
     def queue_window(self) -> int:
-        """Q, waiting requests offered."""
+        """Q, positions of the queue window."""
         ...
 
     @property
     def active_window(self) -> int:
-        """W, active requests offered."""
+        """W, positions of the active window."""
         ...
 
     @property
     def knobs(self) -> Mapping[str, tuple[int, ...]]:
-        """Levels of each knob that may be chosen."""
+        """Allowed levels of each knob."""
         ...
 
     @property
@@ -106,14 +106,14 @@ class ActionConfig(Protocol):
 
 
 class ActionPart(NamedTuple):
-    """What a value of a Discrete action, or a number of any other, means.
+    """Meaning of some values of a Discrete action, or of some numbers of any other action.
 
     Attributes:
-        place: which values or numbers, e.g. ``"0 … 15"``.
+        place: the values or the indices of the numbers, e.g. ``"0 … 15"``.
         meaning: what they do.
-        unit: of the number, "–" where it has none.
+        unit: unit of the number, "–" for none.
         low: its smallest value.
-        high: its largest.
+        high: its largest value.
     """
 
     place: str
@@ -128,14 +128,14 @@ class ActionKind(ABC):
 
     Attributes:
         name: value of the environment argument ``action``.
-        holds: an action stays in force for ``hold`` iterations, applied anew at each; else for one decision.
+        holds: an action stays in force for ``hold`` iterations and is applied at each; else for one decision.
         plans: requests may process parts of their prompts, or pause.
-        defaults: environment arguments that have another default with this kind.
+        defaults: defaults of environment arguments that differ for this kind.
         write_mask: see the module.
         apply: see the module.
-        encode: see the module; None where actions cannot carry out single decisions.
-        at_boundary: see the module; None where there is nothing to do.
-        write_features: see the module; None where there is nothing to add.
+        encode: see the module; None if actions cannot express single decisions.
+        at_boundary: see the module; None if there is nothing to do.
+        write_features: see the module; None if there is nothing to add.
     """
 
     name: ClassVar[str]
@@ -153,7 +153,7 @@ class ActionKind(ABC):
         """Return the space of single actions."""
 
     def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
-        """Return what the actions mean, for tables; here all parts of the space alike, as the class says."""
+        """Return the meaning of the actions, for tables; by default one row with the class's first paragraph."""
         space, meaning = self.space(config), str(inspect.getdoc(type(self))).partition("\n\n")[0]
         if isinstance(space, spaces.Discrete):
             last = int(space.start + space.n - 1)
@@ -167,7 +167,7 @@ class ActionKind(ABC):
 
     @abstractmethod
     def mask_size(self, config: ActionConfig) -> int:
-        """Return K, the length of the mask, laid out as sb3-contrib's where that has a layout for the space."""
+        """Return K, the length of the mask, in sb3-contrib's layout if that has one for the space."""
 
     @abstractmethod
     def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> Any:
@@ -175,21 +175,23 @@ class ActionKind(ABC):
 
     @abstractmethod
     def idle(self, config: ActionConfig) -> Any:
-        """Return the action that admits and evicts nobody and runs the batch."""
+        """Return the action that admits and evicts nothing and runs the batch."""
 
     def check(self, config: ActionConfig) -> None:
         """Check the configuration.
 
         Raises:
-            ConfigError: it does not go with this kind.
+            ConfigError: an option does not apply to this kind.
         """
         if config.knobs:
-            raise ConfigError(f"knobs go with action 'knobs', not with {shown(self.name)}")
+            raise ConfigError(f"knobs are for action 'knobs', not for {shown(self.name)}; leave them out")
         if config.weights:
-            raise ConfigError(f"weights go with action 'rank_scores', not with {shown(self.name)}")
+            raise ConfigError(
+                f"weights are for action 'rank_scores', not for {shown(self.name)}; leave them out"
+            )
 
     def rule_memory(self, config: ActionConfig, num_requests: int, slots: int) -> RuleMemory | None:
-        """Return the memory that a rule begins an episode with, None without a rule.
+        """Return the initial memory of the rule for an episode, None without a rule.
 
         Args:
             config: the environment's configuration.
@@ -203,10 +205,10 @@ class ActionKind(ABC):
         return ()
 
     def usual(self, config: ActionConfig) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """Return where the numbers of a Box action usually lie, for agents to begin with; None where it has none.
+        """Return the typical range of a Box action, from which agents start; None if there is none.
 
         Returns:
-            The centre, and what a typical change of each number is, both float64 (a,).
+            The centre and the typical change of each number, both float64 (a,).
         """
         return None
 

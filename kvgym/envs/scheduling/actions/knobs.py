@@ -1,9 +1,10 @@
 """``knobs``: settings of a rule that runs for the coming ``hold`` iterations; MultiDiscrete.
 
-Protection margin, admission cap, token budget and quantum: decodes first, then prefill chunks within the budget,
-then admissions in the order of the window. With a quantum, where the first of the window does not fit but could be
-admitted in the place of one other, the active request with the most tokens of these gives way, if it has generated
-the quantum and twice what the first of the window once had (least attained service; doubling bounds the work lost).
+The settings are protection margin, admission cap, token budget and quantum. The rule runs decodes first, then prefill
+chunks within the budget, then admits in the order of the window. A quantum lets it evict for the first of the window
+if that does not fit: among the active requests whose place would suffice, the one with the most output tokens, if it
+has generated at least the quantum and twice what the first of the window once had. This is least attained service;
+doubling bounds the work lost.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from kvgym.envs.scheduling.actions.composing import (
     add_admission,
     add_eviction,
     can_admit,
+    must_admit,
     settle,
     settle_overflow,
-    somebody_must_go,
 )
 from kvgym.envs.scheduling.actions.kind import (
     COMPLETE,
@@ -39,16 +40,16 @@ from kvgym.kernels.future_memory import first_use
 from kvgym.simulator.tables import UNKNOWN
 
 PROTECTION_LEVELS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
-"""Protected fraction of memory per first knob."""
+"""Levels of the first knob: protected fraction of memory."""
 
 ADMISSION_CAPS = (0, 1, 2, 4, 8, 16, 64, 2**31 - 1)
-"""Admissions per iteration per second knob."""
+"""Levels of the second knob: maximal admissions per iteration."""
 
 TOKEN_BUDGETS = (64, 128, 192, 256, 320, 384, 448, 512, 1024, 2**31 - 1)
-"""Tokens per iteration per third knob; decodes count first, what is left goes to prefill chunks."""
+"""Levels of the third knob: tokens per iteration; decodes come first, prefill chunks get the rest."""
 
 QUANTA = (2**31 - 1, 1024, 512, 256, 128)
-"""Output tokens after which a request may have to give way, per fourth knob; the first stands for never."""
+"""Levels of the fourth knob: output tokens after which a request may be evicted; the first means never."""
 
 LEVELS = {
     "protection": PROTECTION_LEVELS,
@@ -71,28 +72,28 @@ def knob_levels() -> tuple[int, int, int, int]:
 
 @jit_inline
 def allowed(e: Env, knob: int, level: int) -> int:
-    """Return 1 if a level of a knob may be chosen, else 0."""
+    """Return 1 if a level of a knob is allowed, else 0."""
     return (int(e.settings.options[knob]) >> level) & 1
 
 
 @mask_kernel
 def write_mask(where: Any, mask: Any) -> None:
-    """Mark the levels that may be chosen; a cap of 0 not where it would leave the worker idle."""
+    """Mask the levels that are not allowed, and a cap of 0 where it would leave the worker idle."""
     e = open_environment(where)
     at = 0
     for j, levels in enumerate((_PROTECTION.shape[0], _CAPS.shape[0], _BUDGETS.shape[0], _QUANTA.shape[0])):
         for k in range(levels):
             mask[at + k] = allowed(e, j, k)
         at += levels
-    if somebody_must_go(e):
+    if must_admit(e):
         mask[_PROTECTION.shape[0]] = 0
 
 
 @jit
-def give_way(e: Env, limit: int, quantum: int) -> int:
-    """Evict the active request with the most output tokens for the first of the window, where the rule says so.
+def evict_longest(e: Env, limit: int, quantum: int) -> int:
+    """Evict the active request with the most output tokens for the first of the window, if the quantum allows it.
 
-    Only a request whose leaving makes room is evicted; else it would return to the same place, its work lost.
+    Its eviction must make enough room: otherwise it would be admitted again at once, its work lost.
     Returns the tokens it would have processed in the coming iteration.
     """
     if e.episode.num_window == 0:
@@ -121,13 +122,13 @@ def apply(where: Any, action: Any) -> int:
     e = open_environment(where)
     run, d = e.run, e.run.decision
     if e.episode.held == 0:
-        if action[1] == 0 and somebody_must_go(e):
+        if action[1] == 0 and must_admit(e):
             e.episode.num_ignored += 1
         e.episode.valid = 1
         for j in range(4):
             if not 0 <= action[j] < 63 or allowed(e, j, int(action[j])) == 0:
                 e.episode.valid = 0
-    if e.episode.valid == 0:  # admit nobody and run what is active
+    if e.episode.valid == 0:  # admit nothing and run the active requests
         e.episode.num_ignored += 1
         settle(e)
         return COMPLETE
@@ -136,7 +137,7 @@ def apply(where: Any, action: Any) -> int:
     settle_overflow(e)
     overflowed = d.num_evict > 0
     d.explicit = 1
-    if run.w.num_prefilling == 0 and not overflowed:  # the usual case: everybody decodes
+    if run.w.num_prefilling == 0 and not overflowed:  # the usual case: all decode
         for k in range(run.w.num_active):
             run.active[k].planned = 1
         budget -= run.w.num_active
@@ -152,12 +153,12 @@ def apply(where: Any, action: Any) -> int:
                 slot.planned = min(max(budget, 0), slot.num_prefill_left)
                 budget -= slot.planned
     if action[3] > 0 and cap > 0 and budget > 0 and not overflowed:
-        budget += give_way(e, limit, _QUANTA[int(action[3])])
+        budget += evict_longest(e, limit, _QUANTA[int(action[3])])
     while e.episode.num_window > 0 and d.num_admit < cap and budget > 0 and not overflowed:
         r = run.requests[e.window[0]]
         beyond = e.episode.need + first_use(run.problem, r) > limit
         if not can_admit(e, e.window[0]) or (beyond and e.episode.need > 0):
-            break  # an empty worker takes the first whatever the margin, or it might wait for ever
+            break  # an empty worker admits the first despite the margin, or it could wait for ever
         tokens = min(budget, max(r.num_prefill_left, 1))
         run.admit_tokens[d.num_admit] = tokens
         budget -= tokens
@@ -180,21 +181,21 @@ class Knobs(ActionKind):
         return spaces.MultiDiscrete(list(knob_levels()))
 
     def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
-        """Return what each knob sets, and its levels."""
+        """Return the meaning and the levels of each knob."""
         explained = {
             "protection": ("memory kept free of new requests", "share of memory"),
-            "cap": ("most admissions in an iteration", "requests"),
-            "budget": ("most tokens in an iteration, decodes first", "tokens"),
-            "quantum": ("output after which a request may have to give way", "tokens"),
+            "cap": ("maximal admissions per iteration", "requests"),
+            "budget": ("maximal tokens per iteration, decodes first", "tokens"),
+            "quantum": ("output after which a request may be evicted for another", "tokens"),
         }
-        said = {
+        listed = {
             name: ", ".join("no limit" if level == 2**31 - 1 else f"{level:,}" for level in levels)
             for name, levels in LEVELS.items()
         }
         return tuple(
             ActionPart(
                 f"{k}",
-                f"{name}, {explained[name][0]}: {said[name]}",
+                f"{name}, {explained[name][0]}: {listed[name]}",
                 f"level of {explained[name][1]}",
                 0,
                 count - 1,
@@ -207,10 +208,10 @@ class Knobs(ActionKind):
         return sum(knob_levels())
 
     def check(self, config: ActionConfig) -> None:
-        """Check the levels that may be chosen.
+        """Check the allowed levels.
 
         Raises:
-            ConfigError: an unknown knob, a level that it does not have, or no way to admit anybody.
+            ConfigError: a knob or a level is unknown, or the only cap is 0.
         """
         for name, levels in config.knobs.items():
             if name not in LEVELS:
@@ -221,24 +222,24 @@ class Knobs(ActionKind):
                     f"knobs: {name} = {shown(list(levels))}; expected levels from 0 to {count - 1}"
                 )
         if set(config.knobs.get("cap", (1,))) == {0}:
-            raise ConfigError("knobs: cap = [0] admits nobody ever; allow another level")
+            raise ConfigError("knobs: cap = [0] never admits a request; allow another level")
 
     def options(self, config: ActionConfig) -> tuple[float, ...]:
-        """Return for each knob a number whose bit k says whether level k may be chosen."""
+        """Return a number for each knob, whose bit k is 1 if level k is allowed."""
         return tuple(
             float(sum(1 << level for level in set(config.knobs.get(name, range(len(levels))))))
             for name, levels in LEVELS.items()
         )
 
     def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Least protection, highest cap and budget, and nobody gives way, as far as these may be chosen."""
+        """Choose the lowest protection, the highest cap and budget, and no quantum, as far as they are allowed."""
         knobs = [np.flatnonzero(part) for part in np.split(mask, np.cumsum(knob_levels())[:-1])]
         return np.array([knobs[0][0], knobs[1][-1], knobs[2][-1], knobs[3][0]], np.int64)
 
     def idle(self, config: ActionConfig) -> Any:
-        """There is none: a rule decides at every iteration.
+        """Fail, because the rule decides at every iteration.
 
         Raises:
             ConfigError: always.
         """
-        raise ConfigError("knobs set a rule, which cannot be told to admit nobody for one decision")
+        raise ConfigError("knobs set a rule, which has no action that admits nothing for one decision")

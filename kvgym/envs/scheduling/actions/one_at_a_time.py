@@ -2,7 +2,7 @@
 
 Admit the request at a window position, evict the request at an active position (0 = the latest activated), or run
 the batch. Positions behind a chosen request move up, so that any number can be admitted or evicted. Time passes
-only when the batch runs; a choice outside the mask runs it as it stands.
+only when the batch runs; a choice outside the mask runs it as decided so far.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from kvgym.simulator.tables import UNKNOWN
 
 @mask_kernel
 def write_mask(where: Any, mask: Any) -> None:
-    """Mark requests that fit, and active ones that are not evicted yet; running the batch is always possible."""
+    """Allow requests that fit, active ones that are not evicted yet, and running the batch."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window
     left = e.run.w.num_active - e.run.decision.num_evict
@@ -82,7 +82,7 @@ def apply(where: Any, action: Any) -> int:
 
 @encode_kernel
 def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
-    """Spell a decision out: evictions, admissions, run; each as it stands after the ones before."""
+    """Write evictions, then admissions, then run, one per call; positions take earlier choices into account."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window
     d = decision.record
@@ -112,7 +112,7 @@ def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: A
 
 
 class AdmitEvict(ActionKind):
-    """Admit one queued request, evict one active request, or run the batch."""
+    """Admit one waiting request, evict one active request, or run the batch."""
 
     name = "admit_evict"
     write_mask = write_mask
@@ -124,7 +124,7 @@ class AdmitEvict(ActionKind):
         return spaces.Discrete(self.mask_size(config))
 
     def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
-        """Return what each choice means."""
+        """Return the meaning of each choice."""
         queue, run = config.queue_window, config.queue_window + config.active_window
         admit, evict = (
             "admit the request at this position of the queue window",

@@ -1,16 +1,16 @@
-"""``rank`` and ``rank_scores``: what the rule of the scheduler ``ranked`` goes by, for the coming ``hold`` iterations.
+"""``rank`` and ``rank_scores``: steer the scheduler ``ranked`` for the coming ``hold`` iterations.
 
 ``rank`` is a Box, float64: the weights of :data:`kvgym.baselines.ranked.weights.WEIGHTS`, in that order, between
-their bounds. All scores are renewed when a weight changes.
+their bounds. A changed weight recomputes all scores.
 
-``rank_scores`` is Box(Q + W) in [-10, 10], float64: what is added to the score of the request at each position of
-the queue window, then of the active window (0 = the latest activated), a lower score being better. It belongs to the
-request until the next action, wherever that goes; requests in neither window have 0, and a request with anything added,
-or no longer added, is scored anew. Whatever changes, all active requests are ranked at that iteration, however many
-there are. 0 everywhere is ``ranked`` with the environment's ``weights``.
+``rank_scores`` is Box(Q + W) in [-10, 10], float64: a number added to the score of the request at each position of
+the queue window, then of the active window (0 = the latest activated); lower scores are better. It stays with the
+request until the next action, even if the request moves; requests in neither window get 0. Requests whose addition
+changes are scored again, and any change ranks all active requests at that iteration. 0 everywhere is ``ranked`` with
+the environment's ``weights``.
 
-The rule decides at every iteration, whatever an action spans, and with equal weights, and as much ``information`` as
-the scheduler has, the schedule is that of :func:`kvgym.simulate`, bit for bit.
+The rule decides at every iteration, however many an action spans. With equal weights, and with the scheduler's
+``information``, the schedule is that of :func:`kvgym.simulate`, bit for bit.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.simulator.policy_interface import RuleMemory
 
 MOST_ADDED = 10.0
-"""What is added to a score at most, either way: e^10 times the work."""
+"""Largest absolute addition to a score: e^10 times the work."""
 
 USUALLY_ADDED = 0.5
-"""What a typical change of a score is."""
+"""Typical change of a score."""
 
 
 @mask_kernel
@@ -55,7 +55,7 @@ def write_ones(where: Any, mask: Any) -> None:
 
 @mask_kernel
 def write_rows(where: Any, mask: Any) -> None:
-    """Mark the positions that hold a request."""
+    """Allow the positions that hold a request."""
     e = open_environment(where)
     queue = e.settings.queue_window
     for q in range(queue):
@@ -83,14 +83,14 @@ def apply_weights(where: Any, action: Any) -> int:
 
 @jit_inline
 def add_to_score(memory: RuleMemory, n: int, i: int, added: float) -> None:
-    """Note what is added to the score of a request from now on, and take its score away, to be reckoned anew."""
+    """Set the addition to the score of a request, and reset its score so that it is computed again."""
     memory.reals[SCORES + n + i] = added
     memory.reals[SCORES + i] = math.nan
 
 
 @apply_kernel
 def apply_scores(where: Any, action: Any) -> int:
-    """Let the rule decide with this added to the scores; requests that have anything added stand in the profile."""
+    """Let the rule decide with these additions; ``memory.profile`` lists the requests that have one."""
     e = open_environment(where)
     view, memory = open_view(e), open_rule(where)
     if e.episode.held == 0:
@@ -116,7 +116,7 @@ def apply_scores(where: Any, action: Any) -> int:
 
 
 class _Ranking(ActionKind):
-    """What both kinds share: the rule, its memory, and what it shows."""
+    """Base class of both kinds: the rule, its memory and its features."""
 
     holds = True
     plans = True
@@ -124,27 +124,29 @@ class _Ranking(ActionKind):
     write_features = write_features
 
     def _weights(self, config: ActionConfig) -> tuple[float, ...]:
-        """Return the weights that an episode begins with."""
+        """Return the initial weights of an episode."""
         given: dict[str, Any] = dict(config.weights)
         return Ranked(**given).values
 
     def rule_memory(self, config: ActionConfig, num_requests: int, slots: int) -> RuleMemory:
-        """Return the memory of ``ranked`` before it has seen anything."""
+        """Return the initial memory of ``ranked``."""
         memory = empty_memory(np.array([*self._weights(config), 0.0]), num_requests)
         rows = config.queue_window + config.active_window
         return memory._replace(profile=np.zeros(1 + rows, np.int32))
 
     def idle(self, config: ActionConfig) -> Any:
-        """There is none: a rule decides at every iteration.
+        """Fail, because the rule decides at every iteration.
 
         Raises:
             ConfigError: always.
         """
-        raise ConfigError(f"{self.name} steers a rule, which cannot be told to admit nobody for one decision")
+        raise ConfigError(
+            f"{self.name} steers a rule, which has no action that admits nothing for one decision"
+        )
 
 
 class Rank(_Ranking):
-    """Weights of the rule of ``ranked`` for the coming iterations."""
+    """Weights of the scheduler ``ranked`` for the coming iterations."""
 
     name = "rank"
     defaults = {"queue_order": "rank", "features": ("rank",)}  # noqa: RUF012
@@ -157,7 +159,7 @@ class Rank(_Ranking):
         return spaces.Box(low, high, dtype=np.float64)
 
     def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
-        """Return what each weight does."""
+        """Return the meaning of each weight."""
         return tuple(
             ActionPart(f"{k}", f"{w.name}: {w.meaning}.", "–", w.low, w.high) for k, w in enumerate(WEIGHTS)
         )
@@ -167,7 +169,7 @@ class Rank(_Ranking):
         return len(WEIGHTS)
 
     def usual(self, config: ActionConfig) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the default weights, and their steps."""
+        """Return the default weights and their steps."""
         return np.array([w.default for w in WEIGHTS]), np.array([w.step for w in WEIGHTS])
 
     def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -176,7 +178,7 @@ class Rank(_Ranking):
 
 
 class RankScores(_Ranking):
-    """What is added to the scores of the requests of both windows, for the coming iterations."""
+    """Additions to the scores that ``ranked`` gives the requests of both windows, for the coming iterations."""
 
     name = "rank_scores"
     defaults = {"queue_order": "rank", "features": ("rank",), "hold": 1}  # noqa: RUF012
@@ -187,10 +189,10 @@ class RankScores(_Ranking):
         """Check the weights.
 
         Raises:
-            ConfigError: one that the rule does not have, or out of its range; or knobs.
+            ConfigError: a weight is unknown or out of its range, or knobs are given.
         """
         if config.knobs:
-            raise ConfigError(f"knobs go with action 'knobs', not with {shown(self.name)}")
+            raise ConfigError(f"knobs are for action 'knobs', not for {shown(self.name)}; leave them out")
         names = [w.name for w in WEIGHTS]
         for name in config.weights:
             if name not in names:
@@ -202,13 +204,13 @@ class RankScores(_Ranking):
         return spaces.Box(-MOST_ADDED, MOST_ADDED, (config.queue_window + config.active_window,), np.float64)
 
     def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
-        """Return what is added to whom."""
+        """Return the meaning of the additions."""
         queue, size = config.queue_window, config.queue_window + config.active_window
         added, unit = "added to the score of the request at this position of the", "logarithm of work"
         return (
             ActionPart(
                 f"0 … {queue - 1}",
-                f"{added} queue window; the least score is first",
+                f"{added} queue window; the lowest score comes first",
                 unit,
                 -MOST_ADDED,
                 MOST_ADDED,
@@ -219,14 +221,14 @@ class RankScores(_Ranking):
         )
 
     def mask_size(self, config: ActionConfig) -> int:
-        """Return Q + W, a place per row."""
+        """Return Q + W, one per position."""
         return config.queue_window + config.active_window
 
     def usual(self, config: ActionConfig) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return that nothing is added, and that half an e-fold of work is a typical change."""
+        """Return zero additions, and half an e-fold of work as the typical change."""
         rows = config.queue_window + config.active_window
         return np.zeros(rows), np.full(rows, USUALLY_ADDED)
 
     def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """Add nothing: ``ranked`` itself."""
+        """Add nothing, which is ``ranked`` itself."""
         return self.usual(config)[0]

@@ -1,8 +1,8 @@
-"""The rule of the scheduler ``ranked`` inside an environment: what it remembers, when it looks, what it decides.
+"""The scheduler ``ranked`` inside an environment: memory, updates, decisions and features.
 
-Its memory lies in the environment's tables and begins each episode as that of the scheduler does. At every iteration
-boundary :func:`follow` brings it up to date, before anything is observed or decided there, so that scores are known
-when an agent chooses; :func:`decide` is the decision. With nothing changed in between, both together are the kernel of
+Its memory is in the environment's tables and starts each episode like the scheduler's. At every iteration boundary
+:func:`follow` updates it before the observation and the decision, so that an agent's choice can use the scores;
+:func:`decide` makes the decision. Without changes in between, both together are the kernel of
 :class:`kvgym.baselines.ranked.Ranked`, and the schedule is the same bit for bit.
 """
 
@@ -31,7 +31,7 @@ from kvgym.baselines.ranked.waiting import best_waiting, end_walk, pass_first
 from kvgym.compiling.kernel import jit_inline
 from kvgym.envs.scheduling.actions.kind import boundary_kernel, features_kernel
 from kvgym.envs.scheduling.opening import open_environment, open_rule, open_view
-from kvgym.envs.scheduling.revealed import MOMENT_FEATURES, RULE_FEATURES, half_way
+from kvgym.envs.scheduling.revealed import MOMENT_FEATURES, RULE_FEATURES, saturate, saturate_signed
 from kvgym.envs.scheduling.tables import MARKED, ORDER_RANK
 from kvgym.envs.scheduling.window import Env, window_forget
 from kvgym.simulator.policy_interface import RuleMemory, RuleView, decision_of
@@ -42,7 +42,7 @@ _ROW, _MOMENT = len(RULE_FEATURES), len(MOMENT_FEATURES)
 
 @jit_inline
 def show_best(e: Env, view: RuleView, memory: RuleMemory) -> None:
-    """Fill the queue window with the waiting requests of the best scores, best first; no score is made anew."""
+    """Fill the queue window with the best-scored waiting requests, best first, without scoring them again."""
     count = 0
     while count < e.window.shape[0]:
         i = best_waiting(view, memory)
@@ -57,7 +57,7 @@ def show_best(e: Env, view: RuleView, memory: RuleMemory) -> None:
 
 @boundary_kernel
 def follow(where: Any) -> None:
-    """Note what has happened since the last boundary, and score who has come."""
+    """Update the memory with the events since the last boundary, and score new arrivals."""
     e = open_environment(where)
     view, memory = open_view(e), open_rule(where)
     rate_all(view, memory)
@@ -67,7 +67,7 @@ def follow(where: Any) -> None:
 
 @jit_inline
 def decide(e: Env, view: RuleView, memory: RuleMemory) -> None:
-    """Write the decision of the rule; who is admitted leaves the queue window."""
+    """Write the decision of the rule; admitted requests leave the queue window."""
     decision = decision_of(e.run)
     rank(view, decision, memory)
     carry_out(view, decision, memory)
@@ -76,36 +76,30 @@ def decide(e: Env, view: RuleView, memory: RuleMemory) -> None:
 
 
 @jit_inline
-def around(x: float, scale: float) -> Any:
-    """Return x / (|x| + scale)."""
-    return np.float32(x / (abs(x) + scale))
-
-
-@jit_inline
 def write_row(view: RuleView, memory: RuleMemory, row: Any, i: int, out: Any, at: int) -> None:
-    """Write what the rule makes of a request; ``row`` is its slot, or its request where it waits."""
+    """Write the rule's features of a request; ``row`` is its slot, or its request record while it waits."""
     reals = memory.reals
     mean, output = mean_log_output(memory), reals[notes_of(view, i) + OUTPUT]
     score = reals[SCORES + i] - reals[outside_at(view) + i]
     slack, lost = urgency(view, memory, row, view.requests[i])
-    out[at] = around(score - (1.0 + memory.params[FOOTPRINT]) * mean, 4.0)
-    out[at + 1] = around(math.log(output) - mean, 1.0)
-    out[at + 2] = half_way(output, float(generated(row)))
+    out[at] = saturate_signed(score - (1.0 + memory.params[FOOTPRINT]) * mean, 4.0)
+    out[at + 1] = saturate_signed(math.log(output) - mean, 1.0)
+    out[at + 2] = saturate(output, float(generated(row)))
     out[at + 3] = np.float32(1.0 - slack / MOST_SLACK)
     out[at + 4] = np.float32(lost)
 
 
 @features_kernel
 def write_features(where: Any, out: Any) -> None:
-    """Write the last columns of each row that holds a request, and what is said of the moment."""
+    """Write the rule's columns of each row that holds a request, and the features with the key ``rule``."""
     e = open_environment(where)
     s, w, view, memory = e.settings, e.run.w, open_view(e), open_rule(where)
     active_at = out.shape[0] - s.active_window * s.active_features
     queue_at = active_at - s.queue_window * s.queue_features
-    out[queue_at - _MOMENT] = half_way(memory.reals[PRESSURE], 1.0)
+    out[queue_at - _MOMENT] = saturate(memory.reals[PRESSURE], 1.0)
     out[queue_at - _MOMENT + 1] = np.float32(memory.reals[BUSY])
-    out[queue_at - _MOMENT + 2] = half_way(mean_log_output(memory), 5.0)
-    out[queue_at - _MOMENT + 3] = half_way(float(memory.state[SEEN]), 64.0)
+    out[queue_at - _MOMENT + 2] = saturate(mean_log_output(memory), 5.0)
+    out[queue_at - _MOMENT + 3] = saturate(float(memory.state[SEEN]), 64.0)
     for q in range(e.episode.num_window):
         i = e.window[q]
         queue_at += s.queue_features

@@ -1,7 +1,7 @@
-"""Where an agent and the stepping functions meet: actions come in, masks go out.
+"""Conversion of actions and masks between agents and the stepping functions.
 
-Actions are checked once, where they come in: form and dtype here, and the numbers by :func:`inside` in the compiled
-call that takes them (:func:`~kvgym.envs.scheduling.stepping.step_envs`), before anything has changed.
+Actions are checked once: shape and dtype here, and the numbers by :func:`inside` at the beginning of the compiled
+call (:func:`~kvgym.envs.scheduling.stepping.step_envs`), before anything has changed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from kvgym.errors import ConfigError, shown
 
 
 def action_bounds(space: spaces.Space[Any]) -> NDArray[np.float64]:
-    """Return what numbers an action of a space is made of: the least of each, then the largest, float64 (2 a,).
+    """Return the bounds of the numbers of an action: all lower ones, then all upper ones, float64 (2 a,).
 
     Raises:
-        ConfigError: the space is not one of numbers.
+        ConfigError: the space is not numeric.
     """
     if isinstance(space, spaces.Discrete):
         low, high = space.start, space.start + space.n - 1
@@ -40,21 +40,21 @@ def action_bounds(space: spaces.Space[Any]) -> NDArray[np.float64]:
 
 
 def is_whole(space: spaces.Space[Any]) -> bool:
-    """Whether actions of a space are made of whole numbers."""
+    """Whether the actions of a space consist of whole numbers."""
     return not isinstance(space, spaces.Box) or space.dtype.kind in "iu"
 
 
 @jit
 def inside(bounds: Any, whole: int, action: Any) -> bool:
-    """Whether all numbers of an action are in its space; NaN is in none.
+    """Whether all numbers of an action are in its space; NaN never is.
 
     Args:
-        bounds: as of :func:`action_bounds`.
+        bounds: from :func:`action_bounds`.
         whole: 1 if they must be whole numbers.
         action: float64 (a,).
     """
     size, found = action.shape[0], True
-    for k in range(size):  # without a way out, so that several numbers are compared at once
+    for k in range(size):  # no early exit, so that the loop is vectorised
         found &= (bounds[k] <= action[k]) & (action[k] <= bounds[size + k])
     if whole == 1 and found:
         for k in range(size):
@@ -63,25 +63,24 @@ def inside(bounds: Any, whole: int, action: Any) -> bool:
 
 
 STORED = {np.dtype(np.int8): 1, np.dtype(np.int64): 2, np.dtype(np.float32): 3, np.dtype(np.float64): 0}
-"""Numbers that stand for how actions are stored, by the dtype of their space; 0 as the stepping functions read them."""
+"""Codes of the dtypes in which actions are stored; 0 is the dtype that the stepping functions use."""
 
 
 @jit
 def write_rows(given: Any, actions: Any, first: int) -> None:
-    """Write rows of numbers of any kind, from ``first`` on, as float64."""
+    """Copy rows of numbers of any dtype, from ``first`` on, as float64."""
     for n in range(first, given.shape[0]):
         for k in range(given.shape[1]):
             actions[n, k] = given[n, k]
 
 
 class ActionReader:
-    """Takes actions of a space, or batches of them, as the stepping functions read them.
+    """Converts actions of a space, or batches of them, for the stepping functions.
 
     Args:
-        space: of single actions.
+        space: the space of single actions.
         out: float64, memory of the stepping functions: (a,), or (N, a) for batches.
-        arrays: what calls of the stepping functions are given, where they may take actions from ``arrays.given``; None
-            where they do not.
+        arrays: arguments of the stepping functions, if these can read actions from ``arrays.given``; else None.
     """
 
     def __init__(
@@ -90,13 +89,13 @@ class ActionReader:
         self._space, self._shape = space, (*out.shape[:-1], *(space.shape or ()))
         self._out = out.reshape(self._shape)
         self._dtype, self._scalar = space.dtype, self._shape == () and is_whole(space)
-        # Gymnasium's MultiBinary takes 0 and 1 of any dtype, which frameworks make use of.
+        # Gymnasium's MultiBinary accepts 0 and 1 of any dtype, and frameworks rely on it.
         self._kinds = "biuf" if isinstance(space, spaces.MultiBinary) else "iu" if is_whole(space) else "iuf"
-        self._usual: frozenset[type] = frozenset()
-        self._taken = False
+        self._fast_types: frozenset[type] = frozenset()
+        self._given = False
         if arrays is not None and space.dtype in STORED and len(self._shape) <= 1:
-            # A view compares form and dtype of what it is assigned, and copies it, in a fraction of NumPy's time.
-            self._usual = frozenset((int, np.int64)) if self._scalar else frozenset((np.ndarray,))
+            # Assignment to a memoryview checks shape and dtype and copies in a fraction of NumPy's time.
+            self._fast_types = frozenset((int, np.int64)) if self._scalar else frozenset((np.ndarray,))
             self._stored = STORED[space.dtype]
             memory: Any = arrays.given if self._stored else out
             self._view: Any = memoryview(memory.reshape(-1))
@@ -107,27 +106,27 @@ class ActionReader:
         """Write an action into the memory of the stepping functions.
 
         Args:
-            action: of spaces of whole numbers an integer, or an array or list of integers of any width; of a Box
-                floats or integers. Numbers outside the space are written, for the stepping functions to refuse.
+            action: for spaces of whole numbers an integer, or an array or list of integers of any width; for a Box
+                floats or integers. Numbers outside the space are written too; the stepping functions refuse them.
 
         Raises:
-            ConfigError: another form, or no such numbers; nothing has been written.
+            ConfigError: the shape or the dtype is wrong; nothing has been written.
         """
-        if action.__class__ in self._usual:
+        if action.__class__ in self._fast_types:
             try:
                 self._view[self._place] = action
             except (TypeError, ValueError, BufferError):
-                pass  # another dtype or form: as all others
+                pass  # another dtype or shape: take the general path
             else:
-                if not self._taken:
-                    self._order[GIVEN], self._taken = self._stored, True
+                if not self._given:
+                    self._order[GIVEN], self._given = self._stored, True
                 return
         self._read_any(action)
-        if self._taken:
-            self._order[GIVEN], self._taken = 0, False
+        if self._given:
+            self._order[GIVEN], self._given = 0, False
 
     def _read_any(self, action: Any) -> None:
-        """Write an action of any form; arguments and errors as of :meth:`read`."""
+        """Write an action of any type; arguments and errors as in :meth:`read`."""
         kind = action.__class__
         try:
             if kind is np.ndarray:
@@ -152,20 +151,20 @@ class ActionReader:
         self._out[...] = given
 
 
-def outside(space: spaces.Space[Any], action: NDArray[np.float64], who: str = "") -> ConfigError:
-    """Return the error that tells of an action with a number outside its space.
+def outside(space: spaces.Space[Any], action: NDArray[np.float64], owner: str = "") -> ConfigError:
+    """Return the error for an action with a number outside its space.
 
     Args:
-        space: of single actions.
+        space: the space of single actions.
         action: float64 (a,), as read.
-        who: whose action it is, for the message.
+        owner: suffix that names the environment in the message.
     """
     low, high = action_bounds(space).reshape(2, -1)
     whole = is_whole(space)
     wrong = ~((low <= action) & (action <= high)) | (whole & (action != np.floor(action)))
     k = int(np.flatnonzero(wrong)[0])
     return ConfigError(
-        f"{f'number {k} of the action' if space.shape else 'action'}{who} is {action[k]:.15g}, outside "
+        f"{f'number {k} of the action' if space.shape else 'action'}{owner} is {action[k]:.15g}, outside "
         f"{name_of(space)}; expected {'a whole number' if whole else 'a number'} from {low[k]:.15g} to {high[k]:.15g}"
     )
 
@@ -174,13 +173,13 @@ def sample_mask(space: spaces.Space[Any], mask: NDArray[np.uint8]) -> Any:
     """Return a mask in the form that ``space.sample(mask=...)`` takes, see Gymnasium's spaces.
 
     Args:
-        space: of single actions.
-        mask: (K,), laid out as sb3-contrib's; (N, K) of as many environments.
+        space: the space of single actions.
+        mask: (K,) in sb3-contrib's layout; (N, K) for N environments.
 
     Returns:
         int8 (n,) for Discrete(n); for MultiBinary(n) int8 (n,), 0 where a flag must be 0 and 2 where it is free; for
-        MultiDiscrete a tuple of an int8 array each; None for a Box. Of N environments an array of these, as
-        Gymnasium's vector environments put the information of theirs together: int8 (N, n), or object (N,).
+        MultiDiscrete a tuple of int8 arrays; None for a Box. For N environments an array of these, in the form of the
+        information of Gymnasium's vector environments: int8 (N, n), or object (N,).
     """
     if isinstance(space, spaces.Discrete):
         return mask.astype(np.int8)
@@ -194,7 +193,7 @@ def sample_mask(space: spaces.Space[Any], mask: NDArray[np.uint8]) -> Any:
 
 
 def name_of(space: spaces.Space[Any]) -> str:
-    """Return a space in a few words; a Box of many bounds would print them all."""
+    """Return a short text for a space; a Box with many bounds would print them all."""
     text = " ".join(str(space).split())
     return text if len(text) <= 80 else f"a {type(space).__name__} of shape {space.shape}"
 

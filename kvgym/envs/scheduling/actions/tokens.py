@@ -3,16 +3,16 @@
 Two numbers for each position of the queue window, then two for each position of the active window (0 = the latest
 activated), then one for the worker:
 
-- ``amount``: below 0 a waiting request stays in the queue and an active one is evicted. Else the share of what it
-  has left that it processes, to the nearest token: of its prompt, or of the one token of a decode. A waiting request
-  is admitted with it; 0 pauses.
-- ``order``: evictions, and after them admissions, go in ascending order, ties by position.
-- ``wait``, in units of 2^30 seconds: at the present moment or before, the batch runs; later, the worker waits for
-  the next arrival, at the longest until then. 1 sets no limit.
+- ``amount``: below 0 a waiting request stays in the queue and an active one is evicted. Otherwise it is the share of
+  the remaining prompt, or of the one token of a decode, that the request processes, rounded to the nearest token. A
+  waiting request is admitted with it; 0 pauses.
+- ``order``: evictions, and after them admissions, are in ascending order; ties are broken by position.
+- ``wait``, in units of 2^30 seconds: up to the current time, the batch runs; a later time makes the worker wait for
+  the next arrival, at most until then. 1 sets no limit.
 
-Active requests behind the window run in full. A request that does not fit is not admitted, and counted in
-``info["ignored"]``; if what is active does not fit as planned, the overflow rule evicts and nobody is admitted.
-Every decision of a policy can be said in this way, exactly, if the windows are long enough.
+Active requests behind the window run in full. A request that does not fit is not admitted, and is counted in
+``info["ignored"]``. If the active requests do not fit as planned, the overflow rule evicts and nothing is admitted.
+This expresses every decision of a policy exactly if the windows are long enough.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ ROW = 2
 """Numbers per position: amount, order."""
 
 WAIT_UNIT = 2.0**30
-"""Seconds; a power of two, so that every moment can be said exactly."""
+"""Seconds; a power of two, so that every time can be expressed exactly."""
 
 
 @mask_kernel
 def write_mask(where: Any, mask: Any) -> None:
-    """Mark the positions that hold a request, and the wait, which is always possible."""
+    """Allow the positions that hold a request, and the wait."""
     e = open_environment(where)
     queue, active = e.settings.queue_window, e.settings.active_window
     for q in range(queue):
@@ -64,7 +64,7 @@ def write_mask(where: Any, mask: Any) -> None:
 
 @jit
 def tokens_of(action: Any, row: int, left: int) -> int:
-    """Return the tokens that the request at a position processes, UNKNOWN if it is left or evicted."""
+    """Return the tokens that the request at a position processes, UNKNOWN if it is not admitted or is evicted."""
     amount = action[ROW * row]
     if amount < 0.0:
         return UNKNOWN
@@ -74,9 +74,9 @@ def tokens_of(action: Any, row: int, left: int) -> int:
 
 @jit
 def insert_by_order(rows: Any, count: int, action: Any, row: int, shift: int) -> int:
-    """Add a position to the first ``count`` entries of ``rows``, sorted by order; returns their new number.
+    """Insert a position into the first ``count`` entries of ``rows``, sorted by order; return their new number.
 
-    ``rows`` holds positions counted from ``shift`` on. The last one is dropped where there is no room for more.
+    ``rows`` holds positions counted from ``shift`` on. If it is full, the last one is dropped.
     """
     at = count
     while at > 0 and action[ROW * (shift + rows[at - 1]) + 1] > action[ROW * row + 1]:
@@ -93,7 +93,7 @@ def insert_by_order(rows: Any, count: int, action: Any, row: int, shift: int) ->
 
 @jit
 def use_as_planned(e: Env, k: int) -> int:
-    """Return the memory that slot ``k`` takes in the coming iteration as planned."""
+    """Return the memory that slot ``k`` needs in the coming iteration as planned."""
     slot = e.run.active[k]
     tokens = planned_tokens(e.run.decision, slot.planned, slot.num_prefill_left)
     return allocated(e.run.problem, slot.num_kv_tokens) + kv_growth(e.run.problem, slot, tokens)
@@ -101,9 +101,9 @@ def use_as_planned(e: Env, k: int) -> int:
 
 @jit
 def plan_active(e: Env, action: Any) -> int:
-    """Evict and plan as the action says, and by the overflow rule; returns the memory the others take.
+    """Evict and plan by the action, then by the overflow rule; return the memory that the others need.
 
-    UNKNOWN if the overflow rule had to act.
+    UNKNOWN if the overflow rule had to evict.
     """
     d, num_active = e.run.decision, e.run.w.num_active
     queue, rows = e.settings.queue_window, min(e.settings.active_window, e.run.w.num_active)
@@ -136,15 +136,15 @@ def plan_active(e: Env, action: Any) -> int:
 
 @jit
 def admit_chosen(e: Env, action: Any, need: int) -> int:
-    """Admit as the action says, as far as requests fit; returns the memory that the coming iteration takes."""
+    """Admit the chosen requests that fit; return the memory that the coming iteration needs."""
     run, d = e.run, e.run.decision
     chosen = 0
     for q in range(min(e.settings.queue_window, e.episode.num_window)):
         if action[ROW * q] >= 0.0:
             before = chosen
             chosen = insert_by_order(run.admit, chosen, action, q, 0)
-            e.episode.num_ignored += 1 if chosen == before else 0  # more than can ever be active
-    for j in range(chosen):  # ids before anything leaves the window
+            e.episode.num_ignored += 1 if chosen == before else 0  # more than the active set can hold
+    for j in range(chosen):  # look up ids before requests leave the window
         q = run.admit[j]
         i = e.window[q]
         run.admit[j] = i
@@ -167,7 +167,7 @@ def admit_chosen(e: Env, action: Any, need: int) -> int:
 
 @apply_kernel
 def apply(where: Any, action: Any) -> int:
-    """Carry out what the action says of each request."""
+    """Write the decision that the action describes."""
     e = open_environment(where)
     d = e.run.decision
     wait = action[ROW * (e.settings.queue_window + e.settings.active_window)]
@@ -182,7 +182,7 @@ def apply(where: Any, action: Any) -> int:
 
 @encode_kernel
 def encode(where: Any, decision: RuleDecision, done: int, action: Any, report: Any) -> int:
-    """Write what a decision says of each request."""
+    """Write the action that describes a decision."""
     e = open_environment(where)
     d, num_active = decision.record, e.run.w.num_active
     queue, active, outcome = e.settings.queue_window, e.settings.active_window, COMPLETE
@@ -233,12 +233,14 @@ class Tokens(ActionKind):
         return spaces.Box(-1.0, 1.0, (size,), np.float64)
 
     def parts(self, config: ActionConfig) -> tuple[ActionPart, ...]:
-        """Return what the numbers mean."""
+        """Return the meaning of the numbers."""
         queue, active = config.queue_window, config.active_window
         waiting = "request i of the queue window: below 0 it stays; else it is admitted with this share of its prompt"
-        running = "request i of the active window: below 0 it is evicted; else this share of what it has left; 0 pauses"
+        running = (
+            "request i of the active window: below 0 it is evicted; else it processes this share; 0 pauses"
+        )
         place = "its place in the order, ascending"
-        wait = "until when the worker waits for an arrival; now or before runs the batch, 1 sets no limit"
+        wait = "time until which the worker waits for an arrival; a past time runs the batch, 1 sets no limit"
         return (
             ActionPart(f"2 i, i < {queue}", waiting, "share", -1, 1),
             ActionPart(f"2 i + 1, i < {queue}", place, "–", -1, 1),
@@ -248,18 +250,18 @@ class Tokens(ActionKind):
         )
 
     def mask_size(self, config: ActionConfig) -> int:
-        """Return Q + W + 1: a place per request, and one for the wait."""
+        """Return Q + W + 1: one per request, and one for the wait."""
         return config.queue_window + config.active_window + 1
 
     def _rows(self, config: ActionConfig, queue: float) -> NDArray[np.float64]:
-        """Return an action with this amount for the waiting; the active run in full, and so does the batch."""
+        """Return an action with this amount for waiting requests; active ones run in full, without a wait."""
         action = np.zeros((config.queue_window + config.active_window, ROW))
         action[:, 0] = 1.0
         action[: config.queue_window, 0] = queue
         return np.append(action.ravel(), -1.0)
 
     def greedy(self, config: ActionConfig, mask: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """Admit everybody that fits, in the order of the window."""
+        """Admit every request that fits, in the order of the window."""
         return self._rows(config, 1.0)
 
     def idle(self, config: ActionConfig) -> NDArray[np.float64]:
