@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import pickle
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -22,6 +23,7 @@ from kvgym.compiling.checked_build import watched
 from kvgym.compiling.kernel import uncompiled
 from kvgym.compiling.pointers import runs_compiled
 from kvgym.compiling.records import as_records
+from kvgym.envs.recordable import Act
 from kvgym.envs.scheduling.actions.expressing import (
     NUM_ACTIVE,
     NUM_ADMIT,
@@ -41,7 +43,7 @@ from kvgym.envs.scheduling.memory import Arrays, Block, Sizes, control_row, rule
 from kvgym.envs.scheduling.observations import observation_size
 from kvgym.envs.scheduling.opening import open_environment
 from kvgym.envs.scheduling.revealed import class_table
-from kvgym.envs.scheduling.spaces import observation_space, present
+from kvgym.envs.scheduling.spaces import observation_space, parts, present
 from kvgym.envs.scheduling.stepping import BEGIN, COMPOSE, step_envs
 from kvgym.envs.scheduling.tables import EPISODE, SEEN
 from kvgym.errors import ConfigError, InvalidDecisionError, shown
@@ -172,6 +174,20 @@ class Predictor(Protocol):
         ...
 
 
+def player_of(model: Predictor) -> Act:
+    """Return a function that returns the model's action, given the observation and the mask if it accepts masks."""
+    masked = "action_masks" in inspect.signature(model.predict).parameters
+    return partial(_predict_masked if masked else _predict, model)
+
+
+def _predict(model: Predictor, observation: Any, mask: Any) -> Any:
+    return model.predict(observation, deterministic=True)[0]
+
+
+def _predict_masked(model: Any, observation: Any, mask: Any) -> Any:
+    return model.predict(observation, deterministic=True, action_masks=mask.astype(bool))[0]
+
+
 def content_of(model: Predictor) -> Any:
     """Return the identity of a model, JSON-able: its own ``content()``, else a hash of its pickle."""
     own = getattr(model, "content", None)
@@ -230,7 +246,7 @@ class AgentPolicy(Policy):
             pauses=self.config.kind.plans,
             evicts=True,
         )
-        self._masked = "action_masks" in inspect.signature(model.predict).parameters
+        self._act, self._parts = player_of(model), parts(self.config)
         self._simulation: Simulation | None = None
         # The agent keeps the observation scales of its training on any system.
         scenario = self.config.make_scenario()
@@ -339,21 +355,11 @@ class AgentPolicy(Policy):
             complete = False
             self._own["episode"]["held"] = 0
             while not complete:
-                self._predict()
+                flat, mask = self._arrays.observations[0], self._arrays.masks[0]
+                self._reader.read(self._act(present(config.observation, self._parts, flat, mask), mask))
                 complete = self._run(COMPOSE)
             self._hold, self._held = config.hold - 1, self._action.copy()
         return self._decision(simulation, self._worker)
-
-    def _predict(self) -> None:
-        """Read the next action from the model."""
-        mask = self._arrays.masks[0]
-        observation = present(self.config, self._arrays.observations[0], mask)
-        if self._masked:
-            masks = mask.astype(bool)
-            action, _ = self.model.predict(observation, deterministic=True, action_masks=masks)  # type: ignore[call-arg]
-        else:
-            action, _ = self.model.predict(observation, deterministic=True)
-        self._reader.read(action)
 
     @staticmethod
     def _decision(simulation: Simulation, worker: int) -> Decision:

@@ -10,21 +10,14 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from kvgym.envs.rendering.canvas import LINE, WIDTH, Canvas, Color, Panel, color_of, ticks
-from kvgym.envs.rendering.scene import EVICTED, IN_QUEUE, RUNNING, SERVED, Integers, Scene
+from kvgym.envs.rendering.canvas import LINE, WIDTH, Canvas, Panel, color_of, ticks
+from kvgym.envs.rendering.scene import IN_QUEUE, SPANS, Integers, Scene
 from kvgym.report.colors import PALETTE
 
 BLUE, ORANGE, GREEN = (color_of(text) for text in PALETTE[:3])
 SHADE = color_of(PALETTE[0], 0.22)
 PROMPT, OUTPUT = BLUE, color_of(PALETTE[5])
 WHITE = (255, 255, 255)
-SPANS: dict[int, tuple[str, Color, float]] = {
-    IN_QUEUE: ("waiting", color_of("#d0d7de"), 0.3),
-    RUNNING: ("running", BLUE, 0.8),
-    EVICTED: ("evicted", ORANGE, 0.8),
-    SERVED: ("finished", GREEN, 0.8),
-}
-"""Name, colour and bar height (in a row of height 1) of each kind of span."""
 
 MAX_BARS = 40
 MAX_NAMES = 20
@@ -109,11 +102,11 @@ def _draw_requests(canvas: Canvas, scene: Scene) -> None:
     window = time_window(float(started.min(initial=scene.clock)), scene.clock)
     panel = Panel(canvas, GANTT, window, (rows - 0.5, -0.5), "Requests")
     panel.axes(ticks(*window, 6))
-    panel.legend([(name, color) for name, color, _ in SPANS.values()])
+    panel.legend([(name, color_of(color)) for name, color, _ in SPANS.values()])
     panel.below("Time (s)")
     for kind, (_, color, height) in SPANS.items():
         of_kind = spans.kind == kind
-        panel.bars(spans.start[of_kind], spans.end[of_kind], spans.row[of_kind], height, color)
+        panel.bars(spans.start[of_kind], spans.end[of_kind], spans.row[of_kind], height, color_of(color))
     _name_rows(panel, scene.rows, rows)
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
-from numpy.typing import NDArray
 
+from kvgym.envs.agents import player_of
 from kvgym.envs.recordable import Act, Recordable, Recording
 from kvgym.envs.rendering.recorder import Recorder
 from kvgym.envs.routing.config import RoutingConfig
@@ -179,13 +177,7 @@ def _player(policy: Any, served: Recordable, seed: int) -> Act:
     if isinstance(policy, str):
         return served.player(policy, seed)
     if hasattr(policy, "predict"):
-        masked = "action_masks" in inspect.signature(policy.predict).parameters
-
-        def predict(observation: Any, mask: NDArray[np.bool_]) -> Any:
-            more = {"action_masks": mask} if masked else {}
-            return policy.predict(observation, deterministic=True, **more)[0]
-
-        return predict
+        return player_of(policy)
     if callable(policy):
         return policy
     raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -14,12 +15,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from kvgym.envs.rendering.scene import EVICTED, IN_QUEUE, RUNNING, SERVED, Floats, Integers, Scene
+from kvgym.envs.rendering.scene import SPANS, Floats, Integers, Scene
 from kvgym.report.style import INK, PALETTE, STYLE
 
 BLUE, ORANGE, GREEN = PALETTE[:3]
-SPAN_COLORS = {IN_QUEUE: "#d0d7de", RUNNING: BLUE, EVICTED: ORANGE, SERVED: GREEN}
-SPAN_NAMES = {IN_QUEUE: "waiting", RUNNING: "running", EVICTED: "evicted", SERVED: "finished"}
+
 LOOK: Any = {**STYLE, "font.size": 8, "axes.titlesize": 8.5, "font.sans-serif": ["DejaVu Sans"]}
 
 DPI = 100
@@ -62,7 +62,7 @@ class Timeline:
         (self.waiting,) = queue.plot([], [], color=ORANGE, linewidth=1.2, drawstyle="steps-post")
         (self.active,) = queue.plot([], [], color=BLUE, linewidth=1.2, drawstyle="steps-post")
         queue.set_title("Number of requests")
-        self.spans = {kind: draw_bars(gantt, color) for kind, color in SPAN_COLORS.items()}
+        self.spans = {kind: draw_bars(gantt, color) for kind, (_, color, _) in SPANS.items()}
         gantt.grid(axis="y", visible=False)
         gantt.set_title("Requests")
         gantt.set_xlabel("Time (s)")
@@ -71,7 +71,8 @@ class Timeline:
             ax.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         lines = [Line2D([], [], color=color, linewidth=2) for color in (ORANGE, BLUE)]
         _legend(queue, lines, ["waiting", "active"])
-        _legend(gantt, [Patch(color=SPAN_COLORS[k]) for k in SPAN_COLORS], list(SPAN_NAMES.values()))
+        names, colors, _ = zip(*SPANS.values(), strict=True)
+        _legend(gantt, [Patch(color=color) for color in colors], names)
 
     def set_limits(
         self, end: float, capacity: float, most: float, window: tuple[float, float], rows: int
@@ -99,9 +100,7 @@ class Timeline:
         spans = scene.spans
         for kind, bars in self.spans.items():
             of_kind = spans.kind == kind
-            height = 0.3 if kind == IN_QUEUE else 0.8
-            if len(scene.rows) > MAX_THICK_ROWS:
-                height = 1.0
+            height = 1.0 if len(scene.rows) > MAX_THICK_ROWS else SPANS[kind][2]
             corners = rectangles(spans.start[of_kind], spans.end[of_kind], spans.row[of_kind], height)
             bars.set_verts(corners)  # type: ignore[arg-type]
 
@@ -113,7 +112,7 @@ def rectangles_below(time: Floats, values: Floats) -> Any:
     return [np.column_stack((x, y))]
 
 
-def _legend(ax: Axes, handles: list[Any], names: list[str]) -> None:
+def _legend(ax: Axes, handles: list[Any], names: Sequence[str]) -> None:
     """Add a legend on the line of the title, at its right end."""
     ax.legend(
         handles, names, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(names), borderaxespad=0.0,
@@ -149,6 +148,10 @@ def summary_figure(scene: Scene, title: str) -> Figure:
 
 def write_summary(scene: Scene, title: str, path: Any) -> None:
     """Write :func:`summary_figure` as a PNG file."""
-    figure = summary_figure(scene, title)
+    save_figure(summary_figure(scene, title), path)
+
+
+def save_figure(figure: Figure, path: Any) -> None:
+    """Write a figure as a PNG file."""
     with mpl.rc_context(LOOK):
         figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from kvgym.envs.rendering.picture import BLUE, DPI, GREEN, LOOK, ORANGE, draw_bars, rectangles_below
+from kvgym.envs.rendering.picture import BLUE, GREEN, LOOK, ORANGE, draw_bars, rectangles_below, save_figure
 from kvgym.envs.rendering.routing import RoutingCourse
 from kvgym.envs.rendering.routing_frame import MAX_NAMES, worker_names
 from kvgym.envs.rendering.scene import Floats, Integers
@@ -125,6 +125,4 @@ def _draw_received(ax: Axes, course: RoutingCourse) -> None:
 
 def write_course(course: RoutingCourse, title: str, path: Any) -> None:
     """Write :func:`course_figure` as a PNG file."""
-    figure = course_figure(course, title)
-    with mpl.rc_context(LOOK):
-        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
+    save_figure(course_figure(course, title), path)

@@ -13,10 +13,19 @@ from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
 from kvgym.errors import ConfigError
+from kvgym.report.colors import PALETTE
 from kvgym.simulator.tables import UNKNOWN
 
 # Kinds of spans (Spans.kind).
 IN_QUEUE, RUNNING, EVICTED, SERVED = 0, 1, 2, 3
+
+SPANS = {
+    IN_QUEUE: ("waiting", "#d0d7de", 0.3),
+    RUNNING: ("running", PALETTE[0], 0.8),
+    EVICTED: ("evicted", PALETTE[1], 0.8),
+    SERVED: ("finished", PALETTE[2], 0.8),
+}
+"""Name, colour and bar height (in a row of height 1) of each kind of span."""
 
 TEXT_ROWS = 8
 """Upper limit of active, and of waiting, requests listed in a text."""

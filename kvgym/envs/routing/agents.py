@@ -7,12 +7,11 @@ compiled function.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import numpy as np
 
-from kvgym.envs.agents import Predictor, content_of
+from kvgym.envs.agents import Predictor, content_of, player_of
 from kvgym.envs.routing.config import RoutingConfig
 from kvgym.envs.routing.environment import RoutingEnv
 from kvgym.envs.routing.observer import Observer, shortest_queue
@@ -74,7 +73,7 @@ class AgentRouter(Router):
         self.model = model
         self.config = RoutingConfig.of(**arguments)
         self.info = RouterInfo(name=name, summary=f"{type(model).__name__} as a router")  # type: ignore[misc]
-        self._masked = "action_masks" in inspect.signature(model.predict).parameters
+        self._act = player_of(model)
         # The agent keeps the observation scales of its training on any cluster.
         scenario = self.config.make_scenario()
         workload, system = scenario.make_workload(), scenario.make_system()
@@ -111,11 +110,5 @@ class AgentRouter(Router):
             self._observer.attach(view.simulation)
         observer = self._observer
         observer.update()
-        observation = observer.present()
-        if self._masked:
-            masks = observer.mask.astype(bool)
-            action, _ = self.model.predict(observation, deterministic=True, action_masks=masks)  # type: ignore[call-arg]
-        else:
-            action, _ = self.model.predict(observation, deterministic=True)
-        worker = int(np.asarray(action).reshape(()))
+        worker = int(np.asarray(self._act(observer.present(), observer.mask)).reshape(()))
         return worker if worker in view.candidates else shortest_queue(view)

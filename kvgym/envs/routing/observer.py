@@ -20,11 +20,12 @@ from kvgym.envs.routing.features import (
     observation_size,
     observe,
 )
+from kvgym.envs.scheduling.spaces import Parts, present, space_of
 from kvgym.simulator.cluster.simulation import ClusterSimulation
 from kvgym.simulator.view import ClusterView
 
 
-def parts(num_workers: int) -> dict[str, tuple[int, int]]:
+def parts(num_workers: int) -> Parts:
     """Return the slice (start, stop) of each key of the Dict observation in the flat one."""
     a, b = len(SYSTEM_FEATURES), len(SYSTEM_FEATURES) + len(REQUEST_FEATURES)
     return {"system": (0, a), "request": (a, b), "workers": (b, observation_size(num_workers))}
@@ -40,14 +41,7 @@ def feature_names(num_workers: int) -> tuple[str, ...]:
 def observation_space(config: RoutingConfig, num_workers: int) -> spaces.Space[Any]:
     """Return the space of observations, float32 in [0, 1]."""
     flat = spaces.Box(0.0, 1.0, (observation_size(num_workers),), np.float32)
-    if config.observation == "flat":
-        return flat
-    if config.observation == "rllib":
-        mask = spaces.Box(0.0, 1.0, (num_workers,), np.float32)
-        return spaces.Dict({"action_mask": mask, "observations": flat})
-    return spaces.Dict(
-        {name: spaces.Box(0.0, 1.0, (b - a,), np.float32) for name, (a, b) in parts(num_workers).items()}
-    )
+    return space_of(config.observation, flat, num_workers, parts(num_workers))
 
 
 class Observer:
@@ -114,11 +108,7 @@ class Observer:
 
     def present(self) -> Any:
         """Return the observation in the form of its space, in memory of its own."""
-        if self.config.observation == "flat":
-            return self.flat.copy()
-        if self.config.observation == "rllib":
-            return {"action_mask": self.mask.astype(np.float32), "observations": self.flat.copy()}
-        return {name: self.flat[a:b].copy() for name, (a, b) in self._parts.items()}
+        return present(self.config.observation, self._parts, self.flat, self.mask)
 
 
 def shortest_queue(view: ClusterView) -> int:

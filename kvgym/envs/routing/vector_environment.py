@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
 
 from kvgym.envs.closing import Closed
@@ -92,7 +91,8 @@ class RoutingEpisodes:
         self.times[i], self.requests[i] = info["time"], info["request"]
 
     def renew_observations(self) -> None:
-        """Do nothing: returned observations are copies."""
+        """Continue with a copy of the observations, as the present ones have been returned."""
+        self.observations = self.observations.copy()
 
     def observe(self, chosen: NDArray[np.bool_]) -> None:
         """Do nothing: the observations are up to date."""
@@ -143,14 +143,6 @@ class RoutingVectorEnv(ServingVectorEnv):
 
     def _restore(self, i: int, state: RoutingState) -> None:
         self.episodes.restore(i, state)
-
-    def _observation(self) -> Any:
-        flat, masks = self.episodes.observations, self.episodes.masks
-        if isinstance(self.single_observation_space, spaces.Box):
-            return flat.copy()
-        if self.config.observation == "rllib":
-            return {"action_mask": masks.astype(np.float32), "observations": flat.copy()}
-        return {name: flat[:, a:b].copy() for name, (a, b) in self._parts.items()}
 
     def _every_step(self) -> dict[str, Any]:
         return {**super()._every_step(), "request": self.episodes.requests.copy()}

@@ -121,6 +121,7 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
         self.action_space = self.episodes.space
         self.reward_terms = self.config.reward_terms
         self.observation_space = spaces.observation_space(self.config)
+        self._parts = spaces.parts(self.config)
         self.tables = EpisodeTables(self.episodes)
         self.view = SystemView(self.tables)
         self._flat = self.config.observation == "flat"
@@ -222,7 +223,10 @@ class ServingEnv(Rebuilt, Recordable, gym.Env[Any, Any]):
             return self._observation(), self._info()
 
     def _observation(self) -> Any:
-        return spaces.present(self.config, self.episodes.observations[0], self.episodes.masks[0])
+        episodes = self.episodes
+        return spaces.present(
+            self.config.observation, self._parts, episodes.observations[0], episodes.masks[0]
+        )
 
     def _info(self) -> dict[str, Any]:
         episodes = self.episodes

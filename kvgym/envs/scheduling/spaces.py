@@ -21,6 +21,9 @@ from kvgym.envs.scheduling.observations import (
 from kvgym.envs.scheduling.revealed import class_features, moment_features
 from kvgym.utils.arguments import explained
 
+Parts = dict[str, tuple[int, int]]
+"""Slice (start, stop) of each key of a Dict observation in the flat one."""
+
 
 @explained
 def feature_names(config: EnvConfig) -> tuple[str, ...]:
@@ -50,7 +53,7 @@ def flat_space(config: EnvConfig) -> spaces.Box:
     return spaces.Box(*_bounds(config), dtype=np.float32)
 
 
-def parts(config: EnvConfig) -> dict[str, tuple[int, int]]:
+def parts(config: EnvConfig) -> Parts:
     """Return the slice (start, stop) of each key of the Dict observation in the flat one."""
     bounds, at = {}, 0
     for name, length in (
@@ -71,30 +74,40 @@ def parts(config: EnvConfig) -> dict[str, tuple[int, int]]:
 
 def observation_space(config: EnvConfig) -> spaces.Space[Any]:
     """Return the space of single observations."""
-    if config.observation == "flat":
-        return flat_space(config)
-    if config.observation == "rllib":
-        mask = spaces.Box(0.0, 1.0, (config.kind.mask_size(config),), np.float32)
-        return spaces.Dict({"action_mask": mask, "observations": flat_space(config)})
-    low, high = _bounds(config)
-    return spaces.Dict({name: spaces.Box(low[a:b], high[a:b]) for name, (a, b) in parts(config).items()})
+    return space_of(config.observation, flat_space(config), config.kind.mask_size(config), parts(config))
+
+
+def space_of(form: str, flat: spaces.Box, mask_size: int, parts: Parts) -> spaces.Space[Any]:
+    """Return the space of observations in one of the forms ``"flat"``, ``"dict"`` and ``"rllib"``.
+
+    Args:
+        form: the environment argument ``observation``.
+        flat: the space of the flat observation.
+        mask_size: K, length of the mask.
+        parts: slice of each key of the Dict observation.
+    """
+    if form == "flat":
+        return flat
+    if form == "rllib":
+        mask = spaces.Box(0.0, 1.0, (mask_size,), np.float32)
+        return spaces.Dict({"action_mask": mask, "observations": flat})
+    return spaces.Dict({name: spaces.Box(flat.low[a:b], flat.high[a:b]) for name, (a, b) in parts.items()})
 
 
 def present(
-    config: EnvConfig, flat: NDArray[np.float32], mask: NDArray[np.uint8], *, fresh: bool = False
+    form: str, parts: Parts, flat: NDArray[np.float32], mask: NDArray[np.uint8], *, fresh: bool = False
 ) -> Any:
-    """Return the observation in the form of its space, in memory of its own.
+    """Return an observation in its form, in memory of its own.
 
     Args:
-        config: the configuration.
+        form: the environment argument ``observation``.
+        parts: slice of each key of the Dict observation.
         flat: (D,) or (N, D).
         mask: (K,) or (N, K).
         fresh: whether ``flat`` is newly allocated and can be returned without a copy.
     """
-    if config.observation != "dict" and not fresh:
+    if form == "dict":
+        return {name: flat[..., a:b].copy() for name, (a, b) in parts.items()}
+    if not fresh:
         flat = flat.copy()
-    if config.observation == "flat":
-        return flat
-    if config.observation == "rllib":
-        return {"action_mask": mask.astype(np.float32), "observations": flat}
-    return {name: flat[..., a:b].copy() for name, (a, b) in parts(config).items()}
+    return flat if form == "flat" else {"action_mask": mask.astype(np.float32), "observations": flat}

@@ -113,6 +113,7 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
         self.single_action_space = self.episodes.space
         self.reward_terms = self.config.reward_terms
         self.single_observation_space = spaces.observation_space(self.config)
+        self._parts = spaces.parts(self.config)
 
     @property
     def load(self) -> tuple[float, float]:
@@ -325,7 +326,8 @@ class ServingVectorEnv(VectorEnv[Any, Any, Any]):
     # ------------------------------------------------------------ observations and information
 
     def _observation(self) -> Any:
-        return spaces.present(self.config, self.episodes.observations, self.episodes.masks, fresh=True)
+        observations, masks = self.episodes.observations, self.episodes.masks
+        return spaces.present(self.config.observation, self._parts, observations, masks, fresh=True)
 
     def _every_step(self) -> dict[str, Any]:
         """Return the information that every step has for every environment."""
