@@ -1,14 +1,14 @@
-"""Play environments at random over random configurations, and say what did not hold.
+"""Play environments at random with random configurations, and report failed checks.
 
 python scripts/random_play.py --steps 100000                                    # about a minute on a core
 python scripts/random_play.py --steps 10000000 --jobs 2 --out results/play      # an hour on a core; may be stopped
 python scripts/random_play.py --steps 10000000 --jobs 2 --out results/play --resume
 python scripts/random_play.py --seed 0 --segment 123                            # one segment again, that had a fault
 
-All ids, scalar and vector, with all rules of the engine, blocks and clusters; what is checked in every step is said in
-docs/maintaining.md. A segment is a configuration and some hundred steps; seed and number make it what it is. Finished
-segments are written to segments.jsonl one by one, so that nothing is lost where a run is stopped; report.md sums them
-up. Exit status 1 if there is a fault.
+The play covers all ids, scalar and vector, with all engine rules, blocks and clusters; docs/maintaining.md lists the
+checks of every step. A segment is a configuration and a few hundred steps, determined by the seed and its number.
+Finished segments are appended to segments.jsonl, so that a stopped run loses nothing; report.md is the summary. Exit
+status 1 if there is a fault.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=100_000, help="decisions to take in all")
+    parser.add_argument("--steps", type=int, default=100_000, help="number of steps in total")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument(
-        "--out", type=Path, default=Path("results/random_play"), help="folder of the journal and report"
+        "--out", type=Path, default=Path("results/random_play"), help="folder for the journal and the report"
     )
-    parser.add_argument("--resume", action="store_true", help="go on with the journal that is there")
+    parser.add_argument("--resume", action="store_true", help="continue an existing journal")
     parser.add_argument(
-        "--segment", type=int, help="play only this one, print what it did, and write nothing"
+        "--segment", type=int, help="play only this segment, print its result, and write no file"
     )
     options = parser.parse_args()
     if options.segment is not None:
@@ -51,7 +51,7 @@ def main() -> int:
         print(json.dumps(played, indent=1))
         return int(bool(played["fault"]))
     if min(options.steps, options.jobs) < 1 or options.seed < 0:
-        parser.error("steps and jobs are whole numbers ≥ 1, seeds ≥ 0")
+        parser.error("--steps and --jobs must be ≥ 1, --seed ≥ 0")
     try:
         segments = play(options.steps, options.seed, options.jobs, options.out, resume=options.resume)
     except (OSError, ValueError) as error:
@@ -63,22 +63,22 @@ def main() -> int:
 
 
 def play(steps: int, seed: int, jobs: int, out: Path, *, resume: bool = False) -> list[dict[str, Any]]:
-    """Play segments until so many steps have been taken; returns them in order.
+    """Play segments until they have ``steps`` steps in total; return them in order.
 
     Args:
-        steps: at least, those of a journal that is resumed included.
-        seed: of the play.
-        jobs: processes; with 1 this one.
-        out: folder of ``segments.jsonl``, with a line for each segment that is finished.
-        resume: go on with the journal there.
+        steps: minimal number of steps, including those of a resumed journal.
+        seed: seed of the play.
+        jobs: processes; 1 means this one.
+        out: folder of ``segments.jsonl``, which has a line for each finished segment.
+        resume: continue an existing journal.
 
     Raises:
-        ValueError: there is a journal and it is not to be resumed, or it is of another seed.
+        ValueError: there is a journal without ``resume``, or it has another seed.
     """
     journal = out / "segments.jsonl"
     segments = read_journal(journal, seed) if resume and journal.exists() else []
     if not segments and journal.exists() and journal.stat().st_size and not resume:
-        raise ValueError(f"{journal} is there already; go on with --resume, or choose another --out")
+        raise ValueError(f"{journal} already exists; continue it with --resume, or choose another --out")
     out.mkdir(parents=True, exist_ok=True)
     done = {segment["number"] for segment in segments}
     numbers = (number for number in itertools.count() if number not in done)
@@ -100,7 +100,7 @@ def play(steps: int, seed: int, jobs: int, out: Path, *, resume: bool = False) -
 
 
 def play_all(numbers: Iterator[int], seed: int, jobs: int) -> Iterator[dict[str, Any]]:
-    """Play segments without end, in any order; the caller stops when it has enough."""
+    """Yield results of segments without end, in any order; the caller stops the iteration."""
     if jobs == 1:
         yield from (play_segment(seed, number) for number in numbers)
     pool = ProcessPoolExecutor(jobs, get_context("spawn"))
@@ -117,15 +117,15 @@ def play_all(numbers: Iterator[int], seed: int, jobs: int) -> Iterator[dict[str,
 
 
 def play_chunk(seed: int, numbers: list[int]) -> list[dict[str, Any]]:
-    """Play some segments, in another process."""
+    """Play several segments, in another process."""
     return [play_segment(seed, number) for number in numbers]
 
 
 def read_journal(path: Path, seed: int) -> list[dict[str, Any]]:
-    """Return the segments of a journal; a line that was cut off is played again.
+    """Return the segments of a journal, without an incomplete last line.
 
     Raises:
-        ValueError: it is of another seed.
+        ValueError: it has another seed.
     """
     text = path.read_text(encoding="utf-8")
     whole = text[: text.rfind("\n") + 1]
@@ -134,12 +134,12 @@ def read_journal(path: Path, seed: int) -> list[dict[str, Any]]:
     segments = [json.loads(line) for line in whole.splitlines()]
     for segment in segments:
         if segment.pop("seed") != seed:
-            raise ValueError(f"{path} is of another seed than {seed}")
+            raise ValueError(f"{path} was not played with seed {seed}; choose its seed or another --out")
     return segments
 
 
 def report(segments: list[dict[str, Any]], seed: int) -> str:
-    """Return what was played and found, Markdown."""
+    """Return a summary of the segments and their faults, Markdown."""
     total = sum(segment["steps"] for segment in segments)
     lines = [
         f"{total:,} steps in {len(segments):,} segments of seed {seed}: {len(faults_of(segments))} faults.",

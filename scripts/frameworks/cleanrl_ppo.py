@@ -28,7 +28,7 @@ ENV_ID = "kvgym/AdmitCount-v0"
 
 
 class Agent(nn.Module):
-    """Two small networks: logits of the actions, and the value of a state."""
+    """Two small networks: logits of the actions, and the value of an observation."""
 
     def __init__(self, features: int, actions: int, hidden: int = 64) -> None:
         super().__init__()
@@ -57,10 +57,10 @@ class Agent(nn.Module):
     def predict(
         self, observation: Any, deterministic: bool = True, action_masks: Any = None
     ) -> tuple[int, None]:
-        """Act on one observation, as kvgym.envs.agents.AgentPolicy expects it.
+        """Act on one observation, for kvgym.envs.AgentPolicy.
 
-        Samples whatever ``deterministic`` says: that is the policy PPO improves. The most probable action
-        alone may wait for ever beside an empty worker, which a comparison reports as a livelock.
+        Always samples, regardless of ``deterministic``, because PPO improves the sampled policy. The most probable
+        action alone may wait for ever while the worker is empty, which a comparison reports as a livelock.
         """
         choice = self.distribution(torch.as_tensor(observation), torch.as_tensor(action_masks))
         return int(choice.sample()), None
@@ -92,8 +92,8 @@ def advantages(
 ) -> Tensor:
     """Return generalised advantage estimates, shape (T, N).
 
-    Under NEXT_STEP the observation after an end is the last one of that episode. So ``values[t + 1]`` is what
-    a truncated episode is worth, and nothing flows over ``ended``.
+    Under NEXT_STEP the observation after an end is the last one of that episode. So ``values[t + 1]`` is the value
+    of a truncated episode, and estimates do not cross ``ended``.
 
     Args:
         rewards: (T, N).
@@ -148,7 +148,7 @@ def train(args: argparse.Namespace, task: dict[str, Any], agent: Agent) -> dict[
             values = agent.value(observations)
         advantage = advantages(rewards, values, terminated, ended, args.gamma, args.gae_lambda)
         target = advantage + values[:-1]
-        keep = valid.flatten().nonzero().squeeze(-1)  # the resetting steps are no transitions
+        keep = valid.flatten().nonzero().squeeze(-1)  # steps that only reset are not transitions
         flat = [
             x.flatten(0, 1) for x in (observations[:-1], masks[:-1], actions, log_probs, advantage, target)
         ]

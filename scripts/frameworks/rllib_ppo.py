@@ -4,7 +4,7 @@
     python scripts/frameworks/rllib_ppo.py --num-requests 200 --rate 50 --kv-capacity 6144
     python scripts/frameworks/rllib_ppo.py --address auto --env-runners 4    # on a cluster
 
-Needs ``ray[rllib]``, torch and kvgym in an environment of their own, see docs/frameworks.md. Prints the mean
+Needs ``ray[rllib]``, torch and kvgym in a separate environment, see docs/frameworks.md. Prints the mean
 end-to-end latency of the policy before and after training, beside ``fcfs`` and ``mc_sf`` on the same held-out
 requests.
 """
@@ -35,7 +35,7 @@ ENV_ID = "kvgym/AdmitCount-v0"
 
 
 class MaskedModule(TorchRLModule, ValueFunctionAPI):
-    """Two small networks over ``observations``; ``action_mask`` closes what is not allowed."""
+    """Two small networks over ``observations``; ``action_mask`` excludes actions."""
 
     def setup(self) -> None:
         """Build the networks."""
@@ -58,10 +58,10 @@ class MaskedModule(TorchRLModule, ValueFunctionAPI):
 
 
 class Sampler:
-    """A module with ``predict``, as kvgym.envs.agents.AgentPolicy expects it.
+    """Adds ``predict`` to a module, for kvgym.envs.AgentPolicy.
 
-    Samples whatever ``deterministic`` says: that is the policy PPO improves. The most probable action alone
-    may wait for ever beside an empty worker, which a comparison reports as a livelock.
+    Always samples, regardless of ``deterministic``, because PPO improves the sampled policy. The most probable action
+    alone may wait for ever while the worker is empty, which a comparison reports as a livelock.
     """
 
     def __init__(self, module: MaskedModule) -> None:
@@ -87,10 +87,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--eval-seeds", type=int, default=20, help="held-out workload seeds")
     parser.add_argument("--batch", type=int, default=4096, help="steps per update")
     parser.add_argument(
-        "--env-runners", type=int, default=0, help="processes that collect, on any node; 0 = this one does"
+        "--env-runners", type=int, default=0, help="processes that collect, on any node; 0 = only this one"
     )
     parser.add_argument(
-        "--address", help="a running Ray cluster: auto or HOST:PORT (default: one of its own)"
+        "--address", help="a running Ray cluster: auto or HOST:PORT (default: start one)"
     )
     return parser.parse_args(arguments)
 
@@ -107,7 +107,7 @@ def make_env(config: Any) -> Any:
 
 
 def configure(args: argparse.Namespace, task: dict[str, Any]) -> PPOConfig:
-    """Return the configuration: this process learns, and collects unless there are others for that."""
+    """Return the configuration: this process learns, and collects if there are no other runners."""
     return (
         PPOConfig()
         .environment("kvgym-native", env_config=task)

@@ -33,10 +33,10 @@ ENV_ID = "kvgym/AdmitCount-v0"
 
 
 class Sampler:
-    """The actor with ``predict``, as kvgym.envs.agents.AgentPolicy expects it.
+    """Adds ``predict`` to the actor, for kvgym.envs.AgentPolicy.
 
-    Samples whatever ``deterministic`` says: that is the policy PPO improves. The most probable action alone
-    may wait for ever beside an empty worker, which a comparison reports as a livelock.
+    Always samples, regardless of ``deterministic``, because PPO improves the sampled policy. The most probable action
+    alone may wait for ever while the worker is empty, which a comparison reports as a livelock.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -67,9 +67,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def make_env(num_envs: int, task: dict[str, Any]) -> TransformedEnv:
-    """Return the native vector environment as TorchRL has it.
+    """Return the native vector environment, wrapped for TorchRL.
 
-    TorchRL resets ended environments itself, with Gymnasium's ``reset_mask``: autoreset is DISABLED.
+    Autoreset is DISABLED, because TorchRL resets ended environments itself, with Gymnasium's ``reset_mask``.
     """
     envs = gym.make_vec(ENV_ID, num_envs=num_envs, autoreset_mode=gym.vector.AutoresetMode.DISABLED, **task)
     base = GymWrapper(envs, categorical_action_encoding=True)

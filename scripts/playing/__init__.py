@@ -1,4 +1,4 @@
-"""Random play of environments over random configurations, with everything checked that must hold in each of them.
+"""Random play of environments with random configurations, with checks of everything that must always hold.
 
-``scripts/random_play.py`` plays millions of steps, the tests some thousands.
+``scripts/random_play.py`` plays millions of steps, the tests a few thousand.
 """

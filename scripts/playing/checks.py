@@ -1,4 +1,4 @@
-"""What must hold in every episode: invariants of the tables, records, and what rewards add up to."""
+"""Checks that hold in every episode: invariants of the tables, records, and sums of rewards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def equal(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray):
         if a.dtype == object:
             return a.shape == b.shape and all(map(equal, a.ravel(), b.ravel()))
-        if a.dtype.names:  # field by field: what lies between the fields means nothing
+        if a.dtype.names:  # field by field, because the padding has no meaning
             return a.dtype == b.dtype and all(
                 equal(np.asarray(a[name]), np.asarray(b[name])) for name in a.dtype.names
             )
@@ -34,8 +34,8 @@ def check_state(episodes: Any, index: int = 0) -> None:
     """Check the engine's invariants in the tables of an episode.
 
     Args:
-        episodes: of an environment, or a vector of them.
-        index: which one.
+        episodes: episodes of an environment or a vector environment.
+        index: index of the environment.
     """
     tables, block = EpisodeTables(episodes, index), episodes.slots[index].block
     worker, problem = tables.worker, tables.problem[0]
@@ -84,26 +84,26 @@ def check_records(result: SimulationResult) -> None:
 
 
 def check_returns(names: tuple[str, ...], terms: Any, scale: float, metrics: dict[str, float]) -> None:
-    """Check that the rewards of a completed episode add up to what its metrics say.
+    """Check that the rewards of a completed episode agree with its metrics.
 
     Args:
-        names: of the reward terms.
+        names: names of the reward terms.
         terms: sum of each over the steps, undiscounted and unweighted.
-        scale: they are divided by this.
-        metrics: by name.
+        scale: divisor of the terms.
+        metrics: metrics by name.
     """
     found = dict(zip(names, np.asarray(terms).tolist(), strict=True))
     for term, metric in (("latency", "e2e_latency_mean"), ("ttft", "ttft_mean")):
         expected = -metrics[metric] * metrics["finished"] / scale
         assert math.isclose(found[term], expected, rel_tol=1e-9, abs_tol=1e-9), (
-            f"the rewards {term} add up to {found[term]!r}; {metric} makes {expected!r}"
+            f"the rewards {term} add up to {found[term]!r}; {metric} implies {expected!r}"
         )
 
 
 def time_inside(result: SimulationResult, until: float) -> float:
-    """Return how long all requests of an episode that was truncated were in the system by then, seconds.
+    """Return the total time of all requests in the system until a truncated episode ended, seconds.
 
-    The last batch may end after the horizon; who arrives in between is no part of the episode.
+    The last batch may end after the horizon; requests that arrive in between are not part of the episode.
     """
     there = result.table.arrival_time <= min(until, result.system.horizon)
     left = np.where(np.isnan(result.requests["finish_time"]), until, result.requests["finish_time"])

@@ -1,4 +1,4 @@
-"""Random configurations of environments: scenarios, kinds of action, rules of the engine, blocks, clusters."""
+"""Random configurations of environments: scenarios, kinds of action, engine rules, blocks, clusters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.experiments.scenario import load_scenario, scenario_names
 
 SHORT = {"preset": "lmsys", "limits": {"max_prompt_len": 60, "max_output_len": 40}}
-"""Requests of which some hundred tokens of memory hold several."""
+"""Short requests, several of which fit into a few hundred tokens of memory."""
 
 APART = [{"count": 2, "role": "prefill"}, {"count": 3, "role": "decode"}]
 
@@ -23,12 +23,12 @@ CLUSTERS: dict[str, dict[str, Any]] = {
 
 
 def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
-    """Return a valid configuration of a worker, of any scenario and any kind of action."""
+    """Return a valid configuration of an environment that schedules one worker, with any scenario and action."""
 
     def one(*options: Any) -> Any:
         return options[int(rng.integers(len(options)))]
 
-    # An adversary's requests are a given list: no number or rate of them can be asked for.
+    # Adversarial requests are a fixed list, whose number and rate cannot be set.
     names = (name for name in scenario_names() if name != "mc-sf-adversarial")
     scenario = one(*(name for name in names if load_scenario(name).workers == 1))
     arguments: dict[str, Any] = {
@@ -42,7 +42,7 @@ def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
         "num_requests": int(rng.integers(1, 40)),
         "hold": int(rng.integers(1, 10)),
         "stall_limit": one(10, 200),
-        "block_size": one(1, 1, 4),  # a divisor of the 40 tokens that slotted requests may fill
+        "block_size": one(1, 1, 4),  # a divisor of the memory of slotted requests, 40 tokens
         "system": {
             "first_token": one("counted", "uncounted", "decode"),
             "progress_on_evict": one("lost", "recompute", "kept"),
@@ -94,7 +94,7 @@ def serving_arguments(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def routing_arguments(rng: np.random.Generator) -> dict[str, Any]:
-    """Return a valid configuration of a cluster."""
+    """Return a valid configuration of an environment that routes."""
 
     def one(*options: Any) -> Any:
         return options[int(rng.integers(len(options)))]

@@ -1,4 +1,4 @@
-"""Segments of random play: a number and a seed say everything, the configuration as well as every action in it."""
+"""Segments of random play; a seed and a number determine the configuration and every action of a segment."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from playing.checks import check_records, check_returns, check_state, equal, tim
 from playing.configurations import routing_arguments, serving_arguments
 
 KINDS = ("worker", "worker", "worker", "vector", "vector", "cluster", "clusters")
-"""What segments take in turn: single environments, vectors of them, clusters, vectors of clusters."""
+"""Environments of consecutive segments: single ones, vectors of them, clusters, vectors of clusters."""
 
 ALONE = {"worker": ServingEnv, "cluster": RoutingEnv}
 VECTORS = {"vector": (ServingVectorEnv, ServingEnv), "clusters": (RoutingVectorEnv, RoutingEnv)}
 FOLLOWED = 12
-"""Steps that a copy is played beside what it was copied from."""
+"""Steps for which a copy is compared with its original."""
 
 
 @dataclass
 class Segment:
-    """What a segment did.
+    """Result of a segment.
 
     Attributes:
-        number: which one.
+        number: its number.
         kind: one of :data:`KINDS`.
-        action: kind of action, ``route`` of clusters.
-        steps: decisions that were asked for, over all environments.
-        episodes: that ended.
-        copies: that were made in the middle of an episode and played beside it.
-        fault: what did not hold, "" if all did.
-        arguments: of the environments, if there is a fault.
+        action: kind of action, ``route`` for clusters.
+        steps: steps of all environments.
+        episodes: episodes that ended.
+        copies: copies made in the middle of an episode and compared with it.
+        fault: the check that failed, "" if none.
+        arguments: arguments of the environments, if there is a fault.
     """
 
     number: int
@@ -57,12 +57,12 @@ def play_segment(seed: int, number: int, steps: int = 400) -> dict[str, Any]:
     """Play a segment.
 
     Args:
-        seed: of the whole play.
-        number: of the segment.
-        steps: at least, over all its environments.
+        seed: seed of the whole play.
+        number: number of the segment.
+        steps: minimal number of steps of all its environments.
 
     Returns:
-        A :class:`Segment` as a dict; faults are told in it, not raised.
+        A :class:`Segment` as a dict; faults are reported in it, not raised.
     """
     rng = np.random.default_rng([seed, number])
     segment = Segment(number, KINDS[number % len(KINDS)])
@@ -82,7 +82,7 @@ def play_segment(seed: int, number: int, steps: int = 400) -> dict[str, Any]:
 
 
 def scale_of(config: Any, arguments: dict[str, Any]) -> float:
-    """Return what the rewards of a configuration are divided by."""
+    """Return the divisor of the rewards of a configuration."""
     return float(config.reward_scale or arguments["num_requests"])
 
 
@@ -101,20 +101,20 @@ def play_alone(segment: Segment, arguments: dict[str, Any], rng: np.random.Gener
                 check_state(env.episodes)
             if segment.steps == copy_at:
                 restored = twin.set_state(pickle.loads(pickle.dumps(env.get_state())))
-                assert equal(restored[0], observation), "a copy sees something else"
+                assert equal(restored[0], observation), "a copy has another observation"
                 followed, segment.copies = FOLLOWED, segment.copies + 1
             masked = rng.random() < masked_share
             action = env.action_space.sample(env.sample_mask() if masked else None)
             before, step = info["time"], env.step(action)
             if followed > 0:
                 followed -= 1
-                assert equal(step, twin.step(action)), "a copy went another way"
+                assert equal(step, twin.step(action)), "a copy took another step"
             observation, reward, terminated, truncated, info = step
             segment.steps += 1
             terms, ended = terms + info["reward_terms"], terminated or truncated
             assert np.isfinite(reward), "a reward is not finite"
             assert info["time"] >= before, "time went back"
-            # A mask of flags or tokens says what each of them may be alone.
+            # A mask of flags or tokens holds for each of them alone.
             assert not masked or segment.action in ("flags", "tokens") or info["ignored"] == 0, (
                 "ignored inside the mask"
             )
@@ -145,7 +145,7 @@ def check_end(env: Any, terms: Any, info: dict[str, Any], terminated: bool, scal
 
 
 def play_vector(segment: Segment, arguments: dict[str, Any], rng: np.random.Generator, limit: int) -> None:
-    """Play a vector of environments, one after another of which is copied into a single one and played beside it."""
+    """Play a vector environment, and compare copies of its environments with them, one after another."""
     vector, single = VECTORS[segment.kind]
     count, mode = int(rng.integers(2, 5)), list(AutoresetMode)[int(rng.integers(3))]
     env, twin = vector(count, autoreset_mode=mode, **arguments), single(**arguments)
@@ -176,9 +176,9 @@ def play_vector(segment: Segment, arguments: dict[str, Any], rng: np.random.Gene
             followed = 0 if ended[k] else followed - 1
             alone = twin.step(actions[k])
             there = (float(rewards[k]), bool(terminated[k]), bool(truncated[k]))
-            assert equal(alone[1:4], there), "a single environment went another way"
+            assert equal(alone[1:4], there), "a single environment took another step"
             if not ended[k]:
-                assert equal(alone[0], row(observation, k)), "a single environment sees something else"
+                assert equal(alone[0], row(observation, k)), "a single environment has another observation"
         for i in range(count):
             terms[i] += 0.0 if restarted[i] else (last if ended[i] else info)["reward_terms"][i]
             if terminated[i]:
@@ -194,7 +194,7 @@ def play_vector(segment: Segment, arguments: dict[str, Any], rng: np.random.Gene
 
 
 def row(observation: Any, k: int) -> Any:
-    """Return what one environment of a vector sees."""
+    """Return the observation of one environment of a vector."""
     return (
         {name: value[k] for name, value in observation.items()}
         if isinstance(observation, dict)
@@ -203,7 +203,7 @@ def row(observation: Any, k: int) -> Any:
 
 
 def faults_of(segments: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the segments in which something did not hold."""
+    """Return the segments with a fault."""
     return [segment for segment in segments if segment["fault"]]
 
 
