@@ -89,9 +89,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--env-runners", type=int, default=0, help="processes that collect, on any node; 0 = only this one"
     )
-    parser.add_argument(
-        "--address", help="a running Ray cluster: auto or HOST:PORT (default: start one)"
-    )
+    parser.add_argument("--address", help="a running Ray cluster: auto or HOST:PORT (default: start one)")
     return parser.parse_args(arguments)
 
 

@@ -1,4 +1,4 @@
-"""What the environment tests share: small episodes, random configurations, explicit requests, state checks."""
+"""Fixtures of the environment tests: small episodes, random configurations, explicit requests, state checks."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def play() -> Callable[..., list[Any]]:
 
 @pytest.fixture(scope="session")
 def equal() -> Callable[[Any, Any], bool]:
-    """Return a function that says whether two nested values are the same bit for bit, types included."""
+    """Return a function that compares two nested values bit for bit, types included."""
     return checks.equal
 
 

@@ -1,4 +1,4 @@
-"""Actions at the boundary, of every id, scalar and vector: what is in the space is taken, what is not is refused."""
+"""Valid and invalid actions of every id, scalar and vector."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def make(name, **arguments):
 
 
 def wrong_actions(space):
-    """Return actions that are not in a space, and what the error says."""
+    """Return actions that are not in a space, with the text of the error."""
     for action in NO_NUMBERS:
         yield action, "dtype|none of|shape"
     if isinstance(space, gym.spaces.Discrete):
@@ -51,7 +51,7 @@ def wrong_actions(space):
 
 
 def right_actions(space):
-    """Return actions in a space, in the forms they may come in."""
+    """Return actions in a space, in all accepted types."""
     action = space.sample()
     if isinstance(space, gym.spaces.Discrete):
         return [int(action), action, np.int8(action), np.uint16(action), np.array(action)]
@@ -75,7 +75,7 @@ def test_wrong_actions_change_nothing(name, equal):
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_right_actions_in_any_form(name, equal):
+def test_right_actions_of_any_type(name, equal):
     env = make(name)
     env.action_space.seed(1)
     outcomes = []
@@ -87,7 +87,7 @@ def test_right_actions_in_any_form(name, equal):
 
 @pytest.mark.parametrize("name", IDS)
 def test_vector(name, equal):
-    """One wrong action of three is refused by name; a wrong one of an environment that restarts does not matter."""
+    """One wrong action of three is refused and named; a wrong one for an environment that restarts is ignored."""
     env, twin = (gym.make_vec(name, 3, **TASK, max_episode_steps=4) for _ in range(2))
     env.reset(seed=0)
     twin.reset(seed=0)
@@ -107,8 +107,8 @@ def test_vector(name, equal):
         assert equal(env.step(right), twin.step(right))
 
 
-def test_nothing_has_changed_where_one_restarts(equal):
-    """An action is refused before the environments that start anew draw their requests."""
+def test_nothing_has_changed_if_one_restarts(equal):
+    """An action is refused before restarting environments draw their requests."""
     env, twin = (gym.make_vec("kvgym/AdmitCount-v0", 2, **TASK) for _ in range(2))
     both = [(e.reset(seed=0), e.reset(seed=0)) for e in (env, twin)]
     assert equal(*both)
@@ -167,8 +167,8 @@ def test_spaces_of_numbers_only():
 
 @pytest.mark.parametrize("count", [None, 2])
 @pytest.mark.parametrize("name", IDS)
-def test_actions_of_every_form_in_turn(name, count, equal):
-    """What is copied as it comes and what is converted give the same steps, in whatever order they come."""
+def test_actions_of_every_type_in_turn(name, count, equal):
+    """Copied and converted actions give the same steps, in any order."""
     made = [gym.make(name, **TASK) if count is None else gym.make_vec(name, count, **TASK) for _ in range(2)]
     for env in made:
         env.reset(seed=0)
@@ -191,7 +191,7 @@ def test_actions_of_every_form_in_turn(name, count, equal):
 
 @pytest.mark.parametrize("name", IDS)
 def test_unmasked_random_play_ends(name):
-    """Every id has a limit of steps, which is there scalar and vector; -1 takes it away."""
+    """Every id has a limit of steps, scalar and vector; -1 removes it."""
     limit = gym.spec(name).max_episode_steps
     assert 5_000 <= limit <= 25_000
     assert "<TimeLimit<" in repr(gym.make(name, **TASK))
@@ -210,7 +210,7 @@ def test_limits_of_steps_are_whole():
 
 
 def test_random_play_of_choices_one_at_a_time_ends():
-    """Unmasked random play of AdmitEvict throws away what it computes; the limit ends it, long before the horizon."""
+    """Unmasked random play of AdmitEvict keeps evicting; the limit ends it long before the horizon."""
     env = gym.make_vec("kvgym/AdmitEvict-v0", 1, autoreset_mode="SameStep")
     env.reset(seed=0)
     limit = env.unwrapped.max_episode_steps

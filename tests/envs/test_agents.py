@@ -1,4 +1,4 @@
-"""Schedulers acting in the environment, and agents acting as schedulers: the same schedules as in the engine."""
+"""Policies in the environment, and agents as policies: the same schedules as in the engine."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def test_clearing_everything_is_expressible():
         assert same_schedule(played, run)
 
 
-def test_what_cannot_be_expressed_is_refused():
+def test_inexpressible_decisions_are_refused():
     env = ServingEnv(action="admit_count", num_requests=5, batch_time=AFFINE, queue_window=2, rate=1e6)
     env.reset(seed=0)
     with pytest.raises(NotExpressibleError, match="pausing"):
@@ -80,7 +80,7 @@ def test_what_cannot_be_expressed_is_refused():
         next(action_of(env, Decision(tokens={0: 1})))
     with pytest.raises(InvalidDecisionError, match="evicts request 3, which is not here yet, not active"):
         next(action_of(env, Decision(evict=[3])))
-    env.step(1)  # meanwhile the others have come
+    env.step(1)  # the others have arrived
     with pytest.raises(NotExpressibleError, match="queue window"):
         next(action_of(env, Decision(admit=[4])))
     knobs = ServingEnv(action="knobs", num_requests=5, batch_time=AFFINE)
@@ -106,8 +106,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("action", ["admit_count", "admit_evict", "flags", "tokens"])
-def test_decisions_that_the_engine_refuses_are_refused_here(action):
-    """And an environment whose action could not be found goes on as if nobody had asked."""
+def test_invalid_decisions_are_refused(action):
+    """And the environment continues without a change."""
     env, twin = (ServingEnv(action=action, num_requests=5, batch_time=AFFINE, rate=1e3) for _ in range(2))
     for e in (env, twin):
         e.reset(options={"workload_seed": 0})
@@ -129,7 +129,7 @@ def test_decisions_that_the_engine_refuses_are_refused_here(action):
 
 
 def test_an_agent_runs_in_another_process(tmp_path):
-    """Nothing of the process that made it is in its pickle, before and after a run."""
+    """Its pickle does not depend on the process that made it, before and after a run."""
     agent = AgentPolicy(FixedKnobs(), action="knobs", num_requests=20)
     scenario = kvgym.load_scenario("a100-llama2-70b")
     system, table = scenario.make_system(), kvgym.make_workload("lmsys", num_requests=20, rate=40).sample(0)
@@ -170,7 +170,7 @@ class Greedy:
 
 @pytest.mark.parametrize("wrong", [{"action": "knobs"}, {"queue_window": 4}, {"observation": "dict"}])
 def test_a_model_of_another_environment_is_refused(wrong):
-    """By its spaces, where it says what they are, before a run begins."""
+    """By its spaces, if it has any, before a run starts."""
     options = {"action": "admit_count", "num_requests": 20}
     env, model = ServingEnv(**options), Greedy("admit_count")
     model.observation_space, model.action_space = env.observation_space, env.action_space
@@ -183,7 +183,7 @@ def test_a_model_of_another_environment_is_refused(wrong):
         AgentPolicy("m.zip", name="m", **options)
 
 
-def test_wrappers_around_the_environment_are_left_out():
+def test_wrappers_around_the_environment_are_bypassed():
     env = gym.make("kvgym/Tokens-v1", num_requests=20)
     result, reward = play(env, "fcfs", workload_seed=1)
     inner, same = play(env.unwrapped, "fcfs", workload_seed=1)
@@ -216,7 +216,7 @@ def test_an_agent_gives_the_same_schedule_as_a_policy(action, epochs):
     assert same_schedule(env.result(), run)
 
 
-def test_an_agent_takes_part_in_a_comparison():
+def test_an_agent_in_a_comparison():
     agents = [
         AgentPolicy(Greedy("admit_count"), name="greedy", action="admit_count"),
         AgentPolicy(Plain(), name="plain", action="admit_count"),

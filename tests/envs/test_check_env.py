@@ -40,7 +40,7 @@ def test_gymnasium(name, observation, arguments):
     env = gym.make(name, observation=observation, **arguments).unwrapped
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # Weights and scores are said as the rule takes them, to the last bit.
+        # Weights and scores are float64, as the rule uses them.
         warnings.filterwarnings("ignore", message=".*For Box action spaces, we recommend.*")
         check_env(env, skip_render_check=True)
 
@@ -61,7 +61,7 @@ def test_stable_baselines3(name, observation, arguments):
     env = gym.make(name, observation=observation, **arguments)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        # Moments and shares of long prompts are exact in float64 only; predictions in float32 are cast.
+        # Times and shares of long prompts are exact in float64 only; predictions in float32 are cast.
         warnings.filterwarnings("ignore", message="Your action space has dtype float64")
         warnings.filterwarnings("ignore", message="We recommend you to use a symmetric and normalized Box")
         checker.check_env(env.unwrapped)
@@ -70,7 +70,7 @@ def test_stable_baselines3(name, observation, arguments):
 
 @pytest.mark.parametrize("name", IDS)
 def test_wrappers(name):
-    """The wrappers that people put around it, and the passive checker of make, say nothing."""
+    """Common wrappers, and the passive checker of make, issue no warnings."""
     env = gym.make(name, scenario="mc-sf-model-2", observation="dict", max_episode_steps=7)
     env = gym.wrappers.RecordEpisodeStatistics(gym.wrappers.FlattenObservation(env))
     env = gym.wrappers.NormalizeReward(gym.wrappers.TimeAwareObservation(env))

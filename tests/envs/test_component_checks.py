@@ -1,4 +1,4 @@
-"""What is wrong with a component is said when it is made, registered, compiled or checked."""
+"""Errors of components when they are created, registered, compiled or checked."""
 
 import numpy as np
 import pytest
@@ -95,7 +95,7 @@ def registered():
 
 
 @pytest.mark.parametrize("name", [*REWARDS, *OBSERVATIONS])
-def test_the_librarys_components_pass(name):
+def test_built_in_components_pass(name):
     check_component(name, steps=80)
 
 
@@ -164,7 +164,7 @@ def test_names():
         ({"high": 1e60}, "high = 1e\\+60; expected a finite float32"),
     ],
 )
-def test_what_is_no_part_of_an_observation(change, says):
+def test_invalid_observation_parts(change, says):
     with pytest.raises(ConfigError, match=says):
         ObservationPart(**{"name": "mine", "write": too_much, "features": ONE, **change})
 
@@ -178,6 +178,6 @@ def test_what_is_no_part_of_an_observation(change, says):
         ({"name": None}, "reward term None: expected a name"),
     ],
 )
-def test_what_is_no_reward_term(change, says):
+def test_invalid_reward_terms(change, says):
     with pytest.raises(ConfigError, match=says):
         RewardTerm(**{"name": "mine", "earn": endless, "summary": "s", **change})

@@ -1,4 +1,4 @@
-"""Demonstrations: the schedule is the policy's own, and an environment that takes the actions agrees bit for bit."""
+"""Demonstrations: the schedule is the policy's own, and an environment with the same actions agrees bit for bit."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ POLICIES = {  # name -> arguments under which its decisions can be expressed
 
 
 def replay(found: Demonstrations, number: int, seed: int, arguments: dict) -> tuple[ServingEnv, int]:
-    """Take the recorded steps of an episode in an environment, comparing everything on the way."""
+    """Replay the recorded steps of an episode in an environment, comparing everything."""
     env = ServingEnv(**arguments)
     starts = np.flatnonzero(found.episode_starts)
     stop = starts[number + 1] if number + 1 < len(starts) else len(found)
@@ -68,7 +68,7 @@ def check(policy: str, arguments: dict, steps: int = 1500, *, evicts: bool = Fal
     for number, seed in enumerate(found.workload_seeds.tolist()):
         env, _ = replay(found, number, seed, arguments)
         if number == len(found.metrics):
-            break  # cut off
+            break  # incomplete
         table = at_load(env.episodes.workload.sample(seed), config.load, seed)
         run = kvgym.simulate(env.episodes.system, table, policy, seed=seed)
         for name in RECORDS:
@@ -101,7 +101,7 @@ def test_order_of_evictions_is_kept_where_it_matters(requeue):
 
 
 def test_short_window_taken_from_in_turn():
-    """One choice at a time, a window that follows the queue shows whoever comes next."""
+    """With one choice at a time, a window in queue order always has the next request."""
     check("fcfs", {**TIGHT, "action": "admit_evict", "queue_window": 1}, evicts=True)
 
 
@@ -138,7 +138,7 @@ def test_same_seed_same_bits_and_another_seed_another_run(equal):
 
 
 @pytest.mark.parametrize("action", ["admit_evict", "admit_count", "flags"])
-def test_plain_python_does_the_same(action, equal):
+def test_plain_python_is_equal(action, equal):
     options = {"scenario": "mc-sf-model-2", "num_requests": 8, "queue_window": 8, "horizon": 300.0}
     one, other = (
         demonstrate("mc_benchmark", steps=60, seed=2, compiled=c, action=action, **options)
@@ -158,7 +158,7 @@ def test_plain_python_does_the_same(action, equal):
         ("sarathi:token_budget=64", {}, "part of a prompt"),
     ],
 )
-def test_what_actions_cannot_say_is_an_error_that_says_what_would_help(policy, options, message):
+def test_errors_of_inexpressible_decisions_have_a_remedy(policy, options, message):
     with pytest.raises(NotExpressibleError, match=message) as error:
         demonstrate(policy, steps=3000, **{**TIGHT, **options})
     assert f"policy {policy.split(':')[0]!r}, iteration " in str(error.value)
@@ -205,8 +205,8 @@ def test_wrong_arguments():
 
 
 @policy_kernel
-def evicts_nobody_there(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
-    """Admit one, then evict a slot far behind the tables."""
+def evicts_missing_request(view: RuleView, decision: RuleDecision, memory: RuleMemory) -> None:
+    """Admit one, then evict a slot far beyond the tables."""
     if view.worker.num_active == 0:
         admit(decision, first_waiting(view))
     else:
@@ -215,10 +215,10 @@ def evicts_nobody_there(view: RuleView, decision: RuleDecision, memory: RuleMemo
 
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("action", ["admit_count", "tokens"])
-def test_decisions_that_the_engine_refuses(action, compiled):
+def test_invalid_decisions(action, compiled):
     class Wrong(CompiledPolicy):
         info = PolicyInfo(name="wrong", summary="")
-        kernel = evicts_nobody_there
+        kernel = evicts_missing_request
 
     with pytest.raises(InvalidDecisionError, match=r"'wrong'.*evicts slot 1073741824"):
         demonstrate(Wrong(), steps=10, action=action, compiled=compiled, **TIGHT)

@@ -1,4 +1,4 @@
-"""What the last step of an episode tells, whoever ends it."""
+"""Information of the last step of an episode, at any limit."""
 
 import gymnasium as gym
 import numpy as np
@@ -32,12 +32,14 @@ def test_the_declared_limit_ends_an_episode_with_its_metrics(name):
     expected = kvgym.compute_metrics(env.unwrapped.result())
     assert env.unwrapped.metrics() == pytest.approx(expected, abs=0, nan_ok=True)
     np.testing.assert_array_equal(info["metrics"], list(expected.values()))
-    assert "metrics" not in env.step(env.action_space.sample())[4]  # as with any TimeLimit, one may go on
+    assert (
+        "metrics" not in env.step(env.action_space.sample())[4]
+    )  # as with any TimeLimit, more steps are possible
 
 
 @pytest.mark.parametrize("mode", AutoresetMode)
 @pytest.mark.parametrize("name", IDS)
-def test_a_vector_knows_any_limit(name, mode):
+def test_a_vector_applies_any_limit(name, mode):
     env = gym.make_vec(name, 2, autoreset_mode=mode, max_episode_steps=STEPS, **FEW)
     alone = gym.make(vector_play.limited(name, STEPS), **FEW)
     env.reset(seed=[1, 1])
@@ -56,7 +58,7 @@ def test_a_vector_knows_any_limit(name, mode):
 
 @pytest.mark.parametrize("name", ["kvgym/AdmitCount-v0", "kvgym/Route-v0"])
 def test_states_count_their_steps(name):
-    """An episode that goes on from a state ends at the limit with its metrics, in whichever environment."""
+    """An episode continued from a state ends at the limit with its metrics, in any environment."""
     made = vector_play.limited(name, STEPS)
     env, other = (gym.make(made, **FEW) for _ in range(2))
     env.reset(seed=1)

@@ -1,4 +1,4 @@
-"""Which policies can act in which kind of action; the table itself is held by the test of the page."""
+"""Which kinds of action can express which policies; tests/test_docs.py checks the whole table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvgym.policy import POLICIES
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_tokens_can_say_everything(policy):
+def test_tokens_express_everything(policy):
     assert expressible("tokens", policy) == Expressible(ALWAYS, "queue", "lifo")
 
 
@@ -26,7 +26,7 @@ def test_tokens_can_say_everything(policy):
         ("knobs", "fcfs", NEVER, "parameters of a rule"),
     ],
 )
-def test_what_the_others_cannot_say(action, policy, how_far, why):
+def test_limits_of_the_others(action, policy, how_far, why):
     found = expressible(action, policy)
     assert found.how_far == how_far
     assert why in found.reason

@@ -1,4 +1,4 @@
-"""Memory that compiled code finds by address lives as long as anybody uses it, and no longer.
+"""Memory that compiled code accesses by address lives as long as it is in use, and no longer.
 
 ``KVGYM_MAKES=10000`` makes and closes ten thousand environments instead of some hundred.
 """
@@ -37,7 +37,7 @@ def make(kind="serving", seed=0, **arguments):
 
 
 def play(env, steps=20):
-    """Take the last action that the mask allows, step by step; returns rewards and observations."""
+    """Step with the last action that the mask allows; return rewards and observations."""
     found = []
     for _ in range(steps):
         if env.unwrapped._done:
@@ -48,7 +48,7 @@ def play(env, steps=20):
 
 
 def play_vector(env, steps=20):
-    """Do the same in a vector; returns what each of its environments sees."""
+    """Do the same in a vector; return the results of each environment."""
     found = []
     for _ in range(steps):
         actions = [int(np.flatnonzero(mask)[-1]) for mask in env.action_masks()]
@@ -58,13 +58,13 @@ def play_vector(env, steps=20):
 
 
 def churn():
-    """Let freed memory be used again, by others."""
+    """Make other allocations use freed memory."""
     gc.collect()
     return [np.full(2000 + 37 * k, 0xAB, np.uint8) for k in range(400)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_closed_environment_says_so(kind):
+def test_use_of_a_closed_environment(kind):
     env, other = make(kind), make(kind)
     state = env.get_state()
     observation = env.step(1)[0].copy()
@@ -84,12 +84,12 @@ def test_a_closed_environment_says_so(kind):
         with pytest.raises(ClosedEnvironmentError, match="the environment is closed; make a new one"):
             use()
     assert observation.tobytes() == other.step(1)[0].tobytes()
-    other.set_state(state)  # what was saved outlives the environment
+    other.set_state(state)  # saved states outlive the environment
     assert observation.tobytes() == other.step(1)[0].tobytes()
 
 
 @pytest.mark.parametrize("kind", VECTORS)
-def test_a_closed_vector_says_so(kind):
+def test_use_of_a_closed_vector(kind):
     env = VECTORS[kind](3, **TASK)
     env.reset(seed=0)
     states = env.get_state()
@@ -117,7 +117,7 @@ def test_a_vector_whose_constructor_fails_can_be_freed():
 
 @pytest.mark.parametrize("how", ["close", "free"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_vector_goes_on_without_the_environment_it_was_made_from(kind, how):
+def test_a_vector_outlives_the_environment_it_was_made_from(kind, how):
     env = make(kind)
     play(env, 3)
     expected = play(copy.deepcopy(env), 6)
@@ -127,13 +127,13 @@ def test_a_vector_goes_on_without_the_environment_it_was_made_from(kind, how):
         env.close()
     del env
     kept = churn()
-    for each in play_vector(vector, 6):  # no episode ends: a vector takes a step more there
+    for each in play_vector(vector, 6):  # no episode ends: a vector needs another step there
         assert each == expected
     assert len(kept) == 400
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_environments_go_on_without_the_vector_or_the_copy_that_they_come_from(kind):
+def test_environments_outlive_the_vector_or_the_copy_they_come_from(kind):
     vector = VECTORS[kind](2, **TASK)
     vector.reset(seed=5)
     env = KINDS[kind](**TASK)
@@ -150,7 +150,7 @@ def test_environments_go_on_without_the_vector_or_the_copy_that_they_come_from(k
     assert len(kept) == 400
 
 
-def test_tables_that_somebody_looks_at_outlive_the_environment():
+def test_tables_in_use_outlive_the_environment():
     env = make()
     play(env, 5)
     requests = env.tables.requests
@@ -162,14 +162,14 @@ def test_tables_that_somebody_looks_at_outlive_the_environment():
     assert len(kept) == 400
 
 
-def test_parts_are_not_copied_apart_from_their_environment():
+def test_parts_cannot_be_copied_without_their_environment():
     env = make()
     for part in (env.episodes, env.tables, env.episodes.slots[0].block):
         with pytest.raises(TypeError, match="copy or pickle the environment, not its parts"):
             copy.deepcopy(part)
 
 
-def test_a_state_of_tables_of_another_form_is_refused():
+def test_a_state_with_another_layout_is_refused():
     from dataclasses import replace
 
     env = make()
@@ -181,13 +181,13 @@ def test_a_state_of_tables_of_another_form_is_refused():
     assert play(env) == expected
 
 
-def test_threads_step_environments_of_their_own():
+def test_threads_step_their_own_environments():
     expected = [play(make(seed=k), 60) for k in range(4)]
     found = {}
 
     def work(k):
         for _ in range(3):
-            ServingEnv(**TASK).close()  # others come and go meanwhile
+            ServingEnv(**TASK).close()  # others are made and closed meanwhile
             env = make(seed=k)
             found[k] = play(env, 60)
             env.close()
@@ -241,8 +241,8 @@ print("alive")
 """
 
 
-def test_threads_that_share_an_environment_and_close_it_do_no_harm():
-    """Steps of several threads take turns, and what a call works on is not freed before it returns."""
+def test_threads_can_share_and_close_an_environment():
+    """Steps of several threads take turns, and memory is not freed before a call returns."""
     done = subprocess.run(
         [sys.executable, "-c", ONE_ENVIRONMENT],
         cwd=Path(__file__).parent,
@@ -281,7 +281,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_forked_and_spawned_processes_have_environments_of_their_own(tmp_path):
+def test_forked_and_spawned_processes_have_their_own_environments(tmp_path):
     (tmp_path / "processes.py").write_text(PROCESSES)
     done = subprocess.run(
         [sys.executable, tmp_path / "processes.py"],
@@ -301,10 +301,10 @@ def resident():
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc here")
 def test_made_and_closed_environments_leave_nothing_behind():
-    """Half of them are closed, the others are freed; a vector is among them now and then."""
+    """Half of them are closed, the others are freed; some are vectors."""
     before = None
     for k in range(MAKES):
-        if k == min(100, MAKES // 2):  # what is loaded once is there
+        if k == min(100, MAKES // 2):  # everything that is loaded once is loaded
             gc.collect()
             before = resident()
         env = make(seed=k) if k % 20 else ServingVectorEnv(4, **TASK)
@@ -320,5 +320,5 @@ def test_made_and_closed_environments_leave_nothing_behind():
     size = one.episodes.slots[0].block.memory.nbytes / 1e6
     del one
     allowed = 2.5
-    assert size * MAKES / 2 > allowed  # what would be left behind if nothing were freed is more than noise
+    assert size * MAKES / 2 > allowed  # a leak of everything would exceed the noise
     assert resident() - before < allowed

@@ -1,4 +1,4 @@
-"""Pages of environments, and what help says: of this id, and as the spaces are."""
+"""Pages of environments and texts of help: about the right id, and in agreement with the spaces."""
 
 import pydoc
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_the_pages_are_up_to_date():
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_help_is_of_this_id(name):
+def test_help_is_about_the_id(name):
     env = gym.make(name, num_requests=4, compiled=False)
     text = pydoc.plain(pydoc.render_doc(env.unwrapped))
     assert name in text
@@ -59,7 +59,7 @@ def test_the_parts_of_an_action_are_those_of_its_space(action):
     [spaces.Discrete(4), spaces.MultiBinary(3), spaces.MultiDiscrete([2, 5]), spaces.Box(-2.0, 3.0, (2,))],
     ids=str,
 )
-def test_a_kind_that_says_nothing_has_the_parts_of_its_space(space):
+def test_a_kind_without_parts_has_those_of_its_space(space):
     class Plain(ActionKind):
         """What it does.
 
@@ -95,19 +95,19 @@ def test_a_kind_that_says_nothing_has_the_parts_of_its_space(space):
         {"information": ("predicted_length", "class_rates", "slo"), "features": ("priority",)},
         {"action": "rank", "queue_window": 3},
     ],
-    ids=["default", "told more", "rank"],
+    ids=["default", "more information", "rank"],
 )
-def test_rows_say_where_each_feature_is(more):
+def test_rows_have_the_index_of_each_feature(more):
     config = EnvConfig.of(**more)
     names, space = feature_names(config), flat_space(config)
     windows = {"queue": config.queue_window, "active": config.active_window}
-    told = {}
+    found = {}
     for key, rows in observation_rows(config).items():
         for row in rows:
             first, _, step = row.place.partition(" + ")
             for position in range(windows.get(key, 1)):
                 at = int(first) + position * int(step.split()[0] if step else 0)
                 place = f"{position}." if step else ""
-                told[at] = row.name if key == "profile" else f"{key}.{place}{row.name}"
+                found[at] = row.name if key == "profile" else f"{key}.{place}{row.name}"
                 assert (row.low, row.high) == (space.low[at], space.high[at])
-    assert [told[at] for at in range(len(told))] == list(names)
+    assert [found[at] for at in range(len(found))] == list(names)

@@ -1,4 +1,4 @@
-"""The example of docs/planning.md: rollouts are at least as good as what they roll out."""
+"""The example of docs/planning.md: rollouts are at least as good as their base policy."""
 
 from __future__ import annotations
 

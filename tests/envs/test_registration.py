@@ -32,7 +32,7 @@ def test_every_id_of_the_registry_is_listed():
 
 @pytest.mark.parametrize("name", [name for name in IDS if name.endswith("-v1")])
 def test_the_second_version_observes_what_evicting_saves(name, small, equal):
-    """The first one stays as it is: the same but for the feature, and with it the same."""
+    """The first version is equal except for the feature, and equal with it."""
     old, new = (gym.make(version, **small) for version in (name.replace("-v1", "-v0"), name))
     asked = gym.make(name.replace("-v1", "-v0"), **small, features=["saved_duration"])
     without = gym.make(name, **small, features=[])
@@ -56,7 +56,7 @@ def test_the_second_version_observes_what_evicting_saves(name, small, equal):
 
 
 def test_which_environments_have_a_second_version():
-    """Those whose actions name active requests to be evicted."""
+    """Those with actions that evict chosen requests."""
     assert {IDS[name] for name in IDS if name.endswith("-v1")} == {"admit_evict", "flags", "tokens"}
     assert make_sb3_env("flags", 1).env.spec.id == "kvgym/Flags-v0"
 
@@ -76,7 +76,7 @@ def test_make(name, small):
 
 @pytest.mark.parametrize("names", [tuple(SCHEDULING_IDS), tuple(ROUTING_IDS)])
 def test_make_without_importing_kvgym(names, tmp_path):
-    """The first id of each kind of environment imports kvgym; the others what is left of it for them."""
+    """The first id of each kind of environment imports kvgym; the others work afterwards."""
     program = (
         "import sys, warnings, gymnasium as gym; assert 'kvgym' not in sys.modules\n"
         "warnings.filterwarnings('ignore', '.*is out of date')\n"
@@ -202,7 +202,7 @@ def test_stepping_needs_a_reset(small):
 
 @pytest.mark.parametrize("name", SCHEDULING_IDS)
 def test_an_episode_that_is_over_before_it_begins(name, small):
-    """No request arrives before the horizon: the first step ends the episode, whatever the action."""
+    """No request arrives before the horizon: the first step ends the episode with any action."""
     arguments = {**small, "workload": {"preset": "mcsf-model-2", "arrivals": {"start": 50}}, "horizon": 10.0}
     env = gym.make(name, **arguments)
     _, info = env.reset(seed=0)

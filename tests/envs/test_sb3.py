@@ -98,7 +98,7 @@ def test_time_limit(small):
 
 
 @pytest.mark.parametrize("observation", ["flat", "dict"])
-def test_what_is_returned_may_be_kept_and_changed(observation, small, equal):
+def test_returned_arrays_may_be_kept_and_changed(observation, small, equal):
     arguments = {**small, **TINY, "observation": observation}
     env, twin = (make("admit_count", 2, seed=1, **arguments) for _ in range(2))
     kept = [env.reset()]
@@ -187,7 +187,7 @@ def test_without_the_training_extra(missing):
 
 
 def train(algorithm, env, steps=768, policy="MlpPolicy"):
-    """Train a small network for some hundred steps."""
+    """Train a small network for a few hundred steps."""
     model = algorithm(
         policy, env, n_steps=32, batch_size=128, n_epochs=2, seed=3, device="cpu",
         policy_kwargs={"net_arch": [16]},
@@ -209,7 +209,7 @@ def test_ppo(name, observation, small):
 @pytest.mark.parametrize(
     "name", [name for name in IDS if "Tokens" not in name and "Rank" not in name]
 )  # a Box has no masks
-def test_maskable_ppo_plays_by_the_masks(name, small):
+def test_maskable_ppo_respects_the_masks(name, small):
     from sb3_contrib.common.maskable.evaluation import evaluate_policy
 
     arguments = {**small, **TINY}
@@ -253,7 +253,7 @@ def test_normalised(small, tmp_path):
 
 
 def test_other_algorithms(small):
-    """DQN takes the final observations of truncated episodes from the infos."""
+    """DQN gets the final observations of truncated episodes from the infos."""
     env = make("admit_count", 2, seed=0, max_episode_steps=5, **small)
     model = sb3.DQN(
         "MlpPolicy", env, learning_starts=20, buffer_size=500, policy_kwargs={"net_arch": [8]}, seed=0
@@ -266,7 +266,7 @@ def test_other_algorithms(small):
 
 
 class Valid:
-    """Chooses a valid action from the observation, without learning anything."""
+    """Chooses a valid action by a hash of the observation."""
 
     def __init__(self, env: ServingEnv, rest: float = 0.95) -> None:
         self.space, self.rest, self.config = env.action_space, rest, env.config

@@ -1,4 +1,4 @@
-"""States: gone back to, copied and pickled, at random moments of random play, of every id, bit by bit."""
+"""States are restored, copied and pickled at random moments of random play, for every id, bit for bit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvgym.envs import IDS, ROUTING_IDS, SCHEDULING_IDS
 from kvgym.errors import ConfigError
 
 TASK = {"scenario": "mc-sf-model-2", "num_requests": 12}
-HARD = {  # little memory, predictions that err, and a scheduler that draws random numbers
+HARD = {  # little memory, wrong predictions, and a scheduler that draws random numbers
     "workload": {
         "preset": "lmsys",
         "limits": {"max_prompt_len": 60, "max_output_len": 40},
@@ -38,7 +38,7 @@ def make(name, hard=False, **arguments):
 
 
 def play(env, steps, seed, reset=False):
-    """Play at random, most of it by the mask, over the ends of episodes; returns all that there was to see."""
+    """Play at random, mostly inside the mask, across ends of episodes; return all results."""
     rng = np.random.default_rng(seed)
     found = [env.reset(seed=int(rng.integers(1000)))] if reset else []
     for _ in range(steps):
@@ -51,11 +51,11 @@ def play(env, steps, seed, reset=False):
 
 
 def check_moments(name, moments, equal, seed=0):
-    """Go back to, copy and pickle an environment at random moments, and continue each."""
+    """Restore, copy and pickle an environment at random moments, and continue each."""
     rng = np.random.default_rng(seed)
     env = other = None
     for k in range(moments):
-        if k % 4 == 0:  # another environment now and then, and one somewhere else in another episode
+        if k % 4 == 0:  # sometimes another environment, and one in the middle of another episode
             env, other = (make(name, hard=k % 8 == 4) for _ in range(2))
             play(env, 0, k, reset=True)
             play(other, 7, k + 1, reset=True)
@@ -85,8 +85,8 @@ def test_random_moments(name, equal):
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_the_copy_is_the_same_and_its_own(name, equal):
-    """A copy has the random numbers of later episodes and of its spaces, and leaves the original alone."""
+def test_a_copy_is_equal_and_independent(name, equal):
+    """A copy has the random numbers of later episodes and of its spaces, and does not change the original."""
     env = make(name)
     play(env, 5, 0, reset=True)
     env.action_space.seed(3)
@@ -105,7 +105,7 @@ def test_the_copy_is_the_same_and_its_own(name, equal):
 
 @pytest.mark.parametrize("name", SCHEDULING_IDS)
 def test_vector(name, equal):
-    """A vector goes on from its own states, and from that of a single environment in all places."""
+    """A vector continues from its own states, and from the state of a single environment in all places."""
     env = gym.make_vec(name, 3, max_episode_steps=30, **TASK).unwrapped
     env.reset(seed=0)
     env.action_space.seed(0)
@@ -152,14 +152,14 @@ def test_pictures_begin_with_the_copy():
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_what_is_no_state_is_refused(name):
+def test_invalid_states_are_refused(name):
     one = make(name).unwrapped
     for wrong in ("x", None, 5):
         with pytest.raises(ConfigError, match="expected what get_state"):
             one.set_state(wrong)
 
 
-def test_what_are_no_states_of_a_vector_is_refused():
+def test_invalid_states_of_a_vector_are_refused():
     env = gym.make_vec("kvgym/AdmitCount-v0", num_envs=2, **TASK)
     for wrong, message in ((None, "None for 2 environments"), (["x", "y"], "expected what get_state")):
         with pytest.raises(ConfigError, match=message):
@@ -182,7 +182,7 @@ DAMAGES = {
 
 
 def with_episode(state, **changes):
-    """Return a state with another episode, which in a cluster is the state itself."""
+    """Return a state with a changed episode; for a cluster, the episode is the state itself."""
     if hasattr(state, "episode"):
         return replace(state, episode=replace(state.episode, **changes))
     return replace(state, **changes)
@@ -204,8 +204,8 @@ def test_states_are_checked_before_they_are_restored(name, damage):
 
 @pytest.mark.parametrize("name", ["kvgym/AdmitCount-v0", "kvgym/Route-v0"])
 @pytest.mark.parametrize("how", ["replace", "set", "unlock", "outputs"])
-def test_a_state_goes_back_only_with_arrays_that_were_saved(name, how):
-    """Compiled code finds its way by the numbers in them: others would end the process."""
+def test_a_state_is_restored_only_with_saved_arrays(name, how):
+    """Compiled code uses the numbers in them as indices: others would crash the process."""
     env = make(name).unwrapped
     env.reset(seed=1)
     state = env.get_state()
@@ -230,7 +230,7 @@ def test_a_state_goes_back_only_with_arrays_that_were_saved(name, how):
 
 @pytest.mark.parametrize("name", ["kvgym/AdmitCount-v0", "kvgym/Route-v0"])
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda state: pickle.loads(pickle.dumps(state))])
-def test_copies_of_states_go_back(name, how):
+def test_copies_of_states_can_be_restored(name, how):
     env = make(name).unwrapped
     env.reset(seed=1)
     state = env.get_state()
@@ -242,7 +242,7 @@ def test_copies_of_states_go_back(name, how):
 
 
 @pytest.mark.parametrize("name", ["kvgym/AdmitCount-v0", "kvgym/Route-v0"])
-def test_pickled_states_tell_damage_and_nobody_writes_into_one(name):
+def test_pickled_states_detect_damage_and_are_read_only(name):
     env = make(name).unwrapped
     env.reset(seed=1)
     state = getattr(env.get_state(), "episode", env.get_state())

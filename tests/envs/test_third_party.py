@@ -1,4 +1,4 @@
-"""A project of somebody else: its own package with a policy and a wrapper, on top of the wheel of kvgym."""
+"""A third-party project: a package with a policy and wrappers on top of the wheel of kvgym."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OLD_MATPLOTLIB = [
     f"-Wignore::DeprecationWarning:{module}"
     for module in ("matplotlib._fontconfig_pattern", "matplotlib._mathtext", "pyparsing.util")
 ]
-"""The lowest Matplotlib uses names that the newest pyparsing calls old."""
+"""The lowest Matplotlib uses names that are deprecated in the newest pyparsing."""
 
 PROJECT = {
     "pyproject.toml": """
@@ -45,14 +45,14 @@ PROJECT = {
         '''Schedulers of Acme.'''
         """,
     "acme_scheduling/policies.py": """
-        '''A scheduler of our own.'''
+        '''A scheduler of Acme.'''
 
         from kvgym import Decision, Policy, PolicyInfo, SystemView, register_policy
 
 
         @register_policy
         class ShortestPrompt(Policy):
-            '''Admits the shortest prompts as long as all that are active could grow by ``spare`` tokens.'''
+            '''Admits the shortest prompts while ``spare`` tokens stay free.'''
 
             info = PolicyInfo(name="acme_shortest_prompt", summary="shortest prompt first", evicts=True)
 
@@ -60,7 +60,7 @@ PROJECT = {
                 self.spare = spare
 
             def schedule(self, view: SystemView) -> Decision:
-                '''Admit, or make room by evicting the latest.'''
+                '''Admit, or evict the latest to make room.'''
                 active, waiting = view.active, view.waiting
                 need = int(sum(active.num_kv_tokens)) + len(active)
                 evict = []
@@ -81,7 +81,7 @@ PROJECT = {
                 return Decision(admit=admit, evict=evict)
         """,
     "acme_scheduling/wrappers.py": """
-        '''A wrapper of our own.'''
+        '''Wrappers of Acme.'''
 
         import gymnasium as gym
         import numpy as np
@@ -183,7 +183,7 @@ def build(source: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
-    """Build both wheels, install them into an environment of their own, and run the project's program."""
+    """Build both wheels, install them into a new environment, and run the project's program."""
     base = tmp_path_factory.mktemp("acme")
     for name, text in PROJECT.items():
         path = base / "project" / name

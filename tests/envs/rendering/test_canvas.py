@@ -1,4 +1,4 @@
-"""What is drawn on a canvas of pixels is where it belongs."""
+"""Drawing on a canvas of pixels."""
 
 import numpy as np
 import pytest
@@ -12,13 +12,13 @@ RED, BLUE, WHITE = (200, 0, 0), (0, 0, 200), (255, 255, 255)
 
 
 def inked(canvas, color):
-    """Return the pixels of a colour as text, a row a line."""
+    """Return the pixels of a colour as text, one line per row."""
     there = (canvas.pixels == np.array(color, np.uint8)).all(axis=2)
     return ["".join("#" if dot else "." for dot in row) for row in there]
 
 
 def panel(width=10, height=5, x=(0.0, 10.0), y=(0.0, 5.0)):
-    """Return a canvas that is nothing but a panel, a unit a pixel."""
+    """Return a panel that covers its whole canvas, one pixel per unit."""
     canvas = Canvas(width, height)
     return canvas, Panel(canvas, (0, 0, width, height), x, y)
 
@@ -29,7 +29,7 @@ def test_bars():
     assert inked(canvas, RED) == ["..........", ".##.......", "..........", "....#.....", ".........."]
 
 
-def test_bars_are_cut_off_and_empty_ones_left_out():
+def test_bars_are_clipped_and_empty_ones_skipped():
     canvas, axes = panel()
     axes.bars([-5.0, 2.0, 8.0], [1.0, 2.0, 99.0], [4.5, 2.5, 0.5], 1.0, RED)
     assert inked(canvas, RED) == ["#.........", "..........", "..........", "..........", "........##"]
@@ -105,7 +105,7 @@ def test_letters():
     assert text_mask("☃").shape == text_mask("∫").shape == (HEIGHT, 5)
 
 
-def test_text_is_aligned_and_cut_off():
+def test_text_is_aligned_and_clipped():
     for align, ends in ((0.0, (10, 13)), (1.0, (7, 10)), (0.5, (8, 11))):
         canvas = Canvas(20, 12)
         assert canvas.text(10, 2, "-", RED, align=align) == 3

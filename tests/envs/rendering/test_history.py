@@ -1,4 +1,4 @@
-"""What is recorded of an episode."""
+"""Recorders of episodes: spans, gaps and history."""
 
 import numpy as np
 import pytest
@@ -12,13 +12,13 @@ from kvgym.envs.scheduling.environment import ServingEnv
 from kvgym.errors import ConfigError
 from kvgym.simulator.tables import FINISHED, WAITING
 
-# ---------------------------------------------------------------- what is recorded
+# ---------------------------------------------------------------- recording
 
 
-def test_spans_are_what_happened():
+def test_spans_match_the_episode():
     env = ServingEnv(render_mode="ansi", **TIGHT)
     status, evictions, clock = np.zeros(40, int), np.zeros(40, int), 0.0
-    gaps = {i: [] for i in range(40)}  # followed here from step to step, as the recorder cannot know
+    gaps = {i: [] for i in range(40)}  # tracked at every step, unlike in the recorder
     for _ in play(env, 2000):
         requests = env.tables.requests
         for i in range(40):
@@ -70,7 +70,7 @@ def test_many_evictions_stay_bounded():
         assert np.array_equal(scene.spans.start[mine][1:], scene.spans.end[mine][:-1])
 
 
-def test_gaps_of_old_requests_are_forgotten(monkeypatch):
+def test_gaps_of_old_requests_are_dropped(monkeypatch):
     monkeypatch.setattr(rendering, "MAX_GAPPED", 4)
     env = after(4000, "ansi", num_requests=120)
     evicted = np.flatnonzero(env.tables.requests["num_evictions"])

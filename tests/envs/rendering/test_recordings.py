@@ -46,7 +46,7 @@ def test_recording(tmp_path):
             summary.load()
     assert [f.read_bytes() for f in files[0]] == [f.read_bytes() for f in files[1]]
     env = after(record.steps, seed=2)
-    assert np.abs(last - env.render()).mean() < 0.5  # but for the palette
+    assert np.abs(last - env.render()).mean() < 0.5  # except for the palette
     assert (last[:5] == 255).all()
     assert record.metrics["finished"] == 40
     assert record.metrics["e2e_latency_mean"] == pytest.approx(-record.total_reward)
@@ -95,7 +95,7 @@ def test_greedy_and_random_play_every_kind_of_action(action):
 
 def test_greedy_admits_what_fits():
     states = set()
-    for action in ("admit_evict", "flags"):  # the same decisions in two languages
+    for action in ("admit_evict", "flags"):  # the same decisions with two kinds of action
         env = after(0, "ansi", action=action)
         while env.view.iteration < 40:
             env.step(greedy_action(env.config, env.action_masks()))
@@ -127,7 +127,7 @@ def test_functions_agents_and_wrapped_environments():
 
 
 @pytest.mark.parametrize("name", ["mc_sf:protection=0.1", "fcfs"])
-def test_schedulers_play_as_they_are_simulated(name):
+def test_schedulers_play_as_in_simulate(name):
     env = ServingEnv(action="knobs", **TIGHT)
     record = record_episode(env, name, workload_seed=7, seed=7)
     table = env.episodes.slots[0].table
@@ -141,7 +141,7 @@ def test_schedulers_play_as_they_are_simulated(name):
 
 def test_a_livelock_is_shown():
     class Idle(Policy):
-        info = PolicyInfo(name="idle", summary="admits nobody")
+        info = PolicyInfo(name="idle", summary="admits nothing")
 
         def schedule(self, view):
             return Decision()
@@ -201,7 +201,7 @@ def test_wrong_arguments(arguments, error, message):
 
 @pytest.fixture
 def command(monkeypatch, tmp_path):
-    """Run ``kvgym render``; returns its result."""
+    """Return a function that runs ``kvgym render`` and returns its result."""
     from rich.console import Console
 
     monkeypatch.chdir(tmp_path)

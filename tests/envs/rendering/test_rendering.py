@@ -1,4 +1,4 @@
-"""Pictures and texts of episodes show what happened, and nothing the agent may not know."""
+"""Pictures and texts of episodes: content, and no hidden information."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ from kvgym.simulator.tables import FINISHED, UNKNOWN
 
 
 def colored(picture, color, box):
-    """Return which pixels inside axes have a colour, bool (height, width)."""
+    """Return the mask of the pixels inside axes that have a colour, bool (height, width)."""
     left, top, right, bottom = box
     return (picture[top:bottom, left + 1 : right] == np.array(color, np.uint8)).all(axis=2)
 
@@ -46,7 +46,7 @@ def test_same_seed_same_bytes():
 
 
 @pytest.mark.parametrize("steps", [0, 1, 60, 2000])
-def test_axes_keep_to_their_parts(steps):
+def test_axes_stay_within_their_areas(steps):
     picture = after(steps).render()
     for left, right in ((0, 4), (512, 530), (796, 800)):  # left of the names, between the halves, at the edge
         assert (picture[60:, left:right] == 255).all()
@@ -118,7 +118,7 @@ def test_gantt_shows_the_spans():
                 assert inside.all(), (kind, k)
 
 
-# ---------------------------------------------------------------- what is hidden
+# ---------------------------------------------------------------- hidden information
 
 
 def test_hidden_lengths_and_future_requests_are_not_shown():
@@ -216,7 +216,7 @@ def test_texts_need_no_plotting_library():
 
 
 def test_without_plotting_libraries(monkeypatch, tmp_path):
-    """Frames need none; files of pictures do, and say which, in the way of Gymnasium and of kvgym."""
+    """Frames need none; picture files name the missing one, in errors of Gymnasium and of kvgym."""
     for name in ("matplotlib", "PIL"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setattr(rendering, "find_spec", lambda name: None)

@@ -18,18 +18,18 @@ from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.routing import ROUTERS, make_router
 
 SPARSE = {**TIGHT, "num_requests": 6, "rate": 0.5}
-"""Requests so rare that workers stand still between them."""
+"""Requests so rare that workers are idle between them."""
 
 
 def course_of(router="round_robin", **arguments):
-    """Record an episode; returns its course and the environment."""
+    """Record an episode; return its course and the environment."""
     env = RoutingEnv(**{**TIGHT, **arguments})
     record_episode(env, router)
     return env._recording.course(), env
 
 
 def made_course(workers, samples=5):
-    """Return the course of an episode that never was."""
+    """Return the course of an invented episode."""
     rng = np.random.default_rng(workers)
     share = rng.random((workers, samples))
     return RoutingCourse(
@@ -118,10 +118,10 @@ def test_functions_and_agents_play():
     assert env._recording.course().received.tolist() == [0, 80, 0, 0, 80]
 
 
-# ---------------------------------------------------------------- what is recorded
+# ---------------------------------------------------------------- course
 
 
-def test_course_is_what_happened():
+def test_course_matches_the_episode():
     course, env = course_of(workers=4)
     result = env.result()
     assert course.received.tolist() == np.bincount(result.requests["worker"], minlength=4).tolist()
@@ -136,14 +136,14 @@ def test_course_is_what_happened():
     for figures in (course.kv, course.waiting, course.unfinished):
         assert (figures[:, -1] == 0).all()
     requests = result.requests
-    for k in range(4):  # unfinished at a moment, but for those that come at that very moment
+    for k in range(4):  # unfinished at a moment, except those that arrive at that moment
         mine = requests[requests["worker"] == k]
         for t, unfinished in zip(course.time[::7], course.unfinished[k, ::7], strict=True):
             present = ((mine["arrival_time"] < t) & (mine["finish_time"] > t)).sum()
             assert present <= unfinished <= ((mine["arrival_time"] <= t) & (mine["finish_time"] >= t)).sum()
 
 
-def test_the_end_is_recorded_though_nothing_is_routed():
+def test_the_end_is_recorded_without_a_choice():
     course, env = course_of(workers=2)
     last = env.result().requests["arrival_time"].max()
     assert (course.time > last).sum() > 20
@@ -180,7 +180,7 @@ def test_summary_of_any_number_of_workers(workers, tmp_path):
     from kvgym.envs.rendering.routing_picture import course_figure, write_course
 
     course = made_course(workers)
-    figure = course_figure(course, "join_shortest_queue on a100-llama2-70b, so many workers, seed 0")
+    figure = course_figure(course, "join_shortest_queue on a100-llama2-70b, several workers, seed 0")
     figure.draw_without_rendering()
     memory, _, received = figure.axes
     assert len([line for line in memory.lines if line.get_drawstyle() == "steps-post"]) == workers
@@ -226,7 +226,7 @@ def test_moments_do_not_depend_on_those_before_them(workers):
         assert (edge == 255).all()
 
 
-def test_play_router_leaves_the_recording_behind():
+def test_play_router_does_not_continue_the_recording():
     env = RoutingEnv(**TIGHT)
     record_episode(env, "round_robin")
     samples = len(env._recording.history)

@@ -19,7 +19,7 @@ from kvgym.errors import ConfigError
 
 
 class Hashing:
-    """Chooses by the observation, without learning anything; also outside the mask if not told the masks."""
+    """Chooses by a hash of the observation; without masks also outside the mask."""
 
     workers = 5
 

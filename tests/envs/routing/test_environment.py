@@ -1,4 +1,4 @@
-"""The routing environment: schedules of simulate, rewards by hand and in total, masks, texts and pictures."""
+"""The routing environment: schedules as in simulate, rewards by hand and in total, masks, texts and pictures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kvgym.routing import Router, RouterInfo
 
 
 class Zigzag(Router):
-    """A router in plain Python that looks at the request and at the workers."""
+    """A router in plain Python that uses the request and the workers."""
 
     info = RouterInfo(name="zigzag", summary="by prompt, clock and free memory")
 
@@ -67,8 +67,8 @@ def test_routers_differ():
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_a_question_per_choice(cluster):
-    """New requests are asked about, prefilled ones again; never where there is one worker only."""
+def test_a_step_per_choice(cluster):
+    """New requests need a step, and prefilled ones another, unless there is only one worker."""
     env = RoutingEnv(**TIGHT, **CLUSTERS[cluster])
     steps = random_episode(env, 1)
     asked = [info["request"] for info in (steps[0][1], *(step[4] for step in steps[1:-1]))]
@@ -107,7 +107,7 @@ def test_totals_agree_with_the_metrics(cluster, scale):
 
 
 def by_hand(workload, **arguments):
-    """Return two workers in slotted time, a second per batch, nothing scaled."""
+    """Return an environment of two workers in slotted time, with a second per batch and unscaled rewards."""
     return RoutingEnv(
         scenario="mc-sf-model-2", workers=2, policy="fcfs", workload=workload, reward_scale=1.0, **arguments
     )
@@ -118,7 +118,7 @@ def terms(latency=0.0, ttft=0.0, tokens=0.0, goodput=0.0, evictions=0.0):
 
 
 def test_terms_by_hand(requests_of):
-    """Requests 0 (2 tokens) and 1 (1 token) come at 0; 2 (1 token) comes at 1, when 1 has just finished."""
+    """Requests 0 (2 tokens) and 1 (1 token) arrive at 0; 2 (1 token) arrives at 1, when 1 has just finished."""
     env = by_hand(requests_of((0, 6, 2), (0, 10, 1), (1, 3, 1)))
     _, info = env.reset(seed=0)
     assert (info["time"], info["request"], info["reward_terms"].tolist()) == (0, 0, [0] * 5)
@@ -138,7 +138,7 @@ def test_terms_by_hand(requests_of):
     assert found[-1][4]["completed"]
 
 
-def test_time_with_nobody_in_the_system_costs_nothing(requests_of):
+def test_time_in_an_empty_system_costs_nothing(requests_of):
     env = by_hand(requests_of((0, 6, 1), (0.5, 3, 1), (10, 4, 1)))
     env.reset(seed=0)
     assert [env.step(0)[1] for _ in range(3)] == [-0.5, -0.5 - 1.5, -1.0]
@@ -157,7 +157,7 @@ def test_goodput(ttft_slo, tbt_slo, good, requests_of):
 # ---------------------------------------------------------------- ends
 
 
-def test_at_the_horizon_those_still_there_count_until_then():
+def test_unfinished_requests_count_until_the_horizon():
     env = RoutingEnv(horizon=0.6, reward_scale=1.0, **TIGHT)
     steps = random_episode(env, 2)
     result, info = env.result(), steps[-1][4]
@@ -184,7 +184,7 @@ def test_an_episode_that_is_over_before_it_begins():
 
 
 def test_a_livelock_truncates(requests_of):
-    """A scheduler that protects nearly all memory never lets the request in."""
+    """A scheduler that protects nearly all memory never admits the request."""
     env = RoutingEnv(
         scenario="mc-sf-model-2", workers=2, policy="alpha_greedy:alpha=0.9,strict=True", stall_limit=20,
         reward_scale=1.0, workload=requests_of((0, 6, 1), (1, 1, 1)),
@@ -210,7 +210,7 @@ def test_stepping_needs_a_reset():
     env.close()
 
 
-def test_time_before_the_first_question_is_paid_in_the_first_step(requests_of):
+def test_time_before_the_first_choice_counts_in_the_first_step(requests_of):
     """The only prefill worker needs no choice; request 1 is done after its prefill, 0 is handed over at 1."""
     apart = [{"role": "prefill"}, {"role": "decode", "count": 2}]
     arguments = {"scenario": "mc-sf-model-2", "policy": "fcfs", "reward_scale": 1.0, "workers": apart}
@@ -220,7 +220,7 @@ def test_time_before_the_first_question_is_paid_in_the_first_step(requests_of):
     _, reward, terminated, _, info = env.step(2)
     assert (reward, terminated, info["time"]) == (-3, True, 2)
     assert info["reward_terms"].tolist() == terms(latency=-3, ttft=-2, tokens=3, goodput=2)
-    env = RoutingEnv(workload=requests_of((0, 6, 1), (0, 5, 1)), **arguments)  # never a question
+    env = RoutingEnv(workload=requests_of((0, 6, 1), (0, 5, 1)), **arguments)  # never a choice
     assert env.reset(seed=0)[1]["request"] == -1
     _, reward, terminated, _, info = env.step(0)
     assert (reward, terminated, info["time"]) == (-2, True, 1)
@@ -265,7 +265,7 @@ def test_a_masked_out_action_joins_the_shortest_queue(action):
         assert same_schedule(env.result(), twin.result())
 
 
-def test_play_refuses_a_router_that_breaks_the_rules():
+def test_play_refuses_invalid_choices():
     class Wrong(Router):
         info = RouterInfo(name="wrong", summary="always the first worker")
 

@@ -1,4 +1,4 @@
-"""Observations of the routing environment, and what they may tell."""
+"""Observations of the routing environment, and no hidden information."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def test_observation_by_brute_force(cluster, block_size):
 
 
 def since(now, times, handover, env):
-    """Return the time since the arrival before, half-way at the mean."""
+    """Return the time since the previous arrival (scale: mean interval)."""
     before = times if handover else times[:-1]
     gap = now - before[-1] if len(before) else np.inf
     return 1.0 if gap == np.inf else gap / (gap + 1 / env.workload.mean_rate)
 
 
 def rate(now, times, env):
-    """Return the rate of the last 16 arrivals, half-way at the mean."""
+    """Return the rate of the last 16 arrivals (scale: mean rate)."""
     count = min(len(times) - 1, 16)
     if count == 0:
         return 0.0
@@ -102,7 +102,7 @@ CLASSES = [{"name": "chat", "ttft_slo": 5.0, "tbt_slo": 0.1, "weight": 1.0}, {"n
 
 
 @pytest.mark.parametrize(
-    ("told", "shown"),
+    ("information", "shown"),
     [
         ([], set()),
         (["predicted_length"], {"predicted"}),
@@ -112,12 +112,12 @@ CLASSES = [{"name": "chat", "ttft_slo": 5.0, "tbt_slo": 0.1, "weight": 1.0}, {"n
         (["slo"], {"ttft_slo", "tbt_slo"}),
     ],
 )
-def test_information(told, shown):
-    """Only what the agent is told differs from requests of which nothing is known, whatever the policy needs."""
-    predictions = {"kind": "interval" if "length_interval" in told else "noisy", "epsilon": 0.5}
+def test_information(information, shown):
+    """Only features of the revealed information differ from an observation without any, whatever the policy needs."""
+    predictions = {"kind": "interval" if "length_interval" in information else "noisy", "epsilon": 0.5}
     workload = {**SHORT, "classes": CLASSES, "predictions": predictions}
     arguments = {**TIGHT, "workload": workload, "policy": "fcfs", "num_requests": 40}
-    blind, seeing = (RoutingEnv(information=i, **arguments) for i in ([], told))
+    blind, seeing = (RoutingEnv(information=i, **arguments) for i in ([], information))
     for env in (blind, seeing):
         env.reset(seed=6)
     differing = set()
@@ -129,13 +129,13 @@ def test_information(told, shown):
             assert a[f"request.{name}"] == 0
         *_, ended, _, _ = blind.step(1)
         seeing.step(1)
-    lengths = {"worker.1.outstanding_tokens"} if shown and told[0] not in ("class", "slo") else set()
+    lengths = {"worker.1.outstanding_tokens"} if shown and information[0] not in ("class", "slo") else set()
     assert differing == {f"request.{name}" for name in shown} | lengths
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "mc_sf"])
 def test_unknown_lengths_stay_unknown(policy, requests_of):
-    """Until one of them finishes, requests of other lengths look the same, even if the scheduler is told."""
+    """Until one finishes, requests of other lengths have equal observations, even if the scheduler needs lengths."""
     rows = [(0.1 * k, 4 + k, 8) for k in range(8)]
     other = [(t, s, o + 1 + k) for k, (t, s, o) in enumerate(rows)]
     envs = [

@@ -66,7 +66,7 @@ def test_seeds(equal):
     np.testing.assert_array_equal(env.unwrapped.result().table.output_len, table.output_len)
 
 
-def test_what_is_returned_may_be_kept(equal):
+def test_returned_arrays_do_not_change(equal):
     env, twin = RoutingEnv(**SMALL), RoutingEnv(**SMALL)
     kept = [env.reset(seed=1)]
     twin.reset(seed=1)
@@ -104,7 +104,7 @@ def test_spec_survives(how, equal):
 
 @pytest.mark.parametrize("observation", ["flat", "dict"])
 def test_vector(observation, equal):
-    """Gymnasium's own vector environments take it; it has none of its own."""
+    """Gymnasium's own vector environments accept it."""
     arguments = {**SMALL, "observation": observation}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -169,7 +169,7 @@ def test_wrong_names_and_options():
 
 
 def test_the_load_is_replicated_with_the_worker(tmp_path):
-    """A scenario of one worker stays as loaded per worker, unless a rate is given; a cluster stays as it is."""
+    """One worker's load is kept per worker unless a rate is given; a cluster's scenario is unchanged."""
     assert RoutingEnv().workload.mean_rate == 200
     assert RoutingEnv(workers=6).workload.mean_rate == 300
     assert RoutingEnv(rate=70.0).workload.mean_rate == 70

@@ -1,4 +1,4 @@
-"""The vector environment of clusters does what SyncVectorEnv does with the scalar one, bit for bit."""
+"""The vector environment of clusters equals SyncVectorEnv of the scalar one, bit for bit."""
 
 import pickle
 
@@ -23,7 +23,7 @@ def pair(name, mode, max_episode_steps=None, **arguments):
 
 
 def run_both(native, sync, equal, steps=60, **reset):
-    """Drive both with the same random choices, most inside the masks; returns the number of ended episodes."""
+    """Step both with the same random choices, most inside the masks; return the number of ended episodes."""
     rng = np.random.default_rng(0)
 
     def choose():
@@ -47,7 +47,7 @@ def test_equals_sync(name, observation, mode, equal):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_prefill_and_decode_apart_with_a_time_limit(mode, equal):
+def test_separate_prefill_and_decode_with_a_time_limit(mode, equal):
     native, sync = pair("kvgym/Route-v0", mode, max_episode_steps=7, workers=APART)
     assert run_both(native, sync, equal, seed=2) > 9
 
@@ -65,7 +65,7 @@ def test_requests_of_given_seeds():
     assert not np.array_equal(observations[0], observations[1])
 
 
-def test_copies_go_on(equal):
+def test_copies_continue(equal):
     env = gym.make_vec("kvgym/Route-v0", 2, **SMALL).unwrapped
     env.reset(seed=3)
     env.step(np.zeros(2, int))

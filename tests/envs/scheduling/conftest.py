@@ -8,7 +8,7 @@ from kvgym.envs.scheduling import stepping
 
 @pytest.fixture
 def part(monkeypatch):
-    """Return what makes a function of the stepping module plain Python, with stand-ins for some that it calls."""
+    """Return a function that returns a plain Python function of the stepping module, with stubs for some callees."""
 
     def make(name, **others):
         function = uncompiled(getattr(stepping, name))

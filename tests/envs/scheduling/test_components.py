@@ -1,4 +1,4 @@
-"""Registered reward terms and parts of observations: the contract, over all of them and the example of the page."""
+"""Registered reward terms and observation parts: the contract, for all of them and for the example of the page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "components.md"
 
 @pytest.fixture(scope="module", autouse=True)
 def example(tmp_path_factory):
-    """Import the example of the page, which registers its components, and take them away again."""
+    """Import the example of the page, which registers its components, and remove them at the end."""
     first, code, check = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     assert "features" in first
     assert "check_component" in check
@@ -41,7 +41,7 @@ def example(tmp_path_factory):
     spec = importlib.util.spec_from_file_location("acme_components", path)
     module = sys.modules["acme_components"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    exec(check, {})  # as the page says
+    exec(check, {})  # the page's example
     yield module
     del sys.modules["acme_components"], REWARDS._items["acme_headroom"], OBSERVATIONS._items["acme_seniority"]
 
@@ -65,8 +65,8 @@ def trajectory(env, steps=60, seed=0):
 
 @pytest.mark.parametrize("action", ["admit_count", "rank"])
 @pytest.mark.parametrize("observation", ["flat", "dict"])
-def test_what_is_added_changes_nothing_else(action, observation, small, equal):
-    """The usual terms and features stay as they are; the reward is the weighted sum; all is within bounds."""
+def test_components_change_nothing_else(action, observation, small, equal):
+    """The standard terms and features are unchanged; the reward is the weighted sum; all is within bounds."""
     arguments = {**small, "action": action, "observation": observation}
     usual = {"features": ["rank"]} if action == "rank" else {"features": []}
     chosen = everything()
@@ -95,8 +95,8 @@ def test_what_is_added_changes_nothing_else(action, observation, small, equal):
 
 
 @pytest.mark.parametrize("action", dict.fromkeys(SCHEDULING_IDS.values()))
-def test_vectors_do_the_same(action, small, equal):
-    """Native and synchronous vectors, with ends of episodes, give equal bits."""
+def test_vectors_are_equal(action, small, equal):
+    """Native and synchronous vectors give equal bits, across ends of episodes."""
     arguments = everything(**small, action=action)
     native = ServingVectorEnv(2, **arguments)
     singles = gym.vector.SyncVectorEnv([lambda: ServingEnv(**arguments)] * 2)
@@ -113,7 +113,7 @@ def test_uncompiled(small, equal):
     assert equal(*found)
 
 
-def test_states_have_what_terms_remember(small, equal):
+def test_states_include_the_memory_of_terms(small, equal):
     env = ServingEnv(**everything(**small, action="admit_count"))
     env.reset(seed=0)
     for _ in range(4):
@@ -127,7 +127,7 @@ def test_states_have_what_terms_remember(small, equal):
 
 
 def test_the_librarys_by_hand(requests_of):
-    """Memory 10 in slotted time: prompts 4, outputs 2, three requests at 0; two fit, the third waits for both."""
+    """Memory 10 in slotted time: prompts 4, outputs 2, three requests at 0; two fit, and the third waits for both."""
     workload = requests_of((0, 4, 2), (0, 4, 2), (0, 4, 2))
     env = ServingEnv(
         scenario="mc-sf-model-2", kv_capacity=10, workload=workload, queue_window=2, active_window=2,
@@ -142,13 +142,13 @@ def test_the_librarys_by_hand(requests_of):
         found.append((info["time"], reward, *info["reward_terms"][5:]))
     finish = env.result().requests["finish_time"]
     assert sum(reward for _, reward, *_ in found) == -(finish / 2).sum()
-    assert found[0][3] == -1.0  # from none to one that waits
+    assert found[0][3] == -1.0  # from none to one waiting
     assert sum(change for *_, change in found) == 0.0
     assert observation[-3:].tolist() == [0.0, 0.0, 0.0]
 
 
-def test_agents_see_the_parts(small):
-    """A model that acts by a part alone gives the same schedule in the environment and as a policy."""
+def test_agents_observe_the_parts(small):
+    """A model that acts by a part alone has the same schedule in the environment and as a policy."""
     import kvgym
     from kvgym.envs.agents import AgentPolicy
 

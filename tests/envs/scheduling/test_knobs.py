@@ -1,4 +1,4 @@
-"""Knobs: the rule by hand in slotted time, its quantum, and that it keeps every invariant and ends."""
+"""Knobs: the rule by hand in slotted time, its quantum, its invariants, and ends of episodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALL, ANY = ADMISSION_CAPS.index(2**31 - 1), TOKEN_BUDGETS.index(2**31 - 1)
 
 
 def make(workload, capacity, **arguments):
-    """Return an environment with a second per batch that asks at every iteration."""
+    """Return an environment with a second per batch and a step per iteration."""
     return ServingEnv(**{
         "action": "knobs", "scenario": "mc-sf-model-2", "workload": workload, "kv_capacity": capacity, "hold": 1,
         "horizon": 1e5, "queue_window": 4, "active_window": 4, **arguments,
@@ -23,7 +23,7 @@ def make(workload, capacity, **arguments):
 
 
 def run(env, knobs, limit=5000):
-    """Play an episode with the same knobs throughout; returns its request records."""
+    """Play an episode with the same knobs throughout; return its request records."""
     env.reset(seed=0)
     for _ in range(limit):
         *_, terminated, truncated, info = env.step(knobs)
@@ -56,7 +56,7 @@ def test_levels():
 
 
 def test_a_budget_cuts_prompts_into_chunks(requests_of):
-    """64 tokens per iteration: 64 and 36 of request 0 beside 28 of request 1, then a decode and 22."""
+    """64 tokens per iteration: 64, then 36 of request 0 and 28 of request 1, then a decode and 22."""
     records = run(make(requests_of((0, 100, 3), (0, 50, 1)), 1000), [0, ALL, 0, NEVER])
     check(records, start=[0, 1], first=[2, 3], finish=[4, 3])
 
@@ -67,8 +67,8 @@ def test_a_cap_limits_admissions_of_an_iteration(requests_of):
     check(run(make(workload, 1000), [0, 2, ANY, NEVER]), start=[0, 0, 1])
 
 
-def test_a_margin_is_kept_free_but_for_an_empty_worker(requests_of):
-    """Half of 40 tokens is protected: 15 + 1 fit beside nobody, 30 + 1 only into an empty worker."""
+def test_a_margin_is_kept_free_except_on_an_empty_worker(requests_of):
+    """Half of 40 tokens is protected: 15 + 1 fit only alone, 30 + 1 only into an empty worker."""
     half = PROTECTION_LEVELS.index(0.5)
     workload = requests_of((0, 30, 5), (0, 15, 2), (0, 3, 2))
     check(run(make(workload, 40), [half, ALL, ANY, NEVER]), start=[0, 5, 5], evicted=[0, 0, 0])
@@ -79,21 +79,21 @@ def test_an_empty_worker_must_admit(requests_of):
     env = make(requests_of((0, 5, 2), (10, 5, 2)), 40)
     _, info = env.reset(seed=0)
     assert info["action_mask"][1].tolist() == [0, 1, 1, 1, 1, 1, 1, 1]
-    *_, info = env.step([0, 0, ANY, NEVER])  # obeyed, but counted
+    *_, info = env.step([0, 0, ANY, NEVER])  # carried out, but counted
     assert (info["ignored"], env.view.num_active) == (1, 0)
     *_, info = env.step([0, ALL, ANY, NEVER])
     assert info["ignored"] == 0
-    assert all(part.all() for part in info["action_mask"])  # somebody is active
+    assert all(part.all() for part in info["action_mask"])  # a request is active
     *_, info = env.step([0, 0, ANY, NEVER])
     assert info["ignored"] == 0
     assert info["action_mask"][1].tolist() == [0, 1, 1, 1, 1, 1, 1, 1]
     assert info["time"] == 10
 
 
-# ---------------------------------------------------------------- who may be chosen
+# ---------------------------------------------------------------- allowed levels
 
 
-def test_levels_that_may_be_chosen(requests_of):
+def test_allowed_levels(requests_of):
     env = make(requests_of((0, 5, 4)), 40, knobs={"quantum": [0, 2, 2], "cap": [ALL]})
     _, info = env.reset(seed=0)
     assert [part.tolist() for part in env.sample_mask()] == [
@@ -119,12 +119,12 @@ def test_wrong_levels(knobs):
 # ---------------------------------------------------------------- the quantum
 
 
-def test_giving_way_by_hand(requests_of):
+def test_the_quantum_by_hand(requests_of):
     """Requests 0 and 1 hold 60 + t tokens each, request 2 needs 801 of 1020 from 100 on.
 
-    At 128 request 0 (of two with as many tokens the first) gives way: 60 + 128 + 1 + 801 = 990 fit. It returns when
-    request 2 has finished, at 138; request 1 has not had twice its 128 tokens before. At 256 one leaving would leave
-    317 + 801.
+    At 128 request 0 (the first of two with equally many tokens) is evicted: 60 + 128 + 1 + 801 = 990 fit. It returns
+    when request 2 has finished, at 138; before that, request 1 does not have twice its 128 tokens. At 256 an eviction
+    would leave 317 + 801.
     """
     workload = requests_of((0, 60, 300), (0, 60, 300), (100, 800, 10))
     records = run(make(workload, 1020), [0, ALL, ANY, Q128])
@@ -136,19 +136,19 @@ def test_giving_way_by_hand(requests_of):
 
 
 def test_doubling_by_hand(requests_of):
-    """Only one of two fits. 0 gives way at 128 tokens, 1 at twice as many, and 0 would at 512, which it never has."""
+    """Only one of two fits. 0 is evicted at 128 tokens, 1 at 256; 0 would be at 512, which it never reaches."""
     workload = requests_of((0, 301, 300), (1, 301, 300))
     records = run(make(workload, 601), [0, ALL, ANY, Q128])
     check(records, start=[0, 128], finish=[128 + 256 + 300, 128 + 256 + 300 + 300], evicted=[1, 1])
 
 
-def test_nobody_gives_way_to_one_that_fits(requests_of):
+def test_no_eviction_for_a_request_that_fits(requests_of):
     workload = requests_of((0, 60, 300), (0, 60, 300), (200, 100, 10))
     check(run(make(workload, 1000), [0, ALL, ANY, Q128]), start=[0, 0, 200], evicted=[0, 0, 0])
 
 
-def test_a_margin_makes_way_too(requests_of):
-    """Of 1000 tokens 800 may be used: at 200 there are 522 in use and 300 + 1 do not fit beside them."""
+def test_the_quantum_counts_the_margin(requests_of):
+    """Of 1000 tokens 800 may be used: at 200 there are 522 in use, and 300 + 1 do not fit as well."""
     workload = requests_of((0, 60, 300), (0, 60, 300), (200, 300, 10))
     margin = PROTECTION_LEVELS.index(0.2)
     check(run(make(workload, 1000), [margin, ALL, ANY, Q128]), start=[0, 0, 200], evicted=[1, 0, 0])
@@ -156,14 +156,14 @@ def test_a_margin_makes_way_too(requests_of):
 
 
 @pytest.mark.parametrize("order", ["queue", "prompt", "attained"])
-def test_nobody_gives_way_in_vain(order, requests_of):
-    """Request 2 needs nearly all memory: one of the others would return at once, its tokens lost, time and again."""
+def test_no_eviction_that_makes_too_little_room(order, requests_of):
+    """Request 2 needs nearly all memory: one of the others would be admitted again at once, its tokens lost."""
     workload = requests_of((0, 60, 300), (0, 60, 300), (1, 950, 10))
     records = run(make(workload, 1000, queue_order=order), [0, ALL, ANY, Q128])
     check(records, start=[0, 0, 300], finish=[300, 300, 310], evicted=[0, 0, 0])
 
 
-def test_nobody_gives_way_where_nobody_is_admitted(requests_of):
+def test_no_eviction_without_admissions(requests_of):
     env = make(requests_of((0, 60, 300), (0, 60, 300), (100, 800, 10)), 1040)
     env.reset(seed=0)
     env.step([0, ALL, ANY, Q128])
@@ -174,19 +174,19 @@ def test_nobody_gives_way_where_nobody_is_admitted(requests_of):
     assert env.view.active.request_id.tolist() == [1, 2]
 
 
-def test_nobody_gives_way_while_the_budget_is_used_up(requests_of):
+def test_no_eviction_while_the_budget_is_used_up(requests_of):
     """64 tokens: request 1 has 63 of them from 126 to 131 and its last 22 at 132, when 42 are left for request 2."""
     workload = requests_of((0, 60, 300), (126, 400, 50), (127, 500, 5))
     records = run(make(workload, 1000), [0, ALL, 0, Q128])
     check(records, evicted=[1, 0, 0])
     assert records["start_time"].tolist()[1:] == [126, 132]
     assert records["first_token_time"][1] == 133
-    # 42 tokens at 132, then 63 beside a decode: 458 more take eight iterations.
+    # 42 tokens at 132, then 63 and a decode per iteration: 458 more take eight iterations.
     assert records["first_token_time"][2] == 133 + 8
 
 
-def test_nobody_is_admitted_after_an_overflow(requests_of):
-    """At 140 two requests need 2 (10 + 140 + 1) of 300 tokens: the later is evicted, and nobody gives way."""
+def test_no_admission_after_an_overflow(requests_of):
+    """At 140 two requests need 2 (10 + 140 + 1) of 300 tokens: the later is evicted by the overflow rule only."""
     workload = requests_of((0, 10, 280), (0, 10, 280), (139.5, 5, 3))
     env = make(workload, 300)
     env.reset(seed=0)
@@ -204,7 +204,7 @@ def test_nobody_is_admitted_after_an_overflow(requests_of):
 
 @pytest.mark.parametrize("seed", range(24))
 def test_any_knobs_keep_the_invariants_and_end(seed, check_state):
-    """With a quantum in force and memory short, whatever the order, memory is kept; without clearing all finish."""
+    """With a quantum and little memory the limits hold in every order; without clearing all requests finish."""
     rng = np.random.default_rng(seed)
 
     def one(*options):

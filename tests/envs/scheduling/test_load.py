@@ -1,4 +1,4 @@
-"""The load of an episode: a factor on the arrival rate, drawn from the seed of its requests."""
+"""Load of an episode: a factor on the arrival rate, drawn from the workload seed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tables(env, count):
 
 
 def factors(env, count=40):
-    """Return each episode's factor, after checking that arrivals were scaled and nothing else was changed."""
+    """Return each episode's factor, after checking that only arrivals were scaled."""
     found = []
     for seed, table in enumerate(tables(env, count)):
         plain = env.episodes.workload.sample(seed)
@@ -65,7 +65,7 @@ def test_a_fixed_factor_is_met_exactly():
             np.testing.assert_array_equal(scaled.arrival_time, plain.arrival_time / factor)
 
 
-def test_one_leaves_everything_as_it_was(equal):
+def test_a_factor_of_one_changes_nothing(equal):
     def trajectory(env):
         out = [env.reset(seed=3)]
         env.action_space.seed(0)
@@ -114,7 +114,7 @@ def test_setting_the_range():
     plain = env.episodes.slots[1].table.arrival_time
     env.load = [2, 2]
     assert env.load == env.config.load == (2.0, 2.0)
-    np.testing.assert_array_equal(env.episodes.slots[1].table.arrival_time, plain)  # for episodes to come
+    np.testing.assert_array_equal(env.episodes.slots[1].table.arrival_time, plain)  # for future episodes only
     env.reset(options=dict(options))
     np.testing.assert_array_equal(env.episodes.slots[1].table.arrival_time, plain / 2)
     assert pickle.loads(pickle.dumps(env)).load == (2.0, 2.0)

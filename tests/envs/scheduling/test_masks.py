@@ -1,4 +1,4 @@
-"""Masks: two forms, one action always valid, the unmasked feasible, the masked-out without effect."""
+"""Masks: two forms, one action always valid, allowed choices feasible, masked-out ones without effect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvgym.envs.scheduling.environment import ServingEnv
 
 
 class Snapshot:
-    """The state of an environment, to try several actions from it."""
+    """A saved state of an environment, to try several actions from it."""
 
     ARRAYS = ("observations", "masks", "rewards", "terms", "outcomes", "ignored", "times")
 
@@ -35,7 +35,7 @@ class Snapshot:
         self.env.episodes.slots[0].reference = copy.copy(self.reference)
 
     def outcome(self, action):
-        """Return what the action does: the step and the state after it."""
+        """Return the step and the state after an action."""
         self.restore()
         observation, reward, terminated, truncated, info = self.env.step(action)
         state = self.block.memory.copy()
@@ -56,7 +56,7 @@ def check_forms(env):
     elif isinstance(space, gym.spaces.MultiBinary):
         assert bools.shape == (2 * space.n,)
         assert sample.shape == (space.n,)
-        assert bools[0::2].all()  # leaving a flag down is always valid
+        assert bools[0::2].all()  # a flag of 0 is always valid
         np.testing.assert_array_equal(bools[1::2], sample == 2)
     elif env.config.action == "rank":
         assert sample is None
@@ -82,18 +82,18 @@ def check_forms(env):
             for name, part in zip(names, sample, strict=True)
         ]
         if env.view.num_active == 0 and env.view.num_waiting > 0:
-            allowed[1][0] = False  # somebody has to be admitted
+            allowed[1][0] = False  # a request must be admitted
         assert [part.tolist() for part in sample] == allowed
         assert all(part.dtype == np.int8 and part.any() for part in sample)
     assert space.contains(space.sample(sample))
 
 
 def check_actions(env, rng, equal):
-    """Try every choice from the present state."""
+    """Try every choice from the current state."""
     snapshot, config = Snapshot(env), env.config
     bools = env.action_masks()
     before = snapshot.buffer.copy()
-    # Where the overflow rule has to act, evicting those it would evict anyway changes nothing.
+    # If the overflow rule must evict, choosing the requests it evicts anyway changes nothing.
     fits = snapshot.block["episode"]["need"][0] <= env.episodes.system.usable_capacity
     if config.action in ("admit_evict", "admit_count"):
         nothing = 0 if config.action == "admit_count" else env.action_space.n - 1
@@ -142,7 +142,7 @@ def check_actions(env, rng, equal):
             env.action_space.seed(int(rng.integers(2**31)))
             action = env.action_space.sample()
             step, info, state = snapshot.outcome(action)
-            empty = np.flatnonzero(~bools[:rows])  # what is said of positions without a request means nothing
+            empty = np.flatnonzero(~bools[:rows])  # numbers for positions without a request have no effect
             action[2 * empty], action[2 * empty + 1] = rng.uniform(-1, 1, (2, len(empty)))
             assert equal(step, snapshot.outcome(action)[0])
     else:
@@ -155,7 +155,7 @@ def check_actions(env, rng, equal):
 
 
 def check_states_equal(env, state, idle):
-    """Compare two states but for the count of what was ignored."""
+    """Compare two states except for the count of ignored choices."""
     block = env.episodes.slots[0].block
     kept = block.memory.copy()
     found = []
@@ -214,7 +214,7 @@ def test_rllib_observation_carries_the_mask(small):
 
 
 def test_admit_evict_by_hand(requests_of):
-    """Memory 10; prompts 4, 4, 4 and one output token at least: two fit at first, the third does not."""
+    """Memory 10; prompts 4, 4, 4 and at least one output token: two fit at first, the third does not."""
     workload = requests_of((0, 4, 5), (0, 4, 5), (0, 4, 5))
     env = ServingEnv(
         action="admit_evict", scenario="mc-sf-model-2", kv_capacity=10, workload=workload,
@@ -227,7 +227,7 @@ def test_admit_evict_by_hand(requests_of):
     assert info["time"] == 0
     *_, info = env.step(1)  # 4 + 1 twice: full
     assert info["action_mask"].tolist() == [0, 0, 0, 0, 1]
-    *_, info = env.step(0)  # does not fit: a no-op, the batch runs as it stands
+    *_, info = env.step(0)  # does not fit: a no-op, the batch runs as decided so far
     assert info["ignored"] == 1
     assert info["time"] == 1
     # Both hold 5 of 10 tokens and need 6 each: the coming iteration does not fit, nothing can be admitted.

@@ -1,4 +1,4 @@
-"""Observations: features worked by hand, brute-force checks, and nothing but what the information level allows."""
+"""Observations: features by hand and by brute force, and no hidden information."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ AFFINE = {
 
 
 def features(env):
-    """Return the present observation by feature name."""
+    """Return the current observation by feature name."""
     names = spaces.feature_names(env.config)
     return dict(zip(names, env.episodes.observations[0].tolist(), strict=True))
 
 
 def check(env, expected):
-    """Compare some features with their values; those of a row may be given as a list."""
+    """Compare some features with their values; the values of a row may be a list."""
     found = features(env)
     groups = {"queue": QUEUE_FEATURES, "active": ACTIVE_FEATURES, "system": SYSTEM_FEATURES}
     for key, value in expected.items():
@@ -65,7 +65,7 @@ def test_features_have_names():
 
 
 def test_slotted_time_by_hand(requests_of):
-    """Memory 40, a second per batch, so that the duration scale is 1 s and the time scale 10 s."""
+    """Memory 40, a second per batch: the duration scale is 1 s and the time scale 10 s."""
     env = ServingEnv(action="admit_evict", workload=requests_of(*ROWS), **SLOTTED)
     env.reset(seed=0)
     rate_scale = env.episodes.workload.mean_rate
@@ -77,7 +77,7 @@ def test_slotted_time_by_hand(requests_of):
         "active.0": [0] * 7,
         **{name: 0 for name, _ in PROFILE_FEATURES},
     })  # fmt: skip
-    env.step(1)  # admit request 1: nothing moves yet
+    env.step(1)  # admit request 1: no time passes yet
     check(env, {
         "system": [0, 1, 11 / 80, 0, 0, 2 / 66, 0, 0.5, rate / (rate + rate_scale), 0, 0, 1 / 17, 0, 2 / 258],
         "queue.0": [1, 6 / 40, 4 / 40, 0, 10 / 40, 1, 0, 1],
@@ -95,10 +95,10 @@ def test_slotted_time_by_hand(requests_of):
         "queue.1": [1, 3 / 40, 2 / 40, 0, 5 / 40, 1, 0, 1],
         "active.0": [1, 11 / 40, 0, 1 / 65, 4 / 68, 1 / 11, 1],
         "active.1": [0] * 7,
-        # 4 tokens to go: it is there 1, 2 and 4 iterations ahead.
+        # 4 tokens left: it is still active 1, 2 and 4 iterations ahead.
         "profile_1": 12 / 52, "profile_2": 13 / 53, "profile_4": 15 / 55, "profile_8": 0, "profile_32768": 0,
     })  # fmt: skip
-    env.step(2)  # evict request 1: what the decision leaves is shown
+    env.step(2)  # evict request 1: the observation shows the rest
     check(env, {
         "system.kv_used": 11 / 40, "system.kv_need": 0, "system.num_evicting": 1 / 17, "system.num_evictions": 0,
         "active.0": [0] * 7, "profile_1": 0,
@@ -115,7 +115,7 @@ def test_durations_and_targets_by_hand(requests_of, information):
         time_scale=20.0, **SLOTTED,
     )  # fmt: skip
     env.reset(seed=0)
-    scale = 1 + 0.2 + 0.01 * 2  # of durations: one decode that reads one token and its own
+    scale = 1 + 0.2 + 0.01 * 2  # duration of one decode that reads one token and its own
     slo, known = "slo" in information, "predicted_length" in information
     check(env, {
         "system.batch_duration": 1 / (1 + scale),
@@ -152,7 +152,7 @@ def test_durations_and_targets_by_hand(requests_of, information):
 @pytest.mark.parametrize("block_size", [1, 8, 11])
 @pytest.mark.parametrize("action", dict.fromkeys(IDS.values()))
 def test_profile_window_and_fit_by_brute_force(action, block_size):
-    """From what a policy sees of the worker, in any state of a run under memory pressure."""
+    """Computed from a policy's view of the worker, in any state of a run under memory pressure."""
     env = ServingEnv(
         action=action, num_requests=40, rate=100.0, kv_capacity=220, queue_window=6, active_window=5, hold=2,
         workload={"preset": "lmsys", "limits": {"max_prompt_len": 60, "max_output_len": 40}}, block_size=block_size,
@@ -240,12 +240,12 @@ def test_window_order(order, requests_of):
         "predicted": [2, 3, 0, 1],
         "prompt": [1, 3, 2, 0],
         "volume": [2, 3, 1, 0],
-        "attained": [1, 3, 2, 0],  # nobody has run: the shortest prompt
+        "attained": [1, 3, 2, 0],  # none has run: the shortest prompt
     }[order]
     for shown in (ids[:3], ids[1:4]):
         for q, i in enumerate(shown):
             check(env, {f"queue.{q}.prompt": rows[i][1] / 40, f"queue.{q}.predicted": rows[i][2] / 40})
-        env.step(0)  # the first is taken; the others move up
+        env.step(0)  # the first is admitted; the others move up
 
 
 @pytest.mark.parametrize("window", [1, 2, 4])
@@ -279,7 +279,7 @@ def test_attained_order_by_hand(progress, window, requests_of):
         env.step(evict)
     env.step(run)
     delivered = block["requests"]["num_delivered_tokens"][:4].tolist()
-    if window == 1:  # request 2 had to run beside request 3
+    if window == 1:  # request 2 had to run with request 3
         assert delivered == [128, 64, 63, 63]
     else:
         assert delivered == [128, 64, 0, 63]
@@ -301,8 +301,8 @@ def test_volume_needs_predictions():
         ServingEnv(action="admit_count", queue_order="volume", information=[])
 
 
-def test_the_largest_volumes_stand_by_arrival(requests_of):
-    """Beyond what a key holds, volumes are as large as each other; smaller ones come before."""
+def test_the_largest_volumes_are_ordered_by_arrival(requests_of):
+    """Volumes beyond the range of a key count as equal; smaller ones come first."""
     rows = ((0, 10, 60_000), (0, 10, 50_000), (0, 10, 40_000), (0, 40_000, 9_000))
     env = ServingEnv(
         action="admit_count", workload=requests_of(*rows), queue_order="volume", kv_capacity=100_000,
@@ -331,11 +331,11 @@ def test_kinds_of_observation_hold_the_same_numbers(action, small):
             break
 
 
-# ---------------------------------------------------------------- information discipline
+# ---------------------------------------------------------------- hidden information
 
 
 def unknown_lengths(information, **fields):
-    """Return arguments under which outputs of 20 and more tokens differ between two workloads."""
+    """Return arguments of two workloads that differ in outputs of 20 and more tokens."""
     return [
         {
             "scenario": "mc-sf-model-2", "kv_capacity": 300, "num_requests": 15, "information": information,
@@ -356,7 +356,7 @@ def unknown_lengths(information, **fields):
 @pytest.mark.parametrize("epochs", ["iteration", "decision"])
 @pytest.mark.parametrize("action", dict.fromkeys(IDS.values()))
 def test_unknown_lengths_stay_unknown(action, epochs, order, equal):
-    """Until one of them finishes, requests of other lengths look the same, and so do masks and rewards."""
+    """Until one finishes, requests of other lengths have equal observations, masks and rewards."""
     envs = [
         ServingEnv(
             action=action,
@@ -397,25 +397,25 @@ def test_predicted_features_are_zero_without_predictions(action):
     blind.reset(seed=2)
     seeing.reset(seed=2)
     blind.action_space.seed(0)
-    told = False
+    revealed = False
     for _ in range(60):
         hidden, shown = features(blind), features(seeing)
         for name, value in hidden.items():
             feature = name.rsplit(".", 1)[-1]
             if feature in ("predicted", "peak", "predicted_left"):
                 assert value == 0
-                told |= shown[name] > 0
+                revealed |= shown[name] > 0
             elif not name.startswith("profile"):
                 assert value == shown[name]
         assert blind.view.active.request_id.tolist() == seeing.view.active.request_id.tolist()
         choice = blind.action_space.sample(blind.sample_mask())
         if any([any(env.step(choice)[2:4]) for env in (blind, seeing)]):  # noqa: C419 (both take the step)
             break
-    assert told
+    assert revealed
 
 
-def test_targets_are_hidden_from_those_not_told(requests_of, equal):
-    """Rewards know the targets, observations do not."""
+def test_targets_are_hidden_unless_revealed(requests_of, equal):
+    """Rewards depend on the targets, observations do not."""
     found = []
     for target in (1.0, 50.0):
         workload = requests_of(*ROWS, classes=[{"ttft_slo": target, "tbt_slo": target}])
@@ -424,7 +424,7 @@ def test_targets_are_hidden_from_those_not_told(requests_of, equal):
     assert equal(*found)
 
 
-def test_a_prediction_that_is_outlived_stays_at_one(requests_of):
+def test_an_exceeded_prediction_stays_at_one(requests_of):
     workload = requests_of((0, 5, 12), predictions={"kind": "noisy", "epsilon": 0.9})
     env = ServingEnv(action="admit_count", workload=workload, **SLOTTED)
     for seed in range(30):

@@ -1,6 +1,6 @@
 """Random play is repeatable: in this process, in another one, and after pickling.
 
-What must hold in it is checked by ``scripts/random_play.py``, see tests/scripts/test_random_play.py.
+``scripts/random_play.py`` checks its invariants, see tests/scripts/test_random_play.py.
 """
 
 from __future__ import annotations

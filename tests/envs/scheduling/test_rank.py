@@ -1,4 +1,4 @@
-"""The kinds that steer the rule of ``ranked``: weights, scores and features by hand, windows, any action."""
+"""The kinds of action that steer ``ranked``: weights, scores and features by hand, windows, any action."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ SLOTTED = {"scenario": "mc-sf-model-2", "queue_window": 3, "active_window": 2}
 
 
 def weights_of(**given):
-    """Return an action with all weights 0 but those given, and a gate that keeps nobody out."""
+    """Return an action with all weights 0 except those given, and a gate that admits every request."""
     return np.array([float({"gate": 100.0, **given}.get(w.name, 0.0)) for w in WEIGHTS])
 
 
 def scores(env):
-    """Return the scores of the requests, and what is added to them."""
+    """Return the scores of the requests, and the additions to them."""
     reals, n = env.episodes.slots[0].block["rule_reals"], len(env.tables.requests)
     return reals[SCORES : SCORES + n].copy(), reals[SCORES + n : SCORES + 2 * n].copy()
 
 
 def test_weights_by_hand(requests_of):
-    """Outputs known to be 5: the score is log(5 + prompt weight x prompt), and follows the weights at once."""
+    """Outputs are known to be 5: the score is log(5 + prompt weight x prompt), and follows the weights at once."""
     workload = requests_of(
         (0, 8, 5), (0, 3, 5), (0, 6, 5), predictions={"kind": "interval", "bounds": [5, 5]}
     )
@@ -57,7 +57,7 @@ def test_weights_by_hand(requests_of):
         action="rank", kv_capacity=13, workload=workload, information=["length_interval"], hold=1, **SLOTTED
     )
     env.reset(seed=0)
-    assert env.episodes.slots[0].block["window"].tolist() == [1, 2, 0]  # by the defaults: smallest first
+    assert env.episodes.slots[0].block["window"].tolist() == [1, 2, 0]  # with the defaults, smallest first
     default = 1.5 * np.log([8 + 2.5, 3 + 2.5, 6 + 2.5]) + np.log(5 + 0.1 * np.array([8, 3, 6]))
     np.testing.assert_allclose(scores(env)[0], default, rtol=1e-12)
     env.step(weights_of(prompt=2.0, footprint=-1.0, prefill_value=1.0))
@@ -65,13 +65,13 @@ def test_weights_by_hand(requests_of):
     waiting = env.view.waiting.request_id
     assert len(waiting) > 0
     np.testing.assert_allclose(scores(env)[0][waiting], expected[waiting], rtol=1e-12)
-    # The one with the least score, by these weights, runs: 13 / 5.5 and 17 / 8.5 against 21 / 10.5.
+    # The request with the lowest score with these weights runs: 13 / 5.5 and 17 / 8.5 against 21 / 10.5.
     assert expected.argmin() in (0, 2)
     assert env.view.active.request_id[0] == expected.argmin()
 
 
 def test_scores_by_hand(requests_of):
-    """Memory for one of them: it is the shortest, unless enough is added to its score."""
+    """Memory for one request: the shortest runs, unless enough is added to its score."""
     workload = requests_of(
         (0, 8, 5), (0, 6, 5), (0, 7, 5), predictions={"kind": "interval", "bounds": [5, 5]}
     )
@@ -91,11 +91,13 @@ def test_scores_by_hand(requests_of):
         assert env.view.active.request_id.tolist() == [first]
         assert env.action_masks().tolist() == [1, 1, 0, 1, 0]
         assert info["ignored"] == 0
-        assert scores(env)[1][[1, 2, 0]].tolist() == list(added)  # what was said of nobody means nothing
+        assert scores(env)[1][[1, 2, 0]].tolist() == list(
+            added
+        )  # additions to empty positions have no effect
 
 
-def test_what_is_added_belongs_to_the_request_until_the_next_action(requests_of):
-    """Also while it holds, and when the request enters, or leaves the windows."""
+def test_additions_stay_with_the_request_until_the_next_action(requests_of):
+    """While the action holds, and when the request enters or leaves the windows."""
     rows = [(0, 8, 3), (0, 6, 3), (0, 7, 3), *((1, 5, 3) for _ in range(4))]
     workload = requests_of(*rows, predictions={"kind": "interval", "bounds": [3, 3]})
     env = ServingEnv(
@@ -107,7 +109,9 @@ def test_what_is_added_belongs_to_the_request_until_the_next_action(requests_of)
         **SLOTTED,
     )
     env.reset(seed=0)
-    env.step(np.array([0.0, 0.5, 0.25, 0.0, 0.0]))  # to 1, 2 and 0; 1 enters, and those of time 1 come
+    env.step(
+        np.array([0.0, 0.5, 0.25, 0.0, 0.0])
+    )  # to 1, 2 and 0; 1 is admitted, and the arrivals of time 1 come
     block = env.episodes.slots[0].block
     assert env.view.active.request_id.tolist() == [1]
     assert block["window"].tolist() == [3, 4, 5]
@@ -122,8 +126,8 @@ def test_what_is_added_belongs_to_the_request_until_the_next_action(requests_of)
 
 
 @pytest.mark.parametrize("objectives", [{}, {"ttft_slo": 3.0, "tbt_slo": 0.3}])
-def test_what_is_added_counts_at_once_between_rankings_of_many(objectives):
-    """Two environments in step, until one of them adds 5 to the score of an active request, and the other 1."""
+def test_additions_count_at_once_between_rankings_of_many(objectives):
+    """Two environments are equal until one adds 5 to the score of an active request, and the other 1."""
     service = {
         "name": "only", "rate": 2000.0, **objectives, "prompt": {"kind": "uniform", "low": 20, "high": 40},
         "output": {"kind": "uniform", "low": 20, "high": 100},
@@ -146,7 +150,7 @@ def test_what_is_added_counts_at_once_between_rankings_of_many(objectives):
     for env, state, added in zip(envs, states, (5.0, 1.0), strict=True):
         action[envs[0].config.queue_window] = added
         env.step(action)
-        assert state[BETWEEN] == 1  # again: no base has been renewed meanwhile
+        assert state[BETWEEN] == 1  # again: no base has been computed in between
         assert last in env.view.active.request_id
         reals, n = env.episodes.slots[0].block["rule_reals"], len(env.tables.requests)
         bases.append(reals[SCORES + 2 * n + NOTES * last + BASE])
@@ -154,7 +158,7 @@ def test_what_is_added_counts_at_once_between_rankings_of_many(objectives):
 
 
 def test_features_by_hand(requests_of):
-    """Outputs known to be 5: their usual logarithm is log 5, and a default score 1.5 log(memory) + log(work)."""
+    """Outputs are known to be 5: their mean logarithm is log 5, and a default score 1.5 log(memory) + log(work)."""
     workload = requests_of(
         (0, 8, 5), (0, 6, 5), (1.5, 7, 5), predictions={"kind": "interval", "bounds": [5, 5]},
         classes=[{"ttft_slo": 3.0, "tbt_slo": 1.5}],
@@ -184,7 +188,7 @@ def test_features_by_hand(requests_of):
         observation, *_ = env.step(np.array([0.0, 0.0, 0.0, -2.0, -2.0]))
     found = features()
     assert env.view.active.num_output_tokens.tolist() == [3]
-    # But for its deadline it was scored with the last action, when it had 2 tokens and held 8.
+    # Except for its deadline, it was scored with the last action, when it had 2 tokens and held 8.
     assert found["active.0.share_to_come"] == pytest.approx(3 / 6)
     assert found["active.0.relative_output"] == pytest.approx(math.log(0.6) / (1 - math.log(0.6)), rel=1e-5)
     assert found["active.0.lost"] == 0
@@ -193,15 +197,15 @@ def test_features_by_hand(requests_of):
     score = math.log(3) + 1.5 * math.log(8 + 1.5) - 0.5 * math.log(3) - 0.1 * math.log(9) + 0.5 * (slack - 8)
     score -= 2.5 * math.log(5) + 10  # it cannot wait for another batch
     assert found["active.0.rank_score"] == pytest.approx(score / (abs(score) + 4), rel=1e-5)
-    # The one that came at 0 had 3 s, which are gone; the other has 1.5 s left, and is first now.
+    # The request that arrived at 0 had 3 s, which have passed; the other has 1.5 s left, and is now first.
     assert env.episodes.slots[0].block["window"][:2].tolist() == [2, 0]
     assert [found[f"queue.{q}.lost"] for q in range(2)] == [0, 1]
     assert found["queue.0.urgency"] == pytest.approx(1 - slack / 8)
     assert found["queue.1.urgency"] == 0
 
 
-def test_nothing_is_learned_of_lengths_that_are_not_revealed(equal):
-    """With other predictions, which are not shown, observations and schedules are the same."""
+def test_nothing_is_learned_from_lengths_that_are_not_revealed(equal):
+    """With other hidden predictions, observations and schedules are the same."""
     found = []
     for epsilon in (0.0, 0.8):
         workload = {**LITTLE, "predictions": {"kind": "noisy", "epsilon": epsilon}}
@@ -219,8 +223,8 @@ def test_nothing_is_learned_of_lengths_that_are_not_revealed(equal):
 
 
 @pytest.mark.parametrize("order", ["queue", "predicted", "prompt", "volume", "attained", "rank"])
-def test_the_window_holds_the_first_of_those_that_wait(order):
-    """In its order, whoever the rule admits from behind it, and whoever it evicts."""
+def test_the_window_holds_the_first_waiting_requests(order):
+    """In its order, although the rule also admits from behind it, and evicts."""
     env = ServingEnv(
         action="rank_scores", queue_order=order, queue_window=5, num_requests=80, rate=80.0, kv_capacity=200,
         workload=LITTLE,
@@ -260,8 +264,8 @@ def test_the_window_holds_the_first_of_those_that_wait(order):
 
 @settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(seed=st.integers(0, 2**31), kind=st.sampled_from(KINDS), service=st.sampled_from(SERVICES))
-def test_any_action_makes_decisions_that_can_be_carried_out(seed, kind, service):
-    """Bounds themselves among them; memory is never exceeded, and episodes end."""
+def test_any_action_makes_valid_decisions(seed, kind, service):
+    """Including the bounds; memory is never exceeded, and episodes end."""
     rng = np.random.default_rng(seed)
     env = ServingEnv(action=kind, num_requests=25, hold=int(rng.integers(1, 5)), stall_limit=100, **service)
     env.reset(seed=seed % 1000)
@@ -281,7 +285,7 @@ def test_any_action_makes_decisions_that_can_be_carried_out(seed, kind, service)
 
 
 def test_defaults_of_the_kinds():
-    """Default actions are ranked with its default weights; windows show its ranking, and what it makes of it."""
+    """Default actions are ranked with its default weights; windows show its ranking and its features."""
     for kind, hold in (("rank", 8), ("rank_scores", 1)):
         config = EnvConfig.of(action=kind)
         assert (config.queue_order, config.features, config.hold) == ("rank", ("rank",), hold)

@@ -1,4 +1,4 @@
-"""The kinds that steer the rule of ``ranked``: the schedule is its own, bit for bit, from wherever it is steered."""
+"""The kinds of action that steer ``ranked`` give its schedule, bit for bit."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def ranked_with(weights):
 
 
 def informed(arguments, weights):
-    """Return arguments with the information that the scheduler gets of the same requests."""
+    """Return arguments with the information that the scheduler gets for the same requests."""
     table = EnvConfig.of(action="rank", information=[], **arguments).make_scenario().make_workload().sample(0)
     return arguments | {"information": sorted(known_to(ranked_with(weights), table))}
 
@@ -113,7 +113,7 @@ def same(one, other):
     ],
 )
 def test_the_schedule_is_that_of_ranked(kind, options, scenario, weights):
-    """Bit for bit, whatever an action spans and whichever order the window has."""
+    """Bit for bit, for any span of actions and any order of the window."""
     arguments = informed({"num_requests": 250} | SCENARIOS[scenario], weights)
     base = weights if kind == "rank_scores" else {}
     env = ServingEnv(action=kind, weights=base, **arguments, **options)
@@ -123,10 +123,10 @@ def test_the_schedule_is_that_of_ranked(kind, options, scenario, weights):
     assert not math.isnan(found.requests["finish_time"].sum())
 
 
-def test_the_scenarios_tell_weights_and_information_apart():
-    """Other weights, or less information, give another schedule; some evict, and many are active at once in some.
+def test_the_scenarios_distinguish_weights_and_information():
+    """Other weights, or less information, give another schedule; some evict, and some have many active requests.
 
-    Else equality would say little.
+    Otherwise equality would prove little.
     """
     evicted = 0
     for scenario, arguments in SCENARIOS.items():
@@ -150,7 +150,7 @@ def test_the_scenarios_tell_weights_and_information_apart():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scenario", ["objectives", "evictions", "many", "many in a hurry"])
 def test_scalar_vector_and_plain_python_are_equal(kind, scenario, equal):
-    """Under random actions, which change at every step."""
+    """With random actions, which change at every step."""
     arguments = informed({"num_requests": 30, **SCENARIOS[scenario]}, {})
     many = scenario.startswith("many")
     if many:
@@ -179,8 +179,8 @@ def test_scalar_vector_and_plain_python_are_equal(kind, scenario, equal):
     assert (most > 128) == many
 
 
-def test_an_episode_forgets_the_one_before():
-    """And one of more requests than there is room for makes room."""
+def test_an_episode_does_not_depend_on_the_previous_one():
+    """And an episode with more requests than the tables hold enlarges them."""
     env = ServingEnv(action="rank", num_requests=60, rate=30.0)
     action = action_for("rank", OTHER, env.config)
     first = play(env, action)
@@ -193,8 +193,8 @@ def test_an_episode_forgets_the_one_before():
     found = play(longer, action_for("rank", {}, env.config), seed=seed)
     table = longer.episodes.workload.sample(seed)
     system = longer.episodes.system
-    told = known_to(ranked_with({}), table)
-    if told == {"predicted_length", "slo"}:  # no objectives in this workload: slo says nothing
+    known = known_to(ranked_with({}), table)
+    if known == {"predicted_length", "slo"}:  # no objectives in this workload: slo has no effect
         same(found, kvgym.simulate(system, table, "ranked"))
 
 
@@ -202,7 +202,7 @@ def test_an_episode_forgets_the_one_before():
 
 
 class Constant:
-    """An agent that adds something that depends on what it sees, or sets weights that do."""
+    """An agent whose additions or weights depend on the observation."""
 
     def __init__(self, kind):
         self.kind = kind
@@ -225,12 +225,12 @@ def test_an_agent_gives_the_same_schedule_as_a_policy(kind, hold):
         ended = terminated or truncated
     table = env.episodes.workload.sample(4)
     agent = AgentPolicy(model, **arguments)
-    # The environment ends at its horizon and on a stall; the schedule before does not depend on that.
+    # The environment also ends at its horizon and on a stall; the schedule before does not depend on that.
     same(env.result(), kvgym.simulate(kvgym.load_scenario("a100-llama2-70b").make_system(), table, agent))
 
 
 def test_agents_schedule_every_worker_of_a_cluster():
-    """Adding nothing is ranked on every worker, each with a memory of its own."""
+    """Adding nothing is ranked on every worker, each with its own memory."""
 
     class Nothing:
         def predict(self, observation, deterministic=True):

@@ -31,7 +31,7 @@ SYSTEMS = (
 
 
 def finish(env, seed, masked, evicts=0.05):
-    """Play an episode to its completion; returns the rewards."""
+    """Play an episode to its completion; return the rewards."""
     env.action_space.seed(seed)
     rng = np.random.default_rng(seed)
     q, a = env.config.queue_window, env.config.active_window
@@ -40,8 +40,8 @@ def finish(env, seed, masked, evicts=0.05):
         mask = env.sample_mask() if masked else None
         action = env.action_space.sample(mask)
         if env.config.action == "tokens":
-            action[-1] = -1.0  # a wait with nobody to come lasts until the horizon
-        if rng.random() > evicts:  # evicts seldom, so that episodes end
+            action[-1] = -1.0  # a wait without future arrivals lasts until the horizon
+        if rng.random() > evicts:  # few evictions, so that episodes end
             if env.config.action == "flags":
                 action[q:] = 0
             elif env.config.action == "admit_evict" and q <= action < q + a:
@@ -82,7 +82,7 @@ def test_return_identity(action, system, epochs, masked):
 @pytest.mark.parametrize("epochs", ["iteration", "decision"])
 @pytest.mark.parametrize("action", dict.fromkeys(IDS.values()))
 def test_truncated_return_is_the_time_in_the_system(action, epochs):
-    """At a horizon, those still there count until the episode stopped."""
+    """At a horizon, unfinished requests count until the end of the episode."""
     env = ServingEnv(action=action, epochs=epochs, horizon=25.0, reward_scale=1.0, **SYSTEMS[0])
     for seed in range(4):
         env.reset(seed=seed)
@@ -102,7 +102,7 @@ def test_truncated_return_is_the_time_in_the_system(action, epochs):
 
 
 def test_skipped_epochs_give_the_same_schedule():
-    """With the same admissions wherever there is a choice, epochs only change how often the agent is asked."""
+    """With the same admissions wherever there is a choice, epochs only change the number of steps."""
     totals, steps = [], []
     for epochs in ("iteration", "decision"):
         env = ServingEnv(action="admit_count", epochs=epochs, **SYSTEMS[1])

@@ -1,4 +1,4 @@
-"""What is revealed is in the observation: every need changes it, and only for those it is revealed to."""
+"""Revealed information is in the observation: every need changes it, only if revealed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLASSES = [
 ]  # fmt: skip
 WORKLOAD = {"classes": CLASSES, "num_requests": 12, "arrivals": {"kind": "poisson", "rate": 1.0}}
 
-# Two workloads that differ in what the need is about, and in nothing that is shown without it.
+# Two workloads that differ in the information of the need, and have equal observations without it.
 OTHER = {
     "predicted_length": lambda w: w | {"predictions": {"kind": "noisy", "epsilon": 0.8}},
     "length_interval": lambda w: w | {"predictions": {"kind": "interval", "bounds": [1, 30]}},
@@ -34,7 +34,7 @@ OTHER = {
     "rank": lambda w: w,
 }
 PLAIN = tuple(name for name in FEATURES if name != "rank")
-"""Features that every kind of action can show."""
+"""Features of every kind of action."""
 
 
 def with_class(workload, **fields):
@@ -42,7 +42,7 @@ def with_class(workload, **fields):
 
 
 def make(need, workload, **arguments):
-    """Return an environment that reveals one need, or shows one feature; predictions where they are needed."""
+    """Return an environment that reveals one need, or has one feature, with predictions if needed."""
     if "predictions" not in workload:
         workload = workload | {"predictions": {"kind": "exact"}}
         if need == "length_interval":
@@ -87,15 +87,15 @@ def test_revealing_changes_the_observation(need):
     places = [names.index(name) for name in common]
     new = [k for k, name in enumerate(names) if name not in common]
     assert (shown[:, new] != 0).any() or not np.array_equal(shown[:, places], hidden)
-    if need not in ("predicted_length", "slo"):  # these two have places that are 0 or 1 where they are hidden
+    if need not in ("predicted_length", "slo"):  # standard features, which are 0 or 1 if hidden
         assert new
         np.testing.assert_array_equal(shown[:, places], hidden)
     assert all(env.observation_space.contains(row) for row in shown)
 
 
 @pytest.mark.parametrize("need", [need for need in OTHER if need not in ("saved_duration", "rank")])
-def test_what_is_revealed_is_what_the_requests_carry(need):
-    """Other requests in what the need is about: seen by those it is revealed to, and by nobody else."""
+def test_revealed_information_depends_on_the_requests(need):
+    """Observations differ between requests with other information only if it is revealed."""
     workload = WORKLOAD
     one, other = (observations(make(need, w), 1) for w in (workload, OTHER[need](workload)))
     assert not np.array_equal(one, other)
@@ -146,14 +146,14 @@ def test_dict_has_a_key_for_classes():
 
 
 @pytest.mark.parametrize("need", ["class", "class_rates"])
-def test_classes_that_are_not_there(need):
+def test_missing_classes(need):
     with pytest.raises(ConfigError, match=f"information has '{need}'.*classes"):
         ServingEnv(action="admit_count", scenario="mc-sf-model-2", information=[need])
     with pytest.raises(ConfigError, match=r"unknown feature 'colour'.*Valid names: .*priority"):
         ServingEnv(action="admit_count", scenario="mc-sf-model-2", features=["colour"])
 
 
-def test_more_classes_than_are_shown():
+def test_more_classes_than_an_observation_holds():
     many = WORKLOAD | {"classes": [CLASSES[0] | {"name": f"c{k}"} for k in range(MOST_CLASSES + 1)]}
     with pytest.raises(ConfigError, match="has 9 classes; an observation has room for 8"):
         make("class_rates", many)
@@ -161,7 +161,7 @@ def test_more_classes_than_are_shown():
 
 
 class Notes:
-    """An agent that writes down what it sees."""
+    """An agent that records its observations."""
 
     def __init__(self):
         self.seen = []
@@ -171,7 +171,7 @@ class Notes:
         return int(action_masks.sum()) - 1, None
 
 
-def test_an_agent_sees_the_same_as_a_policy():
+def test_an_agent_has_the_same_observations_as_a_policy():
     env = make("class", WORKLOAD, information=list(NEEDS[3:]), features=PLAIN)
     arguments = env.config.model_dump()
     in_env, in_engine = Notes(), Notes()

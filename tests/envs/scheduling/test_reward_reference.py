@@ -1,4 +1,4 @@
-"""Rewards relative to a reference policy: what it earned by hand, and what returns add up to."""
+"""Rewards relative to a reference policy: its rewards by hand, and sums of returns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make(**arguments):
 
 
 def play(env, seed):
-    """Play an episode at random; returns the rewards, the weighted terms and the last clock."""
+    """Play an episode at random; return the rewards, the weighted terms and the last clock."""
     env.reset(options={"workload_seed": seed})
     env.action_space.seed(seed)
     rewards, own, ended = [], 0.0, False
@@ -51,7 +51,7 @@ def play(env, seed):
 
 
 def return_of(run, reward, scale):
-    """Return what a run of a policy earns in all, from its records."""
+    """Return the return of a policy's run, computed from its records."""
     r, arrival, end = run.requests, run.table.arrival_time, float(run.worker[0]["clock"])
     done = ~np.isnan(r["finish_time"])
     ttft = r["first_token_time"] - arrival
@@ -80,7 +80,7 @@ def test_the_return_is_the_relative_improvement(reward, scale, horizon):
 
 
 def test_the_reference_itself_earns_nothing():
-    """Step by step: what the reference would do is worth 0 at any moment."""
+    """At every step the reference's own decisions have a reward of 0."""
     env = make(action="admit_evict", reward_reference="fcfs", queue_window=30, active_window=30)
     policy = kvgym.make_policy("fcfs")
     env.reset(options={"workload_seed": 2})
@@ -94,8 +94,8 @@ def test_the_reference_itself_earns_nothing():
 
 
 @pytest.mark.parametrize("horizon", [np.inf, 12.0])
-def test_what_a_policy_earned_by_any_moment(horizon):
-    """The time in the system, integrated request by request."""
+def test_rewards_of_a_policy_up_to_any_moment(horizon):
+    """They are the time in the system, integrated request by request."""
     env = make(horizon=None if horizon == np.inf else horizon)
     run = kvgym.simulate(env.episodes.system, env.episodes.workload.sample(1), "fcfs")
     found = ReferenceRewards(run, {"latency": 2.0, "ttft": 1.0}, 5.0)
@@ -121,12 +121,12 @@ def test_by_hand(requests_of):
     )  # fmt: skip
     env.reset(seed=0)
     rewards = [env.step(action)[1] for action in (1, 0, 1, 0)]
-    # Per request, of 2 s: 0 more while both are there, then (2 - 1) s of one request, twice.
+    # Per request, of 2 s: no difference while both are present, then (2 - 1) s of one request, twice.
     assert rewards == pytest.approx([0, 0, -0.25, -0.25])
 
 
 def test_nothing_to_compare_with():
-    """Where the reference earns nothing, differences stay as they are."""
+    """If the return of the reference is 0, differences are not divided."""
     env = make(reward={"goodput": 1.0}, workload={"preset": "mcsf-model-2", "classes": [{"ttft_slo": 1e-9}]})
     rewards, own = play(env, 0)
     assert own == 0
@@ -137,7 +137,7 @@ def test_nothing_to_compare_with():
     assert (reward, terminated, truncated) == (0.0, False, True)
 
 
-def test_a_short_patience_is_the_agents_alone():
+def test_the_stall_limit_does_not_apply_to_the_reference():
     """The stall limit ends the agent's episode, not the reference's run."""
     env = ServingEnv(
         action="admit_count", num_requests=20, stall_limit=1, reward_reference="sarathi:token_budget=64"
@@ -147,13 +147,13 @@ def test_a_short_patience_is_the_agents_alone():
 
 
 class Slow(Policy):
-    info = PolicyInfo(name="slow_for_a_test", summary="admits nobody")
+    info = PolicyInfo(name="slow_for_a_test", summary="admits nothing")
 
     def schedule(self, view):
         return kvgym.Decision()
 
 
-def test_what_cannot_be_a_reference(monkeypatch):
+def test_invalid_references(monkeypatch):
     for reward in ({"latency": 1.0, "tokens": 0.1}, {"evictions": 1.0}):
         with pytest.raises(ConfigError, match="reward_reference goes with"):
             make(reward=reward)

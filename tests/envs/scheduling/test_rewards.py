@@ -14,7 +14,7 @@ ALL = dict.fromkeys(REWARD_TERMS, 1.0)
 
 
 def make(workload, action="admit_count", **arguments):
-    """Return an environment whose terms are not scaled."""
+    """Return an environment with unscaled terms."""
     return ServingEnv(
         action=action, scenario="mc-sf-model-2", workload=workload, queue_window=3, active_window=3,
         **{"reward": ALL, "reward_scale": 1.0, **arguments},
@@ -47,7 +47,7 @@ def test_terms_by_hand(requests_of):
 
 
 def test_arrivals_inside_a_batch_and_idle_time(requests_of):
-    """Request 1 arrives half-way through a batch; nobody is there from 2 to 10."""
+    """Request 1 arrives in the middle of a batch; the system is empty from 2 to 10."""
     env = make(requests_of((0, 6, 1), (0.5, 3, 1), (10, 4, 1)))
     found = terms_of(env, 1, 1, 1)
     assert [t["latency"] for t in found] == [-1.5, -1.0, -1.0]
@@ -55,7 +55,7 @@ def test_arrivals_inside_a_batch_and_idle_time(requests_of):
 
 
 def test_waiting_with_nothing_to_run(requests_of):
-    """With nobody active and nobody admitted the worker waits a second, or until the next arrival."""
+    """Without active and admitted requests the worker waits a second, or until the next arrival."""
     env = make(requests_of((0, 6, 1), (1.25, 3, 1)))
     found = terms_of(env, 0, 0, 0)
     assert [t["latency"] for t in found] == [-1.0, -0.25, -2.0]
@@ -64,7 +64,7 @@ def test_waiting_with_nothing_to_run(requests_of):
 
 
 def test_evictions(requests_of):
-    """Admit, run (4 + 1 tokens held), run (6), evict: 6 tokens are lost and generated again for nothing."""
+    """Admit, run (4 + 1 tokens held), run (6), evict: 6 tokens are lost and generated again without reward."""
     env = make(requests_of((0, 4, 5)), action="admit_evict")
     admit, evict, run = 0, 3, 6
     found = terms_of(env, admit, run, run, evict, run, admit, run, run, run, run, run)
@@ -106,7 +106,7 @@ def test_goodput(ttft_slo, tbt_slo, good, requests_of):
 
 
 def test_skipped_time_adds_up(requests_of):
-    """Nothing to decide until the second arrives: the steps between are one."""
+    """Nothing to decide until the second arrives: the iterations before are one step."""
     env = make(requests_of((0, 4, 5), (3.5, 4, 1)), epochs="decision")
     assert terms_of(env, 1, 1) == [
         terms(latency=-4 - 0.5, tokens=4),
@@ -141,7 +141,7 @@ def test_default_is_minus_the_mean_latency(requests_of):
 
 
 def test_totals_agree_with_the_metrics():
-    """Over a completed episode the terms add up to totals of the run."""
+    """The terms of a completed episode add up to totals of the run."""
     env = ServingEnv(
         action="admit_count", scenario="mc-sf-model-2", num_requests=30, reward_scale=1.0, horizon=1e6
     )

@@ -1,4 +1,4 @@
-"""The parts of a step by hand: what they count, in which order they call each other, and what they return."""
+"""The parts of a step by hand: their counts, the order of their calls, and their results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def episode(**fields):
     ("first_token", "gap", "goodput"), [(3.0, 0.5, 4.0), (3.1, 0.5, 3.0), (3.0, 0.6, 3.0), (2.0, 0.1, 4.0)]
 )
 def test_a_finished_request_earns_goodput_within_both_targets(part, first_token, gap, goodput):
-    """It arrived at 1; its targets are 2 s and 0.5 s, which may be used up."""
+    """It arrived at 1; its targets are 2 s and 0.5 s, inclusive."""
     e = E(
         run=E(
             requests=[None, E(first_token_time=first_token, max_token_gap=gap)],
@@ -51,7 +51,7 @@ def test_a_finished_request_earns_goodput_within_both_targets(part, first_token,
 
 
 def test_the_terms_of_an_iteration(part):
-    """From 10 to 12 three requests were there; two arrived meanwhile, and the clock went on to 13."""
+    """From 10 to 12 three requests were present; two arrived in between, and the clock advanced to 13."""
     earned = []
     e = E(
         run=E(
@@ -69,7 +69,7 @@ def test_the_terms_of_an_iteration(part):
     assert earned == [3, 0]
 
 
-def test_registered_terms_have_functions_and_memory_of_their_own(part):
+def test_registered_terms_have_their_own_functions_and_memory(part):
     opened = []
 
     def term_at(c_address, jit_address):
@@ -88,7 +88,7 @@ def test_registered_terms_have_functions_and_memory_of_their_own(part):
     assert e.episode.terms.tolist() == [0.5 + 12 + 0 + 1, 0.25 + 34 + 600 + 1]
 
 
-def test_all_terms_are_forgotten(part):
+def test_all_terms_are_reset(part):
     e = E(
         episode=episode(latency=1.0, ttft=1.0, tokens=1.0, goodput=1.0, evictions=1.0),
         settings=E(num_terms=2),
@@ -117,7 +117,7 @@ def test_the_reward_is_the_weighted_sum_of_the_scaled_terms(part):
 
 
 def test_the_arrival_rate_fades(part):
-    """5 arrivals in 5 s, a memory of 10 s, in which half a request a second came before."""
+    """5 arrivals in 5 s, with a time constant of 10 s and half a request per second before."""
     found = E(rate=0.5, rate_arrived=3, rate_clock=2.0)
     part("update_rate")(E(rate_memory=10.0), found, 7.0, 8)
     assert found.rate == (0.5 * 10 + 5) / (10 + 5)
@@ -125,7 +125,7 @@ def test_the_arrival_rate_fades(part):
 
 
 @pytest.mark.parametrize(("function", "at_boundary"), [((0, 7), []), ((5, 7), [("kind", 5, 7, "row")])])
-def test_what_precedes_a_decision(part, function, at_boundary):
+def test_calls_before_a_decision(part, function, at_boundary):
     calls = []
     e = E(
         run=E(w=E(clock=3.0), tracker=E(next_arrival=4)),
@@ -196,7 +196,7 @@ def test_a_refused_decision_fails(part):
 
 
 class Iterations:
-    """Stands in for the functions of a step; iterations end with given outcomes, something to decide or not."""
+    """Stubs of the functions of a step: iterations end with given outcomes, with or without something to decide."""
 
     def __init__(self, outcomes, decide=()):
         self.outcomes, self.decide, self.calls = list(outcomes), list(decide), []
@@ -264,13 +264,13 @@ def test_no_time_passes_while_a_decision_is_composed_or_once_the_episode_is_over
     assert iterations.calls == ["forget"] * 3
 
 
-# ---------------------------------------------------------------- what an environment is to do
+# ---------------------------------------------------------------- orders to an environment
 
 
 @pytest.mark.parametrize(
     ("boundary", "over"), [(DECIDE, RUNNING), (DONE, TERMINATED), (HORIZON, TRUNCATED), (STALLED, TRUNCATED)]
 )
-def test_a_start_notes_whether_the_episode_is_over_already(part, boundary, over):
+def test_a_start_records_whether_the_episode_is_already_over(part, boundary, over):
     begun, e = [], E(run="run", episode=episode(over=9))
     do = part(
         "do_one", next_boundary=lambda run: boundary, begin=lambda env, where: begun.append((env, where))
@@ -311,8 +311,8 @@ def test_a_step_is_a_step(part):
 
 
 @pytest.mark.parametrize(("features", "usual"), [((0, 3), []), ((2, 3), [0.0, 1.0])])
-def test_parts_of_an_observation_lie_one_behind_the_other(part, features, usual):
-    """Two usual numbers, then one and three of two parts; a kind of action may add to the usual ones."""
+def test_parts_of_an_observation_are_consecutive(part, features, usual):
+    """Two standard numbers, then one and three of two parts; a kind of action may add to the standard ones."""
     settings = E(
         features_function=features,
         usual_size=2,

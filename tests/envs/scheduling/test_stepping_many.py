@@ -1,4 +1,4 @@
-"""A call that steps many environments: which of them, what it writes, and which actions it refuses."""
+"""Calls that step many environments: their choice, their outputs, and refused actions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kvgym.envs.scheduling.stepping import FAILED, MANY, RUNNING, TERMINATED
 
 @pytest.mark.parametrize("stored", [np.int8, np.int64, np.float32, np.float64])
 def test_given_actions_are_read_as_they_are_stored(part, stored):
-    """Those of environments 1 and 2 of 4; 0 says that all have been written already."""
+    """Those of environments 1 and 2 of 4; 0 means that all have already been written."""
     arrays = Arrays(np.zeros((4, 1), np.int64), 2, 3, 2, 1, dtype=stored)
     arrays.given[:] = np.arange(8).reshape(4, 2)
     order = arrays.orders[0]
@@ -26,7 +26,7 @@ def test_given_actions_are_read_as_they_are_stored(part, stored):
 
 
 class Stage:
-    """Four environments whose functions are stand-ins, with actions of two whole numbers from 0 to 3."""
+    """Four environments with stub functions, and actions of two whole numbers from 0 to 3."""
 
     def __init__(self, todo, work=CHECK | PLAY, count=4):
         self.calls, self.fetched, self.outcomes = [], [], {}
@@ -80,7 +80,7 @@ def played(n, outcome=RUNNING):
     return [outcome, 40 + n, 30 + n, 10 + n, 20 + n, 50 + n, 60 + n]
 
 
-def test_each_environment_does_what_it_is_to_do(part):
+def test_each_environment_follows_its_order(part):
     stage = Stage([stepping.STEP, 0, stepping.LOOK, stepping.BEGIN])
     stage.arrays.actions[0] = 1, 2
     stage.outcomes = {0: TERMINATED}

@@ -1,4 +1,4 @@
-"""The kind of action that can say everything: by hand, under random actions, and every policy acting in it."""
+"""The kind of action that expresses every decision: by hand, with random actions, and with every policy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make(workload, capacity, **arguments):
 
 
 def action(queue=(), active=(), wait=-1.0, rows=(3, 2)):
-    """Return an action of (amount, order) for some rows; the others stay as they are, or run in full."""
+    """Return an action of (amount, order) for some rows; other requests keep waiting, or run in full."""
     numbers = np.zeros((sum(rows), 2))
     numbers[: rows[0], 0], numbers[rows[0] :, 0] = -1, 1
     for first, given in ((0, queue), (rows[0], active)):
@@ -60,17 +60,17 @@ def test_chunks_pauses_and_orders_by_hand(requests_of):
     """Memory 20. Prompts 6, 4 and 2; the last prefill iteration writes the first output token."""
     env = make(requests_of((0, 6, 3), (0, 4, 3), (0, 2, 2)), 20)
     _, info = env.reset(seed=0)
-    assert info["action_mask"] is None  # a Box is sampled without one
+    assert info["action_mask"] is None  # a Box is sampled without a mask
     assert env.action_masks().tolist() == [1, 1, 1, 0, 0, 1]
     # Request 2 first, whole; then a chunk of 2 of request 0; request 1 stays.
     _, _, _, _, info = env.step(action(queue=[(2 / 6, 0.5), (-1,), (1, 0.1)]))
     assert info["ignored"] == 0
     assert slots(env) == [(2, 3, 0, 1), (0, 2, 4, 0)]
     assert env.action_masks().tolist() == [1, 0, 0, 1, 1, 1]
-    # Positions of the active window begin with the latest: request 0 goes on by 3, request 2 pauses.
+    # The active window begins with the latest: request 0 continues with 3 tokens, request 2 pauses.
     env.step(action(active=[(3 / 4,), (0,)]))
     assert slots(env) == [(2, 3, 0, 1), (0, 5, 1, 0)]
-    # Request 0 leaves, request 1 comes, paused; request 2 decodes its last token.
+    # Request 0 is evicted, request 1 admitted and paused; request 2 decodes its last token.
     _, _, _, _, info = env.step(action(queue=[(0,)], active=[(-1,)]))
     assert slots(env) == [(1, 0, 4, 0)]
     assert env.action_masks().tolist() == [1, 0, 0, 1, 0, 1]
@@ -79,14 +79,14 @@ def test_chunks_pauses_and_orders_by_hand(requests_of):
     env.step(action(wait=5.5))
     assert env.view.clock == 5.5
     assert slots(env) == [(1, 0, 4, 0)]
-    env.step(action(queue=[(1,)]))  # everybody in full
+    env.step(action(queue=[(1,)]))  # all in full
     assert slots(env) == [(1, 5, 0, 1), (0, 7, 0, 1)]
 
 
-def test_what_does_not_fit_is_not_admitted(requests_of):
+def test_requests_that_do_not_fit_are_not_admitted(requests_of):
     env = make(requests_of((0, 6, 3), (0, 8, 3), (0, 2, 2)), 12)
     env.reset(seed=0)
-    # 7 and 3 tokens fit into 12, 9 does not beside 3; order decides who comes first.
+    # 7 and 3 tokens fit into 12, 9 and 3 do not; the order determines the first.
     *_, info = env.step(action(queue=[(1, 0.9), (1, 0.5), (1, -0.1)]))
     assert info["ignored"] == 1
     assert [row[0] for row in slots(env)] == [2, 1]
@@ -94,7 +94,7 @@ def test_what_does_not_fit_is_not_admitted(requests_of):
 
 @pytest.mark.parametrize(("overflow", "left"), [("lifo", [0]), ("clear", [])])
 def test_overflow_under_a_plan(overflow, left, requests_of):
-    """Two requests hold 5 of 10 tokens each: one can go on if the other pauses, both only if one leaves."""
+    """Two requests hold 5 of 10 tokens each: one can continue if the other pauses or is evicted."""
     workload = requests_of((0, 4, 5), (0, 4, 5), (0, 4, 5))
     env = make(workload, 11, overflow=overflow)
     env.reset(seed=0)
@@ -107,7 +107,7 @@ def test_overflow_under_a_plan(overflow, left, requests_of):
 
 
 def test_random_actions_are_carried_out(requests_of):
-    """Whatever the numbers, the engine takes the decision; episodes end."""
+    """The engine accepts the decisions of any numbers; episodes end."""
     rng = np.random.default_rng(0)
     for trial in range(30):
         n = int(rng.integers(1, 12))
@@ -152,7 +152,7 @@ def test_actions_outside_the_space_are_refused(requests_of):
 
 
 def workload(needs, exact):
-    """Two classes with rates, targets and priorities, and predictions of the kind that is needed."""
+    """Two classes with rates, targets and priorities, and the required kind of predictions."""
     classes = [
         {"name": "short", "rate": 0.35, "prompt": {"kind": "uniform", "low": 1, "high": 8},
          "output": {"kind": "uniform", "low": 1, "high": 7}, "priority": 1, "ttft_slo": 8.0, "tbt_slo": 2.0},
@@ -184,11 +184,11 @@ SMALLER = {
         )
     },
 }
-"""Hyperparameters with which chunks, pauses and evictions happen on a small worker."""
+"""Hyperparameters that cause chunks, pauses and evictions on a small worker."""
 
 
 def specs(name):
-    """Return a policy with its defaults, and with hyperparameters of the size of these requests."""
+    """Return a policy with its defaults, and with hyperparameters for requests of this size."""
     return [name] if name not in SMALLER else [name, SMALLER[name]]
 
 
@@ -203,7 +203,7 @@ def environment(policy, batch_time, exact, system, **arguments):
 
 
 def expected(env, policy, seed):
-    """Return the run in the engine, None if the policy never ends there."""
+    """Return the run in the engine, None if the policy livelocks."""
     try:
         return kvgym.simulate(env.episodes.system, env.episodes.workload.sample(seed), policy, seed=seed)
     except LivelockError:
@@ -214,9 +214,9 @@ RULES = list(itertools.product(FIRST_TOKEN, PROGRESS_ON_EVICT, REQUEUE))
 
 
 def rules(k):
-    """Return the k-th combination of the engine's rules; nine in a row have every value of each.
+    """Return the k-th combination of engine rules; nine consecutive ones have every value of each.
 
-    Every second memory of 30 tokens comes in blocks of several.
+    Every second memory of 30 tokens has blocks of several tokens.
     """
     first, progress, requeue = RULES[(k * 4 + k // 27) % 27]
     block_size = (1, 4, 7, 1, 10)[k % 5]
@@ -230,7 +230,7 @@ def rules(k):
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_acts_as_in_the_engine(name):
-    """Schedules are equal bit for bit, each decision by way of Python."""
+    """Schedules are equal bit for bit, with each decision in Python."""
     compared = 0
     for k, policy in enumerate(specs(name) * 2):
         env = environment(policy, AFFINE, False, rules(k + len(name)), num_requests=16)
@@ -250,7 +250,7 @@ def test_every_policy_acts_as_in_the_engine(name):
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_can_be_demonstrated(name):
-    """The same in the compiled loop, under all rules of the engine: what it decided is what the worker did."""
+    """The same in the compiled loop, with all engine rules: the worker carries out the policy's decisions."""
     compared = 0
     for policy, (k, batch_time) in itertools.product(specs(name), enumerate([{"kind": "unit"}, AFFINE] * 14)):
         env = environment(policy, batch_time, k // 2 % 2 == 0, rules(k), stall_limit=2000)
@@ -265,7 +265,7 @@ def test_every_policy_can_be_demonstrated(name):
             run = expected(env, policy, seed)
             assert run is not None
             wanted = kvgym.compute_metrics(run)
-            # What a policy picked and put back at once is in no action.
+            # No action selects a request and returns it at once.
             same = [name not in ("put_back", "overflows") for name in wanted]
             np.testing.assert_array_equal(metrics[same], np.array(list(wanted.values()))[same])
             compared += 1
@@ -279,7 +279,7 @@ def test_windows_must_be_long_enough():
 
 
 class Repeats:
-    """An agent that admits everybody and pauses the latest."""
+    """An agent that admits all requests and pauses the latest."""
 
     def predict(self, observation, deterministic=True):
         return action(queue=[(1,)] * 3, active=[(0,), (0.6,)], rows=(3, 2)), None

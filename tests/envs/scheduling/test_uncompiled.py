@@ -11,7 +11,7 @@ from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 
 
 def trajectory(env, seed, steps):
-    """Return the steps of an environment under random actions, most of them unmasked ones."""
+    """Return the steps of an environment with random actions, most of them inside the mask."""
     rng = np.random.default_rng(seed)
     found = [env.reset(seed=seed)]
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""The native vector environment does what SyncVectorEnv does with the scalar one, bit for bit."""
+"""The native vector environment equals SyncVectorEnv of the scalar one, bit for bit."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def pair(name, mode, max_episode_steps=None, **arguments):
 
 
 def actions_for(native, rng, masked=True):
-    """Return random actions, by the masks or not."""
+    """Return random actions, inside the masks or not."""
     if not masked:
         return native.action_space.sample()
     space, rows = native.single_action_space, native.action_masks()
     space.seed(int(rng.integers(2**31)))
     if isinstance(space, gym.spaces.Discrete):
         config = native.unwrapped.config
-        if config.action == "admit_evict" and rng.random() < 0.8:  # evicts now and then, so that episodes end
+        if config.action == "admit_evict" and rng.random() < 0.8:  # few evictions, so that episodes end
             rows[:, config.queue_window : -1] = False
         return np.array([space.sample(mask=row.astype(np.int8)) for row in rows])
     if isinstance(space, gym.spaces.MultiBinary):
@@ -49,7 +49,7 @@ def actions_for(native, rng, masked=True):
 
 
 def run_both(native, sync, equal, seed, steps=150, masked=True, start=None):
-    """Drive both with the same actions, comparing everything; returns the number of ended episodes."""
+    """Step both with the same actions, comparing everything; return the number of ended episodes."""
     rng = np.random.default_rng(0)
     native.action_space.seed(1)
     reset = start or {"seed": seed}
@@ -84,7 +84,7 @@ def test_time_limit(name, mode, small, equal):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_more_requests_than_the_first_episode(mode, equal):
-    """Episodes of varying length, longer ones than the tables were made for."""
+    """Episodes of varying length, some longer than the tables."""
     arguments = {
         "scenario": "mc-sf-model-2",
         "queue_order": "prompt",
@@ -135,7 +135,7 @@ def test_reset_mask(small, equal):
         env.reset(options={"mask": np.ones(3, bool)})
 
 
-def test_an_ended_environment_must_be_reset_where_autoreset_is_disabled(small):
+def test_an_ended_environment_must_be_reset_if_autoreset_is_disabled(small):
     env = gym.make_vec("kvgym/AdmitCount-v0", 2, autoreset_mode=AutoresetMode.DISABLED, **{**small, **TINY})
     with pytest.raises(gym.error.ResetNeeded):
         env.step(np.zeros(2, np.int64))
@@ -148,8 +148,8 @@ def test_an_ended_environment_must_be_reset_where_autoreset_is_disabled(small):
         env.step(np.zeros(2, np.int64))
 
 
-def test_what_is_returned_is_the_callers(small):
-    """Arrays returned by a step stay as they are, and changing them changes nothing inside."""
+def test_returned_arrays_belong_to_the_caller(small):
+    """Later steps do not change them, and changing them has no effect on the environment."""
     for observation in OBSERVATIONS:
         env, twin = (
             ServingVectorEnv(4, autoreset_mode="SameStep", **{**small, **TINY, "observation": observation})
@@ -181,8 +181,8 @@ def arrays(value):
 @pytest.mark.parametrize(
     "how", [lambda e: pickle.loads(pickle.dumps(e)), copy.deepcopy], ids=["pickle", "deepcopy"]
 )
-def test_copies_have_memory_of_their_own(how, small, equal):
-    """A copy goes on where the original is, keeps the generators, and leaves the original alone."""
+def test_copies_have_their_own_memory(how, small, equal):
+    """A copy continues from the original's state, keeps the generators, and does not change the original."""
     env = ServingVectorEnv(2, **small)
     env.reset(seed=3)
     env.step(np.zeros(2, np.int64))
@@ -216,7 +216,7 @@ def test_wrappers(name, small):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_any_number_of_threads_gives_the_same_bits(mode, small, equal):
-    """Ends and new episodes included, and after a copy, which has threads of its own."""
+    """Including ends and new episodes, and a copy, which has its own threads."""
     arguments = {**small, **TINY, "autoreset_mode": mode}
     alone = ServingVectorEnv(5, **arguments)
     others = [ServingVectorEnv(5, num_threads=n, **arguments) for n in (2, 3, 9)]
@@ -240,8 +240,8 @@ def test_any_number_of_threads_gives_the_same_bits(mode, small, equal):
     assert equal(others[1].reset(seed=2), alone.reset(seed=2))
 
 
-def test_what_steps_touch_is_fetched_ahead_without_a_change(small, equal):
-    """So many in a call are, half of them are not; fetching is a hint, which uncompiled code does without."""
+def test_prefetching_changes_nothing(small, equal):
+    """Calls with this many environments prefetch, calls with half of them do not, nor does uncompiled code."""
     alone, halves = (ServingVectorEnv(MANY, num_threads=n, **{**small, **TINY}) for n in (1, 2))
     assert equal(alone.reset(seed=1), halves.reset(seed=1))
     for _ in range(5):
@@ -253,8 +253,8 @@ def test_what_steps_touch_is_fetched_ahead_without_a_change(small, equal):
         np.testing.assert_array_equal(slot.block.memory, memory)
 
 
-def test_what_every_step_touches_lies_together():
-    """First, and without anything between, whatever the other tables are."""
+def test_tables_of_every_step_are_adjacent():
+    """They come first and without gaps, whatever the other tables are."""
     sizes = Sizes(300, 200, 7, 302, 80)
     places = dict(zip((name for name, _, _ in sizes.layout()), sizes.places()[0], strict=True))
     order = sorted(places, key=lambda name: (places[name], name not in NEAR))
@@ -279,8 +279,8 @@ def test_wrong_numbers_of_threads(threads, small):
         ServingVectorEnv(2, num_threads=threads, **small)
 
 
-def test_a_state_does_not_depend_on_what_the_caller_did_to_the_observation(small, equal):
-    """Observations are given away: states, and resets of others, look at the environments again."""
+def test_a_state_does_not_depend_on_changes_of_the_returned_observation(small, equal):
+    """Observations belong to the caller: states, and resets of others, write them again."""
     env, twin = (ServingVectorEnv(3, autoreset_mode="Disabled", **small) for _ in range(2))
     some = {"reset_mask": np.array([True, False, True])}
     for e in (env, twin):

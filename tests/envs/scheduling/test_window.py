@@ -1,4 +1,4 @@
-"""The queue window and what is kept at hand of the requests that are shown: always what the tables say."""
+"""The queue window and the cached fields of observed requests always agree with the tables."""
 
 import numpy as np
 import pytest
@@ -42,8 +42,8 @@ def choose(env, rng):
     ],
     ids=lambda arguments: "-".join(str(value) for value in arguments.values()),
 )
-def test_what_is_kept_is_what_the_tables_say(arguments):
-    """Windows that were not read anew hold the front of the queue; observations are those of a look at everything."""
+def test_caches_agree_with_the_tables(arguments):
+    """Incrementally updated windows hold the front of the queue; observations equal those without caches."""
     env = ServingVectorEnv(3, **TIGHT, **arguments)
     env.action_space.seed(0)
     env.reset(seed=0)
@@ -61,7 +61,7 @@ def test_what_is_kept_is_what_the_tables_say(arguments):
             else:
                 by_prompt = sorted(queue, key=lambda i, r=block["requests"]: (r[i]["prompt_len"], i))
                 assert shown == by_prompt[: env.config.queue_window]
-            if step % 7 == 6:  # what is kept grows old before it is thrown away
+            if step % 7 == 6:  # caches get old before they are cleared
                 block["seen_waiting"]["request"] = block["seen_active"]["request"] = 0
         if step % 7 == 6:
             episodes.renew_observations()
