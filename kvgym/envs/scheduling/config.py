@@ -226,7 +226,7 @@ class EnvConfig(Description):
 
     @classmethod
     def of(cls, **arguments: Any) -> EnvConfig:
-        """Validate keyword arguments; the kind of action has defaults of its own for some that are left out.
+        """Validate keyword arguments; a kind of action may have its own defaults.
 
         Raises:
             ConfigError: an argument is invalid; the error names it and the valid ones.
