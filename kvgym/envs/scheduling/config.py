@@ -165,8 +165,8 @@ class EnvConfig(Description):
             ``"volume"``, smallest predicted memory use first (KV tokens times iterations, o (s + o / 2));
             ``"attained"``, fewest tokens delivered before an eviction first (below 64, 64, 128, 256, ...), then the
             shortest prompt; ``"rank"``, by the rule's score, only for rank and rank_scores.
-        epochs: ``"iteration"``, one step per iteration; ``"decision"`` skips iterations in which nothing that
-            waits fits.
+        epochs: ``"iteration"``, one step per iteration; ``"decision"`` skips iterations that fit and in which no
+            request can be admitted.
         overflow: how to evict when the coming iteration does not fit: ``"lifo"`` or ``"clear"``.
         information: what is revealed of requests, subset of :data:`kvgym.policy.NEEDS`; all of it is observed.
         features: further features, subset of :data:`kvgym.envs.scheduling.revealed.FEATURES`: ``"priority"``;
