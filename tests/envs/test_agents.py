@@ -74,7 +74,7 @@ def test_clearing_everything_is_expressible():
 def test_inexpressible_decisions_are_refused():
     env = ServingEnv(action="admit_count", num_requests=5, batch_time=AFFINE, queue_window=2, rate=1e6)
     env.reset(seed=0)
-    with pytest.raises(NotExpressibleError, match="pausing"):
+    with pytest.raises(NotExpressibleError, match="pauses"):
         next(action_of(env, Decision(admit=[0], tokens={0: 1})))
     with pytest.raises(InvalidDecisionError, match="gives tokens to request 0, which is not in the coming"):
         next(action_of(env, Decision(tokens={0: 1})))

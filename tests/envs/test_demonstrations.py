@@ -154,7 +154,7 @@ def test_plain_python_is_equal(action, equal):
         ("fcfs", {"queue_window": 1}, "longer queue_window"),
         ("alpha_greedy:alpha=0.3", {}, "overflow='clear'"),
         ("fcfs", {"overflow": "clear"}, "overflow='lifo'"),
-        ("alpha_greedy:alpha=0.3", {"action": "flags", "active_window": 2}, "longer active_window"),
+        ("alpha_greedy:alpha=0.3", {"action": "flags", "active_window": 2}, "active_window longer"),
         ("sarathi:token_budget=64", {}, "part of a prompt"),
     ],
 )
@@ -166,7 +166,7 @@ def test_errors_of_inexpressible_decisions_have_a_remedy(policy, options, messag
 
 def test_clearing_although_the_active_fit_needs_evictions():
     options = {**NOISY, "queue_order": "predicted", "overflow": "clear"}
-    with pytest.raises(NotExpressibleError, match=r"does; action='admit_evict'"):
+    with pytest.raises(NotExpressibleError, match=r"does not do; action='admit_evict'"):
         demonstrate("mc_sf:protection=0.1", steps=3000, **options)
 
 

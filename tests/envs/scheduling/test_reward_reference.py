@@ -155,10 +155,10 @@ class Slow(Policy):
 
 def test_invalid_references(monkeypatch):
     for reward in ({"latency": 1.0, "tokens": 0.1}, {"evictions": 1.0}):
-        with pytest.raises(ConfigError, match="reward_reference goes with"):
+        with pytest.raises(ConfigError, match="reward_reference supports"):
             make(reward=reward)
     monkeypatch.setattr("kvgym.envs.scheduling.reward_reference.make_policy", lambda spec: Slow())
-    with pytest.raises(ConfigError, match="not a built-in policy"):
+    with pytest.raises(ConfigError, match="not a compiled policy"):
         make(reward_reference="slow_for_a_test")
     monkeypatch.undo()
     with pytest.raises(KVGymError):
