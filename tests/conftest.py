@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -16,6 +17,32 @@ settings.register_profile("kvgym", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, derandomize=False)
 settings.load_profile("kvgym")
 
+TESTS = Path(__file__).parent
+
+# The tests of `pytest -m fast`: the engine, schedules by hand, and every environment; under a minute on two cores once
+# compiled code is in the cache.
+FAST = (
+    "golden",
+    "simulator/test_apply_decision.py",
+    "simulator/test_batch.py",
+    "simulator/test_blocks.py",
+    "simulator/test_decisions.py",
+    "simulator/test_engine.py",
+    "simulator/test_eviction_and_waiting.py",
+    "simulator/test_swap.py",
+    "baselines/test_first_come.py",
+    "baselines/test_flow.py",
+    "baselines/test_iteration_level.py",
+    "baselines/test_memory_constrained.py",
+    "baselines/test_nested_wait.py",
+    "baselines/test_practice.py",
+    "baselines/test_slai.py",
+    "baselines/test_vllm_v1.py",
+    "baselines/test_wait.py",
+    "baselines/test_work_conserving.py",
+    "envs/test_every_id.py",
+)
+
 
 def pytest_addoption(parser):
     parser.addoption(
@@ -23,7 +50,21 @@ def pytest_addoption(parser):
     )
 
 
+def pytest_ignore_collect(collection_path, config):
+    """``-m fast`` does not import the other modules, which takes longer than its tests."""
+    if config.getoption("markexpr") == "fast" and collection_path.suffix == ".py":
+        return not _is_fast(collection_path) and collection_path.name != "conftest.py"
+    return None
+
+
+def _is_fast(path):
+    return any(path.is_relative_to(TESTS / fast) for fast in FAST)
+
+
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if _is_fast(item.path):
+            item.add_marker(pytest.mark.fast)
     if not config.getoption("--long"):
         skipped = pytest.mark.skip(reason="takes long: pytest --long runs it")
         for item in items:
