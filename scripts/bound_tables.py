@@ -1,7 +1,7 @@
-"""The tables of docs/bounds.md: how far schedulers are from what any could do, and what is left to gain by load.
+"""Print the tables of docs/bounds.md: schedulers against the bound, and what is left to gain by load.
 
 python scripts/bound_tables.py azure_2023_conv.csv              # about ten minutes
-python scripts/bound_tables.py azure_2023_conv.csv --quick      # see that it runs; figures mean nothing
+python scripts/bound_tables.py azure_2023_conv.csv --quick      # check that it runs; figures mean nothing
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.theory.hindsight.bounds import REFERENCE
 
 POLICIES = ("mc_sf", "ranked", "vllm_v1", "sarathi", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta")
-"""Schedulers of the tables, the scenarios' own ones among them."""
+"""Schedulers of the tables, including the scenarios' own."""
 
 LOADS = (0.5, 1.0, 2.0)
 """Rates, relative to the highest one at which the reference's backlog does not grow."""
@@ -63,8 +63,8 @@ def _compared(title: str, scenario: Scenario, seeds: int, policies: Sequence[str
     rows["no scheduler below"] = (number(found.bound().value), interval(found.bound()), "", _methods(found))
     print(f"\n### {title}\n")
     print(markdown_table(("policy", "E2E mean (s)", "95 % interval", "× optimum", ""), rows))
-    seconds = time.process_time() - started
-    print(f"\n{sum(found.num_requests):,} requests on {seeds} seeds, {seconds:.0f} s of processor time.")
+    seconds, over = time.process_time() - started, "one seed" if seeds == 1 else f"{seeds} seeds"
+    print(f"\n{sum(found.num_requests):,} requests on {over}, {seconds:.0f} s of processor time.")
 
 
 def _methods(found: Comparison) -> str:

@@ -1,12 +1,12 @@
-"""Look for a schedule that beats a bound: random small instances, every policy, every rule of the engine.
+"""Search for a schedule that beats a bound: random small instances, every policy, every rule of the engine.
 
-python scripts/check_bounds.py --jobs 2               # 10,000 instances, some 10 minutes; Ctrl-C ends it with a summary
+python scripts/check_bounds.py --jobs 2              # 10,000 instances, about 10 minutes; Ctrl-C ends it with a summary
 python scripts/check_bounds.py --first 5000 --instances 500
 python scripts/check_bounds.py --policies mc_sf,ranked --json out.json
 
-In parts: each run takes the instances from --first on, and --json says which ones it did.
+Each run checks the instances from --first on; --json records which ones.
 
-Exits with 1 if a bound is broken, naming the instance, which --first and --instances 1 then repeat.
+Exits with 1 if a bound is broken and names the instance; --first and --instances 1 repeat it.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from kvgym.workloads.classes import ClassStatistics
 from kvgym.workloads.table import RequestTable
 
 TOLERANCE = 1e-9
-"""Relative; sums of seconds differ by so much with their order."""
+"""Relative difference of sums of seconds that their order may cause."""
 
 PORTION = 20
-"""Instances that a process takes at a time."""
+"""Instances per task of a process."""
 
 
 def random_model(rng: np.random.Generator) -> BatchTimeModel:
@@ -160,7 +160,7 @@ class Check:
 
 
 def check_instance(seed: int, policies: Sequence[str]) -> Check:
-    """Run policies on an instance and compare what they reach with its bounds."""
+    """Run policies on an instance and compare their results with its bounds."""
     system, table, router = random_instance(seed)
     bounds = {metric: bound.value for metric, bound in bounds_calibrated(table, system).items()}
     found = Check(0, [], {})
@@ -168,7 +168,7 @@ def check_instance(seed: int, policies: Sequence[str]) -> Check:
         try:
             result = simulate(system, table, policy, router=router, seed=seed)
         except (ConfigError, LivelockError):
-            continue  # not made for this system, or no way through; such runs prove nothing
+            continue  # the policy does not support this system, or livelocks; such runs prove nothing
         found.runs += 1
         for metric, figure in compute_metrics(result, METRICS).items():
             lower = metric_info(metric).lower_is_better
@@ -190,12 +190,12 @@ class Checks:
         self.policies = tuple(policies)
 
     def __call__(self, seeds: Sequence[int], /) -> list[tuple[int, Check]]:
-        """Return what became of each instance."""
+        """Return the check of each instance."""
         return [(seed, check_instance(seed, self.policies)) for seed in seeds]
 
 
 def summary(ratios: dict[str, list[float]]) -> list[str]:
-    """Return lines that tell how near the best policy of each instance came to the bounds."""
+    """Return lines on how near the best policy of each instance came to the bounds."""
     lines = []
     for metric, values in ratios.items():
         low, middle, high = np.percentile(values, (0, 50, 90))
@@ -208,7 +208,7 @@ def summary(ratios: dict[str, list[float]]) -> list[str]:
 
 
 def main() -> int:
-    """Check the instances asked for."""
+    """Check the requested instances."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -222,16 +222,16 @@ def main() -> int:
     started, checked = time.perf_counter(), dict[int, Check]()
     seeds = range(options.first, options.first + options.instances)
     portions = [seeds[k : k + PORTION] for k in range(0, len(seeds), PORTION)]
-    told = 0
+    reported = 0
     try:
         with make_executor(Checks(policies), options.jobs) as executor:
             for _, found in executor.stream(portions):
                 checked.update(found)
-                _tell_broken(found)
-                if len(checked) >= told + 100:
-                    told = len(checked)
-                    left = (options.instances - told) * (time.perf_counter() - started) / told
-                    print(f"{told:,} instances; {left:,.0f} s left", flush=True)
+                _print_broken(found)
+                if len(checked) >= reported + 100:
+                    reported = len(checked)
+                    left = (options.instances - reported) * (time.perf_counter() - started) / reported
+                    print(f"{reported:,} instances; {left:,.0f} s left", flush=True)
     except KeyboardInterrupt:
         print("stopped")
     seconds = time.perf_counter() - started
@@ -258,7 +258,7 @@ def main() -> int:
     return 1 if broken else 0
 
 
-def _tell_broken(found: list[tuple[int, Check]]) -> None:
+def _print_broken(found: list[tuple[int, Check]]) -> None:
     for seed, check in found:
         for policy, metric, bound, figure in check.broken:
             text = f"instance {seed}: {policy} has {metric} {figure!r} where the bound is {bound!r}"

@@ -1,4 +1,4 @@
-"""Compare batch times with published measurements of running engines: the tables and figures of two pages.
+"""Compare batch times with published measurements of running engines, for two pages.
 
 python scripts/validate_engines.py            print the tables
 python scripts/validate_engines.py --write    put them into docs/validation.md and docs/hardware.md, and draw
@@ -19,7 +19,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--write", action="store_true", help="renew the pages and their figures")
+    parser.add_argument("--write", action="store_true", help="update the pages and their figures")
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder of the pages")
     args = parser.parse_args()
     if not args.write:

@@ -1,4 +1,4 @@
-"""Formats in which runs leave kvgym: per-request records, vLLM's benchmark summary, traces for Perfetto."""
+"""Export of runs: per-request records, vLLM's benchmark summary, traces for Perfetto."""
 
 from __future__ import annotations
 

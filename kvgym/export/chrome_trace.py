@@ -1,7 +1,7 @@
-"""A run as a trace: workers as processes, requests as tracks, what they do as slices, memory and queue as counters.
+"""Traces of runs: workers as processes, requests as tracks with slices, memory and queue as counters.
 
-docs/exports.md says how to read it. A track belongs to one request at a time, from its arrival at the worker until it
-leaves, and then to another one: as many tracks as requests that were there at once, not as many as requests.
+docs/exports.md explains how to read them. A track belongs to one request at a time, from its arrival at the worker
+until it leaves, and is then reused: there are as many tracks as requests present at once.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kvgym.workloads.table import RequestTable
 QUEUED, PREFILL, DECODE, PAUSED, EVICTED, TRANSFER = (
     "queued", "prefill", "decode", "paused", "evicted", "transfer",
 )  # fmt: skip
-"""What a request is doing; names of slices."""
+"""States of a request; names of slices."""
 
 
 COUNTERS = {"KV": "tokens", "waiting": "requests", "active": "requests"}
-"""Counters of a worker, with what they count."""
+"""Counters of a worker, with their units."""
 
 
 @dataclass
@@ -40,12 +40,12 @@ class _Stay:
     since: int
     tokens: int = 0  # in this state
     evictions: int = 0
-    # Written when the request leaves: viewers want the slice around it first.
+    # Written when the request leaves: viewers need the enclosing slice first.
     done: list[tuple[str, int, int, int]] = field(default_factory=list)
 
 
 class _Counter:
-    """A counter of a worker; only changes are written, and of several values at one moment the last."""
+    """A counter of a worker; writes changes only, and the last of several values at one moment."""
 
     def __init__(self, write: Callable[[int, int], None]) -> None:
         self._write = write
@@ -63,7 +63,7 @@ class _Counter:
 
 
 class ChromeTrace(Observer):
-    """Writes what it is told of a run into a trace file.
+    """Observer that writes a run into a trace file.
 
     Args:
         file: open; the caller closes it.
@@ -78,11 +78,13 @@ class ChromeTrace(Observer):
         self._free: list[list[int]] = []
         self._tracks: list[int] = []
         self._waiting: list[int] = []
-        self._resting: list[tuple[int, int] | None] = []  # a worker that waits: since when, with whom
+        self._resting: list[
+            tuple[int, int] | None
+        ] = []  # of a waiting worker: since when, and its active requests
         self._counters: list[dict[str, _Counter]] = []
         first = (
             len(system.all_workers) + 1
-        )  # viewers take the track with the number of its process for its main one
+        )  # viewers treat the track with the number of its process as the main one
         for k, (worker, capacity) in enumerate(
             zip(system.all_workers, system.usable_capacities, strict=True)
         ):
@@ -97,7 +99,7 @@ class ChromeTrace(Observer):
             self._name_track(k, k + 1, "batches")
             self._counters.append({name: self._counter(k, name) for name in COUNTERS})
 
-    # ------------------------------------------------------------ what is told
+    # ------------------------------------------------------------ events of the run
 
     def joined(self, time: float, worker: int, request_id: int) -> None:
         """Begin the stay of a request, or the rest of it after a transfer."""
@@ -109,7 +111,7 @@ class ChromeTrace(Observer):
         self._queue(worker, 1, moment)
 
     def decided(self, time: float, worker: int, admitted: Ids, evicted: Ids) -> None:
-        """Mark evictions; what those admitted do comes with the batch or the wait."""
+        """Mark evictions; the slices of admitted requests begin with the batch or the wait."""
         moment = nanoseconds(time)
         self._rest(worker, moment)
         for i in evicted.tolist():
@@ -120,14 +122,14 @@ class ChromeTrace(Observer):
         self._queue(worker, len(evicted) - len(admitted), moment)
 
     def moved(self, time: float, source: int, target: int, request_id: int, was_active: bool) -> None:
-        """Let a request go on to another worker."""
+        """Move a request to another worker."""
         moment = nanoseconds(time)
         if not was_active:
             self._queue(source, -1, moment)
         self._transfer(request_id, target, moment)
 
     def waited(self, time: float, worker: int, active: Ids, kv_tokens: int) -> None:
-        """Pause everybody."""
+        """Pause all requests."""
         moment = nanoseconds(time)
         for i in active.tolist():
             self._change(i, PAUSED, moment)
@@ -179,7 +181,7 @@ class ChromeTrace(Observer):
         self._stays[i] = _Stay(worker, track, moment, state, moment)
 
     def _change(self, i: int, state: str, moment: int, tokens: int = 0) -> None:
-        """Let a request do something from a moment on; more of the same makes one slice."""
+        """Change the state of a request; equal states in a row make one slice."""
         stay = self._stays[i]
         if stay.state != state:
             stay.done.append((stay.state, stay.since, moment, stay.tokens))
@@ -187,7 +189,7 @@ class ChromeTrace(Observer):
         stay.tokens += tokens
 
     def _leave(self, i: int, moment: int, *, finished: bool) -> None:
-        """Write the stay of a request, which ends, and free its track."""
+        """End the stay of a request: write it and free its track."""
         stay = self._stays.pop(i)
         heapq.heappush(self._free[stay.worker], stay.track)
         stay.done.append((stay.state, stay.since, moment, stay.tokens))
@@ -204,7 +206,7 @@ class ChromeTrace(Observer):
             self._slice(state, stay.worker, stay.track, start, end, about)
 
     def _transfer(self, i: int, worker: int | None, moment: int) -> None:
-        """Let a request go on to another worker, with an arrow; where the run ends first it stays and waits."""
+        """Move a request to another worker, with an arrow; if the run ends first, it stays in transfer."""
         if worker is None:
             self._change(i, TRANSFER, moment)
             return
@@ -254,7 +256,7 @@ class ChromeTrace(Observer):
 
 
 def _kind(figures: dict[str, int]) -> str:
-    """Return what a batch is called."""
+    """Return the name of a batch."""
     if figures["num_prefills"] and figures["num_decodes"]:
         return "prefill and decode"
     return PREFILL if figures["num_prefills"] else DECODE if figures["num_decodes"] else "empty"

@@ -1,7 +1,7 @@
 """Per-request records and the per-iteration log of a run as tables with a documented schema, CSV or Parquet.
 
-docs/exports.md shows the schema. A file of requests is also a trace in kvgym's own format: what is not part of that
-format is ignored when it is read again.
+docs/exports.md shows the schema. A file of requests is also a trace in kvgym's own format: reading it as a trace
+ignores the other columns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Field:
         dtype: its type; CSV has the same values as text.
         unit: unit, "" where there is none.
         meaning: what it is, and when it is null.
-        present: when the column is there.
+        present: when the table has the column.
     """
 
     dtype: str
@@ -45,7 +45,9 @@ REQUESTS: dict[str, Field] = {
     "arrival_time": Field("Float64", "s", "when it arrived"),
     "prompt_len": Field("Int64", "tokens", "its prompt"),
     "output_len": Field("Int64", "tokens", "its true output"),
-    "predicted_output_len": Field("Int64", "tokens", "what schedulers were told of it", "with predictions"),
+    "predicted_output_len": Field(
+        "Int64", "tokens", "the prediction that schedulers saw", "with predictions"
+    ),
     "predicted_low": Field("Int64", "tokens", "lower end of the predicted interval", "with intervals"),
     "predicted_high": Field("Int64", "tokens", "upper end of the predicted interval", "with intervals"),
     "class_id": Field("Int64", "", "its class", "with classes"),
@@ -56,9 +58,9 @@ REQUESTS: dict[str, Field] = {
     "first_token_time": Field("Float64", "s", "first output token; null: none yet"),
     "finish_time": Field("Float64", "s", "last output token; null: not finished"),
     "max_token_gap": Field("Float64", "s", "longest time between two new output tokens; null: no two"),
-    "worker": Field("Int64", "", "where it was last, from 0; null: nowhere yet", "in clusters"),
-    "num_evictions": Field("Int64", "", "how often it was sent back to the queue"),
-    "num_recomputed_tokens": Field("Int64", "tokens", "KV tokens that evictions threw away"),
+    "worker": Field("Int64", "", "its last worker, from 0; null: none yet", "in clusters"),
+    "num_evictions": Field("Int64", "", "evictions: returns to the queue"),
+    "num_recomputed_tokens": Field("Int64", "tokens", "KV tokens lost to evictions"),
     "slo_met": Field("Boolean", "", "finished within all of its targets"),
 }
 """Columns of the per-request records, in order."""
@@ -66,7 +68,7 @@ REQUESTS: dict[str, Field] = {
 ITERATIONS: dict[str, Field] = {
     "start_time": Field("Float64", "s", "when the batch began"),
     "end_time": Field("Float64", "s", "when it ended; rows are in this order"),
-    "worker": Field("Int64", "", "whose batch, from 0"),
+    "worker": Field("Int64", "", "worker of the batch, from 0"),
     "num_admitted": Field("Int64", "requests", "admitted before it"),
     "num_evicted": Field("Int64", "requests", "evicted before it"),
     "num_finished": Field("Int64", "requests", "finished with it"),
@@ -82,9 +84,9 @@ ITERATIONS: dict[str, Field] = {
 
 
 def schema_table(fields: Mapping[str, Field]) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
-    """Return headings and rows of a schema, as docs/exports.md shows it."""
+    """Return headings and rows of a schema for docs/exports.md."""
     rows = {name: (f"`{f.dtype}`", f.unit or "–", f.meaning, f.present) for name, f in fields.items()}
-    return ("column", "type", "unit", "meaning", "there"), rows
+    return ("column", "type", "unit", "meaning", "present"), rows
 
 
 @explained
@@ -134,7 +136,7 @@ def check_format(file_format: str) -> str:
     """Return a format of tables.
 
     Raises:
-        ConfigError: there is none of this name, or it is Parquet and PyArrow is missing.
+        ConfigError: an unknown format, or Parquet without PyArrow.
     """
     if file_format not in FILE_FORMATS:
         raise ConfigError(f"records as {shown(file_format)}: valid are {', '.join(FILE_FORMATS)}")

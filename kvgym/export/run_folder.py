@@ -1,4 +1,4 @@
-"""The folder of a single run: per-request records, per-iteration log, JSON summary."""
+"""Result folder of a single run: per-request records, per-iteration log, JSON summary."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @explained
 def run_summary(result: SimulationResult) -> dict[str, Any]:
-    """Return the metrics and what was run, JSON-able."""
+    """Return the metrics and settings of a run, JSON-able."""
     policy = result.policy
     summary = {
         "policy": policy.info.name,
@@ -50,11 +50,11 @@ def save_run(
     Args:
         result: the run.
         folder: created if missing.
-        scenario: what was run.
+        scenario: the scenario of the run.
         seed: its seed.
-        command: the command line that led here.
-        provenance: what the workload was made from.
-        error: why the run ended before its time; then also in the summary.
+        command: the command line of this run.
+        provenance: the source of the workload.
+        error: why the run ended early; also written to the summary.
         records: format of the tables, ``"csv"`` or ``"parquet"``, see :mod:`kvgym.export.records`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""A file of trace events that is written as the events come.
+"""Streaming writer of trace event files.
 
 The JSON object format of "Trace Event Format" (Google, 2016; docs.google.com/document/d/
 1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU), which ui.perfetto.dev, chrome://tracing and speedscope read, plain or
@@ -21,11 +21,11 @@ from kvgym.errors import ConfigError, KVGymError
 from kvgym.utils.files import new_beside
 
 ENDINGS = (".json", ".json.gz")
-"""What the name of a trace may end in; the second is compressed."""
+"""Allowed endings of a trace's name; the second is compressed."""
 
 
 def check_ending(path: Path) -> None:
-    """Refuse a name that is none of a trace.
+    """Reject a name without the ending of a trace.
 
     Raises:
         ConfigError: it has another ending.
@@ -47,7 +47,7 @@ class TraceFile:
 
     Args:
         path: ends in one of :data:`ENDINGS`.
-        about: what is traced, JSON-able, kept in the file as ``otherData``.
+        about: a description of the run, JSON-able, stored in the file as ``otherData``.
 
     Raises:
         ConfigError: another ending, or the file cannot be written.
@@ -115,7 +115,7 @@ class TraceFile:
         except OSError as error:
             raise self._failure(error) from None
         finally:
-            with contextlib.suppress(OSError):  # what could not be written before cannot be now
+            with contextlib.suppress(OSError):  # a write that failed before fails again
                 self._raw.close()
             self._part.unlink(missing_ok=True)
 
@@ -129,5 +129,5 @@ class TraceFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the file, also after an error: what happened until then is worth a look."""
+        """Close the file, also after an error: the events until then help to find its cause."""
         self.close()

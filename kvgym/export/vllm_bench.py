@@ -1,12 +1,12 @@
-"""A run's figures under the names of vLLM's serving benchmark, so that scripts that read its results read these.
+"""Results in the format of vLLM's serving benchmark, for scripts that read its files.
 
 Names and definitions are those of ``vllm bench serve --save-result``: repository vllm-project/vllm, file
 ``vllm/benchmarks/serve.py``, commit 009e6d4 (functions ``main_async``: what the run was, ``benchmark`` and
-``calculate_metrics``: its figures). :data:`NAMES` says which metric of ours a name is, and where the two differ;
-docs/metrics.md shows it. Latencies are milliseconds. What vLLM writes and a simulation does not have is left out:
-``itls`` and ``max_output_tokens_per_s`` (times of single tokens are not kept), ``max_concurrent_requests``,
-``queue_times``, ``generated_texts``, ``rtfx``, and figures of speculative decoding. Where nothing was measured there
-is null; vLLM has 0.
+``calculate_metrics``: its figures). :data:`NAMES` maps names to our metrics and notes differences; docs/metrics.md
+shows it. Latencies are milliseconds. Entries of vLLM that a simulation does not have are left out: ``itls`` and
+``max_output_tokens_per_s`` (times of single tokens are not kept), ``max_concurrent_requests``, ``queue_times``,
+``generated_texts``, ``rtfx``, and figures of speculative decoding. Where nothing was measured there is null; vLLM has
+0.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ NAMES: dict[str, tuple[str, str]] = {
     "token_throughput": ("output_throughput", "per second of `duration`, not of `makespan`"),
     "goodput": (
         "request_goodput",
-        "per second of `duration`; vLLM's targets are given to it, for TTFT, TPOT and E2EL; here they are the "
-        "requests' own, for TTFT and for every gap between tokens, and it is null if they have none",
+        "per second of `duration`; vLLM takes targets for TTFT, TPOT and E2EL as options; here they are the "
+        "requests' own, for TTFT and for every gap between tokens, and null if they have none",
     ),
     "duration": (
         "duration",
@@ -74,18 +74,18 @@ NAMES: dict[str, tuple[str, str]] = {
     "input_tokens": ("total_input_tokens", "the same"),
     "output_tokens": ("total_output_tokens", "the same"),
     "finished": ("completed", "the same"),
-    "unfinished": ("failed", "all that did not finish, those included that had not arrived"),
+    "unfinished": ("failed", "all requests that did not finish, including those that had not arrived"),
 }
-"""What vLLM calls our metrics, and how its definition differs."""
+"""vLLM's names of our metrics, and how its definitions differ."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What vLLM's benchmark notes of a run besides its figures.
+    """Setup of a run as vLLM's benchmark records it.
 
     Attributes:
-        label: what is compared, the policy.
-        model_id: what serves, the hardware.
+        label: the policy.
+        model_id: the hardware.
         num_prompts: requests.
         request_rate: per second; inf = all at once, NaN = not known.
         burstiness: 1 = Poisson arrivals, the shape of gamma arrivals; None = another process.
@@ -125,7 +125,7 @@ def check_window(scenario: Scenario) -> None:
 
 
 def table() -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
-    """Return headings and rows of the table of metrics, as docs/metrics.md shows it."""
+    """Return headings and rows of the table of metrics for docs/metrics.md."""
     rows = {}
     for name, info in {**LATENCIES, **SCALARS}.items():
         theirs, difference = NAMES.get(name, ("", "–"))
@@ -135,16 +135,16 @@ def table() -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
             theirs = f"`{theirs}`"
         unit = "–" if info.unit == "1" else info.unit
         rows[name] = (info.summary, unit, theirs or "–", difference)
-    return ("metric", "what it is", "unit", "vLLM's name", "there"), rows
+    return ("metric", "what it is", "unit", "vLLM's name", "vLLM's definition"), rows
 
 
 @explained
 def summary(metrics: Mapping[str, float], setup: Setup, *, date: str | None = None) -> dict[str, Any]:
-    """Return what ``vllm bench serve --save-result`` would write of a run, JSON-able.
+    """Return a run's result in the format of ``vllm bench serve --save-result``, JSON-able.
 
     Args:
         metrics: all metrics of the run, see :mod:`kvgym.metrics`.
-        setup: what was run.
+        setup: the setup of the run.
         date: like ``20260131-235959``; None = now.
     """
     duration = metrics["duration"]
@@ -188,7 +188,7 @@ def summary(metrics: Mapping[str, float], setup: Setup, *, date: str | None = No
 def details(result: SimulationResult) -> dict[str, list[Any]]:
     """Return the lists that ``--save-detailed`` adds, by request: tokens and seconds.
 
-    As there, what did not finish has 0 in all but its input and its start, and an error.
+    As in vLLM, an unfinished request has 0 everywhere except its input and its start, and an error.
     """
     r, requests = result.requests, result.table
     done = r["status"] == FINISHED
@@ -205,7 +205,7 @@ def details(result: SimulationResult) -> dict[str, list[Any]]:
 
 @explained
 def write(content: Mapping[str, Any], path: Path) -> Path:
-    """Write a result as a JSON file, in folders that are made if missing."""
+    """Write a result as a JSON file; create missing folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, content)
     return path
@@ -213,9 +213,9 @@ def write(content: Mapping[str, Any], path: Path) -> Path:
 
 @explained
 def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write a file for every policy and seed, as vLLM's benchmark writes one for every run; returns their paths.
+    """Write a file for every policy and seed, as vLLM's benchmark does for every run; return their paths.
 
-    Runs that failed have none.
+    Failed runs have none.
     """
     scenario = comparison.scenario
     workload, capacity = scenario.make_workload(), scenario.make_system().usable_capacity

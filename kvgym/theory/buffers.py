@@ -1,4 +1,4 @@
-"""Nested WAIT: how much memory keeps the waiting between segments safe, and how many segments to take.
+"""Nested WAIT: the memory that keeps queues between segments safe, and the number of segments.
 
 Source throughout: Ao, Luo, Simchi-Levi and Wang, "Optimizing LLM Inference: Fluid-Guided Online Scheduling
 with Memory Constraints", Theorems 2 and 4, Lemma 8, Section 7.2. Notation as in :mod:`kvgym.theory.nested`.
@@ -96,11 +96,11 @@ def _check_step(n_prev: float, n_k: float, p_k: float) -> None:
 
 @dataclass(frozen=True)
 class MemoryBound:
-    """The memory that is enough with probability 1 - delta, eq. (14) and (17), in KV tokens.
+    """The memory that suffices with probability 1 - delta, eq. (14) and (17), in KV tokens.
 
     Attributes:
         batch: M^pi, the full batch.
-        queues: sum_{k>=2} (l + l'_{k-1}) n_k, requests that wait between segments for the threshold.
+        queues: sum_{k>=2} (l + l'_{k-1}) n_k, requests waiting between segments for the threshold.
         buffer: sum_{k>=2} (l + l'_{k-1}) ln((m-1) B / delta) / theta_k, their fluctuations; infinite where a
             segment has no drift.
         thetas: theta_k for k = 2 … m, 0 where there is no drift, inf where the queue cannot grow,

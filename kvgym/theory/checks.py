@@ -1,4 +1,4 @@
-"""The one check of numbers that all functions of the theory use."""
+"""Checks of numbers for all functions of the theory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flow control of admissions: when a load is too much, when budgets suffice, how long queues are, how rare overflows.
+"""Flow control of admissions: overload, sufficient budgets, queue lengths and the rarity of overflows.
 
 Source throughout: the paper of the "Flow-Controlled LLM Inference Policy" with known and with unknown output
 lengths (its Algorithms 1 and 2; called FLOW here). Time runs in
@@ -109,10 +109,10 @@ def is_overloaded(arriving: float, kv_capacity: float) -> bool:
 
 
 def unfinished_growth(arriving: float, kv_capacity: float, largest_workload: float) -> float:
-    """Return the least by which unfinished requests grow per slot, on average, under any policy; 0 = need not.
+    """Return the least mean growth of unfinished requests per slot under any policy; 0 if they need not grow.
 
-    From (5): what T slots hold, MT, is less than what arrives in them by δT, δ = Σ λ_k w_k − M, and a request takes
-    at most max w of it; so E[Q(T)] ≥ δT / max w (Propositions 3.2 and 3.5).
+    From (5): T slots hold MT, which is less than the work arriving in them by δT, δ = Σ λ_k w_k − M. A request takes at
+    most max w of it, so E[Q(T)] ≥ δT / max w (Propositions 3.2 and 3.5).
 
     Args:
         arriving: KV tokens that arrive per slot, from :func:`class_load` or :func:`load`.
@@ -126,10 +126,10 @@ def unfinished_growth(arriving: float, kv_capacity: float, largest_workload: flo
 
 
 def least_unfinished(workloads: ArrayLike, kv_capacity: float, slots: int) -> int:
-    """Return how many of these requests are unfinished after some slots at least, whatever the policy.
+    """Return the least number of these requests unfinished after some slots, under any policy.
 
-    Inequality (5) for requests that are known, without its last step: the most that can be finished are those of
-    least workload whose sum is within M times the slots.
+    Inequality (5) for known requests, without its last step: at best, the requests of least workload are finished, as
+    long as their sum is within M times the slots.
 
     Args:
         workloads: of the requests that arrive in these slots, shape (n,), see :func:`request_workload`.
@@ -159,10 +159,10 @@ def drift_bound(queue: float, rate: float, budget: float, *, variance: float | N
 
 
 def mean_queue_bound(rate: float, budget: float, *, variance: float | None = None) -> float:
-    """Return B / 2ε: the mean queue of a class under Algorithm 1 is no longer, if (2) holds and b > λ.
+    """Return B / 2ε, a bound on the mean queue of a class under Algorithm 1 if (2) holds and b > λ.
 
     In the steady state the drift of Q² / 2 is 0 on average, so that (8) gives ε E[Q] ≤ B / 2. The paper stops at
-    "the queue is positive recurrent"; this is what its inequality says of the length.
+    "the queue is positive recurrent"; its inequality also bounds the length.
 
     Args:
         rate: λ, arrivals per slot.
@@ -175,7 +175,7 @@ def mean_queue_bound(rate: float, budget: float, *, variance: float | None = Non
     slack, spread = _drift(rate, budget, variance)
     if slack <= 0:
         raise ConfigError(
-            f"budget = {shown(budget)} must be above the rate, {shown(rate)}, for a queue that is bounded"
+            f"budget = {shown(budget)} must be above the rate, {shown(rate)}, for a bounded queue"
         )
     return spread / (2 * slack)
 
@@ -184,10 +184,10 @@ def mean_queue_bound(rate: float, budget: float, *, variance: float | None = Non
 def mean_latency_bound(
     classes: Sequence[ClassStatistics], budgets: Sequence[int], *, slot: float = 1.0
 ) -> float:
-    """Return slots from arrival to completion, at most on average, under Algorithm 1 with Poisson arrivals.
+    """Return a bound on the mean slots from arrival to completion under Algorithm 1 with Poisson arrivals.
 
     A request of class k waits E[Q_k] / λ_k slots (Little) and runs o_k; for E[Q_k] see :func:`mean_queue_bound`.
-    It holds if no round overflows, as (2) makes sure.
+    It holds if no slot overflows, which (2) ensures.
 
     Args:
         classes: the classes; their rates are per second.

@@ -152,7 +152,7 @@ def load_time(
     decodes: float,
     decode_context: float,
 ) -> float:
-    """Return the seconds of a batch whose sums may be fractions, as they are with mean lengths.
+    """Return the seconds of a batch with fractional sums, as mean lengths give.
 
     Batch-time models count whole requests and tokens; each sum is rounded up, so that a condition on the
     duration is never met by rounding alone.
@@ -244,8 +244,8 @@ def wait_thresholds(
     Args:
         classes: the m request types.
         batch_time: the batch-time model.
-        slack: how much larger than the arrivals of a full batch thresholds must be; > 0 gives Theorem 1's
-            strict inequality, hence bounded latency.
+        slack: share by which thresholds must exceed the arrivals of a full batch; > 0 gives Theorem 1's strict
+            inequality, hence bounded latency.
         max_memory: KV tokens that M^pi must not exceed; None = no limit.
 
     Raises:
@@ -267,7 +267,7 @@ def practical_thresholds(classes: Sequence[ClassStatistics], batch_limit: float)
     """Return n_j = B rho_j / (l'_j + 1) with rho_j = lambda_j / sum lambda, Section 6.1, int64, shape (m,).
 
     Each type gets a share of the batch in proportion to its arrival rate, spread over its stages. That
-    contradicts eq. (11), which wants n_j itself proportional to lambda_j: types with long outputs get too
+    contradicts eq. (11), which needs n_j itself proportional to lambda_j: types with long outputs get too
     few places here. Check with :func:`wait_condition`.
 
     Args:
@@ -299,7 +299,7 @@ def safe_arrivals(
 
     Source: proof of Proposition 3, which lists the five safe pairs of its instance. It says "within two
     iterations" and counts the one that admits the arrivals as number zero; two is the longest output there,
-    and overflow is followed to the end of the longest output by default.
+    and by default overflow is followed to the end of the longest output.
 
     Args:
         classes: the m request types, with whole lengths; rates are not used.
@@ -381,7 +381,7 @@ def least_thresholds(
         tokens = memory(n)
         if max_memory is not None and tokens > max_memory:
             raise ConfigError(
-                f"thresholds for {condition} must be at least {_short(n)}, whose full batch holds "
+                f"thresholds for {condition} must be at least {_short(n)}, a full batch of which holds "
                 f"{tokens:.6g} KV tokens; max_memory is {max_memory:.6g}"
             )
         if tokens > MAX_TOKENS:
@@ -391,7 +391,7 @@ def least_thresholds(
             return n.astype(np.int64)
         n = following
     raise ConfigError(
-        f"no thresholds found for {condition}: they must be at least {_short(n)}, whose full batch holds "
+        f"no thresholds found for {condition}: they must be at least {_short(n)}, a full batch of which holds "
         f"{memory(n):.6g} KV tokens; up to there more requests arrive during a full batch than it serves"
     )
 

@@ -2,7 +2,7 @@
 
 Source: Ao, Luo, Simchi-Levi and Wang, "Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory
 Constraints", Section 5.1, which says that prompts of different lengths are handled as types are in Algorithm 1,
-with a group of segments for each length, and leaves the rest to the reader. Read here: every group meets
+with a group of segments for each length, and leaves the rest to the reader. Reading: every group meets
 condition (12), or (15) where rates vary, with its own arrivals and the time of a batch that is full in all
 groups. Notation as in :mod:`kvgym.theory.nested`.
 """
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 SLACKS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0)
-"""Drifts among which :func:`safest_thresholds` looks for the least memory."""
+"""Drifts that :func:`safest_thresholds` tries."""
 
 
 @explained_class
@@ -69,7 +69,7 @@ class SegmentGroup:
             )
 
     def arrivals(self, window: float, *, peak: bool) -> float:
-        """Return the arrivals expected in ``window`` seconds, with ``peak`` in those where most are."""
+        """Return the arrivals expected in ``window`` seconds; with ``peak``, in the window with the most."""
         if not peak or all(c.profile is None for c in self.classes):
             return window * sum(c.rate for c in self.classes)
         pieces = common_pieces(self.classes)
@@ -78,7 +78,7 @@ class SegmentGroup:
         return worst_arrivals(*pieces[:2], window, pieces[2])
 
     def survival(self, *, peak: bool) -> Floats:
-        """Return p_k, float64 (m-1,): the share of those in segment k that go on; with ``peak`` p*_k, eq. (21)."""
+        """Return p_k, float64 (m-1,): the share of requests in segment k that go on; with ``peak`` p*_k, eq. (21)."""
         varying = peak and any(c.profile is not None for c in self.classes)
         if not varying:
             return survival_probabilities([c.rate for c in self.classes])
@@ -94,7 +94,7 @@ class SegmentGroup:
 def merged(classes: Sequence[ClassStatistics]) -> ClassStatistics:
     """Return one class for all requests of several: the sum of their rates, and mean lengths.
 
-    Where profiles have different periods, what changes is taken at its worst: the sum of the largest rates.
+    If profiles have different periods, the rate is the sum of the largest rates.
     """
     if len(classes) == 1:
         return classes[0]
@@ -127,7 +127,7 @@ def common_pieces(classes: Sequence[ClassStatistics]) -> tuple[Floats, Floats, f
 
 @explained
 def segment_loads(groups: Sequence[SegmentGroup]) -> Floats:
-    """Return what one more request per stage of a segment adds to a full batch, float64 (thresholds, 5).
+    """Return the load that one more request per stage of a segment adds to a full batch, float64 (thresholds, 5).
 
     Rows are the segments of all groups, one group after the other. Columns are requests in prefill, prompt
     tokens, sum of squared prompt lengths, requests that decode, and the tokens that they find in the cache.
@@ -257,7 +257,7 @@ def safest_thresholds(
     *,
     peak: bool = False,
 ) -> tuple[NDArray[np.int64], float]:
-    """Return the thresholds, among those of the drifts :data:`SLACKS`, whose memory bound is least, and the bound.
+    """Return the thresholds of least memory bound among the drifts :data:`SLACKS`, and the bound.
 
     More drift means a larger batch and shorter queues between segments; (14) is the sum of both.
 
@@ -287,7 +287,7 @@ def split_thresholds(
     """Return the thresholds of each group, float64.
 
     Raises:
-        ConfigError: they are not as many as segments.
+        ConfigError: there are not as many thresholds as segments.
     """
     lengths = [len(g.output_lens) for g in groups]
     if np.shape(thresholds) != (sum(lengths),):

@@ -1,7 +1,7 @@
-"""What no scheduler can do where memory is what the fluid equilibrium needs: Propositions 4 and 5, computed.
+"""Limits on every scheduler if memory is what the fluid equilibrium needs: Propositions 4 and 5.
 
 Source: Ao, Luo, Simchi-Levi and Wang, "Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory
-Constraints", Sections 4.4 and 5.2, Appendix A.4. The paper proves neither in detail; what is here is our own.
+Constraints", Sections 4.4 and 5.2, Appendix A.4. The paper proves neither in detail; the derivations here are our own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNKNOWN_TYPES = (ClassStatistics("1", 1.0, 1.0, 1.0), ClassStatistics("2", 1.0, 
 """The instance of Propositions 3 and 5: prompts of one token, outputs of one or two, one each per iteration."""
 
 MOST_PIECES = 1_000_000
-"""Completions at most over which :func:`least_backlog` integrates."""
+"""The most completions over which :func:`least_backlog` integrates."""
 
 State: TypeAlias = tuple[int, int, int, int]
 
@@ -60,11 +60,11 @@ def service_rate(classes: Sequence[ClassStatistics], capacity: float, d0: float,
 
 
 def least_backlog(rate: float, service: float, time: float) -> float:
-    """Return a lower bound of the mean number of requests in the system at ``time``, for every scheduler.
+    """Return a lower bound on the mean number of requests in the system at ``time``, for every scheduler.
 
-    Requests of one type arrive in a Poisson process; whatever is scheduled, completed work grows by ``service``
-    requests' worth per second at most. So at least the queue of that fluid server is there, whose mean is, by
-    Spitzer's identity for Lévy processes, the integral of E[(N(s) - service s)^+] / s from 0 to ``time``. At
+    Requests of one type arrive in a Poisson process; under any schedule, completed work grows by at most ``service``
+    requests per second. So the backlog is at least the queue of that fluid server. By Spitzer's identity for Lévy
+    processes, the mean of this queue is the integral of E[(N(s) - service s)^+] / s from 0 to ``time``. At
     rate = service that is about sqrt(2 rate time / pi): Proposition 4's growth.
 
     Args:
@@ -94,10 +94,11 @@ def least_backlog(rate: float, service: float, time: float) -> float:
 
 @explained
 def least_latency(rate: float, service: float, time: float) -> float:
-    """Return a lower bound of the mean latency of those who arrive within ``time`` seconds, for every scheduler.
+    """Return a lower bound on the mean latency of requests that arrive within ``time`` seconds, for every scheduler.
 
-    Their latencies add up to the integral of the number in the system, of which rate x time come: the mean backlog
-    over the time, :func:`least_backlog`, by the rate. At rate = service it grows as sqrt(time), Proposition 4.
+    The sum of their latencies is the integral of the number in the system, and rate x time requests arrive. So the mean
+    is the mean backlog over the time, :func:`least_backlog`, divided by the rate. At rate = service it grows as
+    sqrt(time), Proposition 4.
     """
     points, weights = np.polynomial.legendre.leggauss(8)
     points = (points + 1) / 2
@@ -111,15 +112,15 @@ def best_throughput(capacity: int, *, known: bool, evictions: int = 1, share: fl
 
     Prompts of one token, of which a share ends after one output token, the others after two; an iteration takes one
     second whatever it holds (d1 = 0), the paper's setting with K = 1 and M* = 9. Prompts never run out, which only
-    helps. The best scheduler is found by value iteration over what is in the memory: any number may start, run, pause
-    or be evicted. With ``known`` types are told on arrival. Otherwise they show when the first token is out; of those
-    evicted after that the type is remembered, ``evictions`` of them at a time, and they may be taken again. At C = 9
+    helps. The best scheduler is found by value iteration over the content of memory: any number may start, run, pause
+    or be evicted. With ``known``, types are known on arrival. Otherwise the first token reveals them; the types of up
+    to ``evictions`` requests evicted after that are remembered, and these requests may start again. At C = 9
     it is 2.7060 with none remembered, 2.7086 with one, then 2.7093 and 2.7096: the fluid throughput is out of reach.
 
     Args:
         capacity: C, KV tokens, 3 … 12.
         known: whether types are known on arrival.
-        evictions: how many evicted requests of known type are remembered.
+        evictions: the most evicted requests of known type that are remembered.
         share: probability of an output of one token, in (0, 1).
 
     Returns:
@@ -131,7 +132,9 @@ def best_throughput(capacity: int, *, known: bool, evictions: int = 1, share: fl
     check_number("capacity", capacity, least=3, most=12, whole=True)
     check_number("evictions", evictions, least=0, most=4, whole=True)
     check_number("share", share, above=0, below=1)
-    if known:  # three tokens of memory x iterations per output token of either type, and batches that are always full
+    if (
+        known
+    ):  # three tokens of memory x iterations per output token of either type, with full batches throughout
         return capacity / 3
     return _Reveal(int(capacity), int(evictions), float(share)).value()
 
@@ -147,7 +150,7 @@ class _Reveal:
         self.capacity, self.evictions, self.share = capacity, evictions, share
 
     def moves(self, state: State) -> Iterator[tuple[int, int, int, State]]:
-        """Yield how many of a, c and b run, and the state after it if nobody of a turns out to be long.
+        """Yield how many of a, c and b run, and the next state if none of a turns out to be long.
 
         Prompts of a that pause and new ones in their prefill hold a token each and are the next a, so that only their
         sum counts; likewise those of c with the remembered ones that start again.

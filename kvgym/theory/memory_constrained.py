@@ -1,9 +1,9 @@
-"""How far MC-SF can be from the optimum where all requests come at once: the bounds behind a constant ratio.
+"""Bounds on the distance of MC-SF from the optimum for simultaneous arrivals: its constant competitive ratio.
 
 Source throughout: P. Jaillet, J. Jiang, K. Mellou, M. Molinaro, C. Podimata, Z. Zhou, "Online Scheduling for LLM
 Inference with KV Cache Constraints", Section 4 (lengths known exactly) and Appendix B.3 (lengths predicted too
 high). Time runs in slots; a request of prompt s and output o occupies s + 1, …, s + o tokens in the o slots after it
-starts, vol_o = s·o + o(o + 1)/2 in all (:func:`kvgym.theory.flow.request_workload`). Latencies are totals over the
+starts, vol_o = s·o + o(o + 1)/2 in total (:func:`kvgym.theory.flow.request_workload`). Latencies are totals over the
 requests, in slots.
 
 The setting of Theorem 4.3, which all functions here assume: every request arrives at time 0 with the same prompt, its
@@ -50,20 +50,20 @@ __all__ = [
 ]
 
 VOLUME_FACTOR = 1536
-"""Of the first term of Lemma 4.4."""
+"""Factor of the first term of Lemma 4.4."""
 
 LENGTH_FACTOR = 24
-"""Of its second term."""
+"""Factor of its second term."""
 
 SPAN_FACTOR = 192
-"""Of the first term of Lemma 4.5."""
+"""Factor of the first term of Lemma 4.5."""
 
 OPTIMUM_SHARE = 6
-"""Lemma 4.7 shows that this many optima are at least the two sums together."""
+"""By Lemma 4.7, this many times the optimum is at least the two sums together."""
 
 
 class Span(NamedTuple):
-    """How long MC-SF is busy with a group of requests at most.
+    """Upper bound on the time MC-SF is busy with a group of requests.
 
     Attributes:
         shortest: 2^ℓ, tokens; the group is predicted to have outputs from here …
@@ -92,9 +92,9 @@ def meets_theorem(prompt_len: int, predicted_len: ArrayLike, kv_capacity: int) -
 
 
 def ordered_volume(prompt_len: int, predicted_len: ArrayLike) -> float:
-    """Return Σ_o n_o Σ_{o' ≤ o} n_{o'} vol_{o'}, which the bounds of both sides share; tokens × slots.
+    """Return Σ_o n_o Σ_{o' ≤ o} n_{o'} vol_{o'}, a term of both bounds; tokens × slots.
 
-    It is what requests wait for in order of length if the volume before them must be worked off, ties counted in full.
+    It is the volume served before the requests in order of length, summed over them, with ties counted in full.
 
     Args:
         prompt_len: s, of every request, tokens.
@@ -130,7 +130,7 @@ def latency_at_most(
 def spans_at_most(
     prompt_len: int, predicted_len: ArrayLike, kv_capacity: int, *, alpha: float = 1.0, exponent: int = 2
 ) -> list[Span]:
-    """Return how long MC-SF is busy with each group at most, Lemmas 4.5 (α = 1) and B.1; shortest group first.
+    """Return upper bounds on the time MC-SF is busy with each group, Lemmas 4.5 (α = 1) and B.1; shortest group first.
 
     192·α²/M · Σ_{o in the group} n_o vol_o + 5·(2^(ℓ+1) − 1).
 

@@ -1,8 +1,8 @@
-"""How long the queues of WAIT and Nested WAIT get: exact figures of random walks, and the bounds built on them.
+"""Queue lengths of WAIT and Nested WAIT: exact values of random walks, and bounds built on them.
 
 Source throughout: Ao, Luo, Simchi-Levi and Wang, "Optimizing LLM Inference: Fluid-Guided Online Scheduling with
-Memory Constraints", Theorem 1 and Appendix B, Theorem 2 and Appendix C, Propositions 4 and 5. A queue is looked at
-once per batch: X arrive during a full batch, a threshold n leaves if so many are there. It is dominated by
+Memory Constraints", Theorem 1 and Appendix B, Theorem 2 and Appendix C, Propositions 4 and 5. A queue is observed
+once per batch: X arrive during a full batch, and n leave if the threshold n is reached. It is dominated by
 n0 + max(0, S_1, …, S_B) in distribution, S the random walk with steps X - n (Lindley's recursion, Lemmas 2, 3, 6, 7),
 with n0 = 2 n for arrivals from outside (X Poisson), n0 = n between segments (X binomial).
 """
@@ -37,7 +37,7 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 MOST_QUEUE = 10_000_000
-"""Most batches, and the longest queue, for which a number each is computed."""
+"""The most batches, and the longest queue, that the exact computations accept."""
 
 
 def poisson_excess(mean: float, level: float) -> float:
@@ -75,7 +75,7 @@ def expected_walk_maximum(mean: float, threshold: float, num_batches: int) -> fl
 
 @explained
 def queue_bound(mean: float, threshold: float, num_batches: int) -> float:
-    """Return a bound of the mean number that wait after ``num_batches`` full batches, Lemma 6 with Lemma 4.
+    """Return a bound on the mean number waiting after ``num_batches`` full batches, Lemma 6 with Lemma 4.
 
     2 n + E[max of the walk]: the paper's bounds below follow from it by estimating the maximum. Arguments as
     :func:`expected_walk_maximum`.
@@ -123,10 +123,10 @@ def kingman_bound(mean: float, threshold: float) -> float:
 def throughput_gap(
     mean: float, threshold: float, num_batches: int, kind: Literal["exact", "printed"] = "exact"
 ) -> float:
-    """Return the bound of Theorem 1 on what WAIT loses, requests of a type per batch: its queue over B batches.
+    """Return the bound of Theorem 1 on WAIT's throughput loss, requests of a type per batch: its queue over B batches.
 
-    What has arrived and not been completed is in the queue (and in the l' batches that a request takes, at most
-    n (l' + 1) more, which the paper leaves out). In tokens per second it is times l'_j / Delta T.
+    Requests that have arrived and not completed are in the queue (or in the l' batches that a request takes: at most
+    n (l' + 1) more, which the paper leaves out). Multiply by l'_j / Delta T for tokens per second.
 
     Args:
         mean: arrivals expected during a full batch, > 0.
@@ -184,14 +184,14 @@ def segment_queue_law(n_prev: int, n_k: int, p_k: float, num_batches: int, most:
     """Return the law of the queue W before segment k after ``num_batches`` batches, exactly, float64 (most + 1,).
 
     W_{b+1} = W_b + Y_b - n_k 1{W_b + Y_b >= n_k} with Y_b binomial(n_prev, p_k), W_0 = 0; entry w is P(W = w), and the
-    last one P(W >= most), from where on nothing is told apart.
+    last one P(W >= most).
 
     Args:
         n_prev: threshold of the segment before, a whole number >= 1.
         n_k: threshold of the segment, a whole number >= 1.
         p_k: probability of going on.
         num_batches: B, >= 0.
-        most: the largest queue told apart, > n_k.
+        most: the largest queue with an entry of its own, > n_k.
     """
     _check_segment(n_prev, n_k, p_k)
     for name, value in (("n_prev", n_prev), ("n_k", n_k)):

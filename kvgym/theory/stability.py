@@ -3,7 +3,7 @@
 Source throughout: "A Queueing-Theoretic Framework for Stability Analysis of LLM Inference with KV Cache Memory
 Constraints" (anonymous authors; the STAB paper). Symbols: s prompt length, o output length, ŝ tokens per
 prefill chunk, M KV tokens that a worker processes per slot, b̄ seconds per slot (the typical batch time).
-M is what can be *processed* at once; where the KV cache is swapped to the CPU at no cost that is all of it.
+M is the memory that can be *processed* at once; if swapping to the CPU costs nothing, that is all of it.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def outstanding_memory(
     *,
     printed: bool = False,
 ) -> NDArray[np.int64]:
-    """Return v(t): KV tokens of a request, summed over the iterations that are left of it.
+    """Return v(t): KV tokens of a request, summed over its remaining iterations.
 
-    The sum over all requests that have come, V(t), is the Lyapunov function of Theorem 2: a slot lowers it by the
+    The sum over all requests that have arrived, V(t), is the Lyapunov function of Theorem 2: a slot lowers it by the
     memory that its batch holds, an arrival raises it by g(s, o).
 
     Args:
@@ -95,9 +95,8 @@ def outstanding_memory(
         chunk: prompt tokens per prefill iteration, >= 1.
         prefilled: prompt tokens processed, a multiple of the chunk or the whole prompt; 0 = still waiting.
         generated: output tokens that decodes have written (d in the paper); 0 unless the prompt is done.
-        printed: return v as Appendix A has it, which starts its sums at c and d, what has been processed already,
-            instead of one later. It is the above plus the memory held now, so that V follows one slot late; the theorem
-            does not change.
+        printed: return v as in Appendix A, which starts its sums at c and d (already processed) instead of one later.
+            This adds the memory held now, so that V follows one slot late; the theorem does not change.
 
     Returns:
         int64 array of the broadcast shape; 0 for a request that has finished, printed or not.
@@ -232,7 +231,7 @@ def provision(
     - With ``slack`` δ: the least n with λ < nμ(1 − δ), so that Theorem 2 holds at every worker when the
       arrivals are split evenly at random, which leaves Poisson streams of rate λ/n.
 
-    The figures count as the decimals they print as, so that no rounding error adds a worker.
+    Numbers are read as the decimals they print as, so that no rounding error adds a worker.
 
     Args:
         rate: λ, arrivals per second at all workers together.

@@ -1,8 +1,8 @@
-"""How many requests per second nodes with tiled batch times can serve, and how long RAD's cycles must be.
+"""Service rate of nodes with tiled batch times, and the length of RAD's cycles.
 
 Source: Bari, Hegde and de Veciana, "Optimal Scheduling Algorithms for LLM Inference: Theory and Practice",
 Theorems 1 and 2. Batch times are those of :class:`~kvgym.batch_time.models.tile.TileBatchTime` without its overhead,
-which the theorems do not have.
+which the theorems leave out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def request_time(
 ) -> NDArray[np.float64]:
     """Return the optimal effective completion time of requests, seconds, equation (13).
 
-    What a request adds to the batches it is in when all are perfectly tiled: its share of the weight tiles, its
+    Time that a request adds to its batches if all are perfectly tiled: its share of the weight tiles, its
     non-linear operators, the attention of its decodes at L^P + 1, …, L^P + L^D tokens, and that of its prefill.
 
     Args:
@@ -46,7 +46,7 @@ def request_time(
         chunk: prompt tokens per chunk in the attention term L^P (L^P + chunk); None = t*_lcm as printed, the
             least common multiple of the three tile sizes. The proof calls these chunks optimal, but the sum
             it minimises (11), without ceilings, falls with the chunk; and even with ceilings chunks of t_col
-            tokens take less than chunks of t_lcm where t_row > t_col (they skip more of what is masked). With
+            tokens take less than chunks of t_lcm where t_row > t_col (they skip more masked entries). With
             ``chunk=1`` the result is a lower bound whatever the chunks are.
 
     Returns:
@@ -179,7 +179,7 @@ def requests_per_cycle(slack: float, mean_time: float, worst_time: float, t_col:
     Raises:
         ConfigError: the slack is not in (0, 1]: the load is not below what the nodes can serve.
     """
-    check_number("slack", slack, above=0, most=1)  # without slack no number of requests per cycle is enough
+    check_number("slack", slack, above=0, most=1)  # without slack no number of requests per cycle suffices
     check_number("mean_time", mean_time, above=0)
     check_number("worst_time", worst_time, least=0)
     check_number("t_col", t_col, least=1)

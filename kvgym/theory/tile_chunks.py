@@ -15,7 +15,7 @@ chunk has: a dynamic program over ⌈L^P/t_col⌉ places.
 
 The paper takes chunks of t*_lcm, the least common multiple of all three tile sizes. Where that is above t_col, as it is
 with its tiles of an A100 (256 and 128), they are not optimal. Then its T̄^R is not a bound either: equation (11)
-drops the ceilings, (12) brings chunks of t*_lcm back as the optimum of (11), whose terms fall with the chunk.
+drops the ceilings, (12) returns chunks of t*_lcm as the optimum of (11), although its terms fall with the chunk.
 :func:`least_request_time` is a bound that holds, and under Assumption 3 one that is attained.
 """
 
@@ -128,7 +128,7 @@ def least_request_time(prompt_len: ArrayLike, output_len: ArrayLike, node: Tiled
 def attained_request_time(
     prompt_len: ArrayLike, output_len: ArrayLike, node: TiledNode
 ) -> NDArray[np.float64]:
-    """Return seconds of a request whose prompt is prefilled alone in the best chunks, and decodes t_col at a time.
+    """Return seconds of a request, with its prompt prefilled alone in the best chunks and its decodes t_col at a time.
 
     What RAD does with ``chunk`` = t_col where that divides the prompt and t_col requests decode. It is more than
     :func:`least_request_time` only by what the first chunk's column of tiles lacks.

@@ -45,7 +45,7 @@ def worst_arrivals(times: ArrayLike, rates: ArrayLike, window: float, period: fl
 
     Args:
         times: instants from which each column of ``rates`` holds, ascending seconds, shape (t,); the last
-            one holds for ever.
+            one holds forever.
         rates: lambda_j on each piece, 1/s, shape (m, t), >= 0.
         window: seconds, >= 0.
         period: seconds after which the pieces repeat; None = they do not.
@@ -142,7 +142,7 @@ def time_varying_thresholds(
     """Return the smallest whole thresholds that satisfy eq. (15), int64, shape (m,).
 
     They are those of :func:`nested_thresholds` with the most arrivals of any interval and the worst case
-    p*_k, Appendix D. Where on some piece nobody leaves in segment k, p*_k = 1 and n_{k+1} > n_k.
+    p*_k, Appendix D. If on some piece no request ends in segment k, p*_k = 1 and n_{k+1} > n_k.
 
     Args and errors: as :func:`worst_arrivals` and :func:`nested_thresholds`.
     """

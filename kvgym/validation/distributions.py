@@ -1,4 +1,4 @@
-"""Distributions of latencies, observed and simulated, as a matplotlib Figure; needs the extra ``kvgym[report]``."""
+"""Figure of observed and simulated latency distributions; needs the extra ``kvgym[report]``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def distribution_figure(replays: Mapping[str, Replay]) -> Figure:
     """Draw for every metric the share of requests below a latency, and simulated against observed quantiles.
 
     Args:
-        replays: of one log, by label.
+        replays: replays of one log, by label.
     """
     figure = Figure(figsize=(8, 5.4), layout="constrained")
     axes = figure.subplots(2, len(METRICS))

@@ -1,4 +1,4 @@
-"""What batch times predict for the published measurements, and how far off they are."""
+"""Predictions of batch times for the published measurements, and their errors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from kvgym.simulator.batch_time import BatchTimeModel
 from kvgym.validation.published import BATCHES, MODEL, Deployment, MeasuredBatch
 
 REFERENCE = Deployment("a100-80gb", 2)
-"""Deployment whose hardware file names the engines that others borrow."""
+"""Deployment with the engines that other deployments borrow."""
 
 CONSTANTS: Mapping[str, EngineOverhead] = {
     "constant 3 ms": EngineOverhead(base_ms=3.0),
     "constant 10 ms": EngineOverhead(base_ms=10.0),
 }
-"""Overheads of no engine, shown beside those that have one."""
+"""Constant overheads of no engine, shown for comparison."""
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """What predicts the batches of a deployment.
+    """Predictor of a deployment's batches.
 
     Attributes:
         deployment: the GPUs.
@@ -35,7 +35,7 @@ class Predictor:
         calibrated: whether ``kernels`` comes from measured operators; else it is a roofline.
         kv_capacity: tokens of KV cache; None = not known.
         engines: overheads by name, those of a hardware file and ``"none"``.
-        engine: the one that is taken unless another is asked for.
+        engine: the default engine.
     """
 
     deployment: Deployment
@@ -52,7 +52,7 @@ class Predictor:
 
 
 class TokenTime(NamedTuple):
-    """A measured token time and what the GPU kernels of it are predicted to take.
+    """A measured token time and the predicted time of its GPU kernels.
 
     Attributes:
         measured: the row.
@@ -66,7 +66,7 @@ class TokenTime(NamedTuple):
 
 
 class PromptTime(NamedTuple):
-    """A measured prompt time and what the GPU kernels of it are predicted to take.
+    """A measured prompt time and the predicted time of its GPU kernels.
 
     Attributes:
         measured: the row.
@@ -80,9 +80,9 @@ class PromptTime(NamedTuple):
 
 
 def predictor(deployment: Deployment) -> Predictor:
-    """Return what predicts a deployment: its hardware file, or a roofline where there is none.
+    """Return the predictor of a deployment: its hardware file, or a roofline if it has none.
 
-    A deployment without a file, or whose file names no engine, borrows the engines of :data:`REFERENCE`.
+    A deployment without a file, or with a file that names no engine, borrows the engines of :data:`REFERENCE`.
     """
     reference = load_hardware(REFERENCE.hardware)
     if deployment.hardware not in hardware_names():
@@ -117,7 +117,7 @@ def prompt_ms(model: BatchTimeModel, requests: int, prompt: int) -> float:
 def held(row: MeasuredBatch, kv_capacity: int | None) -> int | None:
     """Return how many of a row's requests decode together; None = not known.
 
-    All, if they ran as one batch; else as many as the memory holds to the end of their outputs.
+    All, if they ran as one batch; else as many as fit into the memory to the end of their outputs.
     """
     if row.whole:
         return row.requests
@@ -125,10 +125,10 @@ def held(row: MeasuredBatch, kv_capacity: int | None) -> int | None:
 
 
 def token_times(source: Predictor) -> list[TokenTime]:
-    """Return the measured token times of a deployment; rows whose batch is not known are left out.
+    """Return the measured token times of a deployment; rows of unknown batch size are left out.
 
-    The context grows from the prompt on, through the decodes that the end-to-end time has room for: long
-    outputs ended early.
+    The context grows from the prompt on, through as many decodes as the end-to-end time allows: long outputs ended
+    early.
     """
     found = []
     for row in BATCHES[source.deployment]:
@@ -142,7 +142,7 @@ def token_times(source: Predictor) -> list[TokenTime]:
 
 
 def prompt_times(source: Predictor) -> list[PromptTime]:
-    """Return the measured prompt times of a deployment; rows whose prompts did not fit are left out."""
+    """Return the measured prompt times of a deployment; rows with prompts that did not fit are left out."""
     found = []
     for row in BATCHES[source.deployment]:
         fits = source.kv_capacity is not None and row.requests * row.prompt <= source.kv_capacity
@@ -183,10 +183,10 @@ def fit_to_tokens(times: Sequence[TokenTime]) -> EngineOverhead:
 
 
 class HeldOut(NamedTuple):
-    """What a fit without one batch size says about that size.
+    """Errors on one batch size of a fit without it.
 
     Attributes:
-        requests: the size that was sent.
+        requests: the requested batch size.
         overhead: the fit to all other rows.
         errors: predicted / measured - 1 of its rows, shape (n,).
     """
@@ -210,14 +210,14 @@ def held_out(times: Sequence[TokenTime]) -> list[HeldOut]:
 def repeated(deployment: Deployment) -> NDArray[np.float64]:
     """Return the token times of single requests of 512 tokens, milliseconds, shape (n,).
 
-    They differ in the output asked for, which hardly matters, and in when they were measured: their spread is
-    the error bar of a measurement.
+    They differ in the requested output, which hardly matters, and in the time of measurement: their spread is the error
+    bar of a measurement.
     """
     rows = [row for row in BATCHES[deployment] if (row.prompt, row.requests) == (512, 1)]
     return np.array([row.token_ms for row in rows])
 
 
 def half_spread(deployment: Deployment) -> float:
-    """Return half the range of :func:`repeated` over the middle of it."""
+    """Return half the range of :func:`repeated` relative to its midpoint."""
     values = repeated(deployment)
     return float((values.max() - values.min()) / (values.max() + values.min()))

@@ -148,4 +148,4 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "validation-prompts.png": prompt_length_figure,
     "validation-prompt-batches.png": prompt_batch_figure,
 }
-"""Figures by the file that docs/images has them in."""
+"""Figures by their file in docs/images."""

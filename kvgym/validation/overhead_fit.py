@@ -1,4 +1,4 @@
-"""Fits an engine's overhead to what a server has served, by replaying it again and again."""
+"""Fit an engine's overhead to a server's log by repeated replays."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from kvgym.validation.replay import Replay, loss, mean_error, replay_log
 from kvgym.validation.served import Floats, ServedLog
 
 NAMES = ("base_ms", "per_request_ms")
-"""What is fitted."""
+"""The fitted values."""
 
 TOLERANCE = 0.01
-"""How much worse than the best a loss may be for its figures to pass as well: about one per cent of latency."""
+"""A loss within this of the best is accepted: about one per cent of latency."""
 
 _SEARCH, _STARTS, _POLISH, _PROFILE = (
     120,
@@ -32,16 +32,16 @@ _SEARCH, _STARTS, _POLISH, _PROFILE = (
 _STEPS = (0.01, 0.03, 0.08, 0.2)  # of a profile to either side, shares of the range
 _UNIT = [(0.0, 1.0), (0.0, 1.0)]
 MOST_REPLAYS = _SEARCH + (_STARTS + 1) * _POLISH + 2 * (2 * len(_STEPS)) * _PROFILE
-"""About as many replays as a fit takes at most."""
+"""About the most replays of a fit."""
 
 
 class Profile(NamedTuple):
-    """How well one figure is determined: the least loss at each value of it, the other one fitted anew.
+    """How well one value is determined: the least loss at each value of it, with the other one refitted.
 
     Attributes:
         values: milliseconds, float64 (m,), ascending.
         losses: float64 (m,).
-        low: the least value whose loss is within :data:`TOLERANCE` of the best, as far as was looked.
+        low: the least value tried with a loss within :data:`TOLERANCE` of the best.
         high: the largest.
     """
 
@@ -51,7 +51,7 @@ class Profile(NamedTuple):
     high: float
 
     def range_text(self) -> str:
-        """Return low and high as text, which says where a range goes on beyond what was looked at."""
+        """Return low and high as text, marked where the range may extend beyond the values tried."""
         less = " or less" if 0 < self.low == self.values[0] else ""
         more = " or more" if self.high == self.values[-1] else ""
         return f"{self.low:.3g}{less} to {self.high:.3g}{more} ms"
@@ -63,9 +63,9 @@ class OverheadFit:
 
     Attributes:
         overhead: the fit.
-        profiles: how well each figure is determined, by name.
-        replays: how many simulations it took.
-        before: the replay with the engine that the scenario had.
+        profiles: how well each value is determined, by name.
+        replays: number of simulations.
+        before: the replay with the scenario's engine.
         after: the replay with the fit.
     """
 
@@ -111,8 +111,8 @@ class OverheadFit:
 class _Objective:
     """The loss over places in [0, 1]²: the overhead of a batch of usual size, and the requests' share of it.
 
-    The first is what a log tells best, the second what it tells if its batches differ in size; in
-    ``base_ms`` and ``per_request_ms`` themselves the good places form a narrow slanting valley.
+    A log determines the first well, and the second if its batches differ in size. In ``base_ms`` and
+    ``per_request_ms`` themselves the good places form a narrow slanting valley.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class _Objective:
         return self.at(self.figures(place))
 
     def at(self, figures: tuple[float, float]) -> float:
-        """Return the loss of figures in milliseconds, rounded to 0.1 µs: finer ones mean nothing."""
+        """Return the loss of figures in milliseconds, rounded to 0.1 µs: finer differences are noise."""
         figures = round(figures[0], 4), round(figures[1], 4)
         if figures not in self.seen:
             self.progress(f"base {figures[0]:.3g} ms, per request {figures[1]:.3g} ms")
@@ -169,7 +169,7 @@ def fit_overhead(
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> OverheadFit:
-    """Find the overhead whose replay is nearest to a log.
+    """Find the overhead that brings the replay nearest to a log.
 
     The loss is the mean ``|log(simulated / observed)|`` of token times and end-to-end latencies, see
     :func:`~kvgym.validation.replay.loss`. The overhead of a batch of usual size is searched from 0 to the median
@@ -177,14 +177,14 @@ def fit_overhead(
     simplexes (Nelder and Mead) around the best points. Nothing is random: equal input gives equal output.
 
     Args:
-        log: what was served.
+        log: the served requests.
         scenario: with hardware, and equal workers.
         policy: the scheduler.
-        seed: of the policy's own randomness.
+        seed: seed of the policy's own randomness.
         progress: called with a line of text before each replay.
 
     Raises:
-        ConfigError: the scenario has no hardware whose engine could be replaced, or no request has two tokens.
+        ConfigError: the scenario has no hardware with an engine to replace, or no request has two tokens.
     """
     if scenario.hardware is None or "kind" in scenario.batch_time or not isinstance(scenario.workers, int):
         raise ConfigError(
@@ -200,9 +200,7 @@ def fit_overhead(
     _search(objective)
     center = objective.ranked()[0]
     curves = [_curve(objective, center, i) for i in range(len(NAMES))]
-    _polish(
-        objective, objective.place(objective.ranked()[0])
-    )  # a profile may have come upon something better
+    _polish(objective, objective.place(objective.ranked()[0]))  # a profile may have found a better place
     best = objective.ranked()[0]
     profiles = {
         name: _profile(*curve, best[i], objective.seen[best])
@@ -215,7 +213,7 @@ def fit_overhead(
 
 
 def _search(objective: _Objective) -> None:
-    """Look over the whole range, then around the best points that are not close together."""
+    """Search the whole range, then around the best points that are not close together."""
     from scipy.optimize import direct
 
     direct(objective, _UNIT, maxfun=_SEARCH, locally_biased=False, vol_tol=0)
@@ -229,7 +227,7 @@ def _search(objective: _Objective) -> None:
 
 
 def _polish(objective: _Objective, start: Floats) -> None:
-    """Go downhill from a place."""
+    """Descend from a place."""
     from scipy.optimize import minimize
 
     sizes = np.where(start > 0.5, -1, 1) * (0.01, 0.1)
@@ -252,7 +250,7 @@ def _curve(objective: _Objective, best: tuple[float, float], i: int) -> tuple[Fl
         def along(other: float, value: float = value) -> float:
             return objective.at((value, other) if i == 0 else (other, value))
 
-        # What keeps the overhead of a usual batch is the natural answer of the other figure.
+        # Start from the other value that keeps the overhead of a usual batch.
         slope = (1 / objective.usual, objective.usual)[i]
         natural = max(best[1 - i] - slope * (value - best[i]), 0.0)
         least = along(natural)
@@ -266,7 +264,7 @@ def _curve(objective: _Objective, best: tuple[float, float], i: int) -> tuple[Fl
 
 
 def _profile(values: Floats, losses: Floats, best: float, least: float) -> Profile:
-    """Return the profile of a curve; between its values losses are taken to be straight lines."""
+    """Return the profile of a curve; between its values losses are interpolated linearly."""
     limit = least + TOLERANCE
     ends = []
     below, above = values <= best, values >= best

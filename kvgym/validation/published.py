@@ -52,7 +52,7 @@ class MeasuredBatch:
     Attributes:
         prompt: tokens of each prompt.
         requests: how many.
-        output: tokens asked for by each.
+        output: requested output tokens of each.
         prompt_ms: median time of the prompts of all, milliseconds.
         token_ms: mean time of a decode iteration, milliseconds.
         e2e_ms: time from first to last, milliseconds.

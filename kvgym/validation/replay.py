@@ -1,4 +1,4 @@
-"""Replays what a server has served, and compares latencies: observed against simulated."""
+"""Replay a server's log in the simulator and compare observed with simulated latencies."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ METRICS: Mapping[str, str] = {
     "tbt": "mean time between the tokens of a request",
     "e2e_latency": "end-to-end latency",
 }
-"""What is compared, by request."""
+"""Metrics compared, by request."""
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 STATISTICS = ("mean", *(f"p{round(100 * q)}" for q in QUANTILES))
-"""How the requests of a log are summed up, in the order of :func:`summed_up`."""
+"""Statistics over the requests of a log, in the order of :func:`summed_up`."""
 
 
 def summed_up(values: Floats) -> Floats:
@@ -55,11 +55,11 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """A log and what the simulator makes of the same requests.
+    """A log and the simulation of the same requests.
 
     Attributes:
-        log: what was served.
-        scenario: what was simulated.
+        log: the served requests.
+        scenario: the simulated scenario.
         result: the run.
     """
 
@@ -72,7 +72,7 @@ class Replay:
         return np.asarray(getattr(self.log, metric))
 
     def simulated(self, metric: str) -> Floats:
-        """Return the same as :meth:`observed` of the simulation."""
+        """Return simulated seconds of a metric by request, float64 (n,); NaN where it has no value."""
         records, arrival = self.result.requests, self.log.arrival_time
         ttft, e2e = records["first_token_time"] - arrival, records["finish_time"] - arrival
         gaps = self.log.output_len - (self.result.system.first_token != "uncounted")
@@ -130,11 +130,11 @@ def has_token_times(replay: Replay) -> bool:
 
 
 def loss(replay: Replay) -> float:
-    """Return what a fit makes small: the mean of |log(simulated / observed)|, see :func:`mean_error` for what is shown.
+    """Return the loss of a fit, the mean of |log(simulated / observed)|; reports show :func:`mean_error` instead.
 
-    Half of it over the statistics of token times and end-to-end latencies, half over the token times of the single
-    requests: distributions alone do not tell a small batch from a large one. Logarithms and absolute values keep a
-    few requests that went another way from deciding. Times that are 0 on either side are left out.
+    Half the weight is on the statistics of token times and end-to-end latencies, half on the token times of single
+    requests: distributions alone do not distinguish a small batch from a large one. Logarithms and absolute values
+    limit the weight of outliers. Times that are 0 on either side are left out.
 
     Raises:
         ConfigError: none is left.
@@ -143,7 +143,7 @@ def loss(replay: Replay) -> float:
 
 
 def mean_error(replay: Replay) -> float:
-    """Return how far a replay is from its log: the mean of |simulated / observed - 1|, over the same as :func:`loss`.
+    """Return the error of a replay: the mean of |simulated / observed - 1|, over the same values as :func:`loss`.
 
     Raises:
         ConfigError: as of :func:`loss`.
@@ -189,15 +189,15 @@ def replay_log(log: ServedLog, scenario: Scenario, policy: str | Policy, *, seed
     """Simulate the requests of a log, with their true lengths, to the end.
 
     Args:
-        log: what was served.
-        scenario: hardware, engine, workers and rules; its workload and horizon do not matter.
-        policy: the scheduler; if it needs predicted lengths, it is told the true ones.
-        seed: of the policy's own randomness.
+        log: the served requests.
+        scenario: hardware, engine, workers and rules; its workload and horizon are ignored.
+        policy: the scheduler; if it needs predicted lengths, it gets the true ones.
+        seed: seed of the policy's own randomness.
 
     Raises:
         WorkloadError: a request can never be served; see :func:`without_long`.
-        ConfigError: the policy needs what a log does not have.
-        RunError: the policy makes no progress, or decides something impossible.
+        ConfigError: the policy needs information that a log does not have.
+        RunError: the policy makes no progress, or its decision is not possible.
     """
     made = make_policy(policy)
     known = bool({"predicted_length", "length_interval"} & set(made.info.needs))

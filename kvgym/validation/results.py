@@ -1,4 +1,4 @@
-"""Files of a replay: configuration, every request, summary, and the distributions as a picture."""
+"""Result files of a replay: configuration, requests, summary, and a picture of the distributions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvgym.validation.replay import METRICS, Replay, has_token_times, loss, mean
 
 
 def replay_summary(replay: Replay) -> dict[str, Any]:
-    """Return what was observed and simulated, and the errors, JSON-able; seconds, and shares of 1."""
+    """Return observed and simulated values and their errors, JSON-able; seconds, and shares of 1."""
     differences: dict[str, dict[str, Any]] = {metric: {} for metric in METRICS}
     for metric, statistic, observed, simulated, error in replay.differences():
         differences[metric][statistic] = {
@@ -60,14 +60,14 @@ def request_frame(replay: Replay) -> Frame:
 def save_replay(
     replay: Replay, folder: str | Path, *, fit: OverheadFit | None = None, seed: int = 0, command: str = ""
 ) -> dict[str, Any]:
-    """Write ``config.json``, ``requests.csv`` and ``summary.json``; they are of the fit's replay if there is one.
+    """Write ``config.json``, ``requests.csv`` and ``summary.json``; with a fit they describe its replay.
 
     Args:
-        replay: the replay with the engine that was asked for.
+        replay: the replay with the requested engine.
         folder: created if missing.
         fit: an overhead fitted to the log.
         seed: of the policy.
-        command: the command line that led here.
+        command: the command line of this run.
 
     Returns:
         The content of ``summary.json``.
@@ -95,7 +95,7 @@ def save_picture(replay: Replay, path: str | Path, *, fit: OverheadFit | None = 
     """Write the distributions of all metrics, observed and simulated.
 
     Args:
-        replay: the replay with the engine that was asked for.
+        replay: the replay with the requested engine.
         path: ends in .png, .svg or .pdf.
         fit: an overhead fitted to the log, drawn beside.
 

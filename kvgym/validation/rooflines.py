@@ -1,4 +1,4 @@
-"""How far rooflines are off where there is something to compare them with: the tables of docs/hardware.md."""
+"""Errors of rooflines against calibrated tables and a running engine: the tables of docs/hardware.md."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _span(errors: Iterable[float]) -> str:
 
 
 def roofline_of(hardware: CalibratedHardware) -> RooflineHardware:
-    """Return the roofline of the same model on the same GPUs, all else as usual."""
+    """Return the roofline of the same model on the same GPUs, with default settings."""
     made = Roofline(model=hardware.model, gpu=hardware.gpu, tp=hardware.tensor_parallel)
     return made.hardware(hardware.name)
 
@@ -39,7 +39,7 @@ def kernel_errors(hardware: CalibratedHardware) -> tuple[list[float], list[float
 
 
 def kernel_table() -> str:
-    """Return rooflines beside the calibrated tables of the same models and GPUs."""
+    """Return the table of rooflines against the calibrated tables of the same models and GPUs."""
     rows = ["| hardware | KV tokens, file | roofline | error | decodes | prompts |", "| --- " * 6 + "|"]
     for name in hardware_names():
         hardware = load_calibrated(name)
@@ -52,7 +52,7 @@ def kernel_table() -> str:
 
 
 def engine_predictor(deployment: Deployment) -> Predictor:
-    """Return what the roofline of a deployment predicts, with its own KV capacity and the overhead it assumes."""
+    """Return the predictor of a deployment's roofline, with its own KV capacity and assumed overhead."""
     hardware = Roofline(model=MODEL, gpu=deployment.gpu, tp=deployment.tensor_parallel).hardware(MODEL)
     kernels = hardware.batch_time(engine=NO_ENGINE)
     return Predictor(deployment, kernels, False, hardware.kv_capacity, hardware.all_engines, hardware.engine)
@@ -60,7 +60,7 @@ def engine_predictor(deployment: Deployment) -> Predictor:
 
 @functools.cache
 def engine_table() -> str:
-    """Return rooflines beside a running engine."""
+    """Return the table of rooflines against a running engine."""
     rows = ["| deployment | rows | token times | prompts of one request |", "| --- " * 4 + "|"]
     for deployment in BATCHES:
         source = engine_predictor(deployment)
@@ -72,4 +72,4 @@ def engine_table() -> str:
 
 
 TABLES: Mapping[str, Callable[[], str]] = {"roofline kernels": kernel_table, "roofline engines": engine_table}
-"""What the page shows, by the name in its marks."""
+"""Tables of the page, by the name in their markers."""

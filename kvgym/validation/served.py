@@ -1,4 +1,4 @@
-"""What a real server has served: a row per request, read from a file and checked."""
+"""Logs of a real server: a row per request, read from a file and checked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COLUMNS = (
     Column("output_len", "output_len", "positive"),
     *(Column(name, name, "seconds", required=False) for pair in _CHOICES for name in pair),
 )
-"""What a log of served requests has."""
+"""Columns of a log of served requests."""
 
 SERVED_ALIASES: Mapping[str, tuple[str, ...]] = {
     **ALIASES,
@@ -58,7 +58,7 @@ SERVED_ALIASES: Mapping[str, tuple[str, ...]] = {
         "request_latency",
     ),
 }
-"""Names that are known without a mapping, as of traces."""
+"""Column names recognised without a mapping, as in traces."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class ServedLog:
         output_len: int64 (n,), tokens.
         ttft: float64 (n,), seconds from arrival to first token.
         e2e_latency: float64 (n,), seconds from arrival to last token.
-        notes: what was left out on the way, one sentence each.
+        notes: what was left out, one sentence each.
     """
 
     name: str
@@ -130,17 +130,17 @@ def read_served(
     """Read a log of served requests.
 
     Columns ``arrival_time``, ``prompt_len``, ``output_len``, ``first_token_time`` or ``ttft``, ``finish_time`` or
-    ``e2e_latency``, or other names that are known or told, as of traces (docs/traces.md). Moments are of any one clock;
+    ``e2e_latency``, or other names, recognised or given, as in traces (docs/traces.md). Moments are of any one clock;
     others are ignored.
 
     Args:
         path: CSV, JSON, JSONL or Parquet.
         columns: the names that the file has for them; ``"arrival"``, ``"prompt"`` and ``"output"`` are short.
-        time_unit: of times that are numbers, but for spans whose names say another: ``"s"``, ``"ms"``, ``"us"`` or
-            ``"ns"``. None = what their names say, for moments what their values leave no doubt of, else seconds.
+        time_unit: unit of numeric times, except for spans with another unit in their name: ``"s"``, ``"ms"``, ``"us"``
+            or ``"ns"``. None = the unit in their names, for moments the only plausible unit, else seconds.
 
     Raises:
-        TraceFormatError: a column is missing, in doubt or given twice, a value is wrong, a request got its first token
+        TraceFormatError: a column is missing, ambiguous or given twice, a value is wrong, a request got its first token
             before it arrived or finished before that, or times are not in the unit; with row and column.
         ConfigError: no such column or unit.
     """
@@ -162,8 +162,8 @@ def read_served(
             row = int(np.argmax(bad))
             raise TraceFormatError(
                 f"{source.path}, request {row + 1}: {what} ({int(bad.sum()):,} of {len(bad):,} requests): first token "
-                f"{ttft[row]:+g} s, finish {e2e[row]:+g} s after it; times must be of one clock, and in the unit that "
-                "their names say (ttft_ms) or --time-unit, else in seconds"
+                f"{ttft[row]:+g} s, finish {e2e[row]:+g} s after it; times must be of one clock, and in the unit of "
+                "their names (ttft_ms) or --time-unit, else in seconds"
             )
     order = np.argsort(start, kind="stable")
     log = ServedLog(
@@ -180,23 +180,27 @@ def read_served(
 
 
 def trace_columns(columns: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of a mapping that a trace has, too: what is of requests, not of how they were served."""
+    """Return the part of a mapping that traces share: columns of requests, not of how they were served."""
     known = {*SHORT, *(c.target for c in OWN_COLUMNS)}
     return {key: name for key, name in columns.items() if key in known}
 
 
-def _found(source: SourceFile, told: Mapping[str, str], time_unit: str | None) -> dict[str, str]:
-    """Return the name of each column of a log by its target; of moment and span the one that it has."""
-    table = OwnTable(told, time_unit, COLUMNS, SERVED_ALIASES)
+def _found(source: SourceFile, given: Mapping[str, str], time_unit: str | None) -> dict[str, str]:
+    """Return the name of each column of a log by its target; of moment and span, the one present."""
+    table = OwnTable(given, time_unit, COLUMNS, SERVED_ALIASES)
     found, problems = table.resolve(source.names)
     if problems:
         raise table.refusal(source)
     if "arrival_time" not in found:
-        raise TraceFormatError(f"{source.path}: a log is replayed with its times; arrival must name a column")
+        raise TraceFormatError(
+            f"{source.path}: a log is replayed with its times, so arrival must name a column"
+        )
     chosen = {c.target: found[c.target] for c in COLUMNS if c.required}
     for moment, span in _CHOICES:
         present = [name for name in (moment, span) if name in found]
-        sure = [name for name in present if name in told] or [name for name in present if found[name] == name]
+        sure = [name for name in present if name in given] or [
+            name for name in present if found[name] == name
+        ]
         if len(sure or present) != 1:
             names = some(source.names) or "none"
             both = " and ".join(repr(found[name]) for name in present)
@@ -212,20 +216,19 @@ def _found(source: SourceFile, told: Mapping[str, str], time_unit: str | None) -
 def _kinds(
     source: SourceFile, found: Mapping[str, str], time_unit: str | None
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the kinds of the columns of times by target, and notes on what was not plain."""
+    """Return the kinds of the time columns by target, and notes on how ambiguous ones were read."""
     kinds, how = {}, {}
     for target, name in found.items():
         if target.endswith("_time"):
             kinds[target], how[target] = time_kind(name, source.first_value(name), time_unit)
         elif target not in ("prompt_len", "output_len"):
-            told = UNITS.get(time_unit or "")
-            kinds[target] = named_unit(name) or told or "seconds"
+            kinds[target] = named_unit(name) or UNITS.get(time_unit or "") or "seconds"
             how[target] = f"in {kinds[target]}"
     if WRITTEN in source.names:
         return kinds, []
     notes = [] if all(t == name for t, name in found.items()) else [columns_note(found, source.names)]
-    telling = {t: text for t, text in how.items() if t == "arrival_time" or kinds[t] != "seconds"}
-    return kinds, [*notes, *(f"Times of {found[target]} are {text}." for target, text in telling.items())]
+    noted = {t: text for t, text in how.items() if t == "arrival_time" or kinds[t] != "seconds"}
+    return kinds, [*notes, *(f"Times of {found[target]} are {text}." for target, text in noted.items())]
 
 
 def _seconds(times: NDArray[Any], kind: str) -> Floats:
@@ -233,7 +236,7 @@ def _seconds(times: NDArray[Any], kind: str) -> Floats:
 
 
 def _since_arrival(data: Columns, kinds: Mapping[str, str], moment: str, span: str) -> Floats:
-    """Return seconds since the arrival of what stands in a log as a moment or as a span."""
+    """Return seconds since the arrival, from a log's moment or span."""
     if span in data:
         return _seconds(data[span], kinds[span])
     arrival, kind = data["arrival_time"], kinds["arrival_time"]
@@ -243,10 +246,10 @@ def _since_arrival(data: Columns, kinds: Mapping[str, str], moment: str, span: s
 
 
 def _check_times(log: ServedLog, path: Path) -> None:
-    """Refuse times that cannot be what they should be.
+    """Reject implausible times.
 
     Raises:
-        TraceFormatError: tokens that take too long, or answers that came in one piece.
+        TraceFormatError: tokens take too long, or answers came in one piece.
     """
     several = log.output_len > 1
     if not several.any():

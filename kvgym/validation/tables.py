@@ -1,4 +1,4 @@
-"""The tables of docs/validation.md, and how tables get into pages."""
+"""The tables of docs/validation.md, and their insertion into pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from kvgym.validation.engines import (
 from kvgym.validation.published import BATCHES, CPU_TIMES
 
 CPU_ENGINE = "early-2024"
-"""Engine whose CPU times were published."""
+"""Engine of the published CPU times."""
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -94,7 +94,7 @@ def row_table() -> str:
         predicted = time.kernels_ms + source.overhead.milliseconds(requests)
         figures = (f"{row.token_ms:.1f}", f"{time.kernels_ms:.1f}", f"{predicted:.1f}", percent(error))
         rows.append([f"{row.prompt:,}", ran, f"{row.output:,}", *figures])
-    head = ["prompt", "requests", "output asked for", "measured, ms", "kernels, ms"]
+    head = ["prompt", "requests", "requested output", "measured, ms", "kernels, ms"]
     return markdown([*head, f"with `{source.engine}`, ms", "error"], rows)
 
 
@@ -121,7 +121,7 @@ def repeat_table() -> str:
 
 
 def deployment_table() -> str:
-    """Return errors of token times by deployment, and the overhead that would be right."""
+    """Return errors of token times by deployment, and the overhead that would match."""
     rows = []
     for source in _predictors():
         times = token_times(source)
@@ -180,7 +180,7 @@ def _cpu_overhead(model: str, tensor_parallel: int) -> tuple[str, EngineOverhead
 
 
 def cpu_table() -> str:
-    """Return measured CPU times beside the overhead of the engine they belong to."""
+    """Return measured CPU times and the overhead of their engine."""
     rows = []
     for time in CPU_TIMES:
         row = [time.model, f"{time.tensor_parallel}", f"{time.decodes}", f"{time.total_ms:.2f}"]
@@ -204,17 +204,17 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "prompt batches": prompt_batch_table,
     "cpu": cpu_table,
 }
-"""What the page shows, by the name in its marks."""
+"""Tables of the page, by the name in their markers."""
 
 _BLOCK = re.compile(r"(<!-- table: ([\w ]+) -->\n)(?:.*?\n)??(<!-- end -->)", re.DOTALL)
 
 
 def fill(page: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> str:
-    """Return a page with the tables between ``<!-- table: NAME -->`` and ``<!-- end -->`` as they are now.
+    """Return a page with up-to-date tables between ``<!-- table: NAME -->`` and ``<!-- end -->``.
 
     Args:
         page: its text.
-        tables: all that it shows, by name.
+        tables: all its tables, by name.
 
     Raises:
         ConfigError: a mark names no table, or a table has no mark.
@@ -222,5 +222,5 @@ def fill(page: str, tables: Mapping[str, Callable[[], str]] = TABLES) -> str:
     names = [name for _, name, _ in _BLOCK.findall(page)]
     if sorted(names) != sorted(tables):
         wrong = sorted(set(names) ^ set(tables)) or sorted(names)
-        raise ConfigError(f"the page must show each table once; look at: {', '.join(wrong)}")
+        raise ConfigError(f"the page must show each table once; check {', '.join(wrong)}")
     return _BLOCK.sub(lambda match: match[1] + tables[match[2]]() + "\n" + match[3], page)

@@ -1,12 +1,12 @@
-"""Run experiments of the five papers, and write what came out into the documentation.
+"""Run experiments of the five papers and write their results into the documentation.
 
     python scripts/reproduce                                    every experiment of every paper
     python scripts/reproduce mc_sf --only table-1,figure-5      some of one paper's
-    python scripts/reproduce stab --quick                       see that they run; pages stay as they are
-    python scripts/reproduce --list                             what there is
+    python scripts/reproduce stab --quick                       check that they run; pages do not change
+    python scripts/reproduce --list                             list the experiments
 
-What came out is kept in results/reproduce; an experiment whose code and settings are the same is not run again, so a
-command that was stopped goes on. A full run writes the blocks of the pages in docs/reproductions, the pictures and the
+Outcomes are stored in results/reproduce. An experiment runs again only if its code or settings have changed, so a
+stopped command resumes. A full run writes the blocks of the pages in docs/reproductions, pictures, CSV tables, and the
 matrix in docs/reproductions.md.
 """
 

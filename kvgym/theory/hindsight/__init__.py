@@ -1,4 +1,4 @@
-"""What any scheduler could have done with the requests of a run: optima in hindsight, and bounds on them."""
+"""Optima in hindsight: bounds on what any scheduler could have reached on given requests."""
 
 from __future__ import annotations
 

@@ -1,19 +1,18 @@
-"""Where the optimum lies for given requests: below, what no scheduler beats; above, the best run that is known.
+"""Interval of the optimum for given requests: a bound that no scheduler beats, and the best known run.
 
-Three arguments, of which :func:`bound` takes those that hold for the system:
+Three arguments; :func:`bound` uses those that hold for the system:
 
 - batches of any kind of cost, clusters and every rule of the engine: :mod:`~kvgym.theory.hindsight.calibrated.bounds`;
 - slotted time (one worker, a second for every batch, memory in tokens, the prompt's batch emits the first token, whole
   arrival times): :func:`~kvgym.theory.hindsight.slotted.bound_slotted`, which is tighter there;
-- a run: nobody can say that a better one is impossible, so what the best of those given and the clairvoyant reference
-  reach is the other end.
+- a run: better ones may exist, so the best value of the given runs and of the clairvoyant reference is the other end.
 
-In slotted time the first two must speak of the same schedules. Where an eviction loses all progress, completions are
-never sooner for evictions (leave the lost attempts out) nor for pauses: a request that holds s + k tokens while it
-pauses from t1 to t2 might have begun so much later that it gets its k-th token just at t2, and it would hold no more at
-any moment and end as before; the same goes for chunks of its prompt. So schedules without interruptions are all that
-matter, and theirs is the bound. First tokens do come sooner with interruptions, and with evictions that keep progress
-or recompute it completions may; there only memory × time counts.
+In slotted time the first two must cover the same schedules. Where an eviction loses all progress, neither
+evictions nor pauses make completions sooner. Lost attempts can be left out. A request that holds s + k tokens while it
+pauses from t1 to t2 could have begun later, so that it gets its k-th token just at t2: it would hold no more at any
+moment and end as before. The same holds for chunks of its prompt. So only schedules without interruptions matter.
+First tokens do come sooner with interruptions; completions may if evictions keep progress or recompute it. There only
+memory × time counts.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from kvgym.utils.arguments import explained
 from kvgym.workloads.table import RequestTable
 
 REFERENCE = "clairvoyant"
-"""The policy whose run is the upper end unless a better one is given: it knows all lengths."""
+"""The policy run for the upper end, unless a better run is given: it knows all lengths."""
 
 
 @explained
 def is_slotted(table: RequestTable, system: System) -> bool:
-    """Return whether requests and system are those of slotted time."""
+    """Return whether requests and system are in slotted time."""
     return bool(
         not system.workers
         and isinstance(system.batch_time, UnitBatchTime)
@@ -60,26 +59,26 @@ def bound(
     reference: str | None = REFERENCE,
     seconds: float = 0.0,
 ) -> Interval:
-    """Return where the best value of a metric lies that any scheduler reaches on these requests.
+    """Return an interval around the best value of a metric that any scheduler reaches on these requests.
 
     Args:
         table: the requests.
         system: worker or cluster that serves them.
         metric: one of :data:`~kvgym.theory.hindsight.calibrated.bounds.METRICS`.
-        runs: runs of these requests on this system; those that did not complete do not count.
-        reference: a policy that is run besides; None = nobody.
-        seconds: in slotted time, how long an integer program may be solved.
+        runs: runs of these requests on this system; runs that did not complete are ignored.
+        reference: a policy to run as well; None = none.
+        seconds: in slotted time, the time limit of the integer program.
 
     Raises:
-        ConfigError: there is no bound on the metric, the system has a horizon, or a run is of other requests or of
-            another system, or beats the bound, which only a batch-time model that breaks its contract allows.
+        ConfigError: there is no bound on the metric, the system has a horizon, a run is of other requests or of
+            another system, or a run beats the bound: then the batch-time model breaks its contract.
         WorkloadError: a request can never be served.
-        LivelockError: the reference finds no way through.
+        LivelockError: the reference makes no progress.
     """
     lower_is_better = bool(metric_info(metric).lower_is_better)
     found, slotted = _bounds(table, system, metric, seconds, 1.0)
     end, how = found.value, found.method
-    reached, by, schedule = (np.inf if lower_is_better else -np.inf), "nobody", None
+    reached, by, schedule = (np.inf if lower_is_better else -np.inf), "no run", None
     if slotted is not None:
         reached = slotted.upper if lower_is_better else slotted.lower
         schedule, by = slotted.schedule, "a schedule found by search"
@@ -101,8 +100,8 @@ def bound(
     allowed = end * (1 - TOLERANCE if lower_is_better else 1 + TOLERANCE)
     if (reached < allowed) if lower_is_better else (reached > allowed):
         raise ConfigError(
-            f"{by} reaches {metric} = {shown(reached)}, which no scheduler does ({how}: {shown(end)}); bounds "
-            "hold for batch times that do not fall when a batch gets more: check the batch-time model"
+            f"{by} reaches {metric} = {shown(reached)}, beyond the bound on every scheduler ({how}: {shown(end)}); "
+            "bounds need batch times that do not fall as a batch grows: check the batch-time model"
         )
     reached = max(reached, end) if lower_is_better else min(reached, end)
     low, high = (end, reached) if lower_is_better else (reached, end)
@@ -113,13 +112,13 @@ def bound(
 def unbeatable(
     table: RequestTable, system: System, metric: str = "e2e_latency_mean", *, effort: float = 1.0
 ) -> Bound:
-    """Return the best bound there is on what any scheduler reaches, without a run beside it.
+    """Return the best bound on what any scheduler reaches; runs nothing.
 
     Args:
         table: the requests.
         system: worker or cluster that serves them.
         metric: one of :data:`~kvgym.theory.hindsight.calibrated.bounds.METRICS`.
-        effort: in slotted time, multiplies the work of the search for prices, some seconds at most.
+        effort: in slotted time, a factor on the search for prices, which takes a few seconds at 1.
 
     Raises:
         ConfigError: there is no bound on the metric, or the system has a horizon.
@@ -131,7 +130,7 @@ def unbeatable(
 def _bounds(
     table: RequestTable, system: System, metric: str, seconds: float, effort: float
 ) -> tuple[Bound, Interval | None]:
-    """Return the best bound and, in slotted time, what is known there."""
+    """Return the best bound and, in slotted time, the interval found there."""
     best = bound_calibrated(table, system, metric)
     if not is_slotted(table, system):
         return best, None

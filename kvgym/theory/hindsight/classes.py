@@ -1,20 +1,20 @@
-"""Slotted optima of requests of few kinds: a linear program by kind and slot, and a schedule made of it.
+"""Slotted optima of requests of few kinds: a linear program by kind and slot, and a schedule from it.
 
-Requests of equal lengths can be told apart by their arrival only, and in any schedule they may swap starts so that
-they start in order of arrival, which changes no completion time but whose it is: the sum of latencies stays, and the
-largest does not grow. So a schedule is told by how many of each kind start in each slot, x[k, t], and the integer
-program of the single requests shrinks to one whose size does not depend on their number::
+Requests of equal lengths differ only in their arrival. In any schedule they may swap starts so that they start in
+order of arrival, which permutes their completion times: the sum of latencies stays, and the largest does not grow. So
+a schedule is determined by how many of each kind start in each slot, x[k, t], and the integer program of the single
+requests shrinks to one that does not grow with their number::
 
     Σ_{u ≤ t} x[k, u] ≤ arrivals of k until t,      Σ_{k, j < o_k} (s_k + j + 1) x[k, t − j] ≤ M.
 
 Its linear relaxation bounds every metric. A schedule comes from the relaxation with Σ (s_k + o_k) tokens less: rounding
 the number of starts until each slot down changes it by less than one per kind, and so the memory in use by less than
-that. Requests that are then left are put where they fit. With hundreds of requests in memory the two ends are close
+that. The remaining requests are placed where they fit. With hundreds of requests in memory the two ends are close
 together.
 
-Requests arrive and start at whole slots and run through. A schedule that pauses them, or evicts them with the loss of
-their progress, is no better: the last o slots in which such a request ran may be put together before its completion,
-where they hold no more memory. What is evicted and keeps its progress (swapping) is not covered.
+Requests arrive and start at whole slots and run through. A schedule that pauses them, or evicts them with loss of
+progress, is no better: the last o slots in which such a request ran can be moved together before its completion, where
+they hold no more memory. Evictions that keep progress (swapping) are not covered.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kvgym.errors import ConfigError, shown
 from kvgym.theory.hindsight.interval import Interval
 from kvgym.workloads.table import RequestTable
 
-ROUNDING = 1e-6  # how far a program's numbers may be from whole ones that they stand for
+ROUNDING = 1e-6  # how far a program's values may be from the whole numbers they represent
 METRICS = ("e2e_latency_mean", "e2e_latency_p95", "request_throughput", "token_throughput", "makespan")
 
 
@@ -47,7 +47,7 @@ class Kinds:
         arrivals: int64 (K, T), arrivals of each kind in each slot.
         kind: int64 (n,), kind of each request.
         slot: int64 (n,), first slot in which each may start.
-        arrival: float64 (n,), when it arrives.
+        arrival: float64 (n,), arrival times.
     """
 
     prompt: NDArray[np.int64]
@@ -83,14 +83,14 @@ class Kinds:
 def bound_classes(
     table: RequestTable, kv_capacity: int, metric: str = "e2e_latency_mean", *, seconds: float = 60.0
 ) -> Interval:
-    """Return where the optimum of a metric lies when all requests are served, one token a slot each.
+    """Return an interval around the optimum of a metric when all requests are served, one token a slot each.
 
     Args:
         table: the requests, of few different lengths; a slot is a second, as in the unit batch time.
         kv_capacity: M, tokens; memory counts single tokens (blocks of one).
         metric: one of :data:`METRICS`. Throughputs and makespan, over the time from the first arrival to the last
             completion, have one optimum. Of the 95th percentile the requests beyond it are served last.
-        seconds: for each linear program; one that takes longer leaves what needs no program (:func:`volume_bound`).
+        seconds: time limit of each linear program; after it the bound without a program holds (:func:`volume_bound`).
 
     Raises:
         ConfigError: no requests, arrivals between slots, an unknown metric, a request that does not fit, or more than
@@ -142,7 +142,7 @@ def schedule_metrics(kinds: Kinds, starts: NDArray[np.int64]) -> dict[str, float
 
 
 def memory_of(kinds: Kinds, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the memory in use in each slot, tokens, int64 (slots,): what a schedule is checked by."""
+    """Return the memory in use in each slot, tokens, int64 (slots,)."""
     used = np.zeros(int((starts + kinds.output[kinds.kind]).max()), np.int64)
     for k, (prompt, output) in enumerate(zip(kinds.prompt, kinds.output, strict=True)):
         begun = np.bincount(starts[kinds.kind == k], minlength=len(used))
@@ -151,12 +151,12 @@ def memory_of(kinds: Kinds, starts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def place(kinds: Kinds, kv_capacity: int, wish: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return starts that fit: in order of wish, each request at the first slot from there on that has room.
+    """Return starts that fit: in order of preferred start, each request at the first slot from there on with room.
 
     Args:
         kinds: the requests.
         kv_capacity: M, tokens.
-        wish: float64 (n,), when each would start; never before it has arrived.
+        wish: float64 (n,), preferred starts, not before arrival.
 
     Returns:
         int64 (n,), the slot in which each starts.
@@ -185,12 +185,12 @@ def place(kinds: Kinds, kv_capacity: int, wish: NDArray[np.float64]) -> NDArray[
 
 
 def volume_bound(table: RequestTable, kv_capacity: int, metric: str = "e2e_latency_mean") -> float:
-    """Return a bound that no schedule beats, from memory × time alone; needs no program, for any number of requests.
+    """Return a bound that no schedule beats, from memory × time alone; needs no program.
 
-    A request takes w = s·o + o(o + 1)/2 of the M that each slot offers. So the schedule is no better than that of one
-    machine of speed M, on which the shortest remaining work first, interrupting others, has the least sum of
-    completions; nor than every request alone, arrival + o. Of the 95th percentile: all but the largest 5 % must be done
-    by the last arrival + the percentile. Of the makespan: what arrives from a slot on is done after it.
+    A request takes w = s·o + o(o + 1)/2 of the M that each slot offers. So no schedule is better than that of one
+    machine of speed M, on which preemptive shortest remaining work first has the least sum of completions; nor than
+    every request alone, arrival + o. For the 95th percentile: all but the largest 5 % must be done by the last arrival
+    plus the percentile. For the makespan: requests that arrive from a slot on are done after it.
 
     Args:
         table: the requests.
@@ -243,7 +243,7 @@ def _one_machine(kinds: Kinds, kv_capacity: int) -> NDArray[np.float64]:
 
 
 def _on_time(n: int) -> int:
-    """Return how many of n values are no larger than their 95th percentile, at least."""
+    """Return the least number of n values that are no larger than their 95th percentile."""
     return math.floor(0.95 * (n - 1)) + 1
 
 
@@ -268,7 +268,7 @@ def _span(kinds: Kinds, kv_capacity: int) -> float:
 
 
 def _program(kinds: Kinds, kv_capacity: int, slots: int) -> tuple[Any, NDArray[np.float64]]:
-    """Return the rows A, b of A S ≤ b: starts are none or more, and memory suffices.
+    """Return the rows A, b of A S ≤ b: numbers of starts are not negative, and memory suffices.
 
     The variables S[k, t] count the starts of a kind until slot t; they are ordered by kind, then by slot.
     """
@@ -293,7 +293,7 @@ def _arrived(kinds: Kinds, slots: int) -> NDArray[np.int64]:
 def _wishes(
     kinds: Kinds, started: NDArray[np.float64], kept: NDArray[np.bool_], late: int
 ) -> NDArray[np.float64]:
-    """Return when each request would start: the j-th that is kept of a kind when j of them have."""
+    """Return preferred starts: the j-th kept request of a kind starts when the program has started j of them."""
     wish = np.full(len(kinds.kind), float(late))
     order = np.argsort(kinds.arrival, kind="stable")
     for k in range(len(kinds.prompt)):
@@ -303,17 +303,17 @@ def _wishes(
 
 
 def _less(kinds: Kinds, kv_capacity: int) -> int:
-    """Return the memory of a program whose solution may be rounded."""
+    """Return the reduced memory of the program, so that its solution can be rounded."""
     return max(
         kv_capacity - int((kinds.prompt + kinds.output).sum()), int((kinds.prompt + kinds.output).max())
     )
 
 
 def _mean(kinds: Kinds, kv_capacity: int, seconds: float) -> tuple[float, list[NDArray[np.float64]]]:
-    """Return a lower bound on the mean latency, and when requests would start, in several ways.
+    """Return a lower bound on the mean latency, and several choices of preferred starts.
 
-    The sum of starts is the sum over slots of those that have not started; who has not by the last slot of the program
-    counts as if started after it, without memory: a relaxation, whatever the number of slots.
+    The sum of starts is the sum over slots of the requests not yet started. A request not started by the last slot of
+    the program counts as started after it, without memory: a relaxation for any number of slots.
     """
     slots = int(_span(kinds, kv_capacity) * 1.02 + kinds.arrival.min()) + 2 * int(kinds.output.max())
     n, arrived = len(kinds.kind), _arrived(kinds, slots)
@@ -340,7 +340,7 @@ def _solve(
     bounds: NDArray[np.float64],
     seconds: float,
 ) -> tuple[float, NDArray[np.float64]] | None:
-    """Return value and point of the least cost; None where the time did not suffice."""
+    """Return the least cost and its point; None if time runs out."""
     if seconds <= 0:
         return None
     options = {"time_limit": seconds}
@@ -349,9 +349,9 @@ def _solve(
 
 
 def _tail(kinds: Kinds, kv_capacity: int, seconds: float) -> tuple[float, list[NDArray[np.float64]]]:
-    """Return a lower bound on the 95th percentile of latency, and when requests would start.
+    """Return a lower bound on the 95th percentile of latency, and several choices of preferred starts.
 
-    The least whole L for which a program can finish 95 % of the requests within L; by halving, from above.
+    The bound is the least whole L for which a program can finish 95 % of the requests within L, by bisection.
     """
     low, need = _tail_volume(kinds, kv_capacity), _on_time(len(kinds.kind))
     deadline = time.monotonic() + seconds
@@ -378,9 +378,9 @@ def _tail(kinds: Kinds, kv_capacity: int, seconds: float) -> tuple[float, list[N
 
 
 def _paced(kinds: Kinds, speed: float) -> NDArray[np.float64]:
-    """Return when each request would start if memory × time were spent at a speed, the longest 5 % at the end.
+    """Return preferred starts if memory × time were spent at a given speed, the longest 5 % at the end.
 
-    First come, first served at one machine of that speed; those left out are spread evenly over the arrivals.
+    First come, first served on one machine of that speed; the postponed requests are spread evenly over the arrivals.
     """
     n, work = len(kinds.kind), _work(kinds)[kinds.kind]
     late = np.zeros(n, bool)
@@ -399,9 +399,9 @@ def _paced(kinds: Kinds, speed: float) -> NDArray[np.float64]:
 def _within(
     kinds: Kinds, kv_capacity: int, latency: int, seconds: float
 ) -> tuple[float, NDArray[np.float64]] | None:
-    """Return how many requests can be done within a latency, at most, and when they would start; None = no time.
+    """Return the most requests that can be done within a latency, and preferred starts; None if time runs out.
 
-    Beside S there are C[k, t], those on time among the arrivals until slot t: S_t ≤ C_t ≤ S_{t + latency - o}.
+    Besides S there are C[k, t], the number on time among the arrivals until slot t: S_t ≤ C_t ≤ S_{t + latency - o}.
     """
     slots = kinds.arrivals.shape[1] + latency
     count, arrived = len(kinds.prompt), _arrived(kinds, slots)

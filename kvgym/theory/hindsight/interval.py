@@ -1,4 +1,4 @@
-"""What is known of an optimum: a value that no schedule beats, and one that a schedule reaches."""
+"""An optimum known as an interval: a value that no schedule beats, and one that a schedule reaches."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-TOLERANCE = 1e-9  # relative; figures that differ by less are one figure
+TOLERANCE = 1e-9  # relative; values that differ by less are equal
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Where the best value of a metric lies that any schedule of these requests reaches.
+    """The best value of a metric that any schedule of these requests reaches, between two ends.
 
-    For a metric that should be small (latency, makespan), ``lower`` is the bound that no schedule beats and
-    ``upper`` is what ``schedule`` reaches. For one that should be large (throughput, utilisation) it is the
-    other way round: nothing beats ``upper``, and ``schedule`` reaches ``lower``.
+    For a metric to minimise (latency, makespan), no schedule beats ``lower`` and ``schedule`` reaches ``upper``. For a
+    metric to maximise (throughput, utilisation), nothing beats ``upper`` and ``schedule`` reaches ``lower``.
 
     Attributes:
         metric: name of the metric, in its unit (:mod:`kvgym.metrics`).
         lower: no more than the optimum.
         upper: no less than the optimum.
-        schedule: the schedule that reaches the end which is not a bound, if it is a list of moments: when each
-            request starts, by request id; ``None`` where it is not known or is a run with evictions.
-        method: how both ends were found, for people.
+        schedule: the start time of each request, by request id, in the schedule that reaches its end of the interval;
+            ``None`` where it is not known or is a run with evictions.
+        method: how both ends were found, as text.
     """
 
     metric: str
@@ -35,12 +34,12 @@ class Interval:
 
     @property
     def gap(self) -> float:
-        """How far the ends are apart, relative to the upper one."""
+        """Distance of the ends, relative to the upper one."""
         if self.upper == self.lower:
             return 0.0
         return (self.upper - self.lower) / abs(self.upper) if self.upper else float("inf")
 
     @property
     def exact(self) -> bool:
-        """Whether both ends are one figure: the optimum is known."""
+        """Whether both ends are equal, so that the optimum is known."""
         return self.gap <= TOLERANCE

@@ -1,4 +1,4 @@
-"""What the reproductions share: what an experiment is, the command line, pages, the matrix, figures."""
+"""Shared code of the reproductions: experiments, the command line, pages, the matrix, figures."""
 
 from harness.experiment import Experiment, Finding, Outcome, Paper, Table, Verdict
 from harness.figures import new_figure, palette, published

@@ -24,7 +24,7 @@ def load_paper(name: str) -> Paper:
     """Return a paper by its name.
 
     Raises:
-        ConfigError: there is none of this name.
+        ConfigError: no such paper.
     """
     if name not in PAPERS:
         raise ConfigError(f"there is no paper {name!r}: {', '.join(PAPERS)}")
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 print(f"{paper.name:6} {experiment.name:24} {experiment.source}: {experiment.title}")
             return
         if not chosen:
-            raise ConfigError(f"no experiment {args.only!r}; --list shows what there is")
+            raise ConfigError(f"no experiment {args.only!r}; --list shows all")
         _run(chosen, args)
     except KVGymError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -61,7 +61,7 @@ def _run(chosen: Sequence[tuple[Paper, Experiment]], args: argparse.Namespace) -
             key = key_of(paper, experiment, scale)
             outcome = None if args.fresh else load(file, None if args.kept else key)
             if outcome is None:
-                # Read back, so that pages and figures are the same whether it was kept or not.
+                # Read back, so that pages and figures do not depend on whether it was stored.
                 outcome = save(file, key, experiment.run(scale))
             _show(paper, experiment, outcome)
             if experiment.draw is not None:
@@ -99,7 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     add("papers", nargs="*", metavar="PAPER", help=f"{', '.join(PAPERS)}; all, if none is named")
     add("--only", metavar="NAMES", help="experiments by name, with commas")
     add("--list", action="store_true", help="show papers and experiments")
-    add("--quick", action="store_true", help="a second or two each; figures mean nothing, pages stay")
+    add(
+        "--quick", action="store_true", help="a second or two each; figures mean nothing, pages do not change"
+    )
     add("--seeds", type=_positive, help="seeds instead of each experiment's own number")
     add(
         "--jobs",
@@ -107,11 +109,9 @@ def _parser() -> argparse.ArgumentParser:
         help="processes; 0 = one for each core; default: cores, where runs take long enough",
     )
     add("--ray", help="run on Ray: local, auto, or the address of a cluster")
-    add("--fresh", action="store_true", help="run what has an outcome already")
-    add(
-        "--kept", action="store_true", help="take kept outcomes, whatever code made them, to write pages anew"
-    )
-    add("--no-pages", action="store_true", help="leave the documentation as it is")
+    add("--fresh", action="store_true", help="ignore stored outcomes")
+    add("--kept", action="store_true", help="rewrite pages from stored outcomes, whatever code made them")
+    add("--no-pages", action="store_true", help="do not change the documentation")
     add("--out", type=Path, default=ROOT / "results" / "reproduce", help="folder of outcomes")
     add("--docs", type=Path, default=ROOT / "docs", help="folder of the documentation")
     return parser

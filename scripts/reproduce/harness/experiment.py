@@ -1,4 +1,4 @@
-"""What an experiment is: what a paper says, the code that checks it, and what came out."""
+"""Experiments: a paper's claims, the code that checks them, and their outcomes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Verdict(Enum):
-    """What became of a claim."""
+    """Verdict on a claim."""
 
     REPRODUCED = "reproduced"
     CONDITIONS = "with conditions"  # the reason names them
@@ -25,14 +25,14 @@ class Verdict(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One row of the matrix: a claim, what came out, and what to make of it.
+    """One row of the matrix: a claim, our result, and the verdict.
 
     Attributes:
-        claim: what is claimed, in a few words.
+        claim: the claim, in a few words.
         published: the published figure or statement.
-        ours: what came out, with its interval where it is an estimate.
-        verdict: what became of the claim.
-        reason: why, or under which conditions; one or two sentences.
+        ours: our result, with its interval if it is an estimate.
+        verdict: the verdict.
+        reason: the reason or the conditions; one or two sentences.
     """
 
     claim: str
@@ -58,7 +58,7 @@ class Outcome:
     Attributes:
         findings: rows of the matrix, at least one.
         tables: for the page of the paper.
-        data: what the figure is drawn from: JSON values by name.
+        data: the data of the figure: JSON values by name.
     """
 
     findings: Sequence[Finding]
@@ -72,9 +72,9 @@ class Experiment:
 
     Attributes:
         name: within the paper, in kebab-case: ``table-1``, ``figure-3``, ``theorem-4-1``.
-        title: a headline for people.
-        source: where in the paper.
-        run: does it, at a scale.
+        title: the headline.
+        source: its place in the paper.
+        run: runs it at a scale.
         draw: draws its figure from the data of the outcome; ``None`` where nothing is drawn.
         covers: the paper's figures and tables that it answers, for example ``("Figure 2", "Table 1")``.
         cheap: takes seconds in full, so that a test compares the page with what comes out.

@@ -1,4 +1,4 @@
-"""How the reproductions' figures look. matplotlib is imported when they are drawn."""
+"""Style of the reproductions' figures. matplotlib is imported when they are drawn."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def new_figure(
 
 
 def published(axes: Axes, x: Sequence[float], y: Sequence[float], label: str = "published") -> None:
-    """Draw a paper's points, so that they are told from ours at once: black crosses."""
+    """Draw a paper's points as black crosses, to distinguish them from ours."""
     axes.plot(x, y, linestyle="none", marker="x", markersize=6, color="black", label=label, zorder=5)
 
 
 def palette(number: int) -> list[str]:
-    """Return colours, as the reports use them; they repeat beyond seven."""
+    """Return the reports' colours; they repeat beyond seven."""
     from kvgym.report.style import PALETTE
 
     return [PALETTE[place % len(PALETTE)] for place in range(number)]
 
 
 def draw_to(file: Path, draw: Callable[[Mapping[str, Any]], Figure], data: Mapping[str, Any]) -> None:
-    """Draw a figure in the project's style and write it as PNG; its folder is made."""
+    """Draw a figure in the project's style and write it as PNG; create its folder."""
     import matplotlib as mpl
 
     from kvgym.report.style import STYLE

@@ -33,7 +33,7 @@ def write_block(text: str, name: str, body: str) -> str:
 
 
 def read_block(text: str, name: str) -> str:
-    """Return what stands in a block, without its markers; empty where there is none."""
+    """Return the content of a block; empty if there is none."""
     found = re.search(
         rf"<!-- begin {re.escape(name)} -->\n(.*?)<!-- end {re.escape(name)} -->", text, re.DOTALL
     )

@@ -1,4 +1,4 @@
-"""How much an experiment does, and where."""
+"""Size of an experiment, and where it runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Scale:
-    """How much an experiment does, and where its runs are done.
+    """Size of an experiment, and where it runs.
 
     Attributes:
-        quick: a second or two, to see that it runs; its figures mean nothing.
+        quick: takes a second or two, to check that it runs; its figures mean nothing.
         seeds: instead of the experiment's own number of seeds.
         jobs: processes; ``None`` = cores, where runs take long enough.
         ray: run on Ray: ``local``, ``auto`` or an address.
@@ -34,11 +34,11 @@ class Scale:
         return quick if self.quick else full
 
     def number_of_seeds(self, full: int, quick: int = 2) -> int:
-        """Return how many seeds to run: as asked for, or the experiment's own number."""
+        """Return the number of seeds: the requested number, or the experiment's own."""
         return self.seeds or self.pick(full, quick)
 
     def do_all(self, work: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        """Return what each task gives, in their order.
+        """Return the result of each task, in order.
 
         Args:
             work: a function of a module, or an object of a class of one.

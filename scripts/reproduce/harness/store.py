@@ -1,4 +1,4 @@
-"""What came out of experiments, kept as JSON until their code or settings change."""
+"""Stored outcomes of experiments, as JSON, valid until their code or settings change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def key_of(paper: Paper, experiment: Experiment, scale: Scale) -> dict[str, Any]:
-    """Return what an outcome depends on: the settings, and the code of the library and of the paper's folder."""
+    """Return the key of an outcome: the settings, and the code of the library and of the paper's folder."""
     return {
         "experiment": experiment.name,
         "quick": scale.quick,
@@ -31,7 +31,7 @@ def key_of(paper: Paper, experiment: Experiment, scale: Scale) -> dict[str, Any]
 
 @cache
 def _digest(paper: str) -> str:
-    """Return a digest of the files that a paper's experiments are made of."""
+    """Return a digest of all files that a paper's experiments depend on."""
     here = ROOT / "scripts" / "reproduce"
     folders = (ROOT / "kvgym", ROOT / "baselines", ROOT / "configs", here / "papers" / paper)
     files = sorted(file for folder in folders for kind in ("*.py", "*.yaml") for file in folder.rglob(kind))
@@ -43,7 +43,7 @@ def _digest(paper: str) -> str:
 
 
 def save(file: Path, key: dict[str, Any], outcome: Outcome) -> Outcome:
-    """Write what came out, and return it as it is read back: JSON values, NaN as ``None``."""
+    """Write an outcome and return it as read back: JSON values, NaN as ``None``."""
     found = asdict(outcome)
     for row in found["findings"]:
         row["verdict"] = row["verdict"].value
@@ -53,7 +53,7 @@ def save(file: Path, key: dict[str, Any], outcome: Outcome) -> Outcome:
 
 
 def load(file: Path, key: dict[str, Any] | None = None) -> Outcome | None:
-    """Return what was kept; ``None`` where there is nothing, or what is damaged or of another ``key``."""
+    """Return a stored outcome; ``None`` if it is missing, damaged or of another ``key``."""
     try:
         kept = mapping(parse_json(read_bytes(file, "outcome"), str(file)), str(file))
         return None if key is not None and kept.get("key") != key else _outcome(kept)

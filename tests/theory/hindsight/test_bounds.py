@@ -112,7 +112,9 @@ class Falling(BatchTimeModel):
 
 
 def test_a_run_that_beats_the_bound_is_told_and_not_hidden():
-    with pytest.raises(ConfigError, match=r"which no scheduler does .* check the batch-time model"):
+    with pytest.raises(
+        ConfigError, match=r"beyond the bound on every scheduler .* check the batch-time model"
+    ):
         bound(requests(30).replace(arrival_time=np.zeros(30)), System(400, Falling()))
 
 

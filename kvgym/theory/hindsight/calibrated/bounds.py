@@ -1,11 +1,11 @@
-"""What no scheduler beats on requests with calibrated batch times, whatever it knows of them beforehand.
+"""Bounds that no scheduler beats with calibrated batch times, whatever it knows of the requests.
 
 The bounds hold for every schedule that the engine can carry out: batches of any prefill chunks and decodes, pauses,
 evictions with progress lost, kept or recomputed, blocks of any size, waiting, and on a cluster any routing; with true
-lengths and arrivals known or not. Nothing but arrivals, lengths, memory and batch-time models goes in. They ask that
-all requests are served: with a horizon a scheduler could leave out the long ones.
+lengths and arrivals known or not. They depend only on arrivals, lengths, memory and batch-time models. All requests
+must be served: with a horizon a scheduler could leave out the long ones.
 
-**Alone** (per request). Request i arrives at a_i and its prefill and decodes take d_i seconds at least, one after the
+**Alone** (per request). Request i arrives at a_i and its prefill and decodes take at least d_i seconds, one after the
 other (:mod:`kvgym.theory.hindsight.calibrated.work`). So it ends at C_i ≥ a_i + d_i.
 
 **One machine** (in aggregate). Let the work of a batch for its requests be done evenly over its duration. As it sums
@@ -68,27 +68,27 @@ METRICS: dict[str, str] = {
     "token_throughput": "finish",
     "request_throughput": "finish",
 }
-"""Metrics that there is a bound on, and whether it looks at the last token of requests or at the first."""
+"""Metrics with a bound, and whether it concerns the last token of requests or the first."""
 
 FILLINGS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""How full the batches are for which floors are high, relative to the memory; each gives a bound."""
+"""Shares of the memory in use at which floors are made high; each gives a bound."""
 
 PRICED, SHARES, GROUPS = (0.1, 0.3, 1.0), (0.1, 0.4), 3
-"""How full batches are for which prices are sought, values of β, and groups of each request's decodes."""
+"""Shares of the memory for which prices are sought, values of β, and groups of each request's decodes."""
 
 FEW, MANY, PIECES = 4, 32, 100_000
-"""Pieces of a request's decodes: to choose a floor, at most, and of all requests together about."""
+"""Pieces of a request's decodes: while choosing a floor, at most, and in total over all requests."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What no schedule beats.
+    """A value that no schedule beats.
 
     Attributes:
-        metric: what of.
-        value: no schedule has less; of a throughput, none has more.
+        metric: name of the metric.
+        value: no schedule has less; for a throughput, none has more.
         method: the argument that gave it.
-        alone: what the first argument gives by itself, each request on its own.
+        alone: the bound from the first argument only, each request on its own.
     """
 
     metric: str
@@ -204,17 +204,17 @@ def _mean_times(needs: Demand) -> float:
 
 
 AloneByKind = dict[tuple[int, int], AloneTimes]
-"""What batches with one request take, by memory of the worker and identity of its batch-time model."""
+"""Least times of batches with one request, by the worker's memory and the identity of its batch-time model."""
 
 
 class Pools:
-    """The machines that requests need, and what they cost there: workers that share requests are one machine.
+    """The machines that requests need, and their costs there: workers that share requests are one machine.
 
     Args:
         table: the requests.
         system: worker or cluster that serves them.
         until: ``"finish"``, or ``"first"`` for the first token only.
-        alone: what batches with one request take, by kind of worker, as far as known; added to.
+        alone: known times of batches with one request, by kind of worker; extended in place.
     """
 
     def __init__(self, table: RequestTable, system: System, until: str, alone: AloneByKind) -> None:
@@ -239,7 +239,7 @@ class Pools:
         return [(k, f) for k in range(len(self.pools)) if k == 0 or self.decodes.any() for f in FILLINGS]
 
     def demand(self, machine: int, filling: float, groups: int) -> Demand:
-        """Return what the requests need of a machine.
+        """Return the work of the requests on a machine.
 
         Args:
             machine: its number.
@@ -287,9 +287,9 @@ class Pools:
         ends = prefix(time[1:] - costs.decode_end)
         tails = costs.prefill_end + generating
         tails = tails + decodes * time[first + decodes] - (ends[first + decodes] - ends[first])
-        everybody, zeros = np.arange(len(table)), np.zeros(len(table))
+        everyone, zeros = np.arange(len(table)), np.zeros(len(table))
         parts: list[tuple[Any, ...]] = [
-            (everybody, arrival, costs.prefill_own[table.prompt_len], zeros, zeros + 1.0)
+            (everyone, arrival, costs.prefill_own[table.prompt_len], zeros, zeros + 1.0)
         ]
         for some, begin, next_ in groups_of(first, decodes, GROUPS):
             offset = costs.prefill_time[table.prompt_len[some]] + time[begin] - time[first[some]]

@@ -1,7 +1,7 @@
-"""Batch times from below: a linear function of the load that no batch is faster than.
+"""Lower bounds on batch times: linear functions of the load that no batch is faster than.
 
-A bound on schedules needs to know what a batch costs at least, whatever else is in it. Every batch-time model that
-comes with kvgym has **floors** of one form (:class:`BatchFloor`): a batch takes no less than a constant, plus
+A bound on schedules needs the least time of a batch, whatever else is in it. Every batch-time model that comes with
+kvgym has **floors** of one form (:class:`BatchFloor`): a batch takes no less than a constant, plus
 something for each of its requests that depends on that request alone. One model has many floors, as a curve has many
 tangents; :func:`batch_floor` returns the one that is highest where batches have a given composition.
 
@@ -25,8 +25,8 @@ Why they hold, by kind of model:
 - ``tile``: a product in tiles of a by b takes no less than its area over a b, and that is a sum over the chunks.
 - compositions ``homogeneous`` and ``vidur`` of ``profile`` may fall when a batch gets more: their floors hold, but a
   batch with a request need not take as long as that request alone (:func:`alone_is_least`).
-- any other model: by the contract of batch-time models it does not fall in the load, so no batch with anything in it is
-  faster than one token.
+- any other model: by the contract of batch-time models it does not fall as the load grows, so no batch is faster than
+  one with a single token.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def _(model: RooflineBatchTime, capacity: int, longest: int, at: Composition) ->
     weights, token = _larger(ends, (0.0, p[1]), (p[2] + experts[0] - rise, p[3] + rise), at.tokens)
     head, row = _larger(ends, (0.0, p[6]), (p[7], 0.0), at.requests)
     decode = max(p[12], p[5])
-    # The batch takes the larger of two sums over its prompts, which is less than the sum of what is larger for each:
-    # so one of the two, the same for all.
+    # The batch takes the larger of two sums over its prompts, which may be less than the sum of the larger terms: so
+    # use one of the two sums for all prompts.
     by_pairs = p[4] * at.pairs >= p[5] * at.prefill_tokens
 
     def attention(lengths: Floats) -> Floats:

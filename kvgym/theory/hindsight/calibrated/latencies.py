@@ -1,4 +1,4 @@
-"""What a request needs if it is alone on an empty worker: latencies that no number of workers brings below.
+"""Latencies of requests alone on empty workers: no number of workers goes below them.
 
 The least times of :mod:`kvgym.theory.hindsight.calibrated.work` hold whatever else is in the batches, and so for every
 scheduler and any number of workers like these. Every request's latency is at least its own, hence so are means and
@@ -21,12 +21,12 @@ Floats = NDArray[np.float64]
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 ROUNDING = 0.002
-"""Share by which measured gaps between tokens may be below the true ones: their histogram has bins."""
+"""Share by which measured gaps between tokens may be below the true ones, because their histogram has bins."""
 
 
 @dataclass(frozen=True)
 class LeastLatencies:
-    """Seconds that each of n requests takes at least.
+    """Least seconds of each of n requests.
 
     Attributes:
         ttft: to the first token, float64 (n,).
@@ -54,7 +54,7 @@ class LeastLatencies:
             table: the requests.
 
         Returns:
-            None where nothing is known of it.
+            None where it has no bound.
         """
         family, _, statistic = metric.rpartition("_")
         if family in ("ttft", "e2e_latency"):
@@ -90,7 +90,9 @@ class LeastLatencies:
 
 
 def least_latencies(table: RequestTable, system: System) -> LeastLatencies:
-    """Return what requests take at least on any number of workers like those of a system that serve whole requests.
+    """Return the least latencies of requests on any number of workers like those of a system.
+
+    The workers serve whole requests.
 
     Args:
         table: n ≥ 1 requests that fit.

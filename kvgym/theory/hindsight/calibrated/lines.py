@@ -1,6 +1,6 @@
-"""What a floor of batch times is, and lines below curves to make it of.
+"""Floors of batch times, and the lines below curves that they are built from.
 
-Why floors hold is told in :mod:`kvgym.theory.hindsight.calibrated.floors`.
+:mod:`kvgym.theory.hindsight.calibrated.floors` explains why floors hold.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Composition:
-    """What batches hold on average; only says where a floor should be high, not where it holds.
+    """Mean content of batches; decides where a floor should be high, not where it holds.
 
     Attributes:
         tokens: prompt tokens and decodes.
@@ -36,7 +36,7 @@ class Composition:
 
 
 def no_attention(lengths: Floats) -> Floats:
-    """Return 0 seconds for prompts of so many tokens."""
+    """Return 0 seconds for prompts of any length."""
     return np.zeros_like(lengths)
 
 
@@ -52,8 +52,8 @@ class BatchFloor:
         prefill_token: for each prompt token.
         decode: for each decode.
         context: for each KV token that a decode finds cached.
-        attention: for each request whose prefill ends, over all its batches: from lengths of prefills, float64 (n,),
-            to seconds in whatever chunks, (n,).
+        attention: for each completed prefill, over all its batches: from lengths of prefills, float64 (n,), to least
+            seconds over all ways to chunk them, (n,).
     """
 
     batch: float = 0.0
@@ -72,9 +72,9 @@ def line_below(x: Floats, y: Floats, at: float) -> tuple[float, float]:
     Args:
         x: ascending abscissae >= 0, the ends of the curve's domain among them, shape (n,), n >= 2.
         y: the curve there, >= 0; in between it lies nowhere below its chords, shape (n,).
-        at: the place, taken to the nearer end where it is outside.
+        at: the place; clipped to the domain.
     """
-    y = np.minimum.accumulate(y[::-1])[::-1]  # no line that rises lies below what falls later
+    y = np.minimum.accumulate(y[::-1])[::-1]  # no rising line lies below a curve that falls later
     corners = hull(x, y)
     i = int(np.clip(np.searchsorted(x[corners], at, side="right"), 1, len(corners) - 1))
     left, right = corners[i - 1], corners[i]

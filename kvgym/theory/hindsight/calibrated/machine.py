@@ -19,9 +19,9 @@ def least_mean_times(
 ) -> float:
     """Return the least Σ weight · ∫ t dX(t) over all ways to do the work, where weights fall with the rank.
 
-    X is the work of a piece done by t. The cost of doing a unit of work at t is weight · t, so the best is to do, at
-    any time, what has the highest weight of all that is released. (For every bound on the weight, the pieces above it
-    are then worked off as early as their releases let them; and the sum is made of such sums.)
+    X is the work of a piece done by t. A unit of work at t costs weight · t, so it is best to always do the released
+    work of highest weight. (For every threshold of the weight, the pieces above it are then done as early as their
+    releases allow, and the sum is composed of such sums.)
 
     Args:
         release: when each piece can be worked on, seconds, float64 (p,), ascending.
@@ -79,7 +79,7 @@ def least_completions(release: Floats, work: Floats) -> float:
 
 
 def last_completion(release: Floats, work: Floats) -> float:
-    """Return when all work is done at the earliest: the most of a release and all work released from then on.
+    """Return the earliest end of all work: the largest sum of a release and all work released from then on.
 
     Args:
         release: seconds, float64 (n,), ascending.

@@ -38,7 +38,7 @@ from kvgym.theory.hindsight.calibrated.lines import Floats
 Ints = NDArray[np.int64]
 
 CELLS, ROUNDS, FIRST_ROUNDS = 48, 40, 12
-"""Stretches of time with a price each; how often prices are changed, and how often to see what is worth it."""
+"""Intervals of time with a price each; updates of the prices, and updates before the best market is chosen."""
 
 LEAST_PRICE = 1e-9
 
@@ -73,10 +73,10 @@ class Steps:
 
 
 class Market:
-    """Prices for steps, and the bound that they give.
+    """Prices for steps, and the resulting bound.
 
     Args:
-        steps: what is needed.
+        steps: the demand.
         share: β.
     """
 
@@ -93,7 +93,7 @@ class Market:
         mean = np.average(steps.own, weights=steps.count)
         held = np.average(steps.held, weights=steps.count)
         full = steps.capacity / held if held > 0 else np.inf  # requests in a batch that fills the memory
-        # The price from which batches of the best size would need more than the memory.
+        # Above this price batches of the best size would need more than the memory.
         with np.errstate(invalid="ignore"):
             self._dear = np.nan_to_num(
                 full**2 * (1 - share) * mean / max(steps.constant, 1e-12), posinf=np.inf
@@ -109,7 +109,7 @@ class Market:
         return theta, (1 - theta) * self.steps.constant / self.steps.capacity, root
 
     def _first_price(self) -> float:
-        """Return a price at which all time is taken, were it the same throughout."""
+        """Return the constant price at which demand for time equals its supply."""
         low, high, s = LEAST_PRICE, 1e9, self.steps
         supply = s.workers * float(self._length.sum())
         for _ in range(40):
@@ -120,7 +120,7 @@ class Market:
         return low
 
     def improve(self, rounds: int) -> None:
-        """Change the prices so many times, and keep the best bound on Σ C_i - a_i."""
+        """Update the prices ``rounds`` times, and keep the best bound on Σ C_i - a_i."""
         s = self.steps
         supply = s.workers * self._length
         for _ in range(rounds):
@@ -147,7 +147,7 @@ def priced(choices: list[Steps], shares: tuple[float, ...]) -> float:
     """Return the best bound on Σ C_i - a_i, seconds.
 
     Args:
-        choices: the steps that are needed, by each of several floors.
+        choices: the steps needed, one per floor.
         shares: values of β to try.
     """
     markets = [Market(steps, share) for steps in choices for share in shares]

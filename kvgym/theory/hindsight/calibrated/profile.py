@@ -1,6 +1,6 @@
 """Floors of calibrated tables, read from the parameters that their kernels read.
 
-Why they hold is told in :mod:`kvgym.theory.hindsight.calibrated.floors`.
+:mod:`kvgym.theory.hindsight.calibrated.floors` explains why they hold.
 """
 
 from __future__ import annotations

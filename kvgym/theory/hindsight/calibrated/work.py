@@ -1,4 +1,4 @@
-"""What a request costs a worker at least: seconds alone, and its share of the batches that it shares with others.
+"""Least cost of a request for a worker: seconds alone, and its share of batches with other requests.
 
 **Work.** Let a batch last D seconds, and let its floor (:class:`BatchFloor`) be F + G [prefills] + H [decodes] + Σ m_i
 over its requests i. At its end these hold k_i tokens in whole blocks, and Σ k_i ≤ M, the memory: what a batch writes
@@ -8,9 +8,9 @@ that the batch does for each. Whatever is in a batch, the work in it is at most 
 **Least work.** A request of prompt s and output o needs a prefill of s tokens, in whatever chunks, and then a decode
 for each of its o tokens, or o - 1 where the prefill makes the first. A decode that finds k tokens cached costs the work
 above; a prefill of L tokens costs its tokens, its attention, and the constants' share in the batch that ends it. An
-evicted request that loses its progress begins anew, and the last attempt costs all of that; one that keeps it costs
-nothing less. One that recomputes may make its next token by a prefill of all tokens that it has, where prefills emit
-tokens, instead of by a decode; so a token costs the lesser of the two.
+evicted request that loses its progress starts again, and its last attempt costs all of that; one that keeps its
+progress costs no less. One that recomputes may produce its next token by a prefill of all its tokens, where prefills
+emit tokens, instead of by a decode; so a token costs the lesser of the two.
 
 **Least time.** A batch with a request takes no less than that request alone, since batch times do not fall in the load;
 a prefill of L tokens takes no less than one batch with all of it, or two floors of batches and its work without
@@ -31,12 +31,12 @@ from kvgym.theory.hindsight.calibrated.lines import Composition, Floats
 from kvgym.workloads.table import RequestTable
 
 GRID = 256
-"""Lengths up to which each is asked of the model, and about how many are beyond; in between the last one holds."""
+"""The model is evaluated at every length up to this one, and at about as many longer ones."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What matters of a system for the cost of a request.
+    """Rules of a system that affect the cost of a request.
 
     Attributes:
         emits: whether the last batch of a prefill makes an output token.
@@ -51,7 +51,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Costs:
-    """Least seconds by length, 0 … n - 1: of a prefill of so many tokens, of a decode that finds so many cached.
+    """Least seconds by length, 0 … n - 1: a prefill of that many tokens, or a decode with that many cached.
 
     Attributes:
         prefill_time: from the beginning of its first batch to the end of its last.
@@ -85,7 +85,7 @@ def mean_composition(
     capacity: int,
     filling: float,
 ) -> Composition:
-    """Return what batches hold on average that are full throughout.
+    """Return the mean content of batches that are always full to a share of the memory.
 
     Args:
         prompt: prefills of the requests, tokens, int64 (n,).
@@ -108,12 +108,12 @@ def mean_composition(
 
 @dataclass(frozen=True)
 class AloneTimes:
-    """Least seconds of batches by length, asked of the model where it allows that, else 0.
+    """Least seconds of batches by length, from the model where that is a valid bound, else 0.
 
     Attributes:
-        prefill: of a prefill of so many tokens in one batch, float64 (n,).
-        several: of a prefill of so many tokens in two batches or more.
-        decode: of a decode that finds so many tokens cached.
+        prefill: of a prefill of that many tokens in one batch, float64 (n,).
+        several: of a prefill of that many tokens in two batches or more.
+        decode: of a decode with that many tokens cached.
         chunk: of any batch with a prefill.
     """
 
@@ -124,7 +124,7 @@ class AloneTimes:
 
 
 def alone_times(model: BatchTimeModel, capacity: int, lengths: int) -> AloneTimes:
-    """Return what batches with one request take.
+    """Return the least times of batches with one request.
 
     Args:
         model: of the worker.
@@ -145,11 +145,11 @@ def alone_times(model: BatchTimeModel, capacity: int, lengths: int) -> AloneTime
 def least_costs(
     model: BatchTimeModel, alone: AloneTimes, capacity: int, lengths: int, rules: Rules, at: Composition
 ) -> Costs:
-    """Return what prefills and decodes cost a worker at least.
+    """Return the least costs of prefills and decodes for a worker.
 
     Args:
         model: of the worker.
-        alone: what batches with one request take.
+        alone: least times of batches with one request.
         capacity: its memory in whole blocks, tokens.
         lengths: n: all lengths are below.
         rules: of the system.
@@ -198,9 +198,9 @@ def _two_chunks(model: BatchTimeModel, capacity: int, lengths: int) -> Floats:
 
 
 def _at_lengths(model: BatchTimeModel, number: Floats, *, prefill: bool) -> Floats:
-    """Return what a request alone takes, of prefills of so many tokens or of decodes after so many.
+    """Return the times of a request alone, by length: of prefills, or of decodes with that many tokens cached.
 
-    Beyond the first lengths the model is asked at some only; the others take what a shorter one does.
+    Beyond :data:`GRID` the model is evaluated at some lengths only; the others take the time of a shorter one.
     """
     last = len(number) - 1
     asked = np.arange(min(GRID, last) + 1)
@@ -246,7 +246,7 @@ def prefix(values: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Demand:
-    """What each of n requests needs of a machine, up to its last token or to its first.
+    """The work of n requests on a machine, up to their last tokens or their first.
 
     Attributes:
         release: arrivals, seconds, float64 (n,), ascending.
@@ -279,11 +279,11 @@ def demand(
     prefills: bool = True,
     generates: bool = True,
 ) -> Demand:
-    """Return what requests need of a machine that does their prefills, their decodes, or both.
+    """Return the work of requests on a machine that does their prefills, their decodes, or both.
 
     Args:
         table: the requests.
-        decodes: how many each has until the end that is asked for, int64 (n,).
+        decodes: of each, until its last token or its first, int64 (n,).
         first: tokens that the first one finds cached, int64 (n,).
         handover: seconds between prefill and decodes, (n,).
         prefill: costs of prefills.

@@ -1,7 +1,7 @@
-"""Optima in hindsight of slotted time, in which every batch takes one slot and memory is all that is scarce.
+"""Optima in hindsight in slotted time, where every batch takes one slot and only memory is scarce.
 
-:func:`bound_slotted` is the entry; the parts are the memory × time bounds (:mod:`.volume`), prices and chains
-(:mod:`.prices`, :mod:`.distances`), local search (:mod:`.search`), the integer program (:mod:`.program`), and
+:func:`bound_slotted` is the entry point; the parts are the memory × time bounds (:mod:`.volume`), prices and chains
+(:mod:`.prices`), local search (:mod:`.search`), the integer program (:mod:`.program`), and
 :mod:`.replay`, which runs a schedule through the engine.
 """
 

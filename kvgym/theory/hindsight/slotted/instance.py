@@ -1,8 +1,8 @@
-"""Requests in slotted time as whole numbers, and what a schedule of them takes and gives.
+"""Requests in slotted time as whole numbers, and the memory that a schedule of them needs.
 
 The model is the integer program of Jaillet et al., "Online Scheduling for LLM Inference with KV Cache
 Constraints", Section 3: a request that starts at moment k holds s + 1, …, s + o tokens in the slots k + 1, …,
-k + o (slot u is the time from u - 1 to u) and completes at k + o. So does the engine with ``batch_time`` ``unit``
+k + o (slot u is the time from u - 1 to u) and completes at k + o. The engine does the same with ``batch_time`` ``unit``
 and whole prompts, ``first_token="counted"``.
 """
 
@@ -22,10 +22,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class SlottedRequests:
-    """Requests of a run in slotted time; made by :func:`slotted_requests`.
+    """Requests of a run in slotted time; built by :func:`slotted_requests`.
 
     Attributes:
-        arrival: int64 (n,), the slot boundary at which each may start first, ascending.
+        arrival: int64 (n,), the first slot boundary at which each may start, ascending.
         prompt: int64 (n,), s, tokens.
         output: int64 (n,), o, tokens and slots.
         memory: M, tokens.
@@ -42,7 +42,7 @@ class SlottedRequests:
 
     @property
     def peak(self) -> Ints:
-        """What each holds in its last slot, s + o, tokens, int64 (n,)."""
+        """Tokens that each holds in its last slot, s + o, int64 (n,)."""
         return self.prompt + self.output
 
     @property
@@ -52,7 +52,7 @@ class SlottedRequests:
 
     @property
     def end_of_any(self) -> int:
-        """A moment by which every schedule that never leaves the worker empty for nothing has ended."""
+        """A moment by which every schedule has ended that never idles without need."""
         return int(self.arrival.max(initial=0) + self.output.sum())
 
     def usage(self, starts: ArrayLike) -> Ints:
@@ -74,8 +74,8 @@ class SlottedRequests:
             starts: the moments at which the requests start, (n,).
 
         Raises:
-            ConfigError: it has another shape, starts a request before it arrives or between slots, or needs more
-                memory than there is.
+            ConfigError: it has another shape, starts a request before its arrival or between slots, or exceeds the
+                memory.
         """
         given = np.asarray(starts, np.float64)
         if given.shape != self.arrival.shape:
@@ -94,7 +94,7 @@ class SlottedRequests:
 
 
 MOST_MEMORY = 100_000_000
-"""Most tokens of memory in slotted time: bounds keep a number for each."""
+"""Most tokens of memory in slotted time: bounds store a number for each."""
 
 
 def slotted_requests(table: RequestTable, memory: int) -> SlottedRequests:
@@ -105,7 +105,7 @@ def slotted_requests(table: RequestTable, memory: int) -> SlottedRequests:
         memory: M, tokens.
 
     Raises:
-        ConfigError: requests arrive between slots, or the memory is no whole number up to :data:`MOST_MEMORY`.
+        ConfigError: requests arrive between slots, or the memory is not a whole number up to :data:`MOST_MEMORY`.
         WorkloadError: a request needs more than the whole memory.
     """
     memory = whole_number(

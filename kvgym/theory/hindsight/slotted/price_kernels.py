@@ -1,4 +1,4 @@
-"""Compiled: the bound that prices of memory give, and the ascent that finds good prices."""
+"""Compiled: the bound from prices of memory, and the ascent that finds good prices."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def before(i: Any, done: Any, prompt: Any, output: Any, rooms: Any, offset: Any,
 
 @jit
 def place_before(i: Any, done: Any, level: Any, prompt: Any, output: Any, rooms: Any, offset: Any) -> Any:
-    """Return where the chain that request i continues is looked up at ``level``."""
+    """Return the column at which to look up, at ``level``, the chain that request i continues."""
     at = done - prompt[i] - output[i] + offset
     return at if level == FAR else at + max(prompt[i], rooms[level])
 
@@ -64,7 +64,7 @@ def best_chain(
 ) -> Any:
     """Return the cost of the cheapest chain of large requests, and count what it takes.
 
-    ``chains[level, x]`` is the least cost of a chain whose last request has this level and completed by
+    ``chains[level, x]`` is the least cost of a chain with a last request of this level, completed by
     x - offset; at level FAR, by x - offset + its room. ``last`` is the request that set the value, -1 where it is that
     of x - 1.
     """
@@ -156,9 +156,9 @@ def ascend(
         memory: M.
         levels: int64 (n,), -1 for requests that no chain holds, :data:`FAR`, or an index into ``rooms``.
         rooms: int64 (levels,), the room beside a large request of each level, tokens, rounded up; entry 0 unused.
-        end: last slot that is looked at.
+        end: the last slot considered.
         target: a value that the bound cannot exceed, for the length of the steps.
-        steps: how many.
+        steps: number of steps.
         scale: of steps in ``worth`` relative to steps in ``prices``.
         prices: of a token of memory in each slot, float64 (end + 1,) ≥ 0; entry 0 unused.
         worth: of a request in a chain, float64 (n,).
@@ -183,7 +183,7 @@ def ascend(
         large = 0
         for i in range(n):
             count[i] = 0
-            beyond = float(end + 1 - arrival[i])  # it completes after the last slot that is looked at
+            beyond = float(end + 1 - arrival[i])  # it completes after the last slot considered
             if levels[i] >= 0:
                 large += 1
                 value += worth[i]

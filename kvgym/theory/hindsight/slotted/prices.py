@@ -7,22 +7,21 @@ for LLM Inference with KV Cache Constraints"; with the best prices it has the va
 relaxation to 0 ≤ x ≤ 1, as each request's own problem is solved by one place.
 
 **Chains.** That relaxation runs halves of requests side by side and so fills the memory, which ramps of s + 1 to
-s + o cannot. Two requests whose peaks w = s + o are together above M keep a distance: at the completion of i, in the
-slot in which it holds w_i, a request j that completes later and has begun holds w_j - (C_j - C_i) ≤ M - w_i; one
+s + o cannot. Two requests with peaks w = s + o that sum to more than M keep a distance: at the completion of i, in the
+slot in which it holds w_i, a request j that completes later and has begun holds w_j - (C_j - C_i) ≤ M - w_i; a request
 that has not begun completes after at least o_j. Hence, with the room r_i = M - w_i beside i,
 
     C_j - C_i ≥ min(o_j, w_i + w_j - M) = w_j - max(s_j, r_i) > 0.
 
 Requests with w > M/2 ("large") all keep this distance from each other, so in every schedule they form a chain in order
-of completion. The bound puts the cheapest chain in place of the cheapest place for each large request: a chain may
-hold a request several times or never, and what a request is worth in a chain is a second set of prices, paid back
-once for each (as in time-indexed bounds for one machine). The cheapest chain is found by dynamic programming over
-time; rooms below the longest large prompt are told apart in up to :data:`LEVELS` levels, rounded up, which only
-shortens distances.
+of completion. The bound replaces the cheapest place of each large request by the cheapest chain. A chain may hold a
+request several times or never; the worth of a request in a chain is a second set of prices, paid back once for each
+(as in time-indexed bounds for one machine). The cheapest chain is found by dynamic programming over time. Rooms below
+the longest large prompt are grouped into up to :data:`LEVELS` levels, rounded up, which only shortens distances.
 
-Requests that complete after the last slot that is looked at cost at least the latency of the slot after it, and nothing
-for memory; so the bound holds for schedules of any length. Prices are found by subgradient steps; whatever they
-are, the bound holds.
+Requests that complete after the last slot considered cost at least the latency of the slot after it, and nothing for
+memory; so the bound holds for schedules of any length. Prices are found by subgradient steps; the bound holds for any
+prices.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from kvgym.theory.hindsight.slotted.price_kernels import FAR, ascend
 
 LEVELS = 8
 STEPS = 2_000
-ROUNDING = 1e-6  # of a bound, relative: less than this above a whole number is taken for the number
+ROUNDING = 1e-6  # relative: a bound less than this above a whole number counts as that number
 WORTH_SCALE = 30.0  # requests are worth tens of slots, a token of memory about one
 
 
@@ -67,13 +66,13 @@ def price_bound(
     chains: bool = True,
     steps: int = STEPS,
 ) -> Prices:
-    """Return the bound from prices of memory, with chains of large requests unless told otherwise.
+    """Return the bound from prices of memory, by default with chains of large requests.
 
     Args:
         requests: the requests, at least one.
-        starts: a good schedule: it says how far to look and how long steps are, the bound does not depend on it.
+        starts: a good schedule, which sets the last slot and the length of steps; the bound holds for any.
         chains: whether large requests keep their distances; False gives the plain relaxation.
-        steps: of the ascent, for each of the two sets of prices.
+        steps: steps of the ascent, for each of the two sets of prices.
     """
     done = starts + requests.output
     target = float((done - requests.arrival).sum())
@@ -94,7 +93,7 @@ def price_bound(
 
 
 def rounded_up(value: float) -> int:
-    """Return the least whole number that a bound allows, with the rounding of its sums taken off."""
+    """Return the least whole number that a bound allows, after subtracting the rounding error of its sums."""
     return int(np.ceil(value - ROUNDING * max(1.0, abs(value))))
 
 

@@ -4,12 +4,12 @@ Source: Jaillet et al., "Online Scheduling for LLM Inference with KV Cache Const
 request i starts at moment k; each starts once (2), and no slot needs more than M (3). Objectives: the total latency
 (1), or the end or the longest latency as one more variable.
 
-A schedule is known, so only better ones are looked for: the objective is cut off below it, and starts are left out that
-no better schedule has, because the request alone would be too late, because the others have latencies too, or
-because the prices of memory say so (reduced costs of the relaxation, see
-:mod:`kvgym.theory.hindsight.slotted.prices`). If nothing is left, the schedule known is optimal. Rows are added that
-the relaxation does not know: large requests, s + o > M/2, complete at distances that add up, so that they are
-intervals of one machine (:mod:`kvgym.theory.hindsight.slotted.distances`), at most one of which covers any moment.
+A schedule is known, so the program searches only for better ones: the objective is cut off below it. Starts are left
+out that no better schedule has, because the request alone would be too late, because the others have latencies too, or
+because of the prices of memory (reduced costs of the relaxation, see :mod:`kvgym.theory.hindsight.slotted.prices`). If
+no start is left, the known schedule is optimal. Extra rows tighten the relaxation: large requests, s + o > M/2,
+complete at distances that add up. So they are intervals of one machine
+(:mod:`kvgym.theory.hindsight.slotted.bounds`), at most one of which covers any moment.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from kvgym.theory.hindsight.slotted.volume import earliest_completions
 
 @dataclass(frozen=True, eq=False)
 class Solved:
-    """What the integer program says.
+    """Result of the integer program.
 
     Attributes:
         low: no schedule is better, slots.
         reached: what the schedule reaches, slots.
-        schedule: the best one known, int64 (n,).
-        variables: starts that were left to decide.
-        status: what the solver said, for people.
+        schedule: the best known one, int64 (n,).
+        variables: number of starts left to decide.
+        status: the solver's message.
     """
 
     low: int
@@ -59,13 +59,13 @@ class _Starts:
 
 
 def solve(requests: SlottedRequests, goal: Goal, known: Ints, low: int, *, seconds: float = 60.0) -> Solved:
-    """Return the best schedule, or what is known of it after some time.
+    """Return the best schedule, or the best known one and a bound if time runs out.
 
     Args:
         requests: the requests, at least one.
-        goal: what is to be small.
+        goal: what to minimise.
         known: a schedule, int64 (n,).
-        low: a bound that is known already.
+        low: a known bound.
         seconds: time limit of the solver.
     """
     from scipy.optimize import milp

@@ -1,4 +1,4 @@
-"""A schedule of slotted time run through the engine: what it reaches there is what it is said to reach."""
+"""Run a schedule of slotted time through the engine, as a check on the value claimed for it."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from kvgym.theory.hindsight.slotted.instance import slotted_requests
 from kvgym.workloads.table import RequestTable
 
 
-class StartsAsTold(Policy):
-    """Admits each request at a given moment, and waits where nothing is to be done.
+class ScheduledStarts(Policy):
+    """Policy that admits each request at a given moment and otherwise waits.
 
-    It knows when requests that have not arrived will start, so it is not a scheduler that could be used: it is not
-    registered.
+    It is not registered, because it knows the starts of requests that have not arrived.
 
     Args:
         starts: the moments, whole numbers (n,), by request id.
     """
 
-    info = PolicyInfo(name="starts_as_told", summary="requests start at given moments")
+    info = PolicyInfo(name="scheduled_starts", summary="requests start at given moments")
 
     def __init__(self, *, starts: tuple[int, ...]) -> None:
         self.starts = np.asarray(starts)
 
     def schedule(self, view: SystemView) -> Decision:
-        """Admit those whose moment has come; with nothing to do, wait for the next moment or arrival."""
+        """Admit requests that are due; with nothing to do, wait for the next start or arrival."""
         waiting = view.waiting.request_id
         due = self.starts[waiting] <= view.clock
         if not due.any() and not view.num_active:
@@ -44,18 +43,18 @@ def replay(table: RequestTable, memory: int, starts: ArrayLike) -> SimulationRes
     Args:
         table: the requests.
         memory: M, tokens.
-        starts: when each request starts, whole numbers (n,).
+        starts: the start of each request, whole numbers (n,).
 
     Returns:
-        The run; every request starts at its moment and completes o slots later.
+        The run; every request starts at its given moment and completes o slots later.
 
     Raises:
         ConfigError: the schedule breaks a rule of the model, see :class:`SlottedRequests`.
         WorkloadError: a request needs more than the memory.
     """
     schedule = slotted_requests(table, memory).check(starts)
-    idle = int(schedule.max(initial=0)) + 1  # as many slots may pass in a row without a batch
+    idle = int(schedule.max(initial=0)) + 1  # slots that may pass in a row without a batch
     system = System(
         kv_capacity=memory, batch_time=UnitBatchTime(), stall_limit=idle + int(table.output_len.max())
     )
-    return simulate(system, table, StartsAsTold(starts=tuple(schedule.tolist())))
+    return simulate(system, table, ScheduledStarts(starts=tuple(schedule.tolist())))

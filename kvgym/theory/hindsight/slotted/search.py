@@ -1,4 +1,4 @@
-"""Good schedules in slotted time, found by local search over orders: what a best schedule costs at most."""
+"""Good schedules in slotted time by local search over orders: an upper bound on the optimum."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from kvgym.theory.hindsight.slotted.instance import Ints, SlottedRequests
 from kvgym.theory.hindsight.slotted.search_kernels import END, LONGEST, TOTAL, anneal, place
 
 COOLING = 0.02  # last temperature / first
-CHUNK = 50_000  # tries whose random numbers are drawn at once
+CHUNK = 50_000  # tries per draw of random numbers
 
 
 class Goal(IntEnum):
-    """What is to be small, in slots."""
+    """What to minimise, in slots."""
 
     TOTAL = TOTAL  # total latency
     END = END  # the last completion
@@ -36,7 +36,7 @@ def insert_in_order(requests: SlottedRequests, order: ArrayLike, goal: Goal = Go
     Args:
         requests: the requests.
         order: their ids, (n,).
-        goal: of no consequence for the schedule.
+        goal: does not affect the schedule.
     """
     starts = np.zeros(len(requests), np.int64)
     ids, delay = np.array(order, np.int64), np.zeros(len(requests), np.int64)
@@ -54,17 +54,17 @@ def local_search(
 ) -> Ints:
     """Return the best schedule found by simulated annealing over orders of insertion and delays, int64 (n,).
 
-    Begins with the best of: the order of a schedule that is given, outputs, peaks and volumes ascending, arrivals.
-    A temperature falls from a tenth of the mean latency (one slot, for the other goals) to a fiftieth of
-    that. Not every schedule is one of insertion at the first fit: a request may have to wait though there is room,
-    so that its memory is small where another one needs more. Hence the delays.
+    It begins with the best of these orders: that of ``best``, ascending outputs, peaks and volumes, arrivals. The
+    temperature falls from a tenth of the mean latency (one slot, for the other goals) to a fiftieth of that. Inserting
+    at the first fit does not reach every schedule: a request may have to wait although there is room, so that its
+    memory is small where another needs more. Hence the delays.
 
     Args:
         requests: the requests, at least one.
-        goal: what is to be small.
-        rng: where randomness comes from; equal generators give equal schedules.
-        tries: changes tried; each costs about n times the slots of a request, in nanoseconds.
-        best: a schedule known, (n,), checked; the result is never worse.
+        goal: what to minimise.
+        rng: the random generator; equal generators give equal schedules.
+        tries: number of changes tried; each takes about n times the slots of a request, in nanoseconds.
+        best: a known schedule, (n,), checked; the result is never worse.
 
     Raises:
         ConfigError: ``best`` is not a schedule of these requests.

@@ -7,15 +7,15 @@ from typing import Any
 
 from kvgym.compiling.kernel import jit, kernel
 
-TOTAL, END, LONGEST = 0, 1, 2  # what is to be small: total latency, the last completion, the longest latency
-TIE = 1e-7  # of the total latency, where something else is to be small: gives the search a slope
+TOTAL, END, LONGEST = 0, 1, 2  # what to minimise: total latency, the last completion, the longest latency
+TIE = 1e-7  # weight of the total latency where something else is minimised: gives the search a slope
 
 
 @jit
 def first_fit(i: Any, begin: Any, prompt: Any, output: Any, memory: Any, used: Any) -> Any:
-    """Return the first moment from ``begin`` on at which request i fits beside what memory is used for.
+    """Return the first moment from ``begin`` on at which request i fits into the unused memory.
 
-    Where slot u has too little room at its j-th token, it must come j' < j tokens far by then, or start after.
+    Where slot u has too little room for its j-th token, it must have j' < j tokens by then, or start later.
     """
     k, j = begin, output[i]
     while j > 0:
@@ -39,7 +39,7 @@ def insert_all(
     used: Any,
     starts: Any,
 ) -> Any:
-    """Put requests one after the other where each fits first after its delay; return what is to be small."""
+    """Place requests one by one where each fits first after its delay; return the value to minimise."""
     for u in range(len(used)):
         used[u] = 0
     total, end, longest = 0, 0, 0
@@ -111,16 +111,16 @@ def anneal(
     hot: Any,
     cold: Any,
 ) -> Any:
-    """Swap and move requests in the order and change delays, keeping what is worse ever more rarely.
+    """Swap and move requests in the order and change delays, accepting worse results ever more rarely.
 
     Args:
-        order: where it begins, and ends, int64 (n,).
+        order: the initial order; overwritten by the last one, int64 (n,).
         arrival: int64 (n,).
-        delay: where it begins, and ends, int64 (n,).
+        delay: the initial delays; overwritten by the last ones, int64 (n,).
         prompt: int64 (n,).
         output: int64 (n,).
         memory: M.
-        goal: what is to be small.
+        goal: what to minimise.
         used: scratch, as for :func:`place`, with room for delays of twice the longest output.
         starts: scratch, int64 (n,).
         trial: scratch, int64 (n,).
@@ -142,7 +142,7 @@ def anneal(
         one, kept = order[p], delay[order[p]]
         for r in range(n):
             trial[r] = order[r]
-        if kind >= 0.8:  # the rest of this random number says how long it waits
+        if kind >= 0.8:  # the rest of this random number sets its delay
             delay[one] = 0 if kept > 0 else 1 + int((kind - 0.8) * 10 * output[order[q]])
         elif p == q:
             continue

@@ -1,8 +1,8 @@
 """Lower bounds from memory × time alone: LP (9) and (16) of Jaillet et al., and one with arrivals.
 
-A request takes vol = s·o + o(o + 1)/2 tokens × slots, and M of them are to be had in a slot. Nothing else is used, so
-these bounds hold for every scheduler in slotted time, also where it chunks prompts, pauses requests or evicts them:
-the slots in which a request gets its tokens cost that much. They need no solver.
+A request takes vol = s·o + o(o + 1)/2 tokens × slots, and a slot offers M. Nothing else is used, so these bounds hold
+for every scheduler in slotted time, also if it chunks prompts, pauses requests or evicts them: the slots in which a
+request gets its tokens cost that much. They need no solver.
 
 Source: Jaillet et al., "Online Scheduling for LLM Inference with KV Cache Constraints", (9), (16). Both assign
 shares of requests to whole moments t, at most tM of volume up to t; as the paper observes, least volume first is
@@ -25,7 +25,7 @@ def lp_9(prompt_len: ArrayLike, output_len: ArrayLike, memory: float) -> float:
     """Return the value of LP (9): no schedule of requests that all arrive at 0 has a smaller total latency.
 
     With least volume first, request i takes the volumes V to V + vol of all; the part at volume v is done at moment
-    ⌈v/M⌉, so the request counts the mean of ⌈v/M⌉. The paper's requests of one output length are alike; here every
+    ⌈v/M⌉, so the request counts the mean of ⌈v/M⌉. In the paper, requests of one output length are alike; here every
     request has its own volume.
 
     Args:
@@ -49,7 +49,7 @@ def lp_16(prompt_len: ArrayLike, predicted_len: ArrayLike, memory: float, alpha:
         prompt_len: s, tokens, (n,) or one number.
         predicted_len: õ, tokens, (n,).
         memory: M, tokens.
-        alpha: how many times too long predictions are at most, ≥ 1.
+        alpha: the largest factor by which predictions are too long, ≥ 1.
 
     Returns:
         The total latency in slots.
@@ -69,10 +69,10 @@ def _fractional(volume: NDArray[np.float64], memory: float) -> float:
 def earliest_completions(requests: SlottedRequests) -> Ints:
     """Return moments before which no schedule has completed 1, 2, … n requests, int64 (n,), ascending.
 
-    A request is not done before a + o. And a schedule gives request i its volume at no more than M a slot in all, so
-    it is a schedule of one machine of speed M that may interrupt jobs and share itself among them; on it,
-    shortest remaining volume first has completed at every moment at least as many jobs as any other rule
-    (Schrage, 1968). The k-th completion is no earlier than either says, and at a whole moment.
+    A request is not done before a + o. And a schedule gives request i its volume at no more than M a slot in total, so
+    it is a schedule of one machine of speed M that may interrupt jobs and share itself among them. On this machine,
+    shortest remaining volume first has, at every moment, completed at least as many jobs as any other rule (Schrage,
+    1968). The k-th completion is no earlier than either bound, and at a whole moment.
     """
     shared = _shortest_remaining_first(requests.arrival, requests.volume, requests.memory)
     return np.maximum(shared, np.sort(requests.arrival + requests.output))
@@ -121,9 +121,9 @@ def earliest_end(requests: SlottedRequests) -> int:
 
 
 def least_longest(requests: SlottedRequests) -> int:
-    """Return slots that the longest latency has at least in every schedule.
+    """Return a lower bound on the longest latency in every schedule, slots.
 
-    Those that arrive from r to r' are not all done before :func:`earliest_end` of them alone, and the last one done
+    Requests that arrive from r to r' are not all done before :func:`earliest_end` of them alone, and the last one done
     arrived by r'.
     """
     best = int(requests.output.max())

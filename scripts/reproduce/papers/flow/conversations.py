@@ -86,7 +86,7 @@ def figure_2(scale: Scale) -> Outcome:
         "mean (median) "
         + ", ".join(f"{name} {row[1]} ({row[2]})" for name, row in zip(lengths, rows, strict=True)),
         Verdict.CONDITIONS,
-        "The conversations are under a licence that keeps them out of this repository: lengths are lognormal with the "
+        "Their licence keeps the conversations out of this repository: lengths are lognormal with the "
         "means and medians that Jaillet et al. publish of the same data.",
     )
     head = ("tokens (words)", "mean", "median", "95 %", "max")
@@ -147,7 +147,7 @@ def figure_3(scale: Scale) -> Outcome:
 
 
 def judge(rate: str, found: Mapping[str, Values], own: Sequence[str], plain: Sequence[str]) -> Finding:
-    """Return what became of the claim at one rate; a policy that livelocks on any seed is no benchmark."""
+    """Return the verdict on the claim at one rate; a policy that livelocks on any seed is not a benchmark."""
     plain = [policy for policy in plain if not np.isnan(found[policy][METRICS[0]]).any()]
 
     def best(policies: Sequence[str], metric: str) -> float:
@@ -179,7 +179,7 @@ def judge(rate: str, found: Mapping[str, Values], own: Sequence[str], plain: Seq
         )
     if max(every) > 1.05:
         ahead = [label for label, r in zip(LABELS, every, strict=True) if r > 1.05]
-        reason += f" MC-SF or MC-Benchmark, which are told the lengths, is ahead in {', '.join(ahead)}."
+        reason += f" MC-SF or MC-Benchmark, which know the lengths, is ahead in {', '.join(ahead)}."
     figures = ", ".join(
         f"{policy} {interval(found[policy][METRICS[0]])} s and {interval(found[policy][METRICS[3]])} tokens/s"
         for policy in (ours, *INFORMED)

@@ -20,7 +20,7 @@ TARGETS = {"hindsight1": "e2e_latency_p95", "hindsight2": "e2e_latency_mean"}
 
 
 def solve(task: tuple[int, int, float]) -> dict[str, dict[str, float]]:
-    """Return what the schedules made for each aim reach in every metric, and the bounds.
+    """Return every metric of the schedules for each aim, and the bounds.
 
     Args:
         task: slots, seed, and seconds for each program.
@@ -60,10 +60,10 @@ def figure_4(scale: Scale) -> Outcome:
     close = [label for label, r in zip(LABELS, ratio, strict=True) if r <= 1.1]
     one, two = last["hindsight1"], last["hindsight2"]
     trade = one[METRICS[1]] < two[METRICS[1]] and two[METRICS[0]] < one[METRICS[0]]
-    told = ", ".join(f"{x:.3g} ({label})" for x, label in zip(ratio, LABELS, strict=True))
+    listed = ", ".join(f"{x:.3g} ({label})" for x, label in zip(ratio, LABELS, strict=True))
     why = (
         f"Within 10 % in {', '.join(close) or 'none'}. The mean is least where the longest class waits, the 95th "
-        "percentile where a twentieth is sacrificed, and flow control is first come, first served within classes."
+        "percentile where a twentieth is sacrificed; flow control is first come, first served within classes."
     )
     tail, average = (
         f"{number(one[m])} against {number(two[m])} slots (bound {number(bound[m])})"
@@ -73,7 +73,7 @@ def figure_4(scale: Scale) -> Outcome:
         Finding(
             "flow control is close to the optimum of each metric",
             "curves without numbers",
-            f"{horizons[-1]:,} slots: {told} times from the bound",
+            f"{horizons[-1]:,} slots: {listed} times from the bound",
             Verdict.REPRODUCED
             if len(close) == 4
             else Verdict.CONDITIONS
@@ -93,7 +93,7 @@ def figure_4(scale: Scale) -> Outcome:
         "curves": {name: {m: [found[t][name][m] for t in horizons] for m in METRICS} for name in last},
     }
     caption = (
-        "Drained, seed 0. hindsight1 is made for the 95 % latency, hindsight2 for the mean; “bound”: no schedule is "
+        "Drained, seed 0. hindsight1 minimises the 95 % latency, hindsight2 the mean; “bound”: no schedule is "
         "better (linear programs for latencies, memory × time for throughput)."
     )
     head = ("slots", "schedule", "E2E mean, slots", "E2E p95, slots", "requests/slot", "tokens/slot")

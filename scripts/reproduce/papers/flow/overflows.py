@@ -1,4 +1,4 @@
-"""Theorem 3.6: how often rounds overflow under Algorithm 2, for sequences of budgets and random ones."""
+"""Theorem 3.6: overflows under Algorithm 2, for sequences of budgets and random ones."""
 
 from __future__ import annotations
 
@@ -80,17 +80,19 @@ def overflows(scale: Scale) -> Outcome:
             f"none up to b = {max(none, default=0):g} with sequences, {max(drawn, default=0):g} with random budgets "
             "(M / E[w] = 12.19)",
             Verdict.REPRODUCED if held else Verdict.REFUTED,
-            "The proof's constant, ε² / (2(A² + A)C³), says something for large slack only: at b = 6, ε = 0.51. Near "
+            "The proof's constant, ε² / (2(A² + A)C³), is useful for large slack only: at b = 6, ε = "
+            "0.51. Near "
             "the limit the bound is T.",
         ),
         Finding(
-            "any independent bounded B_t of mean b will do",
+            "any independent bounded B_t of mean b suffices",
             "Theorem 3.6",
             f"b = {chosen:g}: overflows in {100 * share['random'][at]:.3g} % of slots with random budgets, "
             f"{100 * share['sequence'][at]:.3g} % with a fixed sequence; mean latency {latency['random'][at]:.3g} and "
             f"{latency['sequence'][at]:.3g} slots",
             Verdict.CONDITIONS if fewer else Verdict.REPRODUCED,
-            "The theorem holds for both. But chance only adds variance: where (4) holds, a fixed sequence of the same "
+            "The theorem holds for both. But randomness only adds variance: where (4) holds, a fixed "
+            "sequence of the same "
             "mean never overflows more often."
             if fewer
             else "",
@@ -100,8 +102,8 @@ def overflows(scale: Scale) -> Outcome:
         "b", "ε", "policy", "overflows", "evictions", "put back", f"bound, {slots:,} slots", "E2E mean, slots",
     )  # fmt: skip
     caption = (
-        f"{slots:,} slots, stopped, λ = {LOAD} b. The paper calls both evictions: those of active requests, and picks "
-        "that are put back at the same moment."
+        f"{slots:,} slots, stopped, λ = {LOAD} b. The paper calls both evictions: those of running "
+        f"requests, and picks undone at the same moment."
     )
     data = {"budgets": budgets, "share": share, "bounds": bounds}
     return Outcome(findings, (Table(head, rows, caption),), data)

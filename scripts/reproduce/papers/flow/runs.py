@@ -1,4 +1,4 @@
-"""The settings of Section 4, runs of policies on them, and how their figures are written."""
+"""The settings of Section 4, runs of policies on them, and their formatting."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def interval(values: Sequence[float]) -> str:
-    """Return a mean with its 95 % bootstrap interval over the seeds whose runs did not fail."""
+    """Return a mean with its 95 % bootstrap interval over the seeds without failure."""
     done = [value for value in values if not np.isnan(value)]
     if not done:
         return "–"
@@ -99,14 +99,14 @@ def interval(values: Sequence[float]) -> str:
 
 
 def number(value: float) -> str:
-    """Return four significant digits, thousands apart; – for what could not be measured."""
+    """Return four significant digits with thousands separators; – if not measured."""
     if np.isnan(value):
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1000 or value == round(value) else f"{value:.4g}"
 
 
 def rows_of(results: Mapping[str, Values]) -> list[tuple[str, ...]]:
-    """Return a row per policy: the four metrics with intervals, and what became of the requests."""
+    """Return a row per policy: the four metrics with intervals, and counts of requests."""
     rows = []
     for policy, values in results.items():
         lost = int(np.isnan(values["unfinished"]).sum())
@@ -131,7 +131,7 @@ def choose(found: Mapping[str, Values], metric: str = "e2e_latency_mean") -> str
 
 
 def search_table(found: Mapping[str, Values], what: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return head and row of the table of a search, what was chosen in bold."""
+    """Return head and row of the table of a search, with the choice in bold."""
     best = choose(found)
     labels = {policy: policy.partition("=")[2].partition(",")[0] for policy in found}
     head = (what, *(f"**{label}**" if policy == best else label for policy, label in labels.items()))

@@ -38,7 +38,7 @@ def classes(rate: float) -> list[ClassStatistics]:
 
 
 def conditions(scale: Scale) -> Outcome:
-    """Say what (1) and (2) are in Section 4.1, and check the growth (5) on runs under overload.
+    """Evaluate (1) and (2) for Section 4.1, and check the growth (5) on runs under overload.
 
     Reproduced where no policy leaves fewer requests unfinished than (5) says.
     """
@@ -158,7 +158,7 @@ def theorem(scale: Scale) -> Outcome:
             f"mean latency {curves[BUDGETS][0]:.3g} to {curves[BUDGETS][-1]:.3g} slots for λ = {rates[0]:g} to "
             f"{rates[-1]:g}, bounds of (8) {bounds[0]:.3g} to {bounds[-1]:.3g}; {overflows:.0f} overflows",
             Verdict.REPRODUCED if kept and covered and overflows == 0 else Verdict.NOT_REPRODUCED,
-            "The bound is what (8) says of the queue, with Little's law.",
+            "The bound follows from (8) and Little's law.",
         ),
         Finding(
             "flow control is ahead of MC-SF and MC-Benchmark near its limit",
@@ -167,8 +167,8 @@ def theorem(scale: Scale) -> Outcome:
             f"{interval(found[3.9]['mc_sf', slots]['e2e_latency_mean'])} and "
             f"{interval(found[3.9]['mc_benchmark', slots]['e2e_latency_mean'])} slots",
             Verdict.REPRODUCED if first < min(best, third) else Verdict.NOT_REPRODUCED,
-            "The load is 0.96 of M. Policies that fill the memory at once lose a part of it to waves, and what is left "
-            "is less than the load: their queues grow.",
+            "The load is 0.96 of M. Policies that fill the memory at once waste part of it in waves, and "
+            "the rest is less than the load: their queues grow.",
         ),
         Finding(
             "flow control is ahead of MC-SF at any load",
@@ -177,8 +177,8 @@ def theorem(scale: Scale) -> Outcome:
             Verdict.REPRODUCED if len(ahead) == len(rates) else Verdict.CONDITIONS,
             ""
             if len(ahead) == len(rates)
-            else "At lower load nobody needs to wait, and budgets hold back what would fit: MC-SF is "
-            "marginally better, as Section 5 of the paper expects of greedy rules.",
+            else "At lower load no request needs to wait, and budgets delay requests that would fit: "
+            "MC-SF is marginally better, as Section 5 of the paper expects of greedy policies.",
         ),
     )  # fmt: skip
     data = {"rates": rates, "curves": curves, "bound": bounds, "hindsight": alone}

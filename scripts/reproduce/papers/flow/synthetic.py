@@ -114,7 +114,7 @@ def figure_1(scale: Scale) -> Outcome:
             if all(full.values())
             else Verdict.CONDITIONS if any(full.values()) else Verdict.NOT_REPRODUCED
         )  # fmt: skip
-        told = "; ".join(
+        listed = "; ".join(
             f"{reading}: first at "
             + ", ".join(f"{c} ({label})" for c, label in zip(counts[reading], LABELS, strict=True))
             for reading in READINGS
@@ -123,12 +123,12 @@ def figure_1(scale: Scale) -> Outcome:
             Finding(
                 f"outperforms {claims[row]} across all metrics, lengths {row}",
                 "ten horizons, λ = 5 per class",
-                f"{told}; of {len(slots)} horizons",
+                f"{listed}; of {len(slots)} horizons",
                 verdict,
                 ""
                 if verdict is Verdict.REPRODUCED
-                else "The load exceeds M, so that what counts as latency decides: stopped at the horizon, MC-SF's long "
-                "requests wait and never count.",
+                else "The load exceeds M, so the definition of latency decides: if the run stops at the "
+                "horizon, MC-SF's long requests wait and never count.",
             )
         )
     findings.append(_closeness(found, {row: own for row, (_, own, _) in rows.items()}, bounds, slots))
@@ -176,7 +176,7 @@ def _closeness(
     """Return how far flow control is from the bounds, drained; the best of its policies in each metric.
 
     Reproduced is a throughput within 5 % of the bound and a mean latency within 10 %, lengths known and unknown. The
-    mean latency is that of the shortest horizon, whose bound is nearly reached.
+    mean latency is that of the shortest horizon, where the bound is nearly reached.
     """
     first, last = slots[0], slots[-1]
     ratios = {}
@@ -190,7 +190,7 @@ def _closeness(
         served = min(ratio("request_throughput", last), ratio("token_throughput", last))
         ratios[row] = (served, ratio("e2e_latency_p95", last), ratio("e2e_latency_mean", first))
     close = all(served > 0.95 and latency < 1.1 for served, _, latency in ratios.values())
-    told = "; ".join(
+    listed = "; ".join(
         f"lengths {row}: requests and tokens at least {100 * served:.3g} % of the optimum, 95 % latency at most "
         f"{p95:.3g} times, mean latency at {first:,} slots at most {latency:.3g} times"
         for row, (served, p95, latency) in ratios.items()
@@ -198,10 +198,10 @@ def _closeness(
     return Finding(
         "close to the hindsight optimum of each metric",
         "said of unknown lengths; curves without numbers",
-        f"drained, {last:,} slots; {told}",
+        f"drained, {last:,} slots; {listed}",
         Verdict.REPRODUCED if close else Verdict.CONDITIONS,
-        "Close in throughput. Mean latency is far from its optimum, which lets the longest class wait: the integer "
-        "program's bound, reached within 3 % (Figure 4), shows it.",
+        "Close in throughput. Mean latency is far from its optimum, where the longest class waits: the "
+        "integer program's bound, reached within 3 % (Figure 4), shows it.",
     )
 
 
@@ -259,8 +259,8 @@ def alphas(scale: Scale) -> Outcome:
                 + ("; ".join(some) + ("; " if some else ""))
                 + f"none at α ≥ {safe[0] if safe else 1}",
                 Verdict.CONDITIONS,
-                "It clears everything on overflow and, without chance, admits the same requests again. Which α is safe "
-                "depends on the length of the run: one found on short runs fails on long ones.",
+                "It clears everything on overflow and deterministically admits the same requests again. "
+                "The safe α depends on the length of the run: one found on short runs fails on long ones.",
             ),
         ),
         (Table(("slots", *(f"α = {a}" for a in grid)), rows, "Runs that livelock, λ = 5, drained:"),),

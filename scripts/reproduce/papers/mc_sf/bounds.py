@@ -81,7 +81,7 @@ def certificate() -> Instance:
 
 
 def measure(task: tuple[int, float, int]) -> dict[str, float]:
-    """Return what MC-SF takes on an instance (n, α, seed), relative to each bound."""
+    """Return MC-SF's cost on an instance (n, α, seed), relative to each bound."""
     n, alpha, seed = task
     given = draw_instance(n, alpha, seed)
     s, predicted, _, kv_capacity = given
@@ -105,7 +105,7 @@ def measure(task: tuple[int, float, int]) -> dict[str, float]:
 
 
 def run(scale: Scale) -> Outcome:
-    """Run MC-SF on random instances, and hold it against the bounds.
+    """Run MC-SF on random instances and compare it with the bounds.
 
     A bound is reproduced where no instance breaks it. A step of a proof is refuted by an instance on which it fails.
     """
@@ -132,15 +132,15 @@ def run(scale: Scale) -> Outcome:
         bound("Lemma B.1", "t̄ − t ≤ 192α²/M Σ ñ vol + 5ō", "span", wrong,
               "Printed with α², proven with α³; a direct argument gives α²."),
         bound("Lemma 4.4", "MC-SF ≤ 1536/M Σ n Σ n' vol' + 24 Σ n·o", "latency", exact,
-              "The proof drops a term of 2 Σ n·o, but has rounded up by more before."),
+              "The proof drops a term of 2 Σ n·o, but an earlier rounding is larger."),
         bound("Lemma B.3", "the same with 1536α³", "latency", wrong,
               f"α² suffices: at most {most('tight', wrong):.2g} of the bound with it."),
         Finding(
             "Lemmas 4.7 and B.4", "OPT ≥ 1/6 (1/(Mα²) Σ n Σ n' vol' + 1/α Σ n·o)",
             f"MC-SF never below {least:.2f} times it",
             Verdict.REPRODUCED if least >= 1 else Verdict.REFUTED,
-            "Held against optima found by trying every schedule in the tests. B.4 says on its way that a true volume "
-            "is at least vol/α; it is at least vol/α², which is what is used.",
+            "The tests compare it with optima found by trying every schedule. The proof of B.4 states "
+            "that a true volume is at least vol/α; it is at least vol/α², and only that is used.",
         ),
         Finding(
             "Theorem 4.3: constant ratio", "O(1), with the lemmas 9,216α⁵",
@@ -180,7 +180,7 @@ def run(scale: Scale) -> Outcome:
 
 
 def _real_peak() -> tuple[int, float]:
-    """Return the real peak within ō slots of the certificate, and what the proof says it exceeds."""
+    """Return the real peak within ō slots of the certificate, and the proof's lower bound on it."""
     given, longest = certificate(), 31
     log = given.run().log
     assert log is not None

@@ -45,7 +45,7 @@ def waiting(num_requests: int, seed: int) -> RequestTable:
 
 
 def seconds_of(policy: str, kv_capacity: int, table: RequestTable, decisions: int | None) -> float:
-    """Return CPU seconds per decision of the compiled loop: the rule, and the engine that carries its decisions out.
+    """Return CPU seconds per decision of the compiled loop: policy and engine.
 
     Args:
         policy: a compiled policy.
@@ -64,7 +64,7 @@ def seconds_of(policy: str, kv_capacity: int, table: RequestTable, decisions: in
 def run(scale: Scale) -> Outcome:
     """Time the first decision, which finds the memory empty and fills it, and all decisions of a run on average.
 
-    Policies and sizes take turns, so that other load on the machine meets all alike; a point is the median over
+    Policies and sizes take turns, so that other load on the machine affects all alike; a point is the median over
     repetitions. The exponent is the slope in a log-log plot, its interval over repetitions. Runs are timed here, one
     at a time. The proposition is reproduced where the exponent is at most 2.
     """
@@ -94,9 +94,9 @@ def run(scale: Scale) -> Outcome:
             f"exponent {interval(exponents['first']['mc_sf'])} where the memory is empty, "
             f"{interval(exponents['whole']['mc_sf'])} on average over a run",
             Verdict.REPRODUCED if worst <= PUBLISHED else Verdict.NOT_REPRODUCED,
-            "The proof counts a check of (5) as one step; as printed each is a sum over up to M requests, M³ in all. "
-            "Here the future memory is kept as a profile that a request is checked against and added to: in order of "
-            "length at most M/(s + t) admitted ones last t rounds or more, so O(M log M).",
+            "The proof counts a check of (5) as one step; as printed each is a sum over up to M requests, "
+            "M³ in total. Here requests are checked against the stored future memory: in order of length "
+            "at most M/(s + t) admitted ones last t iterations or more, so O(M log M).",
         ),
         Finding(
             "… and the number of waiting requests",
@@ -104,7 +104,7 @@ def run(scale: Scale) -> Outcome:
             f"{NUMBERS[-1] // NUMBERS[0]} times as many take {grown:.2f} times as long"
             if not scale.quick else "not measured in a quick run",
             Verdict.CONDITIONS if grown < 2 else Verdict.NOT_REPRODUCED,
-            "Without putting them in order, which the proof leaves out: arrivals go into a heap.",
+            "Without sorting, which the proof leaves out: arrivals go into a heap.",
         ),
     ]  # fmt: skip
     rows = [

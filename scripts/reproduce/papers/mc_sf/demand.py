@@ -31,9 +31,10 @@ PUBLISHED = {"high": (1 / 6, 1 / 2), "low": (1 / 800, 1 / 100)}
 """Slopes of MC-SF and of the best other policy, seconds per request (Section 5.2.1)."""
 
 WHY = {
-    "high": "Everything is faster here, see Table 1. The published slopes do not go with that table either: straight "
+    "high": "Everything is faster here, see Table 1. The published slopes do not match that table either: "
+    "straight "
     "lines of these slopes through its 32.1 s and 46.5 s at 1,000 requests cross zero at 807 and 907 requests.",
-    "low": "10 per second are below what the worker serves here: latency hardly grows with the number.",
+    "low": "10 per second are below the service rate here: latency hardly grows with the number.",
 }
 
 STRAIGHT = 0.99
@@ -142,8 +143,8 @@ def _findings(
             f"the best other one, {POLICIES[nearest]}, takes {interval(ends[0])} times as long at {numbers[0]:,} "
             f"requests, {interval(ends[1])} at {numbers[-1]:,}",
             Verdict.REPRODUCED if marked else Verdict.NOT_REPRODUCED,
-            "Below saturation there is hardly a queue to order; only the policies with a margin α, whose memory is "
-            "smaller, fall behind by more.",
+            "Below saturation there is hardly a queue to order; only the policies with a margin α, which "
+            "reduces their memory, fall behind by more.",
         )
     )
     return rows

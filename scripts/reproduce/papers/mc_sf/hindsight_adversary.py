@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
 
 def play(memory: int) -> Row:
-    """Return what each policy costs on the instance that is made against it, and the offline schedule."""
+    """Return each policy's cost on its adversarial instance, and that of the offline schedule."""
     table = Workload(theorem_4_1_workload(memory)).sample(0)
     run = replay(table, memory, theorem_4_1_schedule(memory)).requests
     offline = round(float((run["finish_time"] - table.arrival_time).sum()))
@@ -55,7 +55,7 @@ def _online(table: RequestTable, memory: int, policy: str) -> int:
 def run(scale: Scale) -> Outcome:
     """Compare online policies with the offline schedule as M grows.
 
-    Reproduced is a growth whose slope in log n between the two largest M is between 0.4 and 0.6, with every ratio above
+    Reproduced if the slope in log n between the two largest M is between 0.4 and 0.6, with every ratio above
     √M / 28 and every offline total at most 3.5 M.
     """
     rows = scale.do_all(play, scale.pick(MEMORIES, MEMORIES[:3]))
@@ -74,7 +74,8 @@ def run(scale: Scale) -> Outcome:
             ours=f"slope in log n {slopes[0].min():.2f} between the smallest, {slopes[-1].min():.2f} between the "
             f"largest M; MC-SF {ratios[0, 0]:.2f} to {ratios[-1, 0]:.2f}",
             verdict=Verdict.REPRODUCED if above and grows else Verdict.NOT_REPRODUCED,
-            reason=f"{range_}, {', '.join(POLICIES)}; against the offline schedule, so the optimum is no better known.",
+            reason=f"{range_}, {', '.join(POLICIES)}; against the offline schedule, as the optimum is not "
+            f"known.",
         ),
         Finding(
             claim="offline schedule, (13)",

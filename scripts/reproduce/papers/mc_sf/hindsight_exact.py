@@ -1,4 +1,4 @@
-"""The integer program (1)-(4) against a search that shares nothing with it, where both can end."""
+"""The integer program (1)-(4) against an independent exact search, where both can finish."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SECONDS, PATIENCE = 300.0, 4_000_000_000
 
 
 class Trial(NamedTuple):
-    """An instance: total latencies in slots; -1 where a method did not end."""
+    """An instance: total latencies in slots; -1 if a method did not finish."""
 
     requests: int
     mc_sf: int
@@ -36,7 +36,7 @@ class Trial(NamedTuple):
 
 
 def play(task: tuple[int, int]) -> Trial:
-    """Return what all methods say of the first requests of an instance of Section 5.1.
+    """Return the results of all methods on the first requests of an instance of Section 5.1.
 
     Args:
         task: number of requests, seed; odd seeds are of Arrival Model 1, even ones of Model 2.
@@ -65,7 +65,7 @@ def play(task: tuple[int, int]) -> Trial:
 def run(scale: Scale) -> Outcome:
     """Solve small instances by both methods.
 
-    Reproduced is agreement in every instance in which both end.
+    Reproduced if they agree in every instance in which both finish.
     """
     seeds = scale.number_of_seeds(SEEDS, 1)
     sizes = scale.pick(SIZES, SIZES[:3])
@@ -82,7 +82,7 @@ def run(scale: Scale) -> Outcome:
             ours=f"{agree} of {len(both)} instances agree with an independent search",
             verdict=Verdict.REPRODUCED if both and agree == len(both) else Verdict.REFUTED,
             reason=f"HiGHS; n = {min(t.requests for t in both)} … {max(t.requests for t in both)}; "
-            f"{len(trials) - len(both)} further instances in which a method did not end.",
+            f"in {len(trials) - len(both)} further instances a method did not finish.",
         ),
         Finding(
             claim="MC-SF is optimal on small instances",

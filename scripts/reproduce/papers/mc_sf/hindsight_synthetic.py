@@ -39,7 +39,7 @@ SEEDS = 200
 
 
 class Trial(NamedTuple):
-    """An instance: total latencies in slots, and what is known of the least one."""
+    """An instance: total latencies in slots, and the interval of the least one."""
 
     memory: int
     requests: int
@@ -49,7 +49,7 @@ class Trial(NamedTuple):
 
 
 def play(task: tuple[int, int, float]) -> Trial:
-    """Return what comes of a model, a seed and an effort; the schedule found is run through the engine."""
+    """Return the trial of a model, a seed and an effort; the schedule found is run through the engine."""
     model, seed, effort = task
     table, memory = mcsf_instance(model, seed)
     n = len(table)
@@ -64,7 +64,7 @@ def play(task: tuple[int, int, float]) -> Trial:
 
 
 def run(model: int, scale: Scale) -> Outcome:
-    """Do one arrival model.
+    """Run one arrival model.
 
     Each instance's ratio lies between MC-SF's total latency over that of the best schedule found, and over the bound.
     Refuted is a mean or a maximum below the one that our instances have at least, with the interval over instances of

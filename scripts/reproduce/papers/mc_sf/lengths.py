@@ -39,8 +39,9 @@ def run(scale: Scale) -> Outcome:
                 f"{mean} and {median:.0f} words",
                 f"{number(ours.value)} ± {number(float(np.std(means)))} and {number(middle.value, 1)}",
                 Verdict.CONDITIONS if same else Verdict.NOT_REPRODUCED,
-                "Lognormal by the published mean and median, prompt and output independent: the conversations "
-                "themselves may not be passed on, and the paper gives no more figures of them.",
+                "Lognormal by the published mean and median, prompt and output independent: the "
+                "conversations themselves cannot be redistributed, and the paper gives no other figures "
+                "of them.",
             )
         )
         counts, edges = np.histogram(lengths[what][0], bins=50, range=(0, SHOWN))

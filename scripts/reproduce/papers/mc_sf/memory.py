@@ -65,7 +65,7 @@ def run(scale: Scale) -> Outcome:
             "consistently within M",
             f"at most {peak:.1%} of M in {len(tasks)} runs",
             Verdict.REPRODUCED if peak <= 1 else Verdict.NOT_REPRODUCED,
-            "With exact predictions (5) rules out overflow; batch times play no part in it.",
+            "With exact predictions (5) rules out overflow, whatever the batch times.",
         )
     ]
     queued, most = (mean_interval([one[k] for one in mine["high"]]) for k in ("queued", "most"))
@@ -79,8 +79,8 @@ def run(scale: Scale) -> Outcome:
             else Verdict.CONDITIONS
             if queued.low > 0.5
             else Verdict.NOT_REPRODUCED,
-            "On average, but not all the time: shortest first starts outputs of one length together, which grow and "
-            "end together, so that memory is a sawtooth, the deeper the longer the outputs that are left.",
+            "On average, but not all the time: shortest first starts outputs of one length together, "
+            "which grow and end together. So memory is a sawtooth, deeper for longer outputs.",
         )
     )
     use, queued, waiting = (
@@ -92,7 +92,7 @@ def run(scale: Scale) -> Outcome:
             "close to full utilisation",
             f"{interval(use)} of M over time; {interval(queued)} while requests wait, {waiting.value:.0%} of the time",
             Verdict.REPRODUCED if use.low >= 0.9 else Verdict.NOT_REPRODUCED,
-            "10 per second are below what the worker serves here, so memory is not always wanted.",
+            "10 per second are below the service rate here, so memory is not always needed.",
         )
     )
     return Outcome(findings, data={d: {k: mine[d][0][k] for k in ("time", "memory")} for d in DEMANDS})

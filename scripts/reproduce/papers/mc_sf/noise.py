@@ -1,4 +1,4 @@
-"""Figure 5: latency when predictions are wrong, under each reading of what happens to those that outlive theirs."""
+"""Figure 5: latency with wrong predictions, under each reading for requests that outlive theirs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Reading(NamedTuple):
     """A way to read Section 5.2.2.
 
     Attributes:
-        text: for people.
-        predictions: what is predicted, with ε to be filled in.
-        overrun: what MC-SF counts for a request that has outlived its prediction.
+        text: its description.
+        predictions: the predictions, with ε to be filled in.
+        overrun: the memory that MC-SF counts for a request that has outlived its prediction.
         alpha: the margin.
     """
 
@@ -40,8 +40,9 @@ class Reading(NamedTuple):
 READINGS = {
     "literal": Reading("(5) as printed, α = 0.1", "noisy:epsilon={}", "ignore", ALPHA),
     "literal, α = 0.3": Reading("(5) as printed, α = 0.3", "noisy:epsilon={}", "ignore", 0.3),
-    "extended": Reading("outlived ones count their next round, α = 0.1", "noisy:epsilon={}", "extend", ALPHA),
-    "extended, α = 0.2": Reading("outlived ones count their next round, α = 0.2", "noisy:epsilon={}", "extend", 0.2),
+    "extended": Reading("outlived requests count their next iteration, α = 0.1", "noisy:epsilon={}", "extend", ALPHA),
+    "extended, α = 0.2": Reading("outlived requests count their next iteration, α = 0.2",
+                                 "noisy:epsilon={}", "extend", 0.2),
     "above": Reading("no prediction below the truth: uniform on (o, (1 + ε)o), α = 0.1",
                      "interval:epsilon={},point=high", "ignore", ALPHA),
 }  # fmt: skip
@@ -97,11 +98,11 @@ def _findings(latency: Mapping[str, Mapping[float, Values]]) -> list[Finding]:
             "up to ε = 0.8",
             "MC-SF ends on " + ", ".join(_ends(literal[e]["MC-SF"]) for e in EPSILONS) + " seeds",
             Verdict.REPRODUCED if "literal" in working else Verdict.NOT_REPRODUCED,
-            "A request that has outlived its prediction counts nothing in (5), so its memory is given away a second "
-            "time; the same set overflows, is cleared and admitted again for ever.",
+            "A request that outlives its prediction counts nothing in (5), so its memory is promised "
+            "twice; the same set overflows, is cleared and admitted again forever.",
         ),
         Finding(
-            "the same, where outlived requests count their next round",
+            "the same, if outlived requests count their next iteration",
             "up to ε = 0.8",
             "MC-SF ends on " + ", ".join(_ends(extended[e]["MC-SF"]) for e in EPSILONS) + " seeds",
             Verdict.REPRODUCED if "extended" in working else Verdict.CONDITIONS,

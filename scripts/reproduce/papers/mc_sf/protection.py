@@ -1,4 +1,4 @@
-"""The smallest margin α with which the α-protection greedy algorithm does not clear for ever (Section 5.2.1)."""
+"""The smallest margin α with which the α-protection greedy algorithm does not clear forever (Section 5.2.1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GRID = tuple(k / 100 for k in range(1, 31))
 
 
 def run(scale: Scale) -> Outcome:
-    """Run every α of the grid, and see which seeds end.
+    """Run every α of the grid and count the seeds that end.
 
     An α works where it and all larger ones end. The published value is reproduced where it lies within those of the
     seeds.
@@ -49,8 +49,8 @@ def run(scale: Scale) -> Outcome:
                         f"{theirs}",
                         f"{smallest} with {num_requests:,} requests ({min(each)} to {max(each)} by seed)",
                         Verdict.REPRODUCED if min(each) <= theirs <= max(each) else Verdict.NOT_REPRODUCED,
-                        "That small α livelock is reproduced, where they begin to is not: it depends on how much the "
-                        "active requests still grow at their most, so on the lengths.",
+                        "Small α livelock as published, but from another α on: it depends on the largest "
+                        "remaining growth of the running requests, so on the lengths.",
                     )
                 )
     head = ("demand", "requests", "published", "here, all seeds", "by seed")

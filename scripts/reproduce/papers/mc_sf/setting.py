@@ -1,4 +1,4 @@
-"""What the experiments on calibrated batch times share: the eight policies, the two demands, how figures are told."""
+"""Shared setting of the experiments on calibrated batch times: eight policies, two demands, formatting."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def play(
     *,
     predictions: str | None = None,
 ) -> Comparison:
-    """Return what policies make of the same requests.
+    """Return the comparison of policies on the same requests.
 
     Args:
         demand: ``"high"`` or ``"low"``.

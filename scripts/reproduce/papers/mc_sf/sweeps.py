@@ -80,7 +80,7 @@ def _findings_alpha(
             f"{low} to {high}",
             f"{best} ({number(latency.min())} s)",
             Verdict.REPRODUCED if low <= best <= high else Verdict.NOT_REPRODUCED,
-            "Less memory is needed to avoid overflow here, so that a wide margin costs more than it saves.",
+            "A smaller margin avoids overflow here, so a wide one costs more than it saves.",
         ),
         Finding(
             f"{where}: α below 0.1",
@@ -89,7 +89,7 @@ def _findings_alpha(
             + (f"; a quarter or more up to α = {worse.max()}" if len(worse) else ""),
             Verdict.REPRODUCED if len(worse) and worse.max() >= 0.08 else Verdict.CONDITIONS if edge >= WORSE
             else Verdict.NOT_REPRODUCED,
-            "The collapse is there, at smaller α than published: memory overflows and is cleared without end."
+            "The collapse occurs, at smaller α than published: memory overflows and is cleared without end."
             if edge >= WORSE else "",
         ),
     ]  # fmt: skip
@@ -133,8 +133,8 @@ def _finding_beta(
         f"β {shown[sides[1]]} ({_times(float(ratio[-1]))} at {betas[-1]})",
         verdict,
         "Memory never overflows here with this margin: β does nothing." if float(np.ptp(latency)) == 0
-        else "A round in which nobody is processed takes no time with these batch times, so that coins are tossed "
-        "until just enough is cleared: a small β is no loss." if not sides[0] else "",
+        else "An empty iteration takes no time with these batch times, so coins are tossed until just "
+        "enough is cleared: a small β costs nothing." if not sides[0] else "",
     )  # fmt: skip
 
 

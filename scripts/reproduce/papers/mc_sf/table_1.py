@@ -112,29 +112,29 @@ def _findings(found: Comparison, fixed: Mapping[str, float]) -> list[Finding]:
             "32.112 s",
             f"{interval(level)} s",
             Verdict.REPRODUCED if same else Verdict.NOT_REPRODUCED,
-            "Batch times are Vidur's composition, checked against its predictions; so the difference lies in the "
-            "workload (lengths by published mean and median, the conversations cannot be passed on) or in what the "
-            "paper does not state, for example how it counts the memory of a word.",
+            "Batch times are Vidur's composition, checked against its predictions. So the difference lies "
+            "in the workload (lengths by published mean and median, as the conversations cannot be "
+            "redistributed) or in details the paper does not state, for example the memory of a word.",
         ),
         Finding(
             "order of the six α, β variants",
             "α = 0.2 before 0.25 before 0.3; α = 0.1, β = 0.2 last",
             f"rank correlation {order:+.2f}",
             Verdict.REPRODUCED if order >= 0.8 else Verdict.NOT_REPRODUCED,
-            "Overflow is rare here, so that a margin mostly costs concurrency: the smaller α, the better, "
-            "α = 0.1 with β = 0.2 included, the published last.",
+            "Overflow is rare here, so a margin mostly costs concurrency: smaller α is better, including "
+            "α = 0.1 with β = 0.2, the last one in the paper.",
         ),
         Finding(
             "standard deviation over runs, MC-SF and MC-Benchmark",
             "0.354 and 0.310 s",
             " and ".join(number(float(np.std(found.values(policy, LATENCY), ddof=1))) for policy in fixed)
-            + " s; with the same requests every time and only arrivals drawn anew "
+            + " s; with fixed requests and random arrivals only "
             + " and ".join(number(spread) for spread in fixed.values()) + " s",
             Verdict.CONDITIONS
             if all(1 / 1.5 <= x / PUBLISHED[POLICIES[policy]][1] <= 1.5 for policy, x in fixed.items())
             else Verdict.NOT_REPRODUCED,
-            "Every seed draws lengths, of a heavy tail, here. The published spread is what arrivals alone give, so the "
-            "50 runs seem to have had the same 1,000 conversations in the same order.",
+            "Here every seed also draws heavy-tailed lengths. Arrivals alone give the published spread, "
+            "so the 50 runs seem to have used the same 1,000 conversations in the same order.",
         ),
     ]  # fmt: skip
 

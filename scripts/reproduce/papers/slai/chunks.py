@@ -1,4 +1,4 @@
-"""Equation (7): the best chunks of a prompt, and how close the rate that can be served is known."""
+"""Equation (7): the best chunks of a prompt, and the gap in the known service rate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OVERHEADS = (0.0, 0.0001, 0.001, 0.003, 0.028)
 
 
 def run(scale: Scale) -> Outcome:
-    """Compare chunks of t_lcm with the best ones; refuted is a bound that explicit batches go below."""
+    """Compare chunks of t_lcm with the best ones; a bound is refuted if explicit batches go below it."""
     scenario = load_scenario("slai-tile")
     system = scenario.make_system()
     assert isinstance(system.batch_time, TileBatchTime)
@@ -54,7 +54,7 @@ def run(scale: Scale) -> Outcome:
             f"{prompt:,} tokens: {ways[LCM]:.5f} s in chunks of {LCM}, {ways[COLUMN]:.5f} s in chunks of {COLUMN}",
             Verdict.REFUTED if ways[COLUMN] < ways[LCM] * (1 - 1e-9) else Verdict.REPRODUCED,
             "the best chunks have t_col tokens, the first what is left (proof in kvgym/theory/tile_chunks.py): the "
-            "second product of (6) then skips more of what is masked",
+            "second product of (6) then skips more masked entries",
         ),
         Finding(
             "no batches serve requests in less than Σ T*^R(j) (Proposition 1, from which Theorem 1 follows)",
@@ -66,11 +66,12 @@ def run(scale: Scale) -> Outcome:
             f"batches attain it ({least / ways[COLUMN]:.6f})",
         ),
         Finding(
-            "gap between what can be served and what no scheduler can",
+            "gap between the rate served and the bound on every scheduler",
             "none (throughput optimality)",
             f"{100 * gap_whole:.2f} % with prompts in multiples of {LCM}, {100 * gap:.2f} % with Section 7's lengths",
             Verdict.REPRODUCED if gap_whole < 1e-9 else Verdict.NOT_REPRODUCED,
-            "the gap is what a prompt's short chunk lacks of its column of tiles; Assumption 3 excludes it",
+            "the gap is the part of a column of tiles that a prompt's short chunk leaves empty; "
+            "Assumption 3 excludes it",
         ),
     ]
     by_length = [

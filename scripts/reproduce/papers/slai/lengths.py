@@ -1,4 +1,4 @@
-"""Table 1, the lengths: what can be fitted of it, and what no distribution has."""
+"""Table 1, the lengths: what can be fitted, and what no distribution satisfies."""
 
 from __future__ import annotations
 

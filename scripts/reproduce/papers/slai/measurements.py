@@ -58,9 +58,9 @@ class Measurements:
 
     Args:
         scenario: hardware and workload.
-        policies: what is run.
+        policies: the policies.
         rates: requests per second.
-        scale: how much.
+        scale: the size.
         seeds: in a full run; every policy sees the same requests under each.
     """
 

@@ -1,4 +1,4 @@
-"""Figure 8: memory over time at the highest rate, and what the watermark has to do with evictions."""
+"""Figure 8: memory over time at the highest rate, and the effect of the watermark on evictions."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _offsets(data: Measurements) -> list[Finding]:
             f"{mean_text(values(FIXED, 'ttft_mean'), 1)} s, with the dynamic offset "
             f"{mean_text(values(DYNAMIC, 'ttft_mean'), 1)} s",
             Verdict.REPRODUCED if blown else Verdict.NOT_REPRODUCED,
-            f"its median, {short(values(FIXED_5, 'ttft_median'))} s, is the lowest of the three all the same",
+            f"still, its median, {short(values(FIXED_5, 'ttft_median'))} s, is the lowest of the three",
         ),
         Finding(
             "the dynamic offset avoids hitting 100 % of the memory",
@@ -101,7 +101,7 @@ def _offsets(data: Measurements) -> list[Finding]:
             else Verdict.CONDITIONS
             if peaks[-1] < 0.995
             else Verdict.NOT_REPRODUCED,
-            "only where admission itself leaves 4 % free: a larger offset clears memory, but does not keep prompts out",
+            "only if admission leaves 4 % free: a larger offset frees memory, but does not keep prompts out",
         ),
     ]
 
@@ -125,8 +125,8 @@ def _watermark(data: Measurements, rate: float) -> list[Finding]:
             f"{mean_text(evictions(SPF, 0.01), 1)}; vLLM {mean_text(evictions(VLLM, 0.0), 1)} → "
             f"{mean_text(evictions(VLLM, 0.01), 1)}",
             Verdict.CONDITIONS if explained else Verdict.NOT_REPRODUCED,
-            "the evictions are those of a full memory without a watermark, under every policy; keeping it free changes "
-            f"the mean TTFT of SLAI by {text(cost, percent=True)}",
+            "the evictions come from a full memory without a watermark, under every policy; leaving "
+            f"memory free changes the mean TTFT of SLAI by {text(cost, percent=True)}",
         )
     ]
 

@@ -43,7 +43,7 @@ PUBLISHED = {
 
 
 def run(name: str, scale: Scale) -> Outcome:
-    """Run all policies at all rates under one share of paying users, and judge what the paper says of it.
+    """Run all policies at all rates under one share of paying users, and judge the paper's claims.
 
     Cut of the median TTFT, at the rate where Sarathi FCFS has the published median: reproduced where it is as large as
     published, with conditions where it is three quarters of that, or no larger (to 5 %) than with shortest prefill
@@ -119,7 +119,7 @@ def _of_tokens(
     rates: Sequence[float],
     capacity: Mapping[str, Array],
 ) -> list[Finding]:
-    """Return what becomes of the statements on TBT and on fixed offsets; each has its criterion in its verdict."""
+    """Return the findings on TBT and on fixed offsets; each has its criterion in its verdict."""
     paying = {p: [gaps[p, rate][0].mean() for rate in rates] for p in WATCHED}
     free = [gaps[DYNAMIC, rate][1].mean() for rate in rates]
     top = int(np.argmax(free))
@@ -149,7 +149,7 @@ def _of_tokens(
             "rise, fall, rise",
             ", ".join(f"{short(free[k])} s at {rates[k]:g}/s" for k in (0, top, -1)),
             Verdict.CONDITIONS if hump else Verdict.NOT_REPRODUCED,
-            "rise and fall; the last rise is not reached by the paper's highest rate",
+            "rise and fall; the last rise is not reached at the paper's highest rate",
         ),
         Finding(
             "vLLM has the lowest median TTFT at low load and breaks the TBT objective early (7a, 7c)",

@@ -46,8 +46,8 @@ def run(scale: Scale) -> Outcome:
             "+26 %, overhead not given",
             ", ".join(f"{percent(g)} at {1000 * o:g} ms" for g, o in zip(gains, OVERHEADS, strict=True)),
             Verdict.CONDITIONS if spread else Verdict.REPRODUCED,
-            "it grows with the overhead: the capacity then lies at lower rates, where more memory is free for those "
-            "who are let in while decodes wait",
+            "it grows with the overhead: the capacity is then at lower rates, where more memory is free "
+            "for requests admitted while decodes wait",
         )
     ]
     head = [

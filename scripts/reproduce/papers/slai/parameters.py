@@ -1,4 +1,4 @@
-"""Figure 6: what token budget, number of requests and number of decodes do to a batch, and to memory."""
+"""Figure 6: effects of token budget, number of requests and number of decodes on batches and memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DECODES = (0, 16, 32, 48, 64, 80, 96, 112, 128)
 
 
 def chunk_times(time: BatchTimeModel, prompt: int, budget: int) -> list[float]:
-    """Return the seconds of each batch of a prompt that is alone on the worker, in chunks of the budget."""
+    """Return the seconds of each batch of a prompt alone on the worker, in chunks of the budget."""
     out = []
     for start in range(0, prompt, budget):
         chunk = min(budget, prompt - start)
@@ -60,15 +60,15 @@ def run(scale: Scale) -> Outcome:
             "steadily",
             f"{100 * (PROMPT + 1) / memory:.2f} % per request of {PROMPT:,} tokens; {fit} fill it",
             _verdict(_rises(used)),
-            f"by construction. The cap of 128 used in Section 7 is above {fit}: alone it does not keep such requests "
-            "from being evicted",
+            f"by construction. The cap of 128 in Section 7 is above {fit}, so alone it does not prevent evictions of "
+            "such requests",
         ),
         Finding(
             "a batch takes longer the more decodes it has, at a token budget of 512 (6c)",
             "significantly longer",
             f"{mixed[0]:.3f} s with none, {mixed[-1]:.3f} s with {DECODES[-1]}",
             _verdict(_rises(mixed)),
-            "each decode reads its KV; the prompt's chunk that it displaces is cheaper",
+            "each decode reads its KV; the displaced part of the prompt's chunk is cheaper",
         ),
     ]
     head = ["token budget", *(f"{budget}" for budget in BUDGETS)]
@@ -81,7 +81,7 @@ def run(scale: Scale) -> Outcome:
         ["requests", *(f"{count}" for count in DECODES)],
         [
             ["memory in use, %", *(f"{100 * x:.0f}" for x in used)],
-            ["batch of 512 tokens with so many decodes, s", *(f"{x:.3f}" for x in mixed)],
+            ["batch of 512 tokens with that many decodes, s", *(f"{x:.3f}" for x in mixed)],
         ],
         f"Requests with {PROMPT:,} tokens of KV:",
     )

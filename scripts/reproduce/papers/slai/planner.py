@@ -54,7 +54,7 @@ class Cluster(Runner):
         return {r: self._figures(simulate(system, table, SPF, router=r, seed=seed)) for r in ROUTERS}
 
     def measure_throughput(self, seed: int) -> dict[str, float]:
-        """Return the requests per second that RAD finishes while twice as many come, where moves are free."""
+        """Return the requests per second that RAD finishes under twice that load, with free moves."""
         table = self.sample(NODES * OVERLOAD, seed)
         system = replace(self.system.replicate(NODES), horizon=self.plan.duration)
         results = {r: simulate(system, table, "rad", router=r, seed=seed) for r in (RANDOM, BOTH)}
@@ -106,10 +106,10 @@ def run(scale: Scale) -> Outcome:
     equal = ratio_interval(random, both).value > 0.97
     findings = [
         Finding(
-            f"watching nodes and moving requests minimises delay ({NODES} nodes, {BUSY:g}/s each)",
+            f"monitoring nodes and moving requests minimises delay ({NODES} nodes, {BUSY:g}/s each)",
             "particularly useful; no figure",
-            f"mean TTFT {change(values(BOTH, BUSY, 'ttft'), values(RANDOM, BUSY, 'ttft'))} against random routing, of "
-            f"which moves make {change(values(BOTH, BUSY, 'ttft'), values(SHORTEST, BUSY, 'ttft'))}",
+            f"mean TTFT {change(values(BOTH, BUSY, 'ttft'), values(RANDOM, BUSY, 'ttft'))} against random "
+            f"routing, moves contribute {change(values(BOTH, BUSY, 'ttft'), values(SHORTEST, BUSY, 'ttft'))}",
             verdict,
             "" if verdict is Verdict.REPRODUCED else "what helps is to watch the nodes when a request comes",
         ),

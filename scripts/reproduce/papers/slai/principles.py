@@ -1,4 +1,4 @@
-"""Section 5 and Appendix D on tiled batch times: what RAD, its variant and separate nodes do to TTFT and TBT."""
+"""Section 5 and Appendix D on tiled batch times: TTFT and TBT of RAD, its variant and separate nodes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Principles(Runner):
 
 
 def run(scale: Scale) -> Outcome:
-    """Measure what Section 5 and Appendix D say.
+    """Check the claims of Section 5 and Appendix D.
 
     High TBT is a P99 of at least three times Sarathi's, low TBT one that is not above Sarathi's, high TTFT a mean of at
     least five times RAD's. Imbalance is a prefill node busy for less than a quarter of the time under short prompts
@@ -135,7 +135,7 @@ def _phases(of: Mapping[tuple[str, float, str], Array]) -> list[Finding]:
             f"P99 TBT {mean_text(at(RAD, 'tbt_p99'), 3)} s, longest gap {short(at(RAD, 'tbt_max'), 1)} s; Sarathi "
             f"{mean_text(at(SARATHI, 'tbt_p99'), 3)} and {short(at(SARATHI, 'tbt_max'), 1)} s",
             Verdict.REPRODUCED if tail[RAD] >= 3 * tail[SARATHI] else Verdict.NOT_REPRODUCED,
-            "all decodes wait while a request that has finished is replaced by whole prefills",
+            "all decodes wait while whole prefills replace finished requests",
         ),
         Finding(
             f"Algorithm 2: low TBT, high TTFT, at {SHOWN:g}/s",
@@ -159,7 +159,7 @@ def _phases(of: Mapping[tuple[str, float, str], Array]) -> list[Finding]:
             if tail[LEVEL] <= tail[SARATHI]
             and at(LEVEL, "served").mean() < 0.97 * at(SARATHI, "served").mean()
             else Verdict.NOT_REPRODUCED,
-            "its TTFT is bad, its TBT among the best: nobody is interrupted by a prefill",
+            "its TTFT is bad, its TBT among the best: no prefill interrupts a request",
         ),
         Finding(
             f"single-node serving (Sarathi) trades both, at {SHOWN:g}/s",
@@ -187,7 +187,7 @@ def _imbalance(two: Array, mixes: tuple[str, ...]) -> Finding:
             for mix, x, y in zip(mixes, apart, sarathi, strict=True)
         ),
         Verdict.REPRODUCED if holds else Verdict.CONDITIONS,
-        "one node of each kind against two that do both; under long prompts it is the prefill node that is overloaded",
+        "one node of each kind against two mixed ones; long prompts overload the prefill node",
     )
 
 
@@ -237,7 +237,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
 
 PRINCIPLES = Experiment(
     "section-5",
-    "The two principles, and who keeps which",
+    "The two principles, and which policies keep them",
     "Sections 1.1.2 and 5, Appendices D and E",
     run,
     draw,

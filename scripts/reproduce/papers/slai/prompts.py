@@ -1,4 +1,4 @@
-"""Figures 9b and 9c: who is served at the highest rate, and how soon, by the length of the prompt."""
+"""Figures 9b and 9c: requests served at the highest rate, and their TTFT, by the length of the prompt."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAST = len(LABELS) - 1
 
 
 class ByPrompt(Runner):
-    """Runs that are looked at by the length of prompts."""
+    """Runs measured by the length of prompts."""
 
     def buckets(self, seed: int) -> list[list[list[float]]]:
         """Return six figures by policy and bucket.
@@ -113,8 +113,8 @@ def run(scale: Scale) -> Outcome:
             f"{mean_text(ttft[:, slai, LAST], 0)} s, longest {short(longest[:, slai, LAST], 0)} s; Sarathi FCFS "
             f"{short(served[:, fcfs, LAST], 0)} and {mean_text(ttft[:, fcfs, LAST], 1)} s",
             Verdict.NOT_REPRODUCED if starved else Verdict.REPRODUCED,
-            "starvation: the low median is paid for by the longest prompts, which SPF puts last and a full memory "
-            "keeps out"
+            "starvation: the longest prompts pay for the low median, as SPF puts them last and a full "
+            "memory keeps them out"
             if starved
             else "",
         ),

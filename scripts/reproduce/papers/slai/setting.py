@@ -1,4 +1,4 @@
-"""Which policies are compared, at which rates, and how much is run."""
+"""Compared policies, rates, and the length of runs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ TTFT_BOUND, FCFS_AT_HIGH_LOAD = 0.5, 1.5  # seconds: the capacity's constraint; 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long a run is, and when it is looked at.
+    """Length of a run, and its measurement windows.
 
     Attributes:
         duration: seconds of arrivals.
-        warm_up: seconds that are not counted.
-        window: from when to when every gap between tokens is told by class, seconds.
+        warm_up: seconds excluded from the measurement.
+        window: start and end of the time in which gaps between tokens are recorded by class, seconds.
         window_seeds: seeds for that.
     """
 

@@ -67,7 +67,7 @@ class Stability:
         self.cycle = requests_per_cycle(slack, self.mean, worst, COLUMN)
 
     def sample(self, rate: float, seed: int, duration: float | None = None) -> RequestTable:
-        """Return requests whose prompts fill whole chunks."""
+        """Return requests with prompts of whole chunks."""
         arrivals = {"kind": "poisson", "rate": rate}
         workload = {"preset": "slai", "arrivals": arrivals, "duration": duration or self.duration}
         table = self.scenario.override(workload=workload).make_workload().sample(seed)
@@ -190,7 +190,7 @@ def _findings(setup: Stability, runs: list[tuple[str, int]], growth: Array, serv
             "work T*^R done per second and node at 1.1: "
             + ", ".join(f"{NAMES[p]} {short(served[j], 3)}" for p, j in single.items()),
             Verdict.REPRODUCED if lose else Verdict.NOT_REPRODUCED,
-            f"stable at 0.9: {', '.join(stable) or 'nobody'}; not: {', '.join(others) or 'nobody'}",
+            f"stable at 0.9: {', '.join(stable) or 'none'}; not: {', '.join(others) or 'none'}",
         ),
     ]
 

@@ -1,4 +1,4 @@
-"""How figures are written in tables and findings."""
+"""Formatting of numbers in tables and findings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MISSING = "–"
 
 
 def text(estimate: Estimate, digits: int = 2, percent: bool = False) -> str:
-    """Return a mean with its interval; as a change in percent if it is a ratio to be read so."""
+    """Return a mean with its interval; optionally as a change in percent, for ratios."""
     if not np.isfinite(estimate.value):
         return MISSING
     if not np.isfinite(estimate.low):
@@ -35,7 +35,7 @@ def mean_text(values: ArrayLike, digits: int = 2) -> str:
 
 
 def change(values: ArrayLike, reference: ArrayLike) -> str:
-    """Return how far means differ from a reference's on the same seeds, in percent, with the interval."""
+    """Return the change of means against a reference on the same seeds, in percent, with the interval."""
     return text(ratio_interval(values, reference), percent=True)
 
 

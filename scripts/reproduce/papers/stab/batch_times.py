@@ -1,4 +1,4 @@
-"""Figures 1, 5, 7 and 8: how long batches take, by arrival rate and ratio of prompts to outputs."""
+"""Figures 1, 5, 7 and 8: batch times by arrival rate and ratio of prompts to outputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BAND = 0.1  # batches are alike if they differ by no more than this share of the
 
 
 class Case(NamedTuple):
-    """Whose batches: a ratio, an arrival rate, a kind of engine; :func:`play_batches` runs it."""
+    """A run: ratio, arrival rate and kind of engine; :func:`play_batches` runs it."""
 
     name: str
     rate: float
@@ -89,7 +89,7 @@ def rows_of(found: Mapping[tuple[str, float, str], Floats]) -> list[tuple[str, .
 
 
 def curve(batches: Floats) -> list[float]:
-    """Return the quantiles that are drawn, milliseconds."""
+    """Return the quantiles to draw, milliseconds."""
     drawn: list[float] = (1000 * np.quantile(batches, SHARES)).round(2).tolist()
     return drawn
 
@@ -97,7 +97,7 @@ def curve(batches: Floats) -> list[float]:
 def draw_panels(data: Mapping[str, Any]) -> Figure:
     """Draw CDFs of batch times, without the longest half per cent.
 
-    What the text has of the paper's curve is black: its median, and the share of batches that it calls alike.
+    Black: what the text gives of the paper's curve, its median and the share of similar batches.
     """
     panels = data["panels"]
     columns = 3 if len(panels) == 3 else 2
@@ -152,14 +152,14 @@ def run_figure_1(scale: Scale) -> Outcome:
             "over 80 % of them",
             "; ".join(f"{share:.0%} alike within 10 % ({engine})" for engine, share in shares.items()),
             _all_or_some([share > 0.8 for share in shares.values()]),
-            "It depends on how an engine spreads prompts over batches: each of these is a calibrated A100.",
+            "It depends on how an engine distributes prompts over batches; each of these is a calibrated A100.",
         ),
         Finding(
             "the median is close to the 90th percentile",
             "“in many cases” (Section 5.1)",
             "; ".join(f"the 90th is {over:+.0%} off ({engine})" for engine, over in apart.items()),
             _all_or_some([abs(over) < 0.1 for over in apart.values()]),
-            "It is where an engine puts prompts into few, full batches.",
+            "It holds if an engine puts prompts into few, full batches.",
         ),
         Finding(
             "any overload gives the same b̄",
@@ -167,7 +167,7 @@ def run_figure_1(scale: Scale) -> Outcome:
             f"CDFs at 5 and 20/s at most {far:.3f} apart; median at 1/s "
             f"{np.median(idle) / np.median(busy):.2f} of that at 5/s",
             Verdict.REPRODUCED if far < 0.05 else Verdict.NOT_REPRODUCED,
-            "Below the service rate batches are shorter: b̄ of a system that is not saturated makes μ look "
+            "Below the service rate batches are shorter: b̄ of an unsaturated system makes μ look "
             f"{np.median(busy) / np.median(idle):.1f} times as large.",
         ),
     ]
@@ -257,7 +257,7 @@ def run_figure_5(scale: Scale) -> Outcome:
             )
             + " at 1:1, 2:1, 4:1",
             _all_or_some([own == sorted(own) for own in spread.values()]),
-            "Under a token budget no batch can hold more prompt than the budget, whatever the ratio.",
+            "Under a token budget no batch holds more prompt tokens than the budget, at any ratio.",
         ),
     ]
     panels: list[dict[str, Any]] = [
@@ -323,8 +323,9 @@ def run_figure_7(scale: Scale) -> Outcome:
             else Verdict.CONDITIONS
             if any(0.5 <= shares[engine] <= 0.9 and tails[engine] >= 2 for engine in ENGINES)
             else Verdict.NOT_REPRODUCED,
-            "The shape is there under the paper's engine, with more of a tail; lengths at 8:1 are not printed. "
-            "A budget of 512 tokens fills every batch with prompt, so that they are all alike, but longer.",
+            "The shape occurs under the paper's engine, with a heavier tail; lengths at 8:1 are not "
+            "printed. A budget of 512 tokens fills every batch with prompt tokens, so batches are alike, "
+            "but longer.",
         ),
         Finding(
             "8:1: neither median nor mean is a robust estimate of b̄",
@@ -335,8 +336,9 @@ def run_figure_7(scale: Scale) -> Outcome:
                 for engine, own in estimates.items()
             ),
             Verdict.CONDITIONS if ignores else Verdict.NOT_REPRODUCED,
-            "The median does ignore the tail. But batches of the tail take their time: where memory is what binds, the "
-            "mean gives the rate (see the measured rates). A simulation has no outliers of a machine to trim.",
+            "The median does ignore the tail. But batches in the tail count: where memory is the "
+            "bottleneck, the mean gives the rate (see the measured rates). A simulation has no machine "
+            "outliers to trim.",
         ),
     ]
     full = [[engine, curve(batches)] for (_, _, engine), batches in found.items()]

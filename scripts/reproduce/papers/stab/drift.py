@@ -1,4 +1,4 @@
-"""The Lyapunov function of Theorem 2: how fast a backlog is worked off below the rate."""
+"""The Lyapunov function of Theorem 2: the draining of a backlog below the rate."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POINTS = 200
 
 
 class DriftRun(NamedTuple):
-    """A run that begins with a backlog; :func:`play_drift` does it."""
+    """A run that begins with a backlog; :func:`play_drift` runs it."""
 
     policy: str
     backlog: int
@@ -42,11 +42,12 @@ class DriftRun(NamedTuple):
 
 
 class Drift(NamedTuple):
-    """How V went.
+    """Course of V.
 
     Attributes:
-        mean: change of V per slot in units of M, over the slots that begin while somebody waits who was there at first.
-        above: share of these slots whose batch holds less than M(1 − δ).
+        mean: change of V per slot in units of M, over the slots that begin while a request of the initial backlog
+            waits.
+        above: share of these slots with a batch below M(1 − δ).
         slots: of the course.
         outstanding: V then, in units of E[g]: requests.
     """
@@ -58,9 +59,9 @@ class Drift(NamedTuple):
 
 
 def play_drift(task: DriftRun) -> Drift:
-    """Begin with a backlog, let requests come at 0.9 μ(1 − δ), and follow V(t) until the last has come.
+    """Begin with a backlog, add requests at 0.9 μ(1 − δ), and follow V(t) until the last arrival.
 
-    V(t) is what has come, Σ g, less what batches have held.
+    V(t) is the arrived work, Σ g, less the memory of the batches so far.
     """
     rate = LOAD * rate_of(RATIO, BATCH_TIME) * (1 - SLACK)
     table = replace_workload(RATIO, rate, task.backlog + task.requests).sample(task.seed)
@@ -107,7 +108,7 @@ def run(scale: Scale) -> Outcome:
     largest = M * int(cumulative_memory(LONGEST // 2, LONGEST // 2, CHUNK))
     average = M / (rate_of(RATIO, BATCH_TIME) * BATCH_TIME)
     finding = Finding(
-        "a backlog is worked off at M(1 − δ) − λ b̄ E[g] per slot",
+        "a backlog drains at M(1 − δ) − λ b̄ E[g] per slot",
         f"at least {-bound:.4f} M at {LOAD:g} μ(1 − δ)",
         ", ".join(f"{-means[policy].value:.4f} M ({names[policy]})" for policy in SINGLE),
         Verdict.REPRODUCED
@@ -115,20 +116,20 @@ def run(scale: Scale) -> Outcome:
         else Verdict.CONDITIONS
         if all(e.value < 0 for e in means.values())
         else Verdict.NOT_REPRODUCED,
-        f"On average over slots, at backlogs of {backlog}. The proof wants it for every slot once V is above "
-        f"sup g · M: the work of {largest / average:,.0f} requests. Its ε has the wrong sign, and its v(t) counts what "
-        "was processed last again; neither matters.",
+        f"On average over slots, at backlogs of {backlog}. The proof needs it for every slot once V is above "
+        f"sup g · M: the work of {largest / average:,.0f} requests. Its ε has the wrong sign, and its "
+        f"v(t) counts the last processed tokens again; neither matters.",
     )
     data = {
         "bound": bound * M / average,
         "backlog": backlog,
         "lines": [[names[policy], runs[policy][0].slots, runs[policy][0].outstanding] for policy in SINGLE],
     }
-    return Outcome([finding], [Table(head, rows, "While the backlog of the beginning is worked off:")], data)
+    return Outcome([finding], [Table(head, rows, "While the initial backlog drains:")], data)
 
 
 def draw(data: Mapping[str, Any]) -> Figure:
-    """Draw V over time, in units of E[g], and the line that the drift bound makes."""
+    """Draw V over time, in units of E[g], and the line of the drift bound."""
     figure, (axes,) = new_figure()
     for colour, (label, slots, outstanding) in zip(palette(4), data["lines"], strict=True):
         axes.plot(slots, outstanding, color=colour, linewidth=1, label=label)
@@ -141,7 +142,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
 
 DRIFT = Experiment(
     name="drift",
-    title="How a backlog is worked off",
+    title="Draining a backlog",
     source="Theorem 2, proof in Appendix A",
     run=run,
     draw=draw,

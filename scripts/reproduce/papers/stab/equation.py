@@ -84,15 +84,15 @@ def run(scale: Scale) -> Outcome:
             ", ".join(f"{PRINTED[name][1]:.3f}" for name in PRINTED) + " /s (1:1, 2:1, 1:2)",
             f"{min(off):+.1%} … {max(off):+.1%} of it, chunks of 128 or more",
             Verdict.REPRODUCED if max(map(abs, off)) < TOLERANCE else Verdict.NOT_REPRODUCED,
-            "The chunk is not printed. 1:2 needs prompts of up to 1,066, where Section 5.1 has 2,133: like that, every "
-            "ratio's maxima sum to 3,200.",
+            "The chunk is not printed. 1:2 needs prompts of up to 1,066, where Section 5.1 has 2,133: "
+            "then every ratio's maxima sum to 3,200.",
         ),
         Finding(
             "the same, an output being a fixed multiple of its prompt (Section 5.1)",
             ", ".join(f"{PRINTED[name][1]:.3f}" for name in PRINTED) + " /s",
             f"{min(tied_off):+.1%} … {max(tied_off):+.1%} of it",
             Verdict.REFUTED if max(tied_off) < -0.1 else Verdict.NOT_REPRODUCED,
-            "Exact sums over the lengths. The printed rates belong to independent lengths, as Section 5.3 has them.",
+            "Exact sums over the lengths. The printed rates belong to independent lengths, as in Section 5.3.",
         ),
         Finding(
             "eight workers: 8 μ",
@@ -105,14 +105,14 @@ def run(scale: Scale) -> Outcome:
             "4.75, 10.00, 1.45, 8.03, 3.38, 9.0, 7.2 %",
             ", ".join(f"{100 * g:.2f}" for g in (*gaps.values(), *gaps_8_1.values())) + " %",
             Verdict.REPRODUCED if wrong < 0.05 else Verdict.NOT_REPRODUCED,
-            "The arithmetic of the tables. “Below 10 %” is 10.00 % at 2:1.",
+            "Arithmetic of the tables. “Below 10 %” is 10.00 % at 2:1.",
         ),
         Finding(
             "μ at 8:1 (Table 4)",
             "4.977 and 5.862 /s, no b̄, no lengths",
             " and ".join(f"b̄ = {b:.4f} s" for b in implied.values()) + " would give them",
             Verdict.CONDITIONS,
-            f"With lengths continued by the rule of the others: prompts {prompt[0]} … {prompt[1]}, "
+            f"With lengths extrapolated from the other ratios: prompts {prompt[0]} … {prompt[1]}, "
             f"outputs {output[0]} … {output[1]}.",
         ),
         Finding(

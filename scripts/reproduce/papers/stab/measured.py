@@ -33,7 +33,7 @@ PUBLISHED = {**{name: measured for name, (_, _, measured) in PRINTED.items()}, "
 
 
 class Case(NamedTuple):
-    """What is measured: a ratio on an engine; :func:`play_case` runs a seed of it."""
+    """A measurement: a ratio on an engine; :func:`play_case` runs a seed of it."""
 
     name: str
     engine: str
@@ -164,7 +164,7 @@ def _eight(case: Case, e: Mapping[str, Estimate], alone: Mapping[str, Estimate])
         f"{PRINTED_8_GPUS[1]} /s, {PRINTED_8_GPUS[1] / PRINTED['stab-1-1'][2]:.2f} times one",
         f"{interval(e['measured'])} /s, {times:.2f} times one ({off:+.0%})",
         Verdict.REPRODUCED if abs(times - 8) < 0.4 else Verdict.NOT_REPRODUCED,
-        "The multiple is reproduced; the rate itself is ours of one worker.",
+        "The multiple is reproduced; the rate is eight times our rate of one worker.",
     )
 
 
@@ -174,7 +174,7 @@ def _gap(engine: str, cases: Sequence[Case], found: Mapping[Case, dict[str, Esti
     holds = [g <= 0.1 for g in median.values()]
     some = Verdict.CONDITIONS if any(holds) else Verdict.NOT_REPRODUCED
     return Finding(
-        f"(1) with the median is within 10 % of what is measured ({engine})",
+        f"(1) with the median is within 10 % of the measured rate ({engine})",
         "4.75, 10.00, 1.45 %",
         ", ".join(f"{100 * g:.1f}" for g in median.values()) + f" % at {', '.join(median)}",
         Verdict.REPRODUCED if all(holds) else some,
@@ -195,7 +195,7 @@ def _medians(cases: Sequence[Case], found: Mapping[Case, dict[str, Estimate]]) -
         ", ".join(f"{batch_time:.4f}" for batch_time, _, _ in PRINTED.values()) + " s",
         "; ".join(texts),
         _within(list(off.values())),
-        "Ours hardly depend on the ratio: the median batch is one of decodes, whose memory is always about M.",
+        "Ours hardly depend on the ratio: the median batch is a decode batch, with memory always about M.",
     )
 
 
@@ -209,7 +209,7 @@ def _trimmed(cases: Sequence[Case], found: Mapping[Case, dict[str, Estimate]]) -
         "9.0 and 7.2 % off",
         "; ".join(f"{a:.1%} and {b:.1%} ({engine})" for engine, (a, b) in gaps.items()),
         Verdict.REPRODUCED if all(holds) else Verdict.CONDITIONS if some else Verdict.NOT_REPRODUCED,
-        "What is trimmed are prefills, which take their time: the rate comes out too high, more so the more is cut.",
+        "Trimming removes prefills, which do take time: the more is cut, the more the rate is too high.",
     )
 
 
@@ -229,8 +229,8 @@ def _estimators(cases: Sequence[Case], found: Mapping[Case, dict[str, Estimate]]
         "used for all predictions (Section 5.1, Appendix C)",
         best + worst + rest,
         Verdict.REFUTED if right else Verdict.NOT_REPRODUCED,
-        "What the batches of a run hold sums to Σ g, so that the rate is mean KV use over mean b̄ times E[g]: an "
-        "identity of the mean, of no other estimate. It needs memory to be what binds.",
+        "The KV tokens of all batches sum to Σ g, so the rate is mean KV use over (mean b̄ × E[g]): an "
+        "identity of the mean only. It needs memory to be the bottleneck.",
     )
 
 
@@ -242,7 +242,7 @@ def _converges(cases: Sequence[Case], found: Mapping[Case, dict[str, Estimate]])
         ", ".join(f"{interval(found[case]['measured'])} at {case.rate:g}/s" for case in cases)
         + " (1:1, chunks of 512)",
         Verdict.REPRODUCED if max(rates) < 1.1 * min(rates) else Verdict.NOT_REPRODUCED,
-        "With 10,000 requests the run at 20/s ends after 500 s, of which the filling of the memory is a part.",
+        "With 10,000 requests the run at 20/s ends after 500 s, including the time to fill the memory.",
     )
 
 
@@ -258,7 +258,7 @@ def _bars(name: str, found: Mapping[Case, dict[str, Estimate]], cases: Sequence[
 
 
 def draw(data: Mapping[str, Any]) -> Figure:
-    """Draw what is measured and what every estimate of b̄ makes of (1), a panel per engine."""
+    """Draw the measured rates and (1) with every estimate of b̄, a panel per engine."""
     bars = data["bars"]
     engines, what = list(bars[0]["engines"]), ["measured", *ESTIMATORS]
     figure, panels = new_figure(columns=len(engines), panel=(3.6, 2.8))

@@ -1,4 +1,4 @@
-"""How many workers a load needs: equation (1), what simulation says, and the tool that does both for any load."""
+"""Workers needed for a load: equation (1), simulation, and the tool that does both for any load."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UTILISATION = 0.9  # Section 4
 
 
 def run(scale: Scale) -> Outcome:
-    """Plan 24 requests per second of 1:1 by (1), simulate around that number, and ask the tool.
+    """Plan 24 requests per second of 1:1 by (1), simulate around that number, and compare with the tool.
 
     ⌈λ/μ⌉ is reproduced if the queues do not grow, by a thousandth of λ, with that many workers, and do with one fewer.
     """
@@ -57,10 +57,10 @@ def run(scale: Scale) -> Outcome:
             "an accurate lower bound (Sections 5.3 and 6)",
             f"⌈λ/μ⌉ = {enough}: slope {just:+.4f} /s; with {enough - 1}: {few:+.2f} /s",
             Verdict.REPRODUCED if abs(just) < 1e-3 * LOAD < few else Verdict.NOT_REPRODUCED,
-            f"μ = {service:.3f} /s; Theorem 2, λ < nμ(1 − δ), asks for {with_slack}.",
+            f"μ = {service:.3f} /s; Theorem 2, λ < nμ(1 − δ), needs {with_slack}.",
         ),
         Finding(
-            f"a target utilisation of {UTILISATION:.0%} asks for λ/(μρ)",
+            f"a target utilisation of {UTILISATION:.0%} needs λ/(μρ)",
             "approximately λ/(μρ) (Section 4)",
             f"{target}: mean waiting {found[enough + 1]['mean'].value:.1f}, not {found[enough]['mean'].value:.1f}",
             Verdict.REPRODUCED
@@ -104,7 +104,7 @@ def _tool_finding(label: str, result: Provisioning) -> Finding:
         "gaps within 10 %; ⌈λ/μ⌉ workers",
         ours,
         Verdict.REPRODUCED if error <= 0.1 and plan.by_theory == plan.simulated else Verdict.CONDITIONS,
-        "b̄ is the mean of a run with all requests there from the start.",
+        "b̄ is the mean of a run with all requests present from the start.",
     )
 
 
@@ -120,7 +120,7 @@ def _tool_table(tools: Mapping[str, Provisioning]) -> Table:
         "system", "μ, mean b̄, saturated", "μ, median b̄ of the load as it is", "saturated worker", "⌈λ/μ⌉",
         "with the median", f"simulated, {TARGET} s",
     )  # fmt: skip
-    return Table(head, rows, "What `kvgym provision` finds for the load, requests per second and workers:")
+    return Table(head, rows, "Results of `kvgym provision` for the load, requests per second and workers:")
 
 
 def draw(data: Mapping[str, Any]) -> Figure:

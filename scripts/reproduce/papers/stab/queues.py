@@ -18,7 +18,7 @@ POINTS = 200  # of a course that is drawn
 
 
 class Queue(NamedTuple):
-    """What is known of the queue of a run.
+    """The queue of a run.
 
     Attributes:
         figures: by name; see :func:`queue_figures`.
@@ -32,7 +32,7 @@ class Queue(NamedTuple):
 
 
 class QueueRun(NamedTuple):
-    """A run whose queue is looked at; :func:`play` does it."""
+    """A run with its queue recorded; :func:`play` runs it."""
 
     name: str
     rate: float
@@ -44,7 +44,7 @@ class QueueRun(NamedTuple):
 
 
 def play(task: QueueRun) -> Queue:
-    """Run a task until the last request has arrived, and return what its queue did."""
+    """Run a task until the last arrival, and return its queue."""
     result = run_at(
         task.name,
         task.rate,
@@ -68,7 +68,7 @@ def queue_figures(result: SimulationResult) -> dict[str, float]:
     - ``mean``: waiting requests, over the same time;
     - ``max``, ``up to 5``: most of them when a batch begins, and the share of batches that begin with at most 5;
     - ``kv use``: of M, mean over the batches; ``below``: share of batches that hold less than (1 − δ)M among those
-      that begin while somebody waits, NaN where none does.
+      that begin while requests wait, NaN where none does.
     """
     end = float(result.table.arrival_time[-1])
     times = np.linspace(0.2 * end, end, 2000)

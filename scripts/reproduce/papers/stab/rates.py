@@ -1,4 +1,4 @@
-"""Figures 2, 4 and 6: the queue at the printed arrival rates, and how long requests wait."""
+"""Figures 2, 4 and 6: the queue at the printed arrival rates, and waiting times."""
 
 from __future__ import annotations
 
@@ -114,8 +114,9 @@ def _below(
         "; ".join(ours),
         verdict,
         f"{printed[1].rate:g}/s is {printed[1].rate / service:.2f} of our μ and "
-        f"{printed[1].rate / MEASURED[workers]:.2f} of the paper's. At its load, {equal.rate:g}/s here, it is "
-        f"{shares[equal]:.0%} and at most {most(runs[equal])}: the queue does not grow, but excursions go beyond.",
+        f"{printed[1].rate / MEASURED[workers]:.2f} of the paper's. At its load, {equal.rate:g}/s here, "
+        f"it is {shares[equal]:.0%} and at most {most(runs[equal])}: the queue does not grow, but "
+        f"excursions exceed the published ones.",
     )
 
 
@@ -144,7 +145,7 @@ def _calibrated(
         f"at {first.rate:g}/s at most {most(runs[first])} waiting; at {second.rate:g}/s "
         f"{signed(found[second]['slope'])} /s",
         Verdict.NOT_REPRODUCED if grows else Verdict.REPRODUCED,
-        f"Our model of engine and GPU serves less per worker than the {PRINTED[RATIO][2]}/s that the paper measured "
+        f"Our model of engine and GPU serves less per worker than the paper's measured {PRINTED[RATIO][2]}/s "
         f"(see the measured rates), and {second.rate:g}/s is above it."
         if grows
         else "",
@@ -201,7 +202,7 @@ SHARES = np.linspace(0, 1, 101)
 
 
 class WaitRun(NamedTuple):
-    """A run whose waiting times are looked at; :func:`play_waits` does it."""
+    """A run with its waiting times recorded; :func:`play_waits` runs it."""
 
     rate: float
     requests: int
@@ -237,7 +238,7 @@ def play_waits(task: WaitRun) -> Waits:
 
 
 def run_waits(scale: Scale) -> Outcome:
-    """Look at the CDF of waiting times at λ = 2, at the service rate, at 4 and at 5.
+    """Measure the CDF of waiting times at λ = 2, at the service rate, at 4 and at 5.
 
     At 4 and 5 the figure is reproduced if the CDF is nowhere farther than 0.1 from a straight line; at 2 if fewer than
     1 % wait longer than a batch takes; at the service rate if it bends more than at 4 and 5, and its longest wait is
@@ -267,7 +268,7 @@ def run_waits(scale: Scale) -> Outcome:
             Verdict.REPRODUCED if straight < 0.1 else Verdict.NOT_REPRODUCED,
         ),
         Finding(
-            "λ = 2: almost nobody waits",
+            "λ = 2: almost no request waits",
             "almost no request",
             f"{later[low]:.2%} wait longer than a batch takes, the longest {longest[low].value:.2f} s",
             Verdict.REPRODUCED if later[low] < 0.01 else Verdict.NOT_REPRODUCED,
@@ -277,8 +278,8 @@ def run_waits(scale: Scale) -> Outcome:
             "at λ = 3.387, the measured rate",
             f"{interval(bends[edge])} from a straight line; longest wait {min(spread):.0f} … {max(spread):.0f} s",
             shape,
-            "Between stable and overloaded and not smooth, but the trend is linear only roughly. Ours is run at the "
-            "rate of (1), which is ours for b̄ = 0.0372 s.",
+            "Between stable and overloaded, and not smooth, but only roughly linear. The run is at the "
+            "rate of (1) for our b̄ = 0.0372 s.",
         ),
     ]
     head = ("", "wait longer than a batch", "longest wait, s", "largest distance from a straight CDF")

@@ -1,4 +1,4 @@
-"""Theorems 1 and 2 by simulation, the step of the proof that leaves room unused, and whom SJF takes up again."""
+"""Theorems 1 and 2 by simulation, the step of the proof that leaves room unused, and the order of resumption."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Case(NamedTuple):
 
     @property
     def scheduler(self) -> str:
-        """How the paper would call it."""
+        """Name in the paper's terms."""
         order = "SJF" if "sjf" in self.policy else "FCFS"
         return f"{order}, look-ahead" if "lookahead" in self.policy else f"{order}, swap"
 
@@ -119,7 +119,7 @@ def _theorem_1(
         f"{min(counts):.2f} … {max(counts):.2f}, under SJF {min(rest):.2f} … {max(rest):.2f}",
         Verdict.REPRODUCED if holds else Verdict.NOT_REPRODUCED,
         f"14 cases at 1.1 μ; the proof of Theorem 2 guarantees no more than "
-        f"{max(widest.values()):.2f} (λ − μ). SJF keeps the same work waiting in fewer, larger requests.",
+        f"{max(widest.values()):.2f} (λ − μ). Under SJF the same work waits in fewer, larger requests.",
     )
 
 
@@ -145,8 +145,8 @@ def _saturation(loaded: Mapping[Case, dict[str, Estimate]]) -> Finding:
         "“throughout the slot”",
         f"with look-ahead {min(ahead):.0%} … {max(ahead):.0%} of the batches are below",
         Verdict.REFUTED if max(ahead) > 0 else Verdict.REPRODUCED,
-        "Batches of young requests leave room that is kept for their growth; these runs show it. The statement is not "
-        f"in danger: on average {min(use):.3f} … {max(use):.3f} of M is used, more than 1 − δ = {1 - SLACK:.3f}.",
+        "Batches of young requests leave room for their growth, as these runs show. The theorem still "
+        f"holds: on average {min(use):.3f} … {max(use):.3f} of M is used, more than 1 − δ = {1 - SLACK:.3f}.",
     )
 
 
@@ -235,7 +235,7 @@ RULES = {"FCFS": FCFS, "SJF": SJF, "SJF by work alone": f"{SJF}:resume=by_work"}
 
 
 class PauseRun(NamedTuple):
-    """A run whose longest pause is looked for; :func:`play_pause` does it."""
+    """A run with its longest pause recorded; :func:`play_pause` runs it."""
 
     policy: str
     requests: int
@@ -258,9 +258,9 @@ def play_pause(task: PauseRun) -> dict[str, float]:
 
 
 def run_order(scale: Scale) -> Outcome:
-    """Look for the longest time that a request stands still between two tokens.
+    """Measure the longest pause of a request between two tokens.
 
-    Reproduced if no request of SJF stands still for a tenth of the run: who has begun goes on.
+    Reproduced if no request under SJF pauses for a tenth of the run: requests that have begun continue.
     """
     seeds, requests = scale.number_of_seeds(10, 1), scale.pick(10_000, 600)
     tasks = [PauseRun(policy, requests, seed) for policy in RULES.values() for seed in range(seeds)]
@@ -278,10 +278,10 @@ def run_order(scale: Scale) -> Outcome:
     finding = Finding(
         "ongoing requests go before new ones",
         "any work-conserving policy “prioritizes all ongoing processing requests”",
-        f"SJF at 1.1 μ: nobody stands still for longer than {longest['SJF']:,.0f} of {slots['SJF']:,.0f} slots; "
-        f"by work alone somebody does for {longest['SJF by work alone']:,.0f}",
+        f"SJF at 1.1 μ: no request pauses for longer than {longest['SJF']:,.0f} of {slots['SJF']:,.0f} "
+        f"slots; by work alone one pauses for {longest['SJF by work alone']:,.0f}",
         Verdict.REPRODUCED if longest["SJF"] < 0.1 * slots["SJF"] else Verdict.NOT_REPRODUCED,
-        "By work alone (`resume=by_work`) shorter newcomers overtake who was swapped out, until nobody comes any more.",
+        "By work alone (`resume=by_work`) shorter newcomers overtake swapped-out requests until arrivals end.",
     )
     head = ("order", "longest pause, slots", "swapped out", "mean latency, s")
     return Outcome([finding], [Table(head, rows, "At 1.1 μ, 1:1, 10,000 requests, to the end:")])

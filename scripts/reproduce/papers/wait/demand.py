@@ -24,7 +24,7 @@ SHARES = (0.3, 0.6, 0.9, 1.2, 2.0)
 
 
 class Setting(NamedTuple):
-    """A figure: its scenario, what it shows, and the policies that stand for the paper's algorithm."""
+    """A figure: its scenario, its content, and the policies that represent the paper's algorithm."""
 
     scenario: str
     what: str
@@ -90,8 +90,8 @@ def run(name: str, scale: Scale) -> Outcome:
                     f"{best}: {ratio:.3f} times the better baseline's throughput, {number(latency)} times the "
                     "least latency",
                     Verdict.REPRODUCED if wins else Verdict.NOT_REPRODUCED,
-                    f"{rate:,.0f} requests/s, {rate / sustained:.2g} times what the GPU sustains. Latency is of those "
-                    f"completed within {horizon:.0f} s.",
+                    f"{rate:,.0f} requests/s, {rate / sustained:.2g} times what the GPU sustains. Latency "
+                    f"is over requests completed within {horizon:.0f} s.",
                 )
             )
     curves = {

@@ -73,21 +73,21 @@ def run(scale: Scale) -> Outcome:
             "Exact.",
         ),
         Finding(
-            "Example 2: FCFS completes 3 to 3.5 of 4 per iteration for ever",
+            "Example 2: FCFS completes 3 to 3.5 of 4 per iteration forever",
             "12 to 25 % lost",
             f"{printed['fcfs'][0]:.3f}, {loss:.0%} lost, {printed['fcfs'][1]:.2f} evictions per iteration; WAIT "
             f"{printed['wait'][0]:.3f}",
             Verdict.REPRODUCED if 0.12 <= loss <= 0.26 else Verdict.NOT_REPRODUCED,
-            "From the imbalance of the examples; FCFS evicts the newest and admits nobody in that iteration.",
+            "From the imbalance of the examples; FCFS evicts the newest request and admits none in that "
+            "iteration.",
         ),
         Finding(
             "with random arrivals at C = M* FCFS loses throughput, WAIT does not",
             "Ω(1) against O(T^(-1/2))",
             f"FCFS {min(fcfs):.3f} to {max(fcfs):.3f} of the fluid throughput, WAIT {min(wait):.3f} to {max(wait):.3f}",
             Verdict.REPRODUCED if max(fcfs) < 0.9 and min(wait) > 0.97 else Verdict.NOT_REPRODUCED,
-            "With memory for a dozen tokens the loss is still there at 1.17 M*; it goes at "
-            "1.5 M* where iterations take "
-            "constant time.",
+            "With memory for a dozen tokens the loss persists at 1.17 M*; it vanishes at 1.5 M* if "
+            "iterations take constant time.",
         ),
     ]
     return Outcome(findings, tables, curves)

@@ -37,7 +37,7 @@ def constant(rate: float, prompt: int, output: int) -> dict[str, Any]:
 
 
 def groups(scale: Scale) -> Outcome:
-    """Two prompt lengths whose outputs differ: short prompts have short answers."""
+    """Two prompt lengths with different outputs: short prompts have short answers."""
     types = [(60.0, 20, 20), (30.0, 20, 80), (5.0, 500, 80), (15.0, 500, 160)]
     workload = {"classes": [constant(*t) for t in types], "duration": scale.pick(200, 10)}
     s = scenario_of("groups", workload, 117_648, AFFINE)
@@ -55,11 +55,11 @@ def groups(scale: Scale) -> Outcome:
         "Section 5.1, in one sentence, without figures",
         f"mean latency {interval(more)} s with groups, {interval(one)} s with one group at the mean prompt length",
         Verdict.CONDITIONS,
-        "Two prompt lengths with different outputs. Groups learn from the prompt which segments follow"
+        "Two prompt lengths with different outputs. The prompt determines the group and its segments"
         + (
             ", and that pays here."
             if better
-            else "; but each waits for thresholds of its own, which costs more here."
+            else "; but each group waits for its own thresholds, which costs more here."
         ),
     )
     rows = result_rows(outcome, GROUPS, "Sarathi")
@@ -85,7 +85,7 @@ def many_types() -> np.ndarray:
 
 
 def ten_segments(scale: Scale) -> Outcome:
-    """500 output lengths in 5 to 500 segments, on a GPU whose fixed cost is ten times an A100's.
+    """500 output lengths in 5 to 500 segments, on a GPU with ten times the fixed cost of an A100.
 
     With few arrivals in a batch 500 thresholds cannot differ: whole numbers keep one request at each stage. So batches
     last longer here, and thresholds are larger.
@@ -134,9 +134,9 @@ def ten_segments(scale: Scale) -> Outcome:
         f"throughput {ten[0] / full[0]:.3f} times that of {counts[-1]} segments, latency {ten[1] / full[1]:.2f} times, "
         f"full batch {ten[2] / full[2]:.2f} times",
         Verdict.CONDITIONS if near else Verdict.NOT_REPRODUCED,
-        "500 whole thresholds can hardly fall from stage to stage, as each must exceed p times the one before: their "
-        "full batch is larger, and waits longer. Ten segments do better than 500, in a run of 300 s on a GPU with ten "
-        "times the fixed cost.",
+        "500 whole thresholds can hardly fall from stage to stage, as each must exceed p times the one "
+        "before: their full batch is larger and waits longer. In a run of 300 s on a GPU with ten times "
+        "the fixed cost, ten segments beat 500.",
     )
     rows = [
         [

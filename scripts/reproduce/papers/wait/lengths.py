@@ -1,4 +1,4 @@
-"""Figures 3, 9, 10 and 15: what the model of batch times and the lengths of conversations rest on."""
+"""Figures 3, 9, 10 and 15: the basis of the batch-time model and of the lengths of conversations."""
 
 from __future__ import annotations
 
@@ -31,9 +31,8 @@ def iteration_time(scale: Scale) -> Outcome:
         f"d0 = {1e3 * d0:.3f} ms, d1 = {1e6 * d1:.4f} µs per token; relative error {median:.1%} (median), {worst:.1%} "
         "(largest)",
         Verdict.CONDITIONS,
-        f"Llama-2-7B on an A100, calibrated from kernel profiles, {points} batches: a "
-        f"batch of more requests takes longer "
-        "at the same tokens, which (1) does not know.",
+        f"Llama-2-7B on an A100, calibrated from kernel profiles, {points} batches: at equal tokens a "
+        f"batch of more requests takes longer, which (1) leaves out.",
     )
     data = {
         "requests": counts.tolist(),
@@ -79,8 +78,8 @@ def lengths(scale: Scale) -> Outcome:
             "23:11:8:7:6:4:3:2:1:1",
             ":".join(f"{66 * x:.0f}" for x in share),
             Verdict.CONDITIONS if apart <= 0.1 else Verdict.NOT_REPRODUCED,
-            f"The data cannot be passed on: lognormal lengths with the published means and "
-            f"medians of words. {apart:.0%} "
+            f"The data cannot be redistributed: lognormal lengths with the published means and medians of "
+            f"words. {apart:.0%} "
             "of the requests are in other bins than the paper's.",
         ),
         Finding(
@@ -88,7 +87,7 @@ def lengths(scale: Scale) -> Outcome:
             "about 60 tokens in each",
             f"{mean.min():.0f} to {mean.max():.0f}",
             Verdict.CONDITIONS if np.abs(mean / 60 - 1).max() <= 0.1 else Verdict.NOT_REPRODUCED,
-            "Words, not tokens; prompts and outputs are drawn independently, so that no bin differs but by chance.",
+            "Words, not tokens; prompts and outputs are drawn independently, so bins differ by chance only.",
         ),
     ]
     rows = [

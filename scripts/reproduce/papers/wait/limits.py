@@ -1,4 +1,4 @@
-"""Propositions 4 and 5: what no scheduler can do where memory is just what the fluid equilibrium needs."""
+"""Propositions 4 and 5: limits on every scheduler if memory is just what the fluid equilibrium needs."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def proposition_4(scale: Scale) -> Outcome:
         ours=f"bound for every scheduler ~ T^{slope:.2f}: {number(bound[0])} s at T = {horizons[0]:,}, "
         f"{number(bound[-1])} s at {horizons[-1]:,}; the best scheduler run is {number(best)} times it",
         verdict=Verdict.REPRODUCED if above and abs(slope - 0.5) < 0.06 else Verdict.NOT_REPRODUCED,
-        reason="With C = M* no scheduler completes more than what arrives on average, "
-        "so that the backlog is at least a "
-        "queue of load 1, whose mean is known exactly (kvgym.theory.limits.least_backlog); clairvoyant ones included.",
+        reason="With C = M* no scheduler, not even a clairvoyant one, completes more than arrives on "
+        "average. So the backlog is at least a queue of load 1, and its mean is known exactly "
+        "(kvgym.theory.limits.least_backlog).",
     )
     head = ("T, s", "bound, s", *(f"{name}, s" for name in ONE))
     rows = [
@@ -81,7 +81,7 @@ def draw_4(data: Mapping[str, Any]) -> Figure:
 
 
 def proposition_5(scale: Scale) -> Outcome:
-    """Throughput of schedulers that are not told the types, and the best there is, at C from M* = 9 upwards."""
+    """Throughput of schedulers without knowledge of types, and the optimum, at C from M* = 9 upwards."""
     horizon, seeds = scale.pick(8_000, 200), scale.number_of_seeds(8, 2)
     capacities = scale.pick(CAPACITIES, CAPACITIES[:2])
     tasks = [
@@ -100,11 +100,11 @@ def proposition_5(scale: Scale) -> Outcome:
         published="Proposition 5: gap Ω(1)",
         ours=f"at most {best[-1]:.4f} of the fluid 3 tokens/s: a gap of {3 - best[-1]:.3f}",
         verdict=Verdict.CONDITIONS if best[-1] < 2.9 else Verdict.NOT_REPRODUCED,
-        reason="The best average reward of the paper's instance with prompts that never "
-        "run out, by value iteration over "
+        reason="The best average reward of the paper's instance with unlimited prompts, by value "
+        "iteration over "
         f"all schedulers that remember the types of {remembered[-1]} evicted requests at a time; with "
         + ", ".join(f"{e}: {b:.4f}" for e, b in zip(remembered, best, strict=True))
-        + ". More memory can only help, and hardly does.",
+        + ". More memory hardly helps.",
     )
     rows = [
         [f"{c}", number(c / 9), "" if limit is None else f"{limit:.3f}", *(f"{x:.3f}" for x in column)]

@@ -1,4 +1,4 @@
-"""Far below saturation, with the whole memory: what waiting for thresholds costs."""
+"""Far below saturation, with the whole memory: the cost of waiting for thresholds."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def run(scale: Scale) -> Outcome:
                 f"WAIT {number(latency['wait (11)'])} s, Nested WAIT {number(latency['nested_wait (12)'])} s, FCFS "
                 f"{number(latency['fcfs'])} s",
                 Verdict.NOT_REPRODUCED if times > 2 else Verdict.REPRODUCED,
-                f"{number(times)} times FCFS's: a type takes one step for every n_j arrivals, however idle the GPU is.",
+                f"{number(times)} times FCFS's: a type takes one step for every n_j arrivals, even if the "
+                f"GPU is idle.",
             )
         )
     table = Table(("share", "policy", *HEADS, "throughput / vLLM"), rows, f"Shares of {most:.1f} requests/s.")

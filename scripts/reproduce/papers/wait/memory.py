@@ -1,4 +1,4 @@
-"""Section 4.1's claim by measurement: rates whose equilibrium has whole thresholds, with memory of 1 to 3 times M*."""
+"""Section 4.1's claim measured: rates with an equilibrium of whole thresholds, memory of 1 to 3 times M*."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Balanced:
     """A workload at rates for which the fluid equilibrium has whole numbers of requests per stage.
 
     Attributes:
-        preset: name of the workload, whose proportions of rates are kept.
+        preset: name of the workload; its proportions of rates are kept.
         kind: ``affine``, or ``hardware`` for calibrated batch times.
         unit: arrivals of one iteration per unit of the smallest proportion.
         proportions: of the classes' rates, whole numbers.
@@ -66,7 +66,7 @@ def run(scale: Scale) -> Outcome:
 
 
 def one_setting(b: Balanced, scale: Scale) -> tuple[Finding, list[list[str]], dict[str, list[float | None]]]:
-    """Return what a setting shows, its rows, and shares of the fluid throughput by policy and multiple of M*.
+    """Return the finding of a setting, its rows, and shares of the fluid throughput by policy and multiple of M*.
 
     Reproduced is an interval of WAIT's throughput over FCFS's, at C = M*, above 1.05; with conditions, above 1.
     """
@@ -122,7 +122,7 @@ def one_setting(b: Balanced, scale: Scale) -> tuple[Finding, list[list[str]], di
     if verdict is Verdict.NOT_REPRODUCED:
         why += "The smaller equilibrium, or the short run, keeps FCFS away from M* on some seeds."
     if verdict is Verdict.CONDITIONS:
-        why += "FCFS loses, but how much differs by seed: from when on it overflows is chance."
+        why += "FCFS loses, but the loss differs by seed: when it begins to overflow is random."
     finding = Finding(
         f"{b.preset}, {b.kind} batch times: FCFS loses at C = M*, WAIT does not",
         "Proposition 3, Example 2: FCFS loses 12 to 25 %",

@@ -72,7 +72,8 @@ def run(scale: Scale) -> Outcome:
         + f"; most at the loosest: {', '.join(f'{k} {number(v)}' for k, v in last.items() if v is not None)} tokens/s",
         Verdict.CONDITIONS,
         "`kvgym tune … --metric token_throughput --subject-to …` over small grids, all requests served, at "
-        f"{rate:.0f} requests/s. Thresholds make every request wait, so that tight bounds on latency favour Sarathi.",
+        f"{rate:.0f} requests/s. Thresholds make every request wait, so tight bounds on latency favour "
+        f"Sarathi.",
     )
     head = (
         "latency ≤, s",

@@ -69,10 +69,10 @@ def run(scale: Scale) -> Outcome:
     factor = Finding(
         claim="the sum of 1/√k to B is about √B",
         published="Lemma 5 and Case 1: E[W] ≤ λ + √(λB)",
-        ours="the sum is about 2√B; 2 n instead of λ is where Lemma 6 starts",
+        ours="the sum is about 2√B; Lemma 6 starts at 2 n instead of λ",
         verdict=Verdict.CONDITIONS,
-        reason="The rate of growth stands, the printed constant does not follow from the proof; the exact mean, "
-        "√(2λB/π), is below it all the same.",
+        reason="The rate of growth holds, but the printed constant does not follow from the proof; the "
+        "exact mean, √(2λB/π), is still below it.",
     )
     head = ("queue", "batches", "exact mean", "bound, exact maximum of the walk", "bound as estimated")
     data = {"batches": list(batches), "curves": curves, "tails": tails}
@@ -90,7 +90,7 @@ def draw(data: Mapping[str, Any]) -> Figure:
     for (title, c), colour in zip(data["tails"].items(), palette(4)[2:], strict=False):
         right.plot(c["exact"], color=colour, label=f"{title}: exact")
         right.plot(c["bound"], color=colour, linestyle=":", label="bound of Appendix C.4")
-    right.set(yscale="log", ylim=(1e-8, 2), xlabel="queue before the segment", ylabel="P(at least so many)")
+    right.set(yscale="log", ylim=(1e-8, 2), xlabel="queue before the segment", ylabel="P(queue ≥ x)")
     left.legend(fontsize=7)
     right.legend(fontsize=7)
     return figure

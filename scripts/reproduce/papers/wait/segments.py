@@ -36,7 +36,7 @@ class Panel(NamedTuple):
 
     @property
     def title(self) -> str:
-        """What sets it apart."""
+        """Title of the panel."""
         gpu = "" if self.faster == 1 else f", GPU {self.faster} times as fast"
         return f"{self.rate}/s, T = {self.horizon}, δ = {self.delta:g}{gpu}"
 
@@ -95,14 +95,14 @@ def run(name: str, scale: Scale) -> Outcome:
                 f"least at {best} segments, {number(found[best][3] / 1e3)} thousand tokens; load {load:.2f}; term 1 "
                 f"{'is' if first else 'is not always'} the largest",
                 verdict,
-                "The load moves the minimum. The rise to the right is mostly whole numbers: at least one request at "
-                f"each of 500 stages. Below {min(found)} segments no thresholds exist."
+                "The load moves the minimum. The rise to the right is mostly due to whole numbers: at "
+                f"least one request at each of 500 stages. Below {min(found)} segments no thresholds exist."
                 + (
                     ""
                     if panel.faster == 1
-                    else " An A100 cannot carry this rate: which GPU is assumed decides the load."
+                    else " An A100 cannot sustain this rate: the assumed GPU determines the load."
                 )
-                + (" So there is no left branch, hence no U." if best == min(found) else ""),
+                + (" So there is no left branch and no U." if best == min(found) else ""),
             )
         )
         data[panel.title] = {"counts": list(found), "terms": list(found.values())}

@@ -22,7 +22,7 @@ def play(scenario: Scenario, policies: dict[str, str], seeds: int, scale: Scale)
 
 
 def label(spec: str) -> str:
-    """Return what a comparison calls a policy."""
+    """Return a policy's label in a comparison."""
     return label_of(make_policy(spec))
 
 

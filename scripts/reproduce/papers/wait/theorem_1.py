@@ -1,4 +1,4 @@
-"""Theorem 1: what WAIT loses against the fluid throughput, and how long requests take, as the run gets longer."""
+"""Theorem 1: WAIT's gap to the fluid throughput, and its latency, as the run gets longer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INSTANCES = {
 
 
 def one(task: tuple[str, bool, int, int]) -> tuple[float, float, float]:
-    """Return tokens per second lost against those that arrived, mean latency of the completed, and who waits."""
+    """Return tokens per second lost against arrivals, mean latency of the completed, and the number waiting."""
     name, drift, horizon, seed = task
     rates, outputs, level, above, d0, d1 = INSTANCES[name]
     n = above if drift else level

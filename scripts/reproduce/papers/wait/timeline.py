@@ -1,4 +1,4 @@
-"""Figure 6: the course of Nested WAIT with two types, as a picture of a run of ours."""
+"""Figure 6: the course of Nested WAIT with two types, drawn from our run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(scale: Scale) -> Outcome:
     if fits:
         verdict = Verdict.CONDITIONS if late else Verdict.REPRODUCED
     finding = Finding(
-        "nothing until three wait; segment 2 waits until two are at its entry",
+        "nothing runs until three wait; segment 2 waits until two are at its entry",
         "Figure 6: batches at t = 1 and 7 with segment 1 only, at t = 14 both segments run",
         f"first prefills at t = {', '.join(f'{t:g}' for t in began)}; segment 2 done first at t = "
         f"{second[0] if second else float('nan'):g}",
@@ -58,7 +58,8 @@ def run(scale: Scale) -> Outcome:
         "The figure's arrivals up to t = 7 are printed in the text; later ones are filled in so that the third wave "
         "comes by t = 14."
         + (
-            " Segment 2 runs in the next batch: in the one at t = 14 P5 and P6 still do their step of segment 1."
+            " Segment 2 runs in the next batch: in the batch at t = 14 P5 and P6 still do their step of "
+            "segment 1."
             if late
             else ""
         ),

@@ -1,4 +1,4 @@
-"""Section 7.1: rates that change over time, and where thresholds may come from."""
+"""Section 7.1: rates that change over time, and sources of thresholds."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ POLICIES = {
 
 
 def workload(total: float, duration: float) -> dict[str, Any]:
-    """Return four types whose rates swing together, by 60 % to both sides of ``total`` per second."""
+    """Return four types with rates that swing together, by 60 % to both sides of ``total`` per second."""
     prompt = {"kind": "constant", "value": 10}
     wave = {"kind": "sinusoid", "amplitude": SWING, "period": PERIOD}
     classes = [
@@ -93,9 +93,10 @@ def run(scale: Scale) -> Outcome:
                 "Theorem 3: throughput gap O(1/T), latency O(1)",
                 "; ".join(f"{n.split(', ')[1]}: {interval(latency[n])} s" for n in by),
                 Verdict.CONDITIONS,
-                f"Least with “{best.split(', ')[1]}”. Mean rates build up a queue at each crest and work it off in "
-                "the trough; larger thresholds wait longer there, where fewer come. Adjusted ones follow the noise of "
-                "the estimate, too, which counts near saturation, where the least thresholds grow without bound. "
+                f"Least with “{best.split(', ')[1]}”. Mean rates build up a queue at each crest and clear "
+                f"it in the trough, where larger thresholds wait longer for fewer arrivals. Adjusted "
+                f"thresholds also follow the noise of the estimate, which matters near saturation, where "
+                f"the least thresholds grow without bound. "
                 f"p95: {number(p95[mean])} s by mean rates, {number(p95[by[1]])} s by (15).",
             )
         )
@@ -112,7 +113,7 @@ def run(scale: Scale) -> Outcome:
 
 
 def draw(data: Mapping[str, Any]) -> Figure:
-    """Draw the rate with what thresholds carry, and latencies."""
+    """Draw the rate with the rates that thresholds sustain, and latencies."""
     figure, (left, right) = new_figure(2)
     colours = palette(3)
     left.plot(data["time"], data["rate"], color=colours[0], label="arrivals")

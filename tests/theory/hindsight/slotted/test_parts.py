@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from scipy.optimize import linprog
 
 from kvgym.errors import ConfigError, WorkloadError
-from kvgym.theory.hindsight.slotted.distances import earliest_chained_end, least_chained_longest
+from kvgym.theory.hindsight.slotted.bounds import earliest_chained_end, least_chained_longest
 from kvgym.theory.hindsight.slotted.instance import slotted_requests
 from kvgym.theory.hindsight.slotted.prices import price_bound, separated
 from kvgym.theory.hindsight.slotted.search import Goal, insert_in_order, local_search
