@@ -1,4 +1,4 @@
-"""A run as a trace: by hand, against the format, and what must hold of any run."""
+"""Traces of runs: by hand, against the format, and invariants of any run."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_two_requests_by_hand(tmp_path):
     }  # fmt: skip
 
 
-def test_a_track_is_used_again(tmp_path):
+def test_tracks_are_reused(tmp_path):
     table = RequestTable.from_columns(arrival_time=[0, 5, 5, 9], prompt_len=[3] * 4, output_len=[2] * 4)
     _, events = trace(tmp_path / "run.json", System(kv_capacity=50, batch_time=UNIT), table, "fcfs")
     outer = {k: [s[0] for s in v if s[0].startswith("request")] for k, v in slices(events).items()}
@@ -115,7 +115,7 @@ def test_a_track_is_used_again(tmp_path):
 
 
 class Patient(Policy):
-    """Waits for a moment with everybody admitted, then pauses the first for one batch, then runs all."""
+    """Waits once with all requests admitted, then pauses the first for one batch, then runs all."""
 
     info = PolicyInfo(name="patient", summary="")
 
@@ -260,7 +260,7 @@ def check(events, result, table):
             start = round(float(row["start_time"]) * 1e9)
             assert value_at(kv, start) == row["kv_tokens"]
             assert value_at(active, start) == row["num_active"]
-            # Who comes a rounding after the decision, by a transfer, comes at the same nanosecond.
+            # A transfer that arrives a rounding error after the decision arrives at the same nanosecond.
             assert 0 <= value_at(waiting, start) - row["num_waiting"] <= joined[k + 1, start]
             inside = [t for t in (*kv, *active) if start < t < round(float(row["end_time"]) * 1e9)]
             assert not inside

@@ -1,4 +1,4 @@
-"""Tables of a run: their schema, and the way back."""
+"""Tables of a run: their schema, and reading them back."""
 
 import numpy as np
 import polars as pl
@@ -38,7 +38,7 @@ def conforms(frame, fields, missing=()):
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_what_is_written_has_the_schema(tmp_path, file_format):
+def test_written_files_match_the_schema(tmp_path, file_format):
     result = result_of(workers=2)
     for name, frame, fields in (
         ("requests", request_frame(result), REQUESTS),
@@ -52,14 +52,14 @@ def test_what_is_written_has_the_schema(tmp_path, file_format):
         assert back.to_dict(as_series=False) == frame.to_dict()
 
 
-def test_columns_that_come_only_with_what_they_describe():
+def test_optional_columns():
     bare = RequestTable.from_columns(arrival_time=[0.0], prompt_len=[2], output_len=[1])
     optional = {name for name, f in REQUESTS.items() if f.present != "always"}
     conforms(request_frame(result_of(bare)), REQUESTS, missing=optional)
     assert optional == {*FULL.columns(), "worker"} - {"arrival_time", "prompt_len", "output_len"}
 
 
-def test_what_never_came_is_null():
+def test_missing_events_are_null():
     late = RequestTable.from_columns(
         arrival_time=[0.0, 0.0, 9.0], prompt_len=[9, 25, 2], output_len=[3, 2, 1]
     )
@@ -72,7 +72,7 @@ def test_what_never_came_is_null():
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_the_way_back_gives_the_same_run(tmp_path, file_format):
+def test_reading_back_gives_the_same_run(tmp_path, file_format):
     result = result_of()
     path = write_frame(request_frame(result), tmp_path, "requests", file_format)
     again = read_trace(path)
@@ -82,7 +82,7 @@ def test_the_way_back_gives_the_same_run(tmp_path, file_format):
     assert result_of(again).requests.tobytes() == result.requests.tobytes()
 
 
-def test_other_formats_are_refused(tmp_path):
+def test_other_formats_are_rejected(tmp_path):
     with pytest.raises(ConfigError, match="valid are csv, parquet"):
         write_frame(request_frame(result_of()), tmp_path, "requests", "xlsx")
     with pytest.raises(ValueError, match="log=True"):

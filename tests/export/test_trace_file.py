@@ -1,4 +1,4 @@
-"""Trace files: their names, what they leave behind, and that the checker of the tests is strict."""
+"""Trace files: names, files left behind, and the strictness of the tests' checker."""
 
 import copy
 import json
@@ -26,7 +26,7 @@ def write_some(file):
 
 
 @pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
-def test_what_is_written(tmp_path, name):
+def test_file_content(tmp_path, name):
     with TraceFile(tmp_path / name, {"policy": "fcfs()"}) as file:
         write_some(file)
         assert not file.path.exists()
@@ -38,7 +38,7 @@ def test_what_is_written(tmp_path, name):
     file.close()  # again: nothing happens
 
 
-def test_an_end_without_events_leaves_nothing(tmp_path):
+def test_closing_without_events_leaves_no_file(tmp_path):
     with pytest.raises(ZeroDivisionError), TraceFile(tmp_path / "run.json"):
         1 / 0  # noqa: B018
     assert not list(tmp_path.iterdir())
@@ -51,7 +51,7 @@ def write_and_fail(path, times):
         raise RuntimeError("the run failed")
 
 
-def test_an_error_keeps_what_was_written(tmp_path):
+def test_an_error_keeps_written_events(tmp_path):
     with pytest.raises(RuntimeError, match="the run failed"):
         write_and_fail(tmp_path / "run.json.gz", 1)
     assert len(load(tmp_path / "run.json.gz")["traceEvents"]) == 9
@@ -67,7 +67,7 @@ def test_an_error_keeps_what_was_written(tmp_path):
         ("folder.json", "a folder"),
     ],
 )
-def test_names_that_do_not_work(tmp_path, name, words):
+def test_invalid_names_are_rejected(tmp_path, name, words):
     (tmp_path / "folder.json").mkdir()
     with pytest.raises(ConfigError, match=words):
         TraceFile(tmp_path / name)

@@ -1,4 +1,4 @@
-"""Figures under the names of vLLM's benchmark, by hand and against its definitions written out."""
+"""Results in the format of vLLM's benchmark, by hand and against its explicit definitions."""
 
 import json
 import math
@@ -76,7 +76,7 @@ class TokenTimes(Observer):
                 self.times[i].append(float(batch.row["end_time"]))
 
 
-def test_against_the_definitions_written_out():
+def test_against_explicit_definitions():
     rng = np.random.default_rng(0)
     n = 200
     table = RequestTable.from_columns(
@@ -112,7 +112,7 @@ def test_against_the_definitions_written_out():
     assert found["request_goodput"] is None
 
 
-def test_a_run_in_which_nothing_finished():
+def test_a_run_without_finished_requests():
     table = RequestTable.from_columns(arrival_time=[0.0, 9.0], prompt_len=[3, 3], output_len=[5, 5])
     result = simulate(System(kv_capacity=100, batch_time=UNIT, horizon=2.0), table, "fcfs")
     found = summary(compute_metrics(result), SETUP)
@@ -133,7 +133,7 @@ def test_a_run_in_which_nothing_finished():
         ({"kind": "all_at_once"}, "inf", None),
     ],
 )
-def test_what_the_traffic_was(arrivals, rate, burstiness):
+def test_setup_describes_the_traffic(arrivals, rate, burstiness):
     scenario = load_scenario("a100-llama2-70b").override(
         workload={**make_workload("lmsys").spec.model_dump(), "arrivals": arrivals, "num_requests": 5}
     )
@@ -177,6 +177,6 @@ def test_failed_runs_have_no_file(tmp_path):
     assert names == [f"{p}-seed0.json" for p in ("alpha_greedy", "mc_sf") if p not in errors]
 
 
-def test_names_are_of_metrics_there_are():
+def test_names_refer_to_existing_metrics():
     assert NAMES.keys() <= {*LATENCIES, *SCALARS}
     assert {"ttft_std", "duration", "input_tokens"} <= {*metric_names()}

@@ -1,4 +1,4 @@
-"""Random instances of slotted time that are small enough to be solved, and their optimum by brute force."""
+"""Small random instances of slotted time, and their optimum by brute force."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def table_of(*rows: tuple[int, int, int]) -> RequestTable:
 
 @st.composite
 def small(draw: st.DrawFn, most: int = 6) -> tuple[RequestTable, int]:
-    """Return requests and a memory that holds each of them alone."""
+    """Return requests and a memory that fits each of them alone."""
     memory = draw(st.integers(3, 14))
     rows = []
     for _ in range(draw(st.integers(1, most))):

@@ -1,4 +1,4 @@
-"""No schedule beats a bound: some of the random instances that scripts/check_bounds.py runs by the thousand."""
+"""No schedule beats a bound, on some random instances of scripts/check_bounds.py."""
 
 import importlib.util
 import json

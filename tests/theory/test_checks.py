@@ -1,4 +1,4 @@
-"""No function of the theory takes a number that is none: all of them are called with nan and infinity."""
+"""Every public function of the theory rejects nan and infinity."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         **PIECES, "prompt_len": 5.0, "output_lens": [3, 6], "batch_time": TIME, "slack": 0.1, "max_memory": 1e6,
     },
 }  # fmt: skip
-"""Good arguments of every public function; empty where none is a number."""
+"""Good arguments of every public function; empty if none is a number."""
 
 
 def public_functions() -> dict[str, Callable[..., Any]]:
@@ -223,7 +223,7 @@ def cases() -> Iterator[tuple[str, str]]:
         yield from ((name, key) for key, value in arguments.items() if is_numeric(value))
 
 
-def test_every_public_function_is_here() -> None:
+def test_every_public_function_is_listed() -> None:
     assert set(ARGUMENTS) == set(public_functions())
 
 
@@ -248,7 +248,7 @@ def test_the_good_arguments_are_good(name: str) -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(("name", "key"), list(cases()))
-def test_what_is_no_number_is_refused(name: str, key: str, bad: float) -> None:
+def test_non_numbers_are_rejected(name: str, key: str, bad: float) -> None:
     arguments = complete(name)
     arguments[key] = spoilt(arguments[key], bad)
     with pytest.raises(ConfigError) as caught:
@@ -265,7 +265,7 @@ def test_provision_with_slack(bad: float) -> None:
         public_functions()["stability.provision"](rate=1.0, service=2.0, slack=bad)
 
 
-def test_the_check_says_what_was_expected() -> None:
+def test_messages_name_the_expected_range() -> None:
     assert check_number("x", 3, least=3, most=3) == 3
     with pytest.raises(ConfigError, match=r"^x must be a finite whole number >= 1 and < 4, got 2\.5$"):
         check_number("x", 2.5, least=1, below=4, whole=True)

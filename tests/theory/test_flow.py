@@ -130,7 +130,7 @@ def test_overflow_bound_is_not_exceeded():
     assert 0 < overflows < overflow_bound(slots, capacity, epsilon, 1, 4) < 0.9 * slots
 
 
-def test_unfinished_grow_by_the_volume_that_does_not_fit():
+def test_unfinished_requests_grow_with_the_excess_volume():
     # Section 4.1: (20,300 - 16,492) / 2,430 per slot.
     assert unfinished_growth(20_300, M, 2430) == pytest.approx(3808 / 2430)
     assert unfinished_growth(M - 1, M, 2430) == 0

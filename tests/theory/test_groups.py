@@ -1,4 +1,4 @@
-"""Groups of segments: with one group the theory of one prompt length, with several its conditions for all at once."""
+"""Groups of segments: one group gives the theory of one prompt length, several meet its conditions together."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_safest_thresholds(d0: float) -> None:
     assert (best > 0) == (d0 == 20.0)  # a large batch of small drift: queues between segments are what counts
 
 
-def test_what_is_checked() -> None:
+def test_bad_arguments_are_rejected() -> None:
     with pytest.raises(ConfigError, match="class for each"):
         SegmentGroup(10.0, (20, 40), (ClassStatistics("a", 1.0, 1.0, 1.0),))
     with pytest.raises(ConfigError, match="at least one group"):

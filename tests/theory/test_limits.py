@@ -1,4 +1,4 @@
-"""What no scheduler can do at M*, against direct calculations and against every schedule that runs."""
+"""Limits on every scheduler at M*, against direct calculations and runs."""
 
 from __future__ import annotations
 

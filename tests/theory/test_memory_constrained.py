@@ -1,4 +1,4 @@
-"""Bounds on MC-SF and on the optimum, against runs and against optima found by trying every schedule."""
+"""Bounds on MC-SF and on the optimum, against runs and optima by exhaustive search."""
 
 import itertools
 import math
@@ -97,7 +97,7 @@ def instances(draw, most=60, longest=20):
 
 @given(instances())
 @settings(max_examples=60, deadline=None)
-def test_mc_sf_keeps_to_its_bounds(instance):
+def test_mc_sf_stays_within_its_bounds(instance):
     s, predicted, outputs, kv_capacity, alpha = instance
     assert meets_theorem(s, predicted, kv_capacity)
     records = run_mc_sf(s, outputs, predicted, kv_capacity).requests
@@ -132,7 +132,7 @@ def test_no_schedule_is_below_the_lower_bound(s, predicted, spare, alpha, data):
         assert optimum <= run.requests["finish_time"].sum() <= competitive_ratio_at_most(alpha) * optimum
 
 
-def test_trying_every_schedule_finds_known_optima():
+def test_exhaustive_search_finds_known_optima():
     assert best_total(1, [2, 2], 6) == 4  # both at once: 3 + 3 tokens
     assert best_total(1, [2, 2], 5) == 5  # one later: 3 + 2 fit
     assert best_total(1, [2, 2], 4) == 6  # one after the other

@@ -219,7 +219,7 @@ def test_theta_by_bisection(n_prev, n_k, p):
 
 
 def test_theta_by_hand():
-    # n_prev = 2, n_k = 1, y = e^theta: (1 - p + p y)^2 = y, whose other root is ((1 - p) / p)^2.
+    # n_prev = 2, n_k = 1, y = e^theta: (1 - p + p y)^2 = y, and its other root is ((1 - p) / p)^2.
     assert theta(2, 1, 0.25) == pytest.approx(2 * math.log(3))
     assert theta(5, 5, 0.9) == math.inf
     assert theta(5, 7, 0.9) == math.inf
@@ -391,7 +391,7 @@ def test_time_varying_thresholds_are_the_least():
     assert bound.buffer >= memory_bound(found, 2, [1, 3], mean, 100, 0.1).buffer
 
 
-def test_a_piece_on_which_nobody_leaves_asks_for_more_room():
+def test_a_piece_without_completions_needs_larger_thresholds():
     rates = [[1.0, 0.0], [1.0, 1.0]]
     assert worst_survival([0.0, 1.0], rates) == pytest.approx([1.0])
     n = time_varying_thresholds([0.0, 1.0], rates, 2, [1, 3], AffineBatchTime.from_wait(0.6, 0.001))

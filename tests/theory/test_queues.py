@@ -1,4 +1,4 @@
-"""Bounds on the queues of WAIT against exact laws and against random walks that are walked."""
+"""Bounds on the queues of WAIT against exact laws and simulated random walks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_poisson_excess_by_summing(mean: float, level: float) -> None:
     )
 
 
-def test_lemma_4_by_walking() -> None:
+def test_lemma_4_against_simulated_walks() -> None:
     rng = np.random.default_rng(0)
     for mean, threshold, batches in ((4.0, 4.0, 50), (3.0, 4.0, 80), (7.5, 8.0, 30)):
         steps = rng.poisson(mean, (40_000, batches)) - threshold
@@ -109,7 +109,7 @@ def test_segment_bounds_hold(n_prev: int, n_k: int, p: float, batches: int) -> N
     assert (tail <= np.array(bound) + 1e-9).all()
 
 
-def test_segment_law_by_walking() -> None:
+def test_segment_law_against_simulated_walks() -> None:
     rng, queue = np.random.default_rng(1), np.zeros(50_000, int)
     for arrived in rng.binomial(6, 0.5, (30, 50_000)):
         queue += arrived
@@ -119,7 +119,7 @@ def test_segment_law_by_walking() -> None:
     assert np.abs(found - law).max() < 0.01
 
 
-def test_what_is_checked() -> None:
+def test_bad_arguments_are_rejected() -> None:
     with pytest.raises(ConfigError, match="above the arrivals"):
         kingman_bound(4.0, 4.0)
     with pytest.raises(ConfigError, match="no bound"):

@@ -64,7 +64,7 @@ def course(prompt, output, chunk):
 
 
 @pytest.mark.parametrize(("prompt", "output", "chunk"), [(9, 4, 3), (8, 5, 3), (1, 1, 1), (7, 2, 512)])
-def test_outstanding_memory_falls_by_what_an_iteration_holds(prompt, output, chunk):
+def test_outstanding_memory_falls_by_the_memory_of_an_iteration(prompt, output, chunk):
     states, held = course(prompt, output, chunk)
     left = [int(outstanding_memory(prompt, output, chunk, *state)) for state in states]
     assert left[0] == brute_force(prompt, output, chunk)

@@ -1,4 +1,4 @@
-"""The best chunks of a prompt against all ways of cutting it, and the bound against batches of several requests."""
+"""The best chunks of a prompt against all other chunks, and the bound against batches of several requests."""
 
 import itertools
 import math
@@ -53,7 +53,7 @@ def least_by_tokens(length, node, overhead):
 
 @pytest.mark.parametrize("overhead", [0.0, 0.01, 1.0])
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 9, 12, 13])
-def test_no_way_of_cutting_a_prompt_is_faster(length, overhead):
+def test_no_other_chunks_are_faster(length, overhead):
     chunks = best_chunks(length, NODE, overhead=overhead)
     assert chunks.sum() == length
     assert chunks.min() > 0
@@ -144,7 +144,7 @@ def test_the_printed_mean_is_no_bound_on_an_a100():
     assert batches == pytest.approx(A100.t_col * float(least_request_time(prompt, output, A100)), rel=1e-9)
 
 
-def test_the_gap_is_what_short_chunks_lack():
+def test_the_gap_is_the_empty_part_of_short_chunks():
     assert capacity_gap([8, 40], [3, 5], NODE) == 0.0
     least = float(least_request_time(9, 5, NODE))
     assert capacity_gap([9], [5], NODE) == pytest.approx(3 / (4 * NODE.linear_rate) / least)
@@ -161,6 +161,6 @@ def test_the_gap_is_what_short_chunks_lack():
         (lambda: capacity_gap([], [], NODE), "request"),
     ],
 )
-def test_bad_input_is_named(call, name):
+def test_messages_name_bad_input(call, name):
     with pytest.raises(ConfigError, match=name):
         call()

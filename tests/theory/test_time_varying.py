@@ -104,6 +104,6 @@ def test_profiles_of_classes() -> None:
         ((0.0, 2.0), (1.0, 1.0), 2.0),
     ],
 )
-def test_profiles_that_are_none(arguments: tuple[object, ...]) -> None:
+def test_invalid_profiles_are_rejected(arguments: tuple[object, ...]) -> None:
     with pytest.raises(WorkloadError):
         RateProfile(*arguments)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Published measurements, and what the batch times predict for them."""
+"""Published measurements and their predictions."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_every_deployment_has_nineteen_rows():
     assert Deployment("h100-80gb", 4).label == "H100 TP 4"
 
 
-def test_batches_that_did_not_run_as_one_show_in_their_end_to_end_times():
+def test_split_batches_show_in_end_to_end_times():
     assert WHOLE.decodes == pytest.approx(10)
     assert WHOLE.whole
     assert not SPLIT.whole
@@ -38,7 +38,7 @@ def test_batches_that_did_not_run_as_one_show_in_their_end_to_end_times():
     assert split == {("A100 TP 2", 32), ("A100 TP 2", 64), ("H100 TP 2", 64)}
 
 
-def test_a_split_batch_counts_as_what_memory_holds():
+def test_a_split_batch_has_the_size_that_fits_the_memory():
     assert engines.held(WHOLE, None) == engines.held(WHOLE, 1) == 2
     assert engines.held(SPLIT, None) is None
     assert engines.held(SPLIT, 350) == 3  # of 111 tokens each
@@ -54,7 +54,7 @@ def test_token_times_by_hand(monkeypatch):
     assert error == pytest.approx([14.209 / 12 - 1])
 
 
-def test_outputs_that_ended_early_are_predicted_as_they_ended(monkeypatch):
+def test_early_outputs_are_predicted_to_their_end(monkeypatch):
     early = MeasuredBatch(prompt=100, requests=1, output=1000, prompt_ms=30.0, token_ms=12.0, e2e_ms=66.0)
     (time,) = engines.token_times(source(monkeypatch, early))
     assert time.kernels_ms == pytest.approx(11 + 1e-3 * 101)  # three iterations, at 100, 101 and 102
@@ -71,7 +71,7 @@ def test_prompt_times_by_hand(monkeypatch):
     assert len(engines.prompt_times(source(monkeypatch, WHOLE, SPLIT, kv_capacity=799))) == 1
 
 
-def test_a_fit_recovers_what_the_rows_were_made_of_and_each_size_from_the_others():
+def test_a_fit_recovers_known_overheads_also_without_each_size():
     true = EngineOverhead(base_ms=4.0, per_request_ms=0.25)
     times = [
         engines.TokenTime(MeasuredBatch(100, n, 11, 1.0, 20.0 + n + 4 + 0.25 * n, 1.0), n, 20.0 + n)
@@ -105,7 +105,7 @@ def test_the_named_engine_predicts_the_token_times_of_its_hardware():
     assert errors.max() <= 0.12
 
 
-def test_batch_sizes_that_the_fit_has_not_seen():
+def test_errors_on_held_out_batch_sizes():
     errors = np.concatenate(
         [f.errors for f in engines.held_out(engines.token_times(engines.predictor(engines.REFERENCE)))]
     )
@@ -114,7 +114,7 @@ def test_batch_sizes_that_the_fit_has_not_seen():
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_hardware_file_of_a_deployment_is_taken_as_soon_as_there_is_one(monkeypatch, own):
+def test_a_deployment_uses_its_hardware_file_if_it_exists(monkeypatch, own):
     """With engines of its own or, where it names none, with those of the reference."""
     deployment, reference = Deployment("h100-80gb", 4), load_hardware(engines.REFERENCE.hardware)
     named = {"fast": EngineOverhead(base_ms=1.0)} if own else {}

@@ -1,4 +1,4 @@
-"""A fit finds the overhead that a log was simulated with, says how well it knows it, and repeats itself."""
+"""A fit recovers the overhead of a simulated log, with its uncertainty, deterministically."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_a_known_overhead_is_recovered(fitted):
     assert "per request" in lines[0]
 
 
-def test_profiles_hold_the_truth_and_the_best(fitted):
+def test_profiles_include_the_truth_and_the_best_fit(fitted):
     _, _, fit = fitted
     for name, profile in fit.profiles.items():
         best = getattr(fit.overhead, name)
@@ -40,7 +40,7 @@ def test_profiles_hold_the_truth_and_the_best(fitted):
         assert profile.losses[-1] > loss(fit.after) + TOLERANCE  # looked far enough
 
 
-def test_what_it_prints_can_be_used(fitted):
+def test_printed_options_and_yaml_are_valid(fitted):
     log, _, fit = fitted
     entry = yaml.safe_load(fit.yaml("ours"))["engines"]["ours"]
     engine = {name: entry[name] for name in ("base_ms", "per_request_ms")}
@@ -50,7 +50,7 @@ def test_what_it_prints_can_be_used(fitted):
     assert fit.summary()["loss"] == loss(fit.after)
 
 
-def test_it_repeats_itself():
+def test_the_fit_is_deterministic():
     log = served(scenario(count=40, engine=TRUE))
     first, second = (fit_overhead(log, scenario(), "vllm") for _ in range(2))
     assert first.summary() == second.summary()
@@ -77,14 +77,14 @@ def test_profile_ends_lie_where_the_loss_passes_the_limit():
         {"workers": ({"count": 2},)},
     ],
 )
-def test_scenarios_whose_overhead_cannot_be_replaced(changes):
+def test_scenarios_without_a_replaceable_overhead_are_rejected(changes):
     log = served(scenario(count=5, engine=TRUE))
     chosen = type(scenario()).model_validate({**scenario().model_dump(), **changes})
     with pytest.raises(ConfigError, match="equal workers"):
         fit_overhead(log, chosen, "vllm")
 
 
-def test_single_tokens_say_nothing_of_the_overhead():
+def test_single_token_logs_cannot_be_fitted():
     log = served(scenario(count=5, engine=TRUE))
     single = log.select(log.output_len == log.output_len.min(), "some")
     object.__setattr__(single, "output_len", np.ones(len(single), np.int64))
@@ -92,7 +92,7 @@ def test_single_tokens_say_nothing_of_the_overhead():
         fit_overhead(single, scenario(), "vllm")
 
 
-def test_a_range_that_goes_on_says_so():
+def test_open_ranges_are_marked():
     values, losses = np.array([1.0, 2.0, 3.0]), np.zeros(3)
     assert Profile(values, losses, 1.0, 3.0).range_text() == "1 or less to 3 or more ms"
     assert Profile(values, losses, 1.5, 2.5).range_text() == "1.5 to 2.5 ms"

@@ -1,4 +1,4 @@
-"""Replays of logs that the simulator has made: no error where nothing differs, and a known one where it does."""
+"""Replays of simulated logs: no error with equal settings, a known one with different settings."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def test_the_same_settings_give_no_error(log):
     assert loss(replay) == pytest.approx(0, abs=1e-9)
 
 
-def test_a_slower_engine_shows_as_slower_tokens(log):
+def test_a_slower_engine_gives_slower_tokens(log):
     replay = replay_log(log, scenario(engine={"base_ms": 30.0, "per_request_ms": 0.2}), "vllm")
     tokens = {d.statistic: d for d in replay.differences() if d.metric == "tbt"}
     assert tokens["p50"].error.value > 0.2
@@ -47,7 +47,7 @@ def test_a_slower_engine_shows_as_slower_tokens(log):
     assert replay.totals()["makespan"][1] > replay.totals()["makespan"][0]
 
 
-def test_the_mean_error_is_of_the_errors_that_are_shown(log):
+def test_the_mean_error_averages_the_shown_errors(log):
     replay = replay_log(log, scenario(engine=TRUE), "vllm")
     assert mean_error(replay) == pytest.approx(0, abs=1e-9)
     slower = replace(replay, log=replace(log, ttft=log.ttft / 0.87, e2e_latency=log.e2e_latency / 0.87))
@@ -60,7 +60,7 @@ def test_statistics_by_hand():
     assert figures == pytest.approx({"mean": 50, "p50": 50, "p90": 90, "p95": 95, "p99": 99})
 
 
-def test_policies_that_need_predictions_are_told_the_true_lengths(log):
+def test_policies_that_need_predictions_get_the_true_lengths(log):
     assert replay_log(log, scenario(engine=TRUE), "mc_sf").result.completed
     assert replay_log(log, scenario(engine=TRUE), "a_min").result.completed
 

@@ -1,4 +1,4 @@
-"""docs/hardware.md shows what the code says now of rooflines."""
+"""docs/hardware.md matches the code on rooflines."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Logs of served requests: what is read, and what is refused, with its place."""
+"""Logs of served requests: accepted files, and rejected ones with the place of the error."""
 
 import json
 
@@ -92,14 +92,14 @@ def test_jsonl_and_parquet(tmp_path):
         ("arrival_time,prompt_len,output_len,ttft,e2e_latency\n0,1,1,-1,1\n", ("line 2", "ttft", "≥ 0")),
     ],
 )
-def test_mistakes_are_named(tmp_path, text, words):
+def test_messages_name_mistakes(tmp_path, text, words):
     with pytest.raises(TraceFormatError, match=r"served\.csv") as caught:
         read_served(write(tmp_path, text))
     for word in words:
         assert word in str(caught.value)
 
 
-def test_slow_single_requests_are_no_mistake(tmp_path):
+def test_slow_single_requests_are_accepted(tmp_path):
     rows = [(i, 10, 11, i + 100.0, i + 101.0 + (1e4 if i == 0 else 0)) for i in range(5)]
     assert len(read_served(write(tmp_path, table(rows)))) == 5
     assert len(read_served(write(tmp_path, table([(0, 10, 1, 50.0, 50.0)])))) == 1
@@ -137,7 +137,7 @@ SPANS = [(a, p, o, round(t - a, 3), round(f - a, 3)) for a, p, o, t, f in ROWS]
          [(*row, "x", "y") for row in SPANS], {}, ("Times of arrival_time are read as seconds",)),
     ],
 )  # fmt: skip
-def test_names_and_times_as_of_traces(tmp_path, head, rows, options, notes):
+def test_names_and_times_are_read_as_in_traces(tmp_path, head, rows, options, notes):
     log = read_served(write(tmp_path, table(rows, head)), **options)
     assert log.arrival_time == pytest.approx([0, 1, 5], abs=1e-6)
     assert log.prompt_len.tolist() == [20, 5, 10]
@@ -147,7 +147,7 @@ def test_names_and_times_as_of_traces(tmp_path, head, rows, options, notes):
         assert words in " ".join(log.notes)
 
 
-def test_a_log_has_times(tmp_path):
+def test_a_log_needs_times(tmp_path):
     with pytest.raises(TraceFormatError, match="arrival must name a column"):
         read_served(write(tmp_path, table()), columns={"arrival": "none"})
     with pytest.raises(ConfigError, match="'ttfft' is no column of a request"):

@@ -1,4 +1,4 @@
-"""docs/validation.md shows what the code says now, and the figures are drawn."""
+"""docs/validation.md matches the code, and its figures are drawn."""
 
 import importlib.util
 import shutil
@@ -17,7 +17,7 @@ def test_the_page_is_up_to_date():
     assert fill(PAGE) == PAGE, "run python scripts/validate_engines.py --write"
 
 
-def test_tables_are_found_wherever_the_marks_are():
+def test_tables_replace_the_text_between_markers():
     marks = "".join(f"<!-- table: {name} -->\n<!-- end -->\n" for name in TABLES)
     page = fill(f"before\n{marks}after\n")
     assert page.startswith("before\n")
@@ -34,17 +34,17 @@ def test_tables_are_found_wherever_the_marks_are():
         ([*TABLES, "cpu"], "each table once"),
     ],
 )
-def test_marks_that_do_not_fit(marks, word):
+def test_wrong_markers_are_rejected(marks, word):
     with pytest.raises(ConfigError, match=word):
         fill("".join(f"<!-- table: {name} -->\n<!-- end -->\n" for name in marks))
 
 
-def test_the_page_names_every_engine_and_what_is_not_validated():
+def test_the_page_lists_every_engine_and_the_limits():
     for word in ("vllm-2023", "early-2024", "vllm-2024", "none", "## Not validated", "chunked prefill"):
         assert word in PAGE
 
 
-def test_the_script_renews_page_and_figures(tmp_path, monkeypatch, capsys):
+def test_the_script_updates_page_and_figures(tmp_path, monkeypatch, capsys):
     spec = importlib.util.spec_from_file_location(
         "validate_engines", ROOT / "scripts" / "validate_engines.py"
     )

@@ -111,7 +111,7 @@ def test_every_figure_of_the_paper_is_answered(load_paper, name):
 
 
 @pytest.mark.parametrize("name", papers("mc_sf", "wait"))
-def test_pages_say_what_comes_out(load_paper, pages, name, tmp_path):
+def test_pages_match_the_results_of_cheap_experiments(load_paper, pages, name, tmp_path):
     pytest.importorskip("matplotlib")
     paper = load_paper(name)
     cheap = [experiment.name for experiment in paper.experiments if experiment.cheap]

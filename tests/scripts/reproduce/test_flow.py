@@ -1,4 +1,4 @@
-"""What is specific to the flow-control paper: its readings, searches, and livelocks."""
+"""The flow-control experiments: readings, searches, and livelocks."""
 
 import numpy as np
 import pytest
@@ -59,8 +59,8 @@ def test_a_policy_that_livelocks_is_no_benchmark(reproduce):
     gone[names[0]] = [float("nan"), 1.0]
     found = {"mine": good, "mc_sf": bad, "mc_benchmark": bad, "slow": bad, "gone": gone}
     assert judge("10/s", found, ("mine",), ("slow", "gone")).verdict is harness.Verdict.REPRODUCED
-    told = {**found, "mc_sf": {key: [1.0, 1.0] for key in names}}
-    assert judge("10/s", told, ("mine",), ("slow", "gone")).verdict is harness.Verdict.CONDITIONS
+    data = {**found, "mc_sf": {key: [1.0, 1.0] for key in names}}
+    assert judge("10/s", data, ("mine",), ("slow", "gone")).verdict is harness.Verdict.CONDITIONS
     finished = {**found, "gone": {**gone, names[0]: [1.0, 1.0]}}
     assert judge("10/s", finished, ("mine",), ("slow", "gone")).verdict is harness.Verdict.NOT_REPRODUCED
 

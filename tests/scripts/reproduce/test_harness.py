@@ -135,7 +135,7 @@ def test_one_experiment_leaves_the_rows_of_others(toy, command, docs):
     assert (docs / "reproductions.md").read_text() == before.replace("1.0 (9", "2.0 (9")
 
 
-def test_what_came_out_is_kept(toy, command, docs):
+def test_outcomes_are_stored(toy, command, docs):
     run(command, docs, "--no-pages")
     run(command, docs, "--no-pages")
     assert toy.runs == 1
@@ -148,7 +148,7 @@ def test_what_came_out_is_kept(toy, command, docs):
     assert kept["findings"][0]["verdict"] == "reproduced"
 
 
-def test_changed_code_runs_again_unless_told_not_to(toy, command, docs, reproduce, monkeypatch):
+def test_changed_code_runs_again_without_kept(toy, command, docs, reproduce, monkeypatch):
     run(command, docs, "--no-pages")
     monkeypatch.setattr(reproduce("harness.store"), "_digest", lambda paper: "other")
     run(command, docs, "--no-pages", "--kept")
@@ -164,14 +164,14 @@ def test_a_quick_run_leaves_the_pages(toy, command, docs):
     assert (docs.parent / "out" / "quick" / "toy" / "two.json").exists()
 
 
-def test_a_name_that_is_none_is_an_error(toy, command, docs, capsys):
+def test_an_unknown_experiment_is_an_error(toy, command, docs, capsys):
     with pytest.raises(SystemExit, match="2"):
         run(command, docs, "toy", "--only", "three")
     assert "no experiment 'three'" in capsys.readouterr().err
     assert not (docs.parent / "out").exists()
 
 
-def test_there_is_no_such_paper(command, capsys):
+def test_an_unknown_paper_is_an_error(command, capsys):
     with pytest.raises(SystemExit, match="2"):
         command.main(["other", "--list"])
     assert "there is no paper 'other': mc_sf, wait" in capsys.readouterr().err

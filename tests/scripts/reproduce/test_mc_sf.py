@@ -1,4 +1,4 @@
-"""What the experiments of the MC-SF paper compute, by hand."""
+"""The MC-SF experiments, by hand."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What the experiments of the SLAI paper derive from runs and from its formulas."""
+"""The SLAI experiments: figures from runs and from its formulas."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What the experiments of the stability paper are made of: printed figures, queues, batches, estimates."""
+"""The stability experiments: printed figures, queues, batches, estimates."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the experiments of the WAIT paper are built of, and that its scenarios are the paper's."""
+"""The WAIT experiments: their parts, and that its scenarios match the paper."""
 
 import numpy as np
 import pytest

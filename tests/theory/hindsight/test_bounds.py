@@ -1,4 +1,4 @@
-"""The interval in which the optimum lies: which argument serves where, and what reaches the other end."""
+"""Intervals of the optimum: the argument used, and the run at the other end."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def requests(n=12, seed=0):
     )
 
 
-def test_slotted_time_is_known_more_sharply():
+def test_bounds_are_tighter_in_slotted_time():
     table = requests()
     found = bound(table, SLOTTED)
     assert "slotted time" in found.method
@@ -50,7 +50,7 @@ def test_slotted_time_is_known_more_sharply():
         ({"progress_on_evict": "kept", "swap_time": 0.1}, False),
     ],
 )
-def test_what_slotted_time_is(rules, slotted):
+def test_conditions_of_slotted_time(rules, slotted):
     assert is_slotted(requests(), System(20, UnitBatchTime(), **rules)) is slotted
 
 
@@ -80,7 +80,7 @@ def test_the_best_run_is_the_other_end():
     np.testing.assert_array_equal(starts, runs[1].requests["start_time"])
 
 
-def test_of_a_throughput_the_bound_is_above():
+def test_throughputs_are_bounded_from_above():
     table = requests(30)
     found = bound(table, AFFINE, "token_throughput")
     span = bound(table, AFFINE, "makespan")
@@ -88,7 +88,7 @@ def test_of_a_throughput_the_bound_is_above():
     assert found.upper == pytest.approx(table.output_len.sum() / span.lower)
 
 
-def test_runs_of_other_systems_are_refused():
+def test_runs_of_other_systems_are_rejected():
     table = requests()
     alike = System(60, AffineBatchTime(1.0, 0.01, 0.02, 0.001), requeue="back")
     assert bound(table, AFFINE, runs=[simulate(alike, table, "fcfs")], reference=None).upper < np.inf
@@ -111,14 +111,14 @@ class Falling(BatchTimeModel):
         return np.zeros(1)
 
 
-def test_a_run_that_beats_the_bound_is_told_and_not_hidden():
+def test_a_run_that_beats_the_bound_raises():
     with pytest.raises(
         ConfigError, match=r"beyond the bound on every scheduler .* check the batch-time model"
     ):
         bound(requests(30).replace(arrival_time=np.zeros(30)), System(400, Falling()))
 
 
-def test_runs_of_other_requests_are_refused():
+def test_runs_of_other_requests_are_rejected():
     run = simulate(AFFINE, requests(seed=1), "fcfs")
     with pytest.raises(ConfigError, match=r"a run of fcfs\(\) is of other requests"):
         bound(requests(), AFFINE, runs=[run])

@@ -1,4 +1,4 @@
-"""Bounds under calibrated batch times: worked by hand, and below anything that can be done."""
+"""Bounds under calibrated batch times: by hand, and below every run."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_one_request_takes_its_prefill_and_a_decode_for_each_further_token():
 @pytest.mark.parametrize(
     ("first_token", "whole", "first"), [("counted", 3, 1), ("uncounted", 4, 1), ("decode", 4, 2)]
 )
-def test_what_counts_as_the_first_token(first_token, whole, first):
+def test_bounds_by_first_token_rule(first_token, whole, first):
     system = System(20, UNIT, first_token=first_token)
     table = requests((0.0, 4, 3))
     assert bound_calibrated(table, system).value == pytest.approx(whole)
@@ -63,13 +63,13 @@ def test_one_batch_of_a_long_prompt_and_short_ones_on_a_roofline():
         assert bound_calibrated(table, system, metric).value == pytest.approx(reached[metric], rel=1e-12)
 
 
-def test_blocks_take_memory_that_tokens_do_not():
+def test_blocks_take_more_memory_than_tokens():
     table = requests((0.0, 3, 1), (0.0, 3, 1))
     assert bound_calibrated(table, System(8, UNIT), "makespan").value == pytest.approx(1)
     assert bound_calibrated(table, System(8, UNIT, block_size=8), "makespan").value == pytest.approx(2)
 
 
-def test_short_ones_go_first():
+def test_short_requests_go_first():
     # Work: (s + 1 ... s + o) / M. The short one: 2 / 10; the long one: (2 + ... + 9) / 10 = 4.4.
     table = requests((0.0, 1, 8), (0.0, 1, 1))
     assert bound_calibrated(table, System(10, UNIT)).value == pytest.approx((8 + 1) / 2)
@@ -80,7 +80,7 @@ def test_short_ones_go_first():
     assert found.method == "mean times of the work on one machine"
 
 
-def test_two_workers_are_one_of_twice_the_speed():
+def test_two_workers_equal_one_of_twice_the_speed():
     table = requests(*[(0.0, 3, 1)] * 8)
     one = System(4, UNIT)
     assert bound_calibrated(table, one, "makespan").value == pytest.approx(8)
@@ -90,7 +90,7 @@ def test_two_workers_are_one_of_twice_the_speed():
     assert bound_calibrated(table, slow, "makespan").value == pytest.approx(8 / 1.5)
 
 
-def test_workers_apart_add_their_times_and_the_transfer():
+def test_separate_workers_add_their_times_and_the_transfer():
     workers = [Worker(20, UNIT, "prefill"), Worker(20, AffineBatchTime(0.5), "decode")]
     system = System.cluster(workers, transfer_latency=0.25, transfer_time=0.1)
     # Prefill 1 s, 5 tokens moved, two decodes.
@@ -133,7 +133,7 @@ def test_calibrated_batches_bound_calibrated_runs():
 @given(
     table=tables(), system=systems(), seed=st.integers(0, 2**32 - 1), workers=st.sampled_from([1, 1, 1, 2])
 )
-def test_nothing_that_the_engine_can_do_is_below(table, system, seed, workers):
+def test_no_random_run_beats_the_bound(table, system, seed, workers):
     system = system if workers == 1 else system.replicate(workers)
     try:
         result = simulate(system, table, RandomPolicy(seed, table), seed=seed)
@@ -147,7 +147,7 @@ def test_nothing_that_the_engine_can_do_is_below(table, system, seed, workers):
             assert figures[metric] >= bound.value * (1 - 1e-9), metric
 
 
-def test_what_has_no_bound_is_refused():
+def test_metrics_and_systems_without_bound_are_rejected():
     table, system = requests((0.0, 3, 1)), System(10, UNIT)
     with pytest.raises(ConfigError, match="no bound on metric 'tbt_p99'; there is one on: e2e_latency_mean"):
         bound_calibrated(table, system, "tbt_p99")

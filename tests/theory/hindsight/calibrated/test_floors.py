@@ -1,4 +1,4 @@
-"""Floors of batch times: no batch is faster, and near the composition asked for they come close."""
+"""Floors of batch times: no batch is faster, and they are tight near the requested composition."""
 
 import functools
 
@@ -114,7 +114,7 @@ class Unknown(BatchTimeModel):
         return np.zeros(1)
 
 
-def test_of_a_model_nobody_knows_only_its_shortest_batch_is_used():
+def test_an_unknown_model_is_bounded_by_its_shortest_batch():
     f = batch_floor(Unknown(), 100, 100, PLACES[0])
     assert f.batch == pytest.approx(2.0)
     assert (f.request, f.prefill_token, f.decode, f.context) == (0.0, 0.0, 0.0, 0.0)

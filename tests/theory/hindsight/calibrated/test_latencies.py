@@ -1,4 +1,4 @@
-"""What requests take alone: no run is faster, however many workers there are, and a run alone is hardly slower."""
+"""Latencies of requests alone: no run is faster on any number of workers, and a run alone is hardly slower."""
 
 import numpy as np
 import pytest

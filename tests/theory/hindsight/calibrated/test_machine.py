@@ -45,6 +45,6 @@ def test_against_every_order_of_small_steps():
         assert found == pytest.approx(best_means)
 
 
-def test_the_last_completion_is_that_of_the_busiest_stretch():
+def test_last_completion_comes_from_the_busiest_interval():
     assert last_completion(np.array([0.0, 10.0, 11.0]), np.array([1.0, 2.0, 2.0])) == pytest.approx(14)
     assert last_completion(np.array([0.0, 1.0]), np.array([5.0, 2.0])) == pytest.approx(7)

@@ -1,4 +1,4 @@
-"""The entry: intervals that hold for every policy, schedules that the engine runs, and the integer program."""
+"""bound_slotted: intervals that hold for every policy, schedules that the engine runs, and the integer program."""
 
 import dataclasses
 import math
@@ -43,7 +43,7 @@ def test_the_program_reaches_all_goals(instance):
 
 
 @pytest.mark.parametrize("metric", SLOTTED_METRICS)
-def test_the_schedule_reaches_in_the_engine_what_the_interval_says(metric):
+def test_schedules_reach_their_value_in_the_engine(metric):
     table, memory = mcsf_instance(2, 1)
     table = table.select(slice(0, 20))
     found = bound_slotted(table, memory, metric, effort=0.02)
@@ -116,7 +116,7 @@ def test_no_random_decision_beats_the_bounds(instance, seed, progress):
             assert is_within(metrics[metric], known, metric), (metric, metrics[metric], known)
 
 
-def test_bad_input_is_refused():
+def test_bad_input_is_rejected():
     table, memory = mcsf_instance(1, 0)
     with pytest.raises(ConfigError, match="e2e_latency_mean"):
         bound_slotted(table, memory, "tbt_mean")

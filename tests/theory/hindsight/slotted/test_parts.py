@@ -36,7 +36,7 @@ def test_the_model_by_hand():
             requests.check(starts)
 
 
-def test_what_is_no_instance_is_refused():
+def test_invalid_instances_are_rejected():
     with pytest.raises(ConfigError, match=r"request 1 arrives at 0\.5"):
         slotted_requests(table_of((0, 1, 1), (0.5, 1, 1)), 5)
     with pytest.raises(WorkloadError, match="needs 6"):
@@ -105,7 +105,7 @@ def test_bounds_hold(instance):
     assert lp_9(requests.prompt, requests.output, memory) <= total + requests.arrival.sum() + 1e-9
 
 
-def test_local_search_is_deterministic_and_never_worse_than_what_is_known():
+def test_local_search_is_deterministic_and_never_worse_than_a_known_schedule():
     rng = np.random.default_rng(3)
     output = rng.integers(1, 18, 12)
     requests = slotted_requests(table_of(*[(i // 2, 2, int(o)) for i, o in enumerate(output)]), 20)
@@ -118,7 +118,7 @@ def test_local_search_is_deterministic_and_never_worse_than_what_is_known():
         local_search(requests, rng=rng, best=[0])
 
 
-def test_waiting_though_there_is_room_is_found():
+def test_local_search_finds_waiting_despite_room():
     # The long request must wait for the short ones of slot 4, or they wait for it: insertion alone starts it at 0.
     table = table_of((0, 1, 7), *[(4, 1, 1)] * 4)
     requests = slotted_requests(table, 8)
