@@ -60,7 +60,7 @@ def experiment_block(paper: Paper, experiment: Experiment, outcome: Outcome) -> 
     parts = [
         f"## {experiment.title}",
         f"{experiment.source}. `python scripts/reproduce {paper.name} --only {experiment.name}`",
-        _table(FINDINGS, [_cells(row) for row in outcome.findings]),
+        _table(FINDINGS, _findings(outcome.findings)),
     ]
     files = {id(table): file for file, table in csv_files(paper, experiment, outcome).items()}
     for table in outcome.tables:
@@ -151,6 +151,15 @@ def _csv(table: Table) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([cell.replace("`", "") for cell in row] for row in (table.head, *table.rows))
     return text.getvalue()
+
+
+def _findings(rows: Sequence[Finding]) -> list[tuple[str, ...]]:
+    """Return the rows of a page's table of findings; a reason equal to the one above is not repeated."""
+    cells = [_cells(row) for row in rows]
+    for above, row in enumerate(rows[1:]):
+        if row.reason and row.reason == rows[above].reason:
+            cells[above + 1] = (*cells[above + 1][:-1], "as above")
+    return cells
 
 
 def _cells(row: Finding) -> tuple[str, ...]:

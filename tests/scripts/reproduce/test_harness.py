@@ -117,6 +117,12 @@ def test_a_full_run_writes_page_picture_and_matrix(toy, command, docs, pages, ca
     assert "| [A toy paper](reproductions/toy.md) | 2 | 1 | 0 | 0 | 0 | 1 |" in matrix
 
 
+def test_an_equal_reason_is_not_repeated(harness, pages, toy):
+    rows = [harness.Finding(claim, "1", "2", harness.Verdict.REFUTED, "Why.") for claim in ("a", "b")]
+    block = pages.experiment_block(toy.paper, toy.paper.experiments[1], harness.Outcome(rows))
+    assert block.endswith("| a | 1 | 2 | refuted | Why. |\n| b | 1 | 2 | refuted | as above |")
+
+
 def test_a_long_table_is_a_csv_file(harness, pages, toy, docs):
     rows = [("`a|b`", str(n)) for n in range(pages.LONG + 1)]
     outcome = harness.Outcome([], [harness.Table(("x", "n"), rows, "Many rows:")])
