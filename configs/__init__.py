@@ -1,7 +1,7 @@
 """Data of kvgym as YAML: hardware, scenarios, training (import name ``kvgym.configs``).
 
-Holds no code: :mod:`kvgym.batch_time.deployments.load`, :mod:`kvgym.experiments.scenario` and
-:mod:`kvgym.agents.runs.config` read the files as package data. May import nothing, and need not be imported.
+Contains no code: :mod:`kvgym.batch_time.deployments.load`, :mod:`kvgym.experiments.scenario` and
+:mod:`kvgym.agents.runs.config` read the files as package data. It must import nothing, and needs no import.
 """
 
 from __future__ import annotations
