@@ -37,7 +37,6 @@ ELSEWHERE = {
     "planning.md": "tests/envs/test_planning.py",
     "traces.md": "tests/cli/test_trace_page.py",
     "compiled-policies.md": "tests/packaging/test_policy_package.py",
-    "routing.md": "tests/test_routing.py",
     "train_with_sb3.md": "tests/agents/test_sb3_page.py",
 }
 
@@ -135,6 +134,20 @@ def test_commands_parse(page: Path) -> None:
             if line.startswith("kvgym ") and "…" not in line:
                 words = shlex.split(line, comments=True)[1:]
                 load_command(words[0]).make_context(words[0], words[1:])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_excerpts_are_parts_of_their_files(page: Path) -> None:
+    """An excerpt follows a comment with the path of its file; its indentation may differ."""
+    text = page.read_text("utf-8")
+    for name, code in re.findall(
+        r"^<!-- from (\S+) -->\n```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+    ):
+        lines, found = (
+            [line.strip() for line in code.splitlines() if line.strip()]
+            for code in ((DOCS.parent / name).read_text("utf-8"), code)
+        )
+        assert any(lines[k : k + len(found)] == found for k in range(len(lines))), f"{name}: {code}"
 
 
 def test_scripts_on_pages_exist() -> None:

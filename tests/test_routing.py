@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +94,10 @@ class Plain(Router):
         return self.inner.reassign(view)
 
 
-def test_the_router_in_the_docs_moves_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[1] / "docs" / "routing.md").read_text("utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+def test_the_router_of_docs_routing_md_moves_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path(__file__).parents[1] / "scripts" / "examples" / "stealing.py"
     monkeypatch.setattr(ROUTERS, "_items", {name: ROUTERS[name] for name in ROUTERS})
-    exec(compile(code, "docs/routing.md", "exec"), {})
+    runpy.run_path(str(path))
     result = simulate(MIXED, workload(), "fcfs", router="stealing", log=True)
     assert result.completed
     assert result.moves is not None

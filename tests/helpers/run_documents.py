@@ -21,7 +21,9 @@ def run_page(page: Path) -> None:
     """Run the examples of a page in the present folder."""
     namespace = {"__name__": "__main__"}
     text = page.read_text("utf-8")
-    for match in re.finditer(r"^```(python|bash|yaml)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+    for match in re.finditer(
+        r"(?<! -->\n)^```(python|bash|yaml)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+    ):
         kind, code = match.groups()
         if kind == "python":
             before = text[: match.start()].count("\n") + 1

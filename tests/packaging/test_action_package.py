@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "actions.md").read_text("utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-MODULE = next(example for example in EXAMPLES if example.startswith('"""Halves'))
+MODULE = (ROOT / "scripts" / "examples" / "halves.py").read_text("utf-8")
 USE = next(example for example in EXAMPLES if "import halves" in example)
 METADATA = {
     "METADATA": "Metadata-Version: 2.1\nName: halves\nVersion: 0.1\n",

@@ -27,17 +27,17 @@ from kvgym.envs.scheduling.tables import REWARD_TERMS
 from kvgym.envs.scheduling.vector_environment import ServingVectorEnv
 from kvgym.errors import ConfigError
 
-PAGE = Path(__file__).parents[3] / "docs" / "components.md"
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "components.md"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def example(tmp_path_factory):
+def example():
     """Import the example of the page, which registers its components, and remove them at the end."""
-    first, code, check = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    first, check = re.findall(r"(?<! -->\n)```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     assert "features" in first
     assert "check_component" in check
-    path = tmp_path_factory.mktemp("acme") / "acme_components.py"
-    path.write_text(code)
+    path = ROOT / "scripts" / "examples" / "acme_components.py"
     spec = importlib.util.spec_from_file_location("acme_components", path)
     module = sys.modules["acme_components"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
