@@ -37,6 +37,7 @@ ELSEWHERE = {
     "planning.md": "tests/envs/test_planning.py",
     "traces.md": "tests/cli/test_trace_page.py",
     "compiled-policies.md": "tests/packaging/test_policy_package.py",
+    "routing.md": "tests/test_routing.py",
     "train_with_sb3.md": "tests/agents/test_sb3_page.py",
 }
 

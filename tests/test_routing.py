@@ -94,7 +94,8 @@ class Plain(Router):
         return self.inner.reassign(view)
 
 
-def test_the_router_of_docs_routing_md_moves_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_router_moves_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the example of docs/routing.md."""
     path = Path(__file__).parents[1] / "scripts" / "examples" / "stealing.py"
     monkeypatch.setattr(ROUTERS, "_items", {name: ROUTERS[name] for name in ROUTERS})
     runpy.run_path(str(path))

@@ -1,8 +1,9 @@
-"""What stands on the page about Stable-Baselines3 can be run."""
+"""The examples of docs/train_with_sb3.md run."""
 
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ from kvgym.agents.runs.config import load_training
 from kvgym.agents.trained.numpy_model import NumpyModel
 from kvgym.envs.scheduling.config import EnvConfig
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "train_with_sb3.md"
-TEXT = PAGE.read_text("utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "train_with_sb3.md").read_text("utf-8")
+EXAMPLE = ROOT / "scripts" / "examples" / "train_ranking_with_sb3.py"
 
 SMALLER = {
     '"duration": 120': '"duration": 5',
@@ -30,13 +32,12 @@ pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def test_the_example_runs(tmp_path, monkeypatch, capsys):
-    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    code = EXAMPLE.read_text("utf-8")
     for long, short in SMALLER.items():
         assert code.count(long) == 1, long
         code = code.replace(long, short)
     monkeypatch.chdir(tmp_path)
-    found: dict[str, object] = {}
-    exec(compile(code, str(PAGE), "exec"), found)
+    exec(compile(code, str(EXAMPLE), "exec"), {"__name__": "__main__"})
     shown = dict(line.split() for line in capsys.readouterr().out.splitlines())
     assert list(shown) == ["scores", "ranked:slack=0,urgent=0,lost=0", "ranked", "slai"]
     assert all(np.isfinite(float(value)) for value in shown.values())
@@ -44,10 +45,8 @@ def test_the_example_runs(tmp_path, monkeypatch, capsys):
 
 
 def test_the_task_of_the_example_is_that_of_the_configuration():
-    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    given: dict[str, dict[str, object]] = {}
-    exec(code[code.index("lengths_unknown") : code.index("config =")], given)
-    ours = EnvConfig.of(action="rank_scores", **given["task"])
+    given = runpy.run_path(str(EXAMPLE))["TASK"]
+    ours = EnvConfig.of(action="rank_scores", **given)
     theirs = load_training("rank_scores").env_configs()[0]
     assert ours.system.pop("horizon") == theirs.horizon
     assert ours == theirs.model_copy(update={"horizon": None})
