@@ -155,7 +155,7 @@ def test_no_place_for_compiled_code_is_one_line(monkeypatch):
     monkeypatch.setenv("KVGYM_CACHE_DIR", "/dev/null/none")
     monkeypatch.setattr("tempfile.gettempdir", nowhere)
     with pytest.raises(
-        ConfigError, match=r"tried /dev/null/none and .*; name one that can with KVGYM_CACHE_DIR"
+        ConfigError, match=r"tried /dev/null/none and .*; set KVGYM_CACHE_DIR to a writable folder"
     ):
         code_cache.cache_dir.__wrapped__()
 

@@ -127,7 +127,7 @@ def compiled_files() -> dict[Path, bytes]:
     """Return the intact files of a compiled kernel."""
     kernel = Kernel(_add_one, SIGNATURE)
     assert kernel(20) == 21
-    folder = kernel._marker().parent
+    folder = kernel._checksum_file().parent
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
