@@ -1,4 +1,4 @@
-"""Random play at the size of seconds: nothing breaks, faults are told, and a play that was stopped goes on."""
+"""Random play at the size of seconds: nothing breaks, faults are report, and a play that was stopped goes on."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def test_faults_are_told_and_set_the_exit_status(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(segments, "check_returns", wrong)
     monkeypatch.setattr("sys.argv", ["random_play.py", "--steps", "3000", "--out", str(tmp_path)])
     assert random_play.main() == 1
-    told = (tmp_path / "report.md").read_text()
-    assert "AssertionError: the rewards latency add up to 2" in told
-    assert '"num_requests"' in told, "the configuration is missing"
+    report = (tmp_path / "report.md").read_text()
+    assert "AssertionError: the rewards latency add up to 2" in report
+    assert '"num_requests"' in report, "the configuration is missing"
     assert "add up to 2" in capsys.readouterr().out
 
 
-def test_a_play_that_was_stopped_goes_on(tmp_path):
+def test_a_stopped_play_continues(tmp_path):
     whole = random_play.play(2400, 5, 1, tmp_path / "whole")
     random_play.play(800, 5, 1, tmp_path / "parts")
     journal = tmp_path / "parts" / "segments.jsonl"
-    journal.write_text(journal.read_text()[:-20])  # the last line was cut off
-    with pytest.raises(ValueError, match="go on with --resume, or choose another --out"):
+    journal.write_text(journal.read_text()[:-20])  # the last line is incomplete
+    with pytest.raises(ValueError, match="continue it with --resume, or choose another --out"):
         random_play.play(2400, 5, 1, tmp_path / "parts")
     assert random_play.play(2400, 5, 1, tmp_path / "parts", resume=True) == whole
     with pytest.raises(ValueError, match="was not played with seed 6"):
