@@ -1,4 +1,4 @@
-"""Random play at the size of seconds: nothing breaks, faults are report, and a play that was stopped goes on."""
+"""A few seconds of random play: no faults, reports of faults, and continued plays."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from playing.segments import KINDS, play_segment
 
 
 @pytest.mark.parametrize("number", range(2 * len(KINDS)))
-def test_what_must_hold_in_every_step(number):
+def test_no_faults(number):
     played = play_segment(0, number, steps=300)
     assert not played["fault"], played
     assert played["steps"] >= 300
 
 
-def test_a_segment_is_what_seed_and_number_say():
+def test_seed_and_number_determine_a_segment():
     one, again, other, next_one = (
         play_segment(seed, number, 40) for seed, number in ((3, 1), (3, 1), (4, 1), (3, 2))
     )
@@ -25,8 +25,8 @@ def test_a_segment_is_what_seed_and_number_say():
     assert len({json.dumps({**s, "number": 0}) for s in (one, other, next_one)}) == 3
 
 
-def test_faults_are_told_and_set_the_exit_status(tmp_path, monkeypatch, capsys):
-    """Were the returns wrong, every segment in which an episode is completed would say so."""
+def test_faults_are_reported_and_set_the_exit_status(tmp_path, monkeypatch, capsys):
+    """Wrong returns are reported for every segment with a completed episode."""
 
     def wrong(*arguments):
         raise AssertionError("the rewards latency add up to 2; e2e_latency_mean makes 1")
