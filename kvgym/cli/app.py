@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from kvgym.cli import failures, result_folder
+from kvgym.cli.options.scenario import with_parameters
 from kvgym.version import __version__
 
 COMMANDS = {
@@ -69,9 +70,7 @@ def _with_verbose(command: Callable[..., None]) -> Callable[..., None]:
     parameters.append(
         inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=VerboseOption)
     )
-    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return wrapped
+    return with_parameters(wrapped, parameters)
 
 
 class Commands(TyperGroup):

@@ -6,9 +6,9 @@ import re
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
-from kvgym.experiments.defaults import SERVER_SCENARIO
 from kvgym.experiments.naming import with_engine
 from kvgym.experiments.scenario import Scenario, load_scenario
+from kvgym.experiments.scenario_options import SERVER_SCENARIO
 from kvgym.policy import PolicyInfo
 
 P = TypeVar("P", bound=Hashable)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from kvgym.cli.options.completion import names
+from kvgym.cli.options.shared import names
 
 
 @pytest.mark.parametrize(

@@ -155,10 +155,9 @@ print(*(name for name in sys.modules if name.startswith("kvgym.")))
 """
 
 HARMLESS = (
-    "kvgym.configs", "kvgym.errors", "kvgym.execution", "kvgym.experiments.changes", "kvgym.experiments.sweeping",
-    "kvgym.experiments.defaults", "kvgym.experiments.identity", "kvgym.experiments.effort", "kvgym.experiments.naming",
-    "kvgym.experiments.value_ranges", "kvgym.utils.files",
-    "kvgym.utils.lazy", "kvgym.version",
+    "kvgym.configs", "kvgym.errors", "kvgym.execution", "kvgym.experiments.changes", "kvgym.experiments.effort",
+    "kvgym.experiments.identity", "kvgym.experiments.naming", "kvgym.experiments.scenario_options",
+    "kvgym.experiments.sweeping", "kvgym.utils.files", "kvgym.utils.lazy", "kvgym.version",
 )  # fmt: skip
 
 

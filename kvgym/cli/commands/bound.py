@@ -6,37 +6,17 @@ import functools
 import json
 import time
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.completion import names
-from kvgym.cli.options.scenario import (
-    BatchTimeOption,
-    BlockSizeOption,
-    CapacityOption,
-    ColumnsOption,
-    EngineOption,
-    HardwareOption,
-    NumRequestsOption,
-    PredictionsOption,
-    RateOption,
-    RateScaleOption,
-    RouterOption,
-    TimeUnitOption,
-    TooLongOption,
-    TraceFormatOption,
-    WorkersOption,
-    WorkloadOption,
-    roofline_options,
-)
+from kvgym.cli.options.scenario import Declared, group, scenario_options
+from kvgym.cli.options.shared import ProgressOption, names, time_option
 from kvgym.cli.progress import run_progress
-from kvgym.cli.times import time_option
 from kvgym.errors import ConfigError, shown
 from kvgym.execution.aside import call_aside
-from kvgym.experiments.defaults import DEFAULT_SCENARIO
+from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.specs import split_specs
 
 if TYPE_CHECKING:
@@ -44,8 +24,16 @@ if TYPE_CHECKING:
     from kvgym.theory.hindsight.interval import Interval
 
 
-@roofline_options
+REQUESTS = Declared(
+    typer.Option("--requests", help="Requests to serve instead: a trace, or requests.csv of a run.")
+)
+
+
+@scenario_options(
+    after={"scenario": group("requests", "lengths", "hardware", "cluster")}, instead={"trace": REQUESTS}
+)
 def bound(
+    options: ScenarioOptions,
     scenario: Annotated[
         str,
         typer.Argument(
@@ -53,25 +41,6 @@ def bound(
             autocompletion=names("scenarios"),
         ),
     ] = DEFAULT_SCENARIO,
-    requests: Annotated[
-        Path | None, typer.Option(help="Requests to serve instead: a trace, or requests.csv of a run.")
-    ] = None,
-    trace_format: TraceFormatOption = "auto",
-    columns: ColumnsOption = None,
-    time_unit: TimeUnitOption = None,
-    rate_scale: RateScaleOption = 1.0,
-    workload: WorkloadOption = None,
-    rate: RateOption = None,
-    num_requests: NumRequestsOption = None,
-    predictions: PredictionsOption = None,
-    too_long: TooLongOption = "error",
-    hardware: HardwareOption = None,
-    engine: EngineOption = None,
-    batch_time: BatchTimeOption = None,
-    kv_capacity: CapacityOption = None,
-    block_size: BlockSizeOption = None,
-    workers: WorkersOption = None,
-    router: RouterOption = None,
     metrics: Annotated[
         str | None,
         typer.Option(help="Comma-separated; default: mean latency, mean TTFT, makespan, throughput."),
@@ -94,7 +63,7 @@ def bound(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload and policies.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+    progress: ProgressOption = True,
 ) -> None:
     """Find between what ends the best value lies that any scheduler reaches, clairvoyant ones included.
 
@@ -108,12 +77,7 @@ def bound(
     from kvgym.theory.hindsight.bounds import bound as find_bound
     from kvgym.theory.hindsight.calibrated.bounds import METRICS, check_boundable
 
-    chosen = build_scenario(
-        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
-        block_size=block_size, workload=workload, trace=requests, trace_format=trace_format, columns=columns,
-        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
-        too_long=too_long, workers=workers, router=router, horizon=None,
-    ).of_seed(seed)  # fmt: skip
+    chosen = build_scenario(scenario, options).of_seed(seed)
     names = [m for m in METRICS if m != "request_throughput"] if metrics is None else split_specs(metrics)
     if not names:
         raise ConfigError(f"--metrics {shown(metrics)} names none; there is a bound on: {', '.join(METRICS)}")

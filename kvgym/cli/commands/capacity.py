@@ -14,29 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvgym.cli import console
-from kvgym.cli.options.execution import JobsOption, RayOption
-from kvgym.cli.options.scenario import (
-    BatchTimeOption,
-    BlockSizeOption,
-    CapacityOption,
-    ColumnsOption,
-    EngineOption,
-    HardwareOption,
-    NumRequestsOption,
-    PredictionsOption,
-    RateOption,
-    RateScaleOption,
-    RoutersOption,
-    ScenarioOption,
-    TbtSloOption,
-    TimeUnitOption,
-    TooLongOption,
-    TraceFormatOption,
-    TraceOption,
-    TtftSloOption,
-    WorkloadOption,
-    roofline_options,
-)
+from kvgym.cli.options.scenario import ROUTERS, ScenarioOption, group, scenario_options
+from kvgym.cli.options.shared import JobsOption, RayOption
 from kvgym.cli.options.targets import (
     PoliciesOption,
     SloOption,
@@ -45,7 +24,7 @@ from kvgym.cli.options.targets import (
 )
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing, reporting
 from kvgym.errors import ConfigError
-from kvgym.experiments.defaults import DEFAULT_SCENARIO
+from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.specs import split_specs
 
 if TYPE_CHECKING:
@@ -54,15 +33,18 @@ if TYPE_CHECKING:
 LONGEST_REASON = 60
 
 
-@roofline_options
+@scenario_options(
+    after={"workers": ["router"], "tolerance": group("slos", "requests", "lengths", "hardware")},
+    instead={"router": ROUTERS},
+)
 def capacity(
+    options: ScenarioOptions,
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     slo: SloOption = "ttft_p99<1,tbt_p99<0.2",
     policies: PoliciesOption = None,
     workers: Annotated[
         str | None, typer.Option(help="Numbers of equal workers, e.g. 1,2,4,8: a capacity for each.")
     ] = None,
-    router: RoutersOption = None,
     seeds: Annotated[
         int | None,
         typer.Option(min=1, help="Number of seeds, the same for all (default: scenario's; trace: 1)."),
@@ -71,23 +53,6 @@ def capacity(
     tolerance: Annotated[
         float, typer.Option(help="Stop when the rate that fails is above the one that holds by this share.")
     ] = 0.02,
-    ttft_slo: TtftSloOption = None,
-    tbt_slo: TbtSloOption = None,
-    trace: TraceOption = None,
-    trace_format: TraceFormatOption = "auto",
-    columns: ColumnsOption = None,
-    time_unit: TimeUnitOption = None,
-    rate_scale: RateScaleOption = 1.0,
-    workload: WorkloadOption = None,
-    rate: RateOption = None,
-    num_requests: NumRequestsOption = None,
-    predictions: PredictionsOption = None,
-    too_long: TooLongOption = "error",
-    hardware: HardwareOption = None,
-    engine: EngineOption = None,
-    batch_time: BatchTimeOption = None,
-    kv_capacity: CapacityOption = None,
-    block_size: BlockSizeOption = None,
     jobs: JobsOption = None,
     ray: RayOption = None,
     out: OutOption = None,
@@ -106,13 +71,8 @@ def capacity(
     from kvgym.experiments.changes import build_scenario
 
     targets = parse_targets(slo) if slo.strip() else ()
-    counts, routers = parse_counts(workers), split_specs(router) if router else None
-    chosen = build_scenario(
-        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
-        block_size=block_size, workload=workload, trace=trace, trace_format=trace_format, columns=columns,
-        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
-        too_long=too_long, workers=None, router=None, horizon=None,
-    )  # fmt: skip
+    counts, routers = parse_counts(workers), split_specs(options.router) if options.router else None
+    chosen = build_scenario(scenario, options, router=None, ttft_slo=None, tbt_slo=None)
     folder = make_folder(out or default_folder("capacity", chosen.name))
     started, used = time.perf_counter(), time.process_time()
     with run_spinner(progress) as advance:
@@ -123,15 +83,15 @@ def capacity(
             routers=routers,
             workers=counts,
             seeds=range(first_seed, first_seed + (seeds or chosen.seeds)) if first_seed else seeds,
-            num_requests=num_requests,
-            request_slos=given_slos(ttft_slo, tbt_slo),
+            num_requests=options.num_requests,
+            request_slos=given_slos(options),
             tolerance=tolerance,
             folder=folder,
             jobs=jobs,
             ray=ray,
             progress=advance,
         )
-    with replacing(folder, trace, kept=True):
+    with replacing(folder, options.trace, kept=True):
         result.save(folder, command=command_line())
     if markdown:
         print(console.markdown_table(*_cells(result)))

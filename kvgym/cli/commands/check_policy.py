@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvgym.cli import console
-from kvgym.cli.times import time_option
+from kvgym.cli.options.shared import time_option
 
 
 def check_policy(

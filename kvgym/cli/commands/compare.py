@@ -8,34 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.completion import names
-from kvgym.cli.options.execution import JobsOption, RayOption
-from kvgym.cli.options.scenario import (
-    BatchTimeOption,
-    BlockSizeOption,
-    CapacityOption,
-    ColumnsOption,
-    CoolDownOption,
-    EngineOption,
-    HardwareOption,
-    HorizonOption,
-    NumRequestsOption,
-    PredictionsOption,
-    RateOption,
-    RateScaleOption,
-    RoutersOption,
-    ScenarioOption,
-    TbtSloOption,
-    TimeUnitOption,
-    TooLongOption,
-    TraceFormatOption,
-    TraceOption,
-    TtftSloOption,
-    WarmUpOption,
-    WorkersOption,
-    WorkloadOption,
-    roofline_options,
-)
+from kvgym.cli.options.scenario import ALL, ROUTERS, ScenarioOption, scenario_options
+from kvgym.cli.options.shared import JobsOption, ProgressOption, RayOption, ReportOption, names
 from kvgym.cli.progress import run_progress
 from kvgym.cli.result_folder import (
     OutOption,
@@ -46,12 +20,13 @@ from kvgym.cli.result_folder import (
     reporting,
 )
 from kvgym.errors import ConfigError, shown
-from kvgym.experiments.defaults import DEFAULT_SCENARIO
+from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.specs import split_specs
 
 
-@roofline_options
+@scenario_options(after={"first_seed": ALL}, instead={"router": ROUTERS})
 def compare(
+    options: ScenarioOptions,
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     policies: Annotated[
         list[str] | None,
@@ -66,28 +41,6 @@ def compare(
         int | None, typer.Option(min=1, help="Number of seeds; policies share workloads.")
     ] = None,
     first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
-    trace: TraceOption = None,
-    trace_format: TraceFormatOption = "auto",
-    columns: ColumnsOption = None,
-    time_unit: TimeUnitOption = None,
-    rate_scale: RateScaleOption = 1.0,
-    workload: WorkloadOption = None,
-    rate: RateOption = None,
-    num_requests: NumRequestsOption = None,
-    predictions: PredictionsOption = None,
-    ttft_slo: TtftSloOption = None,
-    tbt_slo: TbtSloOption = None,
-    too_long: TooLongOption = "error",
-    hardware: HardwareOption = None,
-    engine: EngineOption = None,
-    batch_time: BatchTimeOption = None,
-    kv_capacity: CapacityOption = None,
-    block_size: BlockSizeOption = None,
-    workers: WorkersOption = None,
-    router: RoutersOption = None,
-    horizon: HorizonOption = None,
-    warm_up: WarmUpOption = None,
-    cool_down: CoolDownOption = None,
     metrics: Annotated[
         str | None,
         typer.Option(help="Comma-separated columns (kvgym list metrics).", autocompletion=names("metrics")),
@@ -106,8 +59,8 @@ def compare(
         str,
         typer.Option("--format", help="table, or vllm-bench: also a file per policy and seed in its format."),
     ] = "table",
-    report: Annotated[bool, typer.Option(help="Write report.html (needs kvgym\\[report]).")] = True,
-    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+    report: ReportOption = True,
+    progress: ProgressOption = True,
 ) -> None:
     """Run schedulers, or routers of a cluster, on identical workloads and compare them.
 
@@ -122,14 +75,8 @@ def compare(
 
     if output not in ("table", "vllm-bench"):
         raise ConfigError(f"--format {output}: valid are table, vllm-bench")
-    routers = split_specs(router or "")
-    chosen = build_scenario(
-        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
-        block_size=block_size, workload=workload, trace=trace, trace_format=trace_format, columns=columns,
-        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
-        ttft_slo=ttft_slo, tbt_slo=tbt_slo, too_long=too_long, workers=workers,
-        router=routers[0] if routers else None, horizon=horizon, warm_up=warm_up, cool_down=cool_down,
-    )  # fmt: skip
+    routers = split_specs(options.router or "")
+    chosen = build_scenario(scenario, options, router=routers[0] if routers else None)
     if output == "vllm-bench":
         from kvgym.export import vllm_bench
 
@@ -144,7 +91,7 @@ def compare(
     if several:
         chosen = chosen.model_copy(update={"summary": describe_scenario(chosen, several)})
     folder = make_folder(out or default_folder("compare", chosen.name))
-    count = seeds if seeds is not None else (1 if trace is not None else chosen.seeds)
+    count = seeds if seeds is not None else (1 if options.trace is not None else chosen.seeds)
     numbers = range(first_seed, first_seed + count)
     added = False
     if bound:  # SciPy's optimisers are loaded with it
@@ -165,7 +112,7 @@ def compare(
             ray=ray,
             progress=advance,
         )
-    with replacing(folder, trace, kept=True):
+    with replacing(folder, options.trace, kept=True):
         comparison.save(folder, command=command_line())
     if metrics is None and comparison.has_targets:
         columns_shown = (*columns_shown, "slo_attainment")

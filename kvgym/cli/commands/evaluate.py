@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.completion import names
-from kvgym.cli.options.execution import JobsOption, RayOption
-from kvgym.cli.options.scenario import (
-    BatchTimeOption,
-    BlockSizeOption,
-    CapacityOption,
-    ColumnsOption,
-    CoolDownOption,
-    EngineOption,
-    HardwareOption,
-    HorizonOption,
-    NumRequestsOption,
-    PredictionsOption,
-    RateOption,
-    RateScaleOption,
-    RoutersOption,
-    TbtSloOption,
-    TimeUnitOption,
-    TooLongOption,
-    TraceFormatOption,
-    TraceOption,
-    TtftSloOption,
-    WarmUpOption,
-    WorkersOption,
-    WorkloadOption,
-    roofline_options,
-)
+from kvgym.cli.options.scenario import ALL, ROUTERS, scenario_options
+from kvgym.cli.options.shared import JobsOption, ProgressOption, RayOption, names
 from kvgym.cli.progress import run_progress
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
 from kvgym.errors import ConfigError
+from kvgym.experiments.scenario_options import ScenarioOptions
 from kvgym.utils.specs import split_specs
 
 if TYPE_CHECKING:
@@ -49,8 +26,9 @@ FIRST_HELD_OUT = 2_000_000
 """The first of them: far from those of training (drawn from the run's seed), tuning and periodic evaluations."""
 
 
-@roofline_options
+@scenario_options(after={"first_seed": ALL}, instead={"router": ROUTERS})
 def evaluate(
+    options: ScenarioOptions,
     agent: Annotated[
         str,
         typer.Argument(
@@ -86,32 +64,10 @@ def evaluate(
         int | None, typer.Option(min=1, help=f"Number of held-out seeds (default: {HELD_OUT}; of a trace 1).")
     ] = None,
     first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = FIRST_HELD_OUT,
-    trace: TraceOption = None,
-    trace_format: TraceFormatOption = "auto",
-    columns: ColumnsOption = None,
-    time_unit: TimeUnitOption = None,
-    rate_scale: RateScaleOption = 1.0,
-    workload: WorkloadOption = None,
-    rate: RateOption = None,
-    num_requests: NumRequestsOption = None,
-    predictions: PredictionsOption = None,
-    ttft_slo: TtftSloOption = None,
-    tbt_slo: TbtSloOption = None,
-    too_long: TooLongOption = "error",
-    hardware: HardwareOption = None,
-    engine: EngineOption = None,
-    batch_time: BatchTimeOption = None,
-    kv_capacity: CapacityOption = None,
-    block_size: BlockSizeOption = None,
-    workers: WorkersOption = None,
-    router: RoutersOption = None,
-    horizon: HorizonOption = None,
-    warm_up: WarmUpOption = None,
-    cool_down: CoolDownOption = None,
     jobs: JobsOption = None,
     ray: RayOption = None,
     out: OutOption = None,
-    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+    progress: ProgressOption = True,
 ) -> None:
     """Evaluate a learned agent on held-out seeds beside baselines, paired by seed.
 
@@ -128,18 +84,14 @@ def evaluate(
 
     loaded = load_router(agent) if is_router(agent) else load_agent(agent)
     trained = background(agent, loaded)
-    routers = split_specs(router or "")
+    routers = split_specs(options.router or "")
     by = metric or trained.metric
     less_is_better(by)  # or it is refused here, before anything is run
-    if horizon is None and scenario is None and workload is None and trace is None:
-        horizon = trained.horizon
+    if options.horizon is None and scenario is None and options.workload is None and options.trace is None:
+        options = replace(options, horizon=trained.horizon)
     chosen = build_scenario(
-        trained.scenario if scenario is None else scenario, hardware=hardware, engine=engine, batch_time=batch_time,
-        kv_capacity=kv_capacity, block_size=block_size, workload=workload, trace=trace, trace_format=trace_format,
-        columns=columns, time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests,
-        predictions=predictions, ttft_slo=ttft_slo, tbt_slo=tbt_slo, too_long=too_long, workers=workers,
-        router=routers[0] if routers else None, horizon=horizon, warm_up=warm_up, cool_down=cool_down,
-    )  # fmt: skip
+        trained.scenario if scenario is None else scenario, options, router=routers[0] if routers else None
+    )
     specs: list[str | Policy] = [*split_specs(",".join(policies or ()))]
     others: list[str | Router] | None = None
     if isinstance(loaded, Router):
@@ -151,14 +103,14 @@ def evaluate(
         others = [loaded, *(routers or trained.baselines)]
     else:
         specs = [loaded, *(specs or (trained.baselines if scenario is None else ()) or chosen.policies)]
-    count = seeds if seeds is not None else (1 if trace is not None or chosen.replays else HELD_OUT)
+    count = seeds if seeds is not None else (1 if options.trace is not None or chosen.replays else HELD_OUT)
     folder = make_folder(out or default_folder("evaluate", loaded.info.name))
     numbers = range(first_seed, first_seed + count)
     with run_progress(len(specs) * len(others or (None,)) * count, progress) as advance:
         comparison = compare(
             chosen, specs, seeds=numbers, routers=others, folder=folder, jobs=jobs, ray=ray, progress=advance
         )
-    with replacing(folder, trace, kept=True):
+    with replacing(folder, options.trace, kept=True):
         comparison.save(folder, command=command_line())
     console.out.print(console.agent_table(comparison, loaded.info.name, by))
     console.print_remarks(comparison)

@@ -12,28 +12,8 @@ from rich.table import Table
 
 from kvgym.cli import console
 from kvgym.cli.commands.capacity import reason, run_spinner
-from kvgym.cli.options.execution import JobsOption, RayOption
-from kvgym.cli.options.scenario import (
-    BatchTimeOption,
-    BlockSizeOption,
-    CapacityOption,
-    ColumnsOption,
-    EngineOption,
-    NumRequestsOption,
-    PredictionsOption,
-    RateOption,
-    RateScaleOption,
-    RoutersOption,
-    ScenarioOption,
-    TbtSloOption,
-    TimeUnitOption,
-    TooLongOption,
-    TraceFormatOption,
-    TraceOption,
-    TtftSloOption,
-    WorkloadOption,
-    roofline_options,
-)
+from kvgym.cli.options.scenario import ROUTERS, Declared, ScenarioOption, group, scenario_options
+from kvgym.cli.options.shared import JobsOption, RayOption, time_option
 from kvgym.cli.options.targets import (
     PoliciesOption,
     SloOption,
@@ -41,9 +21,8 @@ from kvgym.cli.options.targets import (
     parse_prices,
 )
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
-from kvgym.cli.times import time_option
 from kvgym.errors import printable
-from kvgym.experiments.defaults import DEFAULT_SCENARIO
+from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.specs import split_specs
 
 if TYPE_CHECKING:
@@ -53,29 +32,22 @@ Cells = tuple[list[str], list[list[str]]]
 """Headings and rows of a table."""
 
 
-@roofline_options
+SEVERAL = Declared(typer.Option(help="Hardware to compare, comma-separated (default: the scenario's)."))
+
+
+@scenario_options(
+    after={
+        "slo": group("requests", "lengths"),
+        "policies": (*group("hardware"), "router"),
+        "window": group("slos"),
+    },
+    instead={"hardware": SEVERAL, "router": ROUTERS},
+)
 def provision(
+    options: ScenarioOptions,
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     slo: SloOption = "ttft_p99<1,tbt_p99<0.2",
-    trace: TraceOption = None,
-    trace_format: TraceFormatOption = "auto",
-    columns: ColumnsOption = None,
-    time_unit: TimeUnitOption = None,
-    rate_scale: RateScaleOption = 1.0,
-    workload: WorkloadOption = None,
-    rate: RateOption = None,
-    num_requests: NumRequestsOption = None,
-    predictions: PredictionsOption = None,
-    too_long: TooLongOption = "error",
     policies: PoliciesOption = None,
-    hardware: Annotated[
-        str | None, typer.Option(help="Hardware to compare, comma-separated (default: the scenario's).")
-    ] = None,
-    engine: EngineOption = None,
-    batch_time: BatchTimeOption = None,
-    kv_capacity: CapacityOption = None,
-    block_size: BlockSizeOption = None,
-    router: RoutersOption = None,
     price: Annotated[
         str | None,
         typer.Option(
@@ -85,8 +57,6 @@ def provision(
     window: Annotated[
         float | None, time_option("--window", "Also plan windows of so much time: peak, 95 %, mean")
     ] = None,
-    ttft_slo: TtftSloOption = None,
-    tbt_slo: TbtSloOption = None,
     most_workers: Annotated[int, typer.Option(min=1, help="More are not tried.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload, policies and routers.")] = 0,
     jobs: JobsOption = None,
@@ -109,13 +79,10 @@ def provision(
 
     targets = parse_targets(slo)
     prices = parse_prices(price, "--price") if price else None
-    kinds = split_specs(hardware) if hardware else None
+    kinds = split_specs(options.hardware) if options.hardware else None
     chosen = build_scenario(
-        scenario, hardware=kinds[0] if kinds else None, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
-        block_size=block_size, workload=workload, trace=trace, trace_format=trace_format, columns=columns,
-        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
-        too_long=too_long, workers=None, router=None, horizon=None,
-    )  # fmt: skip
+        scenario, options, hardware=kinds[0] if kinds else None, router=None, ttft_slo=None, tbt_slo=None
+    )
     if kinds and len(kinds) > 1:  # the name is that of the first
         chosen = chosen.model_copy(update={"name": chosen.make_workload().spec.name})
     folder = make_folder(out or default_folder("provision", chosen.name))
@@ -126,18 +93,18 @@ def provision(
             targets,
             split_specs(",".join(policies)) if policies else None,
             hardware=kinds,
-            routers=split_specs(router) if router else None,
+            routers=split_specs(options.router) if options.router else None,
             prices=prices,
             window=window,
             seed=seed,
-            request_slos=given_slos(ttft_slo, tbt_slo),
+            request_slos=given_slos(options),
             most_workers=most_workers,
             folder=folder,
             jobs=jobs,
             ray=ray,
             progress=advance,
         )
-    with replacing(folder, trace, kept=True):
+    with replacing(folder, options.trace, kept=True):
         result.save(folder, command=command_line())
     console.out.print(
         f"{result.scenario.name}: {result.num_requests:,} requests, {result.rate:.3f}/s; targets: "

@@ -9,16 +9,29 @@ import gymnasium as gym
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.completion import names
-from kvgym.cli.options.scenario import ScenarioOption
+from kvgym.cli.options.scenario import Declared, ScenarioOption, scenario_options
+from kvgym.cli.options.shared import names
 from kvgym.envs import IDS, ROUTING_IDS, environment_names
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.experiments.defaults import DEFAULT_SCENARIO
+from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 
 DEFAULT_ID = "kvgym/AdmitCount-v0"
 
 
+REPLACED = {
+    "num_requests": Declared(typer.Option("--num-requests", "-n", min=1, help="Requests of the episode.")),
+    "block_size": Declared(typer.Option(min=1, help="Replace the block size of the KV memory, tokens.")),
+    "workers": Declared(
+        typer.Option(min=2, help=f"Equal workers of the cluster, in {', '.join(ROUTING_IDS)}.")
+    ),
+}
+TAKEN = ("num_requests", "rate", "kv_capacity", "block_size", "workers")
+"""Options of a scenario that environments take as arguments."""
+
+
+@scenario_options(after={"scenario": TAKEN}, instead=REPLACED)
 def render(
+    options: ScenarioOptions,
     env: Annotated[
         str,
         typer.Argument(help=f"Id of an environment: {', '.join(IDS)}; kvgym/ may be left out."),
@@ -35,19 +48,6 @@ def render(
         ),
     ] = None,
     scenario: ScenarioOption = DEFAULT_SCENARIO,
-    num_requests: Annotated[
-        int | None, typer.Option("--num-requests", "-n", min=1, help="Requests of the episode.")
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Requests per second, instead of the workload's.")
-    ] = None,
-    kv_capacity: Annotated[int | None, typer.Option(help="Replace the KV capacity, tokens.")] = None,
-    block_size: Annotated[
-        int | None, typer.Option(min=1, help="Replace the block size of the KV memory, tokens.")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=2, help=f"Equal workers of the cluster, in {', '.join(ROUTING_IDS)}.")
-    ] = None,
     scheduler: Annotated[
         str | None,
         typer.Option(help=f"Policy on every worker, in {', '.join(ROUTING_IDS)} (kvgym list policies)."),
@@ -75,14 +75,13 @@ def render(
     from kvgym.envs.rendering.episode import record_episodes
 
     name = id_of(env)
-    for option, value in (("--workers", workers), ("--scheduler", scheduler)):
+    for option, value in (("--workers", options.workers), ("--scheduler", scheduler)):
         if value is not None and name not in ROUTING_IDS:
             raise ConfigError(
                 f"{option} {value}: {name} schedules one worker; {option} goes with {', '.join(ROUTING_IDS)}"
             )
     arguments: dict[str, Any] = {
-        "scenario": scenario, "num_requests": num_requests, "rate": rate, "kv_capacity": kv_capacity,
-        "block_size": block_size, "workers": workers, "policy": scheduler,
+        "scenario": scenario, **{name: getattr(options, name) for name in TAKEN}, "policy": scheduler,
     }  # fmt: skip
     given = {key: value for key, value in arguments.items() if value is not None}
     made: Any = gym.make(name, disable_env_checker=True, **given).unwrapped

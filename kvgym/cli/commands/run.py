@@ -9,36 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.completion import names
-from kvgym.cli.options.scenario import (
-    BatchTimeOption,
-    BlockSizeOption,
-    CapacityOption,
-    ColumnsOption,
-    CoolDownOption,
-    EngineOption,
-    HardwareOption,
-    HorizonOption,
-    NumRequestsOption,
-    PredictionsOption,
-    RateOption,
-    RateScaleOption,
-    RouterOption,
-    ScenarioOption,
-    TbtSloOption,
-    TimeUnitOption,
-    TooLongOption,
-    TraceFormatOption,
-    TtftSloOption,
-    WarmUpOption,
-    WorkersOption,
-    WorkloadOption,
-    roofline_options,
-)
+from kvgym.cli.options.scenario import ALL, Declared, ScenarioOption, scenario_options
+from kvgym.cli.options.shared import ProgressOption, names
 from kvgym.cli.progress import progress_bar
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
 from kvgym.errors import ConfigError, RunError
-from kvgym.experiments.defaults import DEFAULT_SCENARIO
+from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.version import __version__
 
 if TYPE_CHECKING:
@@ -50,8 +26,12 @@ if TYPE_CHECKING:
 OUTPUTS = ("table", "json", "vllm-bench")
 
 
-@roofline_options
+REQUESTS = Declared(typer.Option("--requests", help="File of requests, own format or any trace format."))
+
+
+@scenario_options(after={"scenario": ALL}, instead={"trace": REQUESTS})
 def run(
+    options: ScenarioOptions,
     policy: Annotated[
         str,
         typer.Argument(
@@ -59,30 +39,6 @@ def run(
         ),
     ],
     scenario: ScenarioOption = DEFAULT_SCENARIO,
-    requests: Annotated[
-        Path | None, typer.Option("--requests", help="File of requests, own format or any trace format.")
-    ] = None,
-    trace_format: TraceFormatOption = "auto",
-    columns: ColumnsOption = None,
-    time_unit: TimeUnitOption = None,
-    rate_scale: RateScaleOption = 1.0,
-    workload: WorkloadOption = None,
-    rate: RateOption = None,
-    num_requests: NumRequestsOption = None,
-    predictions: PredictionsOption = None,
-    ttft_slo: TtftSloOption = None,
-    tbt_slo: TbtSloOption = None,
-    too_long: TooLongOption = "error",
-    hardware: HardwareOption = None,
-    engine: EngineOption = None,
-    batch_time: BatchTimeOption = None,
-    kv_capacity: CapacityOption = None,
-    block_size: BlockSizeOption = None,
-    workers: WorkersOption = None,
-    router: RouterOption = None,
-    horizon: HorizonOption = None,
-    warm_up: WarmUpOption = None,
-    cool_down: CoolDownOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload and policy.")] = 0,
     log: Annotated[bool, typer.Option("--log", help="Also write iterations.csv, a row per batch.")] = False,
     out: OutOption = None,
@@ -100,7 +56,7 @@ def run(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
-    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+    progress: ProgressOption = True,
 ) -> None:
     """Run one scheduler once and write what happened to every request.
 
@@ -121,13 +77,7 @@ def run(
     check_format(records)
     if trace_out is not None:
         check_ending(trace_out)
-    chosen = build_scenario(
-        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
-        block_size=block_size, workload=workload, trace=requests, trace_format=trace_format, columns=columns,
-        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
-        ttft_slo=ttft_slo, tbt_slo=tbt_slo, too_long=too_long, workers=workers, router=router, horizon=horizon,
-        warm_up=warm_up, cool_down=cool_down,
-    ).of_seed(seed)  # fmt: skip
+    chosen = build_scenario(scenario, options).of_seed(seed)
     source = chosen.make_workload()
     system, made = chosen.make_system(), make_policy(policy)
     folder = make_folder(out or default_folder("run", made.info.name))
@@ -153,12 +103,12 @@ def run(
     except (RunError, KeyboardInterrupt) as error:
         so_far = getattr(error, "result", None)
         if so_far is not None:
-            with replacing(folder, requests):
+            with replacing(folder, options.trace):
                 save_run(so_far, folder, error=str(error) or "stopped by the user", **context)
             if shown == "table":
                 console.out.print(f"results so far: {folder}", markup=False, soft_wrap=True)
         raise
-    with replacing(folder, requests):
+    with replacing(folder, options.trace):
         summary = save_run(result, folder, **context)
     if shown == "json":
         print(json.dumps(summary, indent=2))

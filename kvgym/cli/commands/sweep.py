@@ -12,8 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvgym.cli import console
-from kvgym.cli.options.completion import names
-from kvgym.cli.options.execution import JobsOption, RayOption
+from kvgym.cli.options.shared import JobsOption, ProgressOption, RayOption, ReportOption, names
 from kvgym.cli.progress import progress_bar
 from kvgym.cli.result_folder import (
     OutOption,
@@ -25,7 +24,7 @@ from kvgym.cli.result_folder import (
     saying_if_stopped,
 )
 from kvgym.errors import ConfigError, shown, some
-from kvgym.experiments.defaults import DEFAULT_SCENARIO
+from kvgym.experiments.scenario_options import DEFAULT_SCENARIO
 from kvgym.utils.specs import split_specs
 
 if TYPE_CHECKING:
@@ -78,8 +77,8 @@ def sweep(
     ] = False,
     jobs: JobsOption = None,
     ray: RayOption = None,
-    report: Annotated[bool, typer.Option(help="Write report.html (needs kvgym\\[report]).")] = True,
-    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+    report: ReportOption = True,
+    progress: ProgressOption = True,
 ) -> None:
     """Run schedulers at every point of a grid over fields of the scenario and hyperparameters of policies.
 

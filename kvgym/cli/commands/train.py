@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.completion import names
-from kvgym.cli.options.execution import JobsOption, RayOption
+from kvgym.cli.options.shared import JobsOption, RayOption, names
 from kvgym.cli.progress import progress_bar, run_progress
 from kvgym.cli.result_folder import command_line, default_folder, make_folder
 from kvgym.errors import ConfigError

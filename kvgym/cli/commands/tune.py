@@ -11,34 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvgym.cli import console
-from kvgym.cli.options.completion import names
-from kvgym.cli.options.execution import JobsOption, RayOption
-from kvgym.cli.options.scenario import (
-    BatchTimeOption,
-    BlockSizeOption,
-    CapacityOption,
-    ColumnsOption,
-    CoolDownOption,
-    EngineOption,
-    HardwareOption,
-    HorizonOption,
-    NumRequestsOption,
-    PredictionsOption,
-    RateOption,
-    RateScaleOption,
-    RouterOption,
-    ScenarioOption,
-    TbtSloOption,
-    TimeUnitOption,
-    TooLongOption,
-    TraceFormatOption,
-    TraceOption,
-    TtftSloOption,
-    WarmUpOption,
-    WorkersOption,
-    WorkloadOption,
-    roofline_options,
-)
+from kvgym.cli.options.scenario import ALL, ScenarioOption, scenario_options
+from kvgym.cli.options.shared import JobsOption, ProgressOption, RayOption, names
 from kvgym.cli.progress import progress_bar
 from kvgym.cli.result_folder import (
     OutOption,
@@ -48,8 +22,7 @@ from kvgym.cli.result_folder import (
     replacing,
 )
 from kvgym.errors import ConfigError, KVGymError, shown
-from kvgym.experiments.defaults import DEFAULT_SCENARIO
-from kvgym.experiments.value_ranges import number_range
+from kvgym.experiments.scenario_options import DEFAULT_SCENARIO, ScenarioOptions
 from kvgym.utils.files import plain_name
 from kvgym.utils.specs import parse_value, split_specs
 
@@ -68,6 +41,8 @@ def parse_grid(texts: list[str]) -> dict[str, tuple[Any, ...]]:
     Raises:
         ConfigError: a text of another form, with what is wrong.
     """
+    from kvgym.experiments.sweeping.fields import number_range
+
     space: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         name, equals, rest = (part.strip() for part in text.partition("="))
@@ -85,8 +60,9 @@ def parse_grid(texts: list[str]) -> dict[str, tuple[Any, ...]]:
     return space
 
 
-@roofline_options
+@scenario_options(after={"ray": ALL})
 def tune(
+    options: ScenarioOptions,
     policy: Annotated[
         str,
         typer.Argument(
@@ -131,30 +107,8 @@ def tune(
     ] = 1000,
     jobs: JobsOption = None,
     ray: RayOption = None,
-    trace: TraceOption = None,
-    trace_format: TraceFormatOption = "auto",
-    columns: ColumnsOption = None,
-    time_unit: TimeUnitOption = None,
-    rate_scale: RateScaleOption = 1.0,
-    workload: WorkloadOption = None,
-    rate: RateOption = None,
-    num_requests: NumRequestsOption = None,
-    predictions: PredictionsOption = None,
-    ttft_slo: TtftSloOption = None,
-    tbt_slo: TbtSloOption = None,
-    too_long: TooLongOption = "error",
-    hardware: HardwareOption = None,
-    engine: EngineOption = None,
-    batch_time: BatchTimeOption = None,
-    kv_capacity: CapacityOption = None,
-    block_size: BlockSizeOption = None,
-    workers: WorkersOption = None,
-    router: RouterOption = None,
-    horizon: HorizonOption = None,
-    warm_up: WarmUpOption = None,
-    cool_down: CoolDownOption = None,
     out: OutOption = None,
-    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+    progress: ProgressOption = True,
 ) -> None:
     """Search hyperparameters of schedulers on training seeds.
 
@@ -166,13 +120,7 @@ def tune(
     from kvgym.experiments.tuning.tune import plan_search
     from kvgym.experiments.tuning.tune import tune as run_search
 
-    chosen = build_scenario(
-        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
-        block_size=block_size, workload=workload, trace=trace, trace_format=trace_format, columns=columns,
-        time_unit=time_unit, rate_scale=rate_scale, rate=rate, num_requests=num_requests, predictions=predictions,
-        ttft_slo=ttft_slo, tbt_slo=tbt_slo, too_long=too_long, workers=workers, router=router, horizon=horizon,
-        warm_up=warm_up, cool_down=cool_down,
-    )  # fmt: skip
+    chosen = build_scenario(scenario, options)
     specs = split_specs(policy)
     space = parse_grid(grid) if grid else None
     targets = parse_targets(subject_to or ())
@@ -182,7 +130,7 @@ def tune(
         raise ConfigError(
             f"policy {repeated[0]} is listed twice" if repeated else "no policy to tune; name one"
         )
-    count = seeds if seeds is not None else (1 if trace is not None or chosen.replays else 5)
+    count = seeds if seeds is not None else (1 if options.trace is not None or chosen.replays else 5)
     numbers = range(first_seed, first_seed + count)
     folder = make_folder(out or default_folder("tune", given[0] if len(given) == 1 else chosen.name))
     failed = False
@@ -209,7 +157,7 @@ def tune(
             failed = True
             console.out.print(f"{spec}: {error}", style="red", markup=False)
             continue
-        with replacing(place, trace, kept=True):
+        with replacing(place, options.trace, kept=True):
             result.save(place, command=command_line())
         title = f"{result.policy} on {chosen.heading}"
         console.out.print(title, style="italic", markup=False, soft_wrap=True)

@@ -14,23 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvgym.cli import console
-from kvgym.cli.options.scenario import (
-    BatchTimeOption,
-    BlockSizeOption,
-    CapacityOption,
-    ColumnsOption,
-    EngineOption,
-    HardwareOption,
-    RouterOption,
-    ScenarioOption,
-    TimeUnitOption,
-    WorkersOption,
-    roofline_options,
-)
+from kvgym.cli.options.scenario import ScenarioOption, group, scenario_options
 from kvgym.cli.progress import run_progress
 from kvgym.cli.result_folder import OutOption, command_line, default_folder, make_folder, replacing
 from kvgym.errors import ConfigError
-from kvgym.experiments.defaults import SERVER_SCENARIO
+from kvgym.experiments.scenario_options import SERVER_SCENARIO, ScenarioOptions
 
 WORST_FIT = 0.5
 """Mean error of token times and latencies beyond which a fitted overhead is not offered."""
@@ -40,8 +28,14 @@ if TYPE_CHECKING:
     from kvgym.validation.replay import Replay
 
 
-@roofline_options
+_SYSTEM = tuple(name for name in group("hardware", "cluster") if name not in ("hardware", "engine"))
+
+
+@scenario_options(
+    after={"requests": ["columns", "time_unit"], "scenario": ["hardware", "engine"], "policy": _SYSTEM}
+)
 def validate(
+    options: ScenarioOptions,
     requests: Annotated[
         Path,
         typer.Option(
@@ -50,19 +44,10 @@ def validate(
             "first_token_time (or ttft), finish_time (or e2e_latency), or names and times as of traces.",
         ),
     ],
-    columns: ColumnsOption = None,
-    time_unit: TimeUnitOption = None,
     scenario: ScenarioOption = SERVER_SCENARIO,
-    hardware: HardwareOption = None,
-    engine: EngineOption = None,
     policy: Annotated[
         str, typer.Option("--policy", "-p", help="The server's scheduler, e.g. vllm_v1:max_num_seqs=128.")
     ] = "vllm_v1",
-    batch_time: BatchTimeOption = None,
-    kv_capacity: CapacityOption = None,
-    block_size: BlockSizeOption = None,
-    workers: WorkersOption = None,
-    router: RouterOption = None,
     drop_long: Annotated[
         bool, typer.Option("--drop-long", help="Leave out requests longer than the KV capacity.")
     ] = False,
@@ -88,14 +73,10 @@ def validate(
     from kvgym.validation.served import read_served, trace_columns
     from kvgym.workloads.traces.reader import detected_format
 
-    told = {} if columns is None else parse_columns(columns)
-    log = read_served(requests, columns=told, time_unit=time_unit)
+    told = {} if options.columns is None else parse_columns(options.columns)
+    log = read_served(requests, columns=told, time_unit=options.time_unit)
     of_trace = ",".join(f"{key}={name}" for key, name in trace_columns(told).items()) or None
-    chosen = build_scenario(
-        scenario, hardware=hardware, engine=engine, batch_time=batch_time, kv_capacity=kv_capacity,
-        block_size=block_size, workload=None,
-        trace=requests, trace_format="table", columns=of_trace, time_unit=time_unit, workers=workers, router=router,
-    )  # fmt: skip
+    chosen = build_scenario(scenario, options, trace=requests, trace_format="table", columns=of_trace)
     if drop_long:
         log = without_long(log, chosen.make_system().usable_capacity)
     folder = make_folder(out or default_folder("validate", requests.stem))
@@ -108,11 +89,14 @@ def validate(
         save_replay(replay, folder, fit=fit, seed=seed, command=command_line())
     console.out.print(difference_table(replay))
     settings = {
-        "scenario": scenario, "hardware": hardware, "engine": engine, "batch_time": batch_time,
-        "kv_capacity": kv_capacity, "block_size": block_size, "workers": workers, "router": router,
-        "trace": requests, "columns": of_trace, "time_unit": time_unit, "too_long": "drop" if drop_long else None,
-    }  # fmt: skip
-    if of_trace is None and time_unit is None and detected_format(requests) not in ("kvgym", "table"):
+        "scenario": scenario,
+        **{name: getattr(options, name) for name in ("hardware", "engine", *_SYSTEM)},
+        "trace": requests,
+        "columns": of_trace,
+        "time_unit": options.time_unit,
+        "too_long": "drop" if drop_long else None,
+    }
+    if of_trace is None and options.time_unit is None and detected_format(requests) not in ("kvgym", "table"):
         # Else compare would take it for that format, and its times for others.
         settings["trace_format"] = "table"
     console.out.print(setup_line(replay, scenario, policy, settings), markup=False, soft_wrap=True)

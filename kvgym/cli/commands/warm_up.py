@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
-
-import typer
 
 from kvgym.cli import console
-from kvgym.cli.options.execution import JobsOption
+from kvgym.cli.options.shared import JobsOption, ProgressOption
 from kvgym.cli.progress import run_progress
 
 
 def warm_up(
     jobs: JobsOption = None,
-    progress: Annotated[bool, typer.Option(help="Show a progress bar.")] = True,
+    progress: ProgressOption = True,
 ) -> None:
     """Compile everything that would be compiled on first use: for images and CI.
 

@@ -1,18 +1,22 @@
-"""The options of the command line that choose and change a scenario."""
+"""Options that choose and change a scenario, declared once for all commands.
+
+A new option is a line of :data:`SCENARIO_OPTIONS` and a field of
+:class:`~kvgym.experiments.scenario_options.ScenarioOptions`. Every command that takes its group then has it.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from kvgym.cli.options.completion import names
-from kvgym.cli.times import time_option
+from kvgym.cli.options.shared import names, time_option
 from kvgym.errors import ConfigError
+from kvgym.experiments.scenario_options import UNCHANGED, ScenarioOptions
 
 ScenarioOption = Annotated[
     str,
@@ -23,151 +27,221 @@ ScenarioOption = Annotated[
         autocompletion=names("scenarios"),
     ),
 ]
-HardwareOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Replace the scenario's hardware: name (kvgym list hardware), YAML file, or roofline:model=…,gpu=…,tp=…",
-        autocompletion=names("hardware"),
-    ),
-]
-EngineOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Replace the engine: its name in the hardware file, none, or e.g. base_ms=5,per_request_ms=0.1."
-    ),
-]
-BatchTimeOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Replace the batch-time model: e.g. unit, or affine:constant=0.02,per_context_token=1e-6."
-    ),
-]
-CapacityOption = Annotated[int | None, typer.Option(help="Replace the KV capacity, tokens.")]
-BlockSizeOption = Annotated[
-    int | None,
-    typer.Option(help="Replace the block size: KV memory is handed out in blocks of so many tokens."),
-]
-WorkloadOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Replace the scenario's workload by a preset (kvgym list workloads).",
-        autocompletion=names("workloads"),
-    ),
-]
-TraceOption = Annotated[
-    Path | None, typer.Option(help="Replay a request trace: CSV, JSON, JSONL or Parquet, format detected.")
-]
-TraceFormatOption = Annotated[
-    str, typer.Option(help="Format of the trace (kvgym list traces).", autocompletion=names("traces"))
-]
-ColumnsOption = Annotated[
-    str | None,
-    typer.Option(help="Columns of a trace of your own: arrival=timestamp,prompt=input_tokens,output=…"),
-]
-TimeUnitOption = Annotated[
-    str | None, typer.Option(help="Unit of the times in a trace of your own: s, ms, us or ns.")
-]
-RateScaleOption = Annotated[float, typer.Option(help="Multiply the trace's arrival rate.")]
-RateOption = Annotated[float | None, typer.Option(help="Requests per second, instead of the workload's.")]
-NumRequestsOption = Annotated[
-    int | None, typer.Option("--num-requests", "-n", help="Number of requests (of a trace: the first n).")
-]
-WorkersOption = Annotated[
-    int | None, typer.Option(help="Run a cluster of so many equal workers instead of the scenario's.")
-]
-RouterOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Which worker serves a request, in a cluster (kvgym list routers).",
-        autocompletion=names("routers"),
-    ),
-]
-RoutersOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Which worker serves a request, in a cluster (kvgym list routers), or an evolved router; several, "
-        "separated by commas, are compared with one another.",
-        autocompletion=names("routers"),
-    ),
-]
-HorizonOption = Annotated[
-    float | None, time_option("--horizon", "Stop after so much time instead of when all have finished")
-]
-PredictionsOption = Annotated[
-    str | None, typer.Option(help="What schedulers know of output lengths: exact, none, noisy:epsilon=0.5, …")
-]
-TtftSloOption = Annotated[
-    float | None,
-    time_option("--ttft-slo", "Target of every request's time to first token: goodput counts what meets it"),
-]
-TbtSloOption = Annotated[
-    float | None, time_option("--tbt-slo", "The same for every gap between two tokens of a request")
-]
-WarmUpOption = Annotated[
-    str | None,
-    typer.Option(help="Measure from so long (30, 30s, 500ms), or requests (200r), after the first arrival."),
-]
-CoolDownOption = Annotated[
-    str | None,
-    typer.Option(help="Measure up to so long (30, 30s, 500ms), or requests (200r), before the last arrival."),
-]
-TooLongOption = Annotated[
-    str, typer.Option(help="Requests longer than the KV capacity: error, drop or clip (both reported).")
-]
-
-ROOFLINE_OPTIONS: dict[str, Any] = {
-    "model": Annotated[
-        str | None,
-        typer.Option(
-            help="Serve a model by a roofline, not validated: preset (kvgym list models) or YAML file.",
-            autocompletion=names("models"),
-        ),
-    ],
-    "gpu": Annotated[
-        str | None,
-        typer.Option(help="GPU of it: preset (kvgym list gpus) or YAML file.", autocompletion=names("gpus")),
-    ],
-    "tp": Annotated[int | None, typer.Option(help="GPUs that it is split over (default: 1).")],
-    "weights": Annotated[
-        str | None,
-        typer.Option(help="Type of its weights: bf16, fp16, fp8, int8, fp4, int4 (default: its own)."),
-    ],
-    "kv_dtype": Annotated[str | None, typer.Option(help="Type of its KV cache (default: 16-bit).")],
-    "memory_fraction": Annotated[
-        float | None, typer.Option(help="Share of the GPUs' memory that the engine may use (default: 0.9).")
-    ],
-}
-"""What options say of a roofline, by the names of :class:`kvgym.batch_time.deployments.roofline_spec.Roofline`."""
 
 
-def roofline_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the :data:`ROOFLINE_OPTIONS`: ``--gpu h200`` is short for ``--hardware roofline:gpu=h200``.
+@dataclass(frozen=True)
+class Declared:
+    """An option of the command line.
 
-    Args:
-        command: the command; ``hardware`` is one of its options.
+    Attributes:
+        info: what Typer shows and reads: names, help, completion.
+        group: commands take options by group, see :func:`group`.
+        kind: type of the value; None = that of the field of the scenario.
     """
 
-    @functools.wraps(command)
-    def wrapped(**given: Any) -> None:
-        from kvgym.batch_time.deployments.roofline_spec import roofline_text
+    info: Any
+    group: str = ""
+    kind: Any = None
 
-        said = {name: given.pop(name) for name in ROOFLINE_OPTIONS}
-        if said := {name: value for name, value in said.items() if value is not None}:
-            if given["hardware"] is not None:
-                names = ", ".join(f"--{name.replace('_', '-')}" for name in said)
-                raise ConfigError(f"--hardware and {names} exclude each other: these describe hardware")
-            given["hardware"] = roofline_text(said)
-        command(**given)
 
-    parameters = []
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        parameters.append(parameter)
-        if parameter.name == "hardware":
-            kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-            parameters += [
-                inspect.Parameter(name, kind, default=None, annotation=option)
-                for name, option in ROOFLINE_OPTIONS.items()
-            ]
-    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return wrapped
+def _option(group: str, *flags: str, text: str, complete: str | None = None, kind: Any = None) -> Declared:
+    completion = None if complete is None else names(complete)
+    return Declared(typer.Option(*flags, help=text, autocompletion=completion), group, kind)
+
+
+SCENARIO_OPTIONS: dict[str, Declared] = {
+    "trace": _option(
+        "requests", text="Replay a request trace: CSV, JSON, JSONL or Parquet, format detected."
+    ),
+    "trace_format": _option("requests", text="Format of the trace (kvgym list traces).", complete="traces"),
+    "columns": _option(
+        "requests", text="Columns of a trace of your own: arrival=timestamp,prompt=input_tokens,output=…"
+    ),
+    "time_unit": _option("requests", text="Unit of the times in a trace of your own: s, ms, us or ns."),
+    "rate_scale": _option("requests", text="Multiply the trace's arrival rate."),
+    "workload": _option(
+        "requests",
+        text="Replace the scenario's workload by a preset (kvgym list workloads).",
+        complete="workloads",
+    ),
+    "rate": _option("requests", text="Requests per second, instead of the workload's."),
+    "num_requests": _option(
+        "requests", "--num-requests", "-n", text="Number of requests (of a trace: the first n)."
+    ),
+    "predictions": _option(
+        "requests", text="What schedulers know of output lengths: exact, none, noisy:epsilon=0.5, …"
+    ),
+    "ttft_slo": Declared(
+        time_option(
+            "--ttft-slo", "Target of every request's time to first token: goodput counts what meets it"
+        ),
+        "slos",
+    ),
+    "tbt_slo": Declared(
+        time_option("--tbt-slo", "The same for every gap between two tokens of a request"), "slos"
+    ),
+    "too_long": _option(
+        "lengths", text="Requests longer than the KV capacity: error, drop or clip (both reported)."
+    ),
+    "hardware": _option(
+        "hardware",
+        text="Replace the scenario's hardware: name (kvgym list hardware), YAML file, or roofline:model=…,gpu=…,tp=…",
+        complete="hardware",
+    ),
+    "engine": _option(
+        "hardware",
+        text="Replace the engine: its name in the hardware file, none, or e.g. base_ms=5,per_request_ms=0.1.",
+    ),
+    "batch_time": _option(
+        "hardware",
+        text="Replace the batch-time model: e.g. unit, or affine:constant=0.02,per_context_token=1e-6.",
+    ),
+    "kv_capacity": _option("hardware", text="Replace the KV capacity, tokens."),
+    "block_size": _option(
+        "hardware", text="Replace the block size: KV memory is handed out in blocks of so many tokens."
+    ),
+    "workers": _option("cluster", text="Run a cluster of so many equal workers instead of the scenario's."),
+    "router": _option(
+        "cluster",
+        text="Which worker serves a request, in a cluster (kvgym list routers).",
+        complete="routers",
+    ),
+    "horizon": Declared(
+        time_option("--horizon", "Stop after so much time instead of when all have finished"), "window"
+    ),
+    "warm_up": _option(
+        "window",
+        text="Measure from so long (30, 30s, 500ms), or requests (200r), after the first arrival.",
+        kind=str | None,
+    ),
+    "cool_down": _option(
+        "window",
+        text="Measure up to so long (30, 30s, 500ms), or requests (200r), before the last arrival.",
+        kind=str | None,
+    ),
+}
+"""All options, by the field of :class:`~kvgym.experiments.scenario_options.ScenarioOptions` that they set, in the order
+of help texts."""
+
+ROUTERS = _option(
+    "cluster",
+    text="Which worker serves a request, in a cluster (kvgym list routers), or an evolved router; several, "
+    "separated by commas, are compared with one another.",
+    complete="routers",
+)
+"""``--router`` of commands that compare routers: the field then holds all of them, which the command splits."""
+
+ROOFLINE_OPTIONS: dict[str, Declared] = {
+    "model": _option(
+        "roofline",
+        text="Serve a model by a roofline, not validated: preset (kvgym list models) or YAML file.",
+        complete="models",
+        kind=str | None,
+    ),
+    "gpu": _option(
+        "roofline", text="GPU of it: preset (kvgym list gpus) or YAML file.", complete="gpus", kind=str | None
+    ),
+    "tp": _option("roofline", text="GPUs that it is split over (default: 1).", kind=int | None),
+    "weights": _option(
+        "roofline",
+        text="Type of its weights: bf16, fp16, fp8, int8, fp4, int4 (default: its own).",
+        kind=str | None,
+    ),
+    "kv_dtype": _option("roofline", text="Type of its KV cache (default: 16-bit).", kind=str | None),
+    "memory_fraction": _option(
+        "roofline",
+        text="Share of the GPUs' memory that the engine may use (default: 0.9).",
+        kind=float | None,
+    ),
+}
+"""Options that describe a roofline, by the names of
+:class:`~kvgym.batch_time.deployments.roofline_spec.Roofline`. They come with ``--hardware``: ``--gpu h200`` is short
+for ``--hardware roofline:gpu=h200``."""
+
+
+ALL = tuple(SCENARIO_OPTIONS)
+"""The names of all options."""
+
+
+def group(*groups: str) -> tuple[str, ...]:
+    """Return the names of the options of some groups, group by group.
+
+    Args:
+        *groups: of ``"requests"``, ``"slos"``, ``"lengths"``, ``"hardware"``, ``"cluster"`` and ``"window"``.
+    """
+    return tuple(name for one in groups for name, option in SCENARIO_OPTIONS.items() if option.group == one)
+
+
+def scenario_options(
+    after: Mapping[str, Sequence[str]], instead: Mapping[str, Declared] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that gives a command options of a scenario.
+
+    The command receives their values as ``options``, a :class:`~kvgym.experiments.scenario_options.ScenarioOptions`.
+
+    Args:
+        after: names of :data:`SCENARIO_OPTIONS`, by the parameter of the command that they follow in the help.
+        instead: declarations that replace those of the table for this command.
+    """
+    declared = {**SCENARIO_OPTIONS, **(instead or {})}
+    taken = [name for some in after.values() for name in some]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def wrapped(**given: Any) -> None:
+            fields = {name: given.pop(name) for name in taken}
+            if "hardware" in fields:
+                roofline = {name: given.pop(name) for name in ROOFLINE_OPTIONS}
+                fields["hardware"] = _hardware(fields["hardware"], roofline)
+            command(options=ScenarioOptions(**fields), **given)
+
+        parameters = []
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            if parameter.name == "options":
+                continue
+            parameters.append(parameter)
+            for name in after.get(parameter.name, ()):
+                parameters.append(_parameter(name, declared[name]))
+                if name == "hardware":
+                    parameters += [_parameter(*each) for each in ROOFLINE_OPTIONS.items()]
+        return with_parameters(wrapped, parameters)
+
+    return decorate
+
+
+def _parameter(name: str, option: Declared) -> inspect.Parameter:
+    kind = option.kind or _TYPES[name]
+    default = getattr(UNCHANGED, name, None)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option.info]
+    )
+
+
+_TYPES = get_type_hints(ScenarioOptions)
+
+
+def _hardware(hardware: str | None, roofline: Mapping[str, Any]) -> str | None:
+    """Return hardware that is given by name, or by options of a roofline.
+
+    Raises:
+        ConfigError: it is given by both.
+    """
+    given = {name: value for name, value in roofline.items() if value is not None}
+    if not given:
+        return hardware
+    if hardware is not None:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ConfigError(f"--hardware and {flags} exclude each other: these describe hardware")
+    from kvgym.batch_time.deployments.roofline_spec import roofline_text
+
+    return roofline_text(given)
+
+
+def with_parameters(
+    command: Callable[..., None], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., None]:
+    """Give a function that takes keyword arguments the signature that Typer reads."""
+    keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+    command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}
+    return command

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from kvgym.cli.options.completion import names
+from kvgym.cli.options.shared import names
 from kvgym.errors import ConfigError, shown
+from kvgym.experiments.scenario_options import ScenarioOptions
 
 SloOption = Annotated[
     str,
@@ -79,9 +80,10 @@ def _pairs(text: str) -> Iterator[str]:
         yield begun[:-1]
 
 
-def given_slos(ttft_slo: float | None, tbt_slo: float | None) -> dict[str, float]:
-    """Return the SLOs of every request that are given, as searches by targets take them."""
-    return {name: s for name, s in (("ttft", ttft_slo), ("tbt", tbt_slo)) if s is not None}
+def given_slos(options: ScenarioOptions) -> dict[str, float]:
+    """Return the given SLOs of every request, as searches by targets take them."""
+    slos = {"ttft": options.ttft_slo, "tbt": options.tbt_slo}
+    return {name: seconds for name, seconds in slos.items() if seconds is not None}
 
 
 def parse_counts(text: str | None) -> list[int] | None:

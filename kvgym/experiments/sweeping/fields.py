@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import copy
-import inspect
+import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from kvgym.batch_time.deployments.roofline_spec import is_roofline, roofline_options, roofline_text
 from kvgym.errors import ConfigError, UnknownNameError, shown
 from kvgym.experiments.changes import build_scenario
 from kvgym.experiments.scenario import Scenario, SystemSettings
-from kvgym.experiments.value_ranges import RANGE_FORMS, is_range, number_range
+from kvgym.experiments.scenario_options import ScenarioOptions
 from kvgym.policy import POLICIES, Policy, make_policy
 from kvgym.utils.specs import parse_spec, parse_value, split_specs
 from kvgym.workloads.workload import describe_workload, make_workload
 
-DIRECT = tuple(name for name in inspect.signature(build_scenario).parameters if name != "scenario")
-"""Fields that are set by their name alone, see :func:`~kvgym.experiments.changes.build_scenario`."""
+_TYPES = {name: set(get_args(kind)) or {kind} for name, kind in get_type_hints(ScenarioOptions).items()}
+"""Types of the options of a scenario, by name."""
 
-TEXTS = (
-    "hardware", "engine", "batch_time", "workload", "trace_format", "columns", "time_unit", "predictions", "too_long",
-    "router",
-)  # fmt: skip
-"""Those of them that are text; ``none`` among their values is a word."""
+DIRECT = tuple(_TYPES)
+"""Fields that are set by their name alone, see :class:`~kvgym.experiments.scenario_options.ScenarioOptions`."""
+
+TEXTS = tuple(name for name, kinds in _TYPES.items() if kinds <= {str, type(None)})
+"""Text fields; ``none`` among their values is a word."""
 
 PREFIXES = ("predictions", "workload", "system", "hardware")
 """Parts of a scenario whose fields are set by ``part.name``, of the workload also deeper."""
 
+RANGE_FORMS = "name=low:high:step, name=low:high:*factor"
 FORM = f"write name=1,2,5, {RANGE_FORMS}, or name=a|b where values have commas"
+MOST_VALUES = 10_000
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 def parse_values(text: str, where: str = "") -> tuple[Any, ...]:
@@ -57,6 +61,40 @@ def parse_values(text: str, where: str = "") -> tuple[Any, ...]:
         else:
             values.append(parse_value(part))
     return tuple(values)
+
+
+def is_range(text: str) -> bool:
+    """Whether a text is three numbers with colons between them, the last maybe a factor."""
+    ends = [end.strip() for end in text.split(":")]
+    return len(ends) == 3 and all(_NUMBER.fullmatch(end.removeprefix("*")) for end in ends)
+
+
+def number_range(text: str, where: str = "") -> tuple[int | float, ...]:
+    """Return ``low, low + step, …`` up to ``high`` of ``low:high:step``, or ``low, low · factor, …`` with ``*factor``.
+
+    Whole numbers where all three are.
+
+    Raises:
+        ConfigError: it is none, is empty, or has more than :data:`MOST_VALUES` values.
+    """
+    try:
+        low, high, step = (Decimal(part.strip().removeprefix("*")) for part in text.split(":"))
+    except (ValueError, InvalidOperation):
+        raise ConfigError(f"{where}{text} is not low:high:step; write {RANGE_FORMS}") from None
+    by_factor = text.rpartition(":")[2].strip().startswith("*")
+    if not (low.is_finite() and high.is_finite() and step.is_finite() and low <= high):
+        raise ConfigError(f"{where}{text}: expected finite numbers, low ≤ high")
+    if by_factor and not (step > 1 and low > 0):
+        raise ConfigError(f"{where}{text}: expected a factor > 1 and low > 0")
+    if not by_factor and step <= 0:
+        raise ConfigError(f"{where}{text}: expected step > 0")
+    values = [low]
+    while (after := values[-1] * step if by_factor else low + len(values) * step) <= high:
+        if len(values) == MOST_VALUES:
+            raise ConfigError(f"{where}{text}: more than {MOST_VALUES:,} values; use a larger step")
+        values.append(after)
+    whole = all(x == x.to_integral_value() for x in (low, step)) and "." not in text
+    return tuple(int(x) if whole else float(x) for x in values)
 
 
 def check_fields(names: Sequence[str], policies: Sequence[str | Policy]) -> None:
@@ -160,14 +198,15 @@ def _part(name: str) -> str:
 
 
 def _typed(name: str, value: Any) -> Any:
-    """Return a value as :func:`build_scenario` takes it."""
-    if name == "trace":
+    """Return a value with the type of its option."""
+    kinds = _TYPES[name]
+    if Path in kinds:
         return Path(str(value))
-    if name in ("warm_up", "cool_down"):
-        return value
     if name in TEXTS:
         return "none" if value is None else str(value)
-    whole = name in ("kv_capacity", "block_size", "num_requests", "workers")
+    if str in kinds:  # a number or a text
+        return value
+    whole = float not in kinds
     if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
         raise ConfigError(f"{name} = {shown(value)}; expected a {'whole ' if whole else ''}number")
     return value

@@ -4,8 +4,13 @@ from hypothesis import strategies as st
 
 from kvgym.errors import ConfigError, UnknownNameError
 from kvgym.experiments.scenario import load_scenario
-from kvgym.experiments.sweeping.fields import check_fields, parse_values, set_fields, with_hyperparameters
-from kvgym.experiments.value_ranges import number_range
+from kvgym.experiments.sweeping.fields import (
+    check_fields,
+    number_range,
+    parse_values,
+    set_fields,
+    with_hyperparameters,
+)
 
 BASE = load_scenario("a100-llama2-70b")
 

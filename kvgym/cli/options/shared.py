@@ -1,0 +1,74 @@
+"""Options that many commands share, and helpers to declare options: completed names, and times with units."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from kvgym.errors import ConfigError, KVGymError
+from kvgym.utils.specs import parse_seconds
+
+TIME_EXAMPLES = "0.5, 0.5s or 500ms"
+"""The forms of a time, for help texts."""
+
+
+def names(what: str) -> Callable[[str], list[tuple[str, str]]]:
+    """Return a completion function for names, also in lists with commas.
+
+    Args:
+        what: a list of ``kvgym list``; it is read when the shell asks for completions.
+
+    Returns:
+        A function from the text typed so far to the matching values, each with its description.
+    """
+
+    def complete(incomplete: str) -> list[tuple[str, str]]:
+        from kvgym.cli.lists import listing
+
+        before, comma, begun = incomplete.rpartition(",")
+        _, rows = listing(what)
+        return [(before + comma + name, row[-1]) for name, row in rows.items() if name.startswith(begun)]
+
+    return complete
+
+
+def time_option(name: str, what: str, *, least: float = -math.inf) -> Any:
+    """Return an option that takes a time, as ``0.5``, ``0.5s`` or ``500ms``, in seconds.
+
+    Args:
+        name: of the option, ``--window``.
+        what: what it is for.
+        least: the shortest valid time, seconds.
+    """
+
+    def parse(given: float | str) -> float:
+        try:
+            seconds = parse_seconds(given, name)
+        except ConfigError as error:  # Click would show only the value of a ValueError
+            raise KVGymError(str(error)) from None
+        if not seconds >= least:
+            raise KVGymError(f"{name} {given}: expected at least {least:g} seconds")
+        return seconds
+
+    return typer.Option(name, parser=parse, metavar="TIME", help=f"{what} ({TIME_EXAMPLES})")
+
+
+JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        "-j",
+        min=0,
+        help="Processes; 1 = this one, 0 = one for each core. Default: cores, where runs take long enough. Results do "
+        "not depend on it.",
+    ),
+]
+RayOption = Annotated[
+    str | None,
+    typer.Option(help="Run on Ray (kvgym\\[ray]): local, auto, or the address of a cluster."),
+]
+ProgressOption = Annotated[bool, typer.Option(help="Show a progress bar.")]
+ReportOption = Annotated[bool, typer.Option(help="Write report.html (needs kvgym\\[report]).")]

@@ -1,0 +1,74 @@
+"""Options that change a scenario, and the default scenarios.
+
+It loads nothing else, so that the command line can read its options before it imports the simulator.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_SCENARIO = "a100-llama2-70b"
+"""The scenario used unless another is named."""
+
+SERVER_SCENARIO = "vllm-v1"
+"""The scenario with the engine rules of a current server."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioOptions:
+    """Changes to a scenario, by the names that the command line and sweeps use; None leaves a field as it is.
+
+    Attributes:
+        trace: trace file to replay instead of the scenario's workload.
+        trace_format: format of the trace, or of the scenario's own trace; so with the next three.
+        columns: names of its columns, ``"arrival=ts,prompt=input_tokens,output=output_tokens"``; columns that are not
+            named stay as the scenario has them.
+        time_unit: unit of its times, for example ``"ms"``.
+        rate_scale: factor on its arrival rate.
+        workload: preset that replaces the scenario's workload.
+        rate: requests per second.
+        num_requests: number of requests, of a trace the first ones.
+        predictions: spec of the output-length predictions, ``"noisy:epsilon=0.5"``.
+        ttft_slo: target for the time to first token of every request, seconds.
+        tbt_slo: target for the time between tokens of every request, seconds.
+        too_long: see :class:`~kvgym.experiments.scenario.Scenario`; ``"error"`` also where the scenario has another.
+        hardware: other hardware, which brings its own engine and KV capacity unless they are given too; or changes to
+            the scenario's roofline, ``"roofline:tp=8"``.
+        engine: name of an engine in the hardware file, ``"none"``, or figures as in ``"base_ms=5"``.
+        batch_time: spec of a batch-time model that replaces the hardware's, ``"affine:constant=0.02"``.
+        kv_capacity: KV memory, tokens.
+        block_size: tokens per block of KV memory.
+        workers: number of equal workers.
+        router: router of a cluster.
+        horizon: seconds after which a run stops.
+        warm_up: part of a run that is not measured at its beginning: seconds, or requests as in ``"200r"``.
+        cool_down: the same at its end.
+    """
+
+    trace: Path | None = None
+    trace_format: str = "auto"
+    columns: str | None = None
+    time_unit: str | None = None
+    rate_scale: float = 1.0
+    workload: str | None = None
+    rate: float | None = None
+    num_requests: int | None = None
+    predictions: str | None = None
+    ttft_slo: float | None = None
+    tbt_slo: float | None = None
+    too_long: str = "error"
+    hardware: str | None = None
+    engine: str | None = None
+    batch_time: str | None = None
+    kv_capacity: int | None = None
+    block_size: int | None = None
+    workers: int | None = None
+    router: str | None = None
+    horizon: float | None = None
+    warm_up: float | str | None = None
+    cool_down: float | str | None = None
+
+
+UNCHANGED = ScenarioOptions()
+"""No changes."""

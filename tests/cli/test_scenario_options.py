@@ -1,0 +1,92 @@
+"""Options of scenarios: each reaches the field that it names, in every command that has it."""
+
+import dataclasses
+
+import pytest
+
+from kvgym.cli.app import COMMANDS, load_command
+from kvgym.cli.options.scenario import ALL, ROOFLINE_OPTIONS, SCENARIO_OPTIONS
+from kvgym.errors import KVGymError
+from kvgym.experiments.changes import build_scenario
+from kvgym.experiments.scenario_options import UNCHANGED, ScenarioOptions
+
+GIVEN = {
+    "trace": "requests.csv", "trace_format": "vidur", "columns": "arrival=when", "time_unit": "ms", "rate_scale": 2.0,
+    "workload": "lmsys", "rate": 3.0, "num_requests": 7, "predictions": "none", "ttft_slo": 1.5, "tbt_slo": 0.25,
+    "too_long": "drop", "hardware": "llama3-8b-a100-tp1", "engine": "none", "batch_time": "unit", "kv_capacity": 9000,
+    "block_size": 16, "workers": 4, "router": "round_robin", "horizon": 12.5, "warm_up": "5", "cool_down": "20r",
+}  # fmt: skip
+"""A value for every option."""
+
+ARGUMENTS = {"run": ["fcfs"], "tune": ["fcfs"], "evaluate": ["ppo_noisy"]}
+"""What commands cannot do without."""
+
+OWN = {("capacity", "workers"), *(("render", name) for name in ALL)}
+"""Options with the name of a scenario option that take several values, or are arguments of an environment."""
+
+TAKEN = [
+    (command, parameter.name, max(parameter.opts, key=len))
+    for command in COMMANDS
+    for parameter in load_command(command).params
+    if parameter.name in SCENARIO_OPTIONS and (command, parameter.name) not in OWN
+]
+
+
+def test_every_option_sets_a_field_of_its_name():
+    assert ALL == tuple(field.name for field in dataclasses.fields(ScenarioOptions)) == tuple(GIVEN)
+    assert {name for _, name, _ in TAKEN} == set(ALL)
+
+
+@pytest.mark.parametrize("command", ["compare", "run", "tune", "evaluate"])
+def test_commands_that_compare_on_scenarios_have_all_options(command):
+    assert [name for taking, name, _ in TAKEN if taking == command] == list(ALL)
+
+
+@pytest.mark.parametrize(("command", "name", "flag"), TAKEN)
+def test_options_reach_the_scenario(kvgym, monkeypatch, tmp_path, command, name, flag):
+    found = []
+
+    def built(scenario, options=UNCHANGED, /, **fields):
+        found.append((options, fields))
+        raise KVGymError("built")
+
+    monkeypatch.setattr("kvgym.experiments.changes.build_scenario", built)
+    log = tmp_path / "log.csv"
+    log.write_text(
+        "arrival_time,when,prompt_len,output_len,first_token_time,finish_time\n0,0,9,3,1,2\n1,1,9,3,2,3\n"
+    )
+    arguments = ARGUMENTS.get(command, ["--requests", log] if command == "validate" else [])
+    given = GIVEN[name]
+    code, _, error = kvgym(command, *arguments, flag, given)
+    assert (code, error) == (2, "error: built\n")
+    [(options, fields)] = found
+    assert str(getattr(options, name)) == str(given)
+    assert str({**vars(options), **fields}[name]) in (
+        str(given),
+        "None",
+    )  # None: the command passes it on itself
+    untouched = set(ALL) - {name, "horizon"}  # an agent is evaluated with the horizon of its training
+    assert all(getattr(options, other) == getattr(UNCHANGED, other) for other in untouched)
+
+
+@pytest.mark.parametrize("name", ROOFLINE_OPTIONS)
+def test_roofline_options_become_hardware(kvgym, monkeypatch, name):
+    found = []
+
+    def built(scenario, options, /, **fields):
+        found.append(options.hardware)
+        raise KVGymError("built")
+
+    monkeypatch.setattr("kvgym.experiments.changes.build_scenario", built)
+    value = {"model": "qwen3-8b", "gpu": "l4", "tp": 2, "memory_fraction": 0.8}.get(name, "fp8")
+    assert kvgym("run", "fcfs", f"--{name.replace('_', '-')}", value)[2] == "error: built\n"
+    assert found == [f"roofline:{name}={value}"]
+
+
+def test_fields_replace_options():
+    options = ScenarioOptions(rate=3.0, num_requests=7)
+    both = build_scenario("a100-llama2-70b", options, num_requests=9)
+    assert both == build_scenario("a100-llama2-70b", rate=3.0, num_requests=9)
+    assert both != build_scenario("a100-llama2-70b", options)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'rat'"):
+        build_scenario("a100-llama2-70b", rat=3.0)
