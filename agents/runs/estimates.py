@@ -10,7 +10,7 @@ from typing import Any
 from kvgym.agents.runs.config import NetworkConfig, TrainConfig
 from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.observations import observation_size
-from kvgym.experiments.effort import check_free
+from kvgym.experiments.resources import check_free
 
 
 def check_training_memory(config: TrainConfig, env: EnvConfig, hyperparameters: Mapping[str, Any]) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 from kvgym.batch_time.deployments.deployment import CalibratedHardware
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.batch_time.hardware.shapes import GPU, ModelShape
+from kvgym.experiments.describing import memory, rules, what_serves
 from kvgym.experiments.scenario import load_scenario
-from kvgym.experiments.setting import memory, rules, what_serves
 from kvgym.workloads.describing import describe_spec
 from kvgym.workloads.spec import WorkloadSpec
 

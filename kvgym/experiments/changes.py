@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kvgym.errors import ConfigError, shown
-from kvgym.experiments.naming import describe_scenario, name_of
+from kvgym.experiments.describing import describe_scenario, name_of
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.experiments.scenario_options import UNCHANGED, ScenarioOptions
 from kvgym.utils.specs import parse_spec

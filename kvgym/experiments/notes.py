@@ -6,7 +6,7 @@ import re
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
-from kvgym.experiments.naming import with_engine
+from kvgym.experiments.describing import with_engine
 from kvgym.experiments.scenario import Scenario, load_scenario
 from kvgym.experiments.scenario_options import SERVER_SCENARIO
 from kvgym.policy import PolicyInfo

@@ -21,7 +21,7 @@ from kvgym.batch_time.deployments.deployment import Hardware, RooflineHardware
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.batch_time.deployments.roofline_spec import completed, is_roofline, roofline_text
 from kvgym.errors import ConfigError, UnknownNameError, field_errors, shown
-from kvgym.experiments.effort import check_memory
+from kvgym.experiments.resources import check_memory
 from kvgym.experiments.scenario_options import DEFAULT_SCENARIO as DEFAULT_SCENARIO
 from kvgym.routing import DEFAULT_ROUTER, Router, make_router
 from kvgym.simulator.system import MAX_WORKERS, System, Worker

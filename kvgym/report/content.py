@@ -15,12 +15,12 @@ import yaml
 import kvgym.metrics
 from kvgym.errors import KVGymError
 from kvgym.experiments.comparison import Comparison
+from kvgym.experiments.describing import flat, hardware_of, memory, rules, what_serves
 from kvgym.experiments.result_files import jsonable, run_context
-from kvgym.experiments.setting import flat, hardware_of, memory, rules, what_serves
 from kvgym.experiments.statistics import Estimate
 from kvgym.metrics import WORKER_METRICS, MetricInfo, metric_info, metric_names
 from kvgym.policy import POLICIES, PolicyInfo
-from kvgym.report.folders import without_folders
+from kvgym.report.local_paths import without_folders
 from kvgym.report.numbers import figures, interval
 from kvgym.workloads.describing import describe_spec
 from kvgym.workloads.spec import WorkloadSpec

@@ -19,7 +19,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from kvgym.report.chart import Chart
-from kvgym.report.folders import without_folders
+from kvgym.report.local_paths import without_folders
 from kvgym.report.style import policy_styles
 from kvgym.report.svg import inline_svg
 from kvgym.utils.files import write_text as write_whole

@@ -10,9 +10,9 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from kvgym.report.colors import GRID as GRID
-from kvgym.report.colors import INK as INK
-from kvgym.report.colors import PALETTE as PALETTE
+from kvgym.report.colours import GRID as GRID
+from kvgym.report.colours import INK as INK
+from kvgym.report.colours import PALETTE as PALETTE
 
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)))
 MAX_LABEL = 36

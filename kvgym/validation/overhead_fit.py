@@ -11,7 +11,7 @@ import yaml
 
 from kvgym.batch_time.hardware.overhead import EngineOverhead
 from kvgym.errors import ConfigError
-from kvgym.experiments.naming import describe_scenario
+from kvgym.experiments.describing import describe_scenario
 from kvgym.experiments.scenario import Scenario
 from kvgym.utils.arguments import explained
 from kvgym.validation.replay import Replay, loss, mean_error, replay_log

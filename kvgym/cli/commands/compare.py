@@ -69,7 +69,7 @@ def compare(
     """
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import compare as run_comparison
-    from kvgym.experiments.naming import describe_scenario
+    from kvgym.experiments.describing import describe_scenario
     from kvgym.metrics import metric_info
     from kvgym.policy import make_policy
 

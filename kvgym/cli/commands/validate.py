@@ -119,7 +119,7 @@ def setup_line(replay: Replay, scenario: str, policy: str, settings: Mapping[str
         settings: options of ``kvgym compare`` by name, None where one was not given.
     """
     from kvgym.batch_time.deployments.load import hardware_label
-    from kvgym.experiments.naming import with_engine
+    from kvgym.experiments.describing import with_engine
 
     found = replay.scenario.resolved()
     where = hardware_label(found.hardware) or f"batch times {found.batch_time.get('kind', '?')}"

@@ -32,7 +32,7 @@ from kvgym.envs.scheduling.config import EnvConfig
 from kvgym.envs.scheduling.episodes import Episodes
 from kvgym.envs.scheduling.stepping import RUNNING, TERMINATED, TRUNCATED
 from kvgym.errors import ConfigError, InvalidDecisionError, KVGymError, LivelockError, shown
-from kvgym.experiments.effort import check_free
+from kvgym.experiments.resources import check_free
 from kvgym.metrics import metric_names
 from kvgym.policy import CompiledPolicy, Policy, make_policy
 from kvgym.runner import check_needs, system_info

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kvgym.envs.rendering.glyphs import CAPITAL, text_mask
 from kvgym.envs.rendering.scene import Floats, Integers
-from kvgym.report.colors import GRID, INK
+from kvgym.report.colours import GRID, INK
 
 WIDTH, HEIGHT = 800, 600
 """Pixels of a picture."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kvgym.envs.rendering.canvas import LINE, WIDTH, Canvas, Panel, color_of, ticks
 from kvgym.envs.rendering.scene import IN_QUEUE, SPANS, Integers, Scene
-from kvgym.report.colors import PALETTE
+from kvgym.report.colours import PALETTE
 
 BLUE, ORANGE, GREEN = (color_of(text) for text in PALETTE[:3])
 SHADE = color_of(PALETTE[0], 0.22)

@@ -32,7 +32,7 @@ from kvgym.envs.scheduling.state import EpisodeState, frozen
 from kvgym.envs.scheduling.stepping import LOOK, RUNNING, START, STEP, TERMINATED, TRUNCATED, step_envs
 from kvgym.envs.scheduling.tables import MOST_CLASSES
 from kvgym.errors import ConfigError, KVGymError, shown
-from kvgym.experiments.effort import check_free
+from kvgym.experiments.resources import check_free
 from kvgym.metrics import compute_metrics
 from kvgym.policy import Decision, Policy, PolicyInfo
 from kvgym.runner import SimulationResult, check_needs, copy_of, final_records, simulate

@@ -15,7 +15,7 @@ from kvgym.experiments.capacity.result import Capacity, CapacityResult
 from kvgym.experiments.capacity.search import Rates, Search
 from kvgym.experiments.capacity.targets import Target, parse_targets
 from kvgym.experiments.capacity.witness import BACKLOG, check_requests
-from kvgym.experiments.kept_runs import kept_runs
+from kvgym.experiments.journal import kept_runs
 from kvgym.experiments.notes import merge_notes
 from kvgym.experiments.runs import Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario

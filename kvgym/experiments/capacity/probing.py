@@ -10,7 +10,7 @@ from kvgym.experiments.capacity.contenders import Contender
 from kvgym.experiments.capacity.search import Search
 from kvgym.experiments.capacity.targets import Target
 from kvgym.experiments.capacity.witness import Verdict, backlog_growth, judge
-from kvgym.experiments.kept_runs import Play
+from kvgym.experiments.journal import Play
 from kvgym.experiments.runs import Played, Run
 from kvgym.experiments.scenario import Scenario
 from kvgym.metrics import metric_names

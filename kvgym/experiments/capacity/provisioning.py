@@ -28,22 +28,26 @@ from kvgym.experiments.capacity.finding import TOLERANCE, rate_quest
 from kvgym.experiments.capacity.loads import Load
 from kvgym.experiments.capacity.plan import Plan, Provisioning
 from kvgym.experiments.capacity.probing import Progress, Quest, pursue
-from kvgym.experiments.capacity.reachable import out_of_reach
 from kvgym.experiments.capacity.search import Search, Workers
 from kvgym.experiments.capacity.targets import Target, parse_targets
 from kvgym.experiments.capacity.windows import WindowPlan, check_windows, cut
 from kvgym.experiments.capacity.witness import LEAST_REQUESTS, check_requests
 from kvgym.experiments.comparison import label_of
-from kvgym.experiments.kept_runs import Play, kept_runs
+from kvgym.experiments.journal import Play, kept_runs
 from kvgym.experiments.runs import Played, Player
 from kvgym.experiments.scenario import DEFAULT_SCENARIO, Engine, Scenario, load_scenario
+from kvgym.metrics import metric_info
 from kvgym.policy import Policy
 from kvgym.routing import Router, make_router
+from kvgym.simulator.system import System
+from kvgym.theory.hindsight.calibrated.latencies import least_latencies
 from kvgym.theory.stability import provision as workers_for
 from kvgym.theory.stability import service_rate
 from kvgym.utils.arguments import explained
 from kvgym.utils.checks import real_number
+from kvgym.workloads.table import RequestTable
 
+_ROUNDING = 1e-9
 MOST_WORKERS = 256
 """More are not tried unless asked for."""
 
@@ -222,7 +226,7 @@ def _within_reach(
     for load in loads:
         system, table = player.requests(load.at(load.rate, workers=1), seed)
         system.check_fits(table)
-        reason = out_of_reach(targets, table, system)
+        reason = _out_of_reach(targets, table, system)
         if not reason:
             left.append(load)
         else:
@@ -232,6 +236,33 @@ def _within_reach(
             f"{reasons[0]}; relax it, or take faster hardware", "\n".join(reasons[1:] and reasons)
         )
     return left, [f"{reason}." for reason in reasons]
+
+
+def _out_of_reach(targets: Sequence[Target], table: RequestTable, system: System) -> str:
+    """Return why some target is missed on any number of workers, whoever schedules; "" where none is known to be.
+
+    Each request alone on an empty worker is the best there is, see
+    :mod:`kvgym.theory.hindsight.calibrated.latencies`; a target may still be out of reach where this is silent.
+
+    Args:
+        targets: the targets.
+        table: the requests.
+        system: one of the workers.
+    """
+    least = least_latencies(table, system)
+    for target in targets:
+        info = metric_info(target.metric)
+        best = least.best(target.metric, table)
+        if best is None:
+            continue
+        allowed = best * (1 - _ROUNDING if info.lower_is_better else 1 + _ROUNDING)
+        if not target.met({target.metric: allowed}):
+            unit = "" if info.unit == "1" else f" {info.unit}"
+            return (
+                f"no number of workers holds {target}: with every request alone on an empty worker it is "
+                f"{best:.3g}{unit} at {'least' if info.lower_is_better else 'most'}"
+            )
+    return ""
 
 
 def _engine_for(hardware: str, scenario: Scenario) -> Engine:

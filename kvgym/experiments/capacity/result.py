@@ -13,7 +13,7 @@ import numpy as np
 from kvgym.experiments.capacity.contenders import Contender
 from kvgym.experiments.capacity.probing import Probe
 from kvgym.experiments.capacity.targets import Target
-from kvgym.experiments.naming import describe_cluster, describe_hardware
+from kvgym.experiments.describing import describe_cluster, describe_hardware
 from kvgym.experiments.result_files import jsonable, run_context, write_json, write_table
 from kvgym.experiments.scenario import Scenario
 from kvgym.experiments.statistics import CONFIDENCE, Estimate, mean_interval

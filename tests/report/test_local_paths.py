@@ -4,8 +4,8 @@ import pytest
 from markupsafe import Markup
 
 from kvgym.experiments.comparison import compare
-from kvgym.report.folders import without_folders
 from kvgym.report.html import render
+from kvgym.report.local_paths import without_folders
 from kvgym.workloads.traces.sample import write_sample_trace
 
 from .conftest import scenario

@@ -3,7 +3,7 @@
 import pytest
 
 from kvgym.experiments.changes import build_scenario
-from kvgym.experiments.naming import describe_scenario
+from kvgym.experiments.describing import describe_scenario
 from kvgym.experiments.scenario import Scenario, load_scenario
 
 BASE = "a100-llama2-70b"
