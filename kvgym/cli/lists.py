@@ -34,16 +34,6 @@ MODEL_HEADINGS = (
 )  # fmt: skip
 GPU_HEADINGS = ("name", "16-bit TFLOP/s", "smaller types", "memory", "bandwidth", "link, one way")
 
-_ROOFLINE = "roofline, not validated: --model NAME --gpu NAME --tp N (docs/hardware.md)"
-ABOUT = {
-    "hardware": "others by a roofline of their data sheets: kvgym list models, kvgym list gpus (docs/hardware.md)",
-    "environments": 'made by gymnasium.make("kvgym:ID"), or by gymnasium.make("ID") after import kvgym',
-    "models": _ROOFLINE,
-    "gpus": _ROOFLINE,
-}
-"""What is said below a list."""
-
-
 Listing: TypeAlias = tuple[str, Sequence[str], Mapping[str, Sequence[str]]]
 """A title, headings and rows by name."""
 
