@@ -10,7 +10,7 @@ from kvgym.agents.runs.estimates import network_size
 from kvgym.agents.runs.limits import MAX_SEED, RANGES
 from kvgym.agents.sb3.algorithms import _OURS, ALGORITHMS, make_environments, make_model
 from kvgym.errors import ConfigError
-from kvgym.experiments import effort
+from kvgym.experiments import resources
 
 HUGE = 10**30
 
@@ -74,7 +74,7 @@ def test_evolution_has_limits_too():
 )  # fmt: skip
 def test_memory_is_estimated_before_it_is_taken(monkeypatch, changes, message):
     config = make_training({**TINY, **changes})
-    monkeypatch.setattr(effort, "free_memory", lambda: 10 * 10**9)
+    monkeypatch.setattr(resources, "free_memory", lambda: 10 * 10**9)
     envs = make_environments(config, 0)
     with pytest.raises(ConfigError, match=message):
         make_model(config, envs)
@@ -89,7 +89,7 @@ def test_environments_are_estimated_too(monkeypatch):
 
 
 def test_populations_are_estimated_too(monkeypatch):
-    monkeypatch.setattr(effort, "free_memory", lambda: 10**8)
+    monkeypatch.setattr(resources, "free_memory", lambda: 10**8)
     with pytest.raises(ConfigError, match=r"a population of 1,000,000 vectors of \d+ weights take about"):
         load_training("ranked", ["population=1000000"])
 
