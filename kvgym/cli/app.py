@@ -1,4 +1,4 @@
-"""The application behind ``kvgym``: its commands, and how errors end."""
+"""The ``kvgym`` application: its commands and its error handling."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from kvgym.version import __version__
 
 COMMANDS = {
     "compare": "Run schedulers, or routers of a cluster, on identical workloads and compare them.",
-    "run": "Run one scheduler once and write what happened to every request.",
+    "run": "Run one scheduler once and write a record of every request.",
     "sweep": "Run schedulers at every point of a grid over fields of the scenario and hyperparameters of policies.",
     "list": "List policies, agents, scenarios, hardware, workloads, environments and more.",
-    "render": "Play an episode of an environment and write it as a GIF or MP4, and a PNG of the whole.",
-    "train": "Train an agent; watch it with tensorboard --logdir FOLDER, or see kvgym curve FOLDER.",
-    "curve": "Show the learning curves of training runs: a table, and a picture with a panel per training.",
-    "evaluate": "Evaluate a learned agent on held-out seeds beside baselines, paired by seed.",
+    "render": "Play an episode of an environment; write a GIF or MP4 of it and a PNG summary.",
+    "train": "Train an agent; follow it with tensorboard --logdir FOLDER or kvgym curve FOLDER.",
+    "curve": "Show the learning curves of training runs as a table and a picture.",
+    "evaluate": "Compare a learned agent with baselines on held-out seeds, paired by seed.",
     "tune": "Search hyperparameters of schedulers on training seeds.",
-    "capacity": "Find up to which arrival rate schedulers hold targets.",
-    "provision": "Find how many workers a load needs, by theory and by simulation, and what that costs.",
-    "bound": "Find between what ends the best value lies that any scheduler reaches, clairvoyant ones included.",
-    "calibrate": "Fit operator tables to profiles, write a hardware file and say how far off it is.",
-    "validate": "Replay what a real server has served and show how far the simulator is off.",
-    "check-policy": "Try a policy on what every policy must do, in a process whose compiled code checks every index.",
-    "warm-up": "Compile everything that would be compiled on first use: for images and CI.",
+    "capacity": "Find the highest arrival rate at which schedulers meet targets.",
+    "provision": "Find how many workers a load needs, by theory and by simulation, and their cost.",
+    "bound": "Bound the best value any scheduler, even a clairvoyant one, could reach.",
+    "calibrate": "Fit operator tables to profiles; write a hardware file and show its errors.",
+    "validate": "Replay a log of a real server and show the simulator's errors.",
+    "check-policy": "Run the conformance checks on a policy, with bounds checking.",
+    "warm-up": "Compile everything that would otherwise be compiled on first use: for images and CI.",
 }
-"""What each command does, by name. It is the function of that name in the module of that name (with a "_" where Python
-has the name already), which is loaded when it is called; so the list costs nothing."""
+"""Summary of each command, by name. A command is the function of its name in the module of its name (with a "_" where
+Python uses the name already). The module is loaded only when the command is called."""
 
 _STYLE: dict[str, Any] = {
     "pretty_exceptions_enable": False,
@@ -46,12 +46,12 @@ _STYLE: dict[str, Any] = {
 
 
 VerboseOption = Annotated[
-    bool, typer.Option("--verbose", callback=failures.be_verbose, help="Show all that is known of an error.")
+    bool, typer.Option("--verbose", callback=failures.be_verbose, help="Show full error details.")
 ]
 
 
 def load_command(name: str) -> Any:
-    """Return a command with its options, from the module that holds it."""
+    """Return a command with its options from its module."""
     plain = name.replace("-", "_")
     module = import_module(f"kvgym.cli.commands.{plain}")
     alone = typer.Typer(**_STYLE)
@@ -60,7 +60,7 @@ def load_command(name: str) -> Any:
 
 
 def _with_verbose(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the option ``--verbose``, as the application has it."""
+    """Add the option ``--verbose`` to a command."""
 
     @functools.wraps(command)
     def wrapped(verbose: bool = False, **given: Any) -> None:
@@ -74,7 +74,7 @@ def _with_verbose(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class Commands(TyperGroup):
-    """The commands, of which only those are loaded that are called."""
+    """The commands; each is loaded when it is called."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -82,7 +82,7 @@ class Commands(TyperGroup):
             self.add_command(TyperCommand(name, help=summary))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that the first argument names, as any group does, but loaded."""
+        """Load and return the command that the first argument names."""
         if args and args[0] in COMMANDS:
             self.add_command(load_command(args[0]))
         return super().resolve_command(ctx, args)
@@ -114,10 +114,10 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; whatever goes wrong ends as :mod:`kvgym.cli.failures` says, never in a traceback."""
+    """Run the command line; :mod:`kvgym.cli.failures` turns every error into a message and an exit status."""
     warnings.simplefilter(
         "ignore", RuntimeWarning
-    )  # of NumPy, about figures that the table shows as infinite
+    )  # NumPy warns about values that the table shows as infinite
     with result_folder.tidied():
         try:
             app(prog_name="kvgym")

@@ -1,4 +1,4 @@
-"""What the command line prints: tables, progress, notices."""
+"""Output of the command line: consoles, tables and notes."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ for _name in ("stdout", "stderr"):
         setattr(sys, _name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 for _stream in (sys.stdout, sys.stderr):
-    if hasattr(_stream, "reconfigure"):  # what a terminal cannot show becomes "?", not an error
+    if hasattr(_stream, "reconfigure"):  # characters that a terminal cannot show become "?", not an error
         _stream.reconfigure(errors="replace")
 
 
 class Terminal(Console):
-    """A console for texts from anywhere: the control characters in them do nothing."""
+    """A console for untrusted text: control characters in it have no effect."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Yield the segments of what is printed; those that Rich itself makes to control the terminal stay."""
+        """Yield the printed segments; Rich's own control segments are kept."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
@@ -65,7 +65,7 @@ _HEADINGS = {
 
 
 def heading(metric: str) -> str:
-    """Return a short column heading, with the unit where that is seconds."""
+    """Return a short column heading, with the unit if it is seconds."""
     from kvgym.metrics import LATENCIES, SCALARS, STATISTICS
 
     family, _, statistic = metric.rpartition("_")
@@ -89,7 +89,7 @@ def number(value: float) -> str:
 
 
 def interval(estimate: Estimate) -> str:
-    """Return the ends of an interval, "" where there is none."""
+    """Return the ends of an interval, "" if there is none."""
     if math.isnan(estimate.low):
         return ""
     return f"{number(estimate.low)} – {number(estimate.high)}"
@@ -98,7 +98,7 @@ def interval(estimate: Estimate) -> str:
 def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_COLUMNS) -> Table:
     """Return the table of a comparison: the first metric with intervals and ratios, the others as means.
 
-    Where the comparison has bounds, also how many times the optimum each policy is at most, and the bound itself.
+    If the comparison has bounds, the table also has the bound, and each policy's maximum ratio to the optimum.
     """
     from kvgym.experiments.comparison import BOUNDED
 
@@ -142,9 +142,7 @@ def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_CO
     if bounded and first == BOUNDED:
         ratio = comparison.bound().value / comparison.estimate(reference, first).value
         spans = [interval(comparison.bound())] if many else []
-        table.add_row(
-            "no scheduler below", number(comparison.bound().value), *spans, number(ratio), style="italic"
-        )
+        table.add_row("no scheduler below", number(comparison.bound().value), *spans, number(ratio), style="italic")
     return table
 
 
@@ -157,12 +155,12 @@ def _caption(comparison: Comparison) -> str:
     real = " that is not clairvoyant" * (comparison.policies[0] in comparison.clairvoyant)
     text = f"{over}; × = ratio to the first result{real}" + (", paired by seed" if many else "")
     if comparison.bounds:
-        text += "; × optimum: mean E2E over what no scheduler beats"
+        text += "; × optimum: mean E2E over its lower bound"
     return text + _MARK * bool(comparison.clairvoyant)
 
 
 def agent_table(comparison: Comparison, agent: str, metric: str) -> Table:
-    """Return the means of one metric, and by how much the agent is better than each policy, paired by seed."""
+    """Return the table of an agent: means of one metric, and its improvement on each policy, paired by seed."""
     table = Table(
         title=escape(comparison.scenario.heading),
         caption=f"means over {len(comparison.seeds)} seeds from {comparison.seeds[0]:,}, 95 % intervals, paired by "
@@ -199,13 +197,13 @@ def percent(share: float) -> str:
 def mapping_table(
     title: str, rows: Mapping[str, Sequence[str]], headings: Sequence[str], *, one_line: bool = False
 ) -> Table:
-    """Return a table with a name and some texts a row; nothing in them is markup.
+    """Return a table with a name and texts per row; markup in them is escaped.
 
     Args:
-        title: above it.
+        title: title.
         rows: texts by name.
-        headings: of name and texts.
-        one_line: cut texts rather than wrap them.
+        headings: column headings.
+        one_line: truncate texts instead of wrapping them.
     """
     table = Table(title=escape(title), title_justify="left", box=None, pad_edge=False)
     table.add_column(
@@ -219,7 +217,7 @@ def mapping_table(
 
 
 def markdown_table(headings: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
-    """Return the same as :func:`mapping_table` in Markdown, names as code."""
+    """Return a table as :func:`mapping_table` does, in Markdown, names as code."""
     lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
     for name, texts in rows.items():
         cells = [f"`{name}`", *(text.replace("|", "\\|") for text in texts)]
@@ -244,7 +242,7 @@ def metrics_table(metrics: Mapping[str, float]) -> Table:
 
 
 def workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table with a row per worker."""
+    """Return the table of the workers of a cluster."""
     table = Table(title="by worker", title_justify="left", box=None, pad_edge=False)
     names = (
         "kv_capacity",
@@ -266,7 +264,7 @@ def workers_table(workers: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def print_remarks(comparison: Comparison) -> None:
-    """Print the notes of a comparison, and why policies failed."""
+    """Print the notes of a comparison, and the errors of policies that failed."""
     for note in comparison.notes:
         out.print(f"note: {note}", markup=False)
     for policy, message in comparison.errors().items():

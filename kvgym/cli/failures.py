@@ -1,4 +1,4 @@
-"""How a command ends that fails: a line on standard error and an exit status, and a file where kvgym is at fault."""
+"""Error handling of commands: a message, an exit status, and a report file for errors of kvgym itself."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from kvgym.errors import LIMIT, KVGymError, cut
 from kvgym.version import __version__
 
 WRONG, BUG = 2, 70
-"""Exit statuses: what was given, or where it was to go, is wrong; kvgym itself is. (0 = done, 1 = no run has finished,
-130 = Ctrl-C.)"""
+"""Exit statuses: wrong input or output location; error in kvgym. (0 = done, 1 = no run has finished, 130 = Ctrl-C.)"""
 
 LIBRARIES = (
     "numpy",
@@ -36,37 +35,37 @@ verbose = False
 
 
 def be_verbose(value: bool) -> None:
-    """Show everything that is known of an error: the option ``--verbose``."""
+    """Show full error details: the option ``--verbose``."""
     global verbose
     verbose = verbose or value
 
 
 def end_with(error: BaseException) -> int:
-    """Say why a command ends, and return the exit status."""
+    """Print an error, and return the exit status."""
     if isinstance(error, KVGymError):
-        return _say(str(error), str(getattr(error, "details", "") or ""))
+        return _report(str(error), str(getattr(error, "details", "") or ""))
     if isinstance(error, MemoryError):
-        return _say(
+        return _report(
             "not enough memory; try fewer requests with --num-requests, or shorter ones", _trace(error)
         )
-    if isinstance(error, OSError) and _of_the_machine(error):
-        return _say(
+    if isinstance(error, OSError) and _is_environmental(error):
+        return _report(
             f"{error.filename or 'the results'} cannot be written: {error.strerror or error}", _trace(error)
         )
     kind = type(error).__name__
-    words = " ".join(str(error).split())
-    short = words if len(words) <= 120 else f"{words[:119]}…"
+    message = " ".join(str(error).split())
+    short = message if len(message) <= 120 else f"{message[:119]}…"
     path = _write_report(error)
     if verbose or path is None:
         console.err.print(_trace(error), markup=False, soft_wrap=True, end="")
     where = f"report it with the file {path}" if path else "report it with the lines above"
-    _line(f"this is a mistake in kvgym, not yours ({kind}: {short}); please {where}")
+    _line(f"this is a bug in kvgym ({kind}: {short}); please {where}")
     return BUG
 
 
-def _of_the_machine(error: OSError) -> bool:
-    """Whether an error says that something cannot be written; others have no business to come up."""
-    machine = (
+def _is_environmental(error: OSError) -> bool:
+    """Whether an error is caused by the machine, such as a full disk, and not by a bug."""
+    causes = (
         errno.ENOSPC,
         errno.EDQUOT,
         errno.EROFS,
@@ -76,13 +75,13 @@ def _of_the_machine(error: OSError) -> bool:
         errno.EIO,
         errno.ENAMETOOLONG,
     )
-    return error.errno is None or error.errno in machine
+    return error.errno is None or error.errno in causes
 
 
-def _say(message: str, details: str) -> int:
+def _report(message: str, details: str) -> int:
     if verbose and details:
         console.err.print(details.rstrip(), markup=False, soft_wrap=True)
-    more = " (--verbose says more)" if details and not verbose else ""
+    more = " (--verbose shows details)" if details and not verbose else ""
     _line(cut(message, LIMIT - len(more)) + more)
     return WRONG
 
@@ -96,7 +95,7 @@ def _trace(error: BaseException) -> str:
 
 
 def _write_report(error: BaseException) -> Path | None:
-    """Write down what a report needs: traceback, versions and command; None where no folder can be written."""
+    """Write a bug report with traceback, versions and command; None if no folder can be written."""
     from importlib.metadata import PackageNotFoundError, version
 
     lines = [
@@ -109,8 +108,8 @@ def _write_report(error: BaseException) -> Path | None:
     text = "\n".join([*lines, "", _trace(error)])
     prefix = f"kvgym-error-{time.strftime('%Y%m%d-%H%M%S')}-"
     for folder in (tempfile.gettempdir, Path.cwd):
-        with contextlib.suppress(OSError):  # no such folder, or nothing can be written there
-            descriptor, path = tempfile.mkstemp(".txt", prefix, folder())  # follows no link that is there
+        with contextlib.suppress(OSError):  # the folder is missing, or not writable
+            descriptor, path = tempfile.mkstemp(".txt", prefix, folder())  # follows no existing link
             with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
             return Path(path)

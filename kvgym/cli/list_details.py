@@ -1,4 +1,4 @@
-"""All that is known of one scenario or one kind of hardware, as pairs of a term and its description."""
+"""Details of a scenario or of hardware, as pairs of a term and its description."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _SHOWN_CLASSES = 4
 
 
 def scenario_facts(name: str) -> list[Row]:
-    """Return what a scenario is: what serves, requests, rules, and what is compared on it.
+    """Return the details of a scenario: hardware, requests, engine rules and compared policies.
 
     Args:
-        name: of a scenario that comes with kvgym, or a file.
+        name: name of a scenario that comes with kvgym, or a file.
 
     Raises:
-        ConfigError: there is none, or it is contradictory.
+        ConfigError: the scenario does not exist, or is contradictory.
     """
     scenario = load_scenario(name)
     system, spec = scenario.make_system(), scenario.make_workload().spec
@@ -42,22 +42,25 @@ def scenario_facts(name: str) -> list[Row]:
     rows.append(("Workload", describe_spec(spec)))
     rows += [(f"- {term.replace('_', ' ')}", text) for term, text in _parts(spec).items()]
     rows += rules(scenario)
-    rows.append(("Requests too long", scenario.too_long))
+    rows.append(("Requests longer than memory", scenario.too_long))
     if scenario.window is not None:
         rows.append(
-            ("Measured", f"from {scenario.warm_up or 0} on, to {scenario.cool_down or 0} before the end")
+            (
+                "Measured",
+                f"from {scenario.warm_up or 0} after the start to {scenario.cool_down or 0} before the end",
+            )
         )
     return [*rows, ("Policies", ", ".join(scenario.policies)), ("Seeds", str(scenario.seeds))]
 
 
 def hardware_facts(name: str) -> list[Row]:
-    """Return what hardware is, where its figures are from, and how far they can be trusted.
+    """Return the details of hardware: figures, sources and errors.
 
     Args:
-        name: of hardware that comes with kvgym, a file, or the description of a roofline.
+        name: name of hardware that comes with kvgym, a file, or a roofline.
 
     Raises:
-        ConfigError: there is none, or it is wrong.
+        ConfigError: the hardware does not exist, or is wrong.
     """
     hardware = load_hardware(name)
     rows = [
@@ -71,15 +74,15 @@ def hardware_facts(name: str) -> list[Row]:
     if isinstance(hardware, CalibratedHardware):
         rows.append(("Calibrated on", hardware.date))
     for engine, overhead in hardware.all_engines.items():
-        usual = " (unless another is asked for)" if engine == hardware.engine else ""
+        default = " (default)" if engine == hardware.engine else ""
         checked = overhead.validated or "not validated against a running engine"
         source = f"; {overhead.source}" if overhead.source else ""
-        rows.append((f"Engine {engine}", f"{overhead.formula()}{usual}; {checked}{source}"))
+        rows.append((f"Engine {engine}", f"{overhead.formula()}{default}; {checked}{source}"))
     if isinstance(hardware, CalibratedHardware):
         rows += [
             (
                 f"Error {group.replace('_', ' ')}",
-                f"{error.median:.1%} in the median, {error.p95:.1%} at p95 of {error.rows:,} rows held out",
+                f"median {error.median:.1%}, p95 {error.p95:.1%} over {error.rows:,} held-out rows",
             )
             for group, error in hardware.fit_error.items()
         ]
@@ -91,7 +94,7 @@ def hardware_facts(name: str) -> list[Row]:
 
 
 def _parts(spec: WorkloadSpec) -> dict[str, str]:
-    """Return what a workload has, without what its description says in any case."""
+    """Return the parts of a workload that its description does not contain."""
     given = spec.model_dump(mode="json", exclude_none=True)
     usual = {name: field.default for name, field in WorkloadSpec.model_fields.items()}
     left_out = {"name", "description", *(("num_requests",) if isinstance(spec.num_requests, int) else ())}
@@ -102,16 +105,16 @@ def _parts(spec: WorkloadSpec) -> dict[str, str]:
     }
     if len(spec.classes) > _SHOWN_CLASSES:
         parts["classes"] = f"{len(spec.classes)} of them"
-    return {name: _told(value) for name, value in parts.items()}
+    return {name: _part_text(value) for name, value in parts.items()}
 
 
-def _told(value: Any) -> str:
-    """Return a part of a workload in one line: its kind, and the rest in brackets."""
+def _part_text(value: Any) -> str:
+    """Return a part of a workload in one line: its kind, with the rest in brackets."""
     if isinstance(value, list):
-        return "; ".join(map(_told, value))
+        return "; ".join(map(_part_text, value))
     if not isinstance(value, dict):
         return f"{value:g}" if isinstance(value, float) else str(value)
-    inside = ", ".join(f"{key} = {_told(x)}" for key, x in value.items() if key != "kind")
+    inside = ", ".join(f"{key} = {_part_text(x)}" for key, x in value.items() if key != "kind")
     kind = value.get("kind", "")
     return f"{kind} ({inside})" if kind and inside else kind or inside
 
@@ -131,6 +134,6 @@ def _model(model: ModelShape) -> str:
 def _gpu(gpu: GPU) -> str:
     """Return the figures of a GPU."""
     return (
-        f"{gpu.name}: {gpu.peak_flops / 1e12:,.0f} TFLOP/s of 16 bit, {gpu.memory / 2**30:,.1f} GiB, "
-        f"{gpu.memory_bandwidth / 1e12:.2f} TB/s, {gpu.link_bandwidth / 1e9:,.0f} GB/s to the others"
+        f"{gpu.name}: {gpu.peak_flops / 1e12:,.0f} TFLOP/s (16-bit), {gpu.memory / 2**30:,.1f} GiB, "
+        f"{gpu.memory_bandwidth / 1e12:.2f} TB/s, {gpu.link_bandwidth / 1e9:,.0f} GB/s to other GPUs"
     )

@@ -1,4 +1,4 @@
-"""``kvgym list``: what there is to choose from."""
+"""Lists of everything that can be chosen by name, for ``kvgym list``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN_ERRORS = ("linear", "attention_decode", "attention_decode_homogeneous", "a
 
 OPTIONS = "hyperparameters"
 POLICY_HEADINGS = (
-    "name", "what it does", OPTIONS, "needs to know", "chunks", "pauses", "evicts", "source",
+    "name", "what it does", OPTIONS, "needs", "chunks", "pauses", "evicts", "source",
 )  # fmt: skip
 
 
@@ -39,9 +39,9 @@ Listing: TypeAlias = tuple[str, Sequence[str], Mapping[str, Sequence[str]]]
 
 
 def details(what: str, name: str) -> list[Listing]:
-    """Return what is known of one entry of a list; of schedulers and routers also options and their meaning.
+    """Return the details of an entry of a list; for schedulers and routers with options and their meaning.
 
-    Scenarios and hardware may also be files, hardware also a roofline.
+    Scenarios and hardware may also be files, and hardware a roofline.
 
     Raises:
         UnknownNameError: the list has no such entry.
@@ -69,7 +69,7 @@ def details(what: str, name: str) -> list[Listing]:
 
 
 def option_rows(cls: type[Any]) -> dict[str, tuple[str, str]]:
-    """Return default and meaning, from the constructor's docstring, of each hyperparameter by name."""
+    """Return the default and the meaning, from the constructor's docstring, of each hyperparameter by name."""
     from kvgym.policy import policy_defaults
     from kvgym.utils.docstrings import meanings
 
@@ -81,7 +81,7 @@ def option_rows(cls: type[Any]) -> dict[str, tuple[str, str]]:
 
 
 def policy_rows() -> dict[str, tuple[str, ...]]:
-    """Return what is known of each policy, by name and sorted by paper, under ``POLICY_HEADINGS``."""
+    """Return the rows of policies by name, sorted by paper; columns as in ``POLICY_HEADINGS``."""
     from kvgym.policy import POLICIES
     from kvgym.utils.hyperparameters import describe_arguments
 
@@ -99,16 +99,16 @@ def policy_rows() -> dict[str, tuple[str, ...]]:
 
 
 def known_to(info: PolicyInfo) -> str:
-    """Return what a policy needs to know and, in brackets, what it uses; who is clairvoyant is called so."""
+    """Return what a policy needs and, in brackets, uses if available; clairvoyant policies are marked."""
     known = ", ".join([*sorted(info.needs), *(f"({name})" for name in sorted(info.uses))])
     return f"{known}: clairvoyant" if info.clairvoyant else known
 
 
 def hardware_rows(full: bool) -> dict[str, tuple[str, ...]]:
-    """Return what each hardware file is and how far it can be trusted, by name, under ``HARDWARE_HEADINGS``.
+    """Return the rows of hardware files by name, with their errors; columns as in ``HARDWARE_HEADINGS``.
 
     Args:
-        full: show all that the engine was compared with; else what stands before a colon there, as its year.
+        full: show all engine validation; else the part before a colon, such as its year.
     """
     from kvgym.batch_time.deployments.load import hardware_names, load_calibrated
 
@@ -130,10 +130,10 @@ def hardware_rows(full: bool) -> dict[str, tuple[str, ...]]:
 
 
 def model_rows(full: bool) -> dict[str, tuple[str, ...]]:
-    """Return what each model preset is, by name, under ``MODEL_HEADINGS``.
+    """Return the rows of model presets by name; columns as in ``MODEL_HEADINGS``.
 
     Args:
-        full: say where the figures come from.
+        full: show the source.
     """
     from kvgym.batch_time.hardware.presets import MODELS
 
@@ -159,10 +159,10 @@ def model_rows(full: bool) -> dict[str, tuple[str, ...]]:
 
 
 def gpu_rows(full: bool) -> dict[str, tuple[str, ...]]:
-    """Return the figures of each GPU preset, by name, under ``GPU_HEADINGS``.
+    """Return the rows of GPU presets by name; columns as in ``GPU_HEADINGS``.
 
     Args:
-        full: say where they come from.
+        full: show the source.
     """
     from kvgym.batch_time.hardware.presets import GPUS
 
@@ -181,7 +181,7 @@ def gpu_rows(full: bool) -> dict[str, tuple[str, ...]]:
 
 
 def listing(what: str, *, full: bool = False) -> tuple[Sequence[str], Mapping[str, Sequence[str]]]:
-    """Return headings and rows of one list; ``full`` spells out what a terminal has no room for."""
+    """Return headings and rows of one list; ``full`` adds columns that do not fit a terminal."""
     if what == "policies":
         rows = policy_rows()
         shown = len(POLICY_HEADINGS) if full else 2

@@ -1,4 +1,4 @@
-"""The list of the files that kvgym has written into a folder of results, by which it tells them from all others."""
+"""Manifest of a result folder: the files that kvgym has written and may remove."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from typing import Any
 from kvgym.utils.files import HIDDEN, open_plain, write_text
 
 MANIFEST = f"{HIDDEN}results.json"
-"""The file of the list."""
+"""Name of the manifest file."""
 
 LARGEST = 10**6
-"""Characters of a list that is read."""
+"""Maximum number of characters that are read."""
 
 ABOUT = "files that kvgym has written here; it removes and replaces no others"
 
 
 class Manifest:
-    """The files of a folder that kvgym has written, each listed before it appears; only these are ever removed.
+    """The files that kvgym has written into a folder, each listed before it appears; only these are ever removed.
 
-    A list that is damaged, or names anything outside the folder, lists nothing. A file that is not listed, but in the
-    way of a new one, is moved aside.
+    A manifest that is damaged, or names anything outside the folder, counts as empty. An unlisted file in the place of
+    a new one is renamed.
 
     Args:
         folder: must exist; only one process at a time may work in it.
         command: the command line that writes there now.
-        keep: an input file of the user's, which stays whatever it is called.
-        report: called with a sentence about each file that is moved aside.
+        keep: an input file of the user, which stays whatever its name is.
+        report: called with a sentence about each file that is renamed.
 
     Attributes:
-        command: the command line that wrote what is there, "" where there is none.
+        command: the command line that wrote the existing files, "" if there is none.
     """
 
     def __init__(
@@ -45,34 +45,34 @@ class Manifest:
         self._written: dict[str, None] = {}
 
     def old(self) -> list[str]:
-        """Return the listed files that are there and were not written by this command."""
+        """Return the existing listed files that this command has not written."""
         return [name for name in self._listed if name not in self._written and self._is_own(name)]
 
     def remove_old(self) -> None:
-        """Remove them."""
+        """Remove the files of :meth:`old`."""
         for name in self.old():
             (self.folder / name).unlink()
         self._listed = dict(self._written)
         self._save()
 
     def enter(self, path: Path) -> bool:
-        """Return whether a path is in the folder; a link in the place of a folder above it is moved aside if so."""
+        """Return whether a path is in the folder; if so, rename links in the place of its parent folders."""
         name = self._name(path)
         if name is None:
             return False
         for parent in [*PurePosixPath(name).parents][-2::-1]:
             place = self.folder / parent
             if place.is_symlink():
-                self._move_aside(place)
+                self._rename(place)
             place.mkdir(exist_ok=True)
         return True
 
     def claim(self, path: Path) -> None:
-        """List a file that is about to appear; what has its name and is not kvgym's is moved aside."""
+        """List a file that is about to be written, and rename a file of that name that is not kvgym's."""
         name = self._name(path)
         assert name is not None
         if os.path.lexists(path) and not self._is_own(name):
-            self._move_aside(path)
+            self._rename(path)
         self._written[name] = None
         if name not in self._listed:
             self._listed[name] = None
@@ -86,7 +86,7 @@ class Manifest:
         return name if _is_inside(name) else None
 
     def _is_own(self, name: str) -> bool:
-        """Whether there is a file that is listed, and neither a link nor an input nor reached through a link."""
+        """Whether a listed file exists and is neither a link, nor an input, nor reached through a link."""
         place = self.folder / name
         if (
             name not in self._listed
@@ -98,7 +98,7 @@ class Manifest:
             return stat.S_ISREG(place.lstat().st_mode) and not kept
         return False
 
-    def _move_aside(self, path: Path) -> None:
+    def _rename(self, path: Path) -> None:
         other, number = path.with_name(f"{path.name}.old"), 1
         while os.path.lexists(other):
             number += 1
@@ -112,7 +112,7 @@ class Manifest:
 
 
 def _is_inside(name: Any) -> bool:
-    """Whether something is the name of a file that a manifest may list."""
+    """Whether a value is a file name that a manifest may list."""
     if not isinstance(name, str) or not name.isprintable() or set(name) & set("\\:"):
         return False
     path = PurePosixPath(name)
@@ -126,7 +126,7 @@ def _is_inside(name: Any) -> bool:
 
 
 def _read(folder: Path) -> tuple[str, dict[str, None]]:
-    """Return the command and the names of a manifest, nothing where there is none or it is damaged."""
+    """Return the command and the file names of a manifest; both empty if it is missing or damaged."""
     try:
         with open_plain(folder / MANIFEST, "r") as file:
             content = json.loads(file.read(LARGEST))

@@ -1,4 +1,4 @@
-"""How far a command is, on standard error: a bar on a terminal, elsewhere a line now and then."""
+"""Progress of a command on standard error: a bar on a terminal, otherwise a line from time to time."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 PATIENCE = 5.0
-"""Seconds until the first line, where there is no terminal."""
+"""Seconds until the first line without a terminal."""
 
 INTERVAL = 60.0
 """Seconds between lines."""
 
 
 class Steps:
-    """Counts what is done, the run that is under way included.
+    """Counter of completed runs, and of the share of the current run.
 
     Args:
-        total: runs, or whatever is counted.
-        bar: where it is shown; None = lines.
+        total: number of runs.
+        bar: bar that shows the count; None = lines.
     """
 
     def __init__(self, total: int, bar: Progress | None) -> None:
@@ -36,12 +36,12 @@ class Steps:
         self._task = None if bar is None else bar.add_task("starting", total=total)
 
     def update(self, text: str, done: int | None = None, total: int | None = None) -> None:
-        """Note that something is done.
+        """Record a completed run.
 
         Args:
-            text: what that was.
-            done: so much is done; None = one more.
-            total: of so many.
+            text: description of the run.
+            done: number of completed runs; None = one more.
+            total: total number of runs; None = as before.
         """
         self._text = text
         self._done = int(self._done) + 1 if done is None else done
@@ -49,7 +49,7 @@ class Steps:
         self._show()
 
     def within(self, share: float) -> None:
-        """Note which share is done of the run that is under way."""
+        """Record the completed share of the current run."""
         self._done = min(int(self._done) + min(share, 0.999), self._total)
         self._show()
 
@@ -59,7 +59,7 @@ class Steps:
             self._bar.update(self._task, description=text, completed=self._done, total=self._total)
 
     def line(self) -> str:
-        """Return how far it is, and how long it will take at this pace."""
+        """Return the progress and the remaining time at this pace, as text."""
         seconds = time.monotonic() - self._started
         text = f"{self._done:.3g} of {self._total:,} done in {_duration(seconds)}"
         if 0 < self._done < self._total:
@@ -71,10 +71,10 @@ class Steps:
 
 @contextlib.contextmanager
 def progress_bar(total: int, enabled: bool) -> Iterator[Steps | None]:
-    """Show how far the block is while it runs, also within a long simulation.
+    """Show progress while the block runs, also within a long simulation.
 
     Args:
-        total: of what is counted.
+        total: number of runs.
         enabled: False shows nothing.
     """
     if not enabled:
@@ -108,33 +108,33 @@ def progress_bar(total: int, enabled: bool) -> Iterator[Steps | None]:
 
 @contextlib.contextmanager
 def _lines(steps: Steps) -> Iterator[None]:
-    """Print how far it is, from a thread of its own: it also speaks where the block is long in coming back."""
+    """Print progress from a separate thread, also while the block is busy in a long call."""
     over = threading.Event()
 
-    def speak() -> None:
+    def report() -> None:
         seconds = PATIENCE
         while not over.wait(seconds):
             console.err.print(steps.line(), markup=False, soft_wrap=True)
             seconds = INTERVAL
 
-    speaker = threading.Thread(target=speak, daemon=True)
-    speaker.start()
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
     try:
         yield
     finally:
         over.set()
-        speaker.join()
+        thread.join()
 
 
 @contextlib.contextmanager
 def run_progress(total: int, enabled: bool) -> Iterator[Callable[[str], None]]:
-    """Show how far the block is with its runs; the function it gives is called with a line of text after each."""
+    """Show progress over runs; call the function it yields with a description after each run."""
     with progress_bar(total, enabled) as steps:
         yield (lambda text: None) if steps is None else steps.update
 
 
 def _duration(seconds: float) -> str:
-    """Return a time as hours, minutes and seconds, ``"2:05"`` or ``"1:02:05"``; more than a year as that."""
+    """Return a time as ``"2:05"`` or ``"1:02:05"``, or ``"more than a year"``."""
     if seconds > 366 * 86_400:
         return "more than a year"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""Where commands write their results."""
+"""Result folders of commands: creation, locking, and replacement of old results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kvgym.errors import ConfigError, cut, some
 from kvgym.utils.files import UNFINISHED, alone_in, owned_by, plain_name, remove_left
 
 INTERRUPTED = 130
-"""Exit status of a command that Ctrl-C has ended."""
+"""Exit status of a command stopped by Ctrl-C."""
 
 LONGEST_COMMAND = 120
 
@@ -30,14 +30,14 @@ OutOption = Annotated[
 
 
 _folders: dict[Path, list[Path]] = {}
-"""Folders of the command that runs, each with those that were made for it, the innermost first."""
+"""Folders of the current command, each with the folders created for it, innermost first."""
 
 _open = contextlib.ExitStack()
-"""What the command holds until it ends: the locks of its folders and the lists of their files."""
+"""Resources held until the command ends: folder locks and manifests."""
 
 
 def default_folder(kind: str, name: str) -> Path:
-    """Make a new folder under ``results/``, which no other command has."""
+    """Create and return a new folder under ``results/`` that no other command uses."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     first = Path("results") / f"{kind}-{plain_name(name)}-{stamp}"
     for number in itertools.count(1):
@@ -59,7 +59,7 @@ def _missing(folder: Path) -> list[Path]:
 
 
 def make_folder(folder: Path) -> Path:
-    """Lock a folder until the command ends, and check before a long run that results can be written to it."""
+    """Create a folder, lock it until the command ends, and check before a long run that it is writable."""
     _folders.setdefault(folder, _missing(folder))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def make_folder(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def tidied() -> Iterator[None]:
-    """Leave no empty folders of the command in the block; where Ctrl-C ends it, say how to go on with what is kept."""
+    """Remove empty folders when the command ends; after Ctrl-C, print how to resume with the runs that are kept."""
     _folders.clear()
     try:
         with _open:
@@ -83,33 +83,33 @@ def tidied() -> Iterator[None]:
     except SystemExit as stop:
         kept = next((folder for folder in _folders if _has_unfinished(folder)), None)
         if stop.code == INTERRUPTED and kept is not None:
-            text = f"stopped; what was run is kept: the same command with --out {kept} goes on"
+            text = f"stopped; completed runs are kept: run the same command with --out {kept} to resume"
             console.err.print(text, markup=False, soft_wrap=True)
         raise
     finally:
         for made in reversed(_folders.values()):
             for folder in made:
-                with contextlib.suppress(OSError):  # it has results, or was not made after all
+                with contextlib.suppress(OSError):  # it has results, or was never created
                     folder.rmdir()
 
 
 def _has_unfinished(folder: Path) -> bool:
-    """Whether runs are kept in a folder, or in one within it, of which there is no result yet."""
+    """Whether a folder, or a folder in it, has runs of an unfinished command."""
     return any(path.stat().st_size for kind in ("", "*/") for path in folder.glob(kind + UNFINISHED))
 
 
 @contextlib.contextmanager
 def replacing(folder: Path, given: Path | None = None, *, kept: bool = False) -> Iterator[None]:
-    """Write new results in the block; those of an earlier command are then removed and named.
+    """Write new results in the block, then remove the results of an earlier command and print their names.
 
-    A table of an earlier run would look like a part of the new one. Only files are removed that kvgym has written and
-    listed, see :mod:`kvgym.cli.manifest`; those that the command writes after the block are listed, too. Where the
-    block fails, nothing is removed.
+    A table of an earlier run would look like a part of the new results. Only files listed as written by kvgym are
+    removed, see :mod:`kvgym.cli.manifest`; files that the command writes after the block are listed too. If the block
+    fails, nothing is removed.
 
     Args:
-        folder: of :func:`make_folder`.
-        given: file that the user gave, which stays.
-        kept: whether the command has kept its runs in the folder, which are now results.
+        folder: folder from :func:`make_folder`.
+        given: input file of the user, which stays.
+        kept: whether the command has saved its runs in the folder; that file is then removed.
     """
     remove_left(folder)
     manifest = Manifest(folder, command_line(), keep=given, report=_note)
@@ -121,7 +121,7 @@ def replacing(folder: Path, given: Path | None = None, *, kept: bool = False) ->
         (folder / UNFINISHED).unlink(missing_ok=True)
     if old:
         command = manifest.command and f", of: {cut(manifest.command, LONGEST_COMMAND)}"
-        _note(f"replaced what was in {folder}: {some(old, 60)}{command}")
+        _note(f"replaced in {folder}: {some(old, 60)}{command}")
 
 
 def _note(text: str) -> None:
@@ -130,26 +130,26 @@ def _note(text: str) -> None:
 
 @contextlib.contextmanager
 def saying_if_stopped(text: Callable[[], str]) -> Iterator[None]:
-    """Where Ctrl-C ends the block, say what is there and how to go on.
+    """Print a message if Ctrl-C stops the block.
 
     Args:
-        text: makes what to say then, "" for nothing.
+        text: returns the message, "" for none.
     """
     try:
         yield
     except KeyboardInterrupt:
-        if told := text():
-            console.err.print(told, markup=False, soft_wrap=True)
+        if message := text():
+            console.err.print(message, markup=False, soft_wrap=True)
         raise
 
 
 def reporting(folder: Path, name: str, again: str) -> contextlib.AbstractContextManager[None]:
-    """Write a report or a figure in the block; where Ctrl-C ends it, say what is there and how to get the rest.
+    """Write a report or a figure in the block; if Ctrl-C stops it, print where the results are and how to get the rest.
 
     Args:
-        folder: of the results, which are written.
+        folder: folder of the results, which are complete.
         name: file that the block writes.
-        again: the command that makes it again.
+        again: how to write it again.
     """
     return saying_if_stopped(
         lambda: f"stopped before {name} was written; the other results are in {folder}; to get it: {again}"

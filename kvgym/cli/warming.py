@@ -1,7 +1,7 @@
-"""Compile everything beforehand: for images, for CI, and before many processes start at once.
+"""Compile everything in advance: for images, for CI, and before many processes start at once.
 
-It has no list of what there is to compile: it imports every module that may hold compiled code, those of other
-distributions included, and compiles what they define.
+There is no list of kernels: this module imports every module that may define compiled code, also of other
+distributions, and compiles what they define.
 May import :mod:`kvgym.envs` and what is below it; may be imported from :mod:`kvgym.cli`.
 """
 
@@ -21,46 +21,46 @@ from kvgym.routing import ROUTERS
 
 
 def warm_up(jobs: int | None = None) -> dict[str, float]:
-    """Compile all that ships and what other distributions have registered, where it is not in the cache.
+    """Compile all kernels, also those that other distributions have registered, that are not in the cache.
 
     Args:
         jobs: processes, see :func:`kvgym.execution.make_executor`.
 
     Returns:
-        CPU seconds that each function took, by what it is; empty where all was there.
+        CPU seconds per function, by title; empty if everything was cached.
 
     Raises:
-        ConfigError: compilation is switched off.
+        ConfigError: compilation is disabled.
     """
     return dict(compile_all([kernel for kernel in all_kernels() if not kernel.cached], jobs))
 
 
 def all_kernels() -> list[Kernel]:
-    """Return the kernels of kvgym and of the distributions that add to it, by module and name.
+    """Return the kernels of kvgym and of other distributions, by module and name.
 
     Raises:
-        ConfigError: compilation is switched off.
+        ConfigError: compilation is disabled.
     """
     if jit_disabled():
-        raise ConfigError("NUMBA_DISABLE_JIT switches compilation off; unset it to compile")
+        raise ConfigError("NUMBA_DISABLE_JIT disables compilation; unset it to compile")
     for source in compiled_sources():
         parts = source.relative_to(PACKAGE.parent).with_suffix("").parts
         import_module(".".join(parts).removesuffix(".__init__"))
-    _ = [*POLICIES, *ROUTERS]  # looking at them loads what other distributions add
+    _ = [*POLICIES, *ROUTERS]  # reading them loads what other distributions add
     for name in ACTIONS:
         ACTIONS[name].make()
     return kernels()
 
 
 def compile_all(wanted: Sequence[Kernel], jobs: int | None = None) -> Iterator[tuple[str, float]]:
-    """Compile kernels; return what each is and the CPU seconds that it took, as soon as it is done."""
+    """Compile kernels; yield the title and the CPU seconds of each when it is done."""
     with make_executor(_compile, jobs) as executor:
         for place, seconds in executor.stream(wanted):
             yield wanted[place].title, seconds
 
 
 def _compile(kernel: Kernel) -> float:
-    """Compile, or wait for the process that does; return the CPU seconds that it took here."""
+    """Compile a kernel, or wait for another process that does; return the CPU seconds used here."""
     start = time.process_time()
     with silence():
         _ = kernel.compiled

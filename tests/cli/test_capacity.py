@@ -82,7 +82,7 @@ def test_limits_count_seeds_where_there_are_several(seeds):
         probes=(SimpleNamespace(played=SimpleNamespace(num_requests=9)),),
     )  # fmt: skip
     assert _limit(capacity) == ("tbt_p99<0.2, backlog" if seeds == 1 else "tbt_p99<0.2 (1), backlog (2)")
-    assert ("on how many seeds" in _table(result).caption) == (seeds > 1)
+    assert ("with the number of seeds" in _table(result).caption) == (seeds > 1)
 
 
 def test_nothing_held_is_an_exit_code(kvgym):
@@ -142,7 +142,7 @@ def test_provision(kvgym, azure_trace, tmp_path):
     )  # fmt: skip
     assert code == 0
     assert "μ, mean batch time, saturated (theory)" in out
-    assert out.index("one fewer misses") < out.index("enough for 95 %") < out.index("batch time (ms)")
+    assert out.index("one fewer misses") < out.index("sufficient in 95 %") < out.index("batch time (ms)")
     assert "μ, median batch time, trace as it is (obvious)" in out
     assert "cost/hour" in out
     assert "enough for 95 % of the windows" in out

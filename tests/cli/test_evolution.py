@@ -50,7 +50,7 @@ def test_interrupted(kvgym, config, monkeypatch):
     monkeypatch.setattr("kvgym.agents.evolution.run.save_checkpoint", stop)
     code, _, err = kvgym("train", config, "--out", "run", "--no-progress")
     assert code == 130
-    assert "go on with kvgym train --resume run" in err
+    assert "resume with kvgym train --resume run" in err
 
 
 def test_mistakes(kvgym, config, tmp_path):

@@ -15,7 +15,7 @@ def test_a_message_is_one_short_line_whatever_is_said_after_it(capsys, length):
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1
     assert len(printed.strip()) <= len("error: ") + LIMIT
-    assert printed.rstrip().endswith("(--verbose says more)")
+    assert printed.rstrip().endswith("(--verbose shows details)")
 
 
 def test_a_report_follows_no_link_that_is_there(tmp_path, monkeypatch):

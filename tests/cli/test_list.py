@@ -129,10 +129,10 @@ def test_the_details_of_hardware(kvgym):
     assert facts["Model"][0].startswith(
         "Llama-3-8B: 32 layers of width 4,096, 32 heads, 8 KV heads; 8.0 B weights"
     )
-    assert facts["GPU"][0].startswith("1 x A100 80GB: 312 TFLOP/s of 16 bit, 80.0 GiB")
+    assert facts["GPU"][0].startswith("1 x A100 80GB: 312 TFLOP/s (16-bit), 80.0 GiB")
     assert facts["KV tokens"] == (f"131,000: {hardware.kv_capacity_origin}",)
     assert facts["Source"] == (hardware.source,)
-    assert "(unless another is asked for)" in facts["Engine early-2024"][0]
+    assert "(default)" in facts["Engine early-2024"][0]
     assert {name for name in facts if name.startswith("Engine ")} == {
         f"Engine {e}" for e in hardware.all_engines
     }

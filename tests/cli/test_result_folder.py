@@ -60,14 +60,14 @@ def test_what_was_there_is_named_when_it_is_replaced(kvgym, tmp_path):
     assert "replaced" not in kvgym("run", "fcfs", *small)[2]
     (tmp_path / "same" / "mine.txt").touch()
     err = kvgym("compare", "-p", "fcfs", "--seeds", 1, "--no-report", *small)[2]
-    first = "note: replaced what was in same: requests.csv, summary.json, of: kvgym run fcfs -n 5 --no-progress -o same"
+    first = "note: replaced in same: requests.csv, summary.json, of: kvgym run fcfs -n 5 --no-progress -o same"
     assert err.strip() == first
     (tmp_path / "same" / "config.json").write_text("no JSON")
     (tmp_path / "same" / "summary.json").write_text("[]")
     code, out, err = kvgym("run", "fcfs", *small, "--json")
     assert code == 0
     assert json.loads(out)["metrics"]["finished"] == 5  # the note is not among the results
-    assert err.startswith("note: replaced what was in same: runs.csv")
+    assert err.startswith("note: replaced in same: runs.csv")
     assert "of: kvgym compare -p fcfs --seeds 1 --no-report" in err
     assert (tmp_path / "same" / "mine.txt").exists()
 
@@ -138,7 +138,7 @@ def test_what_a_manifest_lists_is_removed_but_never_through_links(kvgym, tmp_pat
         path.write_text("x")
     (folder / MANIFEST).write_text(json.dumps({"command": "kvgym x", "files": names}))
     err = kvgym("run", "fcfs", *SMALL)[2]
-    assert err.strip() == "note: replaced what was in same: a.txt, in/b.txt, of: kvgym x"
+    assert err.strip() == "note: replaced in same: a.txt, in/b.txt, of: kvgym x"
     assert {path.name for path in folder.iterdir()} == {
         "in", "linked", "link", "folder", "requests.csv", "summary.json", MANIFEST
     }  # fmt: skip
@@ -269,7 +269,7 @@ def test_searches_go_on_where_they_stopped(kvgym, tmp_path, monkeypatch, name):
     seen = stop_after(monkeypatch, stop)
     code, _, err = kvgym(*command, "-o", "again")
     assert code == 130
-    assert "stopped; what was run is kept: the same command with --out again goes on" in err
+    assert "stopped; completed runs are kept: run the same command with --out again to resume" in err
     assert [path.name for path in (tmp_path / "again").iterdir()] == ["unfinished.jsonl"]
     assert kvgym(*command, "-o", "again")[0] == 0
     assert len(seen) == len(set(seen)) == total
@@ -325,7 +325,7 @@ def test_a_report_that_is_stopped_says_how_to_get_it(kvgym, tmp_path, monkeypatc
     assert (tmp_path / "one" / "summary.json").exists()
     code, out, _ = kvgym(*shlex.split(again))
     assert code == 0
-    assert "2 runs, 2 of them known before" in out
+    assert "2 runs, 2 of them known already" in out
     assert (tmp_path / "my sweep" / "report.html").exists()
 
 
@@ -335,4 +335,4 @@ def test_tables_of_a_sweep_that_are_stopped_leave_the_runs(kvgym, monkeypatch):
         "sweep", "rate=5", "num_requests=5", "-p", "fcfs", "--seeds", 1, "--no-progress", "-o", "s"
     )
     assert code == 130
-    assert "interrupted; what was run is kept: kvgym sweep --resume --out s" in err
+    assert "interrupted; completed runs are kept; resume with: kvgym sweep --resume --out s" in err

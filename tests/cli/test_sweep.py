@@ -17,9 +17,9 @@ def test_a_sweep_is_run_shown_and_written(kvgym, tmp_path):
     assert {"plan.json", "runs.jsonl", "runs.csv", "runs.parquet", "summary.json", "config.json"} <= names
     again = kvgym("sweep", "--resume", "--out", tmp_path / "x", "--no-report")
     assert again[0] == 0, again[2]
-    assert "8 runs, 8 of them known before" in again[1]
+    assert "8 runs, 8 of them known already" in again[1]
     more = kvgym(*small("--resume", "--out", tmp_path / "x", "--no-report", "--seeds", 3))
-    assert "12 runs, 8 of them known before" in more[1]
+    assert "12 runs, 8 of them known already" in more[1]
 
 
 def test_a_plan_is_taken_from_a_file_and_changed(kvgym, tmp_path):
@@ -66,11 +66,11 @@ def test_sweeps_are_listed(kvgym):
     ("arguments", "message"),
     [
         (("sweep",), "nothing to sweep"),
-        (("sweep", "--resume"), "goes with the folder of a sweep"),
+        (("sweep", "--resume"), "needs the folder of a sweep"),
         (("sweep", "rate="), "expected name=values"),
         (("sweep", "rate=1", "rate=2"), "given twice"),
         (("sweep", "nothing", "rate=1"), "unknown sweep 'nothing'"),
-        (("sweep", "rates", "memory"), "a plan is named already"),
+        (("sweep", "rates", "memory"), "a plan is already named"),
         (("sweep", "speed=1,2"), "unknown field 'speed'"),
         (("sweep", "rate=1,2", "--ray", "127.0.0.1:1"), "no Ray cluster at '127.0.0.1:1'"),
     ],
@@ -96,15 +96,15 @@ def test_a_full_disk_ends_in_one_line(kvgym, tmp_path, monkeypatch):
 def test_going_on_with_another_plan_is_said(kvgym, tmp_path):
     small = ("num_requests=5", "-p", "fcfs", "--seeds", 1, "--no-report", "--no-progress", "-o", "s")
     err = kvgym("sweep", "rate=5,10", *small, "--resume")[2]
-    assert err.startswith("note: nothing to resume in s: all 2 runs are made")
+    assert err.startswith("note: nothing to resume in s: all 2 runs start now")
     err = kvgym("sweep", "rate=5,20", *small, "--resume")[2]
     assert err.startswith(
-        "note: another plan than the one of s (rate = 5, 20, was 5, 10): 1 of its 2 runs are known"
+        "note: the plan differs from that of s (rate = 5, 20, was 5, 10): 1 of its 2 runs are known"
     )
-    assert "note: replaced what was in s: runs.csv" in err
-    assert "another plan" not in kvgym("sweep", "--resume", "-o", "s", "--no-report", "--no-progress")[2]
+    assert "note: replaced in s: runs.csv" in err
+    assert "the plan differs" not in kvgym("sweep", "--resume", "-o", "s", "--no-report", "--no-progress")[2]
     lines = (tmp_path / "s" / "runs.jsonl").read_text().splitlines()
     other = [line.replace(json.loads(line)["key"], "0" * 24) for line in lines]
     (tmp_path / "s" / "runs.jsonl").write_text("\n".join(other) + "\n")
     err = kvgym("sweep", "--resume", "-o", "s", "--no-report", "--no-progress")[2]
-    assert "no run in s is of this version of kvgym and these files: all 2 are made anew" in err
+    assert "no run in s matches this version of kvgym and these files: all 2 are run again" in err

@@ -83,7 +83,7 @@ def test_train_resume_evaluate_compare(kvgym, config, tmp_path):
 def test_mistakes(kvgym, config):
     for arguments, message in (
         (("train", "defalt"), "unknown training configuration 'defalt'"),
-        (("train", config, "--resume", "run"), "--resume goes on"),
+        (("train", config, "--resume", "run"), "--resume continues"),
         (("train", "--resume", "nowhere"), "holds no training run"),
         (("train", config, "total_step=3"), "valid there"),
         (("evaluate", "nobody"), "unknown agent 'nobody'"),
@@ -97,7 +97,7 @@ def test_mistakes(kvgym, config):
 
 def test_interrupted_and_unwritable(kvgym, config, tmp_path, monkeypatch):
     for error, code, message in (
-        (KeyboardInterrupt(), 130, "go on with kvgym train --resume run"),
+        (KeyboardInterrupt(), 130, "resume with kvgym train --resume run"),
         (OSError(28, "No space left on device"), 2, "cannot be written: [Errno 28] No space"),
     ):
 

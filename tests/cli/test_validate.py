@@ -55,7 +55,7 @@ def test_another_engine_has_an_error_and_the_fit_takes_it_away(kvgym, served, tm
     for words in (
         "engine early-2024",
         "fitted overhead",
-        "use it:  --engine base_ms=",
+        "to use it:  --engine base_ms=",
         "engines:",
         "within 1%",
     ):

@@ -357,7 +357,7 @@ def test_command(command, tmp_path):
     )  # fmt: skip
     assert done.exit_code == 0, done.output
     assert "sarathi:order=spf (default)" in done.output
-    assert "6 of 6 trials in the running; training seeds 7–8" in done.output
+    assert "6 of 6 trials qualify; training seeds 7–8" in done.output
     best = json.loads((tmp_path / "res" / "best.json").read_text())
     assert f"best: {best['spec']}\n" in done.output
     assert make_policy(best["spec"]).order == "spf"

@@ -170,7 +170,7 @@ def test_a_bug_in_kvgym_ends_in_one_line_and_a_report(forked, tmp_path, monkeypa
     assert status == 70
     (report,) = tmp_path.glob("kvgym-error-*.txt")
     assert err == (
-        "error: this is a mistake in kvgym, not yours (ZeroDivisionError: division by zero); please report it with "
+        "error: this is a bug in kvgym (ZeroDivisionError: division by zero); please report it with "
         f"the file {report}\n"
     )
     text = report.read_text()
@@ -189,7 +189,7 @@ def test_verbose_shows_details_of_errors(forked, monkeypatch):
         raise error
 
     monkeypatch.setattr("kvgym.experiments.changes.build_scenario", refuse)
-    assert forked("run", "fcfs") == (2, "error: wrong (--verbose says more)\n")
+    assert forked("run", "fcfs") == (2, "error: wrong (--verbose shows details)\n")
     assert forked("run", "fcfs", "--verbose") == (2, "in line 3\nof the file\nerror: wrong\n")
     assert forked("--verbose", "run", "fcfs")[1].startswith("in line 3")
 
@@ -287,7 +287,7 @@ def test_a_stopped_comparison_continues(forked, tmp_path):
 
     status, err = forked(*again, fault=stop_at_the_third)
     assert status == 130
-    assert err == "stopped; what was run is kept: the same command with --out again goes on\n"
+    assert err == "stopped; completed runs are kept: run the same command with --out again to resume\n"
     assert (tmp_path / "again" / "unfinished.jsonl").read_text().count("\n") == 3
     assert forked(*again)[0] == 0
     assert json.loads((tmp_path / "again" / "summary.json").read_text()) == whole

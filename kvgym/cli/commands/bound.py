@@ -1,4 +1,4 @@
-"""``kvgym bound``: what no scheduler beats on given requests, and what a clairvoyant one reaches."""
+"""``kvgym bound``: bound the best value that any scheduler could reach on given requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 REQUESTS = Declared(
-    typer.Option("--requests", help="Requests to serve instead: a trace, or requests.csv of a run.")
+    typer.Option("--requests", help="Requests to serve instead: a trace, or the requests.csv of a run.")
 )
 
 
@@ -50,25 +50,25 @@ def bound(
         typer.Option(
             "--policies",
             "-p",
-            help="Schedulers to run besides the clairvoyant reference.",
+            help="Schedulers to run in addition to the clairvoyant reference.",
             autocompletion=names("policies"),
         ),
     ] = None,
     seconds: Annotated[
-        float, time_option("--seconds", "In slotted time: how long to solve an integer program", least=0)
+        float, time_option("--seconds", "Time limit of the integer program in slotted time", least=0)
     ] = 0.0,
     time_limit: Annotated[
         float | None,
-        time_option("--time-limit", "Show what has been found by then; the runs are not cut", least=0),
+        time_option("--time-limit", "Time limit for finding bounds; runs are always completed", least=0),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload and policies.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     progress: ProgressOption = True,
 ) -> None:
-    """Find between what ends the best value lies that any scheduler reaches, clairvoyant ones included.
+    """Bound the best value any scheduler, even a clairvoyant one, could reach.
 
-    One end is a proof, the other the best run: of the clairvoyant reference, or of --policies. docs/bounds.md says what
-    is assumed and how tight the bounds are.
+    One bound is proved; the other is the best run of the clairvoyant reference or --policies. docs/bounds.md states the
+    assumptions and the tightness of the bounds.
     """
     from kvgym.experiments.changes import build_scenario
     from kvgym.metrics import metric_info
@@ -80,7 +80,9 @@ def bound(
     chosen = build_scenario(scenario, options).of_seed(seed)
     names = [m for m in METRICS if m != "request_throughput"] if metrics is None else split_specs(metrics)
     if not names:
-        raise ConfigError(f"--metrics {shown(metrics)} names none; there is a bound on: {', '.join(METRICS)}")
+        raise ConfigError(
+            f"--metrics {shown(metrics)} names no metric; there are bounds on: {', '.join(METRICS)}"
+        )
     specs = [REFERENCE, *split_specs(policies or "")]
     system = chosen.make_system()
     table = chosen.sample(chosen.make_workload(), seed, system.usable_capacity)
@@ -94,7 +96,7 @@ def bound(
             runs.append(simulate(system, table, spec, router=chosen.make_router(), seed=seed))
             advance(f"run of {spec}")
         if not all(run.completed for run in runs):
-            raise ConfigError("a run did not complete; bounds need all requests served")
+            raise ConfigError("a run did not complete; bounds need a run that serves all requests")
         for name in names:
             left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - started))
             search = functools.partial(
@@ -106,7 +108,7 @@ def bound(
                 break
             advance(f"bound on {name}")
     if not found:
-        raise ConfigError(f"--time-limit {time_limit:g}: no bound was found in that time; give it longer")
+        raise ConfigError(f"--time-limit {time_limit:g}: no bound was found in that time; use a longer limit")
     took = time.perf_counter() - started
     if as_json:
         rows = {
@@ -114,7 +116,7 @@ def bound(
             for name, i in found.items()
         }
         print(json.dumps({"scenario": chosen.name, "requests": len(table), "bounds": rows}, indent=2))
-        _say_what_is_left(names, found)
+        _note_missing(names, found)
         return
     lines = {}
     for name, interval in found.items():
@@ -133,17 +135,19 @@ def bound(
             f"{100 * interval.gap:.1f} %",
             interval.method,
         )
-    headings = ("metric", "bound", "best known", "× optimum", "left at most", "how")
+    headings = ("metric", "bound", "best known", "× optimum", "gap at most", "how")
     console.out.print(console.mapping_table(chosen.heading, lines, headings))
     for note in table.notes:
         console.out.print(f"note: {note}", markup=False)
-    _say_what_is_left(names, found)
+    _note_missing(names, found)
     console.out.print(
-        f"{len(table):,} requests, {took:.1f} s; docs/bounds.md has what is assumed", markup=False
+        f"{len(table):,} requests, {took:.1f} s; docs/bounds.md states the assumptions", markup=False
     )
 
 
-def _say_what_is_left(asked: Sequence[str], found: Collection[str]) -> None:
-    """Say which bounds the time limit has left out."""
-    if left := [name for name in asked if name not in found]:
-        console.err.print(f"note: the time limit left out {', '.join(left)}", markup=False, soft_wrap=True)
+def _note_missing(requested: Sequence[str], found: Collection[str]) -> None:
+    """Print which bounds are missing because of the time limit."""
+    if left := [name for name in requested if name not in found]:
+        console.err.print(
+            f"note: not found within the time limit: {', '.join(left)}", markup=False, soft_wrap=True
+        )

@@ -1,4 +1,4 @@
-"""``kvgym calibrate``: a hardware file from operator profiles."""
+"""``kvgym calibrate``: make a hardware file from operator profiles."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ def calibrate(
     recipe: Annotated[str, typer.Option(help="Recipe: YAML file, or the name of one that comes with kvgym.")],
     profiles: Annotated[
         Path | None,
-        typer.Option(help="Folder that the profiles' paths are relative to; default: the recipe's."),
+        typer.Option(help="Folder of the profiles; default: the recipe's."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Hardware file to write; default: NAME.yaml, here.")
+        Path | None, typer.Option(help="Hardware file to write; default: NAME.yaml in this folder.")
     ] = None,
     date: Annotated[
-        str | None, typer.Option(help="Day to write into the file, ISO 8601; default: today.")
+        str | None, typer.Option(help="Date to write into the file, ISO 8601; default: today.")
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Draw predicted against measured times of the held-out rows (.png, .svg, .pdf)."),
+        typer.Option(help="Plot predicted against measured times of the held-out rows (.png, .svg, .pdf)."),
     ] = None,
     max_error: Annotated[
-        float, typer.Option(min=0.0, help="Write nothing if a median held-out error is beyond this share.")
+        float, typer.Option(min=0.0, help="Write nothing if a median held-out error exceeds this share.")
     ] = 0.25,
 ) -> None:
-    """Fit operator tables to profiles, write a hardware file and say how far off it is.
+    """Fit operator tables to profiles; write a hardware file and show its errors.
 
-    Shows the errors of the tables in the file on measurements that they were not fitted to.
+    The errors are those of the tables on measurements held out of the fit.
     """
     from kvgym.batch_time.calibration.calibrate import calibrate as fit
     from kvgym.batch_time.calibration.calibrate import warnings, write_hardware

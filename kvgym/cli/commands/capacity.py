@@ -1,4 +1,4 @@
-"""``kvgym capacity``: the highest rate at which schedulers hold targets."""
+"""``kvgym capacity``: find the highest arrival rate at which schedulers meet targets."""
 
 from __future__ import annotations
 
@@ -43,28 +43,33 @@ def capacity(
     slo: SloOption = "ttft_p99<1,tbt_p99<0.2",
     policies: PoliciesOption = None,
     workers: Annotated[
-        str | None, typer.Option(help="Numbers of equal workers, e.g. 1,2,4,8: a capacity for each.")
+        str | None, typer.Option(help="Numbers of equal workers, e.g. 1,2,4,8, with a capacity for each.")
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of seeds, the same for all (default: scenario's; trace: 1)."),
+        typer.Option(
+            min=1, help="Number of seeds, the same for all policies (default: scenario's; trace: 1)."
+        ),
     ] = None,
     first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
     tolerance: Annotated[
-        float, typer.Option(help="Stop when the rate that fails is above the one that holds by this share.")
+        float,
+        typer.Option(help="Stop when the failing rate exceeds the sustained rate by at most this share."),
     ] = 0.02,
     jobs: JobsOption = None,
     ray: RayOption = None,
     out: OutOption = None,
-    figure: Annotated[bool, typer.Option(help="Write capacity.svg, curves (needs kvgym\\[report]).")] = True,
+    figure: Annotated[
+        bool, typer.Option(help="Write capacity.svg with curves (needs kvgym\\[report]).")
+    ] = True,
     markdown: Annotated[bool, typer.Option(help="Print a Markdown table.")] = False,
-    progress: Annotated[bool, typer.Option(help="Show what is being run.")] = True,
+    progress: Annotated[bool, typer.Option(help="Show progress.")] = True,
 ) -> None:
-    """Find up to which arrival rate schedulers hold targets.
+    """Find the highest arrival rate at which schedulers meet targets.
 
-    Every seed is searched by doubling and bisection on the same requests, closer together. Shows the mean over seeds
-    with a 95 % bootstrap interval and what fails next, and writes probes.csv (with kvgym[parquet] also
-    probes.parquet), capacity.json, config.json and capacity.svg. docs/capacity.md says what holding means.
+    For every seed the rate is found by doubling and bisection, with the same requests at different rates. Shows the
+    mean over seeds with a 95 % bootstrap interval and which target fails next. Writes probes.csv (with kvgym[parquet]
+    also probes.parquet), capacity.json, config.json and capacity.svg. docs/capacity.md has the definitions.
     """
     from kvgym.experiments.capacity.finding import find_capacity
     from kvgym.experiments.capacity.targets import parse_targets
@@ -108,16 +113,16 @@ def capacity(
         f"processor time of this process {time.process_time() - used:.1f} s."
     )
     if figure:
-        with reporting(folder, "capacity.svg", f"the same command with --out {folder}, all runs anew"):
+        with reporting(folder, "capacity.svg", f"run the same command with --out {folder}"):
             _figure(result, folder)
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
     if all(c.estimate.value == 0 for c in result.capacities):
-        raise typer.Exit(1)  # nobody holds the targets at any rate: scripts should notice
+        raise typer.Exit(1)  # no policy meets the targets at any rate: scripts should notice
 
 
 @contextlib.contextmanager
 def run_spinner(enabled: bool) -> Iterator[Callable[[str], None]]:
-    """Show the last run and their number on standard error: how many there will be is not known beforehand."""
+    """Show the latest run and the number of runs on standard error; the total is not known beforehand."""
     if not enabled:
         yield lambda text: None
         return
@@ -133,12 +138,12 @@ def run_spinner(enabled: bool) -> Iterator[Callable[[str], None]]:
 
 
 def reason(text: str) -> str:
-    """Return a reason for a column."""
+    """Return a reason, shortened to fit a column."""
     return text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 1]}…"
 
 
 def _limit(c: Capacity) -> str:
-    """Return what limits a contender, with the number of seeds where these may differ."""
+    """Return what limits a policy, with the number of seeds if that differs between seeds."""
     if not c.limits:
         return "–"
     if not _counts_seeds(c):
@@ -147,7 +152,7 @@ def _limit(c: Capacity) -> str:
 
 
 def _counts_seeds(c: Capacity) -> bool:
-    """Return whether a contender's limits need the number of seeds that have them."""
+    """Return whether the limits of a policy are shown with their number of seeds."""
     return len(c.limits) > 1 and len(c.held) > 1
 
 
@@ -158,7 +163,7 @@ def _cells(result: CapacityResult) -> tuple[list[str], dict[str, list[str]]]:
     headings = ["policy", "requests/s"]
     headings += ["95 % interval", "on every seed"] if many else []
     headings += ["per worker", "efficiency"] if counted else []
-    headings += ["what fails next", *(console.heading(t.metric) for t in result.targets)]
+    headings += ["fails next", *(console.heading(t.metric) for t in result.targets)]
     rows: dict[str, list[str]] = {}
     for c in result.capacities:
         row = [console.number(c.estimate.value)]
@@ -176,10 +181,10 @@ def _table(result: CapacityResult) -> Table:
     sizes = sorted({probe.played.num_requests for probe in result.probes})
     size = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
     caption = (
-        f"{seeds}; bisected to {result.tolerance:.1%}; {size} requests a run; metrics at the rate that held"
+        f"{seeds}; bisected to {result.tolerance:.1%}; {size} requests a run; metrics at the sustained rate"
     )
     if any(map(_counts_seeds, result.capacities)):
-        caption += "; what fails next: on how many seeds"
+        caption += "; fails next: with the number of seeds"
     targets = ", ".join(map(str, result.targets)) or "no growing backlog"
     table = Table(
         title=escape(f"{result.heading}\n{targets}"),
@@ -191,7 +196,7 @@ def _table(result: CapacityResult) -> Table:
     )
     headings, rows = _cells(result)
     for heading in headings:
-        text = heading in ("policy", "what fails next")
+        text = heading in ("policy", "fails next")
         table.add_column(
             heading, justify="left" if text else "right", no_wrap=heading in ("policy", "95 % interval")
         )
@@ -201,7 +206,7 @@ def _table(result: CapacityResult) -> Table:
 
 
 def _figure(result: CapacityResult, folder: Path) -> None:
-    """Write the curves, or say what it would take."""
+    """Draw the curves, or print what is missing for it."""
     from kvgym.report import require
 
     try:

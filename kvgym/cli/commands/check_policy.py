@@ -1,4 +1,4 @@
-"""``kvgym check-policy``: what every policy must do, tried on one."""
+"""``kvgym check-policy``: run the conformance checks on a policy."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ def check_policy(
     policy: Annotated[
         str,
         typer.Argument(
-            help="A policy's name, with hyperparameters as in alpha_greedy:alpha=0.3, or module:Class of one that is "
-            "not registered; modules of this folder are found."
+            help="Policy, with hyperparameters as in alpha_greedy:alpha=0.3, or module:Class if it is not registered; "
+            "modules in this folder are found."
         ),
     ],
     check: Annotated[
-        list[str] | None, typer.Option("--check", "-c", help="Only this check. May be repeated.")
+        list[str] | None, typer.Option("--check", "-c", help="Run only this check. May be repeated.")
     ] = None,
-    timeout: Annotated[float, time_option("--timeout", "How long a check may take", least=1)] = 300.0,
+    timeout: Annotated[float, time_option("--timeout", "Time limit of a check", least=1)] = 300.0,
 ) -> None:
-    """Try a policy on what every policy must do, in a process whose compiled code checks every index.
+    """Run the conformance checks on a policy, with bounds checking.
 
-    Compiled against plain Python and step by step, all rules of the engine, determinism, what it may know, the engine's
-    invariants, and requests moved between workers. What does not hold is told with the smallest workload found that
-    shows it; the exit status is then 1.
+    Checks compiled code against plain Python, step by step, under all engine rules; determinism; the observable
+    information; the engine's invariants; and requests moved between workers. A failed check is shown with the smallest
+    workload found that fails, and the exit status is 1.
     """
     from kvgym.contract import CHECKS, examine
 
     table = Table(title=escape(policy), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("check", "", "what it says"):
+    for heading in ("check", "", "requirement"):
         table.add_column(heading)
-    faults = []
+    failed = []
     with console.err.status("") as status:
         begins = lambda name: status.update(f"{name}: {CHECKS[name].what}")  # noqa: E731
         for finding in examine(policy, check or (), timeout=timeout, begins=begins):
-            result = "[red]failed[/red]" if finding.fault else "skipped" if finding.skipped else "fine"
+            result = "[red]failed[/red]" if finding.fault else "skipped" if finding.skipped else "passed"
             table.add_row(finding.name, result, escape(CHECKS[finding.name].what))
             if finding.fault:
-                faults.append(finding)
+                failed.append(finding)
     console.out.print(table)
-    for finding in faults:
+    for finding in failed:
         console.out.print(f"{finding.name}: {finding.fault}\n", markup=False, soft_wrap=True)
-    if faults:
+    if failed:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""``kvgym compare``: schedulers on identical workloads."""
+"""``kvgym compare``: compare schedulers on identical workloads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def compare(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Number of seeds; policies share workloads.")
+        int | None, typer.Option(min=1, help="Number of seeds; all policies run the same workloads.")
     ] = None,
     first_seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
     metrics: Annotated[
@@ -49,7 +49,7 @@ def compare(
         bool,
         typer.Option(
             "--bound",
-            help="Also show how far each is from what any scheduler could do, and a clairvoyant reference.",
+            help="Also show a bound on what any scheduler could reach, and a clairvoyant reference.",
         ),
     ] = False,
     jobs: JobsOption = None,
@@ -57,7 +57,9 @@ def compare(
     out: OutOption = None,
     output: Annotated[
         str,
-        typer.Option("--format", help="table, or vllm-bench: also a file per policy and seed in its format."),
+        typer.Option(
+            "--format", help="table, or vllm-bench: also write a file per policy and seed in that format."
+        ),
     ] = "table",
     report: ReportOption = True,
     progress: ProgressOption = True,
@@ -83,7 +85,7 @@ def compare(
         vllm_bench.check_window(chosen)
     columns_shown = console.DEFAULT_COLUMNS if metrics is None else tuple(split_specs(metrics))
     if not columns_shown:
-        raise ConfigError(f"--metrics {shown(metrics)} names none; kvgym list metrics shows them")
+        raise ConfigError(f"--metrics {shown(metrics)} names no metric; kvgym list metrics shows them")
     for name in columns_shown:
         metric_info(name)
     specs = split_specs(",".join(policies)) if policies else list(chosen.policies)
@@ -94,7 +96,7 @@ def compare(
     count = seeds if seeds is not None else (1 if options.trace is not None else chosen.seeds)
     numbers = range(first_seed, first_seed + count)
     added = False
-    if bound:  # SciPy's optimisers are loaded with it
+    if bound:  # loads SciPy's optimisers
         from kvgym.theory.hindsight.bounds import REFERENCE
 
         added = all(make_policy(spec).info.name != REFERENCE for spec in specs)
@@ -128,15 +130,15 @@ def compare(
     if output == "vllm-bench":
         vllm_bench.write_comparison(comparison, folder / "vllm-bench")
     if report:
-        with reporting(folder, "report.html", f"the same command with --out {folder}, all runs anew"):
+        with reporting(folder, "report.html", f"run the same command with --out {folder}"):
             _report(comparison, folder)
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
     if all(run.error for run in comparison.runs):
-        raise typer.Exit(1)  # nobody finished: scripts should notice
+        raise typer.Exit(1)  # no run finished: scripts should notice
 
 
 def _report(comparison: Any, folder: Path) -> None:
-    """Write the HTML report, or say what it would take."""
+    """Write the HTML report, or print what is missing for it."""
     from kvgym.report import require, write_report
 
     try:

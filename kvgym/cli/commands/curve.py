@@ -1,4 +1,4 @@
-"""``kvgym curve``: what training runs have learned so far, as a table and a picture."""
+"""``kvgym curve``: show the learning curves of training runs as a table and a picture."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from kvgym.cli import console
 
 
 def curve(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of kvgym train; they may still be training.")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders of kvgym train; training may still be in progress.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Picture to write, .png or .svg.")] = Path(
         "curve.png"
     ),
 ) -> None:
-    """Show the learning curves of training runs: a table, and a picture with a panel per training.
+    """Show the learning curves of training runs as a table and a picture.
 
-    Curves are those of the evaluations during training: the metric by environment steps, with the baselines on the
-    same requests as dashed lines; of evolution, by how much the best agent so far is better than its references.
+    The curves show the evaluations during training: the metric by environment steps, with baselines on the same
+    requests as dashed lines; for evolution, how much better the best agent so far is than its references.
     """
     from kvgym.agents.curves import draw_curves, read_curve
 
@@ -35,7 +37,7 @@ def curve(
         )  # fmt: skip
         for label, value in found.get("baselines", {}).items():
             rows[f"{folder}: {label}"] = ("", "", "", "", console.number(value), "", "", "")
-    headings = ("run", "training", "seed", "length", "first", "last", "least", "most", "of")
+    headings = ("run", "training", "seed", "length", "first", "last", "minimum", "maximum", "metric")
     console.out.print(console.mapping_table("", rows, headings))
     out.parent.mkdir(parents=True, exist_ok=True)
     draw_curves(curves, out)

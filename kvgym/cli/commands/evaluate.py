@@ -1,4 +1,4 @@
-"""``kvgym evaluate``: a learned agent beside baselines, on held-out seeds."""
+"""``kvgym evaluate``: compare a learned agent with baselines on held-out seeds."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from kvgym.policy import Policy
 
 HELD_OUT = 30
-"""Seeds that ``kvgym evaluate`` runs unless told otherwise."""
+"""Default number of seeds of ``kvgym evaluate``."""
 
 FIRST_HELD_OUT = 2_000_000
-"""The first of them: far from those of training (drawn from the run's seed), tuning and periodic evaluations."""
+"""The first seed, far from the seeds of training (drawn from the run's seed), tuning and periodic evaluations."""
 
 
 @scenario_options(after={"first_seed": ALL}, instead={"router": ROUTERS})
@@ -41,7 +41,7 @@ def evaluate(
         typer.Option(
             "--scenario",
             "-s",
-            help="Name, or YAML file of a scenario; default: what the agent was trained on.",
+            help="Name or YAML file of a scenario; default: the scenario of the agent's training.",
             autocompletion=names("scenarios"),
         ),
     ] = None,
@@ -50,14 +50,14 @@ def evaluate(
         typer.Option(
             "--policies",
             "-p",
-            help="Baselines beside it; default: those of its training. Beside a router: what schedules.",
+            help="Baselines; default: those of the training. With a router: the scheduler on every worker.",
             autocompletion=names("policies"),
         ),
     ] = None,
     metric: Annotated[
         str | None,
         typer.Option(
-            help="What to compare by; default: what it was trained for.", autocompletion=names("metrics")
+            help="Metric to compare; default: the metric of the training.", autocompletion=names("metrics")
         ),
     ] = None,
     seeds: Annotated[
@@ -69,12 +69,12 @@ def evaluate(
     out: OutOption = None,
     progress: ProgressOption = True,
 ) -> None:
-    """Evaluate a learned agent on held-out seeds beside baselines, paired by seed.
+    """Compare a learned agent with baselines on held-out seeds, paired by seed.
 
     The baselines of a router are routers: those of --router, else those of its training.
 
-    Shows each policy's mean with a 95 % interval and by how much the agent is better or worse than it, with the
-    paired interval. Writes the files that kvgym compare writes.
+    Shows each policy's mean with a 95 % interval, and how much better or worse the agent is, with the paired
+    interval. Writes the same files as kvgym compare.
     """
     from kvgym.agents.library import background, is_router, load_agent, load_router
     from kvgym.experiments.changes import build_scenario
@@ -86,7 +86,7 @@ def evaluate(
     trained = background(agent, loaded)
     routers = split_specs(options.router or "")
     by = metric or trained.metric
-    less_is_better(by)  # or it is refused here, before anything is run
+    less_is_better(by)  # raises an error before anything is run
     if options.horizon is None and scenario is None and options.workload is None and options.trace is None:
         options = replace(options, horizon=trained.horizon)
     chosen = build_scenario(
@@ -97,9 +97,7 @@ def evaluate(
     if isinstance(loaded, Router):
         specs = specs or [trained.policy]
         if len(specs) != 1:
-            raise ConfigError(
-                f"--policies {', '.join(map(str, specs))}: expected one policy, beside a router"
-            )
+            raise ConfigError(f"--policies {', '.join(map(str, specs))}: expected one policy with a router")
         others = [loaded, *(routers or trained.baselines)]
     else:
         specs = [loaded, *(specs or (trained.baselines if scenario is None else ()) or chosen.policies)]

@@ -1,4 +1,4 @@
-"""``kvgym list``: what there is, and all that is known of one entry."""
+"""``kvgym list``: list policies, scenarios, hardware and more, or show one entry in detail."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from kvgym.cli.lists import LISTS, details, listing
 from kvgym.errors import UnknownNameError
 
 SHOWN = 6
-"""Lists shown when none is asked for."""
+"""Number of lists shown by default."""
 
 _ROOFLINE = "roofline, not validated: --model NAME --gpu NAME --tp N (docs/hardware.md)"
 ABOUT = {
-    "hardware": "others by a roofline of their data sheets: kvgym list models, kvgym list gpus (docs/hardware.md)",
+    "hardware": "other hardware by a roofline from data sheets: kvgym list models, kvgym list gpus (docs/hardware.md)",
     "environments": 'made by gymnasium.make("kvgym:ID"), or by gymnasium.make("ID") after import kvgym',
     "models": _ROOFLINE,
     "gpus": _ROOFLINE,
 }
-"""What is said below a list."""
+"""Text below a list."""
 
 
 def list_(
     what: Annotated[
-        str | None, typer.Argument(help=f"One of {', '.join(LISTS)}; nothing lists the first six.")
+        str | None,
+        typer.Argument(help=f"One of {', '.join(LISTS)}; by default the first six lists are shown."),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Argument(help="One of these, or a file of a scenario or hardware: all that is known of it."),
+        typer.Argument(help="An entry, or a scenario or hardware file, to show in detail."),
     ] = None,
     markdown: Annotated[bool, typer.Option(help="Print Markdown tables, with all columns.")] = False,
 ) -> None:
     """List policies, agents, scenarios, hardware, workloads, environments and more.
 
-    One of them in detail, of schedulers and routers with their options: kvgym list policies mc_sf.
+    An entry in detail, for schedulers and routers with their options: kvgym list policies mc_sf.
     """
     if what is not None and what not in LISTS:
         raise UnknownNameError("list", what, LISTS)
@@ -56,4 +57,4 @@ def list_(
             console.out.print(ABOUT[chosen], markup=False)
             console.out.print()
     if what is not None and name is None and not markdown:
-        console.out.print(f"all that is known of one of them: kvgym list {what} NAME", style="dim")
+        console.out.print(f"details of an entry: kvgym list {what} NAME", style="dim")

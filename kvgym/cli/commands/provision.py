@@ -1,4 +1,4 @@
-"""``kvgym provision``: how many workers a load needs, and what they cost."""
+"""``kvgym provision``: find how many workers a load needs, and their cost."""
 
 from __future__ import annotations
 
@@ -51,26 +51,26 @@ def provision(
     price: Annotated[
         str | None,
         typer.Option(
-            help="Per worker and hour: 2.5, or by hardware llama3-8b-a100-tp1=2.5,roofline:model=…,gpu=l4=1.2."
+            help="Price per worker and hour: 2.5, or by hardware llama3-8b-a100-tp1=2.5,roofline:model=…,gpu=l4=1.2."
         ),
     ] = None,
     window: Annotated[
-        float | None, time_option("--window", "Also plan windows of so much time: peak, 95 %, mean")
+        float | None, time_option("--window", "Also plan for windows of this length: peak, 95 %, mean")
     ] = None,
-    most_workers: Annotated[int, typer.Option(min=1, help="More are not tried.")] = 256,
+    most_workers: Annotated[int, typer.Option(min=1, help="Maximum number of workers to try.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload, policies and routers.")] = 0,
     jobs: JobsOption = None,
     ray: RayOption = None,
     out: OutOption = None,
     markdown: Annotated[bool, typer.Option(help="Print Markdown tables.")] = False,
-    progress: Annotated[bool, typer.Option(help="Show what is being run.")] = True,
+    progress: Annotated[bool, typer.Option(help="Show progress.")] = True,
 ) -> None:
-    """Find how many workers a load needs, by theory and by simulation, and what that costs.
+    """Find how many workers a load needs, by theory and by simulation, and their cost.
 
-    Shows the smallest number of workers that holds the targets, by --window how that changes over time, and what one
-    worker can serve by every estimate beside what it does serve. Where no number of workers can hold a target, as one
-    request alone takes longer, it says so at once. Writes provision.json, estimates.csv, windows.csv,
-    probes.csv (with kvgym[parquet] also probes.parquet) and config.json. docs/capacity.md has the definitions.
+    Shows the smallest number of workers that meets the targets, with --window also over time, and estimates of the
+    rate that one worker serves beside the measured rate. If no number of workers can meet a target, because a single
+    request takes longer, this is reported at once. Writes provision.json, estimates.csv, windows.csv, probes.csv (with
+    kvgym[parquet] also probes.parquet) and config.json. docs/capacity.md has the definitions.
     """
     from kvgym.batch_time.deployments.load import hardware_label
     from kvgym.experiments.capacity.provisioning import provision as plan_workers
@@ -114,7 +114,7 @@ def provision(
     for title, cells in (
         ("Workers", _plans(result)),
         ("Workers over time", _windows(result)),
-        ("How that compares with estimates of what one worker serves, requests/s", _estimates(result)),
+        ("Requests/s that one worker serves: estimates and measurements", _estimates(result)),
     ):
         if cells[1]:
             _show(title, cells, markdown)
@@ -133,7 +133,7 @@ def provision(
     console.out.print(f"{time.perf_counter() - started:.1f} s")
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
     if all(plan.simulated is None for plan in result.plans):
-        raise typer.Exit(1)  # no number of workers holds the targets: scripts should notice
+        raise typer.Exit(1)  # no number of workers meets the targets: scripts should notice
 
 
 def _show(title: str, cells: Cells, markdown: bool) -> None:
@@ -152,13 +152,13 @@ def _show(title: str, cells: Cells, markdown: bool) -> None:
 
 
 def _estimates(result: Provisioning) -> Cells:
-    """Return a row per way to estimate what a worker serves, with the error of each, and the measured rates."""
+    """Return a row per estimate of a worker's rate, with its error, and the measured rates."""
     from kvgym.batch_time.deployments.load import hardware_label
     from kvgym.experiments.capacity.estimates import OBVIOUS, SOUND
 
     rows = []
     for own in result.workers:
-        who = [hardware_label(own.hardware) or "–", own.policy]
+        names = [hardware_label(own.hardware) or "–", own.policy]
         for e in own.estimates:
             what = f"μ, {e.estimator} batch time, {'saturated' if e.run == SOUND[0] else 'trace ' + e.run}"
             if (e.run, e.estimator) in (SOUND, OBVIOUS):
@@ -169,15 +169,15 @@ def _estimates(result: Provisioning) -> Cells:
                 f"{e.error:+.1%}",
                 str(e.workers),
             ]
-            rows.append([*who, what, *figures])
+            rows.append([*names, what, *figures])
         for what, measured in (
             ("measured: throughput of a saturated worker", own.measured),
-            ("measured: backlog stops growing, Poisson arrivals", own.backlog_rate),
-            ("measured: targets hold, the load compressed", own.target_rate),
+            ("measured: backlog does not grow, Poisson arrivals", own.backlog_rate),
+            ("measured: targets are met, load compressed", own.target_rate),
         ):
             off = "" if measured is own.measured else f"{measured / own.measured - 1:+.1%}"
             least = "–" if not measured > 0 else str(-int(-result.rate // measured))
-            rows.append([*who, what, "", console.number(measured), off, least])
+            rows.append([*names, what, "", console.number(measured), off, least])
     return ["hardware", "policy", "estimate", "batch time (ms)", "requests/s", "error", "workers"], rows
 
 
@@ -186,7 +186,14 @@ def _plans(result: Provisioning) -> Cells:
     from kvgym.batch_time.deployments.load import hardware_label
 
     priced = any(plan.price is not None for plan in result.plans)
-    headings = ["hardware", "policy", "router", "theory ⌈λ/μ⌉", "by one worker's targets", "simulated"]
+    headings = [
+        "hardware",
+        "policy",
+        "router",
+        "theory ⌈λ/μ⌉",
+        "by one worker's rate within targets",
+        "simulated",
+    ]
     headings += [console.heading(t.metric) for t in result.targets]
     headings += ["one fewer misses"]
     headings += ["cost/hour", "cost/million output tokens"] if priced else []
@@ -204,27 +211,27 @@ def _plans(result: Provisioning) -> Cells:
 
 
 def _windows(result: Provisioning) -> Cells:
-    """Return a row per window, and the profile of each plan."""
+    """Return a row per window, and a summary over the windows of each plan."""
     from kvgym.batch_time.deployments.load import hardware_label
 
     rows = []
     for plan in result.plans:
-        who = [
+        names = [
             f"{hardware_label(plan.hardware)}: {plan.policy}" if plan.hardware else plan.policy,
             plan.router,
         ]
         windows = result.windows_of(plan)
         for w in windows:
             when = f"{w.start:,.0f} – {w.end:,.0f} s"
-            rows.append([*who, when, console.number(w.rate), _count(w.by_theory), _count(w.simulated)])
+            rows.append([*names, when, console.number(w.rate), _count(w.by_theory), _count(w.simulated)])
         profile = result.profile(plan)
         if profile is not None:
             rows += [
-                [*who, "peak", "", "", str(profile.peak)],
-                [*who, "enough for 95 % of the windows", "", "", str(profile.p95)],
+                [*names, "peak", "", "", str(profile.peak)],
+                [*names, "sufficient in 95 % of the windows", "", "", str(profile.p95)],
                 [
-                    *who,
-                    "mean, what scaling pays for",
+                    *names,
+                    "mean, paid for with autoscaling",
                     "",
                     "",
                     f"{profile.mean:.2f}{_saved(plan, profile.mean)}",
@@ -234,7 +241,7 @@ def _windows(result: Provisioning) -> Cells:
 
 
 def _saved(plan: Plan, mean: float) -> str:
-    """Return the price of the mean number of workers per hour, "" where it is not known."""
+    """Return the price of the mean number of workers per hour, "" if it is unknown."""
     return "" if plan.price is None else f" (cost/hour {console.number(mean * plan.price)})"
 
 

@@ -1,4 +1,4 @@
-"""The command ``kvgym render``."""
+"""``kvgym render``: play an episode of an environment and write pictures of it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ DEFAULT_ID = "kvgym/AdmitCount-v0"
 
 
 REPLACED = {
-    "num_requests": Declared(typer.Option("--num-requests", "-n", min=1, help="Requests of the episode.")),
+    "num_requests": Declared(typer.Option("--num-requests", "-n", min=1, help="Number of requests.")),
     "block_size": Declared(typer.Option(min=1, help="Replace the block size of the KV memory, tokens.")),
-    "workers": Declared(
-        typer.Option(min=2, help=f"Equal workers of the cluster, in {', '.join(ROUTING_IDS)}.")
-    ),
+    "workers": Declared(typer.Option(min=2, help=f"Number of equal workers, in {', '.join(ROUTING_IDS)}.")),
 }
 TAKEN = ("num_requests", "rate", "kv_capacity", "block_size", "workers")
-"""Options of a scenario that environments take as arguments."""
+"""Scenario options that environments take as arguments."""
 
 
 @scenario_options(after={"scenario": TAKEN}, instead=REPLACED)
@@ -34,16 +32,16 @@ def render(
     options: ScenarioOptions,
     env: Annotated[
         str,
-        typer.Argument(help=f"Id of an environment: {', '.join(IDS)}; kvgym/ may be left out."),
+        typer.Argument(help=f"Id of an environment: {', '.join(IDS)}; kvgym/ may be omitted."),
     ] = DEFAULT_ID,
     policy: Annotated[
         list[str] | None,
         typer.Option(
             "--policy",
             "-p",
-            help="Who plays: greedy (admits as much as fits; the default), random (inside the mask), any policy or "
-            f"agent (kvgym list policies, agents), or in {', '.join(ROUTING_IDS)} a router (kvgym list routers). "
-            "Several are shown side by side, on the same requests.",
+            help="Player: greedy (admits as much as fits; the default), random (inside the mask), any policy or agent "
+            f"(kvgym list policies, agents), or in {', '.join(ROUTING_IDS)} a router (kvgym list routers). Several "
+            "are shown side by side, on the same requests.",
             autocompletion=names("policies"),
         ),
     ] = None,
@@ -53,10 +51,12 @@ def render(
         typer.Option(help=f"Policy on every worker, in {', '.join(ROUTING_IDS)} (kvgym list policies)."),
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, help="Seed of requests, as in kvgym compare, and policies.")
+        int, typer.Option(min=0, help="Seed of requests (as in kvgym compare) and policies.")
     ] = 0,
     fps: Annotated[int, typer.Option(min=1, help="Frames per second.")] = 10,
-    max_frames: Annotated[int, typer.Option(min=4, help="Most frames; longer episodes skip steps.")] = 200,
+    max_frames: Annotated[
+        int, typer.Option(min=4, help="Maximum number of frames; longer episodes skip steps.")
+    ] = 200,
     out: Annotated[Path, typer.Option("--out", "-o", help="Animation to write, .gif or .mp4.")] = Path(
         "episode.gif"
     ),
@@ -65,10 +65,10 @@ def render(
         typer.Option(help="Summary of the episode to write (default: the animation's name with .png)."),
     ] = None,
 ) -> None:
-    """Play an episode of an environment and write it as a GIF or MP4, and a PNG of the whole.
+    """Play an episode of an environment; write a GIF or MP4 of it and a PNG summary.
 
-    Frames show KV memory, queue and active set, and what became of each request; of a cluster, memory and requests
-    of every worker. Policies and agents act as in kvgym compare, whatever actions the environment has.
+    Frames show KV memory, the queue, running requests and the outcome of each request; for a cluster, memory and
+    requests of every worker. Policies and agents act as in kvgym compare, whatever actions the environment has.
 
     kvgym render --policy mc_sf --policy fcfs --rate 40 shows two of them side by side.
     """
@@ -78,7 +78,7 @@ def render(
     for option, value in (("--workers", options.workers), ("--scheduler", scheduler)):
         if value is not None and name not in ROUTING_IDS:
             raise ConfigError(
-                f"{option} {value}: {name} schedules one worker; {option} goes with {', '.join(ROUTING_IDS)}"
+                f"{option} {value}: {name} schedules one worker; {option} is for {', '.join(ROUTING_IDS)}"
             )
     arguments: dict[str, Any] = {
         "scenario": scenario, **{name: getattr(options, name) for name in TAKEN}, "policy": scheduler,
@@ -110,10 +110,10 @@ def render(
 
 
 def id_of(env: str) -> str:
-    """Return the full id of an environment, which was given with or without ``kvgym/``.
+    """Return the full id of an environment given with or without ``kvgym/``.
 
     Raises:
-        UnknownNameError: there is no such environment.
+        UnknownNameError: the environment does not exist.
     """
     full, known = env if "/" in env else f"kvgym/{env}", environment_names()
     if full not in known:

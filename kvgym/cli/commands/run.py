@@ -1,4 +1,4 @@
-"""``kvgym run``: one scheduler, once, with a record of every request."""
+"""``kvgym run``: run one scheduler once, with a record of every request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 OUTPUTS = ("table", "json", "vllm-bench")
 
 
-REQUESTS = Declared(typer.Option("--requests", help="File of requests, own format or any trace format."))
+REQUESTS = Declared(
+    typer.Option("--requests", help="File of requests, in kvgym's format or any trace format.")
+)
 
 
 @scenario_options(after={"scenario": ALL}, instead={"trace": REQUESTS})
@@ -40,7 +42,7 @@ def run(
     ],
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     seed: Annotated[int, typer.Option(min=0, help="Seed of workload and policy.")] = 0,
-    log: Annotated[bool, typer.Option("--log", help="Also write iterations.csv, a row per batch.")] = False,
+    log: Annotated[bool, typer.Option("--log", help="Also write iterations.csv, one row per batch.")] = False,
     out: OutOption = None,
     records: Annotated[
         str, typer.Option(help="Format of the tables: csv, or parquet (needs kvgym[parquet]).")
@@ -52,17 +54,17 @@ def run(
     output: Annotated[
         str | None,
         typer.Option(
-            "--format", help="What is printed: table, json (the summary) or vllm-bench (its names)."
+            "--format", help="Output to print: table, json (the summary) or vllm-bench (its field names)."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
     progress: ProgressOption = True,
 ) -> None:
-    """Run one scheduler once and write what happened to every request.
+    """Run one scheduler once and write a record of every request.
 
     Writes requests.csv (arrival, start, first token, finish, evictions, …), summary.json and, with --log,
-    iterations.csv. They are also written, up to that moment, where the run ends with an error.
-    With --format vllm-bench also vllm-bench.json: what vllm bench serve would save, under its names.
+    iterations.csv. If the run ends with an error, they are written up to that moment.
+    With --format vllm-bench also vllm-bench.json: the fields that vllm bench serve saves, with the same names.
     """
     from kvgym.experiments.changes import build_scenario
     from kvgym.experiments.comparison import label_of
@@ -134,15 +136,15 @@ def run(
 
 
 def summary_metrics(summary: dict[str, Any]) -> dict[str, float]:
-    """Return the metrics of a summary, NaN where nothing was measured."""
+    """Return the metrics of a summary; NaN for those without a value."""
     return {name: float("nan") if x is None else x for name, x in summary["metrics"].items()}
 
 
 def _output_format(output: str | None, as_json: bool) -> str:
-    """Return what is to be printed.
+    """Return the output format.
 
     Raises:
-        ConfigError: there is no such format, or another one besides ``--json``.
+        ConfigError: the format is unknown, or contradicts ``--json``.
     """
     if output is not None and output not in OUTPUTS:
         raise ConfigError(f"--format {output}: valid are {', '.join(OUTPUTS)}")
@@ -154,7 +156,7 @@ def _output_format(output: str | None, as_json: bool) -> str:
 def _simulate(
     system: System, table: RequestTable, policy: Policy, trace_out: Path | None, **options: Any
 ) -> SimulationResult:
-    """Run a policy; with a trace if one is wanted, which is also complete where the run ends with an error."""
+    """Run a policy, and write a trace if one is requested; the trace is complete even if the run fails."""
     from kvgym.export.chrome_trace import ChromeTrace
     from kvgym.export.trace_file import TraceFile
     from kvgym.runner import simulate

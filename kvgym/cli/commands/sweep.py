@@ -1,4 +1,4 @@
-"""``kvgym sweep``: a comparison at every point of a grid."""
+"""``kvgym sweep``: compare schedulers at every point of a grid."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def sweep(
         ),
     ] = None,
     combine: Annotated[
-        str | None, typer.Option(help="grid = every combination of values, zip = one by one.")
+        str | None, typer.Option(help="grid = every combination of values, zip = the n-th values together.")
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Number of seeds (default: 5; of a trace 1).")
@@ -73,7 +73,10 @@ def sweep(
     ] = None,
     out: OutOption = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on in the folder of --out; without fields with its own plan.")
+        bool,
+        typer.Option(
+            "--resume", help="Resume the sweep in the folder of --out; without fields, with its own plan."
+        ),
     ] = False,
     jobs: JobsOption = None,
     ray: RayOption = None,
@@ -82,8 +85,8 @@ def sweep(
 ) -> None:
     """Run schedulers at every point of a grid over fields of the scenario and hyperparameters of policies.
 
-    Every run is kept as soon as it is there: Ctrl-C loses none, and --resume goes on. Shows a table and writes
-    runs.csv, summary.json, config.json and report.html; with the extra parquet also runs.parquet.
+    Every run is saved when it finishes: after Ctrl-C, --resume continues with the remaining runs. Shows a table and
+    writes runs.csv, summary.json, config.json and report.html; with the extra parquet also runs.parquet.
     """
     from kvgym.experiments.journal import has_runs
     from kvgym.experiments.sweeping.plan import make_plan
@@ -91,7 +94,7 @@ def sweep(
     from kvgym.experiments.sweeping.sweep import sweep as run_sweep
 
     if resume and out is None:
-        raise ConfigError("--resume goes with the folder of a sweep: --out FOLDER")
+        raise ConfigError("--resume needs the folder of a sweep: --out FOLDER")
     named, given = _read(fields or [])
     changes: dict[str, Any] = {
         "combine": combine, "seeds": seeds, "first_seed": first_seed, "metrics": metrics,
@@ -111,13 +114,17 @@ def sweep(
     had_runs = has_runs(folder)
     changed = _changes(plan_of(folder), plan) if had_runs else ""
     with saying_if_stopped(
-        lambda: f"interrupted; what was run is kept: {_resuming(folder)}" if has_runs(folder) else ""
+        lambda: (
+            f"interrupted; completed runs are kept; resume with: {_resume_command(folder)}"
+            if has_runs(folder)
+            else ""
+        )
     ):
         with progress_bar(1, progress) as bar:
 
             def advance(text: str, done: int, total: int) -> None:
                 if resume and not text:
-                    _say_what_goes_on(folder, had_runs, changed, done, total)
+                    _note_known_runs(folder, had_runs, changed, done, total)
                 if bar is not None:
                     bar.update(text or plan.name, done, total)
 
@@ -130,24 +137,24 @@ def sweep(
         with replacing(folder):
             result.save(folder, command=command_line())
     if report:
-        with reporting(folder, "report.html", f"{_resuming(folder)} (nothing is run again)"):
+        with reporting(folder, "report.html", f"{_resume_command(folder)} (nothing is run again)"):
             _report(result, folder)
     known = result.num_distinct - result.num_new
     console.out.print(
-        f"{result.num_distinct:,} runs" + (f", {known:,} of them known before" if known else "")
+        f"{result.num_distinct:,} runs" + (f", {known:,} of them known already" if known else "")
     )
     console.out.print(f"results: {folder}", markup=False, soft_wrap=True)
     if all(played.record.error for played in result.runs.values()):
-        raise typer.Exit(1)  # nobody finished: scripts should notice
+        raise typer.Exit(1)  # no run finished: scripts should notice
 
 
-def _resuming(folder: Path) -> str:
-    """Return the command that goes on in a folder."""
+def _resume_command(folder: Path) -> str:
+    """Return the command that resumes a sweep."""
     return f"kvgym sweep --resume --out {shlex.quote(str(folder))}"
 
 
 def _changes(old: SweepPlan, new: SweepPlan) -> str:
-    """Return in which fields a plan differs from an old one, "" where it does not."""
+    """Return the fields in which a plan differs from an old one, "" if there are none."""
     before, after = old.model_dump(), new.model_dump()
     fields = {**before.pop("fields"), **before}, {**after.pop("fields"), **after}
     names = [
@@ -161,21 +168,25 @@ def _values(given: Any) -> str:
     return some(given, 40) or "–" if isinstance(given, list | tuple) else shown(given, 40)
 
 
-def _say_what_goes_on(folder: Path, had_runs: bool, changed: str, known: int, total: int) -> None:
-    """Say what of a sweep is known before it goes on, where that is not simply what it had been told before."""
+def _note_known_runs(folder: Path, had_runs: bool, changed: str, known: int, total: int) -> None:
+    """Print how many runs of a resumed sweep are known, if not all that the folder has are used."""
     if not had_runs:
-        text = f"nothing to resume in {folder}: all {total:,} runs are made"
+        text = f"nothing to resume in {folder}: all {total:,} runs start now"
     elif changed:
-        text = f"another plan than the one of {folder} ({changed}): {known:,} of its {total:,} runs are known"
+        text = (
+            f"the plan differs from that of {folder} ({changed}): {known:,} of its {total:,} runs are known"
+        )
     elif not known:
-        text = f"no run in {folder} is of this version of kvgym and these files: all {total:,} are made anew"
+        text = (
+            f"no run in {folder} matches this version of kvgym and these files: all {total:,} are run again"
+        )
     else:
         return
     console.err.print(f"note: {text}", markup=False, soft_wrap=True)
 
 
 def _read(texts: list[str]) -> tuple[SweepPlan | None, dict[str, Any]]:
-    """Return the plan that is named, if one is, and the fields that are given."""
+    """Return the named plan, if any, and the given fields."""
     from kvgym.experiments.sweeping.plan import load_plan
 
     named, given = None, {}
@@ -189,7 +200,7 @@ def _read(texts: list[str]) -> tuple[SweepPlan | None, dict[str, Any]]:
             named = load_plan(text)
         else:
             raise ConfigError(
-                f"{shown(text)}: expected name=values" + ("" if equals else ", a plan is named already")
+                f"{shown(text)}: expected name=values" + ("" if equals else "; a plan is already named")
             )
     return named, given
 
@@ -229,7 +240,7 @@ def _text(value: Any) -> str:
 
 
 def _report(result: SweepResult, folder: Path) -> None:
-    """Write the HTML report, or say what it would take."""
+    """Write the HTML report, or print what is missing for it."""
     from kvgym.report import require, write_sweep_report
 
     try:

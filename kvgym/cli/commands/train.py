@@ -1,4 +1,4 @@
-"""``kvgym train``: train an agent, or go on with a run."""
+"""``kvgym train``: train an agent, or resume a run."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def train(
     config: Annotated[
         str,
         typer.Argument(
-            help="Name (kvgym list training) or YAML file of a training configuration; several with commas.",
+            help="Name (kvgym list training) or YAML file of a training configuration; several comma-separated.",
             autocompletion=names("training"),
         ),
     ] = "default",
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Changes, e.g. generations=40 metric=ttft_p99; of rank_scores, total_steps=200000 env.rate=20."
+            help="Changes, e.g. generations=40 metric=ttft_p99; for rank_scores, total_steps=200000 env.rate=20."
         ),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", help="Go on with the interrupted run in this folder.")
+        Path | None, typer.Option("--resume", help="Resume the interrupted run in this folder.")
     ] = None,
     length: Annotated[
         int | None,
@@ -37,14 +37,14 @@ def train(
             "--total-steps",
             "--generations",
             min=1,
-            help="Environment steps, or generations of evolution, in all, instead of the configuration's.",
+            help="Total environment steps, or generations of evolution, instead of the configuration's.",
         ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the run, instead of the configuration's.")
     ] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Train a population: runs with so many seeds, side by side.")
+        int, typer.Option(min=1, help="Train a population: this many runs with different seeds, in parallel.")
     ] = 1,
     jobs: JobsOption = None,
     ray: RayOption = None,
@@ -55,13 +55,13 @@ def train(
         bool, typer.Option(help="Show a progress bar; without a terminal, a line a minute.")
     ] = True,
 ) -> None:
-    """Train an agent; watch it with tensorboard --logdir FOLDER, or see kvgym curve FOLDER.
+    """Train an agent; follow it with tensorboard --logdir FOLDER or kvgym curve FOLDER.
 
-    The run folder keeps the resolved configuration, versions, curves, train.log, checkpoints and the best agent as
-    plain weights (best.npz, or best.json of evolution). A run stopped at any moment goes on with --resume FOLDER.
+    The run folder contains the resolved configuration, versions, curves, train.log, checkpoints and the best agent as
+    plain weights (best.npz, or best.json for evolution). A stopped run is resumed with --resume FOLDER.
 
-    With --seeds, or several configurations, runs go side by side, each in a folder of its own, on --jobs processes or
-    a Ray cluster; the same command with the same --out goes on with those that were stopped.
+    With --seeds or several configurations, runs are trained in parallel, each in its own folder, on --jobs processes or
+    a Ray cluster; the same command with the same --out resumes runs that were stopped.
     """
     from kvgym.agents.runs.config import load_training, read_run_config
     from kvgym.agents.runs.trainers import resume as go_on
@@ -70,7 +70,9 @@ def train(
     if resume is not None:
         others = (overrides, out, seed, jobs, ray)
         if config != "default" or seeds > 1 or any(given is not None for given in others):
-            raise ConfigError("--resume goes on with a run as it is configured; only its length goes with it")
+            raise ConfigError(
+                "--resume continues a run with its own configuration; only the length can be given with it"
+            )
         folder, chosen = resume, read_run_config(resume, length)
     else:
         if "=" in config:  # the default configuration with overrides
@@ -87,14 +89,14 @@ def train(
             chosen = chosen.model_copy(update={"jobs": chosen.jobs if jobs is None else jobs, "ray": ray})
         elif ray is not None:
             raise ConfigError(
-                f"{chosen.name}: one run of {chosen.algorithm} uses one process; --ray goes with --seeds"
+                f"{chosen.name}: one run of {chosen.algorithm} uses one process; --ray needs --seeds"
             )
     console.out.print(f"{chosen.name}: {chosen.summary}", markup=False)
     console.out.print(f"run folder: {folder}", markup=False, soft_wrap=True)
     terminal = console.err.is_terminal
     bar: Any = progress_bar(chosen.length, progress and terminal)
 
-    def tell(line: str) -> None:
+    def print_line(line: str) -> None:
         if progress and not terminal:
             console.err.print(line, markup=False, soft_wrap=True)
 
@@ -106,12 +108,12 @@ def train(
                     shown.update("training", done)
 
             if resume is not None:
-                result = go_on(folder, length=length, command=command_line(), progress=advance, tell=tell)
+                result = go_on(folder, length=length, command=command_line(), progress=advance, tell=print_line)
             else:
-                result = begin(chosen, folder, command=command_line(), progress=advance, tell=tell)
+                result = begin(chosen, folder, command=command_line(), progress=advance, tell=print_line)
     except KeyboardInterrupt:
-        again = f"go on with kvgym train --resume {folder}" if (folder / "config.yaml").exists() else ""
-        console.err.print(f"stopped; {again or 'nothing is trained yet'}", markup=False, soft_wrap=True)
+        again = f"resume with kvgym train --resume {folder}" if (folder / "config.yaml").exists() else ""
+        console.err.print(f"stopped; {again or 'nothing has been trained yet'}", markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
     except OSError as error:
         raise ConfigError(f"the run folder {folder} cannot be written: {error}") from None
@@ -123,7 +125,7 @@ def train(
 def _population(
     configs: list[Any], seeds: int, folder: Path, jobs: int | None, ray: str | None, progress: bool
 ) -> None:
-    """Train configurations with several seeds side by side, and say what each reached."""
+    """Train configurations with several seeds in parallel, and print the result of each."""
     from kvgym.agents.runs.population import make_members, median_of, train_population
 
     members = make_members(configs, seeds, folder, command_line())
@@ -136,7 +138,7 @@ def _population(
             )  # fmt: skip
     except KeyboardInterrupt:
         console.err.print(
-            f"stopped; the same command with --out {folder} goes on", markup=False, soft_wrap=True
+            f"stopped; run the same command with --out {folder} to resume", markup=False, soft_wrap=True
         )
         raise typer.Exit(130) from None
     medians = []

@@ -1,4 +1,4 @@
-"""``kvgym tune``: search the hyperparameters of policies on training seeds."""
+"""``kvgym tune``: search hyperparameters of schedulers on training seeds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def parse_grid(texts: list[str]) -> dict[str, tuple[Any, ...]]:
     Ranges include both ends and are exact decimals. Values that are lists of numbers are separated by ``|``.
 
     Raises:
-        ConfigError: a text of another form, with what is wrong.
+        ConfigError: a text has another form.
     """
     from kvgym.experiments.sweeping.fields import number_range
 
@@ -66,7 +66,7 @@ def tune(
     policy: Annotated[
         str,
         typer.Argument(
-            help="Policies, comma-separated; what is given stays, as in sarathi:order=spf.",
+            help="Policies, comma-separated; hyperparameters given here stay fixed, as in sarathi:order=spf.",
             autocompletion=names("policies"),
         ),
     ],
@@ -74,15 +74,15 @@ def tune(
     metric: Annotated[
         str,
         typer.Option(
-            "--metric", "-m", help="What to optimise (kvgym list metrics).", autocompletion=names("metrics")
+            "--metric", "-m", help="Metric to optimise (kvgym list metrics).", autocompletion=names("metrics")
         ),
     ] = "e2e_latency_mean",
     subject_to: Annotated[
         list[str] | None,
         typer.Option(
             "--subject-to",
-            help="Bounds that a trial must meet on the mean over seeds: e2e_latency_mean<10,ttft_p99<1 (seconds; any "
-            "of kvgym list metrics). May be repeated.",
+            help="Limits on means over seeds that a trial must meet: e2e_latency_mean<10,ttft_p99<1 (seconds; any of "
+            "kvgym list metrics). May be repeated.",
         ),
     ] = None,
     grid: Annotated[
@@ -97,13 +97,16 @@ def tune(
     search: Annotated[str, typer.Option(help="grid, or optuna (TPE; needs kvgym\\[tune]).")] = "grid",
     trials: Annotated[
         int | None,
-        typer.Option(min=1, help="Most configurations; a larger grid is sampled (default: all; optuna: 50)."),
+        typer.Option(
+            min=1,
+            help="Maximum number of configurations; a larger grid is sampled (default: all; optuna: 50).",
+        ),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Number of training seeds (default: 5; of a trace 1).")
     ] = None,
     first_seed: Annotated[
-        int, typer.Option(min=0, help="The first training seed; compare begins at 0, apart from these.")
+        int, typer.Option(min=0, help="The first training seed; kvgym compare starts at 0.")
     ] = 1000,
     jobs: JobsOption = None,
     ray: RayOption = None,
@@ -112,8 +115,8 @@ def tune(
 ) -> None:
     """Search hyperparameters of schedulers on training seeds.
 
-    Shows the best configurations and writes trials.csv, best.json and config.json, of several policies into a
-    folder each. The policy as given is always tried, so that the best one is never worse on these seeds.
+    Shows the best configurations and writes trials.csv, best.json and config.json, with several policies into one
+    folder each. The policy as given is always tried, so the best result is never worse on these seeds.
     """
     from kvgym.experiments.capacity.targets import parse_targets
     from kvgym.experiments.changes import build_scenario
@@ -124,7 +127,7 @@ def tune(
     specs = split_specs(policy)
     space = parse_grid(grid) if grid else None
     targets = parse_targets(subject_to or ())
-    given = [plan_search(spec, space).spec({}) for spec in specs]  # mistakes come up before the first search
+    given = [plan_search(spec, space).spec({}) for spec in specs]  # raises errors before the first search
     repeated = sorted({spec for spec in given if given.count(spec) > 1})
     if repeated or not given:
         raise ConfigError(
@@ -189,7 +192,7 @@ def tuning_table(result: TuningResult) -> Table:
     for trial in shown:
         name = f"{escape(trial.spec)} [dim](default)[/]" if trial is result.default else escape(trial.spec)
         if trial.error:
-            table.add_row(name, "[red]out[/]", *([""] * (1 + many)), *_bounded(trial, bounded))
+            table.add_row(name, "[red]failed[/]", *([""] * (1 + many)), *_bounded(trial, bounded))
             continue
         estimate = result.estimate(trial)
         table.add_row(
@@ -207,11 +210,11 @@ def _bounded(trial: Trial, names: list[str]) -> list[str]:
 
 
 def _caption(result: TuningResult) -> str:
-    """Return what a reader needs to understand the table."""
+    """Return the caption of the table."""
     first, last = result.seeds[0], result.seeds[-1]
     seeds = f"seed {first}" if first == last else f"seeds {first}–{last}"
     return (
-        f"{len(result.ranking()):,} of {len(result.trials):,} trials in the running; "
+        f"{len(result.ranking()):,} of {len(result.trials):,} trials qualify; "
         + (f"subject to {', '.join(result.subject_to)}; " if result.subject_to else "")
         + f"training {seeds}; "
         "× = ratio to the default" + ("" if first == last else ", paired by seed")

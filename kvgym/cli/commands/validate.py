@@ -1,4 +1,4 @@
-"""``kvgym validate``: what a real server has served, against the simulator on the same requests."""
+"""``kvgym validate``: compare a log of a real server with the simulator on the same requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kvgym.errors import ConfigError
 from kvgym.experiments.scenario_options import SERVER_SCENARIO, ScenarioOptions
 
 WORST_FIT = 0.5
-"""Mean error of token times and latencies beyond which a fitted overhead is not offered."""
+"""Mean error of token times and latencies above which a fitted overhead is not recommended."""
 
 if TYPE_CHECKING:
     from kvgym.validation.overhead_fit import OverheadFit
@@ -41,7 +41,7 @@ def validate(
         typer.Option(
             "--requests",
             help="CSV, JSONL or Parquet with a row per served request: arrival_time, prompt_len, output_len, "
-            "first_token_time (or ttft), finish_time (or e2e_latency), or names and times as of traces.",
+            "first_token_time (or ttft), finish_time (or e2e_latency), or the names and times of a trace.",
         ),
     ],
     scenario: ScenarioOption = SERVER_SCENARIO,
@@ -49,7 +49,7 @@ def validate(
         str, typer.Option("--policy", "-p", help="The server's scheduler, e.g. vllm_v1:max_num_seqs=128.")
     ] = "vllm_v1",
     drop_long: Annotated[
-        bool, typer.Option("--drop-long", help="Leave out requests longer than the KV capacity.")
+        bool, typer.Option("--drop-long", help="Skip requests longer than the KV capacity.")
     ] = False,
     fit_overhead: Annotated[
         bool, typer.Option("--fit-overhead", help="Also fit the engine's overhead (base_ms, per_request_ms).")
@@ -59,11 +59,11 @@ def validate(
     picture: Annotated[bool, typer.Option(help="Write validation.png (needs kvgym\\[report]).")] = True,
     progress: Annotated[bool, typer.Option(help="Show a progress bar while fitting.")] = True,
 ) -> None:
-    """Replay what a real server has served and show how far the simulator is off.
+    """Replay a log of a real server and show the simulator's errors.
 
     Compares TTFT, TBT (mean time per output token of a request) and E2E latency by quantile, with 95 % bootstrap
     intervals, and writes config.json, requests.csv (observed and simulated, by request), summary.json and
-    validation.png. docs/validation.md says what to log.
+    validation.png. docs/validation.md lists what to log.
     """
     from kvgym.experiments.changes import build_scenario, parse_columns
     from kvgym.validation.overhead_fit import MOST_REPLAYS
@@ -73,9 +73,9 @@ def validate(
     from kvgym.validation.served import read_served, trace_columns
     from kvgym.workloads.traces.reader import detected_format
 
-    told = {} if options.columns is None else parse_columns(options.columns)
-    log = read_served(requests, columns=told, time_unit=options.time_unit)
-    of_trace = ",".join(f"{key}={name}" for key, name in trace_columns(told).items()) or None
+    names = {} if options.columns is None else parse_columns(options.columns)
+    log = read_served(requests, columns=names, time_unit=options.time_unit)
+    of_trace = ",".join(f"{key}={name}" for key, name in trace_columns(names).items()) or None
     chosen = build_scenario(scenario, options, trace=requests, trace_format="table", columns=of_trace)
     if drop_long:
         log = without_long(log, chosen.make_system().usable_capacity)
@@ -97,7 +97,7 @@ def validate(
         "too_long": "drop" if drop_long else None,
     }
     if of_trace is None and options.time_unit is None and detected_format(requests) not in ("kvgym", "table"):
-        # Else compare would take it for that format, and its times for others.
+        # compare would otherwise detect that format, and read other times from it.
         settings["trace_format"] = "table"
     console.out.print(setup_line(replay, scenario, policy, settings), markup=False, soft_wrap=True)
     if fit is not None:
@@ -110,13 +110,13 @@ def validate(
 
 
 def setup_line(replay: Replay, scenario: str, policy: str, settings: Mapping[str, Any]) -> str:
-    """Return what a log was replayed on, and the command that compares schedulers on the same.
+    """Return the setup of a replay, and the command that compares schedulers on it.
 
     Args:
         replay: the replay.
         scenario: name or file of the scenario.
         policy: the scheduler.
-        settings: options of ``kvgym compare`` by name, None where one was not given.
+        settings: options of ``kvgym compare`` by name, None if not given.
     """
     from kvgym.batch_time.deployments.load import hardware_label
     from kvgym.experiments.describing import with_engine
@@ -131,15 +131,15 @@ def setup_line(replay: Replay, scenario: str, policy: str, settings: Mapping[str
     ]
     command = shlex.join(["kvgym", "compare", *given, "-p", policy])
     served = f"{where}{with_engine(replay.scenario)}, blocks of {found.system.block_size}"
-    return f"replayed on scenario {scenario}: {served}; the same for any scheduler: {command}"
+    return f"replayed on scenario {scenario}: {served}; to compare schedulers: {command}"
 
 
 def difference_table(replay: Replay, *, explained: bool = True) -> Table:
-    """Return observed, simulated and error of every statistic and total.
+    """Return the table of observed and simulated values and errors, for every statistic and total.
 
     Args:
         replay: the replay.
-        explained: whether to say what error and intervals are.
+        explained: whether to explain errors and intervals in the caption.
     """
     from kvgym.experiments.comparison import label_of
 
@@ -179,7 +179,7 @@ def difference_table(replay: Replay, *, explained: bool = True) -> Table:
 
 
 def print_fit(fit: OverheadFit) -> None:
-    """Print the figures of a fit, how well determined they are, errors before and after, and where to put them."""
+    """Print a fit: its values, their uncertainty, errors before and after, and how to use it."""
     from kvgym.validation.overhead_fit import TOLERANCE
     from kvgym.validation.replay import mean_error
 
@@ -197,16 +197,16 @@ def print_fit(fit: OverheadFit) -> None:
     if mean_error(fit.after) > WORST_FIT:
         console.out.print(
             f"warning: no overhead brings the simulation within {WORST_FIT:.0%} of the log; check hardware, KV "
-            "capacity and policy before using this one",
+            "capacity and policy before using this fit",
             markup=False,
         )
         return
-    console.out.print(f"use it:  --engine {fit.option()}", markup=False)
+    console.out.print(f"to use it:  --engine {fit.option()}", markup=False)
     console.out.print(f"or in a hardware file:\n{fit.yaml()}", markup=False)
 
 
 def _picture(replay: Replay, path: Path, fit: OverheadFit | None) -> None:
-    """Write the picture, or say what it would take."""
+    """Write the picture, or print what is missing for it."""
     from kvgym.validation.results import save_picture
 
     try:

@@ -1,4 +1,4 @@
-"""``kvgym warm-up``: compile everything beforehand."""
+"""``kvgym warm-up``: compile everything in advance."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ def warm_up(
     jobs: JobsOption = None,
     progress: ProgressOption = True,
 ) -> None:
-    """Compile everything that would be compiled on first use: for images and CI.
+    """Compile everything that would otherwise be compiled on first use: for images and CI.
 
-    Says what was compiled and how long it took; ends at once where all is there. Machine code is kept in the folder
-    that KVGYM_CACHE_DIR names (default: ~/.cache/kvgym), for this version and this processor; an image for other
-    processors is built, and run, with NUMBA_CPU_NAME=generic.
+    Shows what was compiled and how long it took; returns at once if everything is cached. The cache is in the folder
+    KVGYM_CACHE_DIR (default: ~/.cache/kvgym), for this version and this processor. To build an image for other
+    processors, build and run it with NUMBA_CPU_NAME=generic.
     """
     from kvgym.cli.warming import all_kernels, compile_all
     from kvgym.compiling.cache import cache_dir
@@ -36,7 +36,7 @@ def warm_up(
     cpu = sum(map(sum, costs.values()))
     console.out.print(
         f"{len(missing)} compiled in {time.perf_counter() - start:.1f} s ({cpu:.1f} s of CPU), "
-        f"{len(known) - len(missing)} were there: {cache_dir()}",
+        f"{len(known) - len(missing)} already cached: {cache_dir()}",
         markup=False,
         soft_wrap=True,
     )

@@ -1,4 +1,4 @@
-"""Options that choose and change a scenario, declared once for all commands.
+"""Options that select and change a scenario, declared once for all commands.
 
 A new option is a line of :data:`SCENARIO_OPTIONS` and a field of
 :class:`~kvgym.experiments.scenario_options.ScenarioOptions`. Every command that takes its group then has it.
@@ -31,12 +31,12 @@ ScenarioOption = Annotated[
 
 @dataclass(frozen=True)
 class Declared:
-    """An option of the command line.
+    """Declaration of a command-line option.
 
     Attributes:
-        info: what Typer shows and reads: names, help, completion.
-        group: commands take options by group, see :func:`group`.
-        kind: type of the value; None = that of the field of the scenario.
+        info: Typer's declaration: names, help, completion.
+        group: name of a group, see :func:`group`.
+        kind: type of the value; None = the type of the field that the option sets.
     """
 
     info: Any
@@ -55,9 +55,9 @@ SCENARIO_OPTIONS: dict[str, Declared] = {
     ),
     "trace_format": _option("requests", text="Format of the trace (kvgym list traces).", complete="traces"),
     "columns": _option(
-        "requests", text="Columns of a trace of your own: arrival=timestamp,prompt=input_tokens,output=…"
+        "requests", text="Column names of your own trace: arrival=timestamp,prompt=input_tokens,output=…"
     ),
-    "time_unit": _option("requests", text="Unit of the times in a trace of your own: s, ms, us or ns."),
+    "time_unit": _option("requests", text="Time unit of your own trace: s, ms, us or ns."),
     "rate_scale": _option("requests", text="Multiply the trace's arrival rate."),
     "workload": _option(
         "requests",
@@ -69,16 +69,18 @@ SCENARIO_OPTIONS: dict[str, Declared] = {
         "requests", "--num-requests", "-n", text="Number of requests (of a trace: the first n)."
     ),
     "predictions": _option(
-        "requests", text="What schedulers know of output lengths: exact, none, noisy:epsilon=0.5, …"
+        "requests",
+        text="Output-length predictions that schedulers receive: exact, none, noisy:epsilon=0.5, …",
     ),
     "ttft_slo": Declared(
         time_option(
-            "--ttft-slo", "Target of every request's time to first token: goodput counts what meets it"
+            "--ttft-slo",
+            "Target for every request's time to first token; goodput counts requests that meet it",
         ),
         "slos",
     ),
     "tbt_slo": Declared(
-        time_option("--tbt-slo", "The same for every gap between two tokens of a request"), "slos"
+        time_option("--tbt-slo", "The same for the time between two tokens of a request"), "slos"
     ),
     "too_long": _option(
         "lengths", text="Requests longer than the KV capacity: error, drop or clip (both reported)."
@@ -98,25 +100,25 @@ SCENARIO_OPTIONS: dict[str, Declared] = {
     ),
     "kv_capacity": _option("hardware", text="Replace the KV capacity, tokens."),
     "block_size": _option(
-        "hardware", text="Replace the block size: KV memory is handed out in blocks of so many tokens."
+        "hardware", text="Replace the block size, the number of tokens per block of KV memory."
     ),
-    "workers": _option("cluster", text="Run a cluster of so many equal workers instead of the scenario's."),
+    "workers": _option("cluster", text="Run a cluster with this number of equal workers."),
     "router": _option(
         "cluster",
-        text="Which worker serves a request, in a cluster (kvgym list routers).",
+        text="Router of a cluster, which assigns requests to workers (kvgym list routers).",
         complete="routers",
     ),
     "horizon": Declared(
-        time_option("--horizon", "Stop after so much time instead of when all have finished"), "window"
+        time_option("--horizon", "Stop at this time instead of when all requests have finished"), "window"
     ),
     "warm_up": _option(
         "window",
-        text="Measure from so long (30, 30s, 500ms), or requests (200r), after the first arrival.",
+        text="Start measuring this long (30, 30s, 500ms), or this many requests (200r), after the first arrival.",
         kind=str | None,
     ),
     "cool_down": _option(
         "window",
-        text="Measure up to so long (30, 30s, 500ms), or requests (200r), before the last arrival.",
+        text="Stop measuring this long (30, 30s, 500ms), or this many requests (200r), before the last arrival.",
         kind=str | None,
     ),
 }
@@ -125,38 +127,37 @@ of help texts."""
 
 ROUTERS = _option(
     "cluster",
-    text="Which worker serves a request, in a cluster (kvgym list routers), or an evolved router; several, "
-    "separated by commas, are compared with one another.",
+    text="Router of a cluster, which assigns requests to workers (kvgym list routers), or an evolved router; several, "
+    "comma-separated, are compared.",
     complete="routers",
 )
-"""``--router`` of commands that compare routers: the field then holds all of them, which the command splits."""
+"""``--router`` of commands that compare routers; the command splits the list."""
 
 ROOFLINE_OPTIONS: dict[str, Declared] = {
     "model": _option(
         "roofline",
-        text="Serve a model by a roofline, not validated: preset (kvgym list models) or YAML file.",
+        text="Model of a roofline, not validated: preset (kvgym list models) or YAML file.",
         complete="models",
         kind=str | None,
     ),
     "gpu": _option(
-        "roofline", text="GPU of it: preset (kvgym list gpus) or YAML file.", complete="gpus", kind=str | None
+        "roofline", text="GPU preset (kvgym list gpus) or YAML file.", complete="gpus", kind=str | None
     ),
-    "tp": _option("roofline", text="GPUs that it is split over (default: 1).", kind=int | None),
+    "tp": _option("roofline", text="Number of GPUs (tensor parallel; default: 1).", kind=int | None),
     "weights": _option(
         "roofline",
-        text="Type of its weights: bf16, fp16, fp8, int8, fp4, int4 (default: its own).",
+        text="Type of the weights: bf16, fp16, fp8, int8, fp4, int4 (default: the model's).",
         kind=str | None,
     ),
-    "kv_dtype": _option("roofline", text="Type of its KV cache (default: 16-bit).", kind=str | None),
+    "kv_dtype": _option("roofline", text="Type of the KV cache (default: 16-bit).", kind=str | None),
     "memory_fraction": _option(
         "roofline",
-        text="Share of the GPUs' memory that the engine may use (default: 0.9).",
+        text="Share of GPU memory that the engine may use (default: 0.9).",
         kind=float | None,
     ),
 }
-"""Options that describe a roofline, by the names of
-:class:`~kvgym.batch_time.deployments.roofline_spec.Roofline`. They come with ``--hardware``: ``--gpu h200`` is short
-for ``--hardware roofline:gpu=h200``."""
+"""Options of a :class:`~kvgym.batch_time.deployments.roofline_spec.Roofline`, by field. They come with ``--hardware``:
+``--gpu h200`` is short for ``--hardware roofline:gpu=h200``."""
 
 
 ALL = tuple(SCENARIO_OPTIONS)
@@ -221,10 +222,10 @@ _TYPES = get_type_hints(ScenarioOptions)
 
 
 def _hardware(hardware: str | None, roofline: Mapping[str, Any]) -> str | None:
-    """Return hardware that is given by name, or by options of a roofline.
+    """Return the hardware, which is given by name or by options of a roofline.
 
     Raises:
-        ConfigError: it is given by both.
+        ConfigError: both are given.
     """
     given = {name: value for name, value in roofline.items() if value is not None}
     if not given:
@@ -240,7 +241,7 @@ def _hardware(hardware: str | None, roofline: Mapping[str, Any]) -> str | None:
 def with_parameters(
     command: Callable[..., None], parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
-    """Give a function that takes keyword arguments the signature that Typer reads."""
+    """Replace the signature of a function that takes keyword arguments, as Typer reads it."""
     keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
     command.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in keywords}

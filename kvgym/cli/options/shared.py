@@ -40,7 +40,7 @@ def time_option(name: str, what: str, *, least: float = -math.inf) -> Any:
 
     Args:
         name: of the option, ``--window``.
-        what: what it is for.
+        what: help text.
         least: the shortest valid time, seconds.
     """
 
@@ -62,8 +62,8 @@ JobsOption = Annotated[
         "--jobs",
         "-j",
         min=0,
-        help="Processes; 1 = this one, 0 = one for each core. Default: cores, where runs take long enough. Results do "
-        "not depend on it.",
+        help="Number of processes; 1 = this process, 0 = one per core. Default: one per core if runs take long enough. "
+        "Results do not depend on it.",
     ),
 ]
 RayOption = Annotated[

@@ -1,4 +1,4 @@
-"""The options of commands that search by targets, and how their texts are read."""
+"""Options of commands that search by targets, and their parsers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PoliciesOption = Annotated[
     typer.Option(
         "--policies",
         "-p",
-        help="Comma-separated, or all: every policy that can run with what requests tell (default: scenario's).",
+        help="Comma-separated, or all: every policy that can run with the predictions (default: scenario's).",
         autocompletion=names("policies"),
     ),
 ]
@@ -34,12 +34,12 @@ def parse_prices(text: str, option: str) -> float | dict[str, float]:
     """Read a number, or ``hardware=number,hardware=number``.
 
     Args:
-        text: the text. A roofline among the hardware has commas of its own: it ends with what follows its last option,
-            as in ``roofline:model=qwen3-8b,gpu=l4=2.5``.
-        option: the option it belongs to, for messages.
+        text: the text. A roofline among the hardware contains commas itself; the number follows its last option, as in
+            ``roofline:model=qwen3-8b,gpu=l4=2.5``.
+        option: name of the option, for messages.
 
     Raises:
-        ConfigError: it is not of that form, or hardware is given twice.
+        ConfigError: the text has another form, or hardware is given twice.
     """
     if (alone := _number(text)) is not None:
         return alone
@@ -67,7 +67,7 @@ def _number(text: str) -> float | None:
 
 
 def _pairs(text: str) -> Iterator[str]:
-    """Go through the parts between commas; those of a roofline belong together."""
+    """Yield the parts between commas; a roofline is one part."""
     from kvgym.batch_time.deployments.roofline_spec import is_roofline
 
     begun = ""
