@@ -142,7 +142,9 @@ def comparison_table(comparison: Comparison, columns: Sequence[str] = DEFAULT_CO
     if bounded and first == BOUNDED:
         ratio = comparison.bound().value / comparison.estimate(reference, first).value
         spans = [interval(comparison.bound())] if many else []
-        table.add_row("no scheduler below", number(comparison.bound().value), *spans, number(ratio), style="italic")
+        table.add_row(
+            "no scheduler below", number(comparison.bound().value), *spans, number(ratio), style="italic"
+        )
     return table
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from kvgym.batch_time.deployments.deployment import CalibratedHardware
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.batch_time.hardware.shapes import GPU, ModelShape
-from kvgym.experiments.describing import memory, rules, what_serves
+from kvgym.experiments.describing import hardware_rows, memory_rows, rule_rows
 from kvgym.experiments.scenario import load_scenario
 from kvgym.workloads.describing import describe_spec
 from kvgym.workloads.spec import WorkloadSpec
@@ -29,9 +29,9 @@ def scenario_facts(name: str) -> list[Row]:
     scenario = load_scenario(name)
     system, spec = scenario.make_system(), scenario.make_workload().spec
     memories = sorted({worker.kv_capacity for worker in system.all_workers})
-    rows = [("What it is", scenario.summary), *what_serves(scenario)]
+    rows = [("What it is", scenario.summary), *hardware_rows(scenario)]
     if len(memories) == 1:
-        rows += memory(scenario, memories[0])
+        rows += memory_rows(scenario, memories[0])
     else:
         rows.append(("KV capacity", f"{' or '.join(f'{tokens:,}' for tokens in memories)} tokens, by worker"))
     count = len(system.all_workers)
@@ -41,7 +41,7 @@ def scenario_facts(name: str) -> list[Row]:
         rows.append(("Router", scenario.router))
     rows.append(("Workload", describe_spec(spec)))
     rows += [(f"- {term.replace('_', ' ')}", text) for term, text in _parts(spec).items()]
-    rows += rules(scenario)
+    rows += rule_rows(scenario)
     rows.append(("Requests longer than memory", scenario.too_long))
     if scenario.window is not None:
         rows.append(

@@ -15,7 +15,7 @@ LISTS = (
     "traces", "metrics", "models", "gpus",
 )  # fmt: skip
 SHOWN_ERRORS = ("linear", "attention_decode", "attention_decode_homogeneous", "attention_prefill")
-"""Operator groups whose median held-out errors the list of hardware shows."""
+"""Operator groups with median held-out errors in the list of hardware."""
 
 OPTIONS = "hyperparameters"
 POLICY_HEADINGS = (

@@ -1,6 +1,6 @@
-"""Experiments: scenarios, comparisons of policies on equal requests, tuning, statistics, records of runs.
+"""Experiments: scenarios, comparisons of policies on equal requests, sweeps, tuning, capacity and statistics.
 
-They run whatever is registered as a policy and know nothing of environments, agents or the command line.
+They run any registered policy and do not depend on environments, agents or the command line.
 May import :mod:`kvgym.theory` and what is below it; may be imported from :mod:`kvgym.report` and above.
 """
 

@@ -1,4 +1,4 @@
-"""Scenarios with some things changed, by the names that the command line and sweeps know them by."""
+"""Apply options to a scenario."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from kvgym.workloads.workload import describe_workload
 def build_scenario(
     scenario: str | Scenario, options: ScenarioOptions = UNCHANGED, /, **fields: Any
 ) -> Scenario:
-    """Return a scenario with some things changed.
+    """Return a scenario with options applied.
 
     Args:
         scenario: a scenario, its name or file.
-        options: the changes.
+        options: the options.
         **fields: fields of :class:`~kvgym.experiments.scenario_options.ScenarioOptions` that replace those of
             ``options``.
 
     Raises:
-        ConfigError: something does not go together or is out of range.
-        UnknownNameError: there is no such scenario.
+        ConfigError: options contradict each other, or a value is out of range.
+        UnknownNameError: the scenario does not exist.
     """
     options = replace(options, **fields)
     base = scenario if isinstance(scenario, Scenario) else load_scenario(scenario)
@@ -36,7 +36,7 @@ def build_scenario(
     if options.workers is not None and options.workers < 1:
         raise ConfigError(f"workers = {options.workers}: expected a whole number ≥ 1")
     if options.router is not None and (base.workers if options.workers is None else options.workers) == 1:
-        raise ConfigError(f"router = {shown(options.router)} goes with a cluster; add workers, 4 say")
+        raise ConfigError(f"router = {shown(options.router)} needs a cluster; add workers, as in workers = 4")
     if options.workload is not None and options.trace is not None:
         raise ConfigError("workload and trace exclude each other: a trace is the workload")
     if options.engine is not None and options.batch_time is not None:
@@ -117,7 +117,7 @@ def _set_trace_options(source: dict[str, Any], **options: Any) -> None:
     """Apply trace options to the description of a workload; None leaves a field unchanged.
 
     Raises:
-        ConfigError: the workload is no trace.
+        ConfigError: the workload is not a trace.
     """
     given = {name: value for name, value in options.items() if value is not None}
     lengths = source.get("lengths") or {}
@@ -125,9 +125,9 @@ def _set_trace_options(source: dict[str, Any], **options: Any) -> None:
         return
     if lengths.get("kind") != "trace":
         where = ", ".join("trace_format" if name == "format" else name for name in given)
-        hint = "; use rate (--rate) with other workloads" if "rate_scale" in given else ""
+        hint = "; use rate (--rate) for other workloads" if "rate_scale" in given else ""
         raise ConfigError(
-            f"{where}: for traces, and this workload is none; give one with trace (--trace){hint}"
+            f"{where}: only for traces, and this workload is not a trace; give one with trace (--trace){hint}"
         )
     if "columns" in given:
         given["columns"] = {**(lengths.get("columns") or {}), **given["columns"]}
@@ -135,10 +135,10 @@ def _set_trace_options(source: dict[str, Any], **options: Any) -> None:
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """Read ``arrival=NAME,prompt=NAME``.
+    """Parse ``arrival=NAME,prompt=NAME``.
 
     Raises:
-        ConfigError: it is not of that form, or a column is named twice.
+        ConfigError: the text has another form, or a column is named twice.
     """
     found: dict[str, str] = {}
     for part in text.split(","):

@@ -1,4 +1,4 @@
-"""Policies × scenario × seeds: run them on identical workloads, compare them in pairs, write the results."""
+"""Comparisons: policies × seeds on identical workloads, paired statistics, result files."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 Progress = Callable[[str], None]
 
 BOUNDED = "e2e_latency_mean"
-"""The metric whose bound a comparison shows."""
+"""The metric that a comparison bounds."""
 
 BOUND_EFFORT = 0.1
-"""How long prices are sought in slotted time, of the most that is useful: one bound of many seeds."""
+"""Effort of the search for prices in slotted time, as a share of the largest useful effort: one bound per seed."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class Comparison:
         runs: one record per policy and seed.
         num_requests: requests per seed.
         examples: results of the first seed with per-iteration logs, by label, for plots; empty unless kept.
-        notes: what happened to the workload (clipped, dropped, ...), one sentence each.
-        provenance: what the workload was made from.
-        hyperparameters: all hyperparameters of each policy, defaults included, by label; where routers are
-            compared, names and hyperparameters of ``policy`` and ``router``.
-        clairvoyant: labels of those that know what no scheduler can know: never the best, only a reference.
-        bounds: what no scheduler beats in mean end-to-end latency, by seed; empty unless asked for.
+        notes: changes to the workload (clipped, dropped, ...) and other remarks, one sentence each.
+        provenance: sources of the workload.
+        hyperparameters: all hyperparameters of each policy, defaults included, by label; if routers are compared, names
+            and hyperparameters of ``policy`` and ``router``.
+        clairvoyant: labels of clairvoyant policies, which are references and never count as the best.
+        bounds: lower bounds on the mean end-to-end latency of any scheduler, by seed; empty unless requested.
     """
 
     scenario: Scenario
@@ -81,15 +81,15 @@ class Comparison:
     bounds: tuple[Bound, ...] = ()
 
     def __repr__(self) -> str:
-        """Say what was compared; the runs are in :attr:`runs`."""
+        """Return a summary; the runs are in :attr:`runs`."""
         failed = sum(run.error != "" for run in self.runs)
         return f"Comparison of {some(self.policies)}: {len(self.runs)} runs, {failed} failed, seeds {some(self.seeds)}"
 
     def values(self, policy: str, metric: str) -> NDArray[np.float64]:
-        """Return a metric of a policy by seed, shape (seeds,); NaN where a run failed.
+        """Return a metric of a policy by seed, shape (seeds,); NaN for failed runs.
 
         Raises:
-            UnknownNameError: there is no such metric, or the policy is not among :attr:`policies`.
+            UnknownNameError: the metric does not exist, or the policy is not in :attr:`policies`.
         """
         metric_info(metric)
         if policy not in self.policies:
@@ -105,22 +105,22 @@ class Comparison:
         return ratio_interval(self.values(policy, metric), self.values(reference, metric))
 
     def bound(self) -> Estimate:
-        """Return the mean over seeds of what no scheduler beats, with its confidence interval; NaN where not known."""
+        """Return the mean lower bound over seeds, with its confidence interval; NaN without bounds."""
         return mean_interval(np.array([b.value for b in self.bounds] or [np.nan]))
 
     def at_most(self, policy: str) -> float:
-        """Return how many times the optimum a policy's mean end-to-end latency is at most, over all seeds.
+        """Return an upper bound on the ratio of a policy's mean end-to-end latency to the optimum, over all seeds.
 
-        It is its mean over the mean bound, so that a seed weighs as its latencies do; NaN where no bound is known.
+        It is the policy's mean over the mean bound, so seeds are weighted by their latencies; NaN without bounds.
         """
         mean = self.estimate(policy, BOUNDED).value
         return float(mean / self.bound().value) if self.bounds else float("nan")
 
     def improvement(self, policy: str, reference: str, metric: str) -> Estimate:
-        """Return by what share a policy is better than another in a metric, paired by seed; below 0: worse.
+        """Return how much better a policy is than another in a metric, as a share, paired by seed; negative: worse.
 
         Raises:
-            ConfigError: the metric has no better or worse.
+            ConfigError: the metric has no direction.
         """
         lower = less_is_better(metric)
         return improvement_interval(
@@ -128,13 +128,13 @@ class Comparison:
         )
 
     def leaders(self, metric: str) -> tuple[str, ...]:
-        """Return who is best in a metric, and next those that cannot be told apart from it; nobody clairvoyant.
+        """Return the best policy in a metric and those not significantly worse; clairvoyant policies are excluded.
 
-        Two cannot be told apart where the 95 % interval of the ratio of their means, paired by seed, includes 1. One
-        seed has no intervals: it tells all means apart that differ.
+        Two policies do not differ significantly if the 95 % interval of the ratio of their means, paired by seed,
+        includes 1. With one seed there are no intervals, and all different means count as different.
 
         Raises:
-            ConfigError: the metric has no better or worse.
+            ConfigError: the metric has no direction.
         """
         lower = less_is_better(metric)
         means = {p: float(self.values(p, metric).mean()) for p in self.policies if p not in self.clairvoyant}
@@ -153,20 +153,20 @@ class Comparison:
         return tuple(p for p in order if p == order[0] or tied(p))
 
     def reference(self, metric: str) -> str:
-        """Return what ratios refer to: the first policy that has a value of ``metric`` and is not clairvoyant.
+        """Return the reference of ratios: the first policy with a value of ``metric`` that is not clairvoyant.
 
-        Where all of these are clairvoyant, the first one of them.
+        If all policies with a value are clairvoyant, the first of them.
         """
         found = [p for p in self.policies if np.isfinite(self.estimate(p, metric).value)]
         return next((p for p in found if p not in self.clairvoyant), (found or self.policies)[0])
 
     @property
     def has_targets(self) -> bool:
-        """Whether requests have SLOs, and attainment a value."""
+        """Whether requests have SLOs, so that attainment has a value."""
         return any(not np.isnan(run.metrics.get("slo_attainment", np.nan)) for run in self.runs)
 
     def errors(self) -> dict[str, str]:
-        """Return the first error of each policy that has one."""
+        """Return the first error of each policy that failed."""
         found: dict[str, str] = {}
         for run in self.runs:
             if run.error:
@@ -188,9 +188,9 @@ class Comparison:
         )
 
     def worker_means(self, policy: str) -> list[dict[str, Any]]:
-        """Return for each worker of a cluster what it is and means over seeds; empty for a single worker.
+        """Return means over seeds for each worker of a cluster; empty for a single worker.
 
-        Worker, role and the names of :data:`kvgym.metrics.WORKER_METRICS`; NaN where a seed has no value.
+        Keys are worker, role and the names of :data:`kvgym.metrics.WORKER_METRICS`; NaN if a seed has no value.
         """
         runs = [run.workers for run in self.runs if run.policy == policy and run.workers]
         return [
@@ -210,11 +210,11 @@ class Comparison:
     def save(self, folder: str | Path, *, command: str = "") -> Path:
         """Write ``runs.csv``, ``summary.json`` and ``config.json`` into ``folder``; with PyArrow ``runs.parquet``.
 
-        Of a cluster also ``workers.csv``, with a row per policy, seed and worker.
+        For a cluster also ``workers.csv``, with a row per policy, seed and worker.
 
         Args:
             folder: created if missing.
-            command: the command line that led here, kept in ``config.json``.
+            command: the command line, recorded in ``config.json``.
 
         Returns:
             The folder.
@@ -247,7 +247,7 @@ class Comparison:
 
 
 def label_of(policy: Policy | Router) -> str:
-    """Return its own label, else its name with the hyperparameters that were given, as in ``make_policy``."""
+    """Return the label of a policy or router; by default its name and given hyperparameters, as in ``make_policy``."""
     if policy.label:
         return str(policy.label)
     given = ",".join(f"{k}={v}" for k, v in given_hyperparameters(policy).items())
@@ -274,23 +274,23 @@ def compare(
         scenario: a scenario, its name or file; None = the default scenario.
         policies: policies or specs; None = those of the scenario.
         seeds: number of seeds (0, 1, …) or the seeds; None = as in the scenario.
-        routers: routers or specs to compare, each with every policy; None = the scenario's. Results go by the
-            label of the router; with several policies by both, ``"fcfs via round_robin"``.
+        routers: routers or specs to compare, each with every policy; None = the scenario's. Results are labelled by
+            router, or with several policies by both, ``"fcfs via round_robin"``.
         keep_examples: keep the first seed's results with per-iteration logs.
-        bound: also find what no scheduler beats, and run the clairvoyant reference besides, see docs/bounds.md.
-        folder: where each run is kept as soon as it is there, in ``unfinished.jsonl``; equal runs of a call that was
-            stopped are taken from there. None = nowhere.
-        jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. With
-            others than 1, a script calls this under ``if __name__ == "__main__":``.
+        bound: also find a lower bound for any scheduler, and run the clairvoyant reference, see docs/bounds.md.
+        folder: folder that saves each run when it finishes, in ``unfinished.jsonl``; equal runs of a stopped call are
+            taken from there. None = not saved.
+        jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. Unless
+            it is 1, a script must call this under ``if __name__ == "__main__":``.
         ray: run on a Ray cluster instead, see there.
         progress: called with a line of text after each run.
 
     Returns:
-        All runs. A policy that livelocks or decides something impossible is reported in its record, with a
-        RuntimeWarning, and the others still run.
+        All runs. A policy that livelocks or makes an impossible decision has an error in its record, with a
+        RuntimeWarning, and the other policies still run.
 
     Raises:
-        KVGymError: the scenario, a policy or the workload is wrong; nothing has been run then.
+        KVGymError: the scenario, a policy or the workload is wrong; nothing has been run.
     """
     chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario or DEFAULT_SCENARIO)
     system, workload = chosen.make_system(), chosen.make_workload()
@@ -299,14 +299,14 @@ def compare(
     if not made:
         raise ConfigError("no policies to compare; name at least one")
     if bound and chosen.window is not None:
-        raise ConfigError("bounds are on means over whole runs; leave out warm_up and cool_down")
-    if bound:  # SciPy's optimisers are loaded with it
+        raise ConfigError("bounds are on means over whole runs; omit warm_up and cool_down")
+    if bound:  # loads SciPy's optimisers
         from kvgym.theory.hindsight.bounds import REFERENCE, unbeatable
 
         if all(policy.info.name != REFERENCE for policy in made):
             made.append(make_policy(REFERENCE))
-    contenders = _contenders(chosen, made, routers)
-    labels = list(contenders)
+    pairs = _pairs_by_label(chosen, made, routers)
+    labels = list(pairs)
     numbers = check_seeds(chosen.seeds if seeds is None else seeds)
     player = Player()
     sizes: list[int] = []
@@ -324,15 +324,15 @@ def compare(
     runs = [
         Run(chosen, policy, router, seed, label, log=keep_examples and seed == numbers[0])
         for seed in numbers
-        for label, (policy, router) in contenders.items()
+        for label, (policy, router) in pairs.items()
     ]
     played: dict[tuple[str, int], Played] = {}
     with contextlib.ExitStack() as opened:
         journal, keys = None, []
         if folder is not None:
             journal, setting = opened.enter_context(Journal(folder, UNFINISHED)), setting_key(chosen)
-            of = {label: run_keys(setting, *pair, numbers) for label, pair in contenders.items()}
-            keys = [of[label][k] for k in range(len(numbers)) for label in contenders]
+            of = {label: run_keys(setting, *pair, numbers) for label, pair in pairs.items()}
+            keys = [of[label][k] for k in range(len(numbers)) for label in pairs]
         executor = opened.enter_context(make_executor(player, jobs, ray=ray))
         for place, found in play_kept(runs, keys, executor, journal):
             played[runs[place].label, runs[place].seed] = found
@@ -348,7 +348,7 @@ def compare(
     failed = [(run, error) for run in runs if (error := played[run.label, run.seed].record.error)]
     if failed:
         warnings.warn(
-            f"{len(failed)} of {len(runs)} runs failed and have no figures, see Comparison.errors(); the first is "
+            f"{len(failed)} of {len(runs)} runs failed, see Comparison.errors(); the first is "
             f"{failed[0][0].label}, seed {failed[0][0].seed}: {failed[0][1]}",
             RuntimeWarning,
             stacklevel=3,  # below it is the decorator
@@ -365,17 +365,17 @@ def compare(
         provenance=workload.provenance(),
         hyperparameters={
             label: all_hyperparameters(policy) if routers is None else _both_described(policy, router)
-            for label, (policy, router) in contenders.items()
+            for label, (policy, router) in pairs.items()
         },
-        clairvoyant=frozenset(label for label, (policy, _) in contenders.items() if policy.info.clairvoyant),
+        clairvoyant=frozenset(label for label, (policy, _) in pairs.items() if policy.info.clairvoyant),
         bounds=tuple(bounds),
     )
 
 
-def _contenders(
+def _pairs_by_label(
     scenario: Scenario, policies: Sequence[Policy], routers: Sequence[str | Router] | None
 ) -> dict[str, tuple[Policy, Router | None]]:
-    """Return what is compared, by label."""
+    """Return the pairs of policy and router to compare, by label."""
     if routers is not None and (scenario.workers == 1 or not routers):
         raise ConfigError(
             f"routers {list(map(str, routers))} on {scenario.workers} worker(s); expected at least one router, and "
@@ -393,7 +393,7 @@ def _contenders(
     for pair in pairs:
         if label(*pair) in found:
             what = "policy" if routers is None else "router"
-            raise ConfigError(f"{what} {label(*pair)} is listed twice; results are told apart by {what}")
+            raise ConfigError(f"{what} {label(*pair)} is listed twice; results need different labels")
         found[label(*pair)] = pair
     return found
 

@@ -19,10 +19,10 @@ Row = tuple[str, str]
 
 
 def name_of(changed: Scenario, base: Scenario) -> str:
-    """Return the name of a scenario that was made from another one.
+    """Return a name for a modified scenario.
 
-    With other hardware, or another batch-time model, it is named by that and its workload, as what the other is named
-    by may be gone; else it is the other one, changed.
+    With other hardware or another batch-time model, it is named after these and its workload, as the old name may no
+    longer fit; otherwise the old name gets the suffix ``-changed``.
     """
     if (changed.hardware, changed.batch_time) == (base.hardware, base.batch_time):
         return f"{base.name}-changed"
@@ -30,7 +30,7 @@ def name_of(changed: Scenario, base: Scenario) -> str:
 
 
 def _served_name(scenario: Scenario) -> str:
-    """Return hardware as shipped files are named, ``llama3-8b-a100-tp1``, a roofline too; else the kind of model."""
+    """Return hardware, also a roofline, as ``llama3-8b-a100-tp1``; without hardware the kind of batch-time model."""
     hardware = scenario.hardware
     if hardware is None:
         return str(scenario.batch_time.get("kind", "?"))
@@ -44,13 +44,13 @@ def _served_name(scenario: Scenario) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a name, of a file without folder and ending."""
+    """Return a name; for a file, without folder and extension."""
     path = Path(name)
     return path.stem if path.suffix in (".yaml", ".yml", ".csv", ".jsonl", ".parquet") else name
 
 
 def describe_hardware(scenario: Scenario) -> str:
-    """Return what serves: hardware, memory, engine."""
+    """Return hardware, memory and engine in a few words."""
     system = scenario.make_system()
     where = hardware_label(scenario.hardware) or scenario.batch_time.get("kind") or _of_groups(scenario)
     engine = with_engine(scenario) if isinstance(scenario.workers, int) else ""
@@ -63,7 +63,7 @@ def describe_hardware(scenario: Scenario) -> str:
 
 
 def with_engine(scenario: Scenario) -> str:
-    """Return the engine of a scenario, to go on with: ``, engine early-2024``, or its figures; "" for none."""
+    """Return the engine of a scenario to append to a text: ``, engine early-2024``, or its figures; "" for none."""
     engine = scenario.resolved().engine
     if isinstance(engine, dict):
         figures = {name: value for name, value in engine.items() if isinstance(value, float | int)}
@@ -72,18 +72,18 @@ def with_engine(scenario: Scenario) -> str:
 
 
 def _of_groups(scenario: Scenario) -> str:
-    """Return what workers have that are told in groups."""
+    """Return the hardware of groups of workers."""
     groups = () if isinstance(scenario.workers, int) else scenario.workers
     found = (hardware_label(group.hardware) or group.batch_time.get("kind") for group in groups)
     return " and ".join(dict.fromkeys(filter(None, found))) or "?"
 
 
 def describe_cluster(scenario: Scenario, routers: Sequence[str] = ()) -> str:
-    """Return how many workers there are and who routes, with a colon; "" for a single worker.
+    """Return the number of workers and the router, with a colon; "" for a single worker.
 
     Args:
         scenario: the scenario.
-        routers: those that are compared, if not the scenario's own.
+        routers: the routers that are compared; empty = the scenario's own.
     """
     count, several = len(scenario.make_system().all_workers), len(routers) > 1
     if count == 1:
@@ -93,18 +93,18 @@ def describe_cluster(scenario: Scenario, routers: Sequence[str] = ()) -> str:
 
 
 def describe_scenario(scenario: Scenario, routers: Sequence[str] = ()) -> str:
-    """Return a scenario in a line: what serves which requests.
+    """Return a scenario in a line: its hardware and its requests.
 
     Args:
         scenario: the scenario.
-        routers: those that are compared, if not the scenario's own.
+        routers: the routers that are compared; empty = the scenario's own.
     """
     requests = describe_requests(scenario.make_workload())
     return f"{describe_cluster(scenario, routers)}{describe_hardware(scenario)}, {requests}"
 
 
 def hardware_of(scenario: Scenario) -> Hardware | None:
-    """Return the hardware of a scenario, or None where it has none (any more)."""
+    """Return the hardware of a scenario, None if it has none or its file has gone."""
     if scenario.hardware is None:
         return None
     try:
@@ -113,8 +113,8 @@ def hardware_of(scenario: Scenario) -> Hardware | None:
         return None
 
 
-def what_serves(scenario: Scenario) -> list[Row]:
-    """Return hardware, batch times, engine and, where they are told in groups, workers."""
+def hardware_rows(scenario: Scenario) -> list[Row]:
+    """Return hardware, batch times, engine and groups of workers."""
     rows = []
     hardware = hardware_of(scenario)
     if hardware is not None:
@@ -131,12 +131,12 @@ def what_serves(scenario: Scenario) -> list[Row]:
     return rows
 
 
-def memory(scenario: Scenario, capacity: int | None) -> list[Row]:
+def memory_rows(scenario: Scenario, capacity: int | None) -> list[Row]:
     """Return the KV memory of a worker.
 
     Args:
         scenario: the scenario.
-        capacity: tokens, where no range is drawn from; None = not known, and no row.
+        capacity: tokens, unless drawn from a range; None = unknown, and no row.
     """
     blocks = f", in blocks of {scenario.system.block_size}" if scenario.system.block_size > 1 else ""
     given = scenario.kv_capacity
@@ -146,13 +146,13 @@ def memory(scenario: Scenario, capacity: int | None) -> list[Row]:
     return [] if capacity is None else [("KV capacity", f"{capacity:,} tokens{blocks}")]
 
 
-def rules(scenario: Scenario) -> list[Row]:
+def rule_rows(scenario: Scenario) -> list[Row]:
     """Return the rules of the engine."""
     return [("Engine rules", flat({k: v for k, v in scenario.system.model_dump().items() if v is not None}))]
 
 
 def _engine(scenario: Scenario, hardware: Hardware) -> str:
-    """Return what the engine adds to a batch, and what that was compared with."""
+    """Return the overhead of the engine per batch, and its validation."""
     resolved = scenario.resolved()
     name, overhead = hardware.chosen_engine(resolved.engine, **resolved.batch_time)
     checked = overhead.validated or "not validated against a running engine"
@@ -160,7 +160,7 @@ def _engine(scenario: Scenario, hardware: Hardware) -> str:
 
 
 def _group(group: WorkerGroup) -> str:
-    """Return a group of workers in a few words: what it has of its own, and its engine."""
+    """Return a group of workers in a few words: count, role, hardware and engine."""
     model = hardware_label(group.hardware) or flat(group.batch_time)
     engine = group.engine if isinstance(group.engine, str) else flat(group.engine or {})
     parts = (f"{group.count} {group.role}", model, f"engine {engine}" if engine else "")

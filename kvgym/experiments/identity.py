@@ -1,4 +1,4 @@
-"""What a run depends on, as a hash: equal for equal bits, another as soon as anything may change them."""
+"""Hash of everything that determines the results of a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DECISIVE = (
     "configs/scenario", "envs", "experiments/runs.py", "experiments/scenario.py", "kernels", "metrics.py",
     "policy.py", "routing.py", "runner.py", "simulator", "theory", "utils", "window.py", "workloads",
 )  # fmt: skip
-"""Parts of the library that decide what a run gives; an agent's scales are those of the scenario of its training."""
+"""Parts of the library that determine the results of runs; agents take scales from the scenario of their training."""
 
 
 def run_key(
@@ -41,25 +41,25 @@ def run_keys(
     seeds: Iterable[int],
     measure: Callable[..., Any] | None = None,
 ) -> list[str]:
-    """Return the hashes of runs that differ in their seeds.
+    """Return the hashes of runs that differ only in their seeds.
 
     Args:
-        setting: of :func:`setting_key`.
+        setting: hash from :func:`setting_key`.
         policy: the policy, not yet run.
-        router: the router of a cluster, None where there is one worker.
+        router: the router of a cluster, None for one worker.
         seeds: the seeds.
-        measure: what measures the run, see :class:`~kvgym.experiments.runs.Run`.
+        measure: function that measures the run, see :class:`~kvgym.experiments.runs.Run`.
     """
-    who: dict[str, Any] = {"setting": setting, "policy": _made(policy), "router": _made(router)}
+    parts: dict[str, Any] = {"setting": setting, "policy": _made(policy), "router": _made(router)}
     if measure is not None:
-        who["measure"] = {"name": measure.__qualname__, "code": _sources([measure.__module__])}
-    return [_digest({**who, "seed": seed}) for seed in seeds]
+        parts["measure"] = {"name": measure.__qualname__, "code": _sources([measure.__module__])}
+    return [_digest({**parts, "seed": seed}) for seed in seeds]
 
 
 def setting_key(scenario: Scenario) -> str:
-    """Return the hash of system and workload of a scenario, of the files they are made from, and of the library's code.
+    """Return the hash of a scenario's system and workload, of their files, and of the library's code.
 
-    Where a file lies does not matter, what is in it does.
+    The contents of files count, their paths do not.
 
     Raises:
         KVGymError: the scenario is contradictory, or a file cannot be read.
@@ -87,9 +87,9 @@ def setting_key(scenario: Scenario) -> str:
 
 @functools.lru_cache(maxsize=1)
 def code_digest() -> str:
-    """Return the hash of the library's version and of all its code that decides what a run gives.
+    """Return the hash of the library's version and of all code that determines the results of runs.
 
-    Versions of NumPy and Numba count too: one draws, the other compiles.
+    Versions of NumPy and Numba count too: NumPy draws, Numba compiles.
     """
     versions = (__version__, version("numpy"), version("numba"))
     digest = hashlib.sha256(" ".join(versions).encode())
@@ -106,7 +106,7 @@ def _sources_in(folder: Path) -> list[Path]:
 
 
 def _made(made: Policy | Router | None) -> dict[str, Any] | None:
-    """Return what a policy or router is: its content, and its code where that is not the library's."""
+    """Return class and content of a policy or router, and its code if that is not the library's."""
     if made is None:
         return None
     cls = type(made)
@@ -121,7 +121,7 @@ def _made(made: Policy | Router | None) -> dict[str, Any] | None:
 
 
 def _sources(modules: Iterable[str]) -> list[str]:
-    """Return hashes of the files of modules; a module without one, such as that of a notebook, counts by its name."""
+    """Return hashes of the files of modules; a module without a file, as in a notebook, counts by its name."""
     found = []
     for name in modules:
         module = sys.modules.get(name)
@@ -143,5 +143,5 @@ def _digest(content: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON does not know as something that it does, an array with all its numbers."""
+    """Return a value that JSON supports for one that it does not; an array with all its numbers."""
     return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -1,4 +1,4 @@
-"""What was run, in a file of a folder: a line per run, written as soon as it is there, so that nothing is run twice."""
+"""Journal of completed runs: a line per run, written when it finishes, so that nothing is run twice."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from kvgym.utils.files import alone_in, open_plain
 from kvgym.utils.reading import mapping, parse_json, validate_fields
 
 FILE = "runs.jsonl"
-"""Of a sweep, which goes on in it."""
+"""Name of a sweep's journal."""
 
 
 Play = Callable[[Sequence[Run]], Iterator[tuple[int, Played]]]
-"""Does runs; yields the place of each and what it gave as soon as it is there, in any order."""
+"""Executes runs; yields the place and the result of each when it finishes, in any order."""
 
 _START = '{"key": "'
-"""How every line begins."""
+"""The beginning of every line."""
 
 
 class Journal:
-    """The file of runs of a folder, open for one process at a time; a context manager that closes it.
+    """The journal of a folder, open for one process at a time; a context manager that closes it.
 
-    A line that was cut short, because its process was killed in the middle of it, is dropped when the file is opened.
+    An incomplete last line, left by a killed process, is dropped when the file is opened.
 
     Args:
         folder: created if missing.
@@ -48,7 +48,7 @@ class Journal:
         ConfigError: the folder cannot be written, another process has it open, or the file is something else.
 
     Attributes:
-        known: what was run, by key.
+        known: completed runs by key.
     """
 
     def __init__(self, folder: str | Path, file: str = FILE) -> None:
@@ -65,10 +65,10 @@ class Journal:
             self._opened = opened.pop_all()
 
     def add(self, key: str, played: Played) -> None:
-        """Write a run down; it outlives this process, however that ends.
+        """Write a run; it is kept however this process ends.
 
         Raises:
-            KVGymError: it cannot be written, as on a full disk; what was written before is kept.
+            KVGymError: it cannot be written, as on a full disk; earlier runs are kept.
         """
         self.known[key] = replace(played, result=None)
         try:
@@ -76,19 +76,19 @@ class Journal:
             self._file.flush()
         except OSError as error:
             raise KVGymError(
-                f"{self.path}: cannot be written: {error.strerror}; the {len(self.known) - 1:,} runs before are kept, "
-                "go on when there is room"
+                f"{self.path}: cannot be written: {error.strerror}; the {len(self.known) - 1:,} earlier runs are kept; "
+                "resume when there is space"
             ) from None
 
     def close(self) -> None:
-        """Close the file, and let other processes in."""
+        """Close the file and unlock the folder."""
         self._opened.close()
 
     def _close_file(self) -> None:
-        with contextlib.suppress(OSError):  # of a line that could not be written, which was told
+        with contextlib.suppress(OSError):  # a line could not be written; add() has reported it
             self._file.close()
         with contextlib.suppress(OSError):
-            if not self.path.stat().st_size:  # no run to go on with
+            if not self.path.stat().st_size:  # no run to resume from
                 self.path.unlink()
 
     def __enter__(self) -> Journal:
@@ -141,13 +141,13 @@ def play_kept(
     executor: Executor[Sequence[Run], list[Played]],
     journal: Journal | None,
 ) -> Iterator[tuple[int, Played]]:
-    """Do runs as :func:`~kvgym.experiments.runs.play_runs` does, but those that a journal has come from there.
+    """Execute runs as :func:`~kvgym.experiments.runs.play_runs` does, but take those in a journal from there.
 
     Args:
-        runs: the runs; one that is to bring its result along is made again in any case.
-        keys: what tells each run, see :mod:`kvgym.experiments.identity`; not read without a journal.
-        executor: of a :class:`~kvgym.experiments.runs.Player`.
-        journal: where each run is written down as soon as it is there; None = nowhere.
+        runs: the runs; a run that keeps its result is always executed.
+        keys: hashes of the runs, see :mod:`kvgym.experiments.identity`; not read without a journal.
+        executor: executor of a :class:`~kvgym.experiments.runs.Player`.
+        journal: journal that saves each run when it finishes; None = not saved.
     """
     if journal is None:
         yield from play_runs(runs, executor)
@@ -167,11 +167,11 @@ def play_kept(
 def kept_runs(
     player: Player, folder: str | Path | None, *, jobs: int | None = 1, ray: str | None = None
 ) -> Iterator[Play]:
-    """Give what does runs in the block; runs that a folder has from a search that was stopped come from there.
+    """Yield a function that executes runs, for searches; runs of a stopped search are taken from its folder.
 
     Args:
-        player: does them.
-        folder: where each is kept, in ``unfinished.jsonl``; None = nowhere.
+        player: executes the runs.
+        folder: folder that saves each run, in ``unfinished.jsonl``; None = not saved.
         jobs: processes, see :func:`kvgym.execution.make_executor`.
         ray: run on a Ray cluster instead, see there.
 
@@ -210,11 +210,11 @@ def _line(key: str, played: Played) -> str:
 
 
 Figure = float | Literal["inf", "-inf"] | None
-"""A number as a line holds it, which JSON has none of for infinity and NaN."""
+"""A number as a line holds it: JSON has neither infinity nor NaN."""
 
 
 def _number(value: float) -> Figure:
-    """Return a number as JSON knows it; text repeats what is not finite, NaN is null."""
+    """Return a number for JSON: infinities as text, NaN as null."""
     if math.isfinite(value):
         return value
     return None if math.isnan(value) else "inf" if value > 0 else "-inf"
@@ -225,7 +225,7 @@ def _float(value: Figure) -> float:
 
 
 class _Line(BaseModel):
-    """What a line holds; a figure that is null is NaN."""
+    """The contents of a line; null stands for NaN."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -245,7 +245,7 @@ class _Line(BaseModel):
         """Return key and run.
 
         Raises:
-            ConfigError: it has metrics that this version does not know.
+            ConfigError: the line has metrics unknown to this version.
         """
         known = metric_names()
         unknown = self.metrics.keys() - set(known)

@@ -1,9 +1,9 @@
-"""Notes on what was run: in few lines, however many seeds they are of."""
+"""Notes on runs, merged over seeds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
 from kvgym.experiments.describing import with_engine
@@ -13,14 +13,17 @@ from kvgym.policy import PolicyInfo
 
 P = TypeVar("P", bound=Hashable)
 
+_RULES = {("progress_on_evict", "recompute"): "recomputes", ("requeue", "front"): "requeues at the front"}
+"""Rules of engines in words."""
+
 _FIGURE = re.compile(r"(?<![\w=.,:/-])\d[\d,]*(?:\.\d+)?(?![\w.]*\w)")
-"""A number that stands alone, so not of a name, an option or a version."""
+"""A number on its own, not part of a name, an option or a version."""
 
 
 def merge_notes(notes: list[tuple[int, str]], seeds: int) -> tuple[str, ...]:
-    """Return each note once, with the seeds it holds for unless these are all.
+    """Return each note once, with its seeds unless it applies to all.
 
-    Notes of several seeds that differ only in their figures become one, with the least and the largest of each.
+    Notes of several seeds that differ only in numbers are merged into one, with the smallest and the largest number.
     """
     return tuple(
         text if len(held) == seeds else f"{_seeds(held).capitalize()}: {text}"
@@ -34,9 +37,9 @@ def merge_point_notes(
     """Return each note of runs at several points once, as :func:`merge_notes` does.
 
     Args:
-        notes: with the place of the point and the seed; of the runs of several policies the same ones count once.
-        points: how many there are.
-        seeds: how many each has.
+        notes: notes with the place of the point and the seed; the same note of several policies counts once.
+        points: number of points.
+        seeds: number of seeds per point.
     """
     merged = []
     for text, held in _merged(dict.fromkeys(notes)):
@@ -49,9 +52,9 @@ def merge_point_notes(
 
 
 def _merged(notes: Iterable[tuple[P, str]]) -> list[tuple[str, list[P]]]:
-    """Return each note with the places it holds for, those as one that differ in figures only.
+    """Return each note with its places; notes that differ only in numbers are merged.
 
-    Where a place has several of these they stay as they are.
+    They are not merged if a place has several of them.
     """
     alike: dict[str, list[tuple[P, str]]] = {}
     for place, text in notes:
@@ -73,7 +76,7 @@ def _seeds(seeds: list[int]) -> str:
 
 
 def _spans(texts: list[str]) -> str:
-    """Return a text of several that differ in figures only: where they do, the least and the largest."""
+    """Return one text for several that differ only in numbers, with the smallest and the largest number."""
     places = zip(*(_FIGURE.findall(text) for text in texts), strict=True)
     figures = (sorted(set(place), key=lambda figure: float(figure.replace(",", ""))) for place in places)
     shown = (found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}" for found in figures)
@@ -81,7 +84,7 @@ def _spans(texts: list[str]) -> str:
 
 
 def _ranges(seeds: list[int]) -> str:
-    """Return seeds with those that follow one another as a range: ``0–4, 7``."""
+    """Return seeds as text, with consecutive ones as a range: ``0–4, 7``."""
     parts: list[list[int]] = []
     for seed in sorted(seeds):
         if parts and parts[-1][-1] + 1 == seed:
@@ -93,18 +96,18 @@ def _ranges(seeds: list[int]) -> str:
 
 
 def rule_notes(infos: Iterable[PolicyInfo], scenario: Scenario) -> list[str]:
-    """Return what keeps schedulers of engines from doing what these do: rules and batch times that are others.
+    """Return notes on schedulers of real engines that run under rules other than their engine's.
 
     Args:
-        infos: of the schedulers.
-        scenario: what they run on.
+        infos: descriptions of the schedulers.
+        scenario: the scenario.
     """
     found: dict[str, list[str]] = {}
     for info in infos:
         other = {name: rule for name, rule in info.rules if getattr(scenario.system, name) != rule}
         if other:
             here = ", ".join(f"{name} = {getattr(scenario.system, name)}" for name in other)
-            text = f"under {here}{_setting(scenario)}; its engine has {', '.join(other.values())}"
+            text = f"under {here}{_setting(scenario)}; the real engine {_engine_rules(other)}"
             found.setdefault(text, []).append(info.name)
     if not found:
         return []
@@ -117,6 +120,11 @@ def rule_notes(infos: Iterable[PolicyInfo], scenario: Scenario) -> list[str]:
     ]
 
 
+def _engine_rules(rules: Mapping[str, str]) -> str:
+    """Return the rules of an engine in words, ``recomputes and requeues at the front``."""
+    return " and ".join(_RULES.get((name, rule), f"has {name} = {rule}") for name, rule in rules.items())
+
+
 def _setting(scenario: Scenario) -> str:
-    """Return blocks of memory and, where there is one, the engine of a scenario, to go on with."""
+    """Return the block size and the engine of a scenario, if any, to append to a text."""
     return f", blocks of {scenario.system.block_size}{with_engine(scenario)}"

@@ -1,4 +1,4 @@
-"""How much is asked for, before it is begun: what cannot be done is refused at once, not after minutes."""
+"""Up-front resource checks: refuse a run that cannot finish before starting it."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from pathlib import Path
 from kvgym.errors import ConfigError
 
 BYTES_PER_REQUEST = 600
-"""Columns of the table, its record while it runs, and the copies that metrics and files are made of, about."""
+"""Approximate bytes per request: columns of the table, its record during the run, and copies for metrics and files."""
 
 
 BYTES_PER_SLOT = 84
-"""Of a request that may be active on a worker."""
+"""Bytes per request that may be running on a worker."""
 
 
 def check_memory(num_requests: int, workers: int, kv_capacity: int) -> None:
-    """Check that so many requests fit into the memory that is free.
+    """Check that the requests of a run fit into free memory.
 
     Args:
-        num_requests: requests.
-        workers: workers, each with places for as many as may be active.
-        kv_capacity: of each, tokens.
+        num_requests: number of requests.
+        workers: number of workers, each with slots for all requests that may be running.
+        kv_capacity: KV memory of each, tokens.
 
     Raises:
-        ConfigError: they do not, by an estimate that the message names.
+        ConfigError: they do not fit, by an estimate in the message.
     """
     needed = num_requests * BYTES_PER_REQUEST + workers * min(num_requests, kv_capacity) * BYTES_PER_SLOT
     check_free(needed, f"{num_requests:,} requests on {workers:,} worker(s)", "choose fewer")
 
 
 def check_free(needed: int, what: str, remedy: str) -> None:
-    """Check that something fits into the memory that is free.
+    """Check that something fits into free memory.
 
     Args:
         needed: bytes, an estimate.
-        what: what it is, for the message: "1,000 requests".
-        remedy: what would be right.
+        what: name for the message, as in "1,000 requests".
+        remedy: what to do instead, for the message.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: it does not fit.
     """
     free = free_memory()
     if free is not None and needed > free:
@@ -49,7 +49,7 @@ def check_free(needed: int, what: str, remedy: str) -> None:
 
 
 def free_memory() -> int | None:
-    """Return the bytes that this machine can still give, None where it does not say."""
+    """Return the free memory of this machine, bytes; None if unknown."""
     try:
         for line in Path("/proc/meminfo").read_text("ascii").splitlines():
             if line.startswith("MemAvailable:"):

@@ -1,4 +1,4 @@
-"""Files of results: tables, JSON that every reader knows, and what it takes to repeat a run."""
+"""Result files: tables, standard JSON, and the context needed to repeat a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kvgym.version import __version__
 
 
 def run_context(command: str = "") -> dict[str, Any]:
-    """Return what a reader needs to repeat a run: version, command, interpreter and library versions."""
+    """Return the context of a run: version, command, interpreter and library versions."""
     from importlib.metadata import version
 
     return {
@@ -31,7 +31,7 @@ def run_context(command: str = "") -> dict[str, Any]:
 
 
 def jsonable(value: Any) -> Any:
-    """Return ``value`` with numbers JSON does not know as None."""
+    """Return ``value`` with NaN and infinities as None."""
     if isinstance(value, dict):
         return {k: jsonable(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -40,10 +40,10 @@ def jsonable(value: Any) -> Any:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON that every reader knows, NaN as null, whole or not at all."""
+    """Write standard JSON, NaN as null, completely or not at all."""
     try:
         text = json.dumps(jsonable(content), indent=2, allow_nan=False)
-    except (TypeError, ValueError) as error:  # objects of others, or a number of thousands of digits
+    except (TypeError, ValueError) as error:  # foreign objects, or a number with thousands of digits
         raise ConfigError(f"{path}: cannot be written: {error}") from None
     write_text(path, f"{text}\n")
 

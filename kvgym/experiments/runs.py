@@ -1,4 +1,4 @@
-"""Single runs of a comparison: what is run, what it gives, and how it is done anywhere."""
+"""Single runs: description, result, and execution in any process."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload
 
 KEPT_SCENARIOS = 4
-"""Scenarios of which a process keeps system and workload, the latest ones."""
+"""Number of latest scenarios for which a process caches system and workload."""
 
 KEPT_TABLES = 8
-"""Request tables that a process keeps, the latest ones: all policies of a seed share one."""
+"""Number of latest request tables that a process caches: all policies of a seed share one."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is run: equal runs give equal bits, wherever.
+    """Description of a run; equal runs give equal bits on any machine.
 
     Attributes:
         scenario: the scenario.
         policy: a policy or its spec.
         router: a router or its spec; None = the scenario's.
         seed: the seed.
-        label: what results call it.
+        label: its name in results.
         log: keep the result, with per-iteration rows.
-        measure: further figures, taken from the result where the run is done (with per-iteration rows if ``log``),
-            so that the result need not travel; a function of a module, as it is sent to other processes.
+        measure: function that computes further values from the result in the process of the run (with per-iteration
+            rows if ``log``), so that the result is not sent; must be picklable.
     """
 
     scenario: Scenario
@@ -59,11 +59,11 @@ class RunRecord:
         policy: label of the policy, e.g. ``alpha_greedy:alpha=0.3``; see
             :func:`~kvgym.experiments.comparison.compare` for several routers.
         seed: the seed.
-        metrics: see :mod:`kvgym.metrics`; all NaN where the run failed.
-        error: why the run has no result, or "".
-        completed_once: every request has exactly one completion record.
-        wall_time: seconds the run took, on whatever machine.
-        workers: figures of each worker, see :func:`kvgym.metrics.worker_metrics`; empty for a single worker.
+        metrics: see :mod:`kvgym.metrics`; all NaN if the run failed.
+        error: error of a failed run, or "".
+        completed_once: whether every request has exactly one completion record.
+        wall_time: duration of the run, seconds.
+        workers: metrics of each worker, see :func:`kvgym.metrics.worker_metrics`; empty for a single worker.
     """
 
     policy: str
@@ -77,14 +77,14 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Played:
-    """What a run gave.
+    """Result of a run.
 
     Attributes:
-        record: the figures.
-        num_requests: requests of the workload; 0 where it cannot be sampled.
-        notes: what happened to the workload, one sentence each.
-        result: the run itself if its ``log`` was wanted, with nothing to measure, and it did not fail; else None.
-        measured: what the run's ``measure`` returned; empty where there is none, or the run failed.
+        record: metrics and status.
+        num_requests: requests of the workload; 0 if it cannot be sampled.
+        notes: changes to the workload, one sentence each.
+        result: the simulation result if ``log`` is set without ``measure`` and the run did not fail; else None.
+        measured: values returned by ``measure``; empty without it, or if the run failed.
     """
 
     record: RunRecord
@@ -95,13 +95,13 @@ class Played:
 
 
 class Player:
-    """Does runs, some at a time, and keeps what they share; work for an executor.
+    """Executes batches of runs and caches what they share; work for an executor.
 
-    What a run raises of :class:`~kvgym.errors.KVGymError` is its record's error. A scenario that cannot be made, as
-    when a file of it has gone, is no result of a run: that comes out.
+    A :class:`~kvgym.errors.KVGymError` raised by a run becomes the error of its record. If a scenario cannot be made,
+    for example because one of its files has gone, the error is raised.
 
     Args:
-        tables: request tables that a process keeps, where those are more than :data:`KEPT_TABLES`.
+        tables: number of request tables to cache, at least :data:`KEPT_TABLES`.
     """
 
     def __init__(self, tables: int = 0) -> None:
@@ -110,11 +110,11 @@ class Player:
         self._tables: OrderedDict[tuple[str, int], RequestTable] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Go to other processes without what is kept."""
+        """Pickle without the caches."""
         return {**vars(self), "_scenarios": OrderedDict(), "_tables": OrderedDict()}
 
     def __call__(self, runs: Sequence[Run], /) -> list[Played]:
-        """Return what each run gave."""
+        """Return the result of each run."""
         return [self._play(run) for run in runs]
 
     def requests(self, scenario: Scenario, seed: int) -> tuple[System, RequestTable]:
@@ -152,7 +152,7 @@ class Player:
         try:
             table = self._sampled(name, scenario, workload, run.seed, system)
             count, notes = len(table), table.notes
-            # A copy, as a policy that has run may hold what cannot be sent to another process.
+            # A copy: a policy that has run may hold objects that cannot be sent to another process.
             policy = make_policy(run.policy) if isinstance(run.policy, str) else copy.copy(run.policy)
             check_needs(policy, table)
             router = run.scenario.make_router() if run.router is None else run.router
@@ -174,33 +174,32 @@ class Player:
 
 
 def _keep(kept: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
-    """Note what was used last, and forget what has not been used for longest."""
+    """Add an entry to a cache, and drop the least recently used ones."""
     kept[key] = value
     while len(kept) > most:
         kept.popitem(last=False)
 
 
 MOST_AT_A_TIME = 16
-"""Runs of one task of an executor at most."""
+"""Maximum number of runs in one task of an executor."""
 
 TASK_SECONDS = 0.5
-"""Seconds that the runs of a task should take together: what is lost of it when the process ends."""
+"""Target duration of a task, seconds: this much work is lost if the process ends."""
 
 FIRST = 64
-"""Runs that are done one by one, to see how long they take."""
+"""Number of runs that are executed one by one first, to measure their duration."""
 
 
 def play_runs(
     runs: Sequence[Run], executor: Executor[Sequence[Run], list[Played]]
 ) -> Iterator[tuple[int, Played]]:
-    """Do runs, and return the place of each and what it gave as soon as it is there, in any order.
+    """Execute runs, and yield the place and the result of each when it finishes, in any order.
 
-    Runs of one scenario and seed share their requests where they stand side by side. Where there are many short ones,
-    a task has several.
+    Consecutive runs of one scenario and seed share their requests. Short runs are grouped into tasks.
 
     Args:
         runs: the runs.
-        executor: of a :class:`Player`.
+        executor: executor of a :class:`Player`.
     """
     seconds = 0.0
     for place, (played,) in executor.stream([[run] for run in runs[:FIRST]]):

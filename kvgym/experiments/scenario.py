@@ -37,10 +37,10 @@ from kvgym.workloads.table import RequestTable
 from kvgym.workloads.workload import Workload, describe_workload, make_workload
 
 COMPARED = ("mc_sf", "mc_benchmark", "fcfs", "alpha_greedy", "alpha_beta", "sarathi", "vllm_v1")
-"""What a scenario compares unless it says otherwise: the schedulers of its paper, and what runs in production."""
+"""Default policies of a scenario: the schedulers of its paper, and schedulers in production use."""
 
 Engine: TypeAlias = str | dict[str, Any] | None
-"""An engine by name or by its figures; None = not said."""
+"""An engine by name or by its figures; None = not given."""
 
 HardwareName: TypeAlias = Annotated[
     str | None, BeforeValidator(lambda given: roofline_text(given) if isinstance(given, Mapping) else given)
@@ -65,10 +65,10 @@ class SystemSettings(Description):
 
 
 class WorkerGroup(Description):
-    """Equal workers of a cluster; what is not given is as in the scenario.
+    """Equal workers of a cluster; fields that are not given are as in the scenario.
 
     Attributes:
-        count: how many.
+        count: number of workers.
         role: ``"mixed"``, ``"prefill"`` or ``"decode"``.
         hardware: as in :class:`Scenario`.
         engine: as in :class:`Scenario`.
@@ -87,35 +87,35 @@ class WorkerGroup(Description):
 
 
 class Scenario(Description):
-    """A comparison that can be run: JSON-able, frozen, unknown keys refused.
+    """A deployment, a workload and policies: JSON-able, frozen, unknown keys are rejected.
 
     Attributes:
         name: id.
-        summary: one line; may be left out.
+        summary: one line; may be omitted.
         hardware: name or path of a hardware file, or a roofline, ``{model: llama3-70b, gpu: h200, tp: 4}`` with the
-            options of :class:`~kvgym.batch_time.deployments.roofline_spec.Roofline`; None where ``batch_time`` is
+            options of :class:`~kvgym.batch_time.deployments.roofline_spec.Roofline`; None if ``batch_time`` is
             given.
-        engine: what the engine adds to a batch outside the GPU: a name in the hardware file, ``"none"``, or
+        engine: overhead of the engine per batch, outside the GPU: a name in the hardware file, ``"none"``, or
             figures (``base_ms``, ``per_request_ms``), see :mod:`kvgym.batch_time.hardware.overhead`; None = the
-            hardware file's own choice, with composition ``"vidur"`` ``"none"``.
+            hardware file's default, with composition ``"vidur"`` ``"none"``.
         batch_time: description of a batch-time model that replaces the hardware's, see
             :func:`kvgym.batch_time.make_batch_time`; or, with ``hardware``, its ``composition``.
-        kv_capacity: KV memory in tokens; None = the hardware's. A range, ``{low: 30, high: 50}``, is drawn with every
-            seed (:meth:`of_seed`); what needs one system for all seeds (environments, capacity, tuning) takes its
+        kv_capacity: KV memory in tokens; None = the hardware's. A range, ``{low: 30, high: 50}``, is drawn for every
+            seed (:meth:`of_seed`); environments, capacity and tuning, which need one system for all seeds, use its
             middle.
-        workload: preset name, trace file or description, see :func:`kvgym.workloads.make_workload`; in a file the
+        workload: preset name, trace file or description, see :func:`kvgym.workloads.make_workload`; in a file, the
             path of a trace is relative to the folder of that file.
         system: rules of the engine.
         workers: a number of equal workers, or groups of workers (prefill workers first); 1 = no cluster.
-        router: which worker serves a request, in a cluster (``kvgym list routers``).
-        policies: what ``kvgym compare`` runs unless told otherwise.
-        too_long: what happens to requests whose prompt + output exceed the KV capacity: ``"error"``,
-            ``"drop"`` or ``"clip"`` (the prompt first); both are noted.
-        seeds: number of seeds it runs unless told otherwise; seeds are 0, 1, …
-        warm_up: runs are measured from so many seconds, or requests (``"200r"``), after the first arrival, see
+        router: router of a cluster, which assigns requests to workers (``kvgym list routers``).
+        policies: default policies of ``kvgym compare``.
+        too_long: what to do with requests if prompt + output exceed the KV capacity: ``"error"``, ``"drop"`` or
+            ``"clip"`` (the prompt first); both are noted.
+        seeds: default number of seeds; seeds are 0, 1, …
+        warm_up: measurement starts this many seconds, or requests (``"200r"``), after the first arrival, see
             :class:`kvgym.window.Window`; None with None for ``cool_down`` = whole runs. Capacity, provisioning, bounds
-            and environments are of whole runs.
-        cool_down: they are measured up to so many seconds, or requests, before the last arrival.
+            and environments use whole runs.
+        cool_down: measurement ends this many seconds, or requests, before the last arrival.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -139,7 +139,7 @@ class Scenario(Description):
     @field_validator("warm_up", "cool_down")
     @classmethod
     def _extent(cls, value: Extent | None, info: ValidationInfo) -> Extent | None:
-        """Refuse what is neither seconds nor requests."""
+        """Reject values that are neither seconds nor requests."""
         if value is not None:
             parse_extent(value, str(info.field_name))
         return value
@@ -147,16 +147,16 @@ class Scenario(Description):
     @field_validator("kv_capacity", mode="before")
     @classmethod
     def _range(cls, value: Any) -> Any:
-        """Read a range first, so that a mistake in it is named."""
+        """Parse a range first, so that an error in it is named."""
         capacity = IntRange(**value) if isinstance(value, Mapping) else value
         if isinstance(capacity, IntRange) and capacity.low < 2:
-            raise ValueError(f"a memory has at least 2 tokens, got low = {capacity.low}")
+            raise ValueError(f"memory must have at least 2 tokens, got low = {capacity.low}")
         return capacity
 
     @field_validator("workers", mode="before")
     @classmethod
     def _groups(cls, value: Any) -> Any:
-        """Read groups one by one, so that a mistake in one is named."""
+        """Parse groups one by one, so that an error in one is named."""
         if not isinstance(value, list | tuple):
             return value
         groups = []
@@ -170,9 +170,9 @@ class Scenario(Description):
         return tuple(groups)
 
     def of_seed(self, seed: int) -> Scenario:
-        """Return the scenario of a seed: with a memory that was drawn, if it is a range; else the scenario itself.
+        """Return the scenario of a seed: with a drawn memory if it is a range, else the scenario itself.
 
-        A workload whose requests fill the memory (lengths of kind ``fill``) is made for that memory.
+        Lengths of kind ``fill``, which fill the memory, are made for the drawn memory.
         """
         if not isinstance(self.kv_capacity, IntRange):
             return self
@@ -209,8 +209,8 @@ class Scenario(Description):
         for name in ("hardware", "engine"):
             if getattr(self, name) is not None and all(_stands_alone(group) for group in self.workers):
                 raise ConfigError(
-                    f"scenario {shown(self.name)}: {name} = {shown(getattr(self, name))} is that of no worker, "
-                    f"all groups have hardware or a batch_time of their own; give the {name} to the groups"
+                    f"scenario {shown(self.name)}: {name} = {shown(getattr(self, name))} applies to no worker, as "
+                    f"all groups have their own hardware or batch_time; give the {name} to the groups"
                 )
         workers: list[Worker] = []
         for group in self.workers:
@@ -231,8 +231,8 @@ class Scenario(Description):
         """Return the KV capacity and the batch-time model of a worker."""
         if engine is not None and (hardware is None or "kind" in batch_time):
             raise ConfigError(
-                f"scenario {shown(self.name)}: engine = {shown(engine)} goes with hardware; a batch_time with a "
-                "kind has an overhead of its own"
+                f"scenario {shown(self.name)}: engine = {shown(engine)} needs hardware; a batch_time with a "
+                "kind has its own overhead"
             )
         if hardware is None:
             if "kind" not in batch_time or capacity is None:
@@ -245,11 +245,11 @@ class Scenario(Description):
         return capacity or loaded.kv_capacity, loaded.batch_time(engine=engine, **batch_time)
 
     def _check_options(self, batch_time: Mapping[str, Any]) -> None:
-        """Refuse what calibrated hardware does not take."""
+        """Reject options that calibrated hardware does not accept."""
         if other := batch_time.keys() - {"composition"}:
             raise ConfigError(
-                f"scenario {shown(self.name)}: batch_time with hardware takes composition, got "
-                f"{', '.join(sorted(other))}; what an engine adds to a batch is the field engine: a name, or "
+                f"scenario {shown(self.name)}: batch_time with hardware accepts only composition, "
+                f"got {', '.join(sorted(other))}; set the overhead of an engine with the field engine: a name, or "
                 "base_ms and per_request_ms"
             )
 
@@ -270,24 +270,24 @@ class Scenario(Description):
         return self.model_copy(update=changes)
 
     def _engine_of(self, hardware: str | None, engine: Engine, batch_time: Mapping[str, Any]) -> Engine:
-        """Return the engine that a worker runs, by name if it has one; None = it has no hardware file."""
+        """Return the engine of a worker, by name if it has one; None = the worker has no hardware file."""
         if engine is not None or hardware is None or "kind" in batch_time:
             return engine
         self._check_options(batch_time)
         return load_hardware(hardware).default_engine(**batch_time)
 
     def make_router(self) -> Router | None:
-        """Return the router, None where there is one worker."""
+        """Return the router, None for one worker."""
         return None if self.workers == 1 else make_router(self.router)
 
     @property
     def heading(self) -> str:
-        """Name and, where there is one, the summary."""
+        """Name and, if there is one, the summary."""
         return f"{self.name}: {self.summary}" if self.summary else self.name
 
     @property
     def window(self) -> Window | None:
-        """The part of a run that is measured; None = all."""
+        """The measured part of a run; None = all of it."""
         if self.warm_up is None and self.cool_down is None:
             return None
         return Window(self.warm_up or 0.0, self.cool_down or 0.0)
@@ -303,12 +303,12 @@ class Scenario(Description):
         return spec.replays and spec.arrivals is None
 
     def sample(self, workload: Workload, seed: int, kv_capacity: int) -> RequestTable:
-        """Return the requests of a seed, with those that can never be served dropped or clipped if asked to.
+        """Return the requests of a seed; those that can never be served are dropped or clipped if ``too_long`` says so.
 
-        Notes say so, and which hardware is not validated.
+        Notes of the table mention this, and hardware that is not validated.
 
         Raises:
-            KVGymError: they cannot be drawn, or there are more of them than fit into memory.
+            KVGymError: the requests cannot be drawn, or do not fit into free memory.
         """
         if isinstance(workload.spec.num_requests, int):
             check_memory(workload.spec.num_requests, self._num_workers, kv_capacity)
@@ -319,28 +319,28 @@ class Scenario(Description):
         return table.replace(notes=(*table.notes, *notes)) if notes else table
 
     def _rooflines(self) -> list[Hardware]:
-        """Return the hardware of the workers that has no measurements."""
+        """Return the hardware of the workers that is a roofline, without measurements."""
         groups = () if isinstance(self.workers, int) else self.workers
-        worn = [self._group(group) for group in groups] or [(self.hardware, self.engine, self.batch_time)]
-        names = dict.fromkeys(hardware for hardware, _, model in worn if hardware and "kind" not in model)
+        used = [self._group(group) for group in groups] or [(self.hardware, self.engine, self.batch_time)]
+        names = dict.fromkeys(hardware for hardware, _, model in used if hardware and "kind" not in model)
         return [found for found in map(load_hardware, names) if isinstance(found, RooflineHardware)]
 
     def notes(self, table: RequestTable) -> tuple[str, ...]:
-        """Return what a reader should know of the requests of a seed: their own notes, and what is measured of them.
+        """Return notes on the requests of a seed: their own notes, and which part of them is measured.
 
         Raises:
-            ConfigError: nothing is.
+            ConfigError: no request is measured.
         """
         return table.notes if self.window is None else (*table.notes, self.window.note(table))
 
     def override(self, **changes: Any) -> Scenario:
         """Return the scenario with some fields replaced (None = keep).
 
-        Another hardware or composition comes with its own engine, unless one is given. A roofline that lacks model or
-        GPU takes them, and what else it does not say, from the scenario's, which must be one too.
+        Other hardware or another composition brings its own engine, unless one is given. A roofline without model or
+        GPU takes all missing options from the scenario's hardware, which must be a roofline too.
 
         Raises:
-            ConfigError: a field is wrong, or the roofline lacks something.
+            ConfigError: a field is wrong, or the roofline is incomplete.
         """
         given = {k: v for k, v in changes.items() if v is not None}
         if isinstance(hardware := given.get("hardware"), Mapping):
@@ -355,12 +355,12 @@ class Scenario(Description):
 
 
 def _stands_alone(group: WorkerGroup) -> bool:
-    """Return whether a group of workers takes neither hardware nor engine from the scenario."""
+    """Whether a group of workers takes neither hardware nor engine from the scenario."""
     return group.hardware is not None or "kind" in group.batch_time
 
 
 def scenario_names() -> dict[str, str]:
-    """Return the scenarios that come with kvgym, with a line each; the default one first."""
+    """Return the scenarios that come with kvgym and their summaries, the default scenario first."""
     names = sorted(shipped_texts("scenario"), key=lambda name: (name != DEFAULT_SCENARIO, name))
     return {name: _load_name(name).summary for name in names}
 
@@ -370,7 +370,7 @@ def load_scenario(name_or_path: str | Path) -> Scenario:
     """Return a scenario by name, or from a YAML file (a path, or a name ending in .yaml or .yml).
 
     Raises:
-        UnknownNameError: no scenario of that name comes with kvgym.
+        UnknownNameError: no scenario with that name comes with kvgym.
         ConfigError: the file cannot be read or a field is wrong.
     """
     if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):
@@ -394,12 +394,12 @@ def _parse(text: str, origin: str, name: str, folder: Path | None = None) -> Sce
 def located(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the fields of a scenario from a file, ready for :class:`Scenario`.
 
-    The path of a trace is relative to the folder of the file. Its requests are the same under every seed, so that one
-    suffices unless more are asked for.
+    The path of a trace is relative to the folder of the file. Its requests are the same under every seed, so the
+    default is one seed.
 
     Args:
         content: the fields.
-        folder: where the file is.
+        folder: folder of the file.
 
     Raises:
         ConfigError: the workload mixes forms.

@@ -1,6 +1,6 @@
 """Options that change a scenario, and the default scenarios.
 
-It loads nothing else, so that the command line can read its options before it imports the simulator.
+This module imports nothing else, so that the command line can parse its options before it loads the simulator.
 """
 
 from __future__ import annotations

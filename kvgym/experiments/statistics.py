@@ -17,7 +17,7 @@ from kvgym.utils.checks import real_number, whole_number
 CONFIDENCE = 0.95
 
 _Statistic = Callable[..., NDArray[np.float64]]
-"""From one or two tables of shape (..., k) to figures of shape (...)."""
+"""Maps one or two arrays of shape (..., k) to values of shape (...)."""
 
 _NORMAL = NormalDist()
 _MOST = 4_000_000  # resampled values in memory at a time
@@ -56,7 +56,7 @@ def mean_interval(values: ArrayLike, *, confidence: float = CONFIDENCE, resample
 def mean_intervals(
     values: ArrayLike, *, confidence: float = CONFIDENCE, resamples: int = 4000
 ) -> list[Estimate]:
-    """Return the same of each row of ``values``, shape (rows, n); all are resampled alike."""
+    """Return the mean and the interval of each row of ``values``, shape (rows, n); all rows use the same resamples."""
     data = np.asarray(values, dtype=np.float64)
     return _bootstrap((data,), lambda x: np.asarray(x.mean(axis=-1)), confidence, resamples)
 
@@ -86,11 +86,11 @@ def ratio_interval(
 
 @explained
 def improvement_interval(values: ArrayLike, reference: ArrayLike, *, lower_is_better: bool) -> Estimate:
-    """Return by what share values are better than a reference's on the same seeds; below 0: worse.
+    """Return how much better values are than a reference on the same seeds, as a share; negative: worse.
 
     Args:
         values: one value per seed, shape (n,).
-        reference: on the same seeds, shape (n,).
+        reference: values of the reference on the same seeds, shape (n,).
         lower_is_better: 1 − the ratio of means, else the ratio − 1.
     """
     r = ratio_interval(values, reference)
@@ -133,7 +133,7 @@ def _bca(
     confidence: float,
     resamples: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the ends of the BCa intervals of rows, and of percentile intervals where these do not exist.
+    """Return the ends of the BCa intervals of rows, or of percentile intervals if these do not exist.
 
     Bias-corrected and accelerated: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 14.3. The
     draws are those of ``scipy.stats.bootstrap`` with the generator 0.
@@ -160,7 +160,7 @@ def _bca(
 
 
 def _quantiles(values: NDArray[np.float64], levels: Sequence[float]) -> NDArray[np.float64]:
-    """Return what ``numpy.quantile`` does, also between values that are infinite; NaN where a value is."""
+    """Return quantiles as ``numpy.quantile`` does, also between infinite values; NaN if a value is NaN."""
     ordered = np.sort(values)
     if np.isnan(ordered[-1]):
         return np.full(len(levels), np.nan)
@@ -181,19 +181,19 @@ def block_ratio_intervals(
 ) -> list[Estimate]:
     """Return ratios of statistics of two series that share their order, resampled in blocks of pairs.
 
-    Neighbours in a queue wait for the same things. Blocks of consecutive pairs keep that together, where pairs
-    resampled one by one would promise intervals that are too narrow.
+    Neighbours in a queue wait for the same events. Blocks of consecutive pairs preserve this correlation; resampling
+    single pairs would give intervals that are too narrow.
 
     Args:
         values: float64 (n,), in order, n ≥ 1.
-        reference: float64 (n,), what belongs to the same places.
-        statistics: from an array of shape (m,) to k figures, shape (k,).
+        reference: float64 (n,), values at the same places.
+        statistics: maps an array of shape (m,) to k statistics, shape (k,).
         confidence: level of the percentile intervals.
-        blocks: number of blocks; with fewer pairs each is a block.
-        resamples: drawn from a fixed seed: equal input gives equal output.
+        blocks: number of blocks; with fewer pairs each pair is a block.
+        resamples: bootstrap resamples, drawn from a fixed seed: equal input gives equal output.
 
     Returns:
-        k ratios; NaN where the reference's figure is 0, no interval with fewer than two pairs.
+        k ratios; NaN if the reference's statistic is 0, and no interval with fewer than two pairs.
     """
     x, y = np.asarray(values, dtype=np.float64), np.asarray(reference, dtype=np.float64)
     if x.shape != y.shape or not x.ndim:
@@ -224,10 +224,10 @@ def less_is_better(name: str) -> bool:
     """Return whether less of a metric is better.
 
     Raises:
-        UnknownNameError: there is no such metric.
-        ConfigError: neither more nor less of it is better.
+        UnknownNameError: the metric does not exist.
+        ConfigError: the metric has no direction.
     """
     lower = metric_info(name).lower_is_better
     if lower is None:
-        raise ConfigError(f"{name} has no better or worse; choose another metric")
+        raise ConfigError(f"neither more nor less of {name} is better; choose another metric")
     return lower

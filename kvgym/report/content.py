@@ -15,7 +15,7 @@ import yaml
 import kvgym.metrics
 from kvgym.errors import KVGymError
 from kvgym.experiments.comparison import Comparison
-from kvgym.experiments.describing import flat, hardware_of, memory, rules, what_serves
+from kvgym.experiments.describing import flat, hardware_of, hardware_rows, memory_rows, rule_rows
 from kvgym.experiments.result_files import jsonable, run_context
 from kvgym.experiments.statistics import Estimate
 from kvgym.metrics import WORKER_METRICS, MetricInfo, metric_info, metric_names
@@ -244,7 +244,7 @@ def setting(comparison: Comparison) -> list[tuple[str, str]]:
     known = scenario.kv_capacity or (hardware.kv_capacity if hardware is not None else None)
     for example in list(comparison.examples.values())[:1]:
         known = example.system.kv_capacity
-    rows += [*what_serves(scenario), *memory(scenario, known if isinstance(known, int) else None)]
+    rows += [*hardware_rows(scenario), *memory_rows(scenario, known if isinstance(known, int) else None)]
     spec = comparison.provenance.get("spec") or {}
     trace = comparison.provenance.get("trace")
     rows.append(("Workload", describe_spec(WorkloadSpec(**spec)) if spec else flat(scenario.workload)))
@@ -256,7 +256,7 @@ def setting(comparison: Comparison) -> list[tuple[str, str]]:
     for example in list(comparison.examples.values())[:1]:
         rows += [("Targets", text) for text in [_targets(example.table)] if text]
     rows.append(("Seeds", ", ".join(map(str, comparison.seeds))))
-    return rows + rules(scenario)
+    return rows + rule_rows(scenario)
 
 
 def _targets(table: RequestTable) -> str:

@@ -5,7 +5,7 @@ import pytest
 
 from kvgym.batch_time import AffineBatchTime, UnitBatchTime
 from kvgym.errors import ConfigError
-from kvgym.experiments.capacity.contenders import find_policies
+from kvgym.experiments.capacity.entries import find_policies
 from kvgym.experiments.changes import build_scenario
 from kvgym.metrics import compute_metrics
 from kvgym.policy import POLICIES, PolicyInfo, make_policy

@@ -114,11 +114,11 @@ def test_a_comparison_records_its_engine():
 def test_an_engine_that_no_worker_would_run_is_refused():
     groups = [{"hardware": "llama3-8b-a100-tp1"}, {"hardware": "llama2-7b-a100-tp1", "engine": "none"}]
     chosen = load_scenario("a100-llama3-8b").override(workers=groups, engine="none")
-    with pytest.raises(ConfigError, match="hardware = 'llama3-8b-a100-tp1' is that of no worker"):
+    with pytest.raises(ConfigError, match="hardware = 'llama3-8b-a100-tp1' applies to no worker"):
         chosen.make_system()
     chosen = chosen.model_copy(update={"hardware": None})
     with pytest.raises(
-        ConfigError, match=r"engine = 'none' is that of no worker.*give the engine to the groups"
+        ConfigError, match=r"engine = 'none' applies to no worker.*give the engine to the groups"
     ):
         chosen.make_system()
     own = chosen.model_copy(update={"engine": None})

@@ -88,7 +88,7 @@ def test_limits_count_seeds_where_there_are_several(seeds):
 def test_nothing_held_is_an_exit_code(kvgym):
     code, out, _ = kvgym("capacity", "--slo", "tbt_mean<0.1ms", *SMALL, "--no-figure")
     assert code == 1
-    assert "holds at no rate" in out
+    assert "fails at every rate" in out
 
 
 def test_goodput(kvgym):
@@ -194,7 +194,7 @@ def test_no_number_of_workers_is_an_exit_code(kvgym, azure_trace):
     code, out, err = kvgym(*command, "--slo", "tbt_mean<0.1ms", "-o", "none")
     assert (code, out) == (2, "")
     assert (
-        "no number of workers holds tbt_mean<0.0001: with every request alone on an empty worker it is" in err
+        "no number of workers meets tbt_mean<0.0001: with every request alone on an empty worker it is" in err
     )
 
 
@@ -206,7 +206,7 @@ def test_no_number_of_workers_is_an_exit_code(kvgym, azure_trace):
         (("--price", "roofline:model=qwen3-8b,gpu=l4"), "is not name=number; or give one number"),
         (("--price", "a100=2"), "unknown hardware (with a price) 'a100'"),
         (("--price", "-1"), "expected a number ≥ 0"),
-        (("--window", 60), "windows are for traces"),
+        (("--window", 60), "windows need a trace"),
         (("--trace", "none.csv"), "no such file"),
         (("--hardware", "a100"), "unknown hardware"),
     ],

@@ -78,10 +78,10 @@ def test_a_trace_of_ones_own(kvgym, tmp_path):
         assert words in err
     code, _, err = kvgym("run", "fcfs", "--columns", "arrival=at", "--time-unit", "ms")
     assert code == 2
-    assert "columns, time_unit: for traces, and this workload is none; give one with trace (--trace)" in err
+    assert "columns, time_unit: only for traces, and this workload is not a trace; give one with trace (--trace)" in err
     code, _, err = kvgym("run", "fcfs", "-n", 30, "--warm-up", 0.1, "--format", "vllm-bench")
     assert code == 2
-    assert "leave out warm_up and cool_down" in err
+    assert "omit warm_up and cool_down" in err
 
 
 def test_results_go_to_a_new_folder_each_time(kvgym, tmp_path):
@@ -251,7 +251,7 @@ def test_too_long_requests(kvgym, tmp_path):
         (("compare", "--predictions", "noisy:epsilon=7"), ("epsilon", "7")),
         (("compare", "--trace", "no.csv"), ("no.csv", "no such file")),
         (("compare", "--rate", "-1"), ("rate", "> 0")),
-        (("compare", "--rate-scale", "2"), ("use rate (--rate) with other workloads",)),
+        (("compare", "--rate-scale", "2"), ("use rate (--rate) for other workloads",)),
         (("compare", "--too-long", "cut"), ("error, drop, clip",)),
         (("compare", "--batch-time", "afine"), ("afine", "affine")),
         (("compare", "--batch-time", "affine:constant=-1"), ("constant",)),

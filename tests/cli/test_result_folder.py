@@ -60,7 +60,9 @@ def test_what_was_there_is_named_when_it_is_replaced(kvgym, tmp_path):
     assert "replaced" not in kvgym("run", "fcfs", *small)[2]
     (tmp_path / "same" / "mine.txt").touch()
     err = kvgym("compare", "-p", "fcfs", "--seeds", 1, "--no-report", *small)[2]
-    first = "note: replaced in same: requests.csv, summary.json, of: kvgym run fcfs -n 5 --no-progress -o same"
+    first = (
+        "note: replaced in same: requests.csv, summary.json, of: kvgym run fcfs -n 5 --no-progress -o same"
+    )
     assert err.strip() == first
     (tmp_path / "same" / "config.json").write_text("no JSON")
     (tmp_path / "same" / "summary.json").write_text("[]")
@@ -287,7 +289,7 @@ def test_searches_go_on_where_they_stopped(kvgym, tmp_path, monkeypatch, name):
 
 def test_another_measure_is_another_run():
     from kvgym.experiments.capacity.estimates import batch_figures
-    from kvgym.experiments.capacity.witness import backlog_growth
+    from kvgym.experiments.capacity.verdict import backlog_growth
     from kvgym.experiments.identity import run_key
     from kvgym.policy import make_policy
 

@@ -31,14 +31,14 @@ def test_rules() -> None:
     infos = [POLICIES[name].info for name in ("vllm", "fcfs", "vllm_v1")]
     lost = load_scenario("a100-llama3-8b")
     assert rule_notes(infos, lost) == [
-        "vllm and vllm_v1 run under progress_on_evict = lost, requeue = arrival, blocks of 16, engine early-2024; its "
-        "engine has recompute, front. --scenario vllm-v1 has these rules, blocks of 16, engine vllm-2024 on "
-        "llama3-8b-a100-tp1; another engine: --engine."
+        "vllm and vllm_v1 run under progress_on_evict = lost, requeue = arrival, blocks of 16, engine early-2024; the "
+        "real engine recomputes and requeues at the front. --scenario vllm-v1 has these rules, blocks of 16, engine "
+        "vllm-2024 on llama3-8b-a100-tp1; another engine: --engine."
     ]
     figures = build_scenario(lost, engine="base_ms=6", block_size=1)
-    assert "blocks of 1, engine base_ms = 6; its engine" in rule_notes(infos, figures)[0]
+    assert "blocks of 1, engine base_ms = 6; the real engine" in rule_notes(infos, figures)[0]
     slots = load_scenario("mc-sf-model-1")
-    assert "requeue = arrival, blocks of 1; its engine" in rule_notes(infos, slots)[0]
+    assert "requeue = arrival, blocks of 1; the real engine" in rule_notes(infos, slots)[0]
     assert dict(VLLM_RULES).items() <= load_scenario("vllm-v1").system.model_dump().items()
     assert rule_notes(infos, load_scenario("vllm-v1")) == []
     assert rule_notes(infos[1:2], lost) == []

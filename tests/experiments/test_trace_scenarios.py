@@ -100,7 +100,7 @@ def test_the_trace_of_a_scenario_is_told_like_any_other(folder: Path) -> None:
         {"rate_scale": 2},
     ):
         with pytest.raises(
-            ConfigError, match=f"^{next(iter(other))}: for traces, and this workload is none; give"
+            ConfigError, match=f"^{next(iter(other))}: only for traces, and this workload is not a trace; give"
         ):
             build_scenario("a100-llama3-8b", **other)
 
@@ -160,7 +160,7 @@ def test_a_window_in_a_scenario(folder: Path) -> None:
     windowed = load_scenario(written(folder, warm_up=2.0))
     load = Load(windowed)
     assert load.scenario.window is None
-    assert any("warm_up and cool_down are left out" in note for note in load.notes)
+    assert any("warm_up and cool_down are ignored" in note for note in load.notes)
     with pytest.raises(ConfigError, match="bounds are on means over whole runs"):
         compare(windowed, ["fcfs"], bound=True)
     point = {"warm_up": "3r", "cool_down": 0}

@@ -111,8 +111,8 @@ def test_latencies_are_compared_between_runs_that_finish_as_many():
     )
     assert result.best.spec == "request_level:batch=3"
     assert "the run has no e2e_latency_mean" in result.default.error
-    assert "finished 2 requests where another trial did 3" in result.trials[1].error
-    assert any("left more requests undone" in note for note in result.notes)
+    assert "finished 2 requests, another trial 3" in result.trials[1].error
+    assert any("left more requests unfinished" in note for note in result.notes)
     unfinished = tune("request_level", short, space={"batch": [2, 3]}, seeds=1, metric="finished")
     assert not any(t.error for t in unfinished.trials)
 
@@ -138,7 +138,7 @@ def test_bounds_by_hand():
     bounded = tune("request_level", scenario(), **throughput, subject_to=["e2e_latency_mean<5.5"])
     assert bounded.best.spec == "request_level:batch=1"
     with pytest.raises(
-        KVGymError, match=r"no trial meets every bound; the nearest, request_level:batch=1, misses"
+        KVGymError, match=r"no trial meets every bound; the closest, request_level:batch=1, misses"
     ):
         tune("request_level", scenario(), space=batches, seeds=1, subject_to="e2e_latency_mean<4")
 
@@ -217,12 +217,12 @@ def test_nothing_to_search():
         ({"space": {"size": [1]}}, r"no hyperparameter 'size'; valid: batch=16"),
         ({"space": {"batch": []}}, "expected the values to search"),
         ({"space": {"batch": "1/2"}}, "expected the values to search"),
-        ({"space": {"batch": [1, 1]}}, "a value is there twice"),
+        ({"space": {"batch": [1, 1]}}, "a value is given twice"),
         ({"space": {"batch": [0, 1]}}, "batch = 0; expected a whole number"),
         ({"space": {"batch": ["8"]}}, "cannot be written"),
         ({"policy": "request_level:batch=2", "space": {"batch": [1]}}, "request_level:batch=2 fixes it"),
         ({"metric": "e2e_latency"}, "unknown metric 'e2e_latency'. Did you mean 'e2e_latency_"),
-        ({"metric": "kv_utilisation"}, "neither more nor less of it is better; choose of e2e_latency_mean"),
+        ({"metric": "kv_utilisation"}, "neither more nor less of it is better; choose one of e2e_latency_mean"),
         ({"search": "random"}, "expected grid or optuna"),
         ({"subject_to": "ttft_p99>1"}, "less of ttft_p99 is better"),
         ({"subject_to": "latency<1"}, "unknown metric 'latency'"),
@@ -240,7 +240,7 @@ def test_mistakes(arguments, message):
 
 def test_a_policy_without_a_search_space_needs_one(monkeypatch):
     monkeypatch.delitem(SEARCH_SPACES, "request_level")
-    with pytest.raises(ConfigError, match=r"no search space of its own.*batch=16"):
+    with pytest.raises(ConfigError, match=r"no default search space.*batch=16"):
         tune("request_level", scenario(), seeds=1)
     assert tune("request_level", scenario(), seeds=1, space={"batch": [1]}).best.value == 5
 

@@ -108,7 +108,9 @@ def train(
                     shown.update("training", done)
 
             if resume is not None:
-                result = go_on(folder, length=length, command=command_line(), progress=advance, tell=print_line)
+                result = go_on(
+                    folder, length=length, command=command_line(), progress=advance, tell=print_line
+                )
             else:
                 result = begin(chosen, folder, command=command_line(), progress=advance, tell=print_line)
     except KeyboardInterrupt:

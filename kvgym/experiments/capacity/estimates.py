@@ -1,10 +1,10 @@
-"""What equation (1) of the stability paper says a worker can serve, by every way to estimate its batch time.
+"""Estimates of the rate that a worker can serve, by equation (1) of the stability paper.
 
-μ = M / (b̄ E[g]), see :mod:`kvgym.theory.stability`. b̄ may be taken from a run of the trace as it is or from a saturated
-one, in which all requests are there from the start, and as a median, a mean or a trimmed mean. Over a saturated run
-the batches' KV tokens sum to n E[g], so that with the mean n / makespan = μ × (mean KV use of a batch): the mean of a
-saturated run is off by the memory that batches leave unused, and by nothing else. Below saturation batches are
-small and short, and a median does not see the few long ones: both make μ look too large.
+μ = M / (b̄ E[g]), see :mod:`kvgym.theory.stability`. b̄ is estimated from a run of the trace as it is or from a saturated
+run, in which all requests arrive at the start; as a median, a mean or a trimmed mean. Over a saturated run the batches'
+KV tokens sum to n E[g], so with the mean n / makespan = μ × (mean KV use of a batch): the error of this estimate is
+exactly the memory that batches leave unused. Below saturation batches are small and short, and a median ignores the few
+long ones: both overestimate μ.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ from kvgym.utils.hyperparameters import all_hyperparameters
 from kvgym.workloads.table import RequestTable
 
 SOUND = ("saturated", "mean")
-"""The run and the estimator that give the rate a worker can serve."""
+"""The run and the estimator of the reliable estimate."""
 
 OBVIOUS = ("as it is", "median")
-"""What one would take at first: the median of a run of the trace as it is."""
+"""The naive estimate: the median of a run of the trace as it is."""
 
 MOST_ERROR = 0.1
-"""An error of equation (1) that needs no remark."""
+"""Largest error of equation (1) without a remark."""
 
 _CHUNKS = ("chunk", "token_budget", "max_num_batched_tokens")
 """Hyperparameters that bound the prompt tokens of an iteration."""
 
 
 def batch_figures(result: SimulationResult) -> dict[str, float]:
-    """Return the estimates of b̄ of a run that kept its log, for :attr:`kvgym.experiments.runs.Run.measure`.
+    """Return estimates of b̄ from a run with a log, for :attr:`kvgym.experiments.runs.Run.measure`.
 
     Returns:
-        By estimator seconds; ``"kv_use"``, the mean over batches of the KV tokens in use / M; ``"batches"``.
+        Seconds by estimator; ``"kv_use"``, the mean over batches of the KV tokens in use / M; ``"batches"``, their
+        number.
     """
     durations = batch_durations(result)
     log = result.log
@@ -64,14 +65,14 @@ def batch_figures(result: SimulationResult) -> dict[str, float]:
 def held_memory(table: RequestTable, chunk: int, system: System) -> NDArray[np.int64]:
     """Return g of each request as the engine counts it: KV tokens held, in whole blocks, summed over its iterations.
 
-    With one-token blocks, and a first token that prefill does not count, it is the paper's g
-    (:func:`kvgym.theory.stability.cumulative_memory`). Where the last prefill iteration counts the first token, the
+    With one-token blocks, and a first token that prefill does not count, this is the paper's g
+    (:func:`kvgym.theory.stability.cumulative_memory`). If the last prefill iteration counts the first token, the
     iteration that would hold s tokens holds s + 1, and one decode fewer follows.
 
     Args:
         table: n requests.
         chunk: prompt tokens per prefill iteration, >= 1.
-        system: its block size and its rule for first tokens count.
+        system: provides the block size and the rule for first tokens.
 
     Returns:
         int64 (n,).
@@ -93,7 +94,7 @@ def held_memory(table: RequestTable, chunk: int, system: System) -> NDArray[np.i
 
 @dataclass(frozen=True)
 class Estimated:
-    """A service rate by one way to estimate b̄.
+    """A service rate from one estimate of b̄.
 
     Attributes:
         run: ``"as it is"`` or ``"saturated"``.
@@ -114,23 +115,23 @@ class Estimated:
 
 @dataclass(frozen=True)
 class WorkerEstimates:
-    """What one worker can serve, by theory and as measured.
+    """The rate that one worker can serve, by theory and as measured.
 
     Attributes:
-        hardware: name of the hardware, "" where the scenario has a batch-time model of its own.
+        hardware: name of the hardware, "" if the scenario has its own batch-time model.
         policy: label of the policy.
         kv_capacity: M, tokens.
-        chunk: prompt tokens per iteration that E[g] counts with.
+        chunk: prompt tokens per iteration, used for E[g].
         mean_memory: E[g], KV tokens times batches, see :func:`held_memory`.
         slack: δ, see :func:`kvgym.theory.stability.memory_slack`.
-        measured: requests per second of the saturated run, all of it.
-        kv_use: mean KV use of its batches.
-        estimates: every way to estimate b̄.
-        workers_with_slack: least n with λ < nμ(1 - δ), with μ of :data:`SOUND`.
-        backlog_rate: the highest rate at which the backlog does not grow, with a trace's own ups and downs taken out,
-            see :meth:`kvgym.experiments.capacity.loads.Load.steady`.
-        target_rate: the highest rate at which the targets hold, of the load as it is, compressed or stretched.
-        error: why a run failed, or ""; there are no estimates then.
+        measured: requests per second of the whole saturated run.
+        kv_use: mean KV use of the batches of that run.
+        estimates: one per estimate of b̄.
+        workers_with_slack: smallest n with λ < nμ(1 - δ), with μ of :data:`SOUND`.
+        backlog_rate: the highest rate at which the backlog does not grow, without the trace's own variation over
+            time, see :meth:`kvgym.experiments.capacity.loads.Load.steady`.
+        target_rate: the highest rate at which the targets are met, with the load compressed or stretched.
+        error: error of a failed run, or ""; there are then no estimates.
         wall_time: seconds that the two runs took.
     """
 
@@ -150,21 +151,21 @@ class WorkerEstimates:
     wall_time: float
 
     def find(self, run: str, estimator: str) -> Estimated | None:
-        """Return an estimate, None where there is none."""
+        """Return an estimate, None if there is none."""
         return next((e for e in self.estimates if (e.run, e.estimator) == (run, estimator)), None)
 
     @property
     def remark(self) -> str:
-        """A sentence where equation (1) does not hold, "" where it does within 10 %."""
+        """A sentence if equation (1) is off by more than 10 %, else ""."""
         sound = self.find(*SOUND)
         if sound is None or abs(sound.error) <= MOST_ERROR:
             return ""
         why = (
-            f"batches hold {self.kv_use:.0%} of the memory, so that something else limits them"
+            f"batches use {self.kv_use:.0%} of the memory, so something else limits them"
             if self.kv_use < 1 - MOST_ERROR
-            else "memory is held by requests that are not in the batch (the policy pauses them), or work is lost"
+            else "requests outside the batch hold memory (the policy pauses them), or work is lost"
         )
-        return f"equation (1) is {sound.error:+.0%} off: {why}. Rely on what was measured."
+        return f"equation (1) is off by {sound.error:+.0%}: {why}. Use the measured rate."
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row per estimate."""
@@ -177,7 +178,7 @@ class WorkerEstimates:
 
 
 def prefill_chunk(policy: Policy, table: RequestTable) -> int:
-    """Return how many prompt tokens of a request an iteration processes at most, by the policy's hyperparameters."""
+    """Return the maximum number of prompt tokens of a request per iteration, by the policy's hyperparameters."""
     longest = int(table.prompt_len.max())
     if not policy.info.chunks_prefill:
         return longest
@@ -187,7 +188,7 @@ def prefill_chunk(policy: Policy, table: RequestTable) -> int:
 
 
 def estimate_runs(load: Load, policy: Policy, seed: int) -> tuple[Run, Run]:
-    """Return the runs that estimates take: the load as it is, and saturated, on one worker."""
+    """Return the runs needed for estimates, on one worker: the load as it is, and saturated."""
     label = label_of(policy)
     return (
         Run(load.at(load.rate, workers=1), policy, None, seed, label, log=True, measure=batch_figures),
@@ -203,14 +204,14 @@ def worker_estimates(
     saturated: Played,
     rates: tuple[float, float],
 ) -> WorkerEstimates:
-    """Return what one worker can serve, by theory and as measured.
+    """Return the rate that one worker can serve, by theory and as measured.
 
     Args:
         load: the load.
         policy: the policy.
         table: the requests.
-        as_it_is: what the first of :func:`estimate_runs` gave.
-        saturated: what the second gave.
+        as_it_is: result of the first run of :func:`estimate_runs`.
+        saturated: result of the second run.
         rates: ``backlog_rate`` and ``target_rate``.
     """
     system = load.at(load.rate, workers=1).make_system()
@@ -247,13 +248,13 @@ def worker_estimates(
 
 
 def check_equal_workers(load: Load) -> None:
-    """Check that a load can be put on equal workers.
+    """Check that a load can run on equal workers.
 
     Raises:
         ConfigError: the scenario has groups of workers.
     """
     if not isinstance(load.scenario.workers, int):
         raise ConfigError(
-            f"scenario {shown(load.scenario.name)} has groups of workers; provisioning counts equal ones, each by "
-            "itself: take a scenario of one worker"
+            f"scenario {shown(load.scenario.name)} has groups of workers; provisioning needs equal workers: use a "
+            "scenario with one worker"
         )

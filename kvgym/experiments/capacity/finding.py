@@ -1,4 +1,4 @@
-"""The highest rate at which policies hold targets: bracketing and bisection per seed, on paired seeds."""
+"""Search for the highest rate at which policies meet targets: bracketing and bisection per seed, on paired seeds."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from kvgym.errors import ConfigError
-from kvgym.experiments.capacity.contenders import Contender, find_policies, pair
+from kvgym.experiments.capacity.entries import Entry, find_policies, pair
 from kvgym.experiments.capacity.loads import Load
 from kvgym.experiments.capacity.probing import Probe, Progress, Quest, play_values, pursue
 from kvgym.experiments.capacity.result import Capacity, CapacityResult
 from kvgym.experiments.capacity.search import Rates, Search
 from kvgym.experiments.capacity.targets import Target, parse_targets
-from kvgym.experiments.capacity.witness import BACKLOG, check_requests
+from kvgym.experiments.capacity.verdict import BACKLOG, check_requests
 from kvgym.experiments.journal import kept_runs
 from kvgym.experiments.notes import merge_notes
 from kvgym.experiments.runs import Player
@@ -25,13 +25,13 @@ from kvgym.utils.arguments import explained
 from kvgym.utils.checks import check_seeds
 
 TOLERANCE = 0.02
-"""Share of the rate by which the ends of a final bracket may differ."""
+"""Maximum width of a final bracket, as a share of the rate."""
 
 ENOUGH = 2000
-"""Requests of a run at least, unless told otherwise: short runs end before a small overload shows."""
+"""Default minimum number of requests per run: short runs end before a small overload shows."""
 
 CURVE = (0.5, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5)
-"""Rates run after the search, as shares of a contender's capacity: its curve, and a check that nothing below fails."""
+"""Rates run after the search, as shares of an entry's capacity: its curve, and a check that lower rates pass."""
 
 MOST_HALVINGS = 14
 MOST_DOUBLINGS = 24
@@ -55,39 +55,39 @@ def find_capacity(
     ray: str | None = None,
     progress: Progress | None = None,
 ) -> CapacityResult:
-    """Search the highest rate at which each policy holds targets.
+    """Search for the highest rate at which each policy meets targets.
 
-    Every seed has a search of its own, from the scenario's rate on: the rate is doubled or halved until one holds and
-    twice as much does not, and then bisected. All policies see the same requests under a seed, and all rates the same
-    ones, closer together. What holding means is defined in :mod:`kvgym.experiments.capacity.witness`. After that the
-    rates of the curve are run; where one fails below a rate that held, the search goes on below the failure, and the
-    rate that held beyond it is noted.
+    Every seed has its own search, which starts at the scenario's rate: the rate is doubled or halved until one passes
+    and twice that rate fails, and then bisected. Under a seed all policies and all rates see the same requests, at
+    different speeds. :mod:`kvgym.experiments.capacity.verdict` defines when a run passes. The rates of the curve are
+    run afterwards. If one fails below a rate that passed, the search continues below the failure, and the rate that
+    passed above it is noted.
 
     Args:
         scenario: a scenario, its name or file; None = the default scenario.
-        targets: as in :func:`~kvgym.experiments.capacity.targets.parse_targets`; none at all asks only that the backlog
-            does not grow.
-        policies: policies or specs, ``"all"`` among them for every registered one that can run here; None = those of
+        targets: as in :func:`~kvgym.experiments.capacity.targets.parse_targets`; without targets, only the backlog
+            must not grow.
+        policies: policies or specs; ``"all"`` adds every other registered policy that can run here; None = those of
             the scenario.
         routers: routers or specs, each with every policy, for more than one worker; None = the scenario's.
         workers: numbers of equal workers, each with every policy; None = as in the scenario. Runs of n workers have n
             times as many requests.
-        seeds: number of seeds (0, 1, …) or the seeds; None = as in the scenario, of a replayed trace one.
-        num_requests: requests of a run (per worker where ``workers`` is given); None = as in the scenario, and at least
-            :data:`ENOUGH` where no trace is replayed.
+        seeds: number of seeds (0, 1, …) or the seeds; None = as in the scenario, or 1 for a replayed trace.
+        num_requests: requests per run (per worker if ``workers`` is given); None = as in the scenario, and at least
+            :data:`ENOUGH` unless a trace is replayed.
         request_slos: SLOs of every request in seconds, by ``"ttft"`` and ``"tbt"``, for the share of requests within
-            their own.
-        tolerance: the rate that holds and the one that does not differ by this share at most.
+            their SLOs.
+        tolerance: maximum difference between the passing and the failing rate, as a share.
         curve: further rates to run, as shares of the capacity.
-        folder: where each run is kept as soon as it is there, in ``unfinished.jsonl``; equal runs of a search that was
-            stopped are taken from there. None = nowhere.
-        jobs: processes, see :func:`kvgym.execution.make_executor`; any number gives the same result. With others than
-            1, a script calls this under ``if __name__ == "__main__":``.
+        folder: folder that saves each run when it finishes, in ``unfinished.jsonl``; equal runs of a stopped search
+            are taken from there. None = not saved.
+        jobs: processes, see :func:`kvgym.execution.make_executor`; any number gives the same result. Unless it
+            is 1, a script must call this under ``if __name__ == "__main__":``.
         ray: run on a Ray cluster instead, see there.
         progress: called with a line of text after each run.
 
     Raises:
-        KVGymError: an argument, the scenario, a policy or the workload is wrong; nothing has been run then.
+        KVGymError: an argument, the scenario, a policy or the workload is wrong; nothing has been run.
     """
     wanted = parse_targets(targets)
     chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario or DEFAULT_SCENARIO)
@@ -97,7 +97,7 @@ def find_capacity(
     numbers = _seeds(seeds, load)
     easy = load.at(load.rate / 2**10)
     made, left_out = find_policies(policies, easy, numbers[0])
-    contenders = pair(made, routers, workers, chosen)
+    entries = pair(made, routers, workers, chosen)
     player = Player()
     notes, sizes = [], []
     for seed in numbers:
@@ -107,10 +107,10 @@ def find_capacity(
         sizes.append(len(table))
     if any(not 0 < share < 100 for share in curve):
         raise ConfigError(f"curve {list(curve)}: expected shares of the capacity in (0, 100)")
-    quests = [rate_quest(load, who, seed, tolerance) for who in contenders for seed in numbers]
+    quests = [rate_quest(load, entry, seed, tolerance) for entry in entries for seed in numbers]
     with kept_runs(player, folder, jobs=jobs, ray=ray) as play:
         pursue(quests, wanted, play, progress)
-        play_values(_on_curves(quests, contenders, curve), wanted, play, progress)
+        play_values(_on_curves(quests, entries, curve), wanted, play, progress)
         pursue(quests, wanted, play, progress)
     return CapacityResult(
         scenario=load.scenario,
@@ -118,7 +118,7 @@ def find_capacity(
         tolerance=tolerance,
         seeds=numbers,
         capacities=tuple(
-            _capacity(who, [q for q in quests if q.contender is who], wanted, tolerance) for who in contenders
+            _capacity(entry, [q for q in quests if q.entry is entry], wanted, tolerance) for entry in entries
         ),
         probes=tuple(probe for q in quests for _, probe in sorted(q.probes.items())),
         num_requests=tuple(sizes),
@@ -131,20 +131,20 @@ def _seeds(seeds: int | Iterable[int] | None, load: Load) -> tuple[int, ...]:
     return check_seeds((1 if load.replays else load.scenario.seeds) if seeds is None else seeds)
 
 
-def rate_quest(load: Load, who: Contender, seed: int, tolerance: float) -> Quest:
-    """Return the search for the highest rate of a contender under a seed, from the load's own rate on."""
-    count = who.workers or 1
-    start = load.rate * (1 if who.workers is None else count / _workers_of(load.scenario))
+def rate_quest(load: Load, entry: Entry, seed: int, tolerance: float) -> Quest:
+    """Return the search for the highest rate of an entry under a seed, which starts at the load's own rate."""
+    count = entry.workers or 1
+    start = load.rate * (1 if entry.workers is None else count / _workers_of(load.scenario))
     scale = Rates(start / 2**MOST_HALVINGS, start * 2**MOST_DOUBLINGS, tolerance)
     size = load.num_requests * count if not load.replays else None
     places: dict[float, tuple[Scenario, float]] = {}
 
     def place(rate: float) -> tuple[Scenario, float]:
         if rate not in places:
-            places[rate] = load.at(rate, workers=who.workers, num_requests=size), rate
+            places[rate] = load.at(rate, workers=entry.workers, num_requests=size), rate
         return places[rate]
 
-    return Quest(Search(scale, start), who, seed, place)
+    return Quest(Search(scale, start), entry, seed, place)
 
 
 def _workers_of(scenario: Scenario) -> int:
@@ -152,7 +152,7 @@ def _workers_of(scenario: Scenario) -> int:
 
 
 def _too_short(probe: Probe) -> bool:
-    """Return whether a run failed by its backlog alone and may have done so because it was short."""
+    """Return whether a run failed only by its backlog, perhaps because it was short."""
     if probe.verdict.reasons != (BACKLOG,):
         return False
     stay = probe.played.record.metrics["e2e_latency_p90"]
@@ -160,21 +160,19 @@ def _too_short(probe: Probe) -> bool:
 
 
 def _on_curves(
-    quests: Sequence[Quest], contenders: Sequence[Contender], curve: Sequence[float]
+    quests: Sequence[Quest], entries: Sequence[Entry], curve: Sequence[float]
 ) -> list[tuple[Quest, float]]:
-    """Return the runs of all curves, the same rates for all seeds of a contender."""
-    asked = []
-    for who in contenders:
-        own = [q for q in quests if q.contender is who]
+    """Return the runs of all curves, with the same rates for all seeds of an entry."""
+    wanted = []
+    for entry in entries:
+        own = [q for q in quests if q.entry is entry]
         mean = float(np.mean([q.search.bracket()[0] or 0.0 for q in own]))
-        asked += [(q, mean * share) for q in own for share in curve if mean > 0]
-    return asked
+        wanted += [(q, mean * share) for q in own for share in curve if mean > 0]
+    return wanted
 
 
-def _capacity(
-    who: Contender, quests: Sequence[Quest], targets: Sequence[Target], tolerance: float
-) -> Capacity:
-    """Sum up the searches of a contender."""
+def _capacity(entry: Entry, quests: Sequence[Quest], targets: Sequence[Target], tolerance: float) -> Capacity:
+    """Combine the searches of an entry."""
     held, failed, limits, edges, notes = [], [], [], [], []
     for quest in quests:
         low, high = quest.search.bracket()
@@ -189,7 +187,7 @@ def _capacity(
             notes.append(
                 (
                     quest.seed,
-                    f"not monotone: held at {', '.join(f'{rate:.4g}' for rate in surprises)}/s though it failed at "
+                    f"not monotone: passed at {', '.join(f'{rate:.4g}' for rate in surprises)}/s but failed at "
                     f"{high:.4g}/s ({'; '.join(quest.probes[high].verdict.reasons)}).",
                 )
             )
@@ -197,13 +195,13 @@ def _capacity(
             notes.append(
                 (
                     quest.seed,
-                    "the backlog limits it, in runs not much longer than requests stay: take more requests.",
+                    "the backlog is the limit, in runs not much longer than request latencies: use more requests.",
                 )
             )
         if low is None and high is not None:
-            notes.append((quest.seed, f"holds at no rate down to {high:.3g}/s."))
+            notes.append((quest.seed, f"fails at every rate down to {high:.3g}/s."))
         if high is None:
             notes.append(
-                (quest.seed, f"holds at every rate up to {low:.3g}/s: the run is too short for a limit.")
+                (quest.seed, f"passes at every rate up to {low:.3g}/s: the run is too short to show a limit.")
             )
-    return Capacity.of(who, held, failed, limits, edges, targets, merge_notes(notes, len(quests)))
+    return Capacity.of(entry, held, failed, limits, edges, targets, merge_notes(notes, len(quests)))

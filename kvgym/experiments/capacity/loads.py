@@ -1,4 +1,4 @@
-"""A scenario at other rates, lengths and sizes of the same workload."""
+"""Loads: scenarios that can be run at other rates, and in parts."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from kvgym.workloads.workload import Workload, too_few
 
 
 class Load:
-    """A scenario whose arrival rate can be set.
+    """A scenario with an adjustable arrival rate.
 
-    Arrivals keep their pattern: the times of a seed are stretched, so that all rates see the same requests (common
-    random numbers); slotted arrivals, which come at whole numbers only, are drawn anew. A trace that is replayed with
-    its own times is compressed or stretched (``rate_scale``).
+    Arrivals keep their pattern: the times of a seed are stretched, so all rates see the same requests (common random
+    numbers). Slotted arrivals, which have integer times, are drawn again. A trace replayed with its own times is
+    compressed or stretched (``rate_scale``).
 
     Args:
-        scenario: the scenario. Its horizon is left out: a rate is held by runs that finish. So is its window: a
-            backlog that grows shows in all of a run.
-        num_requests: so many requests a run; None = as the scenario says, where it gives a duration as many as that
-            has on average.
+        scenario: the scenario. Its horizon is ignored, as only runs that finish can sustain a rate. So is its window,
+            as a growing backlog shows only in the whole run.
+        num_requests: requests per run; None = as in the scenario, for a duration the mean number of requests.
         request_slos: SLOs of every request, in seconds, by ``"ttft"`` and ``"tbt"``, instead of the workload's.
 
     Attributes:
-        scenario: at its own rate.
-        rate: arrivals per second of that, of a replayed trace those of the requests in use.
+        scenario: the scenario at its own rate.
+        rate: its arrivals per second; for a replayed trace, of the requests in use.
         replays: whether a trace is replayed with its own times, so that all seeds have the same arrivals.
-        num_requests: requests of a run.
-        notes: what was changed.
+        num_requests: requests per run.
+        notes: sentences on what was changed.
 
     Raises:
-        ConfigError: the workload has no rate, or an SLO is none.
+        ConfigError: the workload has no rate, or an SLO is invalid.
     """
 
     def __init__(
@@ -47,19 +46,19 @@ class Load:
         notes = []
         if scenario.system.horizon is not None:
             notes.append(
-                f"Runs go on until all requests have finished, not to {scenario.system.horizon:g} s."
+                f"Runs continue until all requests have finished, beyond the horizon of {scenario.system.horizon:g} s."
             )
             settings = scenario.system.model_copy(update={"horizon": None})
             scenario = scenario.model_copy(update={"system": settings})
         if scenario.window is not None:
-            notes.append("Runs are judged as wholes: warm_up and cool_down are left out.")
+            notes.append("Runs are judged as a whole: warm_up and cool_down are ignored.")
             scenario = scenario.model_copy(update={"warm_up": None, "cool_down": None})
         workload = scenario.make_workload()
         self.rate = float(workload.mean_rate)
         if not math.isfinite(self.rate) or self.rate <= 0:
             raise ConfigError(
                 f"workload {workload.spec.name}: no arrival rate to change (all requests arrive at once, or the trace "
-                "has no times); give it one with --rate"
+                "has no times); set one with --rate"
             )
         spec = workload.spec
         self.replays = spec.replays and spec.arrivals is None
@@ -86,8 +85,8 @@ class Load:
 
         Args:
             rate: arrivals per second.
-            workers: so many equal workers instead of the scenario's.
-            num_requests: requests of a run, instead of :attr:`num_requests`.
+            workers: number of equal workers; None = as in the scenario.
+            num_requests: requests per run; None = :attr:`num_requests`.
         """
         spec = self._spec
         if num_requests is not None:
@@ -113,10 +112,10 @@ class Load:
         return self._with(_validated({**self._spec.model_dump(), **once}), 1)
 
     def steady(self) -> Load:
-        """Return the load with its ups and downs taken out.
+        """Return the load without its variation over time.
 
-        Where a trace is replayed with its own times, these are requests drawn from it with replacement, as many, and
-        Poisson arrivals at its rate; else the load itself.
+        For a trace replayed with its own times: the same number of requests, drawn from it with replacement, and
+        Poisson arrivals at its rate. Otherwise the load itself.
         """
         if not self.replays:
             return self
@@ -129,14 +128,14 @@ class Load:
         return Load(self._with(_validated({**self._spec.model_dump(), **changes}), None))
 
     def between(self, start: float, end: float | None) -> Load:
-        """Return the load of a part of a replayed trace, at its own rate.
+        """Return the load of a part of a replayed trace, at the rate of that part.
 
         Args:
             start: seconds since the first arrival.
-            end: seconds since the first arrival; what arrives from here on is left out. None = to the end.
+            end: seconds since the first arrival, exclusive. None = to the end.
 
         Raises:
-            ConfigError: too few requests arrive there to have a rate.
+            ConfigError: too few requests arrive in it to have a rate.
         """
         lengths = self._spec.lengths
         assert isinstance(lengths, TraceLengths)
@@ -147,7 +146,7 @@ class Load:
         return Load(self._with(spec, None))
 
     def _recorded(self, seconds: float) -> float:
-        """Return when a trace recorded what arrives so many seconds after the first request, in its own seconds."""
+        """Return the time in the trace of an arrival this many seconds after the first request."""
         assert isinstance(self._spec.lengths, TraceLengths)
         return self._spec.lengths.start + (self._first + seconds) * self._spec.lengths.rate_scale
 
@@ -157,23 +156,23 @@ class Load:
 
 
 def _rate_of(times: Times) -> float:
-    """Return gaps over the span of arrival times, per second."""
+    """Return the number of gaps between arrivals over their span, per second."""
     span = float(times[-1] - times[0])
     if span <= 0:
         raise ConfigError(
-            f"{len(times)} requests of a trace arrive at one moment: they have no rate to change"
+            f"{len(times)} requests of a trace arrive at the same time: they have no rate to change"
         )
     return (len(times) - 1) / span
 
 
 def _window(spec: WorkloadSpec) -> tuple[float, float | None]:
-    """Return from where to where a trace is used, seconds."""
+    """Return start and end of the part of a trace that is used, seconds."""
     assert isinstance(spec.lengths, TraceLengths)
     return spec.lengths.start, spec.lengths.end
 
 
 def _size(spec: WorkloadSpec, rate: float, rows: int) -> int:
-    """Return the number of requests of a run."""
+    """Return the number of requests per run."""
     if isinstance(spec.num_requests, int):
         return min(spec.num_requests, rows) if spec.replays else spec.num_requests
     if spec.num_requests is not None:
@@ -187,7 +186,7 @@ def _size(spec: WorkloadSpec, rate: float, rows: int) -> int:
 
 
 def _with_slos(spec: WorkloadSpec, slos: dict[str, float]) -> WorkloadSpec:
-    """Return a workload whose requests all have the given SLOs, as classes have them."""
+    """Return a workload with the given SLOs for all requests, in every class."""
     for name, seconds in slos.items():
         if name not in ("ttft", "tbt") or not seconds > 0:
             raise ConfigError(f"SLO {name}={seconds}: expected ttft or tbt, and seconds > 0")

@@ -1,4 +1,4 @@
-"""What provisioning gives: plans with costs, what one worker serves, windows, files."""
+"""Results of provisioning: plans with costs, rates of one worker, windows, files."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from kvgym.utils.frame import Frame
 
 @dataclass(frozen=True)
 class Plan:
-    """How many workers a load needs with a policy, a router and hardware.
+    """The number of workers that a load needs, for one policy, router and hardware.
 
     Attributes:
-        hardware: its name.
+        hardware: name of the hardware.
         policy: label of the policy.
         router: label of the router.
-        by_theory: ⌈λ/μ⌉ with the mean batch time of the saturated load; None where it could not run.
-        obvious: ⌈λ/μ⌉ with the median of the load as it is; None where it could not run.
-        by_targets: ⌈λ/λ₁⌉ with λ₁ the rate up to which one worker holds the targets; None where it holds none.
-        simulated: the smallest number that holds the targets, with all larger ones that were tried; None where none
-            does.
-        one_fewer: what the largest smaller number that was tried misses.
+        by_theory: ⌈λ/μ⌉ with the mean batch time of the saturated load; None if that run failed.
+        obvious: ⌈λ/μ⌉ with the median of the load as it is; None if that run failed.
+        by_targets: ⌈λ/λ₁⌉ with λ₁ the highest rate at which one worker meets the targets; None if there is none.
+        simulated: the smallest number that meets the targets, such that all larger numbers tried meet them too; None
+            if there is none.
+        one_fewer: targets missed with the largest smaller number that was tried.
         values: metrics of the targets at ``simulated``.
-        price: of a worker per hour; None where it was not given.
-        notes: what a reader should know.
+        price: price of a worker per hour; None if it was not given.
+        notes: remarks for readers, one sentence each.
     """
 
     hardware: str
@@ -52,21 +52,21 @@ class Plan:
     def of(
         cls, quest: Quest, own: WorkerEstimates, rate: float, targets: Sequence[Target], price: float | None
     ) -> Plan:
-        """Sum up a search for the smallest number of workers."""
+        """Return the plan that results from a search for the smallest number of workers."""
         enough, few = quest.search.bracket()
         sound, obvious = own.find(*SOUND), own.find(*OBVIOUS)
         metrics = {} if enough is None else quest.probes[enough].played.record.metrics
         notes = []
         if surprises := quest.search.surprises():
             fewer = ", ".join(f"{count:.0f}" for count in surprises)
-            notes.append(f"not monotone: {fewer} held the targets though {few:.0f} did not.")
+            notes.append(f"not monotone: {fewer} met the targets but {few:.0f} did not.")
         if enough is None:
             assert few is not None
-            notes.append(f"no number up to {few:.0f} holds the targets.")
+            notes.append(f"no number up to {few:.0f} meets the targets.")
         return cls(
             hardware=own.hardware,
             policy=own.policy,
-            router=quest.contender.router_label,
+            router=quest.entry.router_label,
             by_theory=None if sound is None else sound.workers,
             obvious=None if obvious is None else obvious.workers,
             by_targets=provision(rate, own.target_rate) if own.target_rate > 0 else None,
@@ -79,7 +79,7 @@ class Plan:
 
     @property
     def cost_per_hour(self) -> float | None:
-        """Price of the simulated number of workers; None where either is not known."""
+        """Price of the simulated number of workers; None if either is unknown."""
         return None if self.price is None or self.simulated is None else self.price * self.simulated
 
 
@@ -93,11 +93,11 @@ class Provisioning:
         rate: λ, arrivals per second.
         num_requests: requests of the load.
         mean_output: mean output length, tokens.
-        workers: what one worker serves, by hardware and policy.
-        plans: by hardware, policy and router.
-        windows: by hardware, policy, router and time; empty unless asked for.
-        probes: the runs of the searches for numbers of workers, with the hardware.
-        notes: what happened to the workload, policies left out, one sentence each.
+        workers: rates of one worker, by hardware and policy.
+        plans: plans by hardware, policy and router.
+        windows: plans by hardware, policy, router and time; empty unless requested.
+        probes: the runs of the searches for numbers of workers, with their hardware.
+        notes: changes to the workload and excluded policies, one sentence each.
     """
 
     scenario: Scenario
@@ -112,17 +112,17 @@ class Provisioning:
     notes: tuple[str, ...]
 
     def cost_per_million_tokens(self, plan: Plan) -> float | None:
-        """Return the cost of a million output tokens at the rate of the load; None where no cost is known."""
+        """Return the cost of a million output tokens at the rate of the load; None if the price is unknown."""
         cost = plan.cost_per_hour
         return None if cost is None else cost / (self.rate * self.mean_output * 3600 / 1e6)
 
     def windows_of(self, plan: Plan) -> tuple[WindowPlan, ...]:
-        """Return the windows of a plan, in time."""
-        whose = (plan.hardware, plan.policy, plan.router)
-        return tuple(w for w in self.windows if (w.hardware, w.policy, w.router) == whose)
+        """Return the windows of a plan, in order of time."""
+        own = (plan.hardware, plan.policy, plan.router)
+        return tuple(w for w in self.windows if (w.hardware, w.policy, w.router) == own)
 
     def profile(self, plan: Plan) -> Profile | None:
-        """Return peak, 95 % and mean of a plan's windows; None without windows, or where one has no number."""
+        """Return peak, 95 % and mean of a plan's windows; None without windows, or if a window has no number."""
         return Profile.of(self.windows_of(plan))
 
     def summary(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class Provisioning:
 
         Args:
             folder: created if missing.
-            command: the command line that led here, kept in ``config.json``.
+            command: the command line, recorded in ``config.json``.
 
         Returns:
             The folder.

@@ -1,4 +1,4 @@
-"""Runs that searches ask for, round by round, on an executor."""
+"""Runs that searches request, in rounds, on an executor."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvgym.experiments.capacity.contenders import Contender
+from kvgym.experiments.capacity.entries import Entry
 from kvgym.experiments.capacity.search import Search
 from kvgym.experiments.capacity.targets import Target
-from kvgym.experiments.capacity.witness import Verdict, backlog_growth, judge
+from kvgym.experiments.capacity.verdict import Verdict, backlog_growth, judge
 from kvgym.experiments.journal import Play
 from kvgym.experiments.runs import Played, Run
 from kvgym.experiments.scenario import Scenario
@@ -21,18 +21,18 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Probe:
-    """A run, and whether it holds the targets.
+    """A run, and whether it meets the targets.
 
     Attributes:
-        label: of the contender.
+        label: label of the entry.
         policy: label of the policy.
         router: label of the router, "" for one worker.
         workers: number of workers.
-        value: what was searched: the rate, arrivals per second, or the number of workers.
+        value: the searched value: the rate, arrivals per second, or the number of workers.
         rate: arrivals per second.
         seed: the seed.
-        verdict: whether it holds, and why not.
-        played: what the run gave.
+        verdict: whether the run passes, and why not.
+        played: result of the run.
     """
 
     label: str
@@ -46,7 +46,7 @@ class Probe:
     played: Played
 
     def row(self) -> dict[str, Any]:
-        """Return the probe as a row of a table: what was run, the verdict, all metrics."""
+        """Return the probe as a row of a table: the run, the verdict, all metrics."""
         nan = float("nan")
         return {
             "contender": self.label, "policy": self.policy, "router": self.router, "workers": self.workers,
@@ -61,36 +61,45 @@ class Probe:
 
 @dataclass
 class Quest:
-    """A search, and how what it asks for is run.
+    """A search, and how its values are run.
 
     Attributes:
         search: the search.
-        contender: whom it is about.
-        seed: under which seed.
+        entry: the entry that is run.
+        seed: the seed.
         place: returns scenario and rate of a value.
-        sustained: whether runs speak for a load that goes on, see :func:`~kvgym.experiments.capacity.witness.judge`.
-        probes: what was run, by value.
+        sustained: whether a run stands for a continuing load, see
+            :func:`~kvgym.experiments.capacity.verdict.judge`.
+        probes: runs so far, by value.
     """
 
     search: Search
-    contender: Contender
+    entry: Entry
     seed: int
     place: Callable[[float], tuple[Scenario, float]]
     sustained: bool = True
     probes: dict[float, Probe] = field(default_factory=dict)
 
-    def take(self, value: float, played: Played, targets: Sequence[Target]) -> None:
-        """Judge a run and tell the search."""
+    def record(self, value: float, played: Played, targets: Sequence[Target]) -> None:
+        """Judge a run and record the verdict in the search."""
         scenario, rate = self.place(value)
         verdict = judge(played, targets, sustained=self.sustained)
-        who = self.contender
+        entry = self.entry
         workers = (
             scenario.workers if isinstance(scenario.workers, int) else sum(g.count for g in scenario.workers)
         )
         self.probes[value] = Probe(
-            who.label, who.policy_label, who.router_label, workers, value, rate, self.seed, verdict, played
+            entry.label,
+            entry.policy_label,
+            entry.router_label,
+            workers,
+            value,
+            rate,
+            self.seed,
+            verdict,
+            played,
         )
-        self.search.tell(value, verdict.held)
+        self.search.record(value, verdict.held)
 
 
 def pursue(
@@ -99,27 +108,27 @@ def pursue(
     play: Play,
     progress: Progress | None = None,
 ) -> None:
-    """Run what searches ask for until all have ended; every round runs the next value of each."""
-    while asked := [(q, value) for q in quests if (value := q.search.ask()) is not None]:
-        play_values(asked, targets, play, progress)
+    """Run searches to their end; every round runs the next value of each."""
+    while requested := [(q, value) for q in quests if (value := q.search.ask()) is not None]:
+        play_values(requested, targets, play, progress)
 
 
 def play_values(
-    asked: Iterable[tuple[Quest, float]],
+    requested: Iterable[tuple[Quest, float]],
     targets: Sequence[Target],
     play: Play,
     progress: Progress | None = None,
 ) -> None:
-    """Run given values; those of one scenario and seed side by side, as they share their requests."""
-    wanted = sorted(asked, key=lambda item: (item[0].seed, item[1]))
+    """Run given values, with those of one scenario and seed together, as they share their requests."""
+    wanted = sorted(requested, key=lambda item: (item[0].seed, item[1]))
     runs = []
     for quest, value in wanted:
-        who = quest.contender
+        entry = quest.entry
         scenario, _ = quest.place(value)
-        router = None if scenario.workers == 1 else who.router
-        runs.append(Run(scenario, who.policy, router, quest.seed, who.label, measure=backlog_growth))
+        router = None if scenario.workers == 1 else entry.router
+        runs.append(Run(scenario, entry.policy, router, quest.seed, entry.label, measure=backlog_growth))
     for at, played in play(runs):
         quest, value = wanted[at]
-        quest.take(value, played, targets)
+        quest.record(value, played, targets)
         if progress is not None:
-            progress(f"{quest.contender.label}, {quest.place(value)[1]:.4g}/s, seed {quest.seed}")
+            progress(f"{quest.entry.label}, {quest.place(value)[1]:.4g}/s, seed {quest.seed}")

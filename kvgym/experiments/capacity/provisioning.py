@@ -1,4 +1,4 @@
-"""How many workers a load needs: by theory, by simulation, and what that costs."""
+"""Search for the number of workers that a load needs, by theory and by simulation, and its cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kvgym.batch_time.deployments.load import load_hardware
 from kvgym.batch_time.deployments.roofline_spec import completed
 from kvgym.errors import ConfigError, UnknownNameError
-from kvgym.experiments.capacity.contenders import Contender, find_policies
+from kvgym.experiments.capacity.entries import Entry, find_policies
 from kvgym.experiments.capacity.estimates import (
     SOUND,
     Estimated,
@@ -30,8 +30,8 @@ from kvgym.experiments.capacity.plan import Plan, Provisioning
 from kvgym.experiments.capacity.probing import Progress, Quest, pursue
 from kvgym.experiments.capacity.search import Search, Workers
 from kvgym.experiments.capacity.targets import Target, parse_targets
+from kvgym.experiments.capacity.verdict import LEAST_REQUESTS, check_requests
 from kvgym.experiments.capacity.windows import WindowPlan, check_windows, cut
-from kvgym.experiments.capacity.witness import LEAST_REQUESTS, check_requests
 from kvgym.experiments.comparison import label_of
 from kvgym.experiments.journal import Play, kept_runs
 from kvgym.experiments.runs import Played, Player
@@ -49,7 +49,7 @@ from kvgym.workloads.table import RequestTable
 
 _ROUNDING = 1e-9
 MOST_WORKERS = 256
-"""More are not tried unless asked for."""
+"""Default maximum number of workers to try."""
 
 
 @explained
@@ -72,40 +72,40 @@ def provision(
 ) -> Provisioning:
     """Find how many equal workers a load needs, by policy, router and hardware.
 
-    - Theory: ⌈λ/μ⌉ by every estimate of the batch time, beside the rate of a saturated worker as measured, see
-      :mod:`kvgym.experiments.capacity.estimates`; and the rates of one worker, with the trace compressed or stretched,
-      up to which its backlog does not grow and up to which it holds the targets.
-    - Simulation: all of the load behind the router, and the smallest number of workers with which every request
-      finishes and the targets are met, by doubling or halving and bisection from the theory's.
-    - By windows of time, if asked for, both again.
+    - Theory: ⌈λ/μ⌉ by every estimate of the batch time, with the measured rate of a saturated worker, see
+      :mod:`kvgym.experiments.capacity.estimates`; and, with the trace compressed or stretched, the highest rates at
+      which one worker's backlog does not grow and at which it meets the targets.
+    - Simulation: the whole load behind the router, and the smallest number of workers with which every request
+      finishes and the targets are met, by doubling or halving and bisection from the number by theory.
+    - Both again for windows of time, if requested.
 
     Args:
-        scenario: a scenario whose workload is the load, e.g. a trace; a name, a file; None = the default scenario. Its
-            number of workers is not used.
+        scenario: a scenario, its name or file; its workload, e.g. a trace, is the load, its number of workers is
+            ignored. None = the default scenario.
         targets: as in :func:`~kvgym.experiments.capacity.targets.parse_targets`, at least one.
         policies: policies or specs, or ``"all"``; None = those of the scenario.
-        hardware: names or files to compare, with the scenario's engine where they know it, else with their own; None =
+        hardware: names or files to compare, with the scenario's engine if they have it, else with their default; None =
             the scenario's.
         routers: routers or specs to compare; None = the scenario's.
-        prices: of a worker per hour, one for all hardware or by name (a roofline may say as little as in ``hardware``);
-            any currency.
-        window: seconds; None = the load as a whole only.
-        seed: of the workload, policies and routers.
+        prices: price of a worker per hour, one for all hardware or by name (a roofline may be as short as in
+            ``hardware``); any currency.
+        window: length of a window, seconds; None = only the whole load.
+        seed: seed of the workload, policies and routers.
         request_slos: as in :func:`~kvgym.experiments.capacity.finding.find_capacity`.
-        most_workers: more are not tried.
-        folder: where runs are kept, as there.
+        most_workers: largest number of workers to try.
+        folder: folder that saves runs, as there.
         jobs: as there.
         ray: as there.
         progress: called with a line of text after each run.
 
     Raises:
-        KVGymError: an argument, the scenario, a policy or the workload is wrong, or a target is such that no number of
-            workers holds it, on none of the hardware; nothing has been run then.
+        KVGymError: an argument, the scenario, a policy or the workload is wrong, or no number of workers can meet a
+            target on any of the hardware; nothing has been run.
     """
     wanted = parse_targets(targets)
     if not wanted:
         raise ConfigError(
-            "no targets: any number of workers serves a finite load some day; give --slo ttft_p99<1, say"
+            "no targets: any number of workers serves a finite load eventually; give targets, as in --slo ttft_p99<1"
         )
     chosen = scenario if isinstance(scenario, Scenario) else load_scenario(scenario or DEFAULT_SCENARIO)
     if isinstance(chosen.workers, int):
@@ -139,9 +139,9 @@ def provision(
         pursue(quests, wanted, play, progress)
         windows: list[WindowPlan] = []
         if window is not None:
-            asked = _Windows(window, seed, wanted, chosen_routers, most_workers)
+            planner = _Windows(window, seed, wanted, chosen_routers, most_workers)
             for (load, policy), own in zip(pairs, estimates, strict=True):
-                windows += asked.plan(load, policy, own, player, play, progress)
+                windows += planner.plan(load, policy, own, player, play, progress)
     owners = [own for own in estimates for _ in chosen_routers]
     _, table = player.requests(loads[0].scenario, seed)
     return Provisioning(
@@ -168,12 +168,12 @@ def provision(
 def prices_of(
     prices: float | Mapping[str, float] | None, hardware: Sequence[str], base: str | None = None
 ) -> dict[str, float]:
-    """Return what a worker costs per hour, by hardware.
+    """Return the price of a worker per hour, by hardware.
 
     Args:
-        prices: as of :func:`provision`.
-        hardware: what is compared.
-        base: the hardware of the scenario, which completes rooflines that say too little.
+        prices: as in :func:`provision`.
+        hardware: the hardware to compare.
+        base: the hardware of the scenario, which completes incomplete rooflines.
 
     Raises:
         UnknownNameError: a price is for hardware that is not compared.
@@ -188,7 +188,7 @@ def prices_of(
         if whole not in hardware:
             raise UnknownNameError("hardware (with a price)", name, [h for h in hardware if h])
         if whole in found:
-            raise ConfigError(f"two prices of {whole}; expected one")
+            raise ConfigError(f"two prices for {whole}; expected one")
         what = f"price of {whole}" if whole else "price"
         expected = "a number ≥ 0 per worker and hour"
         found[whole] = real_number(price, what, expected, lambda number: 0 <= number < math.inf)
@@ -217,7 +217,7 @@ def _loads(
 def _within_reach(
     loads: Sequence[Load], player: Player, seed: int, targets: Sequence[Target]
 ) -> tuple[list[Load], list[str]]:
-    """Return the loads on hardware with which some number of workers may hold the targets, and why others are out.
+    """Return the loads on hardware that may meet the targets with some number of workers, and reasons for the others.
 
     Raises:
         ConfigError: no hardware is left.
@@ -233,16 +233,16 @@ def _within_reach(
             reasons.append(f"{load.scenario.hardware}: {reason}" if len(loads) > 1 else reason)
     if not left:
         raise ConfigError(
-            f"{reasons[0]}; relax it, or take faster hardware", "\n".join(reasons[1:] and reasons)
+            f"{reasons[0]}; relax it, or use faster hardware", "\n".join(reasons[1:] and reasons)
         )
     return left, [f"{reason}." for reason in reasons]
 
 
 def _out_of_reach(targets: Sequence[Target], table: RequestTable, system: System) -> str:
-    """Return why some target is missed on any number of workers, whoever schedules; "" where none is known to be.
+    """Return why some target is missed with any number of workers and any scheduler; "" if no such target is known.
 
-    Each request alone on an empty worker is the best there is, see
-    :mod:`kvgym.theory.hindsight.calibrated.latencies`; a target may still be out of reach where this is silent.
+    No schedule is better than each request alone on an empty worker, see
+    :mod:`kvgym.theory.hindsight.calibrated.latencies`. A target that passes this check may still be out of reach.
 
     Args:
         targets: the targets.
@@ -259,14 +259,14 @@ def _out_of_reach(targets: Sequence[Target], table: RequestTable, system: System
         if not target.met({target.metric: allowed}):
             unit = "" if info.unit == "1" else f" {info.unit}"
             return (
-                f"no number of workers holds {target}: with every request alone on an empty worker it is "
+                f"no number of workers meets {target}: with every request alone on an empty worker it is "
                 f"{best:.3g}{unit} at {'least' if info.lower_is_better else 'most'}"
             )
     return ""
 
 
 def _engine_for(hardware: str, scenario: Scenario) -> Engine:
-    """Return the scenario's engine where other hardware knows it too, else None, the hardware's own."""
+    """Return the scenario's engine if the hardware has it too, else None, which is the hardware's default."""
     engine = scenario.resolved().engine
     known = not isinstance(engine, str) or engine in load_hardware(hardware).all_engines
     return engine if known else None
@@ -280,7 +280,7 @@ def _estimates(
     play: Play,
     progress: Progress | None,
 ) -> list[WorkerEstimates]:
-    """Return what one worker of each pair of load and policy can serve."""
+    """Return the estimates of one worker for each pair of load and policy."""
     runs = [run for load, policy in pairs for run in estimate_runs(load, policy, seed)]
     played: dict[int, Played] = {}
     for place, found in play(runs):
@@ -292,7 +292,7 @@ def _estimates(
         quests = [
             rate_quest(
                 load.steady() if steady else load,
-                Contender(label_of(policy), policy, None, 1),
+                Entry(label_of(policy), policy, None, 1),
                 seed,
                 TOLERANCE,
             )
@@ -310,7 +310,7 @@ def _estimates(
 
 
 def _first_guess(rate: float, own: WorkerEstimates, most: int) -> int:
-    """Return a number of workers to try first."""
+    """Return the first number of workers to try."""
     sound = own.find(*SOUND)
     guess = 1 if sound is None else sound.workers
     if own.target_rate > 0:
@@ -328,13 +328,13 @@ def _workers_quest(load: Load, policy: Policy, router: Router, seed: int, start:
         return places[count]
 
     label = f"{label_of(policy)} via {label_of(router)}"
-    who = Contender(label, policy, router, None)
-    return Quest(Search(Workers(most), start), who, seed, place, sustained=False)
+    entry = Entry(label, policy, router, None)
+    return Quest(Search(Workers(most), start), entry, seed, place, sustained=False)
 
 
 @dataclass(frozen=True)
 class _Windows:
-    """How windows are planned; see :func:`provision`."""
+    """Planner for windows of time; see :func:`provision`."""
 
     seconds: float
     seed: int
@@ -351,7 +351,7 @@ class _Windows:
         play: Play,
         progress: Progress | None,
     ) -> list[WindowPlan]:
-        """Return the windows of a load, for every router."""
+        """Return the plans for the windows of a load, for every router."""
         _, table = player.requests(load.scenario, self.seed)
         first, sound = float(table.arrival_time[0]), own.find(*SOUND)
         held = held_memory(table, own.chunk, load.at(load.rate, workers=1).make_system())
@@ -390,7 +390,7 @@ def _by_theory(
     rows: slice,
     seconds: float,
 ) -> int | None:
-    """Return ⌈λ/μ⌉ of some requests, with the b̄ of the whole load; 0 where none arrive."""
+    """Return ⌈λ/μ⌉ of a range of requests, with the b̄ of the whole load; 0 if none arrive."""
     count = rows.stop - rows.start
     if sound is None or not count:
         return None if sound is None else 0

@@ -1,4 +1,4 @@
-"""What a search of capacities gives: estimates with intervals, every probe, files."""
+"""Results of a capacity search: estimates with intervals, all probes, files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kvgym.experiments.capacity.contenders import Contender
+from kvgym.experiments.capacity.entries import Entry
 from kvgym.experiments.capacity.probing import Probe
 from kvgym.experiments.capacity.targets import Target
 from kvgym.experiments.describing import describe_cluster, describe_hardware
@@ -22,19 +22,19 @@ from kvgym.utils.frame import Frame
 
 @dataclass(frozen=True)
 class Capacity:
-    """Up to which rate a contender holds the targets.
+    """The highest rate at which an entry meets the targets.
 
     Attributes:
-        label: of the contender.
+        label: label of the entry.
         policy: label of the policy.
         router: label of the router, "" for one worker.
         workers: number of equal workers; None = as in the scenario.
-        held: by seed the highest rate that held below every failure, requests per second; 0 where none held.
-        failed: by seed the lowest rate that failed; inf where none did.
+        held: by seed, the highest rate that passed below every failure, requests per second; 0 if none passed.
+        failed: by seed, the lowest rate that failed; inf if none did.
         estimate: mean of ``held`` over seeds, with its bootstrap interval.
-        limits: what failed at ``failed``, with the number of seeds, the most frequent first.
-        values: the metrics of the targets at ``held``, means over seeds; NaN where nothing held.
-        notes: what a reader should know.
+        limits: reasons of the failures at ``failed`` with the number of seeds, most frequent first.
+        values: the metrics of the targets at ``held``, means over seeds; NaN if no rate passed.
+        notes: remarks for readers, one sentence each.
     """
 
     label: str
@@ -51,7 +51,7 @@ class Capacity:
     @classmethod
     def of(
         cls,
-        who: Contender,
+        entry: Entry,
         held: Sequence[float],
         failed: Sequence[float],
         limits: Sequence[tuple[str, ...]],
@@ -59,14 +59,14 @@ class Capacity:
         targets: Sequence[Target],
         notes: tuple[str, ...],
     ) -> Capacity:
-        """Sum up what the seeds gave."""
+        """Return the capacity that results from the searches of all seeds."""
         counts = Counter(reason for reasons in limits for reason in reasons)
         metrics = [target.metric for target in targets]
         return cls(
-            label=who.label,
-            policy=who.policy_label,
-            router=who.router_label,
-            workers=who.workers,
+            label=entry.label,
+            policy=entry.policy_label,
+            router=entry.router_label,
+            workers=entry.workers,
             held=tuple(held),
             failed=tuple(failed),
             estimate=mean_interval(held),
@@ -82,7 +82,7 @@ class Capacity:
 
     @property
     def on_every_seed(self) -> float:
-        """The highest rate that held on every seed, requests per second."""
+        """The highest rate that passed on every seed, requests per second."""
         return min(self.held)
 
 
@@ -93,12 +93,12 @@ class CapacityResult:
     Attributes:
         scenario: the scenario at its own rate, as run.
         targets: the targets.
-        tolerance: share by which the ends of a final bracket differ at most.
-        seeds: seeds, the same for all contenders and rates.
-        capacities: one per contender.
-        probes: every run, by contender, seed and rate.
-        num_requests: requests of a run (of one worker, where numbers of workers were given), by seed.
-        notes: what happened to the workload, policies left out, one sentence each.
+        tolerance: maximum width of a final bracket, as a share.
+        seeds: seeds, the same for all entries and rates.
+        capacities: one per entry.
+        probes: all runs, by entry, seed and rate.
+        num_requests: requests per run, by seed (per worker if numbers of workers were given).
+        notes: changes to the workload and excluded policies, one sentence each.
         replays: whether a trace is replayed with its own times, compressed or stretched.
     """
 
@@ -114,7 +114,7 @@ class CapacityResult:
 
     @property
     def heading(self) -> str:
-        """Name of the scenario, what serves and whose lengths; rates and numbers of requests are the probes' own."""
+        """Name of the scenario, its hardware and its workload, without the rate and the number of requests."""
         scenario = self.scenario
         routers = dict.fromkeys(c.router for c in self.capacities if c.router)
         cluster = "" if any(c.workers for c in self.capacities) else describe_cluster(scenario, list(routers))
@@ -122,9 +122,9 @@ class CapacityResult:
         return f"{scenario.name}: {cluster}{describe_hardware(scenario)}, {lengths}"
 
     def efficiency(self, capacity: Capacity) -> float:
-        """Return the rate per worker in relation to that of the fewest workers in the result, same policy and router.
+        """Return the rate per worker relative to that with the fewest workers in the result, same policy and router.
 
-        One worker needs no router, so that it serves for all. NaN where numbers of workers were not given.
+        One worker needs no router, so it is the reference for all routers. NaN if no numbers of workers were given.
         """
         if capacity.workers is None:
             return float("nan")
@@ -139,7 +139,7 @@ class CapacityResult:
         return capacity.estimate.value / capacity.workers / per_worker if per_worker > 0 else float("nan")
 
     def to_frame(self) -> Frame:
-        """Return one row per run, sorted by contender, seed and rate."""
+        """Return one row per run, sorted by entry, seed and rate."""
         return Frame.from_rows(probe.row() for probe in self.probes)
 
     def summary(self) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class CapacityResult:
 
         Args:
             folder: created if missing.
-            command: the command line that led here, kept in ``config.json``.
+            command: the command line, recorded in ``config.json``.
 
         Returns:
             The folder.

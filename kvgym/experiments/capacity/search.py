@@ -1,4 +1,4 @@
-"""Search the switch from "holds" to "fails" on a scale from easy to hard, by bracketing and bisection."""
+"""Search for the switch from pass to failure on a scale from easy to hard, by bracketing and bisection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kvgym.errors import ConfigError
 
 
 class Scale(ABC):
-    """What can be tried, from easy to hard."""
+    """Values that can be tried, from easy to hard."""
 
     @abstractmethod
     def difficulty(self, value: float) -> float:
@@ -18,15 +18,15 @@ class Scale(ABC):
 
     @abstractmethod
     def easier(self, value: float) -> float | None:
-        """Return a much easier value, None where there is none."""
+        """Return a much easier value, None if there is none."""
 
     @abstractmethod
     def harder(self, value: float) -> float | None:
-        """Return a much harder value, None where there is none."""
+        """Return a much harder value, None if there is none."""
 
     @abstractmethod
     def between(self, easy: float, hard: float) -> float | None:
-        """Return a value in the middle, None where the two are near enough."""
+        """Return a value in the middle, None if the two are close enough."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Rates(Scale):
     """Rates: higher is harder.
 
     Attributes:
-        low: nothing below this is tried.
-        high: nothing above this is tried.
-        tolerance: two rates are near enough when they differ by this share of the lower one.
+        low: lowest rate to try.
+        high: highest rate to try.
+        tolerance: two rates are close enough if they differ by this share of the lower one.
     """
 
     low: float
@@ -76,7 +76,7 @@ class Workers(Scale):
     """Numbers of workers: fewer are harder.
 
     Attributes:
-        most: more are not tried.
+        most: largest number to try.
     """
 
     most: int
@@ -95,11 +95,11 @@ class Workers(Scale):
         return -value
 
     def easier(self, value: float) -> float | None:
-        """Return twice as many."""
+        """Return twice the number."""
         return min(2 * value, self.most) if value < self.most else None
 
     def harder(self, value: float) -> float | None:
-        """Return half as many."""
+        """Return half the number."""
         return value // 2 if value > 1 else None
 
     def between(self, easy: float, hard: float) -> float | None:
@@ -108,14 +108,14 @@ class Workers(Scale):
 
 
 class Search:
-    """One search; what holds is told to it, in any order, and it says what to try next.
+    """A search that proposes values and receives results in any order.
 
-    The answer is cautious where the system is not monotone: the hardest value that held of those easier than
-    *every* failure. Whatever held beyond a failure is a surprise (:meth:`surprises`).
+    The answer is conservative if the system is not monotone: the hardest value that passed and is easier than *every*
+    failure. Values that passed beyond a failure are surprises (:meth:`surprises`).
 
     Args:
-        scale: what can be tried.
-        start: what is tried first.
+        scale: values that can be tried.
+        start: the first value to try.
     """
 
     def __init__(self, scale: Scale, start: float) -> None:
@@ -123,7 +123,7 @@ class Search:
         self._held: dict[float, bool] = {}
 
     def ask(self) -> float | None:
-        """Return what to try next; None = the search has ended."""
+        """Return the next value to try; None = the search has ended."""
         if not self._held:
             return self._start
         easy, hard = self.bracket()
@@ -132,19 +132,19 @@ class Search:
             return self._scale.harder(easy)
         return self._scale.easier(hard) if easy is None else self._scale.between(easy, hard)
 
-    def tell(self, value: float, held: bool) -> None:
-        """Note what a try gave."""
+    def record(self, value: float, held: bool) -> None:
+        """Record whether a value passed."""
         self._held[value] = held
 
     def bracket(self) -> tuple[float | None, float | None]:
-        """Return the hardest value that held easier than all failures, and the easiest failure; None = none."""
+        """Return the hardest value that passed below all failures, and the easiest failure; None = none."""
         rank = self._scale.difficulty
         hard = min((v for v, held in self._held.items() if not held), key=rank, default=None)
         easy = [v for v, held in self._held.items() if held and (hard is None or rank(v) < rank(hard))]
         return max(easy, key=rank, default=None), hard
 
     def surprises(self) -> tuple[float, ...]:
-        """Return what held though something easier failed, from easy to hard."""
+        """Return values that passed although an easier one failed, from easy to hard."""
         rank, (_, hard) = self._scale.difficulty, self.bracket()
         if hard is None:
             return ()

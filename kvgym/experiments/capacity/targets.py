@@ -1,4 +1,4 @@
-"""Service-level targets of a whole run, read from texts such as ``"ttft_p99<1,tbt_p99<0.2"``."""
+"""Service-level targets of a whole run, and their parser for texts such as ``"ttft_p99<1,tbt_p99<0.2"``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATTERN = re.compile(r"\s*(\w+)\s*(<=|>=|<|>)\s*([^\s<>=]+?)\s*(ms|s|%)?\s*")
 _PER_UNIT = {**PER_SECOND, "%": 1e2}
 
 SHARE = "slo_attainment"
-"""The metric that ``goodput`` means in targets: the share of requests that met all SLOs of their own."""
+"""The metric that ``goodput`` stands for in targets: the share of requests that met all their SLOs."""
 
 
 @explained_class
@@ -29,7 +29,7 @@ class Target:
     """A bound on a metric of a run.
 
     Attributes:
-        metric: its name, see :mod:`kvgym.metrics`.
+        metric: name, see :mod:`kvgym.metrics`.
         relation: ``"<"``, ``"<="``, ``">"`` or ``">="``.
         bound: in the metric's unit.
     """
@@ -39,16 +39,16 @@ class Target:
     bound: float
 
     def __post_init__(self) -> None:
-        """Check the three.
+        """Check the fields.
 
         Raises:
             UnknownNameError: there is no such metric.
-            ConfigError: the metric has no better, the relation asks for worse, or the bound is no number.
+            ConfigError: the metric has no direction, the relation contradicts it, or the bound is not a number.
         """
         lower = metric_info(self.metric).lower_is_better
         if self.relation not in _COMPARE:
             raise ConfigError(
-                f"target {self}: {shown(self.relation)} is none of {', '.join(_COMPARE)}; {_FORM}"
+                f"target {self}: {shown(self.relation)} is not one of {', '.join(_COMPARE)}; {_FORM}"
             )
         if not math.isfinite(self.bound):
             raise ConfigError(f"target {self}: the bound must be a finite number")
@@ -56,21 +56,21 @@ class Target:
             raise ConfigError(f"target {self}: neither more nor less of {self.metric} is better; {_FORM}")
         if lower != (self.relation in ("<", "<=")):
             better, right = ("less", "< or <=") if lower else ("more", "> or >=")
-            raise ConfigError(f"target {self}: {better} of {self.metric} is better, so it takes {right}")
+            raise ConfigError(f"target {self}: {better} of {self.metric} is better, so it needs {right}")
         if self.metric == SHARE and not 0 < self.bound <= 1:
             raise ConfigError(
-                f"target {self}: a share of the requests lies in (0, 1], as in goodput>=0.9; for a rate take "
+                f"target {self}: a share of the requests lies in (0, 1], as in goodput>=0.9; for a rate use "
                 "request_throughput"
             )
 
     def __str__(self) -> str:
-        """Return the target as it is read, e.g. ``ttft_p99<1``."""
+        """Return the target as text, e.g. ``ttft_p99<1``."""
         return f"{self.metric}{self.relation}{self.bound:g}"
 
     def met(self, metrics: Mapping[str, float]) -> bool:
-        """Return whether a run's metrics meet it.
+        """Return whether a run's metrics meet the target.
 
-        What was not measured (NaN, as ``tbt`` where all outputs have one token) meets a bound from above, no other.
+        A metric without a value (NaN, as ``tbt`` if all outputs have one token) meets upper bounds only.
         """
         value = metrics[self.metric]
         if math.isnan(value):
@@ -80,11 +80,11 @@ class Target:
 
 @explained
 def parse_targets(text: str | Iterable[str | Target]) -> tuple[Target, ...]:
-    """Return the targets in a text, or in several.
+    """Return the targets in one or several texts.
 
     Args:
-        text: separated by commas: a metric, a relation and a bound in the metric's unit; for seconds also ``200ms``
-            and ``0.2s``, for shares ``90%``. ``goodput`` stands for the metric :data:`SHARE`.
+        text: comma-separated, each a metric, a relation and a bound in the metric's unit; seconds may be written as
+            ``200ms`` or ``0.2s``, shares as ``90%``. ``goodput`` stands for the metric :data:`SHARE`.
 
     Raises:
         ConfigError: a part cannot be read, or a metric is bounded twice in one direction.

@@ -1,4 +1,4 @@
-"""A load in windows of time: how much of it comes when, and how many workers that takes."""
+"""Windows of time of a load, and the number of workers that each needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kvgym.workloads.arrivals import Times
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """How many workers a window of a trace needs.
+    """The number of workers that a window of a trace needs.
 
     Attributes:
         hardware: name of the hardware.
@@ -24,12 +24,12 @@ class WindowPlan:
         router: label of the router.
         start: seconds since the first arrival.
         end: seconds since the first arrival.
-        num_requests: arrivals in it.
+        num_requests: arrivals in the window.
         rate: arrivals per second.
-        by_theory: ⌈λ/μ⌉ with E[g] of its requests and b̄ of the whole saturated trace; None where there is no b̄.
-        judged: whether enough requests came to judge runs by.
-        simulated: the smallest number that meets the targets, its requests run by themselves from an empty cluster;
-            None where no number did, or there was no judging.
+        by_theory: ⌈λ/μ⌉ with E[g] of its requests and b̄ of the whole saturated trace; None if b̄ is unknown.
+        judged: whether enough requests arrive to judge runs.
+        simulated: the smallest number that meets the targets, with its requests run alone from an empty cluster; None
+            if no number does, or runs were not judged.
     """
 
     hardware: str
@@ -45,7 +45,7 @@ class WindowPlan:
 
     @property
     def workers(self) -> int | None:
-        """What to provide: what the simulation says, or the theory where there was none; None = nothing helps."""
+        """The number to provide, by simulation, or by theory if there was none; None = no number suffices."""
         return self.simulated if self.judged else self.by_theory
 
 
@@ -54,9 +54,9 @@ class Profile:
     """Workers over the windows of a trace.
 
     Attributes:
-        peak: the most that any window needs.
-        p95: enough for 95 % of the windows.
-        mean: time average, what scaling with the load would pay for.
+        peak: the most workers that any window needs.
+        p95: workers that suffice in 95 % of the windows.
+        mean: average over time, which is paid for with autoscaling.
     """
 
     peak: int
@@ -65,7 +65,7 @@ class Profile:
 
     @classmethod
     def of(cls, windows: Sequence[WindowPlan]) -> Profile | None:
-        """Return the profile of some windows, None where one of them has no number."""
+        """Return the profile of windows, None if one of them has no number."""
         counts = [w.workers for w in windows]
         if not counts or any(count is None for count in counts):
             return None
@@ -78,14 +78,14 @@ class Profile:
         )
 
     def row(self) -> dict[str, Any]:
-        """Return the figures by name."""
+        """Return the values by name."""
         return {"peak": self.peak, "p95": self.p95, "mean": self.mean}
 
 
 def cut(times: Times, seconds: float) -> list[tuple[float, float]]:
     """Return windows that cover arrival times, as (start, end) in seconds since the first arrival.
 
-    A last window of less than half the length is joined to the one before it.
+    A last window shorter than half the length is joined to the previous one.
 
     Args:
         times: float64 (n,), seconds, non-decreasing.
@@ -104,10 +104,10 @@ def cut(times: Times, seconds: float) -> list[tuple[float, float]]:
 
 
 def check_windows(load: Load, seconds: float | None) -> None:
-    """Check that a load has a profile over time.
+    """Check that a load can be divided into windows.
 
     Raises:
-        ConfigError: it is not a replayed trace.
+        ConfigError: the load is not a replayed trace.
     """
     if seconds is not None and not load.replays:
-        raise ConfigError("windows are for traces that are replayed with their own times; give --trace")
+        raise ConfigError("windows need a trace that is replayed with its own times; give --trace")

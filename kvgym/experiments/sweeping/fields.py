@@ -1,4 +1,4 @@
-"""What can be swept: fields of a scenario by name, and hyperparameters of policies."""
+"""Fields that can be swept: options of a scenario by name, and hyperparameters of policies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXTS = tuple(name for name, kinds in _TYPES.items() if kinds <= {str, type(None
 """Text fields; ``none`` among their values is a word."""
 
 PREFIXES = ("predictions", "workload", "system", "hardware")
-"""Parts of a scenario whose fields are set by ``part.name``, of the workload also deeper."""
+"""Parts of a scenario with fields that are set by ``part.name``, in the workload also deeper."""
 
 RANGE_FORMS = "name=low:high:step, name=low:high:*factor"
 FORM = f"write name=1,2,5, {RANGE_FORMS}, or name=a|b where values have commas"
@@ -37,14 +37,14 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 def parse_values(text: str, where: str = "") -> tuple[Any, ...]:
-    """Read values such as ``"5:50:5"``, ``"1:64:*2"``, ``"8000,16492"`` or ``"none|noisy:epsilon=0.5"``.
+    """Parse values such as ``"5:50:5"``, ``"1:64:*2"``, ``"8000,16492"`` or ``"none|noisy:epsilon=0.5"``.
 
     Ranges include both ends and are exact decimals; ``*`` multiplies. Lists may hold ranges. As in lists of policies,
     ``key=value`` belongs to the value before it.
 
     Args:
         text: the values.
-        where: what they are for, for messages.
+        where: prefix of messages.
 
     Raises:
         ConfigError: a value is missing, or a range is empty or too long.
@@ -64,7 +64,7 @@ def parse_values(text: str, where: str = "") -> tuple[Any, ...]:
 
 
 def is_range(text: str) -> bool:
-    """Whether a text is three numbers with colons between them, the last maybe a factor."""
+    """Whether a text is three numbers separated by colons, the last perhaps a factor."""
     ends = [end.strip() for end in text.split(":")]
     return len(ends) == 3 and all(_NUMBER.fullmatch(end.removeprefix("*")) for end in ends)
 
@@ -72,10 +72,10 @@ def is_range(text: str) -> bool:
 def number_range(text: str, where: str = "") -> tuple[int | float, ...]:
     """Return ``low, low + step, …`` up to ``high`` of ``low:high:step``, or ``low, low · factor, …`` with ``*factor``.
 
-    Whole numbers where all three are.
+    The values are integers if all three numbers are.
 
     Raises:
-        ConfigError: it is none, is empty, or has more than :data:`MOST_VALUES` values.
+        ConfigError: the text is not a range, or has no value or more than :data:`MOST_VALUES` values.
     """
     try:
         low, high, step = (Decimal(part.strip().removeprefix("*")) for part in text.split(":"))
@@ -98,22 +98,22 @@ def number_range(text: str, where: str = "") -> tuple[int | float, ...]:
 
 
 def check_fields(names: Sequence[str], policies: Sequence[str | Policy]) -> None:
-    """Check that fields exist, and that some policy has the hyperparameters among them.
+    """Check that fields exist, and that hyperparameters among them belong to a policy of the sweep.
 
     Raises:
         UnknownNameError: a field does not exist.
-        ConfigError: a hyperparameter is of a policy that does not take part.
+        ConfigError: a hyperparameter belongs to a policy that is not in the sweep.
     """
-    taking_part = {make_policy(policy).info.name for policy in policies}
+    compared = {make_policy(policy).info.name for policy in policies}
     for name in names:
         part, dot, rest = name.partition(".")
         if name in DIRECT or (dot and rest and _part(part) in PREFIXES):
             continue
-        if dot and rest and (part in POLICIES or part in taking_part):
-            if part not in taking_part:
+        if dot and rest and (part in POLICIES or part in compared):
+            if part not in compared:
                 raise ConfigError(
-                    f"field {shown(name)}: policy {part} does not take part; it is between "
-                    f"{', '.join(sorted(taking_part))}"
+                    f"field {shown(name)}: policy {part} is not in the sweep; it compares "
+                    f"{', '.join(sorted(compared))}"
                 )
             continue
         known = [*DIRECT, *(f"{p}.…" for p in PREFIXES), "POLICY.hyperparameter"]
@@ -121,38 +121,38 @@ def check_fields(names: Sequence[str], policies: Sequence[str | Policy]) -> None
 
 
 def set_fields(base: Scenario, point: Mapping[str, Any]) -> Scenario:
-    """Return a scenario with fields set; hyperparameters of policies among them are passed over.
+    """Return a scenario with fields set; hyperparameters of policies are ignored.
 
     Args:
         base: the scenario.
-        point: values by field: those of :data:`DIRECT`, ``system.NAME``, ``predictions.NAME`` (also
-            ``prediction.NAME``), ``hardware.NAME`` of a roofline and ``workload.NAME``, as deep as the workload's
-            description goes.
+        point: values by field: the fields of :data:`DIRECT`, ``system.NAME``, ``predictions.NAME`` (also
+            ``prediction.NAME``), ``hardware.NAME`` of a roofline and ``workload.NAME``, at any depth of the
+            workload's description.
 
     Raises:
-        ConfigError: a value is out of range, or a field does not go with the scenario.
+        ConfigError: a value is out of range, or a field does not fit the scenario.
     """
     direct = {name: _typed(name, value) for name, value in point.items() if name in DIRECT}
     direct.setdefault("too_long", base.too_long)
     if direct.get("workers") == 1:
-        direct.pop("router", None)  # that of the points with several
+        direct.pop("router", None)  # it is for the points with several workers
     parts = {name: name.partition(".") for name in point}
     roofline = {rest: point[name] for name, (part, _, rest) in parts.items() if rest and part == "hardware"}
     if roofline:
         given = direct.get("hardware", base.hardware)
         if "hardware" in direct and not is_roofline(given):
             raise ConfigError(
-                f"hardware.{next(iter(roofline))} is of rooflines; hardware = {shown(given)} is none"
+                f"hardware.{next(iter(roofline))} is for rooflines; hardware = {shown(given)} is not a roofline"
             )
-        said = roofline_options(given) if is_roofline(given) else {}
-        direct["hardware"] = roofline_text({**said, **roofline})
+        options = roofline_options(given) if is_roofline(given) else {}
+        direct["hardware"] = roofline_text({**options, **roofline})
     inner = {
         rest: point[name] for name, (part, _, rest) in parts.items() if rest and _part(part) == "predictions"
     }
     whole = direct.pop("predictions", None) if inner else None
     chosen = build_scenario(base, **direct)
     changes: dict[str, Any] = {}
-    if whole is not None:  # complete only with the fields inside, maybe
+    if whole is not None:  # may be complete only with the fields inside
         kind, options = parse_spec(whole, "prediction")
         options |= {rest: value for rest, value in inner.items() if "." not in rest}
         changes["workload"] = {**describe_workload(chosen.workload), "predictions": {"kind": kind, **options}}
@@ -172,10 +172,10 @@ def set_fields(base: Scenario, point: Mapping[str, Any]) -> Scenario:
 
 
 def with_hyperparameters(spec: str, point: Mapping[str, Any]) -> Policy:
-    """Return a policy with the hyperparameters that a point has for it.
+    """Return a policy with the hyperparameters that a point sets.
 
     Raises:
-        ConfigError: it has no such hyperparameter, or the spec gives it too.
+        ConfigError: the policy has no such hyperparameter, or the spec sets it too.
     """
     name = make_policy(spec).info.name
     own = {field.partition(".")[2]: value for field, value in point.items() if _of_policy(field, name)}
@@ -183,7 +183,7 @@ def with_hyperparameters(spec: str, point: Mapping[str, Any]) -> Policy:
         return make_policy(spec)
     _, given = parse_spec(spec, "policy")
     if both := sorted(given.keys() & own.keys()):
-        raise ConfigError(f"policy {shown(spec)} gives {both[0]}, which is swept; leave one of them out")
+        raise ConfigError(f"policy {shown(spec)} sets {both[0]}, which is swept; remove one of the two")
     return make_policy(spec, **own)
 
 
@@ -193,7 +193,7 @@ def _of_policy(field: str, name: str) -> bool:
 
 
 def _part(name: str) -> str:
-    """Return a part of a scenario by its name, which for predictions may be in the singular."""
+    """Return the name of a part of a scenario; ``prediction`` stands for ``predictions``."""
     return "predictions" if name == "prediction" else name
 
 
@@ -213,7 +213,7 @@ def _typed(name: str, value: Any) -> Any:
 
 
 def _set_inside(described: Mapping[str, Any], path: Sequence[str], value: Any, name: str) -> dict[str, Any]:
-    """Return the description of a workload with one value set, which a preset may have had before."""
+    """Return the description of a workload with one value set; the path may be one of its preset."""
     spec = make_workload(dict(described)).spec.model_dump(mode="json", exclude_none=True)
     found = dict(copy.deepcopy(dict(described)))
     if len(path) == 1:
@@ -241,7 +241,7 @@ def _entry(place: Any, step: str, name: str) -> Any:
     if isinstance(place, dict) and step in place:
         return place[step]
     there = ", ".join(place) if isinstance(place, dict) else "nothing"
-    raise ConfigError(f"field {shown(name)}: the workload has no {shown(step)} there; there is {there}")
+    raise ConfigError(f"field {shown(name)}: the workload has no {shown(step)} there; valid: {there}")
 
 
 def _index(place: Sequence[Any], step: str, name: str) -> int:

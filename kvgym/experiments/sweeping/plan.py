@@ -1,4 +1,4 @@
-"""What a sweep is asked for: a scenario, fields and their values, policies and seeds; in Python or as YAML."""
+"""Sweep plans: a scenario, fields with values, policies and seeds, in Python or YAML."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ DEFAULT_METRICS = (
 
 
 class SweepPlan(Description):
-    """A sweep that can be run: JSON-able, frozen, unknown keys refused.
+    """A description of a sweep: JSON-able, frozen, unknown keys are rejected.
 
     Attributes:
         name: id.
         summary: one line.
-        scenario: name, file or fields of the scenario that is changed.
+        scenario: name, file or fields of the scenario to vary.
         fields: values by field, see :mod:`.fields`: a list, or text such as ``"5:50:5"``. A field with one value is
-            set everywhere and not swept.
+            set at every point and not swept.
         combine: ``"grid"`` = every combination, the last field fastest; ``"zip"`` = the first values of all fields,
             the second, …
-        points: points besides those of ``fields``, each with a value for the same fields.
-        policies: who runs at every point; empty = those of the scenario.
-        seeds: how many seeds; None = 5, or 1 where every point replays a trace, which is the same for all of them.
-        first_seed: the first of them.
-        metrics: what table and report show; all are kept.
+        points: points in addition to those of ``fields``, each with a value for the same fields.
+        policies: policies to run at every point; empty = those of the scenario.
+        seeds: number of seeds; None = 5, or 1 if every point replays a trace, which is the same for all seeds.
+        first_seed: the first seed.
+        metrics: metrics in table and report; all are saved.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -81,7 +81,7 @@ class SweepPlan(Description):
             raise ValueError("metrics: expected at least one")
         lengths = {name: len(values) for name, values in self.fields.items() if len(values) > 1}
         if self.combine == "zip" and len(set(lengths.values())) > 1:
-            raise ValueError(f"fields to be combined one by one have different numbers of values: {lengths}")
+            raise ValueError(f"fields combined by zip have different numbers of values: {lengths}")
         for point in self.points:
             if self.swept and set(point) != set(self.swept):
                 raise ValueError(f"points: {point} has other fields than {', '.join(self.swept)}")
@@ -89,22 +89,22 @@ class SweepPlan(Description):
 
     @property
     def swept(self) -> tuple[str, ...]:
-        """The fields that have several values, in order."""
+        """The fields with several values, in order."""
         found = tuple(name for name, values in self.fields.items() if len(values) > 1)
         return found or (tuple(self.points[0]) if self.points else ())
 
     def all_seeds(self, scenarios: Sequence[Scenario]) -> tuple[int, ...]:
-        """Return the seeds, the same ones at every point.
+        """Return the seeds, the same at every point.
 
         Args:
-            scenarios: those of the points.
+            scenarios: the scenarios of the points.
         """
-        unless_told = 1 if all(scenario.replays for scenario in scenarios) else SEEDS
-        return tuple(range(self.first_seed, self.first_seed + (self.seeds or unless_told)))
+        default = 1 if all(scenario.replays for scenario in scenarios) else SEEDS
+        return tuple(range(self.first_seed, self.first_seed + (self.seeds or default)))
 
     @property
     def fixed(self) -> dict[str, Value]:
-        """The fields that have one value, unless points say otherwise."""
+        """The fields with one value, unless points set them."""
         return {
             name: values[0]
             for name, values in self.fields.items()
@@ -112,10 +112,10 @@ class SweepPlan(Description):
         }
 
     def make_points(self) -> tuple[dict[str, Value], ...]:
-        """Return the points, each a value by swept field; one without fields where nothing is swept.
+        """Return the points, each with a value per swept field; one point without fields if nothing is swept.
 
         Raises:
-            ConfigError: there are too many.
+            ConfigError: there are too many points.
         """
         several = {name: values for name, values in self.fields.items() if len(values) > 1}
         found: list[dict[str, Value]] = []
@@ -134,10 +134,10 @@ class SweepPlan(Description):
         return tuple(dict(pairs) for pairs in dict.fromkeys(tuple(point.items()) for point in found))
 
     def make_scenario(self) -> Scenario:
-        """Return the scenario that is changed.
+        """Return the scenario to vary.
 
         Raises:
-            ConfigError: it is wrong, or there is none of the name.
+            ConfigError: the scenario is wrong or does not exist.
         """
         if isinstance(self.scenario, str):
             return load_scenario(self.scenario)
@@ -151,13 +151,13 @@ class SweepPlan(Description):
         """Check that the fields exist.
 
         Raises:
-            ConfigError: one does not, or is of a policy that does not take part.
+            ConfigError: a field does not exist, or belongs to a policy that is not in the sweep.
         """
         check_fields([*self.fields, *self.swept], self.policies or self.make_scenario().policies)
 
 
 def _listed(name: str, values: Any) -> Any:
-    """Return the values of a field as a list, from text that may be a range, or from a NumPy array."""
+    """Return the values of a field as a list, from text, which may be a range, or from a NumPy array."""
     if hasattr(values, "tolist"):
         values = values.tolist()
     if isinstance(values, str):
@@ -175,8 +175,8 @@ def make_plan(content: Mapping[str, Any] | SweepPlan, origin: str = "sweep") -> 
     """Return a plan from its fields.
 
     Args:
-        content: fields of :class:`SweepPlan`; a plan is returned as it is.
-        origin: where it comes from, for messages.
+        content: fields of :class:`SweepPlan`; a plan is returned unchanged.
+        origin: source of the fields, for messages.
 
     Raises:
         ConfigError: a field is unknown or wrong.
@@ -195,7 +195,7 @@ def _first(error: ValidationError, origin: str, model: type[BaseModel], content:
 
 
 def plan_names() -> dict[str, str]:
-    """Return the sweeps that come with kvgym, with a line each."""
+    """Return the sweeps that come with kvgym and their summaries."""
     return {name: load_plan(name).summary for name in sorted(shipped_texts("experiment"))}
 
 
@@ -204,7 +204,7 @@ def load_plan(name_or_path: str | Path) -> SweepPlan:
     """Return a plan by name, or from a YAML file (a path, or a name ending in .yaml or .yml).
 
     Raises:
-        UnknownNameError: no plan of that name comes with kvgym.
+        UnknownNameError: no plan with that name comes with kvgym.
         ConfigError: the file cannot be read or a field is wrong.
     """
     if isinstance(name_or_path, Path) or name_or_path.endswith((".yaml", ".yml")):

@@ -1,4 +1,4 @@
-"""Run policies at every point of a plan, each run once, and gather what they gave."""
+"""Sweeps: run policies at every point of a plan, and collect the results."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class SweepResult:
     """The outcome of a sweep.
 
     Attributes:
-        plan: what was asked for.
+        plan: the plan.
         points: values by swept field.
         policies: labels.
-        seeds: seeds, the same ones everywhere.
-        runs: what each gave, by (place of the point, place of the policy, place of the seed).
+        seeds: seeds, the same at every point.
+        runs: results by (index of the point, index of the policy, index of the seed).
         scenarios: the scenario of each point, as run.
-        num_distinct: how many runs there are; those that differ in nothing are one.
-        num_new: how many of them were made, the others were known.
+        num_distinct: number of different runs; equal runs count once.
+        num_new: number of runs that were executed; the others were known.
     """
 
     plan: SweepPlan
@@ -66,15 +66,15 @@ class SweepResult:
         return self.plan.swept
 
     def values(self, point: int, policy: str, metric: str) -> NDArray[np.float64]:
-        """Return a metric of a policy at a point by seed, shape (seeds,); NaN where a run failed.
+        """Return a metric of a policy at a point by seed, shape (seeds,); NaN for failed runs.
 
         Args:
-            point: place among :attr:`points`.
+            point: index in :attr:`points`.
             policy: label.
             metric: see :mod:`kvgym.metrics`.
 
         Raises:
-            KeyError: there is no such metric.
+            KeyError: the metric does not exist.
         """
         metric_info(metric)
         place = self.policies.index(policy)
@@ -87,7 +87,7 @@ class SweepResult:
         return mean_interval(self.values(point, policy, metric))
 
     def errors(self) -> list[str]:
-        """Return a line for every policy and point that failed on a seed: where, and why."""
+        """Return a line for every policy and point that failed on a seed, with the error."""
         found = []
         for i, point in enumerate(self.points):
             for j, policy in enumerate(self.policies):
@@ -102,9 +102,9 @@ class SweepResult:
         return found
 
     def notes(self) -> list[str]:
-        """Return who is clairvoyant, and what happened to workloads.
+        """Return which policies are clairvoyant, and notes on workloads.
 
-        Each sentence is there once, with the points and seeds it holds for unless these are all.
+        Each sentence appears once, with its points and seeds unless it applies to all.
         """
         known = [f"{p} is {REFERENCE_ONLY}." for p in self.policies if p in clairvoyant_labels(self.policies)]
         notes = [
@@ -113,7 +113,7 @@ class SweepResult:
         return [*known, *merge_point_notes(notes, len(self.points), len(self.seeds))]
 
     def to_frame(self) -> Frame:
-        """Return one row per point, policy and seed: fields, what failed, all metrics."""
+        """Return one row per point, policy and seed: fields, error, all metrics."""
         order = sorted(self.runs)
         swept = {name: [self.points[i][name] for i, _, _ in order] for name in self.fields}
         columns: dict[str, Any] = {
@@ -125,7 +125,7 @@ class SweepResult:
         }
         for name in metric_names():
             columns[name] = [self.runs[place].record.metrics[name] for place in order]
-        columns |= swept  # a number of requests that was asked for, also where none could be drawn
+        columns |= swept  # a swept number of requests replaces the number drawn
         return Frame(columns)
 
     def save(self, folder: str | Path, *, command: str = "") -> Path:
@@ -133,7 +133,7 @@ class SweepResult:
 
         Args:
             folder: created if missing.
-            command: the command line that led here, kept in ``config.json``.
+            command: the command line, recorded in ``config.json``.
 
         Returns:
             The folder.
@@ -167,22 +167,22 @@ def sweep(
 ) -> SweepResult:
     """Run policies at every point of a plan.
 
-    A run is told by a hash of all it depends on: scenario, files it is made from, policy with all hyperparameters,
-    seed, and the code of the library. Equal runs are made once, and those that a folder has are not made again.
+    A run is identified by a hash of everything that it depends on: scenario, files, policy with all hyperparameters,
+    seed, and the code of the library. Equal runs are executed once, and runs saved in the folder are not repeated.
 
     Args:
-        plan: what to run.
-        folder: where each run is kept as soon as it is there; None = nowhere.
-        resume: go on in a folder that has runs; with another plan those that it shares with the old one are kept.
-        jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. With
-            others than 1, a script calls this under ``if __name__ == "__main__":``.
+        plan: the plan.
+        folder: folder that saves each run when it finishes; None = not saved.
+        resume: continue in a folder with runs; with another plan, the runs that both plans share are kept.
+        jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. Unless
+            it is 1, a script must call this under ``if __name__ == "__main__":``.
         ray: run on a Ray cluster instead, see there.
-        progress: called after each run with what it was, the runs done and all there are; once at the start.
+        progress: called after each run, and once at the start, with the run, the completed runs and the total.
 
     Raises:
-        ConfigError: the plan is wrong, or the folder has runs and ``resume`` is False; nothing has been run then.
-        KVGymError: a scenario of the plan is contradictory. What only a run can find out, such as requests that do
-            not fit, is the error of its record, and the others go on.
+        ConfigError: the plan is wrong, or the folder has runs and ``resume`` is False; nothing has been run.
+        KVGymError: a scenario of the plan is contradictory. Errors that only a run can detect, such as requests that do
+            not fit, are recorded with the run, and the other runs continue.
     """
     chosen = make_plan(plan)
     chosen.check()
@@ -192,18 +192,18 @@ def sweep(
     if not resume and has_runs(folder):
         raise ConfigError(f"{folder} has runs of a sweep; resume it, or choose another folder")
     path = Path(folder) / PLAN_FILE
-    begins = not path.exists()
-    if not begins and not (Path(folder) / FILE).exists():
+    new = not path.exists()
+    if not new and not (Path(folder) / FILE).exists():
         if not resume:
-            raise ConfigError(f"{path} is there already; resume its sweep, move it, or choose another folder")
-        plan_of(folder)  # refuses a file of something else, which would be replaced
+            raise ConfigError(f"{path} exists already; resume its sweep, move it, or choose another folder")
+        plan_of(folder)  # raises an error for another file, which would be replaced
     with Journal(folder) as journal:
-        # As Python's JSON, which knows infinity: a horizon may be that.
+        # Python's JSON supports infinity, which a horizon may be.
         write_text(path, json.dumps(chosen.model_dump(mode="json"), indent=2) + "\n")
         try:
             return laid.result(*_play(laid.runs, laid.keys, journal, jobs, ray, progress))
         except BaseException:
-            if begins and not journal.known:  # nothing to go on with
+            if new and not journal.known:  # nothing to go on with
                 path.unlink()
             raise
 
@@ -212,17 +212,17 @@ def plan_of(folder: str | Path) -> SweepPlan:
     """Return the plan of a folder with runs of a sweep.
 
     Raises:
-        ConfigError: it has none.
+        ConfigError: the folder has no plan.
     """
     path = Path(folder) / PLAN_FILE
     if not path.is_file():
-        raise ConfigError(f"{folder}: no folder of a sweep, it has no {PLAN_FILE}")
+        raise ConfigError(f"{folder}: not the folder of a sweep, as it has no {PLAN_FILE}")
     where = f"sweep {path}"
     return make_plan(mapping(parse_json(read_bytes(path, "sweep"), where), where), str(path))
 
 
 class _Layout(NamedTuple):
-    """The runs of a plan and their keys by place (point, policy, seed), and what the places stand for."""
+    """The runs of a plan and their keys by (point, policy, seed) index, and the meaning of the indices."""
 
     plan: SweepPlan
     runs: dict[tuple[int, int, int], Run]
@@ -233,14 +233,14 @@ class _Layout(NamedTuple):
     seeds: tuple[int, ...]
 
     def result(self, played: dict[tuple[int, int, int], Played], total: int, made: int) -> SweepResult:
-        """Return the result, once all have been played."""
+        """Return the result of the sweep from the results of all runs."""
         return SweepResult(
             self.plan, self.points, self.labels, self.seeds, played, self.scenarios, total, made
         )
 
 
 def _lay_out(plan: SweepPlan) -> _Layout:
-    """Return what is to be run; every mistake in the plan comes up here."""
+    """Return the runs of a plan; every error in the plan is raised here."""
     base, points = plan.make_scenario(), plan.make_points()
     specs = plan.policies or base.policies
     labels = tuple(label_of(with_hyperparameters(spec, plan.fixed)) for spec in specs)
@@ -282,7 +282,7 @@ def _play(
     ray: str | None,
     progress: Progress | None,
 ) -> tuple[dict[tuple[int, int, int], Played], int, int]:
-    """Return what each run gave, how many there are, and how many were made."""
+    """Return the result of each run, the number of different runs, and the number executed."""
     distinct = {key: runs[place] for place, key in keys.items()}
     names, todo, total = list(distinct), list(distinct.values()), len(distinct)
     known = 0 if journal is None else len(distinct.keys() & journal.known.keys())

@@ -1,1 +1,1 @@
-"""Searches for hyperparameters of schedulers."""
+"""Search for hyperparameters of policies."""

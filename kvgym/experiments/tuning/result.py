@@ -1,4 +1,4 @@
-"""The outcome of a search of hyperparameters: its trials, their order, its files."""
+"""Results of a search for hyperparameters: trials, ranking, files."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ class Trial:
     """One configuration on all seeds.
 
     Attributes:
-        spec: the configuration for :func:`~kvgym.policy.make_policy`; defaults are left out.
-        hyperparameters: the searched ones.
-        value: mean of the metric over seeds, in the metric's unit; NaN where a seed failed.
-        values: the metric by seed; NaN where the run failed. What fails on the first seed runs on no other.
-        finished: requests finished by seed; 0 where the run failed or there was none.
-        error: why the configuration is out of the running, or "".
-        bounded: the metrics that are bounded, as means over seeds.
-        excess: how far bounds are missed, the sum of their shares of the bounds; 0 where all are met.
+        spec: the configuration for :func:`~kvgym.policy.make_policy`, without defaults.
+        hyperparameters: the searched hyperparameters.
+        value: mean of the metric over seeds, in the metric's unit; NaN if a seed failed.
+        values: the metric by seed; NaN if the run failed. A configuration that fails on the first seed is not run on
+            others.
+        finished: finished requests by seed; 0 if the run failed or was skipped.
+        error: why the configuration is disqualified, or "".
+        bounded: the bounded metrics, as means over seeds.
+        excess: sum of the relative violations of bounds; 0 if all are met.
     """
 
     spec: str
@@ -45,18 +46,18 @@ class TuningResult:
     """The outcome of :func:`tune`.
 
     Attributes:
-        policy: the policy as given, with the hyperparameters that stayed fixed.
-        metric: what was optimised.
+        policy: the policy as given, with its fixed hyperparameters.
+        metric: the optimised metric.
         scenario: the scenario as run.
-        seeds: training seeds; every trial saw the same requests under each.
+        seeds: training seeds; all trials ran the same requests under each.
         trials: all trials; the first is the policy as given, the others are in the order of the search.
-        space: the values searched, by hyperparameter; empty where there was nothing to search.
+        space: the searched values by hyperparameter; empty if there was nothing to search.
         search: ``"grid"`` or ``"optuna"``.
         num_requests: requests per seed.
-        notes: what a reader should know, one sentence each.
-        provenance: what the workload was made from.
+        notes: remarks for readers, one sentence each.
+        provenance: sources of the workload.
         hyperparameters: all hyperparameters of the best trial, defaults included.
-        subject_to: the bounds that trials in the running meet, as texts.
+        subject_to: the bounds that a trial must meet, as texts.
     """
 
     policy: str
@@ -79,11 +80,11 @@ class TuningResult:
 
     @property
     def best(self) -> Trial:
-        """The best trial, of equals the first; ``best.spec`` is what :func:`make_policy` takes."""
+        """The best trial, the first among equals; ``best.spec`` is an argument of :func:`make_policy`."""
         return self.ranking()[0]
 
     def ranking(self) -> list[Trial]:
-        """Return the trials in the running, best first, equals in the order of the search."""
+        """Return the trials that qualify, best first, equals in the order of the search."""
         sign = 1.0 if metric_info(self.metric).lower_is_better else -1.0
         return sorted((t for t in self.trials if not t.error), key=lambda t: sign * t.value)
 
@@ -94,7 +95,7 @@ class TuningResult:
     def ratio(self, trial: Trial) -> Estimate:
         """Return the ratio of a trial's mean to the default's, paired by seed, with its 95 % interval.
 
-        NaN where the default is out of the running.
+        NaN if the default is disqualified.
         """
         nothing = (math.nan,) * len(self.seeds)
         return ratio_interval(trial.values, nothing if self.default.error else self.default.values)
@@ -121,7 +122,7 @@ class TuningResult:
 
         Args:
             folder: created if missing.
-            command: the command line that led here, kept in ``config.json``.
+            command: the command line, recorded in ``config.json``.
 
         Returns:
             The folder.

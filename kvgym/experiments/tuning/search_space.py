@@ -1,4 +1,4 @@
-"""What is searched of a policy: the default grids, and how they combine with what the user gives."""
+"""Search spaces of policies: the default grids, and their combination with the user's values."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Space = Mapping[str, Sequence[Any]]
 _MARGINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 _LOOK_AHEAD = {"protection": _MARGINS, "overrun": ("ignore", "extend")}
 _CHUNKS = {"chunk": (64, 128, 256, 512, 1024, 2048, 4096)}
-# Thresholds by hand and segments depend on the classes of a workload: give them as a space of their own.
+# Manual thresholds and segments depend on the classes of a workload: users give them as a space.
 _THRESHOLDS = {
     "rule": ("fluid", "practical"),
     "batch_limit": (16, 32, 64, 128, 256, 512, 1024, 2048),  # of the practical rule
-    "patience": (None, 0.1, 1.0),  # s; counts where few requests arrive
+    "patience": (None, 0.1, 1.0),  # s; matters if few requests arrive
 }
-# Prefills under way and decodes differ by hardware; the paper says 64 or 128 decodes, and "large" cycles.
+# Running prefills and decodes differ by hardware; the paper uses 64 or 128 decodes, and "large" cycles.
 _TILES = {"cycle": (50, 200, 1000), "decodes": (16, 32, 64, 128, 256), "chunk": (256, 512, 1024, 2048)}
 
 SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -34,13 +34,20 @@ SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     "dist_serve": {"decodes": (None, 8, 16, 32, 64, 128, 256)},
     "fcfs": {"protection": (*_MARGINS, 0.4, 0.5)},
     "cost_aware": {"protection": (*_MARGINS, 0.4, 0.5)},
-    # Below about 0.2 it livelocks on many workloads (the paper: 0.21 and 0.24), so that steps are small there.
+    # Below about 0.2 it livelocks on many workloads (the paper: 0.21 and 0.24), so steps are small there.
     "alpha_greedy": {
         "alpha": (0.05, 0.1, 0.15, 0.18, 0.2, 0.21, 0.22, 0.24, 0.25, 0.28, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7)
     },
     "alpha_beta": {
         "alpha": (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6),
-        "beta": (0.01, 0.02, 0.05, 0.1, 0.15, 0.2),  # above, runs with a small alpha take minutes
+        "beta": (
+            0.01,
+            0.02,
+            0.05,
+            0.1,
+            0.15,
+            0.2,
+        ),  # with larger values, runs with a small alpha take minutes
     },
     "mc_sf": _LOOK_AHEAD,
     "mc_benchmark": _LOOK_AHEAD,
@@ -49,7 +56,7 @@ SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
         "budget": (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64, 128),
         "random": (False, True),
     },
-    # One budget for all classes, then unequal ones: the last also holds for all classes beyond.
+    # One budget for all classes, then unequal budgets: the last one also applies to all further classes.
     "flow_control_classes": {
         "budgets": (
             *(f"{b}/{b}/{b}" for b in (1, 2, 3, 4, 5, 6, 8, 12, 16, 32)),
@@ -90,7 +97,7 @@ SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
         "free": (0.0, 0.02),
     },
     "request_level": {"batch": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)},
-    # The paper uses offsets of 5 and 10; the caps on requests matter less than what is here.
+    # The paper uses offsets of 5 and 10; the caps on requests matter less than these.
     "slai": {
         "order": ("spf", "fcfs"),
         "offset": (5.0, 10.0),
@@ -104,16 +111,16 @@ SEARCH_SPACES: dict[str, dict[str, tuple[Any, ...]]] = {
     "work_conserving_fcfs_lookahead": _CHUNKS,
     "work_conserving_sjf_lookahead": _CHUNKS,
 }
-"""What is searched of each policy unless told otherwise: finite grids around the papers' values."""
+"""Default search space of each policy: finite grids around the papers' values."""
 
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What is fixed and what is searched of a policy, see :func:`plan_search`.
+    """Fixed and searched hyperparameters of a policy, see :func:`plan_search`.
 
     Attributes:
         policy: class of the policy.
-        fixed: hyperparameters that were given with the policy.
+        fixed: hyperparameters given with the policy.
         defaults: the policy's defaults.
         space: the values to search, by hyperparameter.
     """
@@ -130,7 +137,7 @@ class SearchPlan:
 
     @property
     def size(self) -> int:
-        """How many points the whole grid has."""
+        """The number of points of the whole grid."""
         return math.prod(len(values) for values in self.space.values())
 
     @property
@@ -139,7 +146,7 @@ class SearchPlan:
         return all(self.start[name] in values for name, values in self.space.items())
 
     def spec(self, point: Mapping[str, Any]) -> str:
-        """Return what :func:`~kvgym.policy.make_policy` takes for a point of the space, without its defaults.
+        """Return the spec of a point for :func:`~kvgym.policy.make_policy`, without defaults.
 
         It is the policy's label in comparisons.
         """
@@ -154,7 +161,7 @@ class SearchPlan:
         """Return the policy at a point of the space.
 
         Raises:
-            ConfigError: the values do not go together.
+            ConfigError: the values contradict each other.
         """
         return construct(self.policy, {**self.fixed, **point}, f"policy {self.policy.info.name!r}")
 
@@ -162,7 +169,7 @@ class SearchPlan:
         """Return the points of the grid in order, the last hyperparameter changing fastest.
 
         Args:
-            trials: at most so many, drawn without replacement by a generator of seed 0; None = all.
+            trials: maximum number of points, drawn without replacement by a generator with seed 0; None = all.
         """
         sizes = [len(values) for values in self.space.values()]
         numbers: Iterable[int] = range(self.size)
@@ -180,10 +187,10 @@ class SearchPlan:
 
 
 def plan_search(policy: str | Policy, space: Space | None = None) -> SearchPlan:
-    """Return what :func:`~kvgym.experiments.tuning.tune.tune` would search of a policy; arguments as there.
+    """Return the search plan of a policy; arguments as in :func:`~kvgym.experiments.tuning.tune.tune`.
 
     Raises:
-        ConfigError: an unknown hyperparameter, a value that the policy never takes, or no space.
+        ConfigError: a hyperparameter is unknown, the policy never accepts a value, or there is no space.
     """
     made = make_policy(policy)
     cls, name = type(made), made.info.name
@@ -192,7 +199,7 @@ def plan_search(policy: str | Policy, space: Space | None = None) -> SearchPlan:
     if space is None:
         if name not in SEARCH_SPACES and set(defaults) - set(fixed):
             raise ConfigError(
-                f"policy {shown(name)} has no search space of its own; give one, e.g. --grid name=1/2/3, of its "
+                f"policy {shown(name)} has no default search space; give one, e.g. --grid name=1/2/3, for its "
                 f"hyperparameters: {describe_arguments(cls)}"
             )
         space = {k: v for k, v in SEARCH_SPACES.get(name, {}).items() if k not in fixed}
@@ -205,7 +212,7 @@ def plan_search(policy: str | Policy, space: Space | None = None) -> SearchPlan:
         if key in fixed:
             raise ConfigError(
                 f"{key} is to be searched, but {SearchPlan(cls, fixed, defaults, {}).spec({})} fixes it; "
-                "leave it out of one of them"
+                "remove it from one of them"
             )
         if isinstance(given, str) or not isinstance(given, Iterable) or not list(given):
             raise ConfigError(
@@ -216,7 +223,7 @@ def plan_search(policy: str | Policy, space: Space | None = None) -> SearchPlan:
             if parse_spec(f"{name}:{key}={value}", "policy")[1] != {key: value}:
                 raise ConfigError(f"{key} = {shown(value)} cannot be written as in {name}:{key}=…")
         if len(set(values[key])) < len(values[key]):
-            raise ConfigError(f"{key} = {', '.join(map(str, values[key]))}: a value is there twice")
+            raise ConfigError(f"{key} = {', '.join(map(str, values[key]))}: a value is given twice")
     plan = SearchPlan(cls, fixed, {k: _plain(v) for k, v in defaults.items()}, values)
     if plan.size > 10**12:
         raise ConfigError(f"the grid has {plan.size:,} points; search fewer hyperparameters or values")
@@ -225,7 +232,7 @@ def plan_search(policy: str | Policy, space: Space | None = None) -> SearchPlan:
 
 
 def _check_values(plan: SearchPlan) -> None:
-    """Raise the error of a value that goes with no (of the first 1000) combinations of the others."""
+    """Raise an error for a value that is valid with none of the first 1000 combinations of the others."""
     for name, values in plan.space.items():
         rest = {k: v for k, v in plan.space.items() if k != name}
         for value in values:
@@ -245,7 +252,7 @@ def _check_values(plan: SearchPlan) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as it is written in a spec: lists as ``"4/4/4"``, numbers of NumPy as Python's."""
+    """Return a value as in a spec: lists as ``"4/4/4"``, NumPy numbers as Python numbers."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     return "/".join(map(str, value)) if isinstance(value, list | tuple) else value

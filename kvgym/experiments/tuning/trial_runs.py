@@ -1,4 +1,4 @@
-"""Runs of the trials of a search: points of a plan on the requests of the seeds, here or elsewhere."""
+"""Runs of the trials of a search: points of a plan on the requests of the seeds, in one or several processes."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ class _Outcome(NamedTuple):
     bounded: tuple[float, ...] = ()
 
 
-class Bench:
-    """Turns points into trials, here or in other processes, and counts the runs.
+class TrialRunner:
+    """Turns points into trials, in one or several processes, and counts the runs.
 
     Args:
-        scenario: what is run, with one memory for all seeds.
-        player: does the runs; its requests are those of the seeds.
+        scenario: the scenario, with one memory for all seeds.
+        player: executes the runs, and caches the requests of the seeds.
         seeds: the seeds.
-        plan: what is searched.
-        metric: what is optimised.
-        num_requests: of all seeds.
+        plan: the search plan.
+        metric: the metric to optimise.
+        num_requests: total number of requests of all seeds.
         targets: bounds on other metrics.
-        folder: where each run is kept as soon as it is there; None = nowhere.
+        folder: folder that saves each run when it finishes; None = not saved.
         jobs: processes, see :func:`kvgym.execution.make_executor`.
         ray: run on a Ray cluster instead, see there.
-        progress: called after each run with its configuration, the runs done, and the runs there may be.
+        progress: called after each run with its configuration, the number of completed runs, and the maximum number.
     """
 
     def __init__(
@@ -69,24 +69,24 @@ class Bench:
         self._journal = None if folder is None else Journal(folder, UNFINISHED)
         self._setting = "" if folder is None else setting_key(scenario)
 
-    def __enter__(self) -> Bench:
-        """Return the bench; its processes end with the block."""
+    def __enter__(self) -> TrialRunner:
+        """Return the runner; its processes end with the block."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the processes, and let others into the folder."""
+        """End the processes, and unlock the folder."""
         self._executor.close()
         if self._journal is not None:
             self._journal.close()
 
     def expect(self, trials: int) -> None:
-        """Say how many trials there may be, for the progress."""
+        """Set the maximum number of trials, for the progress."""
         self._total = trials * len(self._seeds)
 
     def run(self, points: Sequence[dict[str, Any]]) -> list[Trial]:
-        """Run points on all seeds: the first one for all, the others for those that did not fail there."""
+        """Run all points on the first seed, and those that did not fail there on the other seeds."""
         others = self._seeds[1:]
         first = self._outcomes([(point, self._seeds[0]) for point in points])
         left = [i for i, outcome in enumerate(first) if not outcome.error]
@@ -106,7 +106,7 @@ class Bench:
         for place, (point, seed) in enumerate(tasks):
             try:
                 policy = self.plan.make(point)
-            except KVGymError as error:  # values that do not go together
+            except KVGymError as error:  # values that contradict each other
                 found[place] = _Outcome(math.nan, 0, f"seed {seed}: {error}")
                 continue
             runs.append(Run(self._scenario, policy, None, seed, self.plan.spec(point)))
@@ -154,6 +154,6 @@ class Bench:
 
 
 def _excess(target: Target, value: float) -> float:
-    """Return how far a bound is missed, as a share of it and never zero."""
+    """Return the relative violation of a bound, never zero."""
     far = abs(value - target.bound) / max(abs(target.bound), 1e-12)
     return max(far, 1e-12) if math.isfinite(far) else 1.0

@@ -1,7 +1,7 @@
-"""Search the hyperparameters of a policy on training seeds, so that learned agents meet tuned baselines.
+"""Search for hyperparameters of a policy on training seeds, so that learned agents are compared with tuned baselines.
 
-The value of the winner on the seeds it was chosen on is optimistic: compare it on others, e.g. with
-:func:`kvgym.experiments.comparison.compare`, whose seeds begin at 0 where training seeds begin at :data:`FIRST_SEED`.
+The value of the best trial on its training seeds is optimistic: compare it on other seeds, e.g. with
+:func:`kvgym.experiments.comparison.compare`. Its seeds start at 0, and training seeds at :data:`FIRST_SEED`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kvgym.experiments.scenario import DEFAULT_SCENARIO, Scenario, load_scenario
 from kvgym.experiments.tuning.optuna_search import counts_finished_only, import_optuna, search_optuna
 from kvgym.experiments.tuning.result import Trial, TuningResult
 from kvgym.experiments.tuning.search_space import SEARCH_SPACES, SearchPlan, Space, plan_search
-from kvgym.experiments.tuning.trial_runs import Bench, Progress
+from kvgym.experiments.tuning.trial_runs import Progress, TrialRunner
 from kvgym.metrics import check_targets, metric_info, metric_names
 from kvgym.policy import REFERENCE_ONLY, Policy
 from kvgym.runner import check_needs
@@ -29,7 +29,7 @@ from kvgym.workloads.base import IntRange
 __all__ = ["FIRST_SEED", "SEARCH_SPACES", "SearchPlan", "Trial", "TuningResult", "plan_search", "tune"]
 
 FIRST_SEED = 1000
-"""The first training seed unless told otherwise; ``compare`` begins at 0, which keeps the two apart."""
+"""The default first training seed; ``compare`` starts at 0, so the seeds differ."""
 
 OPTUNA_TRIALS = 50
 
@@ -52,30 +52,30 @@ def tune(
 ) -> TuningResult:
     """Search the hyperparameters of a policy for the best mean of a metric over training seeds.
 
-    The policy as given is always the first trial, so that the best one is never worse on these seeds. A trial
-    that fails on a seed (a livelock, an impossible decision, no value) is out of the running and keeps its
-    message. So is, for latencies and other metrics that leave out what is undone (evictions, fairness), a trial
-    that finished fewer requests by the horizon, over all seeds, than another one did: where runs end at a
-    horizon, a metric such as ``goodput`` or ``token_throughput`` says more.
+    The policy as given is always the first trial, so the best trial is never worse on these seeds. A trial that fails
+    on a seed (a livelock, an impossible decision, no value) is disqualified and keeps its error. For latencies and
+    other metrics that ignore unfinished requests (evictions, fairness), a trial is also disqualified if it finished
+    fewer requests by the horizon, over all seeds, than another trial: if runs end at a horizon, use a metric such as
+    ``goodput`` or ``token_throughput``.
 
     Args:
-        policy: policy or spec; the hyperparameters it names stay as they are.
+        policy: policy or spec; the hyperparameters that it gives stay fixed.
         scenario: a scenario, its name or file; None = the default scenario.
         space: values to search by hyperparameter; None = :data:`SEARCH_SPACES`.
-        metric: what to optimise, see :mod:`kvgym.metrics`, which also knows the direction.
-        subject_to: bounds on other metrics, as in ``"e2e_latency_mean<10,ttft_p99<1"``: a trial whose mean over
-            seeds misses one is out of the running. With ``metric="token_throughput"`` this is problem (3) of Ao et al.,
-            "Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory Constraints". Latencies are of the
-            requests that finish, so bound ``unfinished`` as well where runs end at a horizon.
+        metric: the metric to optimise, see :mod:`kvgym.metrics`, which also defines the direction.
+        subject_to: bounds on other metrics, as in ``"e2e_latency_mean<10,ttft_p99<1"``: a trial that misses one
+            on the mean over seeds is disqualified. With ``metric="token_throughput"`` this is problem (3) of Ao et al.,
+            "Optimizing LLM Inference: Fluid-Guided Online Scheduling with Memory Constraints". Latencies cover only
+            finished requests, so bound ``unfinished`` as well if runs end at a horizon.
         seeds: number of seeds (from :data:`FIRST_SEED` on) or the seeds; their workloads are sampled once.
         search: ``"grid"``, every point, or ``"optuna"``, a tree of Parzen estimators (TPE, seed 0) on it.
-        trials: at most so many configurations besides the policy as given. A larger grid is sampled without
-            replacement, always alike. None = the whole grid; with ``"optuna"`` 50.
-        folder: where each run is kept as soon as it is there, see :func:`kvgym.experiments.comparison.compare`.
-        jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. With
-            others than 1, a script calls this under ``if __name__ == "__main__":``.
+        trials: maximum number of configurations in addition to the policy as given. A larger grid is sampled without
+            replacement, with a fixed seed. None = the whole grid; with ``"optuna"`` 50.
+        folder: folder that saves each run when it finishes, see :func:`kvgym.experiments.comparison.compare`.
+        jobs: processes to run on, see :func:`kvgym.execution.make_executor`; any number gives the same result. Unless
+            it is 1, a script must call this under ``if __name__ == "__main__":``.
         ray: run on a Ray cluster instead, see there.
-        progress: called after each run with its configuration, the runs done, and the runs there may be.
+        progress: called after each run with its configuration, the number of completed runs, and the maximum number.
 
     Raises:
         ConfigError: an argument is wrong, or optuna is not installed.
@@ -109,34 +109,34 @@ def tune(
     if plan.make({}).info.clairvoyant:
         notes.append(f"{plan.spec({})} is {REFERENCE_ONLY}.")
     if workload.spec.replays:
-        notes.append("Every seed replays the same trace: judge the result on another one.")
+        notes.append("Every seed replays the same trace: evaluate the result on another trace.")
     if not plan.space:
         notes.append(f"{plan.spec({})} has nothing to search.")
     sizes = tuple(map(len, tables))
-    with Bench(
+    with TrialRunner(
         chosen, player, numbers, plan, metric, num_requests=sum(sizes), targets=targets, folder=folder, jobs=jobs,
         ray=ray, progress=progress,
-    ) as bench:  # fmt: skip
+    ) as runner:  # fmt: skip
         if search == "grid":
             if trials is not None and trials < plan.size:
                 notes.append(f"{trials:,} of the grid's {plan.size:,} points, drawn at random (seed 0).")
             points = [p for p in plan.grid(trials) if p != plan.start]
-            bench.expect(1 + len(points))
-            found = bench.run([plan.start, *points])
+            runner.expect(1 + len(points))
+            found = runner.run([plan.start, *points])
         else:
-            found = search_optuna(bench, trials or OPTUNA_TRIALS)
+            found = search_optuna(runner, trials or OPTUNA_TRIALS)
     fair = _fair(found, metric)
     missing = [t for t in found if t.excess]
     if all(t.error for t in fair) and missing:
         near = min(missing, key=lambda t: t.excess)
         raise KVGymError(
-            f"{plan.spec({})}: no trial meets every bound; the nearest, {near.spec}, {near.error}"
+            f"{plan.spec({})}: no trial meets every bound; the closest, {near.spec}, {near.error}"
         )
     if all(t.error for t in fair):
         raise KVGymError(f"{plan.spec({})}: every trial failed; the first, {fair[0].spec}: {fair[0].error}")
     unfair = [new for old, new in zip(found, fair, strict=True) if new.error and not old.error]
     broken = [t for t in found if t.error and not t.excess]
-    reasons = ((broken, "failed"), (missing, "missed a bound"), (unfair, "left more requests undone"))
+    reasons = ((broken, "failed"), (missing, "missed a bound"), (unfair, "left more requests unfinished"))
     for out, why in reasons:
         if out:
             what = f"{len(out):,} of {len(found):,} trials {why}"
@@ -161,19 +161,17 @@ def _check_metric(name: str) -> None:
     if metric_info(name).lower_is_better is None:
         judged = [m for m in metric_names() if metric_info(m).lower_is_better is not None]
         raise ConfigError(
-            f"metric {name}: neither more nor less of it is better; choose of {', '.join(judged)}"
+            f"metric {name}: neither more nor less of it is better; choose one of {', '.join(judged)}"
         )
 
 
 def _fair(trials: list[Trial], metric: str) -> list[Trial]:
-    """Put out of the running what finished fewer requests than another trial, where that flatters."""
+    """Disqualify trials that finished fewer requests than another trial, if that improves the metric."""
     if not counts_finished_only(metric):
         return trials
     most = max((sum(t.finished) for t in trials if not t.error), default=0)
     return [
-        replace(
-            t, error=f"finished {done:,} requests where another trial did {most:,}; {metric} hides the rest"
-        )
+        replace(t, error=f"finished {done:,} requests, another trial {most:,}; {metric} ignores the rest")
         if not t.error and (done := sum(t.finished)) < most
         else t
         for t in trials

@@ -104,7 +104,7 @@ def test_durations_and_horizons_become_numbers_of_requests():
     horizon = LMSYS.override(system={"horizon": 10.0})
     load = Load(horizon)
     assert load.scenario.system.horizon is None
-    assert load.notes == ("Runs go on until all requests have finished, not to 10 s.",)
+    assert load.notes == ("Runs continue until all requests have finished, beyond the horizon of 10 s.",)
 
 
 def test_what_has_no_rate_is_refused(tmp_path):

@@ -118,7 +118,7 @@ def test_nothing_helps_where_more_workers_are_not_tried():
     (plan,) = result.plans
     assert plan.simulated is None
     assert plan.cost_per_hour is None
-    assert plan.notes == ("no number up to 2 holds the targets.",)
+    assert plan.notes == ("no number up to 2 meets the targets.",)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_nothing_helps_where_more_workers_are_not_tried():
 def test_what_no_number_of_workers_does_is_said_before_anything_runs(scenario, target, says):
     runs = []
     with pytest.raises(
-        ConfigError, match=f"^no number of workers holds {target.replace('0.000001', '1e-06')}: .*{says}"
+        ConfigError, match=f"^no number of workers meets {target.replace('0.000001', '1e-06')}: .*{says}"
     ):
         provision(scenario, target, ["vllm_v1"], progress=runs.append)
     assert not runs
@@ -179,7 +179,7 @@ def test_profiles_by_hand():
         ({"hardware": []}, ConfigError, "at least one name"),
         ({"hardware": ["nope"]}, UnknownNameError, "nope"),
         ({"routers": ["round_robin", "round_robin"]}, ConfigError, "all different"),
-        ({"window": 10.0}, ConfigError, "windows are for traces"),
+        ({"window": 10.0}, ConfigError, "windows need a trace"),
         ({"most_workers": 0}, ConfigError, "most workers 0"),
     ],
 )

@@ -15,7 +15,7 @@ def run(search, holds, most=200):
     asked = []
     while (value := search.ask()) is not None:
         asked.append(value)
-        search.tell(value, holds(value))
+        search.record(value, holds(value))
         assert len(asked) <= most
     return asked
 
@@ -62,7 +62,7 @@ def test_a_failure_below_what_held_is_taken_seriously():
     run(search, odd)
     easy, hard = search.bracket()
     assert 4.5 < easy <= 5 < hard <= easy * 1.1
-    search.tell(2.5, odd(2.5))  # a check below what held
+    search.record(2.5, odd(2.5))  # a check below what held
     again = run(search, odd)
     assert all(rate < 2.5 for rate in again)
     easy, hard = search.bracket()
@@ -84,7 +84,7 @@ def test_the_bracket_holds_the_switch_and_probes_are_few(switch, start, toleranc
         assert easy is None or easy < value
         assert hard is None or value < hard
         asked.append(value)
-        search.tell(value, value <= switch)
+        search.record(value, value <= switch)
         easy, hard = search.bracket()
         assert easy is None or easy <= switch
         assert hard is None or switch < hard
@@ -109,7 +109,7 @@ def test_the_fewest_workers_are_found(fewest, start):
 def test_a_bracket_of_any_answers_is_cautious(answers):
     search = Search(Rates(0.01, 100, 0.02), 1.0)
     for rate, held in answers.items():
-        search.tell(rate, held)
+        search.record(rate, held)
     easy, hard = search.bracket()
     failed = [rate for rate, held in answers.items() if not held]
     assert hard == min(failed, default=None)

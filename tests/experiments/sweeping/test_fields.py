@@ -138,7 +138,7 @@ def test_unknown_fields_are_named():
     )
     with pytest.raises(UnknownNameError, match="Did you mean 'rate'"):
         check_fields(["rat"], ["fcfs"])
-    with pytest.raises(ConfigError, match="policy sarathi does not take part; it is between fcfs, mc_sf"):
+    with pytest.raises(ConfigError, match="policy sarathi is not in the sweep; it compares fcfs, mc_sf"):
         check_fields(["sarathi.token_budget"], ["fcfs", "mc_sf"])
     with pytest.raises(UnknownNameError):
         check_fields(["nobody.token_budget"], ["fcfs"])

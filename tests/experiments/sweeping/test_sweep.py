@@ -267,7 +267,7 @@ def test_a_file_that_is_no_text_is_named(tmp_path):
 
 
 def test_no_folder_of_a_sweep(tmp_path):
-    with pytest.raises(ConfigError, match="no folder of a sweep"):
+    with pytest.raises(ConfigError, match="not the folder of a sweep"):
         plan_of(tmp_path)
     for text in ("{", "[]", '{"seeds": 0}'):
         (tmp_path / PLAN_FILE).write_text(text)

@@ -1,4 +1,4 @@
-"""Who is judged: policies, on numbers of workers, behind routers."""
+"""Entries of a capacity search: policies on numbers of workers, behind routers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from kvgym.routing import Router, make_router
 from kvgym.runner import check_needs, prepare_run
 
 ALL = "all"
-"""Instead of policies: every registered one that can run with what the requests tell."""
+"""Stands for every registered policy that can run with the requests' predictions."""
 
 
 @dataclass(frozen=True)
-class Contender:
-    """A policy on some workers.
+class Entry:
+    """A policy on a number of workers.
 
     Attributes:
-        label: what results call it, e.g. ``"fcfs via round_robin ×4"``.
+        label: its name in results, e.g. ``"fcfs via round_robin ×4"``.
         policy: the policy.
-        router: who spreads the requests; None for one worker.
+        router: the router; None for one worker.
         workers: equal workers; None = as in the scenario.
     """
 
@@ -40,23 +40,23 @@ class Contender:
 
     @property
     def router_label(self) -> str:
-        """The label of the router, "" where there is none."""
+        """The label of the router, "" if there is none."""
         return "" if self.router is None else label_of(self.router)
 
 
 def find_policies(
     policies: Sequence[str | Policy] | None, scenario: Scenario, seed: int
 ) -> tuple[list[Policy], tuple[str, ...]]:
-    """Return the policies to judge, and why others are left out.
+    """Return the policies to run, and notes on policies that are excluded.
 
     Args:
-        policies: policies or specs; :data:`ALL` among them stands for every registered one that is not named and can
-            run here; None = those of the scenario.
-        scenario: where they are to run, at a rate that is low enough for all that can run at some rate.
-        seed: whose requests say what policies may know.
+        policies: policies or specs; :data:`ALL` adds every other registered policy that can run here; None = those of
+            the scenario.
+        scenario: the scenario, at a rate low enough for every policy that can run at some rate.
+        seed: the requests of this seed show which predictions are available.
 
     Raises:
-        ConfigError: there is none, one is named twice, or a named one cannot run.
+        ConfigError: there are no policies, one is named twice, or a named one cannot run.
         KVGymError: the workload cannot be sampled or served.
     """
     named = list(scenario.policies if policies is None else policies)
@@ -64,7 +64,7 @@ def find_policies(
     labels = [label_of(policy) for policy in made]
     for label in labels:
         if labels.count(label) > 1:
-            raise ConfigError(f"policy {label} is listed twice; results are told apart by policy")
+            raise ConfigError(f"policy {label} is listed twice; results need different labels")
     system, table = Player().requests(scenario, seed)
     system.check_fits(table)
     first = table.select(slice(0, 100), "")
@@ -81,13 +81,13 @@ def find_policies(
             if name in {policy.info.name for policy in made}:
                 continue
             if POLICIES[name].info.clairvoyant:
-                notes.append(f"{name} is left out: it is clairvoyant; name it to see what it holds")
+                notes.append(f"{name} is excluded, as it is clairvoyant; name it to include it")
                 continue
             try:
                 policy = make_policy(name)
                 prepare(policy)
             except KVGymError as error:
-                notes.append(f"{name} is left out: {error}")
+                notes.append(f"{name} is excluded: {error}")
             else:
                 made.append(policy)
     if not made:
@@ -100,8 +100,8 @@ def pair(
     routers: Sequence[str | Router] | None,
     workers: Sequence[int] | None,
     scenario: Scenario,
-) -> list[Contender]:
-    """Return every policy on every number of workers, behind every router.
+) -> list[Entry]:
+    """Return an entry for every combination of policy, number of workers and router.
 
     Args:
         policies: the policies.
@@ -110,7 +110,7 @@ def pair(
         scenario: the scenario.
 
     Raises:
-        ConfigError: a number is wrong or given twice, or there are routers and nothing to route.
+        ConfigError: a number is wrong or given twice, or routers are given without a cluster.
     """
     counts: list[int | None] = [None] if workers is None else list(workers)
     for count in counts:
@@ -122,9 +122,9 @@ def pair(
         raise ConfigError("no numbers of workers; give at least one")
     cluster = [(scenario.workers if count is None else count) != 1 for count in counts]
     if routers is not None and (not routers or not any(cluster)):
-        raise ConfigError("routers go with a cluster: several workers, and at least one router")
+        raise ConfigError("routers need a cluster: give several workers, and at least one router")
     chosen = [make_router(router) for router in ((scenario.router,) if routers is None else routers)]
-    found: list[Contender] = []
+    found: list[Entry] = []
     for policy in policies:
         for count, routed in zip(counts, cluster, strict=True):
             for router in chosen if routed else [None]:
@@ -133,5 +133,5 @@ def pair(
                     label += f" via {label_of(router)}"
                 if len(counts) > 1:
                     label += f" ×{count}"
-                found.append(Contender(label, policy, router, count))
+                found.append(Entry(label, policy, router, count))
     return found

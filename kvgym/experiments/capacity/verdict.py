@@ -1,20 +1,20 @@
-"""What makes a finite run a witness that a load can be held.
+"""Verdict on a run: whether it shows that a load is sustained.
 
-A run holds its targets if
+A run passes if
 
-1. every request finished, exactly once: no livelock, no impossible decision, nothing left at a horizon;
-2. every target is met, over all requests of the run, the first and the last ones included;
+1. every request finished exactly once: no livelock, no impossible decision, nothing left at a horizon;
+2. every target is met, over all requests of the run, including the first and the last;
 3. the backlog does not grow: between the second and the last quarter of the arrivals, the mean number of requests in
-   the system (as an arriving one finds it, waiting or active) rises by at most :data:`MOST_GROWTH` of the requests that
-   arrived between the centres of the two quarters, and what chance may add, 2·√(N + 1) with N the mean of the second
-   quarter. The first quarter, in which the system fills, does not count.
+   the system (waiting or running, as an arriving request finds it) rises by at most :data:`MOST_GROWTH` of the requests
+   that arrived between the centres of the two quarters, plus an allowance for chance, 2·√(N + 1) with N the mean of the
+   second quarter. The first quarter, in which the system fills, does not count.
 
-An overload by a share ε lets ε of all arrivals pile up, so that the third rule finds overloads of more than
-MOST_GROWTH + 4·√(N + 1)/n; one of less than that passes in a run of n requests unless a target catches it. A run whose
-first quarter is shorter than requests stay fails the rule though nothing is wrong: it is too short to be a witness.
+An overload by a share ε makes ε of all arrivals pile up, so the third rule detects overloads above
+MOST_GROWTH + 4·√(N + 1)/n; a smaller overload passes in a run of n requests unless a target detects it. A run
+with a first quarter shorter than the latency of requests fails the rule without an overload: it is too short.
 
-The third rule makes a finite run speak for a load that goes on. Where the load *is* the run, as a trace that workers
-are provisioned for, the first two decide.
+With the third rule a finite run stands for a continuing load. If the load *is* the run, as a trace that workers are
+provisioned for, only the first two apply.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from kvgym.runner import SimulationResult
 from kvgym.workloads.table import RequestTable
 
 MOST_GROWTH = 0.01
-"""Share of the arriving requests that may pile up, see above."""
+"""Share of the arriving requests that may pile up, see the module."""
 
 LEAST_REQUESTS = 20
-"""A run of fewer requests has no quarters to compare."""
+"""Minimum number of requests of a run: with fewer, its quarters cannot be compared."""
 
 BACKLOG = "backlog"
-"""What limits a rate at which all targets are met and requests pile up."""
+"""Reason for a failure if all targets are met but requests pile up."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a run holds its targets.
+    """Whether a run passes.
 
     Attributes:
-        held: whether it does.
-        reasons: why not: an error, ``"unfinished"``, targets as texts, or :data:`BACKLOG`; empty where it does.
+        held: whether it passes.
+        reasons: why it fails: an error, ``"unfinished"``, targets as texts, or :data:`BACKLOG`; empty if it passes.
     """
 
     held: bool
@@ -55,12 +55,12 @@ class Verdict:
 
 
 def backlog_growth(result: SimulationResult) -> dict[str, float]:
-    """Return by what the backlog of a run grew, for :attr:`kvgym.experiments.runs.Run.measure`.
+    """Return the growth of the backlog in a run, for :attr:`kvgym.experiments.runs.Run.measure`.
 
     Returns:
         ``backlog_growth``: (N4 - N2) / (n/2) with N2 and N4 the mean numbers of requests in the system that the
-        arrivals of the second and of the last quarter find, and n the number of requests. ``backlog_allowed``: how
-        much of that is no sign of an overload, see the module.
+        arrivals of the second and of the last quarter find, and n the number of requests. ``backlog_allowed``: the
+        growth up to which there is no sign of an overload, see the module.
     """
     arrival = result.table.arrival_time
     finish = result.requests["finish_time"]
@@ -73,12 +73,12 @@ def backlog_growth(result: SimulationResult) -> dict[str, float]:
 
 
 def judge(played: Played, targets: Sequence[Target], *, sustained: bool = True) -> Verdict:
-    """Return whether a run holds its targets.
+    """Return whether a run passes.
 
     Args:
-        played: what the run gave; it measured :func:`backlog_growth`.
+        played: result of the run; it measured :func:`backlog_growth`.
         targets: the targets.
-        sustained: whether the backlog must not grow, the third rule.
+        sustained: whether the third rule applies, by which the backlog must not grow.
     """
     record = played.record
     if record.error:
@@ -92,21 +92,19 @@ def judge(played: Played, targets: Sequence[Target], *, sustained: bool = True) 
 
 
 def check_requests(table: RequestTable, targets: Sequence[Target]) -> tuple[str, ...]:
-    """Check that requests can be judged, and return what a reader should know of it.
+    """Check that runs of the requests can be judged, and return notes on how reliable targets are.
 
     Raises:
-        ConfigError: there are too few of them, or their share within SLOs is a target and they have none.
+        ConfigError: there are too few requests, or their share within SLOs is a target and they have none.
     """
     n = len(table)
     if n < LEAST_REQUESTS:
-        raise ConfigError(
-            f"{n} requests are too few to tell whether a load is held; run at least {LEAST_REQUESTS}"
-        )
+        raise ConfigError(f"{n} requests are too few to judge a load; run at least {LEAST_REQUESTS}")
     check_targets([t.metric for t in targets], table)
     beyond = {"p90": 0.1, "p95": 0.05, "p99": 0.01}
     thin = [t for t in targets if t.metric.startswith(("ttft", "e2e", "queueing", "tpot"))]
     return tuple(
-        f"{target}: rests on the {share * n:.3g} slowest of {n:,} requests; more requests make it firmer."
+        f"{target}: depends on the {share * n:.3g} slowest of {n:,} requests; use more for a reliable result."
         for target in thin
         if (share := beyond.get(target.metric.rpartition("_")[2], 1.0)) * n < 10
     )
